@@ -8,6 +8,7 @@ import pytest
 
 from equidp._parts import is_import_path, own_part
 from equidp.errors import SettingError
+from support.errors import raises_field
 
 MODULE = """
 import os, math
@@ -51,23 +52,25 @@ def test_a_module_of_the_current_folder_can_be_named(folder, module):
 
 
 @pytest.mark.parametrize(
-    ("path", "message"),
+    ("path", "word"),
     [
-        ("own_parts_hear:make_model", "no module 'own_parts_hear'. Did you mean 'own_parts_here:make_model'"),
-        ("own_package.model:make_model", "no module 'own_package.model'"),
-        ("own_parts_here:make_modle", "Did you mean 'own_parts_here:make_model'.*Expected a function"),
-        ("own_parts_here:BOUND", "is of type int; expected a function of shape"),
-        ("own_parts_here.py:make_model", "expected a module, as import has it: 'own_parts_here:make_model'"),
-        ("folder/own_parts_here.py:f", "'own_parts_here:f', from the folder of the file"),
-        ("own_broken:f", "imports 'not_installed_anywhere', which is not there; install it"),
-        ("own_failing:f", "cannot be imported: RuntimeError: no licence"),
-        ("own_unfinished:f", "cannot be imported: SyntaxError"),
-        ("..:f", "cannot be imported"),
+        ("own_parts_hear:make_model", "own_parts_here:make_model"),
+        ("own_package.model:make_model", "own_package"),
+        ("own_parts_here:make_modle", "own_parts_here:make_model"),
+        ("own_parts_here:BOUND", "int"),
+        ("own_parts_here.py:make_model", "'own_parts_here:make_model"),
+        ("folder/own_parts_here.py:f", "'own_parts_here:f"),
+        ("own_broken:f", "not_installed_anywhere"),
+        ("own_failing:f", "RuntimeError: no licence"),
+        ("own_unfinished:f", "SyntaxError"),
+        ("..:f", "imported"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_what_to_do(folder, path, message):
-    with pytest.raises(SettingError, match=f"model '{path}'.*{message}"):
+def test_what_cannot_be_used_is_refused_with_what_to_do(folder, path, word):
+    with raises_field(SettingError, "model") as caught:
         found(path)
+    assert path in str(caught.value)
+    assert word in str(caught.value)
 
 
 @pytest.mark.parametrize(

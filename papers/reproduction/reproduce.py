@@ -149,9 +149,9 @@ def choose_seeds(
     chosen, fewer = checked_seeds(own_seeds if seeds is None else seeds), dict(seeds_of or {})
     for name, count in fewer.items():
         if name not in item.sources():
-            raise unknown_name(f"data of {item.name}", name, item.sources())
+            raise unknown_name("seeds_of", name, item.sources())
         if not 1 <= count <= len(chosen):
-            raise SettingError(f"seeds_of {name}={count}; expected 1 to {len(chosen)}, the number of seeds.")
+            raise SettingError(f"seeds_of={name}={count}; expected 1 to {len(chosen)}, the number of seeds.")
     return chosen, fewer
 
 

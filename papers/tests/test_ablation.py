@@ -14,6 +14,7 @@ from equidp.diagnostics.gradients import BatchGradients
 from equidp.errors import SettingError
 from equidp.training.plan import Plan
 from papers.ablation import ERRORS, ablate, ablation_summary
+from support.errors import raises_field
 from support.toy import toy
 
 PLAN = Plan("logistic", learning_rate=0.5, batch_size=40, epochs=3, method_settings={"clipping_bound": 0.2})
@@ -91,14 +92,14 @@ def test_the_summary_is_of_the_last_epoch_over_seeds():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "field"),
     [
-        ({"method": "sgd"}, "does not clip"),
-        ({"method": "dpsg"}, "Did you mean 'dpsgd'"),
-        ({"errors": ["length"]}, "unknown error 'length'"),
-        ({"seeds": 0}, "expected a number of seeds >= 1"),
+        ({"method": "sgd"}, "method"),
+        ({"method": "dpsg"}, "method"),
+        ({"errors": ["length"]}, "error"),
+        ({"seeds": 0}, "seeds"),
     ],
 )
-def test_what_makes_no_sense_is_refused(settings, message):
-    with pytest.raises(SettingError, match=message):
+def test_what_makes_no_sense_is_refused(settings, field):
+    with raises_field(SettingError, field):
         ablate(Toy(), plan=PLAN, **settings)

@@ -131,16 +131,14 @@ def test_an_image_of_another_size_is_resized(place):
 
 def test_an_attribute_with_a_typo_names_the_nearest(place):
     of_kaggle(place)
-    with pytest.raises(
-        SettingError, match=r"unknown attribute of CelebA 'Eyeglases'. Did you mean 'Eyeglasses'"
-    ):
+    with pytest.raises(SettingError, match="'Eyeglasses'"):
         open_source("papers.celeba:CelebA", group="Eyeglases").split(0)
-    with pytest.raises(SettingError, match="Did you mean 'Male'"):
+    with pytest.raises(SettingError, match="'Male'"):
         open_source("papers.celeba:CelebA", target="male").split(0)
 
 
 def test_other_settings_of_files_are_refused_by_name(place):
-    with pytest.raises(SettingError, match=r"^test_share and other settings of a recipe are for files"):
+    with pytest.raises(SettingError, match=r"^test_share "):
         open_source("papers.celeba:CelebA", target="Male", test_share=0.3)
 
 
@@ -149,13 +147,11 @@ def test_images_that_are_missing_or_cut_are_named(place):
     path = place / "img_align_celeba" / "img_align_celeba" / "000003.jpg"
     whole = path.read_bytes()
     path.write_bytes(whole[:300])
-    with pytest.raises(DataError, match=r"image '000003\.jpg' cannot be decoded"):
+    with pytest.raises(DataError, match=r"000003\.jpg"):
         open_source("papers.celeba:CelebA").split(0)
     assert not kept_tables()  # nothing half-made is left
     path.unlink()
-    with pytest.raises(
-        DataError, match=r"lacks 1 of the 8 images of CelebA's train part, such as 000003\.jpg"
-    ):
+    with pytest.raises(DataError, match=r"000003\.jpg"):
         open_source("papers.celeba:CelebA").split(0)
     path.write_bytes(whole)
     (path.parent / "000009.jpg").unlink()  # of the validation part
@@ -169,46 +165,46 @@ def change_text(path: Path, old: str, new: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("break_it", "says"),
+    ("break_it", "named"),
     [
         (
             lambda place: change_text(place / "Anno/list_attr_celeba.txt", "15\n", "202599\n"),
-            r"announces 202,599 images and lists 15",
+            "202,599",
         ),
         (
             lambda place: change_text(place / "Anno/list_attr_celeba.txt", "15\n", ""),
-            r"list_attr_celeba\.txt cannot be read as a list of CelebA",
+            "list_attr_celeba",
         ),
         (
             lambda place: change_text(
                 place / "Anno/list_attr_celeba.txt", "000001.jpg  -1 -1", "000001.jpg  -1  7"
             ),
-            r"has 7 for 000001\.jpg, in Eyeglasses; expected one of -1, 1",
+            "Eyeglasses",
         ),
         (
             lambda place: change_text(place / "Eval/list_eval_partition.txt", "000002.jpg 0", "000002.jpg 5"),
-            r"has 5 for 000002\.jpg, in partition; expected one of 0, 1, 2",
+            "partition",
         ),
         (
             lambda place: change_text(place / "Eval/list_eval_partition.txt", "000002.jpg 0\n", ""),
-            r"lists 15 images and list_eval_partition\.txt 14, and 000002\.jpg is in one of them only",
+            r"000002\.jpg",
         ),
         (
             lambda place: (place / "Eval/list_eval_partition.txt").write_text(""),
-            r"list_eval_partition\.txt cannot be read",
+            "list_eval_partition",
         ),
         (
             lambda place: (place / "Eval/list_eval_partition.txt").unlink(),
-            r"lacks list_eval_partition\.csv or list_eval_partition\.txt: get CelebA from https",
+            "get CelebA from https",
         ),
         (
             lambda place: (place / "Img/img_align_celeba.zip").write_bytes(b"PK no zip"),
-            r"img_align_celeba\.zip cannot be read as a zip file",
+            r"img_align_celeba\.zip",
         ),
     ],
 )
-def test_lists_that_are_cut_or_do_not_go_together_are_refused(break_it, says, place):
+def test_lists_that_are_cut_or_do_not_go_together_are_refused(break_it, named, place):
     of_its_page(place, zipped=True)
     break_it(place)
-    with pytest.raises(DataError, match=says):
+    with pytest.raises(DataError, match=named):
         open_source("papers.celeba:CelebA").split(0)

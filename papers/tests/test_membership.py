@@ -19,6 +19,7 @@ from papers.membership import (
     sensitive_attack_table,
     sensitive_membership_inference,
 )
+from support.errors import raises_field
 from support.toy import toy
 
 
@@ -160,9 +161,9 @@ def test_bad_settings_are_refused_before_anything_is_trained():
         pytest.fail("it trained")
 
     for shadows in (3, 2, 5):
-        with pytest.raises(SettingError, match=f"shadow_models={shadows}"):
+        with raises_field(SettingError, "shadow_models"):
             sensitive_membership_inference(toy(40), train, shadow_models=shadows, jobs=1)
-    with pytest.raises(DataError, match="5 examples"):
+    with pytest.raises(DataError, match="examples"):
         sensitive_membership_inference(toy(5), train, jobs=1)
-    with pytest.raises(SettingError, match="level=2"):
+    with raises_field(SettingError, "level"):
         sensitive_membership_inference(toy(40), train, level=2.0, jobs=1)

@@ -146,11 +146,11 @@ def test_yus_faces_are_of_four_races_with_as_many_of_each_class(name, folder):
 
 
 def test_a_target_or_a_group_that_utkface_lacks_names_the_nearest(folder):
-    with pytest.raises(SettingError, match=r"unknown target of UTKFace 'gendre'. Did you mean 'gender'"):
+    with pytest.raises(SettingError, match="'gender'"):
         open_source("papers.utkface:UTKFace", target="gendre")
-    with pytest.raises(SettingError, match=r"unknown group of UTKFace 'ethnic'. Did you mean 'ethnicity'"):
+    with pytest.raises(SettingError, match="'ethnicity'"):
         open_source("papers.utkface:UTKFace", group="ethnic")
-    with pytest.raises(SettingError, match="no classes to balance; use under-30"):
+    with pytest.raises(SettingError, match="under-30"):
         open_source("papers.utkface:YU", target="age")
 
 
@@ -169,20 +169,18 @@ def test_faces_of_another_size_are_resized(folder):
 
 
 def test_files_that_are_missing_cut_or_foreign_are_refused(folder):
-    with pytest.raises(
-        DataError, match=r"UTKFace is not downloaded, and it is not in .*: get UTKFace from https"
-    ):
+    with pytest.raises(DataError, match="get UTKFace from https"):
         open_source("papers.utkface:UTKFace").split(0)
     (folder / "UTKFace.zip").write_bytes(b"PK no zip")
-    with pytest.raises(DataError, match="cannot be read as a zip file"):
+    with pytest.raises(DataError, match="zip"):
         open_source("papers.utkface:UTKFace").split(0)
     with zipfile.ZipFile(folder / "UTKFace.zip", "w") as archive:
         archive.writestr("UTKFace/face.jpg", encode_face(3))
-    with pytest.raises(DataError, match="has no images named"):
+    with pytest.raises(DataError, match="no images"):
         open_source("papers.utkface:UTKFace").split(0)
     with zipfile.ZipFile(folder / "UTKFace.zip", "w") as archive:
         archive.writestr("UTKFace/20_0_0_2017.jpg", encode_face(3)[:60])
-    with pytest.raises(DataError, match=r"'UTKFace/20_0_0_2017\.jpg' cannot be decoded"):
+    with pytest.raises(DataError, match=r"20_0_0_2017\.jpg"):
         open_source("papers.utkface:UTKFace").split(0)
 
 

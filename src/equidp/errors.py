@@ -9,19 +9,27 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-_FIELD = re.compile(r"(?:unknown (?P<name>[a-z ]+) '|(?P<field>-{0,2}[A-Za-z_][\w.-]*)(?:=| '| \"))")
+_FIELD = re.compile(r"(?:unknown (?P<name>[a-z_ ]+) '|(?P<field>-{0,2}[A-Za-z_][\w.-]*)(?:=| '| \"))")
 
 
 class EquidpError(Exception):
     """Base of every error that equidp raises on purpose; the command line turns it into exit code 2.
 
+    Args:
+        *args: the message.
+        field: name of what is wrong, where the message does not start with it.
+
     >>> issubclass(SettingError, EquidpError)
     True
     """
 
+    def __init__(self, *args: object, field: str = "") -> None:
+        super().__init__(*args)
+        self._field = field
+
     @property
     def field(self) -> str:
-        """Argument, option or part of the data that is wrong, where the message starts with it; else "".
+        """Argument, option or part of the data that is wrong: as given, or as the message starts; else "".
 
         Messages start with what was given: `clipping_bound=-1.0; expected ...` or `column 'age' ...`.
 
@@ -29,7 +37,11 @@ class EquidpError(Exception):
         'tau'
         >>> DataError("column 'age' is missing; choose another.").field
         'column'
+        >>> SettingError("an ablation needs a method that clips.", field="method").field
+        'method'
         """
+        if self._field:
+            return self._field
         named = _FIELD.match(str(self))
         return (named["name"] or named["field"]) if named else ""
 

