@@ -12,6 +12,8 @@ from unittest.mock import patch
 import pytest
 from hypothesis import settings
 
+from tests.support import seeds
+
 settings.register_profile("equidp", deadline=None, max_examples=50, derandomize=True)
 settings.load_profile("equidp")
 
@@ -26,6 +28,18 @@ COARSE = (
     "comparison/test_compare",
 )
 """Slow tests whose promises are about something else than how tight an epsilon is."""
+
+
+def pytest_configure(config) -> None:
+    os.urandom = seeds.urandom
+
+
+def pytest_fixture_setup(fixturedef, request) -> None:
+    seeds.seed_everything(f"{request.node.nodeid} {fixturedef.argname}")
+
+
+def pytest_runtest_call(item) -> None:
+    seeds.seed_everything(item.nodeid)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -82,9 +96,6 @@ def command(monkeypatch, capsys):
 @pytest.fixture(autouse=True)
 def _examples_leave_nothing_behind(request, monkeypatch, tmp_path_factory):
     if type(request.node).__name__ == "DoctestItem":
-        import torch
-
         folder = tmp_path_factory.mktemp("doctest")
         monkeypatch.chdir(folder)
         monkeypatch.setenv("EQUIDP_CACHE", str(folder))
-        torch.manual_seed(0)
