@@ -111,8 +111,8 @@ def ablation_summary(table: pd.DataFrame) -> pd.DataFrame:
 def _cell(source: DataSource, method: str, plan: Plan | None, engine: str, device: str, seed: int) -> Cell:
     if not method_named(method).policy.private:
         raise SettingError(f"method {method!r} does not clip; choose one that does, such as 'dpsgd'.")
-    if method_named(method).policy.penalises:
-        raise SettingError(f"method {method!r} adds penalties to losses, which are no error of clipping.")
+    if method_named(method).policy.loss_terms:
+        raise SettingError(f"method {method!r} adds terms to losses, which are no error of clipping.")
     plan = (default_plan(source) if plan is None else plan).with_changes({"noise_multiplier": 0.0})
     Views(plan.views, plan.augmentation).refuse("an ablation needs")
     resolved = plan.resolve(method, split_facts(source, seed).num_train)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.house import Package, cycles, offences, private_torch, trusted, upward
+from support.house import Package, cycles, experimental, offences, private_torch, trusted, upward
 
 _ROOT = Path(__file__).parents[1]
 SOUND = {
@@ -113,6 +113,23 @@ def test_the_ledger_may_import_the_kernel_and_the_ground_alone(tmp_path):
     )
     made = package(tmp_path, **{"models.py": "", "distributed/bad.py": "from equidp.ledger.file import z\n"})
     assert seen(trusted(made), made.root) == {"ledger/bad.py:2", "distributed/bad.py:1"}
+
+
+def test_young_parts_are_imported_by_files_of_their_own_folder_alone(tmp_path):
+    text = "from equidp.policies.experimental.young import x\nfrom equidp.experimental import y\n"
+    made = package(
+        tmp_path,
+        **{
+            "policies/experimental/young.py": "",
+            "policies/experimental/other.py": text.partition("\n")[0] + "\n",
+            "policies/methods.py": text.partition("\n")[0] + "\n",
+            "policies/__init__.py": text.partition("\n")[0] + "\n",
+            "experimental/__init__.py": "from equidp.experimental.part import y\n",
+            "experimental/part.py": "",
+            "engines/bad.py": text,
+        },
+    )
+    assert seen(experimental(made), made.root) == {"engines/bad.py:1", "engines/bad.py:2"}
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ class Contest:
         return {**self.fixed, **drawn}
 
 
-PRIVATE = tuple(name for name, method in METHODS.items() if name != BASELINE and not method.policy.penalises)
+PRIVATE = tuple(name for name, method in METHODS.items() if name != BASELINE and not method.policy.loss_terms)
 """What is compared: all private methods but fairlens, which takes two groups and small models alone."""
 _SCHEDULE: Mapping[str, Space] = {
     "schedule": OneOf(("constant", "linear", "cosine")),

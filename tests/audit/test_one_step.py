@@ -22,7 +22,7 @@ from support.policies import state_of
 from support.toy import toy
 
 PLAN = equidp.Plan(lambda shape, classes: nn.Linear(shape[0], classes), batch_size=100)
-PRIVATE = [name for name, method in METHODS.items() if name != "sgd" and not method.policy.penalises]
+PRIVATE = [name for name, method in METHODS.items() if name != "sgd" and not method.policy.loss_terms]
 
 
 @pytest.mark.soak

@@ -146,6 +146,7 @@ def offences(package: Package) -> list[Offence]:
         *upward(package),
         *trusted(package),
         *private_torch(package),
+        *experimental(package),
     ]
 
 
@@ -222,6 +223,18 @@ def private_torch(package: Package) -> Iterator[Offence]:
                     if any(part.startswith("_") and not part.startswith("__") for part in used.split(".")):
                         message = f"{name} uses {used}, which is private to torch"
                         yield Offence(package.files[name], node.lineno, message)
+
+
+def experimental(package: Package) -> Iterator[Offence]:
+    """Imports of young parts, in a package `experimental`, from elsewhere than files of its own folder."""
+    for importer, imported, line in package.imports:
+        folder, young, _ = f"{imported}.".partition("experimental.")
+        inside = importer.startswith(f"{folder}experimental")
+        beside = folder and folder in (f"{importer}.", f"{importer.rpartition('.')[0]}.")
+        if young and not inside and not beside:
+            yield Offence(
+                package.files[importer], line, f"{importer} imports {imported}, which is experimental"
+            )
 
 
 def _torch_names(node: ast.AST) -> list[str]:

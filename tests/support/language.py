@@ -63,9 +63,7 @@ IRREGULAR = frozenset(
     }
 )
 NO_PARTICIPLES = frozenset({"embed", "feed", "need", "seed", "speed"})
-PUBLIC = frozenset(
-    {"decoded", "filled", "penalised", "released", "remembered", "saved", "spent", "taken", "wrapped"}
-)
+PUBLIC = frozenset({"decoded", "filled", "released", "remembered", "saved", "spent", "taken", "wrapped"})
 """Names that users call or implement, which stay until a release renames them."""
 
 

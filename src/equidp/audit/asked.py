@@ -58,9 +58,9 @@ def resolve_plan(
     check_own_policy(found.policy, train.num_groups, found.noise_multiplier)
     if not (found.policy.private and found.noise_multiplier):
         raise SettingError(f"{found.method} without noise claims no epsilon; there is nothing to audit.")
-    if found.policy.penalises:
+    if found.policy.loss_terms:
         raise SettingError(
-            f"an audit puts canaries of known gradients into the data, and {found.method} adds penalties to "
+            f"an audit puts canaries of known gradients into the data, and {found.method} adds terms to "
             "losses, which canaries have not; audit dpsgd, whose weights are the same."
         )
     if epsilon is None:

@@ -21,7 +21,7 @@ from equidp.diagnostics.measure import draw_batches, group_curvature, view_group
 from equidp.diagnostics.rows import batch_figures, group_row, pair_rows
 from equidp.diagnostics.smoothness import kinks
 from equidp.diagnostics.step import Step
-from equidp.engines import engine_for, make_engine
+from equidp.engines import make_engine
 from equidp.engines.preserved import in_evaluation_mode
 from equidp.engines.units import reading
 from equidp.errors import ApproximationWarning, DataError, SettingError
@@ -101,7 +101,7 @@ def diagnose(
     """
     loss = data.training_loss(loss)
     reads = reading(model, loss)
-    subject = Subject(reads, loss, make_engine(engine_for(policy, engine), reads, loss))
+    subject = Subject(reads, loss, make_engine(engine, reads, loss, policy))
     chosen = chosen_groups(data, groups)
     if not 1 <= batch_size <= len(data):
         raise SettingError(

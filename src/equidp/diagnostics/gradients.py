@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from equidp.data.dataset import GroupedDataset
 from equidp.engines.called import call_model
 from equidp.engines.preserved import device_of, flat, flat_sums
-from equidp.kernel.engine import Engine, LossFunction, Measured, Penalty
+from equidp.kernel.bounding import example_context
+from equidp.kernel.engine import Engine, LossFunction, Measured, measure
 from equidp.kernel.inputs import Inputs, moved_to, taken
 from equidp.kernel.noise import to_double
-from equidp.kernel.penalty import measure, penalty_of
 from equidp.kernel.policy import Policy
 from equidp.kernel.processes import ALONE, Processes
 from equidp.policies.weights import step_weights
@@ -68,20 +68,25 @@ class Subject:
         return flat([None] * len(self.parameters), self.parameters)
 
     def measure_chunks(
-        self, data: GroupedDataset, members: Tensor, penalty: Penalty | None = None
+        self, data: GroupedDataset, members: Tensor, policy: Policy | None = None, state: Any = None
     ) -> Iterator[tuple[Measured, tuple[Any, ...]]]:
         """Measure the chunks of `chunks`, and yield each without examples whose gradient is not finite.
 
-        Training leaves those out too. Losses have a penalty where one is given.
+        Training leaves those out too. Losses are those of a step with the policy, where one is given.
         """
+
+        def measured_chunk() -> Measured:
+            context = () if policy is None else example_context(policy, state, chunk[2])
+            return measure(self.engine, chunk[0], chunk[1], context)
+
         for chunk in self.chunks(data, members):
-            measured = measure(self.engine, penalty, *chunk[:3])
+            measured = measured_chunk()
             finite = torch.isfinite(measured.norms)
             if not finite.all():
                 chunk = taken(chunk, finite)
                 if not len(chunk[1]):
                     continue
-                measured = measure(self.engine, penalty, *chunk[:3])
+                measured = measured_chunk()
             yield measured, chunk
 
     def sum_gradients(self, measured: Measured, weights: Tensor) -> Tensor:
@@ -101,7 +106,7 @@ class BatchGradients:
 
     Attributes:
         mean: g_B = sum_i g_i / b, [parameters].
-        clipped: c_B = sum_i w_i g_i / b, [parameters]; of a policy that penalises, of penalised losses.
+        clipped: c_B = sum_i w_i g_i / b, [parameters]; of the losses that a step with the policy has.
     """
 
     mean: Tensor
@@ -148,9 +153,7 @@ def batch_gradients(
         expected_batch_size: b.
     """
     mean, clipped = subject.zeros(), subject.zeros()
-    for measured, (inputs, targets, groups, _) in subject.measure_chunks(
-        data, sample, penalty_of(policy, state)
-    ):
+    for measured, (inputs, targets, groups, _) in subject.measure_chunks(data, sample, policy, state):
         clipped += subject.sum_gradients(
             measured, step_weights(policy, state, measured.norms.detach(), groups)
         )

@@ -16,7 +16,7 @@ from equidp.engines.functional import FunctionalEngine
 from equidp.engines.ghost import GhostEngine
 from equidp.engines.measured import Example, MeasuredBatch, MeasuringEngine
 from equidp.engines.norms import dataset_norms
-from equidp.engines.trial.gradients import EngineRefusal, check_company, check_engine, check_penalties
+from equidp.engines.trial.gradients import EngineRefusal, check_company, check_engine, check_objective
 from equidp.engines.trial.mixing import check_model
 from equidp.engines.trial.rows import GivenRows, MadeUp, TrialRows, made_up_examples
 from equidp.engines.trial.running import in_words
@@ -35,10 +35,9 @@ __all__ = [
     "check_company",
     "check_engine",
     "check_model",
-    "check_penalties",
+    "check_objective",
     "checked_engine",
     "dataset_norms",
-    "engine_for",
     "made_up_examples",
     "make_compatible",
     "make_engine",
@@ -53,8 +52,12 @@ ENGINES: dict[str, Callable[[nn.Module, LossFunction], TriedEngine]] = {
 }
 
 
-def make_engine(name: str, model: nn.Module, loss: LossFunction) -> TriedEngine:
+def make_engine(name: str, model: nn.Module, loss: LossFunction, policy: Policy | None = None) -> TriedEngine:
     """Returns the named engine for a model and a per-example loss.
+
+    Args:
+        policy: that the engine measures for. One that changes losses has the functional engine, whatever is
+            named.
 
     Raises:
         SettingError: an unknown name.
@@ -71,19 +74,9 @@ def make_engine(name: str, model: nn.Module, loss: LossFunction) -> TriedEngine:
     """
     if name not in ENGINES:
         raise unknown_name("engine", name, ENGINES)
+    if policy is not None and policy.loss_terms:
+        return FunctionalEngine(model, loss, objective=policy.objective)
     return ENGINES[name](model, loss)
-
-
-def engine_for(policy: Policy, name: str) -> str:
-    """Returns the name of a policy's engine: "functional" if it penalises, otherwise `name`.
-
-    >>> from equidp.policies import DPSGD, FairLens
-    >>> engine_for(DPSGD(), "ghost"), engine_for(FairLens(), "ghost")
-    ('ghost', 'functional')
-    """
-    if name not in ENGINES:
-        raise unknown_name("engine", name, ENGINES)
-    return "functional" if policy.penalises else name
 
 
 def checked_engine(
@@ -93,9 +86,9 @@ def checked_engine(
     row: Example,
     class_names: Sequence[str] = (),
     *,
+    policy: Policy | None = None,
     examples: Example | None = None,
     batch_size: int = 64,
-    others: bool = True,
 ) -> TriedEngine:
     """Returns the engine of that name, after model, loss and engine were tried on made-up examples.
 
@@ -105,10 +98,10 @@ def checked_engine(
         row: inputs and targets of one row at least, whose shapes and types are read and no value: what is
             accepted tells nothing about data.
         class_names: one per class, where targets are classes.
+        policy: as in `make_engine`.
         examples: public rows of these shapes and types, for a model that demands more of a row than these;
             made-up ones are tried too if the model takes them.
         batch_size: number of examples in the largest trial batch.
-        others: let a refusal name another engine that takes the model.
 
     Raises:
         SettingError: an unknown name.
@@ -134,7 +127,7 @@ def checked_engine(
         _warn_of_failures(made)
 
     def tried_with(name: str) -> TriedEngine:
-        engine = make_engine(name, reading(model, loss), loss)
+        engine = make_engine(name, reading(model, loss), loss, policy)
         for rows, inputs, targets in trials:
             of_units: TrialRows | None = rows
             if several:
@@ -147,7 +140,7 @@ def checked_engine(
     try:
         return tried_with(name)
     except EngineRefusal as error:
-        if not others:
+        if policy is not None and policy.loss_terms:
             raise
         for other in (each for each in ENGINES if each != name):
             taken_by = None

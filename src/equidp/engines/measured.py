@@ -29,7 +29,7 @@ class MeasuredBatch:
             takes, and is dropped after its only use.
         drew_otherwise: mask of examples that got other random numbers (dropout) when a module was run again,
             [batch]; None: no example did.
-        terms: terms that a penalty added to the losses, [batch, 2]; None: no penalty.
+        terms: terms that a policy adds to the losses, [batch, terms]; None: no context.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ def measured_where_it_runs(
     model: nn.Module,
     loss: LossFunction,
     examples: Example,
-    *more: Tensor,
+    *context: Tensor,
     public: Example | None = None,
 ) -> MeasuredBatch:
     """Measures a batch, also if the model or the loss fails on some of its examples.
@@ -85,15 +85,15 @@ def measured_where_it_runs(
     Errors that no private example decides are raised: lack of memory, and a failure on a public example.
 
     Args:
-        measure: (inputs, targets, *more) -> the measured batch.
+        measure: (inputs, targets, *context) -> the measured batch.
         model, loss: model and loss that it runs.
         examples: inputs and targets, [batch, ...].
-        more: further tensors with a row for each example, [batch, ...].
+        context: of the examples, [batch, ...].
         public: examples of which the model took the first when it was tried; None: not known, so that a batch
             that fails ends in its error unless some of its examples run alone and others do not.
     """
     try:
-        return measure(*examples, *more)
+        return measure(*examples, *context)
     except torch.OutOfMemoryError:
         raise
     except Exception:
@@ -107,11 +107,11 @@ def measured_where_it_runs(
     norms = torch.full((len(running),), math.inf, device=kept.device)
     if not len(kept):
         return MeasuredBatch(norms, lambda weights: {})
-    measured = _measured_anyhow(measure, model, loss, taken((*examples, *more), kept))
+    measured = _measured_anyhow(measure, model, loss, taken((*examples, *context), kept))
     norms = norms.to(measured.norms.dtype).index_copy(0, kept, measured.norms)
     terms = measured.terms
     if terms is not None:
-        terms = terms.new_zeros(len(running), 2).index_copy(0, kept, terms)
+        terms = terms.new_zeros(len(running), terms.shape[1]).index_copy(0, kept, terms)
     return MeasuredBatch(norms, lambda weights: measured.sum_gradients(weights[kept]), None, terms)
 
 
@@ -134,7 +134,7 @@ def _measured_anyhow(
     except torch.OutOfMemoryError:
         raise
     except Exception:
-        if len(batch) > 2:  # with a penalty, which the functional engine takes of each example alone
+        if len(batch) > 2:  # with a context: the functional engine takes each example alone anyway
             raise
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     states, norms = [], []

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equidp.kernel.engine import Engine, Penalty
+from equidp.kernel.engine import Context, Engine, measure
 from equidp.kernel.inputs import Inputs, in_parts, moved_to
-from equidp.kernel.penalty import measure
 
 
 def dataset_norms(
@@ -16,9 +15,7 @@ def dataset_norms(
     targets: Tensor,
     chunk_size: int = 256,
     device: torch.device | None = None,
-    *,
-    groups: Tensor | None = None,
-    penalty: Penalty | None = None,
+    context: Context = (),
 ) -> Tensor:
     """Returns the gradient norm of each example at the model's present parameters, [n].
 
@@ -29,7 +26,7 @@ def dataset_norms(
         inputs, targets: [n, ...], n >= 1.
         chunk_size: examples at a time; bounds memory.
         device: device of the model, to which each chunk is moved; None: the examples are already there.
-        groups, penalty: [n], and what is added to the losses of each group; None: nothing.
+        context: of a policy that changes losses, [n, ...] each.
 
     >>> from equidp.engines import make_engine
     >>> model = torch.nn.Linear(2, 2, bias=False)
@@ -38,8 +35,7 @@ def dataset_norms(
     >>> dataset_norms(engine, torch.ones(5, 2), torch.zeros(5, dtype=torch.int64))
     tensor([1.0000, 1.0000, 1.0000, 1.0000, 1.0000])
     """
-    members = torch.zeros(len(targets), dtype=torch.int64) if groups is None else groups
-    parts = iter(in_parts((inputs, targets, members), chunk_size))
+    parts = iter(in_parts((inputs, targets, context), chunk_size))
     if device is not None:
         parts = (moved_to(part, device) for part in parts)
-    return torch.cat([measure(engine, penalty, *part).norms.detach() for part in parts])
+    return torch.cat([measure(engine, *part).norms.detach() for part in parts])

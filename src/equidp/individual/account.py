@@ -24,10 +24,10 @@ from equidp.individual.histories import Histories
 from equidp.individual.history_files import HistoryFiles
 from equidp.individual.report import IndividualReport
 from equidp.individual.step_counts import StepCounts
+from equidp.kernel.bounding import example_context
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.inputs import taken
 from equidp.kernel.model_randomness import restore_generators
-from equidp.kernel.penalty import penalty_of
 from equidp.training.kept import KeptCallback
 from equidp.training.trainer import Trainer
 
@@ -265,11 +265,11 @@ class ExampleAccount(KeptCallback):
         device = device_of(trainer.model)
         columns = data.inputs, data.trained_targets, data.groups
         inputs, targets, groups = taken(columns, processes.shard(len(data)))
-        penalised = {"groups": groups, "penalty": penalty_of(trainer.policy, trainer.policy_state)}
+        context = example_context(trainer.policy, trainer.policy_state, groups.to(device))
         chunk = self._chunk_size or chunk_of(inputs, device)
         # So that dropout in this pass neither changes the run nor ties one example's norm to others' places.
         with restore_generators(device), trainer.randomness.for_model(device):
-            norms = dataset_norms(trainer.engine, inputs, targets, chunk, device, **penalised)
+            norms = dataset_norms(trainer.engine, inputs, targets, chunk, device, context)
         norms = processes.gather_shards(norms, len(data))
         # The private step leaves out an example whose gradient is not finite.
         self._counted.take(torch.where(torch.isfinite(norms), norms, 0.0))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from equidp.errors import PolicyError, shape_in_words
-from equidp.kernel.engine import Sums
+from equidp.kernel.engine import Context, Sums
 from equidp.kernel.noise import to_double
 from equidp.kernel.policy import Policy, copy_state, on_device
 
@@ -138,12 +138,10 @@ def bounded_shares(shares: Tensor, norms: Tensor) -> Tensor:
     return shares.to(norms.dtype).nan_to_num(nan=0.0).clamp(0.0, 1.0)
 
 
-def each_alone(
-    rule: Callable[..., Tensor], state: Any, norms: Tensor, groups: Tensor, terms: Tensor | None = None
-) -> Tensor:
-    """`rule(state, norm, group, *terms)` of each example, [batch, ...], by `torch.vmap`.
+def each_alone(rule: Callable[..., Any], state: Any, *examples: Tensor) -> Any:
+    """`rule(state, *example)` of each example, [batch, ...], by `torch.vmap`.
 
-    Formal guarantee: what is returned for an example follows from the state, its own norm, group and terms.
+    Formal guarantee: what is returned for an example follows from the state and the example's own numbers.
     The rule gets copies, so what it writes to is neither the state nor what weights are capped by.
 
     | case | result |
@@ -153,16 +151,14 @@ def each_alone(
     | a group beyond those the state was made for | PolicyError |
 
     Args:
-        rule: `policy.statistics` or `policy.weight`.
+        rule: `statistics`, `weight` or `context` of a policy.
         state: of the policy.
-        norms, groups: [batch], not empty.
-        terms: that a penalty has, [batch, terms]; None: there are none.
+        examples: numbers of the examples, such as norms and groups, [batch] each, not empty.
     """
     name = getattr(rule, "__qualname__", repr(rule))
-    own = on_device(copy_state(state), norms.device)
-    seen = [each.clone() for each in (norms, groups, *(() if terms is None else terms.unbind(dim=1)))]
+    own = on_device(copy_state(state), examples[0].device)
     try:
-        return torch.vmap(lambda *example: rule(own, *example))(*seen)
+        return torch.vmap(lambda *example: rule(own, *example))(*(each.clone() for each in examples))
     except IndexError as error:
         raise PolicyError(
             f"{name} failed on some group ({error}); the state must be made for as many groups as the data "
@@ -178,7 +174,7 @@ def each_alone(
 
 def example_weights(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -> Tensor:
     """The policy's weights before they are capped, [batch]."""
-    weights = each_alone(policy.weight, state, norms, groups)
+    weights: Tensor = each_alone(policy.weight, state, norms, groups)
     if weights.shape != norms.shape:
         raise PolicyError(f"weights have shape {_shape(weights, norms)}; expected one per example, [batch].")
     return weights
@@ -187,13 +183,40 @@ def example_weights(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -
 def example_rows(
     policy: Policy, state: Any, norms: Tensor, groups: Tensor, terms: Tensor | None = None
 ) -> Tensor:
-    """The policy's rows of statistics before they are bounded, [batch, cells]."""
-    rows = each_alone(policy.statistics, state, norms, groups, terms)
+    """The policy's rows of statistics before they are bounded, [batch, cells].
+
+    Args:
+        terms: of the losses, [batch, policy.loss_terms]; None: zeros, for made-up examples.
+    """
+    terms = norms.new_zeros(len(norms), policy.loss_terms) if terms is None else terms
+    rows: Tensor = each_alone(policy.statistics, state, norms, groups, *terms.unbind(dim=1))
     if rows.dim() != 2:
         raise PolicyError(
             f"statistics have shape {_shape(rows, norms)}; expected one row per example, [batch, cells]."
         )
     return rows
+
+
+def example_context(policy: Policy, state: Any, groups: Tensor) -> Context:
+    """Context of the losses of examples, [batch, ...] each; empty where the policy leaves losses.
+
+    Formal guarantee: an example's context follows from the state and its own group (`each_alone`), and so its
+    gradient from the example, the parameters and releases: a cap on it bounds what the example moves, as it
+    does without a context.
+
+    | case | result |
+    | --- | --- |
+    | a policy without `loss_terms`, no examples (batch = 0) | () |
+    | a number is infinite or NaN | if the example's loss is so too, the step leaves the example out |
+    | a group that is absent from the batch | not asked for |
+    | a group beyond those the state was made for, a Python branch on the group | PolicyError |
+    """
+    if not (policy.loss_terms and len(groups)):
+        return ()
+    context = each_alone(policy.context, state, groups)
+    if not isinstance(context, tuple):
+        raise PolicyError(f"context of {type(policy).__name__} is {context!r}; expected a tuple of tensors.")
+    return context
 
 
 def _shape(values: Tensor, norms: Tensor) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from torch import Tensor, nn
 
@@ -13,6 +13,12 @@ LossFunction = Callable[[Tensor, Tensor], Tensor]
 """(outputs [batch, ...], targets [batch, ...]) -> losses [batch], one per example."""
 
 
+LossOfExample = Callable[[dict[str, Tensor]], tuple[Tensor, Tensor]]
+"""(trained parameters by name) -> loss of one example, a number, and the model's outputs for it, [1, ...]."""
+
+Context = tuple[Tensor, ...]
+"""Public numbers beside the losses of examples, [batch, ...] each; empty for a policy that leaves losses."""
+
 Sums = dict[nn.Parameter, Tensor]
 """Sums over examples in float64, [*shape], by parameter; one that no loss depends on may be missing."""
 
@@ -20,7 +26,8 @@ Sums = dict[nn.Parameter, Tensor]
 class Measured(Protocol):
     """A batch after its forward and backward pass: a value, independent of other batches.
 
-    What is measured of an example follows from that example, and random numbers of the model, alone.
+    What is measured of an example follows from that example, its row of the context, and random numbers of
+    the model, alone.
 
     | example | norm | in the weighted sum |
     | --- | --- | --- |
@@ -34,7 +41,7 @@ class Measured(Protocol):
 
     @property
     def terms(self) -> Tensor | None:
-        """The terms of a `Penalty`, [batch, 2]; None where there is none."""
+        """Terms that a policy adds to the losses, [batch, terms]; None without a context."""
 
     def sum_gradients(self, weights: Tensor, /) -> Sums:
         """Returns sum_i weights[i] * gradient_i of the trainable parameters; once, and frees the batch.
@@ -59,23 +66,20 @@ class Engine(Protocol):
         """Runs forward and backward over examples [batch, ...], batch >= 1."""
 
 
-class Penalty(NamedTuple):
-    """Terms that a policy adds to the losses of a step; they follow from releases alone.
-
-    The loss of an example of group a is l + factors[a, 0] slope + factors[a, 1] closeness, where slope is
-    <grad l, u> and closeness to the decision boundary is 1 - sum_c p_c^2 over the classes' probabilities.
+class ObjectiveEngine(Engine, Protocol):
+    """An engine that also measures losses which a policy changes.
 
     Attributes:
-        factors: of both terms, [K, 2].
-        direction: u, [parameters]: all trainable ones in the model's order, flat.
+        objective: `Policy.objective` of that policy; applied to one example at a time.
     """
 
-    factors: Tensor
-    direction: Tensor
+    objective: Callable[[LossOfExample, dict[str, Tensor], Context], tuple[Tensor, Tensor]] | None
+
+    def __call__(self, inputs: Inputs, targets: Tensor, /, *context: Tensor) -> Measured:
+        """Runs forward and backward, with a context, [batch, ...] each, which sets `terms` of the result."""
 
 
-class PenalisingEngine(Protocol):
-    """An engine that also measures losses with penalties."""
-
-    def penalised(self, inputs: Inputs, targets: Tensor, factors: Tensor, direction: Tensor, /) -> Measured:
-        """Measures examples [batch, ...] under factors [batch, 2]; `terms` of the result are set."""
+def measure(engine: Engine, inputs: Inputs, targets: Tensor, context: Context = ()) -> Measured:
+    """Measure examples, [batch, ...], with their context where there is one: then by an `ObjectiveEngine`."""
+    measure: Callable[..., Measured] = engine
+    return measure(inputs, targets, *context)

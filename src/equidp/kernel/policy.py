@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from equidp.errors import PolicyError, SettingError
-from equidp.kernel.engine import Penalty
+from equidp.kernel.engine import Context, LossOfExample
 from equidp.kernel.noise import exact_place
 
 
@@ -62,16 +62,18 @@ class Policy(ABC):
     place of `if`. The kernel gives them a copy of the state and enforces the bounds, so a mistake here costs
     accuracy, not privacy.
 
-    A policy that penalises adds terms to the loss of each example. Its `penalty` is asked for once, before
-    the batch is measured, so it follows from the releases of earlier steps; `statistics` then gets the terms
-    of the example too; and after the step the policy sees the private gradient (`after_gradient`).
+    A policy may also change losses, by `loss_terms` terms that it adds to the loss of each example. Its
+    `context` then sees each example's group before the batch is measured, with a state from the releases of
+    earlier steps; the engine measures `objective` of the example and that context; `statistics` gets the
+    terms of the example too; and after the step the policy sees the private gradient (`after_gradient`).
 
     Attributes:
         statistics_ratio: sigma_s / sigma, how much noisier statistics are than gradients; None: reads no
             statistics.
         private: False for plain SGD alone, which takes no noise.
         needs_groups: whether the method treats groups differently, and so needs to be told of them.
-        penalises: whether the method adds terms to losses; it then takes an engine that measures them.
+        loss_terms: number of terms that the method adds to losses; 0: it leaves losses as they are. Others
+            take an engine that measures them (`kernel.engine.ObjectiveEngine`).
 
     Example:
         >>> import torch, equidp
@@ -89,7 +91,7 @@ class Policy(ABC):
     statistics_ratio: float | None = None
     private: ClassVar[bool] = True
     needs_groups: ClassVar[bool] = False
-    penalises: ClassVar[bool] = False
+    loss_terms: ClassVar[int] = 0
 
     def init(self, setting: Setting) -> NamedTuple:
         """The state before the first release."""
@@ -98,8 +100,8 @@ class Policy(ABC):
     def statistics(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
         """The row of one example, [cells], of L2 norm <= 1.
 
-        A policy that penalises also gets the two terms of a `Penalty`, as further numbers; each needs a
-        default.
+        A policy that changes losses also gets the terms of the example's loss, `loss_terms` further numbers:
+        `statistics(self, state, norm, group, *terms)`.
         """
         raise NotImplementedError(f"{type(self).__name__} reads no statistics.")
 
@@ -110,16 +112,31 @@ class Policy(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} reads no statistics.")
 
-    def penalty(self, state: Any) -> Penalty:
-        """Penalty on the losses of a step; `kernel.penalty` states the conditions of the guarantee."""
+    def context(self, state: Any, group: Tensor) -> Context:
+        """Public numbers, of any shapes, beside the loss of one example of this group."""
+        raise NotImplementedError(f"{type(self).__name__} adds nothing to losses.")
+
+    def objective(
+        self, loss: LossOfExample, parameters: dict[str, Tensor], context: Context
+    ) -> tuple[Tensor, Tensor]:
+        """Loss of one example with what the policy adds to it, a number, and its terms, [loss_terms].
+
+        The engine differentiates it under `torch.vmap`, so it may take derivatives by `torch.func`.
+
+        Args:
+            loss: of the example, as a function of parameters.
+            parameters: trained ones by name, in the model's order.
+            context: of the example, from `context`.
+        """
         raise NotImplementedError(f"{type(self).__name__} adds nothing to losses.")
 
     def after_gradient(self, state: Any, gradient: Tensor) -> NamedTuple:
-        """The state after the private gradient of a step, flat, [parameters], for a policy that penalises.
+        """The state after the private gradient of a step, flat, [parameters], for a policy that changes
+        losses.
 
         The gradient is a release, so a state that follows from it costs nothing. Both are on the CPU.
         """
-        raise NotImplementedError(f"{type(self).__name__} adds nothing to losses.")
+        return state  # type: ignore[no-any-return]
 
     @abstractmethod
     def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:

@@ -11,7 +11,8 @@ and group, and its state changes by releases alone. A wrong policy costs accurac
 - The sensitivity is read before the weights, from a state that follows from releases.
 - Examples are added in float64, and noise covers what rounding adds to the sensitivity (`bounding.ROUNDING`).
 - A sample is measured once. An example without a finite gradient changes nothing for the others.
-- What a policy adds to losses follows from the releases of earlier steps alone (`penalty`).
+- What a policy adds to the loss of an example follows from that example and from the releases of earlier
+  steps (`bounding.example_context`).
 - An empty sample releases noise like any other.
 - The ledger is charged before a sample is looked at. A step that fails later is spent.
 
@@ -30,20 +31,20 @@ import torch
 from torch import Tensor
 
 from equidp._validate import check_number, check_whole
-from equidp.errors import SettingError
+from equidp.errors import PolicyError, SettingError
 from equidp.kernel.bounding import (
     bounded_shares,
     bounded_sums,
     capped_weights,
+    example_context,
     example_rows,
     example_weights,
 )
-from equidp.kernel.engine import Engine, Measured, Penalty, Sums
+from equidp.kernel.engine import Context, Engine, Measured, Sums, measure
 from equidp.kernel.inputs import Inputs, in_parts, tensors
 from equidp.kernel.ledger import Ledger, StepEvent
 from equidp.kernel.noise import Randomness
 from equidp.kernel.noisy_sum import private_sum, release, totals_of
-from equidp.kernel.penalty import measure, penalty_of, rehearse_penalty, state_after
 from equidp.kernel.policy import (
     Policy,
     Setting,
@@ -61,8 +62,8 @@ from equidp.kernel.processes import ALONE, Processes
 ShareLimits = Callable[[Tensor, Tensor], Tensor | None]
 """(indices, norms), [batch] -> the share of the sensitivity that each may use at most, [batch]; None: all."""
 
-Part = tuple[Inputs, Tensor, Tensor, Tensor]
-"""Inputs, targets, groups and indices of examples that the engine takes at once."""
+Part = tuple[Inputs, Tensor, Tensor, Tensor, Context]
+"""Inputs, targets, groups, indices and context of examples that the engine takes at once."""
 
 
 class PrivateStep:
@@ -79,7 +80,8 @@ class PrivateStep:
     | gradient zero | its weight is capped as if its norm were 1e-10 |
     | the sum is longer than weights times norms | cut to that (`bounding.bounded_sums`); not finite: zeros |
     | gradient infinite or NaN | the example is in no statistics and in no sum; the others are as without it |
-    | a policy that penalises | one penalty for the whole batch, from before any of it was measured |
+    | a policy that changes losses | contexts of the whole batch are from before any of it was measured |
+    | such a policy, and an engine without its objective | PolicyError, before anything is spent |
     | a group that is absent from the sample | counts in the sensitivity like any other |
     | the model draws random numbers (dropout) | afresh for each forward pass, `Randomness.for_model`; passes
       are as many as parts, or twice as many with statistics of several parts |
@@ -144,6 +146,11 @@ class PrivateStep:
                 f"the event charges statistics noise {event.statistics_noise}, and the policy uses "
                 f"{statistics_noise(policy, event.noise_multiplier)}; make the event for this policy."
             )
+        if policy.loss_terms and getattr(engine, "objective", None) is None:
+            raise PolicyError(
+                f"{type(policy).__name__} adds terms to losses, which this {type(engine).__name__} does not "
+                "measure; make the engine by make_engine('functional', model, loss, policy)."
+            )
         self.engine, self.policy = engine, policy
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self.event, self.ledger, self.randomness, self.processes = event, ledger, randomness, processes
@@ -151,7 +158,7 @@ class PrivateStep:
         self.physical_batch_size = None if physical_batch_size is None else int(physical_batch_size)
         size = sum(parameter.numel() for parameter in self.parameters)
         setting = Setting(num_groups, self.expected_batch_size, event.noise_multiplier, size)
-        self.state: Any = copy_state(checked_state(policy, policy.init(setting)))
+        self.state = self._copy_of(policy.init(setting))
         self._held, self._paid_in = attributes(policy), 0
 
     def __call__(
@@ -167,18 +174,19 @@ class PrivateStep:
         self._clear()
         try:
             indices = torch.arange(len(groups), device=groups.device) if indices is None else indices
-            parts: list[Part] = in_parts((inputs, targets, groups, indices), self.physical_batch_size)
             if self._paid_in != os.getpid():  # a forked process has no payment
                 self.pay()
             self._paid_in = 0
-            penalty = penalty_of(self.policy, self.state)
+            context = example_context(self.policy, self.state, groups)
+            examples = inputs, targets, groups, indices, context
+            parts: list[Part] = in_parts(examples, self.physical_batch_size)
             measured: list[tuple[Part, Measured | None]] = [(part, None) for part in parts]
             if self.event.statistics_noise is not None:
-                measured = self._release_statistics(parts, groups, penalty)
+                measured = self._release_statistics(parts, groups)
             sensitivity = self._sensitivity()
             totals: Sums = {}
             for part, known in measured:
-                self._add(totals, part, known or self._measure_part(part, penalty), sensitivity)
+                self._add(totals, part, known or self._measure_part(part), sensitivity)
             self._release(totals, sensitivity)
         except BaseException as error:
             self._clear()  # a release that failed halfway
@@ -213,10 +221,20 @@ class PrivateStep:
         """
         norms = torch.ones(len(groups), device=groups.device)
         self._sensitivity()
-        terms = rehearse_penalty(self.policy, self.state, groups, self.parameters)
+        if self.policy.loss_terms:
+            name = type(self.policy).__name__
+            example_context(self.policy, self.state, groups)
+            try:
+                after = self._after_gradient([torch.zeros_like(each) for each in self.parameters])
+            except PolicyError:
+                raise
+            except Exception as error:
+                raise PolicyError(f"after_gradient of {name} fails: {error!r}.") from error
+            if [part.shape for part in after] != [part.shape for part in self.state]:
+                raise PolicyError(f"after_gradient of {name} changes the shapes of its state; keep them.")
         example_weights(self.policy, self.state, norms, groups)
         if self.event.statistics_noise is not None:
-            example_rows(self.policy, self.state, norms, groups, terms)
+            example_rows(self.policy, self.state, norms, groups)
         check_unchanged(self.policy, self._held)
 
     def restore(self, values: Mapping[str, Tensor]) -> None:
@@ -231,20 +249,23 @@ class PrivateStep:
         for parameter in self.parameters:
             parameter.grad = None
 
-    def _measure_part(self, part: Part, penalty: Penalty | None) -> Measured:
-        with self.randomness.for_model(tensors(part)[0].device):
-            return measure(self.engine, penalty, *part[:3])
+    def _measure_part(self, part: Part) -> Measured:
+        inputs, targets, _, _, context = part
+        with self.randomness.for_model(tensors(inputs)[0].device):
+            return measure(self.engine, inputs, targets, context)
 
     def _release_statistics(
-        self, parts: Sequence[Part], groups: Tensor, penalty: Penalty | None
+        self, parts: Sequence[Part], groups: Tensor
     ) -> list[tuple[Part, Measured | None]]:
         """Updates the state by the noisy sum of rows; returns the parts, measured if there is one alone."""
         norms, terms = [torch.empty(0, device=groups.device)], []
         known: list[tuple[Part, Measured | None]] = []
         for part in parts:
-            measured = self._measure_part(part, penalty)
+            measured = self._measure_part(part)
             norms.append(measured.norms.detach())
-            terms.extend([] if measured.terms is None else [measured.terms.detach()])
+            if self.policy.loss_terms:
+                assert measured.terms is not None
+                terms.append(measured.terms.detach())
             known.append((part, measured if len(parts) == 1 else None))
             del measured  # frees its activations before the next part's forward pass
         seen = torch.cat(norms[1:] or norms)
@@ -255,9 +276,9 @@ class PrivateStep:
     def _update(self, norms: Tensor, groups: Tensor, terms: Tensor | None) -> None:
         assert self.event.statistics_noise is not None
         # One made-up example shows how many cells an empty batch has, and is dropped.
-        made_up = torch.zeros(1, device=norms.device), torch.zeros(1, dtype=torch.int64, device=norms.device)
-        asked = (norms, groups, terms) if len(norms) else made_up
-        rows = example_rows(self.policy, self.state, *asked)[: len(norms)]
+        made_up = norms.new_zeros(1), groups.new_zeros(1), None
+        examples = (norms, groups, terms) if len(norms) else made_up
+        rows = example_rows(self.policy, self.state, *examples)[: len(norms)]
         check_unchanged(self.policy, self._held)  # before update could read what statistics wrote
         noise = self.event.statistics_noise
         released = private_sum(
@@ -267,12 +288,13 @@ class PrivateStep:
             randomness=self.randomness,
             processes=self.processes,
         )
-        state = self.policy.update(copy_state(self.state), released.to("cpu", torch.float32))
-        self.state = copy_state(checked_state(self.policy, state))
+        self.state = self._copy_of(
+            self.policy.update(copy_state(self.state), released.to("cpu", torch.float32))
+        )
 
     def _add(self, totals: Sums, part: Part, measured: Measured, sensitivity: float) -> None:
         """Adds the weighted gradients of a measured part to the totals."""
-        _, _, groups, indices = part
+        _, _, groups, indices, _ = part
         norms = measured.norms.detach()
         finite = torch.isfinite(norms)
         which = slice(None) if finite.all() else finite  # a slice takes views, a mask copies
@@ -303,4 +325,18 @@ class PrivateStep:
         means = [mean.to(each.device, each.dtype) for each, mean in zip(self.parameters, totals, strict=True)]
         for parameter, mean in zip(self.parameters, means, strict=True):
             parameter.grad = mean
-        self.state = state_after(self.policy, self.state, means)
+        if self.policy.loss_terms:
+            check_unchanged(self.policy, self._held)
+            self.state = self._after_gradient(means)
+
+    def _after_gradient(self, gradients: Sequence[Tensor]) -> Any:
+        """The state of a policy that changes losses after a private gradient, parameter by parameter.
+
+        Formal guarantee: it follows from the state and from a release.
+        """
+        gradient = torch.cat([each.flatten() for each in gradients]).to("cpu", torch.float32)
+        return self._copy_of(self.policy.after_gradient(copy_state(self.state), gradient))
+
+    def _copy_of(self, state: Any) -> Any:
+        """A copy of a state that a rule returned."""
+        return copy_state(checked_state(self.policy, state))

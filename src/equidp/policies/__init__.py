@@ -7,7 +7,7 @@ from equidp.policies.automatic import Automatic
 from equidp.policies.checks import check_policy
 from equidp.policies.dpsgd import DPSGD
 from equidp.policies.dpsgd_f import DPSGDF, DPSGDFCode
-from equidp.policies.fairlens import FairLens
+from equidp.policies.experimental.fairlens import FairLens
 from equidp.policies.global_ import Global
 from equidp.policies.global_adapt import GlobalAdapt
 from equidp.policies.methods import METHODS, Method

@@ -86,7 +86,7 @@ def _check_rules(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -> N
     # Called as it stands too: the kernel hands over a copy, so a change in place would go unnoticed above.
     policy.weight(state, norms[0].clone(), groups[0])
     if policy.statistics_ratio is not None:
-        policy.statistics(state, norms[0].clone(), groups[0])
+        policy.statistics(state, norms[0].clone(), groups[0], *norms.new_zeros(policy.loss_terms))
     if not _equal(before, state) or policy.sensitivity(state) != sensitivity:
         raise PolicyError(
             f"{name} changes its state in statistics() or weight(); only update() may, from noisy sums."

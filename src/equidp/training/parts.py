@@ -17,7 +17,8 @@ from equidp.accounting.schedule import Schedule
 from equidp.data.batches import batches, loaded_batches
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
-from equidp.engines import TriedEngine, check_company, check_penalties, checked_engine, engine_for
+from equidp.engines import TriedEngine, check_company, check_objective, checked_engine
+from equidp.engines.functional import FunctionalEngine
 from equidp.engines.preserved import device_of
 from equidp.engines.units import by_row
 from equidp.errors import ModelError, SettingError
@@ -161,12 +162,11 @@ def chosen_engine(
     """Return the given engine, or make the named one and try it on the model's device.
 
     It is tried on public examples, or on made-up ones of the form of a row, at most `_LARGEST_TRIED` in a
-    batch. A policy that penalises has the functional engine (`engine_for`), and its penalties are tried too.
+    batch. A policy that changes losses has the functional engine (`make_engine`).
     """
     if not isinstance(engine, str):
-        if not callable(engine) or (policy.penalises and not hasattr(engine, "penalised")):
-            wanted = "an engine that measures penalties" if policy.penalises else "a name or an engine"
-            raise SettingError(f"engine={engine!r}; {type(policy).__name__} expects {wanted}.")
+        if not callable(engine):
+            raise SettingError(f"engine={engine!r}; expected a name or an engine.")
         return engine
     device = next((parameter.device for parameter in model.parameters()), like.targets.device)
     (inputs, targets), value = (like.inputs, like.targets), Loss.of(loss)
@@ -177,24 +177,31 @@ def chosen_engine(
     if examples is not None:
         check_examples(examples, row, train)
         examples = moved_to(examples, device)
-    if policy.penalises and value.row_weights:
+    if policy.loss_terms and value.row_weights:
         raise SettingError(
-            f"{type(policy).__name__} adds penalties to losses of rows that count once each; leave out "
+            f"{type(policy).__name__} adds terms to losses of rows that count once each; leave out "
             "weights of rows, several rows a person and views, or choose another method."
         )
-    tried = checked_engine(
-        engine_for(policy, engine),
+    return checked_engine(
+        engine,
         model,
         loss,
         row,
         names,
         examples=examples,
+        policy=policy,
         batch_size=min(batch_size, _LARGEST_TRIED),
-        others=not policy.penalises,
     )
-    if policy.penalises and tried.public is not None:
-        check_penalties(model, loss, *tried.public)
-    return tried
+
+
+def try_objective(engine: Engine, policy: Policy, state: Any) -> None:
+    """Tries an engine that was made by name on the objective of a policy that changes losses.
+
+    Raises:
+        ModelError: the model is not for this policy.
+    """
+    if policy.loss_terms and isinstance(engine, FunctionalEngine) and engine.public is not None:
+        check_objective(engine, policy, state, *engine.public)
 
 
 def check_on_the_way(engine: Engine, policy: Policy, steps_done: int) -> None:

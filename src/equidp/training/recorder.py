@@ -13,8 +13,9 @@ from equidp.engines.preserved import device_of
 from equidp.engines.units import as_units
 from equidp.evaluation.groups import check_outputs, metrics_of
 from equidp.evaluation.predict import predict
+from equidp.kernel.bounding import example_context
+from equidp.kernel.engine import measure
 from equidp.kernel.inputs import moved_to, taken
-from equidp.kernel.penalty import measure, penalty_of
 from equidp.losses import Loss
 from equidp.policies.weights import share_clipped, step_weights
 from equidp.training.record import RunRecord
@@ -86,8 +87,8 @@ class EpochRecorder(Callback):
         rows = moved_to(taken((self.test.inputs, self.test.targets), sample), device)
         rows = as_units(*rows) if Loss.of(trainer.loss).several_rows else rows
         groups = torch.full((len(sample),), group, device=device)
-        penalty = penalty_of(trainer.policy, trainer.policy_state)
-        measured = measure(trainer.engine, penalty, rows[0], rows[1], groups)
+        context = example_context(trainer.policy, trainer.policy_state, groups)
+        measured = measure(trainer.engine, rows[0], rows[1], context)
         norms = measured.norms
         sums = measured.sum_gradients(torch.full_like(norms, 1 / len(sample))).values()
         mean_gradient_norm = float(torch.stack([torch.linalg.vector_norm(each) for each in sums]).norm())

@@ -184,6 +184,7 @@ class Trainer:
             )
             checks.check_optimizer(optimizer, model)
             self._make_step(load)
+            parts.try_objective(self.engine, policy, self._step.state)
 
     def attach(
         self,

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
-from equidp.engines.called import call_model
-from equidp.engines.functional import FunctionalEngine, closeness, second_derivatives
+from equidp.engines.called import arguments, call_model, outputs_in
+from equidp.engines.functional import FunctionalEngine, second_derivatives
 from equidp.engines.ghost import GhostEngine
 from equidp.engines.measured import Example, MeasuredBatch, MeasuringEngine
 from equidp.engines.preserved import flat, flat_sums
@@ -22,8 +23,10 @@ from equidp.engines.trial.mixing import moved_parameters
 from equidp.engines.trial.rows import MadeUpInputs, TrialRows
 from equidp.engines.trial.running import in_words, losses_of, outputs_of, try_model
 from equidp.errors import ModelError
+from equidp.kernel.bounding import example_context
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, taken, tensors
+from equidp.kernel.policy import Policy
 
 _TOLERANCE = 0.02
 """Largest difference of norms, relative to the largest norm; wrong gradients differ by far more."""
@@ -459,58 +462,61 @@ def _engines_gradients(
     return norms, weights, flat_sums(measured.sum_gradients(weights), trained)
 
 
-def check_penalties(model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Tensor) -> None:
-    """Refuses a model whose losses cannot be penalised, or whose penalised gradients are not autograd's.
+def check_objective(
+    engine: FunctionalEngine, policy: Policy, state: Any, inputs: Inputs, targets: Tensor
+) -> None:
+    """Refuses a model for which the engine's gradients of a policy's objective are not those of one example
+    at a time.
 
-    The model is tried in evaluation mode, in which it draws no random numbers.
+    The model is tried in evaluation mode, in which it draws no random numbers, and under a made-up context.
 
     Args:
-        model: is left as it was.
-        loss: (outputs, targets) -> losses [batch].
+        engine: of the policy; its model is left as it was.
+        state: of the policy.
         inputs, targets: a few examples, [batch, ...], best made up.
 
     Raises:
-        ModelError: outputs are not [batch, classes], or there are no second derivatives.
+        ModelError: the objective refuses the model, or there are no second derivatives.
 
-    >>> model, loss = nn.Linear(3, 2), nn.CrossEntropyLoss(reduction="none")
-    >>> few = torch.randn(4, 3), torch.tensor([0, 1, 0, 1])
-    >>> check_penalties(model, loss, *few)
+    >>> from equidp.policies import FairLens, Setting
+    >>> model, loss, policy = nn.Linear(3, 2), nn.CrossEntropyLoss(reduction="none"), FairLens()
+    >>> engine = FunctionalEngine(model, loss, objective=policy.objective)
+    >>> state = policy.init(Setting(2, 4.0, 1.0, num_parameters=8))
+    >>> check_objective(engine, policy, state, torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))
     """
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    model, loss = engine.model, engine.loss
+    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    parameters, generator = list(trained.values()), torch.Generator().manual_seed(0)
     inputs, targets = taken((inputs, targets), slice(4))
+    rows = example_context(policy, state, torch.zeros(len(targets), dtype=torch.int64))
+    made_up = (torch.randn(row.shape, generator=generator) / max(1, row[0].numel()) ** 0.5 for row in rows)
+    context = tuple(each.to(targets.device) for each in made_up)
+
+    def gradient_alone(place: int) -> Tensor:
+        x, y, own = taken((inputs, targets, context), [place])
+
+        def loss_of(values: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+            outputs = outputs_in(functional_call(model, values, *arguments(x)))
+            return loss(outputs, y).squeeze(0), outputs
+
+        total, _ = policy.objective(loss_of, {**trained}, tuple(each[0] for each in own))
+        return flat(torch.autograd.grad(total, parameters, materialize_grads=True), parameters)
+
     with try_model(model, loss), torch.enable_grad(), second_derivatives():
         model.eval()
-        model.zero_grad(set_to_none=True)
-        outputs = outputs_of(model, inputs)
-        if outputs.dim() != 2 or outputs.shape[1] < 2 or targets.is_floating_point() or targets.dim() > 1:
-            raise ModelError(
-                f"the model gives {list(outputs.shape)} for {len(targets)} examples; penalties need a "
-                "classifier with one output per class, [batch, classes >= 2], and one class per example. "
-                "Choose another method."
-            )
-        generator = torch.Generator().manual_seed(0)
-        size = sum(parameter.numel() for parameter in trained)
-        direction = torch.nn.functional.normalize(torch.randn(size, generator=generator), dim=0)
-        factors = torch.randn(len(targets), 2, generator=generator).to(outputs)
         try:
-            measured = FunctionalEngine(model, loss).penalised(inputs, targets, factors, direction)
-            found = flat_sums(measured.sum_gradients(torch.ones_like(measured.norms)), trained)
-            outputs = call_model(model, inputs)
-            losses = loss(outputs, targets)
-            slopes = torch.autograd.grad(
-                factors[:, 0] @ losses, trained, create_graph=True, materialize_grads=True
-            )
-            parts = direction.to(losses.device).split([parameter.numel() for parameter in trained])
-            slope = sum((each.flatten() @ part.to(each)) for each, part in zip(slopes, parts, strict=True))
-            total = losses.sum() + slope + factors[:, 1] @ closeness(outputs).to(factors)
-            true = flat(torch.autograd.grad(total, trained, materialize_grads=True), trained)
+            measured = engine(inputs, targets, *context)
+            found = flat_sums(measured.sum_gradients(torch.ones_like(measured.norms)), parameters)
+            true = torch.stack([gradient_alone(place) for place in range(len(targets))]).sum(dim=0)
+        except ModelError:
+            raise
         except Exception as error:
             raise ModelError(
-                f"penalised losses need second derivatives of model and loss: {in_words(error)}. Choose "
-                "another method, or a model of plain layers."
+                f"{type(policy).__name__} needs second derivatives of model and loss: {in_words(error)}. "
+                "Choose another method, or a model of plain layers."
             ) from error
-        if not torch.linalg.vector_norm(found - true) <= _TOLERANCE * torch.linalg.vector_norm(true):
-            raise ModelError(
-                f"the penalised gradients of {len(targets)} examples differ from those of one backward pass "
-                "for all; choose another method, or a model of plain layers."
-            )
+    if not torch.linalg.vector_norm(found - true) <= _TOLERANCE * torch.linalg.vector_norm(true):
+        raise ModelError(
+            f"the gradients of {len(targets)} examples under {type(policy).__name__} differ from those of "
+            "one backward pass each; choose another method, or a model of plain layers."
+        )

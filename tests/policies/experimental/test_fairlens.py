@@ -12,8 +12,8 @@ import equidp
 from equidp.engines import dataset_norms
 from equidp.engines.functional import FunctionalEngine
 from equidp.errors import ModelError, SettingError
+from equidp.kernel.bounding import example_context
 from equidp.kernel.ledger import MemoryLedger
-from equidp.kernel.penalty import penalty_of
 from equidp.policies import FairLens
 from support.toy import make_trainer, toy
 
@@ -29,6 +29,11 @@ def trainer(model=None, policy=None, **settings) -> equidp.Trainer:
     return make_trainer(policy=FairLens(0.5) if policy is None else policy, model=model, **given)
 
 
+def factors(trained: equidp.Trainer) -> torch.Tensor:
+    """Factors of the terms in losses of both groups, [2, 2]."""
+    return example_context(trained.policy, trained.policy_state, torch.arange(2))[0]
+
+
 @pytest.mark.soak
 def test_it_is_a_method_with_the_papers_weights_and_takes_the_functional_engine():
     policy = equidp.METHODS["fairlens"].policy()
@@ -40,7 +45,7 @@ def test_it_is_a_method_with_the_papers_weights_and_takes_the_functional_engine(
     assert (
         run.epsilon() < make_trainer(policy=equidp.DPSGD(0.5), steps=12, epochs=None).fit().epsilon() * 1.02
     )
-    assert penalty_of(trained.policy, trained.policy_state).factors.any()
+    assert factors(trained).any()
 
 
 @pytest.mark.soak
@@ -80,8 +85,7 @@ def test_a_resumed_run_goes_on_with_the_same_factors_and_direction(tmp_path):
     assert equidp.Checkpoints(tmp_path).restore(resumed) == 0
     for there, now in zip(before, resumed.policy_state, strict=True):
         assert torch.equal(there, now)
-    one, other = (penalty_of(each.policy, each.policy_state) for each in (stopped, resumed))
-    assert torch.equal(one.factors, other.factors)
+    assert torch.equal(factors(stopped), factors(resumed))
     assert resumed.fit().facts.steps == 12
 
 
@@ -100,10 +104,8 @@ class _Norms(equidp.Callback):
 
     def _take(self, trainer):
         data = trainer.train
-        penalty = penalty_of(trainer.policy, trainer.policy_state)
-        self._norms = dataset_norms(
-            trainer.engine, data.inputs, data.targets, groups=data.groups, penalty=penalty
-        )
+        context = example_context(trainer.policy, trainer.policy_state, data.groups)
+        self._norms = dataset_norms(trainer.engine, data.inputs, data.targets, context=context)
 
 
 @pytest.mark.soak
@@ -147,7 +149,7 @@ def numbers() -> equidp.GroupedDataset:
             SettingError,
             "several rows a person",
         ),
-        ({"train": numbers(), "model": network(outputs=1)}, ModelError, "need a classifier with one output"),
+        ({"train": numbers(), "model": network(outputs=1)}, ModelError, "FairLens needs a classifier"),
         ({"engine": "gost"}, SettingError, "unknown engine 'gost'"),
     ],
 )
@@ -159,7 +161,7 @@ def test_what_it_cannot_train_is_refused_before_anything_is_spent(settings, erro
 
 
 def test_audits_of_penalties_are_refused():
-    with pytest.raises(SettingError, match="fairlens adds penalties to losses, which canaries have not"):
+    with pytest.raises(SettingError, match="fairlens adds terms to losses, which canaries have not"):
         equidp.audit_step(toy(), "fairlens", plan=equidp.Plan(batch_size=100), runs=300)
 
 

@@ -1,20 +1,26 @@
-"""The functional engine's penalised gradients are those of the objective that they stand for."""
+"""The functional engine's gradients of an objective are those of what it stands for, FairLens's above all."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from equidp.engines import check_penalties
-from equidp.engines.functional import FunctionalEngine, closeness
+from equidp.engines import check_objective, make_engine
+from equidp.engines.functional import FunctionalEngine
 from equidp.errors import ModelError
-from equidp.kernel.penalty import measure
+from equidp.kernel.bounding import example_context
+from equidp.kernel.engine import measure
 from equidp.kernel.policy import Setting
 from equidp.policies import FairLens
+from equidp.policies.experimental.fairlens import closeness
 
 CROSS_ENTROPY = nn.CrossEntropyLoss(reduction="none")
 SHAPE = 6
+POLICY = FairLens(clipping_bound=1e9, smoothing=0.0, slope_penalty=0.7, boundary_penalty=1.3)
+ENGINE = partial(FunctionalEngine, loss=CROSS_ENTROPY, objective=POLICY.objective)
 
 
 def models() -> dict[str, nn.Module]:
@@ -57,13 +63,16 @@ def summed(measured, model: nn.Module) -> Tensor:
     return flat(each.grad for each in trained_of(model).values())
 
 
+def state_of(model: nn.Module, batch_size: float = 12.0):
+    return POLICY.init(Setting(2, batch_size, 1.0, flat(trained_of(model).values()).numel()))
+
+
 @pytest.mark.parametrize("name", models())
 def test_the_sum_of_penalised_gradients_is_the_gradient_of_the_whole_objective(name):
     """Of sum_i l_i + b (g1 sum_a |s_a - s| + g2 sum_a |h_a - h|), by autograd through the absolute values,
     where signs and sizes are those of the batch itself (Tran et al. 2021; b = n makes it n times L + R)."""
     model, (inputs, targets, groups) = models()[name], batch()
     n, trained = len(groups), trained_of(model)
-    policy = FairLens(clipping_bound=1e9, smoothing=0.0, slope_penalty=0.7, boundary_penalty=1.3)
     direction = torch.randn(flat(trained.values()).shape, dtype=torch.float64)
     direction /= direction.norm()
     members = nn.functional.one_hot(groups, 2).double()
@@ -77,19 +86,26 @@ def test_the_sum_of_penalised_gradients_is_the_gradient_of_the_whole_objective(n
     true = flat(gradient_of(objective, trained)).detach()
 
     sums = torch.stack([torch.ones(n).double() @ members, slopes @ members, near @ members]).detach()
-    state = policy.init(Setting(2, float(n), 1.0, len(direction)))
-    state = state._replace(sums=sums, direction=direction)
-    measured = measure(FunctionalEngine(model, CROSS_ENTROPY), policy.penalty(state), inputs, targets, groups)
+    state = state_of(model, float(n))._replace(sums=sums, direction=direction)
+    context = example_context(POLICY, state, groups)
+    measured = measure(ENGINE(model), inputs, targets, context)
     torch.testing.assert_close(measured.terms, torch.stack([slopes, near], dim=1).detach())
     torch.testing.assert_close(summed(measured, model), true)
-    check_penalties(model, CROSS_ENTROPY, inputs, targets)
+    check_objective(ENGINE(model), POLICY, state, inputs, targets)
+
+
+def test_a_number_shared_by_all_examples_is_no_copy_for_each():
+    model, (_, _, groups) = models()["linear"], batch()
+    _, direction = example_context(POLICY, state_of(model), groups)
+    assert direction.shape == (12, 14)
+    assert direction.stride(0) == 0
 
 
 def test_zero_factors_leave_gradients_as_they_are():
     model, (inputs, targets, _) = models()["three classes"], batch()
-    engine = FunctionalEngine(model, CROSS_ENTROPY)
+    engine = ENGINE(model)
     size = flat(trained_of(model).values()).numel()
-    penalised = engine.penalised(inputs, targets, torch.zeros(12, 2), torch.randn(size))
+    penalised = engine(inputs, targets, torch.zeros(12, 2), torch.randn(size).expand(12, size))
     plain = engine(inputs, targets)
     assert plain.terms is None
     torch.testing.assert_close(penalised.norms, plain.norms)
@@ -100,38 +116,37 @@ def test_chunks_and_dropout_change_neither_norms_nor_sums():
     torch.manual_seed(5)
     model = nn.Sequential(nn.Linear(SHAPE, 8), nn.Dropout(0.5), nn.Tanh(), nn.Linear(8, 2)).double()
     inputs, targets, _ = batch()
-    factors, direction = torch.randn(12, 2), nn.functional.normalize(torch.randn(74), dim=0)
+    context = torch.randn(12, 2), nn.functional.normalize(torch.randn(74), dim=0).expand(12, 74)
     model.eval()
-    found = [
-        FunctionalEngine(model, CROSS_ENTROPY, size).penalised(inputs, targets, factors, direction)
-        for size in (None, 5)
-    ]
+    found = [ENGINE(model, chunk_size=size)(inputs, targets, *context) for size in (None, 5)]
     torch.testing.assert_close(found[0].norms, found[1].norms)
     torch.testing.assert_close(found[0].terms, found[1].terms)
     torch.testing.assert_close(summed(found[0], model), summed(found[1], model))
     model.train()  # masks of the second pass are those of the first, or the sum would be cut to the norms
-    measured = FunctionalEngine(model, CROSS_ENTROPY, 5).penalised(inputs, targets, factors, direction)
+    measured = ENGINE(model, chunk_size=5)(inputs, targets, *context)
     model.zero_grad(set_to_none=True)
     measured.weighted_sum(torch.eye(12)[7])
     total = flat(each.grad for each in model.parameters())
     torch.testing.assert_close(total.norm(), measured.norms[7])
 
 
+def test_a_policy_that_changes_losses_has_the_functional_engine_and_its_objective():
+    model = models()["linear"]
+    assert make_engine("ghost", model, CROSS_ENTROPY, POLICY).objective == POLICY.objective
+    assert make_engine("functional", model, CROSS_ENTROPY).objective is None
+
+
 @pytest.mark.parametrize(
-    ("model", "targets", "says"),
+    ("model", "targets"),
     [
-        (
-            nn.Linear(SHAPE, 1),
-            torch.zeros(12, dtype=torch.int64),
-            r"gives \[4, 1\] for 4 examples; penalties",
-        ),
-        (nn.Linear(SHAPE, 2), torch.rand(12), "need a classifier with one output per class"),
-        (nn.Unflatten(1, (3, 2)), torch.zeros(12, dtype=torch.int64), r"gives \[4, 3, 2\]"),
+        (nn.Linear(SHAPE, 1), torch.zeros(12, dtype=torch.int64)),
+        (nn.Linear(SHAPE, 2), torch.rand(12)),
+        (nn.Unflatten(1, (3, 2)), torch.zeros(12, dtype=torch.int64)),
     ],
 )
-def test_what_is_no_classifier_is_refused(model, targets, says):
-    with pytest.raises(ModelError, match=says):
-        check_penalties(model, CROSS_ENTROPY, batch()[0].float(), targets)
+def test_what_is_no_classifier_is_refused(model, targets):
+    with pytest.raises(ModelError):
+        check_objective(ENGINE(model), POLICY, state_of(nn.Linear(SHAPE, 1)), batch()[0].float(), targets)
 
 
 class _Attends(nn.Module):
@@ -147,7 +162,8 @@ class _Attends(nn.Module):
 
 
 def test_attention_is_differentiated_twice():
-    check_penalties(_Attends(), CROSS_ENTROPY, batch()[0].float(), batch()[1])
+    model = _Attends()
+    check_objective(ENGINE(model), POLICY, state_of(model), batch()[0].float(), batch()[1])
 
 
 class _Distances(nn.Module):
@@ -163,5 +179,23 @@ class _Distances(nn.Module):
 
 
 def test_a_model_without_second_derivatives_is_refused_in_words():
-    with pytest.raises(ModelError, match="penalised losses need second derivatives of model and loss: "):
-        check_penalties(_Distances(), CROSS_ENTROPY, batch()[0].float(), batch()[1])
+    model = _Distances()
+    with pytest.raises(ModelError, match="needs second derivatives"):
+        check_objective(ENGINE(model), POLICY, state_of(model), batch()[0].float(), batch()[1])
+
+
+class _Wrong(FunctionalEngine):
+    """Gives each example half of its gradient."""
+
+    def __call__(self, inputs, targets, *context):
+        measured = super().__call__(inputs, targets, *context)
+        whole = measured.sum_gradients
+        measured.sum_gradients = lambda weights: whole(0.5 * weights)
+        return measured
+
+
+def test_an_engine_with_other_gradients_is_refused():
+    model = nn.Linear(SHAPE, 2)
+    engine = _Wrong(model, CROSS_ENTROPY, objective=POLICY.objective)
+    with pytest.raises(ModelError, match="differ from"):
+        check_objective(engine, POLICY, state_of(model), batch()[0].float(), batch()[1])

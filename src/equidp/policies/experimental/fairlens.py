@@ -8,10 +8,11 @@ from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.func import grad_and_value
 from torch.nn.functional import one_hot
 
-from equidp.errors import SettingError
-from equidp.kernel.engine import Penalty
+from equidp.errors import ModelError, SettingError
+from equidp.kernel.engine import Context, LossOfExample
 from equidp.kernel.policy import Setting
 from equidp.policies.setting import STATISTICS_RATIO, Bounded, setting
 
@@ -70,7 +71,7 @@ class FairLens(Bounded):
     )
     min_count: float = setting(1.0, "Least released count of a group; it limits the penalties' factors.")
     needs_groups: ClassVar[bool] = True
-    penalises: ClassVar[bool] = True
+    loss_terms: ClassVar[int] = 2
 
     def init(self, setting: Setting) -> GroupTerms:
         if setting.num_groups != 2:
@@ -92,23 +93,30 @@ class FairLens(Bounded):
             torch.tensor(setting.expected_batch_size, dtype=torch.float64),
         )
 
-    def penalty(self, state: GroupTerms) -> Penalty:
-        counts, slopes, closeness = state.sums.nan_to_num(nan=0.0)
-        sizes, b = counts.clamp_min(self.min_count), float(state.expected_batch_size)
-        of_slopes, of_closeness = (_factors(each, sizes, b) for each in (slopes, closeness))
-        factors = [self.slope_penalty * of_slopes, self.boundary_penalty * of_closeness]
-        return Penalty(torch.stack(factors, dim=1), state.direction)
+    def context(self, state: GroupTerms, group: Tensor) -> Context:
+        return self._factors(state)[group], state.direction
 
-    def statistics(
-        self,
-        state: GroupTerms,
-        norm: Tensor,
-        group: Tensor,
-        slope: Tensor | float = 0.0,
-        closeness: Tensor | float = 0.0,
-    ) -> Tensor:
-        share = (torch.as_tensor(slope).to(norm) / self.clipping_bound).clamp(-1.0, 1.0)
-        row = torch.stack([torch.ones_like(norm), share, torch.as_tensor(closeness).to(norm)]) / _ROW
+    def objective(
+        self, loss: LossOfExample, parameters: dict[str, Tensor], context: Context
+    ) -> tuple[Tensor, Tensor]:
+        factors, direction = context
+        # Two backward passes: torch differentiates tangents of LayerNorm wrongly.
+        gradient, (own, outputs) = grad_and_value(loss, has_aux=True)(parameters)
+        if outputs.dim() != 2 or outputs.shape[1] < 2:
+            raise ModelError(
+                f"the model gives {list(outputs.shape[1:])} for an example; FairLens needs a classifier with "
+                "one output per class, [batch, classes >= 2]. Choose another method."
+            )
+        parts = direction.split([each.numel() for each in gradient.values()])
+        along = zip(gradient.values(), parts, strict=True)
+        slope = sum((each * part.reshape(each.shape).to(each)).sum() for each, part in along)
+        terms = torch.stack([slope, closeness(outputs).squeeze(0).to(slope.dtype)])
+        return own + (factors.to(terms) * terms).sum(), terms
+
+    def statistics(self, state: GroupTerms, norm: Tensor, group: Tensor, *terms: Tensor) -> Tensor:
+        slope, near = (each.to(norm) for each in terms)
+        share = (slope / self.clipping_bound).clamp(-1.0, 1.0)
+        row = torch.stack([torch.ones_like(norm), share, near]) / _ROW
         return (row.unsqueeze(1) * one_hot(group, state.sums.shape[1])).flatten()
 
     def update(self, state: GroupTerms, released: Tensor) -> GroupTerms:
@@ -124,12 +132,35 @@ class FairLens(Bounded):
         return (self.clipping_bound / norm).clamp(max=1.0)
 
     def released(self, state: GroupTerms) -> dict[str, Tensor]:
-        factors = self.penalty(state).factors
+        factors = self._factors(state)
         bound = torch.tensor(self.clipping_bound, dtype=torch.float64)
         return {"clipping_bound": bound, "boundary_factor": factors[:, 1], "slope_factor": factors[:, 0]}
 
+    def _factors(self, state: GroupTerms) -> Tensor:
+        """Factors of both terms in the loss of an example of each group, [K, 2]."""
+        counts, slopes, near = state.sums.nan_to_num(nan=0.0)
+        sizes, b = counts.clamp_min(self.min_count), state.expected_batch_size.to(counts)
+        return torch.stack(
+            [
+                self.slope_penalty * _factors(slopes, sizes, b),
+                self.boundary_penalty * _factors(near, sizes, b),
+            ],
+            dim=1,
+        )
 
-def _factors(sums: Tensor, sizes: Tensor, expected_batch_size: float) -> Tensor:
+
+def closeness(outputs: Tensor) -> Tensor:
+    """Closeness of examples to the decision boundary, 1 - sum_c p_c^2, [batch], of outputs [batch, classes].
+
+    It stands for the trace of the loss's Hessian.
+
+    >>> closeness(torch.tensor([[0.0, 0.0], [3.0, 0.0]]))
+    tensor([0.5000, 0.0904])
+    """
+    return 1 - outputs.softmax(dim=1).square().sum(dim=1)
+
+
+def _factors(sums: Tensor, sizes: Tensor, expected_batch_size: Tensor) -> Tensor:
     """b times the factor of an example's term in the gradient of sum_a |t_a - t|, by group, [K]."""
     signs = torch.sign(sums / sizes - sums.sum() / sizes.sum())
     return expected_batch_size * (signs / sizes - signs.sum() / sizes.sum())

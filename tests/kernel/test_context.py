@@ -1,0 +1,309 @@
+"""Where a policy changes losses, too, one example moves gradients and statistics by their bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from torch import Tensor, nn
+
+from equidp.engines import make_engine
+from equidp.errors import PolicyError
+from equidp.kernel.bounding import example_context
+from equidp.kernel.engine import measure
+from equidp.kernel.ledger import MemoryLedger, StepEvent
+from equidp.kernel.noise import SeededRandomness
+from equidp.kernel.policy import Policy, Setting
+from equidp.kernel.step import PrivateStep
+from equidp.policies import DPSGD, FairLens
+from support.given_gradients import GivenGradients
+
+CROSS_ENTROPY = nn.CrossEntropyLoss(reduction="none")
+BOUND, EXPECTED = 0.7, 4.0
+WILD = (*(0.0, 1.0, -1.0, 1e-3, 30.0, -1e4, 1e18), float("inf"), float("nan"))
+
+
+def model() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+def step_of(policy=None, engine: Any = "functional", part=None, earlier=None) -> PrivateStep:
+    """A step without noise, so that all that one example moves is seen; `earlier`: released sums, [3, 2]."""
+    subject = model()
+    policy = FairLens(BOUND, smoothing=0.0) if policy is None else policy
+    noise = None if policy.statistics_ratio is None else 0.0
+    step = PrivateStep(
+        make_engine(engine, subject, CROSS_ENTROPY, policy) if isinstance(engine, str) else engine,
+        policy,
+        list(subject.parameters()),
+        event=StepEvent(0.1, 0.0, noise),
+        expected_batch_size=EXPECTED,
+        num_groups=2,
+        ledger=MemoryLedger(),
+        randomness=SeededRandomness(0),
+        physical_batch_size=part,
+    )
+    if earlier is not None:
+        along = torch.randn(len(step.state.direction), generator=torch.Generator().manual_seed(2))
+        direction = nn.functional.normalize(along, dim=0)
+        step.restore(step.state._replace(sums=earlier, direction=direction)._asdict())
+    return step
+
+
+def taken(step: PrivateStep, inputs: Tensor, targets: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+    """The exact sum of clipped gradients, and that of the rows."""
+    step(inputs, targets, groups)
+    gradients = torch.cat([each.grad.flatten() for each in step.parameters])
+    return EXPECTED * gradients.double(), step.state.sums.flatten().double() / 3**0.5
+
+
+EARLIER = st.lists(st.sampled_from((0.0, 1.0, -2.0, 0.3, 40.0, 1e6)), min_size=6, max_size=6)
+EXAMPLES = st.lists(
+    st.tuples(st.lists(st.sampled_from(WILD), min_size=3, max_size=3), st.integers(0, 1), st.integers(0, 1)),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(EXAMPLES, EARLIER, st.sampled_from([None, 1, 2]))
+def test_one_example_moves_gradients_by_c_and_statistics_by_1_given_what_was_released(batch, earlier, part):
+    """Also where features are infinite or NaN, a group is absent, the batch is empty, or in several parts."""
+    inputs, targets, groups = (torch.tensor(column) for column in zip(*batch, strict=True))
+    sums = torch.tensor(earlier).reshape(3, 2)
+    with_it = taken(step_of(part=part, earlier=sums), inputs, targets, groups)
+    without = taken(step_of(part=part, earlier=sums), inputs[1:], targets[1:], groups[1:])
+    assert torch.linalg.vector_norm(with_it[0] - without[0]) <= BOUND * (1 + 1e-4)
+    assert torch.linalg.vector_norm(with_it[1] - without[1]) <= 1 + 1e-4
+
+
+def batch_of(count: int = 9) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    inputs = torch.randn(count, 3, generator=generator)
+    return inputs, torch.arange(count) % 2, torch.arange(count) // 2 % 2
+
+
+@pytest.mark.parametrize("part", [1, 4])
+def test_contexts_are_those_from_before_the_batch_however_it_is_divided(part):
+    """Fails where a part that is measured after the statistics has the context that follows from them."""
+    earlier = torch.tensor([[2.0, 3.0], [0.1, 0.9], [0.5, 1.4]])
+    whole, parts = (taken(step_of(part=size, earlier=earlier), *batch_of()) for size in (None, part))
+    torch.testing.assert_close(whole, parts)
+    other = taken(step_of(earlier=torch.zeros(3, 2)), *batch_of())
+    assert not torch.allclose(whole[0], other[0])  # the context shows in the sum
+
+
+def test_the_policy_sees_the_private_gradient_that_the_optimizer_sees():
+    step = step_of()
+    assert not step.state.direction.any()
+    step(*batch_of())
+    released = torch.cat([each.grad.flatten() for each in step.parameters])
+    torch.testing.assert_close(step.state.direction, released / released.norm())
+
+
+def test_an_empty_batch_is_a_step_like_any_other():
+    step = step_of()
+    step(torch.empty(0, 3), torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
+    assert step.ledger.steps == 1
+    assert not step.state.sums.any()
+    assert not step.state.direction.any()
+
+
+def test_an_example_whose_changed_gradient_is_not_finite_leaves_the_batch():
+    inputs, targets, groups = batch_of()
+    broken = inputs.clone()
+    broken[4] = torch.nan
+    others = [place for place in range(9) if place != 4]
+    earlier = torch.tensor([[2.0, 3.0], [0.1, 0.9], [0.5, 1.4]])
+    found = taken(step_of(earlier=earlier), broken, targets, groups)
+    torch.testing.assert_close(
+        found, taken(step_of(earlier=earlier), inputs[others], targets[others], groups[others])
+    )
+
+
+def test_an_engine_without_the_objective_is_refused_before_anything_is_spent():
+    subject = model()
+    for engine in (
+        make_engine("ghost", subject, CROSS_ENTROPY),
+        make_engine("functional", subject, CROSS_ENTROPY),
+        GivenGradients(nn.Parameter(torch.zeros(3))),
+    ):
+        with pytest.raises(PolicyError):
+            step_of(engine=engine)
+
+
+def test_a_group_beyond_those_of_the_state_is_refused_and_leaves_no_sum():
+    step = step_of()
+    inputs, targets, groups = batch_of()
+    with pytest.raises(PolicyError):
+        step(inputs, targets, groups.clamp_min(3))
+    assert all(each.grad is None for each in step.parameters)
+
+
+def test_policies_that_leave_losses_have_no_context():
+    policy = DPSGD()
+    state = policy.init(Setting(2, 4.0, 1.0))
+    assert example_context(policy, state, torch.arange(2)) == ()
+    engine = GivenGradients(nn.Parameter(torch.zeros(3)))
+    assert measure(engine, torch.ones(2, 3), torch.zeros(2)).terms is None
+
+
+class _Along(NamedTuple):
+    direction: Tensor
+
+
+@dataclass(frozen=True)
+class _Changes(DPSGD):
+    """Adds to a loss its slope along the last private gradient, by a factor of the example's group."""
+
+    loss_terms: ClassVar[int] = 1
+
+    def init(self, setting: Setting) -> _Along:
+        return _Along(torch.zeros(setting.num_parameters))
+
+    def context(self, state: _Along, group: Tensor) -> tuple[Tensor, ...]:
+        return 1.0 + group, state.direction
+
+    def objective(self, loss, parameters, context):
+        factor, direction = context
+        own, (value, _) = torch.func.grad_and_value(loss, has_aux=True)(parameters)
+        slope = torch.cat([each.flatten() for each in own.values()]) @ direction
+        return value + factor * slope, slope.unsqueeze(0)
+
+    def after_gradient(self, state: _Along, gradient: Tensor) -> _Along:
+        return _Along(gradient)
+
+
+def changed(**rules: Any) -> Policy:
+    return type("Rogue", (_Changes,), rules)()
+
+
+def test_each_example_has_the_context_of_its_own_group():
+    state = _Changes().init(Setting(2, 4.0, 1.0, 5))
+    factors, direction = example_context(_Changes(), state, torch.tensor([1, 0, 1]))
+    assert factors.tolist() == [2.0, 1.0, 2.0]
+    assert direction.shape == (3, 5)
+
+
+def test_a_context_cannot_change_the_state():
+    def writes(self, state, group):
+        state.direction.fill_(7.0)
+        return torch.ones(()), state.direction
+
+    step = step_of(changed(context=writes))
+    example_context(step.policy, step.state, torch.arange(2))
+    assert not step.state.direction.any()
+
+
+def _mean_of_groups(self, state, group):
+    """As a rule would mix examples that saw all of them: here it sees one group alone."""
+    return group.double().mean(), state.direction
+
+
+def test_a_context_that_averages_over_the_batch_sees_one_example():
+    policy = changed(context=_mean_of_groups)
+    state = policy.init(Setting(2, 4.0, 1.0, 26))
+    assert example_context(policy, state, torch.tensor([1, 0, 0]))[0].tolist() == [1.0, 0.0, 0.0]
+
+
+def _counts(self, state, group):
+    """Counts calls in the policy's class, as a rule would that passes numbers from one example to another."""
+    type(self).seen = getattr(type(self), "seen", 0) + 1
+    return 1.0 + group, state.direction
+
+
+def _counts_losses(self, loss, parameters, context):
+    type(self).seen = getattr(type(self), "seen", 0) + 1
+    return _Changes.objective(self, loss, parameters, context)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"context": lambda self, state, group: (state.direction if group else 0 * state.direction,)},
+        {"context": lambda self, state, group: (torch.unique(group).sum(), state.direction)},
+        {"context": lambda self, state, group: (float(group), state.direction)},
+        {"context": _counts},
+        {"objective": _counts_losses},
+        {"statistics_ratio": 10.0, "statistics": lambda self, state, norm, group, term: norm[None]}
+        | {"update": lambda self, state, sums: state, "objective": _counts_losses},
+    ],
+)
+def test_a_rogue_that_mixes_examples_is_refused_and_leaves_no_sum(rules):
+    """It branches on a group, or reads it, or keeps what it saw for the next example."""
+    step = step_of(changed(**rules))
+    with pytest.raises(PolicyError):
+        step(*batch_of())
+    assert all(each.grad is None for each in step.parameters)
+    assert not step.state.direction.any()
+
+
+def test_a_rogue_that_keeps_what_losses_it_saw_has_no_say_in_the_next_state():
+    """Also where no example has a finite gradient, so that no weight is asked for."""
+
+    def keeps(self, state, gradient):
+        return _Along(gradient + getattr(type(self), "seen", 0))
+
+    step = step_of(changed(objective=_counts_losses, after_gradient=keeps))
+    inputs, targets, groups = batch_of()
+    with pytest.raises(PolicyError):
+        step(torch.full_like(inputs, torch.inf), targets, groups)
+    assert not step.state.direction.any()
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"context": lambda self, state, group: torch.ones(2)},
+        {"context": lambda self, state, group: None},
+        {"context": lambda self, state, group: (torch.ones(1)[group], state.direction)},
+        {"context": Policy.context},
+        {"after_gradient": lambda self, state, gradient: gradient},
+        {"after_gradient": lambda self, state, gradient: _Along(gradient[:1])},
+        {"after_gradient": lambda self, state, gradient: 1 / 0},
+        {"statistics_ratio": 10.0, "statistics": lambda self, state, norm, group: norm},
+    ],
+)
+def test_rules_that_cannot_be_applied_are_refused_before_anything_is_spent(rules):
+    step = step_of(changed(**rules))
+    with pytest.raises(PolicyError):
+        step.rehearse(torch.arange(2))
+    assert step.ledger.steps == 0
+
+
+def test_a_policy_of_ones_own_that_changes_losses_is_rehearsed_and_trains():
+    step = step_of(_Changes())
+    step.rehearse(torch.arange(2))
+    step(*batch_of())
+    assert step.state.direction.any()
+
+
+def test_statistics_of_an_example_see_the_terms_of_its_own_loss():
+    after = []
+
+    @dataclass(frozen=True)
+    class Sums(_Changes):
+        statistics_ratio: float = 10.0
+
+        def statistics(self, state, norm, group, *terms):
+            return terms[0].clamp(-1, 1)[None] * (1 + group) / 2
+
+        def update(self, state, released):
+            return _Along(state.direction + released)
+
+        def after_gradient(self, state, gradient):
+            after.append(state.direction - 1)
+            return state
+
+    step = step_of(Sums())
+    step.restore({"direction": torch.ones(26)})
+    inputs, targets, groups = batch_of()
+    engine = make_engine("functional", model(), CROSS_ENTROPY, Sums())
+    terms = measure(engine, inputs, targets, example_context(Sums(), step.state, groups)).terms
+    step(inputs, targets, groups)
+    rows = terms[:, 0].clamp(-1, 1) * (1 + groups) / 2
+    torch.testing.assert_close(after[0], rows.sum().expand(26))
