@@ -6,11 +6,23 @@ import bisect
 import math
 import warnings
 from functools import lru_cache
-from typing import final
+from typing import Any, final
+
+import numpy as np
+from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 
 from equidp.errors import PrivacyWarning
-from equidp.kernel.epsilon import ACCOUNTANTS, checked_accountant, checked_delta, epsilon, pld_epsilon
-from equidp.kernel.events import Entries, run_event
+from equidp.kernel.epsilon import (
+    ACCOUNTANTS,
+    WIDEST,
+    checked_accountant,
+    checked_delta,
+    epsilon,
+    pld_epsilon,
+    renyi_divergences,
+    transforms_lose_digits,
+)
+from equidp.kernel.events import Entries, count_kinds, run_event
 from equidp.kernel.ledger import Event, StepEvent
 
 _COARSE = 1e-3
@@ -58,8 +70,26 @@ class EpsilonMeter:
 
 @lru_cache(maxsize=4096)
 def _on_the_way(entries: tuple[tuple[Event, int], ...], delta: float, accountant: str) -> float:
-    compute = pld_epsilon(_COARSE) if accountant == "pld" else ACCOUNTANTS[accountant]
-    return compute(run_event(entries), delta)
+    whole = run_event(entries)
+    if accountant != "pld":
+        return ACCOUNTANTS[accountant](whole, delta)
+    kinds, choices = count_kinds(entries)
+    ((rate, noise), steps), *others = kinds.items()
+    if others or choices or not noise or transforms_lose_digits(whole, delta):
+        return pld_epsilon(_COARSE)(whole, delta)
+    # The losses of one step, most of the work, are the same at each number of steps.
+    orders, divergences = renyi_divergences(StepEvent(rate, noise))
+    renyi = float(np.min(steps * divergences + math.log(1 / delta) / (orders - 1)))
+    width = max(_COARSE, WIDEST * renyi)
+    if width > 1:
+        return pld_epsilon(_COARSE)(whole, delta)
+    return float(_step_losses(rate, noise, width).self_compose(steps).get_epsilon_for_delta(delta))
+
+
+@lru_cache(maxsize=4)
+def _step_losses(rate: float, noise: float, width: float) -> Any:
+    """Privacy losses of one step in bins of a width, rounded up."""
+    return from_gaussian_mechanism(noise, value_discretization_interval=width, sampling_prob=rate)
 
 
 def check_delta(delta: float, num_examples: int) -> None:
