@@ -10,7 +10,7 @@ import argparse
 import torch
 
 import equidp
-from equidp.accounting.schedule import default_delta
+from equidp.accounting.planned import default_delta
 from equidp.advice.advise import advise
 from equidp.advice.norm_profile import private_profile
 from equidp.data import open_source

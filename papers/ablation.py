@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from equidp import DataSource, GroupedDataset, Plan, Policy, SettingError, Views, default_plan
-from equidp.accounting.schedule import Schedule
+from equidp.accounting.planned import Schedule
 from equidp.comparison.grid import Cell, one_at_a_time, split, split_facts
 from equidp.comparison.kept import Progress
 from equidp.comparison.spread import Call, Workers, spread

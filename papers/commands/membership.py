@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from torch import nn
 
 from equidp import METHODS, GroupedDataset, Plan, Risk, default_plan
-from equidp.accounting.schedule import default_delta
+from equidp.accounting.planned import default_delta
 from equidp.cli import options
 from equidp.cli.app import command
 from equidp.comparison.grid import split

@@ -25,7 +25,7 @@ from equidp import (
     Trainer,
     default_plan,
 )
-from equidp.accounting.schedule import default_delta
+from equidp.accounting.planned import default_delta
 from equidp.comparison.grid import split
 from equidp.data import open_source
 from equidp.data.dataset import ALL

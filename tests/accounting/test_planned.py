@@ -7,7 +7,7 @@ import math
 import pytest
 
 import equidp
-from equidp.accounting.planned import account
+from equidp.accounting.planned import Schedule, account, checked_schedule
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon
 from support.toy import make_trainer
@@ -66,3 +66,18 @@ def test_numbers_that_make_no_plan_are_refused(changes, message):
 def test_a_small_epsilon_is_not_shown_as_none():
     words = " ".join(account(1000, 10, steps=1, noise_multiplier=1e4, delta=1e-9).in_words())
     assert "epsilon 0.0000 " not in words
+
+
+@pytest.mark.parametrize("num_examples", [10, 300, 54_649])
+@pytest.mark.parametrize("batch_size", [1, 3, 10])
+def test_a_run_of_so_many_epochs_ends_as_many(num_examples, batch_size):
+    """Also where floats make steps * rate a little less than a whole number."""
+    schedule = checked_schedule(num_examples, batch_size, epochs=3)
+    ends = [step for step in range(1, schedule.steps + 1) if schedule.ends_epoch(step)]
+    assert len(ends) == 3
+    assert ends[-1] == schedule.steps
+
+
+def test_the_last_step_ends_an_epoch_that_is_not_whole():
+    schedule = Schedule(0.1, 25)
+    assert [step for step in range(1, 26) if schedule.ends_epoch(step)] == [10, 20, 25]

@@ -8,7 +8,7 @@ import pytest
 
 import equidp
 from equidp.accounting.budget import PrivacyBudget
-from equidp.accounting.releases import release_event
+from equidp.accounting.planned import release_event
 from equidp.errors import BudgetError, SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger, ReleaseEvent, StepEvent

@@ -19,7 +19,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from torch import nn
 
 import equidp
-from equidp.accounting.schedule import default_delta
+from equidp.accounting.planned import default_delta
 from equidp.errors import BudgetError, DataError, PrivacyWarning, SettingError
 from equidp.estimator.asked import asked_plan
 from equidp.policies.methods import METHODS

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import equidp
-from equidp.accounting.releases import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION
+from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION
 from equidp.kernel.ledger import ChoiceEvent, StepEvent
 from equidp.report.audited_files import audited_files
 from support.toy import make_trainer
@@ -54,7 +54,7 @@ def test_every_file_that_any_run_lists_is_there(run):
 def test_a_release_adds_the_files_that_draw_and_pay_for_it(run, release, file):
     plain, more = named(audited_files(run, ())), named(audited_files(run, (release,)))
     assert file not in plain
-    assert {file, "accounting/releases.py"} <= more
+    assert {file, "accounting/planned.py"} <= more
     assert plain < more
 
 

@@ -29,7 +29,7 @@ GROUP_COUNTS = '''
 import json
 from dataclasses import dataclass
 
-from equidp.accounting.releases import check_share
+from equidp.accounting.planned import check_share
 from equidp.kernel.noise import SystemRandomness
 from equidp.runs.releases.release import RunRelease
 from equidp.tables.release import private_counts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from equidp.accounting.releases import release_event
+from equidp.accounting.planned import release_event
 from equidp.kernel.ledger import ReleaseEvent
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from torch import nn
 
 import equidp
-from equidp.accounting.releases import release_event
+from equidp.accounting.planned import release_event
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger, ReleaseEvent, StepEvent

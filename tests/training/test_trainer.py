@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import equidp
-from equidp.accounting.schedule import checked_schedule
+from equidp.accounting.planned import checked_schedule
 from equidp.engines import make_engine
 from equidp.errors import DataError, ModelError, PolicyError, PrivacyWarning, SettingError
 from equidp.kernel.ledger import MemoryLedger, StepEvent

@@ -15,7 +15,6 @@ from typing import Any, final
 from weakref import WeakKeyDictionary
 
 from equidp._validate import check_number
-from equidp.accounting.charged import ChargedLedger
 from equidp.accounting.limit import Limit, Route, beyond, lacking, together
 from equidp.errors import BudgetError, SettingError
 from equidp.kernel.epsilon import checked_accountant, checked_delta, epsilon as epsilon_of
@@ -455,6 +454,56 @@ class PrivacyBudget:
                 self.catch_up(run)
             finally:
                 self._ledger.settle()
+
+
+@final
+class ChargedLedger(Ledger):
+    """A run's ledger whose steps are charged to a budget first.
+
+    Guarantee: the budget counts every step that this ledger counts, session by session; a step that does not
+    fit counts in neither. A kill in between leaves the budget with more steps, never with fewer. Steps that
+    the run's ledger took without the budget are charged to it at the next step, or at the end of the run.
+    """
+
+    def __init__(self, own: Ledger, budget: PrivacyBudget) -> None:
+        self._own, self.budget = own, budget
+
+    def spend(self, event: Event) -> None:
+        self.budget.charge(self, event)
+        self._own.spend(event)
+
+    def expect(self, event: Event, steps: int) -> None:
+        self.budget.set_aside(self, event, steps)
+        self._own.expect(event, steps)
+
+    def promise(self, entries: Iterable[tuple[Event, int]]) -> None:
+        self.budget.promise(self, entries)
+
+    @property
+    def unit(self) -> str:
+        return self._own.unit
+
+    def take_unit(self, unit: str) -> None:
+        self.budget.take_unit(unit)
+        self._own.take_unit(unit)
+
+    def settle(self) -> None:
+        try:
+            self.budget.give_back(self)
+        finally:
+            self._own.settle()
+
+    @property
+    def entries(self) -> tuple[tuple[Event, int], ...]:
+        return self._own.entries
+
+    @property
+    def session(self) -> str:
+        return self._own.session
+
+    @property
+    def by_session(self) -> Mapping[str, Mapping[Event, int]]:
+        return self._own.by_session
 
 
 def limit_of(facts: Mapping[str, Any], steps: int) -> Limit:

@@ -1,18 +1,19 @@
-"""Epsilon that a plan would spend, computed from public numbers alone."""
+"""Plans, from public numbers alone: sample rate and steps, releases beside them, and epsilon of the whole."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import dp_accounting
 
-from equidp._validate import check_whole
+from equidp._validate import check_number, check_whole
 from equidp.accounting.cache import epsilon
 from equidp.accounting.calibration import calibrate_noise, calibrate_noise_to_risk
 from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk, RiskTarget
 from equidp.accounting.rows import checked_rows
-from equidp.accounting.schedule import checked_schedule, default_delta
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import ACCOUNTANTS, checked_accountant, checked_delta
 from equidp.kernel.events import effective_noise_multiplier, run_event
@@ -20,9 +21,106 @@ from equidp.kernel.ledger import StepEvent
 from equidp.kernel.policy import statistics_noise
 from equidp.policies.methods import make_policy
 
+PREPROCESSING, COUNTS, INDIVIDUAL = "preprocessing", "class counts", "individual privacy"
+RECALIBRATION = "recalibration"
+"""Names of what a run releases beside its steps."""
+RELEASE_EPSILON = 0.1
+"""Default epsilon of a release of individual privacy (Yu et al., Table 2)."""
 
-def _format_epsilon(value: float) -> str:
-    return f"{value:.4f}" if value >= 0.1 else f"{value:.4g}"
+
+class Schedule(NamedTuple):
+    """Sample rate and number of steps of a run.
+
+    Attributes:
+        sample_rate: q = b / n, in (0, 1].
+        steps: T >= 1.
+    """
+
+    sample_rate: float
+    steps: int
+
+    def ends_epoch(self, step: int) -> bool:
+        """Returns whether a step, counted from 1, ends an epoch: n examples more in expectation, or the run.
+
+        >>> [step for step in range(1, 8) if Schedule(sample_rate=0.4, steps=7).ends_epoch(step)]
+        [3, 5, 7]
+        """
+        before, after = (math.floor(count * self.sample_rate + 1e-9) for count in (step - 1, step))
+        return after > before or step == self.steps
+
+
+def default_delta(num_examples: int) -> float:
+    """Returns a tenth of 1 / n, rounded down to a power of ten."""
+    return 10.0 ** math.floor(math.log10(0.1 / num_examples))
+
+
+def checked_schedule(
+    num_examples: int,
+    batch_size: int,
+    *,
+    epochs: float | None = None,
+    steps: int | None = None,
+    sample_rate: float | None = None,
+) -> Schedule:
+    """Returns sample rate q = b / n, unless it is given, and number of steps, T = floor(epochs / q).
+
+    Raises:
+        SettingError: a batch larger than the data, both or none of epochs and steps, or no step at all.
+
+    >>> checked_schedule(1000, 50, epochs=2)
+    Schedule(sample_rate=0.05, steps=40)
+    """
+    check_whole(1, batch_size=batch_size)
+    if sample_rate is not None:
+        check_number("(0, 1]", ", a probability", sample_rate=sample_rate)
+    elif batch_size > num_examples:
+        raise SettingError(
+            f"batch_size={batch_size} is more than the {num_examples} training examples; choose a smaller "
+            "batch size."
+        )
+    if (epochs is None) == (steps is None):
+        raise SettingError(f"epochs={epochs} and steps={steps}; expected exactly one of the two.")
+    if epochs is not None:
+        check_number("(0, inf)", epochs=epochs)
+        steps = math.floor(
+            epochs * num_examples / batch_size if sample_rate is None else epochs / sample_rate
+        )
+        if steps < 1:
+            raise SettingError(
+                f"the plan has 0 steps: epochs={epochs} is less than a batch. Train for longer."
+            )
+    check_whole(1, steps=steps)
+    assert steps is not None
+    return Schedule(batch_size / num_examples if sample_rate is None else float(sample_rate), steps)
+
+
+def release_event(epsilon: float, delta: float) -> StepEvent:
+    """Returns what a release is charged as that alone costs (epsilon, delta).
+
+    Its noise multiplier is that of `equidp.tables.release`. Together with a run it costs less than the sum of
+    both epsilons: give it to `Plan.resolve(also_spent=((event, 1),))`.
+
+    Raises:
+        SettingError: an epsilon or a delta outside its range.
+
+    >>> round(release_event(0.3, delta=1e-6).noise_multiplier, 1)
+    13.0
+    """
+    return StepEvent(1.0, calibrate_noise(epsilon, delta, 1.0, 1))
+
+
+def check_share(name: str, share: float | None, epsilon: float | None) -> None:
+    """Raises a SettingError unless a release can take this share of a target epsilon; None: it takes none.
+
+    >>> check_share("preprocessing_share", 0.1, 3.0)
+    """
+    if share is None:
+        return
+    check_number("(0, 1)", "", **{name: share})
+    if epsilon is None:
+        raise SettingError(
+            f"{name}={share:g} takes a share of a target epsilon, which is not given; give --epsilon."
+        )
 
 
 @dataclass(frozen=True)
@@ -135,3 +233,7 @@ def account(
     assert noise_multiplier is not None
     statistics = statistics_noise(policy, noise_multiplier)
     return PlannedRun(StepEvent(rate, float(noise_multiplier), statistics), steps, delta)
+
+
+def _format_epsilon(value: float) -> str:
+    return f"{value:.4f}" if value >= 0.1 else f"{value:.4g}"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from equidp._validate import check_whole
 from equidp.accounting import calibrate_noise
-from equidp.accounting.schedule import default_delta
+from equidp.accounting.planned import default_delta
 from equidp.advice.norm_profile import NormProfile, Spent
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import checked_delta, epsilon as epsilon_of

@@ -15,7 +15,7 @@ from cyclopts import Parameter
 
 from equidp._files import check_outputs, command_line, write_whole
 from equidp.accounting.budget import PrivacyBudget
-from equidp.accounting.schedule import default_delta
+from equidp.accounting.planned import default_delta
 from equidp.advice.advise import Advice, advise
 from equidp.advice.auto import Choice, choose, images_of
 from equidp.advice.norm_profile import NormProfile, private_profile, public_profile

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from equidp._provenance import versions
-from equidp.accounting.releases import RECALIBRATION
+from equidp.accounting.planned import RECALIBRATION
 from equidp.data.dataset import DataSource, DataSplit
 from equidp.data.features import WithFeatures
 from equidp.data.own import OwnSource

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from equidp._validate import check_whole
 from equidp.accounting import calibrate_noise
 from equidp.accounting.cache import remembered
-from equidp.accounting.releases import check_share, release_event
-from equidp.accounting.schedule import default_delta
+from equidp.accounting.planned import check_share, default_delta, release_event
 from equidp.advice.auto import AUTO, Choice, choose, images_of
 from equidp.comparison.asked import Asked, Sweep, automatic_runs, named_methods, runs_of_a_seed, target
 from equidp.comparison.grid import Cell, one_at_a_time, split, split_facts

@@ -20,8 +20,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from equidp.accounting.budget import PrivacyBudget
-from equidp.accounting.releases import COUNTS, RECALIBRATION
-from equidp.accounting.schedule import default_delta
+from equidp.accounting.planned import COUNTS, RECALIBRATION, default_delta
 from equidp.data.dataset import GroupedDataset
 from equidp.data.weights import with_weights
 from equidp.errors import PrivacyWarning

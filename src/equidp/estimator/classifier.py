@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from torch import Tensor, nn
 
 from equidp._validate import check_number, unknown_name
-from equidp.accounting.releases import release_event
+from equidp.accounting.planned import release_event
 from equidp.data.dataset import GroupedDataset
 from equidp.data.unencoded import COUNTS_SHARE
 from equidp.data.weights import weights_of_classes

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from equidp.accounting.releases import INDIVIDUAL, release_event
+from equidp.accounting.planned import INDIVIDUAL, release_event
 from equidp.accounting.risk import EPSILONS, Risk
 from equidp.data.dataset import ALL
 from equidp.errors import DataError, SettingError

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from equidp.accounting.releases import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION
+from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION
 from equidp.kernel.ledger import ChoiceEvent
 from equidp.training.run import Run
 
-_RELEASE = ("accounting/releases.py", "runs/begin.py", "runs/train.py", "runs/releases/")
+_RELEASE = ("accounting/planned.py", "runs/begin.py", "runs/train.py", "runs/releases/")
 _OF_RELEASES: Mapping[str, Sequence[str]] = {
     PREPROCESSING: ("tables/release.py", "tables/private_encode.py"),
     COUNTS: ("tables/release.py",),
@@ -23,7 +23,7 @@ _ENGINES = {
     "FunctionalEngine": "engines/functional.py",
 }
 _PROCESSES = ("distributed/", "training/together.py")
-_BUDGET = ("accounting/budget.py", "accounting/limit.py", "accounting/charged.py")
+_BUDGET = ("accounting/budget.py", "accounting/limit.py")
 
 
 def audited_files(

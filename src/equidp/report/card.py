@@ -13,8 +13,8 @@ from typing import Any
 from equidp._files import check_writable, write_whole
 from equidp._provenance import versions, weights_digest
 from equidp.accounting import run_event
+from equidp.accounting.planned import default_delta
 from equidp.accounting.replacement import replacement_epsilon
-from equidp.accounting.schedule import default_delta
 from equidp.data.dataset import ALL, GroupedDataset
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation, evaluate

@@ -19,8 +19,7 @@ from equidp._files import check_writable, write_whole
 from equidp._validate import check_whole, unknown_name
 from equidp.accounting.calibration import calibrate_choice
 from equidp.accounting.limit import Together
-from equidp.accounting.releases import release_event
-from equidp.accounting.schedule import default_delta
+from equidp.accounting.planned import default_delta, release_event
 from equidp.distributed.group import processes_here
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.evaluation import Evaluation

@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from equidp._validate import check_number, unknown_name
-from equidp.accounting.releases import release_event
+from equidp.accounting.planned import default_delta, release_event
 from equidp.accounting.risk import RiskTarget
-from equidp.accounting.schedule import default_delta
 from equidp.data import DataSource, DataSplit, Recipe, open_source
 from equidp.data.features import check_not_varied
 from equidp.data.unencoded import EncodedSource, can_be_private

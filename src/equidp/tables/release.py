@@ -2,7 +2,7 @@
 
 To use one beside a training run: plan it, pay for it, draw it once, and keep what came out.
 
-1. `event = equidp.accounting.releases.release_event(epsilon, delta)`, from public numbers.
+1. `event = equidp.accounting.planned.release_event(epsilon, delta)`, from public numbers.
 2. `plan.resolve(..., also_spent=((event, 1),))`, so that the noise of training leaves room for it.
 3. `ledger.spend(event)`, or `budget.ledger(ledger).spend(event)`, before the rows are read for it: once for
    each draw, also for a second one of equal noise.

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from equidp._validate import check_number, unknown_name
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.calibration import calibrate_noise
-from equidp.accounting.schedule import Schedule
+from equidp.accounting.planned import Schedule
 from equidp.data.batches import batches, loaded_batches
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views

@@ -11,9 +11,8 @@ from torch import nn
 from equidp._parts import is_import_path, own_part
 from equidp._validate import check_number, check_whole, unknown_name
 from equidp.accounting.calibration import calibrate_noise, calibrate_noise_to_risk
-from equidp.accounting.releases import check_share, release_event
+from equidp.accounting.planned import check_share, checked_schedule, default_delta, release_event
 from equidp.accounting.risk import RiskTarget
-from equidp.accounting.schedule import checked_schedule, default_delta
 from equidp.data.dataset import DataSource
 from equidp.data.published import published_settings
 from equidp.data.views import AUGMENTATIONS, Views

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from equidp._validate import check_number
-from equidp.accounting.releases import RECALIBRATION
+from equidp.accounting.planned import RECALIBRATION
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
 from equidp.engines.called import call_model, outputs_in

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.meter import EpsilonMeter, check_delta
-from equidp.accounting.schedule import Schedule, checked_schedule
+from equidp.accounting.planned import Schedule, checked_schedule
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
 from equidp.distributed.group import processes_here

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import final
 
 from equidp._files import write_whole
-from equidp.accounting.releases import COUNTS, check_share
+from equidp.accounting.planned import COUNTS, check_share
 from equidp.data.dataset import GroupedDataset
 from equidp.data.people import first_rows
 from equidp.data.unencoded import COUNTS_SHARE

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self, final
 
 from equidp._files import write_whole
-from equidp.accounting.releases import INDIVIDUAL, RELEASE_EPSILON
+from equidp.accounting.planned import INDIVIDUAL, RELEASE_EPSILON
 from equidp.errors import SettingError
 from equidp.individual import IndividualAccountant
 from equidp.policies.methods import method_named

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self, final
 
 from equidp._validate import unknown_name
-from equidp.accounting.releases import PREPROCESSING, check_share
+from equidp.accounting.planned import PREPROCESSING, check_share
 from equidp.data.unencoded import EXACT, PREPROCESSING_SHARE, PREPROCESSINGS, PRIVATE, can_be_private
 from equidp.errors import SettingError
 from equidp.kernel.ledger import Payment

@@ -10,7 +10,7 @@ from typing import final
 from torch import nn
 
 from equidp._files import write_whole
-from equidp.accounting.releases import RECALIBRATION
+from equidp.accounting.planned import RECALIBRATION
 from equidp.errors import DataError
 from equidp.kernel.ledger import ReleaseEvent
 from equidp.runs.releases.release import RunRelease, Training
