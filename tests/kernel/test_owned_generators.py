@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from equidp.kernel.model_randomness import from_the_system
+from equidp.kernel.generators import from_the_system, owned_generators
 from equidp.kernel.noise import SystemRandomness
-from equidp.kernel.owned_generators import owned_generators
 from support.toy import make_trainer
 
 GLOBAL = np.random.default_rng(0)

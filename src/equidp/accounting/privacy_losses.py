@@ -14,7 +14,7 @@ from scipy.special import log_ndtr, logsumexp, ndtr
 
 from equidp.kernel.epsilon import (
     FINE,
-    ROUNDING,
+    TRANSFORM_LOSS,
     WIDEST,
     count_steps,
     renyi_accountant,
@@ -92,7 +92,7 @@ def privacy_profile(
     if distribution is None:
         return np.ones(len(epsilons))
     deltas = np.asarray(distribution.get_delta_for_epsilon(epsilons), dtype=np.float64)
-    return np.clip(deltas + 10 * (100 + count_steps(event)) * ROUNDING, 0.0, 1.0)
+    return np.clip(deltas + 10 * (100 + count_steps(event)) * TRANSFORM_LOSS, 0.0, 1.0)
 
 
 def has_profile(event: dp_accounting.DpEvent, delta: float) -> bool:

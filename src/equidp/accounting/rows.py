@@ -16,7 +16,7 @@ from equidp._validate import check_whole
 from equidp.accounting.privacy_losses import loss_distribution
 from equidp.errors import SettingError
 from equidp.kernel import epsilon as one_row
-from equidp.kernel.epsilon import ROUNDING, SURE_DELTA, WIDEST, count_steps, renyi_accountant
+from equidp.kernel.epsilon import SURE_DELTA, TRANSFORM_LOSS, WIDEST, count_steps, renyi_accountant
 from equidp.kernel.events import Entries, compose_events, count_kinds, repeats, run_event as event_of_one_row
 from equidp.kernel.ledger import Event
 
@@ -157,7 +157,7 @@ def _of_several_rows(entries: tuple[tuple[Event, int], ...], delta: float, rows:
     renyi, event = renyi_accountant(single), run_event(entries, rows)
     orders, divergences = np.asarray(renyi.orders, dtype=float), np.asarray(renyi.rdp, dtype=float)
     found = crude_epsilon(event, rows, delta, orders, divergences)
-    kept = delta - 10 * count_steps(event) * ROUNDING
+    kept = delta - 10 * count_steps(event) * TRANSFORM_LOSS
     if delta < SURE_DELTA or kept < delta / 2:
         return found
     bound = math.inf

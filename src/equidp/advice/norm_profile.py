@@ -18,11 +18,11 @@ from equidp.engines import checked_engine, dataset_norms
 from equidp.engines.preserved import device_of
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
+from equidp.kernel.generators import owned_generators
 from equidp.kernel.inputs import moved_to
 from equidp.kernel.ledger import Event, Ledger, MemoryLedger, kind_of
 from equidp.kernel.noise import Randomness, SystemRandomness
 from equidp.kernel.noisy_sum import private_sum
-from equidp.kernel.owned_generators import owned_generators
 
 Spent = tuple[tuple[Event, int], ...]
 """(event, count) pairs, as a ledger holds them."""

@@ -27,8 +27,8 @@ from equidp.comparison.grid import part_digests
 from equidp.data.dataset import ALL, GroupedDataset
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon as claimed_epsilon
+from equidp.kernel.generators import restore_generators
 from equidp.kernel.ledger import StepEvent
-from equidp.kernel.model_randomness import restore_generators
 from equidp.kernel.policy import Policy, statistics_noise
 from equidp.training.device import chosen_device
 from equidp.training.plan import Plan

@@ -23,7 +23,7 @@ from equidp.data.scattering import normalised_scattering
 from equidp.data.unencoded import EncodedSource
 from equidp.data.views import Views
 from equidp.errors import DataError, EquidpError, SettingError
-from equidp.kernel.model_randomness import from_the_system
+from equidp.kernel.generators import from_the_system
 from equidp.tables.cache import Array, cached_folder, key_of, mapped_tensor, write_array
 
 Transform = Callable[[Tensor], Tensor]

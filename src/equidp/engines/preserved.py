@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from equidp.kernel.engine import Sums
-from equidp.kernel.model_randomness import restore_generators
+from equidp.kernel.generators import restore_generators
 
 
 @contextmanager

@@ -26,8 +26,8 @@ from equidp.individual.report import IndividualReport
 from equidp.individual.step_counts import StepCounts
 from equidp.kernel.bounding import example_context
 from equidp.kernel.epsilon import epsilon
+from equidp.kernel.generators import restore_generators
 from equidp.kernel.inputs import taken
-from equidp.kernel.model_randomness import restore_generators
 from equidp.training.kept import KeptCallback
 from equidp.training.trainer import Trainer
 

@@ -9,7 +9,7 @@ from equidp.engines.preserved import device_of
 from equidp.errors import SettingError
 from equidp.individual.account import ExampleAccount
 from equidp.individual.examples import in_memory
-from equidp.kernel.model_randomness import restore_generators
+from equidp.kernel.generators import restore_generators
 from equidp.training.trainer import Trainer
 
 

@@ -20,9 +20,9 @@ from equidp.kernel.ledger import Event, StepEvent
 FINE = 1e-4
 """Width of the bins that privacy losses are rounded up to, for final figures."""
 
-SURE_DELTA, ROUNDING = 1e-10, 1e-15
-"""dp_accounting's Fourier transforms lose about `ROUNDING` a step: below `SURE_DELTA`, or where the loss is
-no small part of delta, PLD says too little, and Renyi's bound is used."""
+SURE_DELTA, TRANSFORM_LOSS = 1e-10, 1e-15
+"""dp_accounting's Fourier transforms lose about `TRANSFORM_LOSS` of delta a step: below `SURE_DELTA`, or where
+that is no small part of delta, PLD says too little, and Renyi's bound is used."""
 
 
 WIDEST = 1e-5
@@ -36,7 +36,7 @@ def count_steps(event: dp_accounting.DpEvent) -> int:
 
 def transforms_lose_digits(event: dp_accounting.DpEvent, delta: float) -> bool:
     """Return whether rounding in Fourier transforms is no small part of delta."""
-    return delta < SURE_DELTA or count_steps(event) * ROUNDING > 1e-3 * delta
+    return delta < SURE_DELTA or count_steps(event) * TRANSFORM_LOSS > 1e-3 * delta
 
 
 def pld_epsilon(interval: float) -> Callable[[dp_accounting.DpEvent, float], float]:

@@ -26,12 +26,13 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import Tensor
 
 from equidp.errors import SettingError
-from equidp.kernel.model_randomness import (
+from equidp.kernel.generators import (
+    Owned,
     fill_from_the_system,
     from_the_system,
     generator_from_the_system,
+    owned_generators,
 )
-from equidp.kernel.owned_generators import Owned, owned_generators
 
 _SHORT = 2**12  # bytes; up to here the operating system is faster than setting up a cipher
 _FAR = 1 - 2.0**-10  # beyond this place in (-1, 1), 53 bits of a word are too coarse and all 64 are used

@@ -15,9 +15,9 @@ from equidp.data.numbers import in_units
 from equidp.data.weights import weights_of_classes
 from equidp.errors import SettingError
 from equidp.kernel.engine import Engine, LossFunction
+from equidp.kernel.generators import restore_generators
 from equidp.kernel.inputs import Inputs
 from equidp.kernel.ledger import Ledger
-from equidp.kernel.model_randomness import restore_generators
 from equidp.kernel.noise import Randomness
 from equidp.losses import Loss
 from equidp.training.optimizers import PrivateAdam

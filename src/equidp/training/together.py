@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from equidp._provenance import versions, weights_digest
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import PrivacyWarning, SettingError
+from equidp.kernel.generators import restore_generators
 from equidp.kernel.inputs import tensors
 from equidp.kernel.ledger import Ledger, MemoryLedger
-from equidp.kernel.model_randomness import restore_generators
 from equidp.kernel.processes import Processes
 
 _ROWS = 2**16  # of a dataset in memory that are read at a time

@@ -20,11 +20,11 @@ from equidp.distributed.group import processes_here
 from equidp.errors import SettingError
 from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.epsilon import checked_accountant
+from equidp.kernel.generators import owned_generators
 from equidp.kernel.inputs import Inputs
 from equidp.kernel.ledger import Ledger
 from equidp.kernel.loop import Batch, PrivateLoop
 from equidp.kernel.noise import Randomness
-from equidp.kernel.owned_generators import owned_generators
 from equidp.kernel.policy import Policy
 from equidp.kernel.step import PrivateStep, ShareLimits
 from equidp.training import averages, checks, optimizers, parts, schedules, together

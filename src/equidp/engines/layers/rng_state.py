@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from equidp.kernel.model_randomness import GeneratorStates
+from equidp.kernel.generators import GeneratorStates
 
 
 class RandomState:

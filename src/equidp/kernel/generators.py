@@ -1,16 +1,22 @@
-"""Random numbers that a user's own code draws (dropout, augmentation), from the operating system."""
+"""Random generators that a user's own code draws from: the global ones, and ones that its objects own."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import pickle
 import random
+import sys
 import threading
+import types
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import islice
+from pathlib import Path
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -19,51 +25,21 @@ from numpy.random.mtrand import get_bit_generator, set_bit_generator
 from torch import Tensor
 
 from equidp.errors import PrivacyWarning
-from equidp.kernel.owned_generators import Owned, restore_states, states_of
+
+Owned = torch.Generator | np.random.Generator | np.random.BitGenerator | np.random.RandomState | random.Random
+
+_OWN = (
+    *(torch.Generator, np.random.Generator, np.random.BitGenerator, np.random.RandomState),
+    random.Random,
+)
+_MOST, _OF_ONE = 100_000, 256
+"""How many objects are looked at, and how many elements of one."""
 
 _WORDS = 624  # of the Mersenne Twister, which the generators of torch's processor, NumPy and Python are
 
 _turn = threading.RLock()
 """Held by the thread that has the process' generators in a state of its own."""
 _SEED_BYTES = 64
-
-
-@final
-class _NumpyState:
-    """NumPy's global generator, exchanged for another one: copying its state takes many times as long.
-
-    NumPy also stores every other normal number that it draws (`np.random.randn`), and drops it when
-    generators are exchanged. Only a whole state shows it, which is copied where the generator moved since it
-    was put back.
-    """
-
-    _spare: ClassVar[list[np.random.MT19937]] = []
-    _left: ClassVar[tuple[Any, bytes] | None] = None
-
-    def __init__(self) -> None:
-        self._caller: Any = get_bit_generator()
-        left = _NumpyState._left
-        moved = left is None or left[0] is not self._caller or left[1] != _content(self._caller)
-        self._whole: Any = np.random.get_state(legacy=False) if moved else None  # noqa: NPY002
-        self._standing_in = self._spare.pop() if self._spare else np.random.MT19937()
-        _exchange(self._standing_in)
-
-    def restore(self) -> None:
-        """Puts the caller's generator back, as it was."""
-        _exchange(self._caller)
-        self._spare.append(self._standing_in)
-        if self._whole is not None and self._whole["has_gauss"]:
-            np.random.set_state(self._whole)  # noqa: NPY002
-            _NumpyState._left = None
-        elif (content := _content(self._caller)) is not None:
-            _NumpyState._left = self._caller, content
-
-
-def _content(generator: Any) -> bytes | None:
-    """The memory of a Mersenne Twister, its words and place; None for another generator."""
-    if type(generator) is not np.random.MT19937:
-        return None
-    return ctypes.string_at(generator.ctypes.state_address, 4 * _WORDS + 4)
 
 
 def _start_anew() -> None:
@@ -188,6 +164,164 @@ class GeneratorStates:
             and self._python == other._python
             and pickle.dumps(self._numpy) == pickle.dumps(other._numpy)
         )
+
+
+def owned_generators(*roots: object) -> tuple[Owned, ...]:
+    """Returns the generators that objects hold: in attributes, containers, closures, defaults, and globals
+    that methods name which the user wrote.
+
+    | held | found |
+    | --- | --- |
+    | by one of these in turn, at any depth | yes, within the first 100,000 objects |
+    | among more than 256 elements of one container, after those | no |
+    | made anew in each call or at the first, inside compiled code, or a global of an installed library | no |
+    | the global generators of torch, NumPy and Python | left out: `from_the_system` has them |
+
+    >>> held = {"rng": np.random.default_rng(0)}
+    >>> owned_generators([held, 3]) == (held["rng"],)
+    True
+    """
+    found: list[Owned] = []
+    seen: dict[int, object] = {}  # which keeps them alive, so that no id comes again
+    waiting = list(roots)
+    common = {id(torch.default_generator), id(np.random.mtrand._rand), id(random._inst)}
+    while waiting and len(seen) < _MOST:
+        each = waiting.pop()
+        if id(each) in seen or id(each) in common:
+            continue
+        seen[id(each)] = each
+        if isinstance(each, _OWN):
+            if not isinstance(each, random.SystemRandom):
+                found.append(each)
+            continue
+        waiting.extend(islice(_held_by(each), _OF_ONE))
+    return tuple(found)
+
+
+def _held_by(each: object) -> Iterator[object]:
+    """Yield the objects that an object refers to; none for plain values, tensors, arrays and modules."""
+    if isinstance(
+        each, str | bytes | int | float | complex | torch.Tensor | np.ndarray | types.ModuleType | None
+    ):
+        return
+    if isinstance(each, dict):
+        yield from each.values()
+        yield from each
+    elif isinstance(each, list | tuple | set | frozenset | deque):
+        yield from each
+    elif isinstance(each, functools.partial):
+        yield from (each.func, each.args, each.keywords)
+    elif isinstance(each, types.MethodType):
+        yield from (each.__self__, each.__func__)
+    elif isinstance(each, types.BuiltinMethodType):
+        yield each.__self__
+    elif isinstance(each, types.GeneratorType):
+        yield from () if each.gi_frame is None else each.gi_frame.f_locals.values()
+    elif isinstance(each, types.FunctionType):
+        if not _is_users(each.__module__):
+            return
+        yield from (cell.cell_contents for cell in each.__closure__ or () if _is_filled(cell))
+        yield from (each.__defaults__ or ())
+        yield from (each.__kwdefaults__ or {}).values()
+        yield from (each.__globals__[name] for name in each.__code__.co_names if name in each.__globals__)
+    elif isinstance(each, type):
+        yield from (value for kind in each.__mro__[:-1] for value in _of_class(kind))
+    else:
+        yield from getattr(each, "__dict__", {}).values()
+        slots = (name for kind in type(each).__mro__ for name in getattr(kind, "__slots__", ()))
+        yield from (getattr(each, name) for name in slots if isinstance(name, str) and hasattr(each, name))
+        yield type(each)
+
+
+def _of_class(kind: type) -> Iterator[object]:
+    if not _is_users(kind.__module__):
+        return
+    for value in list(vars(kind).values()):
+        yield getattr(value, "__func__", getattr(value, "fget", value))
+
+
+@lru_cache(maxsize=4096)
+def _is_users(name: str | None) -> bool:
+    """True for modules of the user: not Python's, installed or of equidp, which refer to too many objects."""
+    if name is None or name.partition(".")[0] in {*sys.stdlib_module_names, "equidp"} - {"__main__"}:
+        return False
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    return not {"site-packages", "dist-packages"} & set(Path(file).parts)
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+def states_of(generators: Iterable[Owned]) -> list[Any]:
+    """Their states, for `restore_states`."""
+    return [
+        each.get_state()
+        if isinstance(each, torch.Generator)
+        else each.getstate()
+        if isinstance(each, random.Random)
+        else each.bit_generator.state
+        if isinstance(each, np.random.Generator)
+        else each.state
+        if isinstance(each, np.random.BitGenerator)
+        else each.get_state(legacy=False)
+        for each in generators
+    ]
+
+
+def restore_states(generators: Iterable[Owned], states: Iterable[Any]) -> None:
+    """Sets generators to earlier states."""
+    for each, state in zip(generators, states, strict=True):
+        if isinstance(each, random.Random):
+            each.setstate(state)
+        elif isinstance(each, np.random.Generator):
+            each.bit_generator.state = state
+        elif isinstance(each, np.random.BitGenerator):
+            each.state = state
+        else:
+            each.set_state(state)
+
+
+@final
+class _NumpyState:
+    """NumPy's global generator, exchanged for another one: copying its state takes many times as long.
+
+    NumPy also stores every other normal number that it draws (`np.random.randn`), and drops it when
+    generators are exchanged. Only a whole state shows it, which is copied where the generator moved since it
+    was put back.
+    """
+
+    _spare: ClassVar[list[np.random.MT19937]] = []
+    _left: ClassVar[tuple[Any, bytes] | None] = None
+
+    def __init__(self) -> None:
+        self._caller: Any = get_bit_generator()
+        left = _NumpyState._left
+        moved = left is None or left[0] is not self._caller or left[1] != _content(self._caller)
+        self._whole: Any = np.random.get_state(legacy=False) if moved else None  # noqa: NPY002
+        self._standing_in = self._spare.pop() if self._spare else np.random.MT19937()
+        _exchange(self._standing_in)
+
+    def restore(self) -> None:
+        """Puts the caller's generator back, as it was."""
+        _exchange(self._caller)
+        self._spare.append(self._standing_in)
+        if self._whole is not None and self._whole["has_gauss"]:
+            np.random.set_state(self._whole)  # noqa: NPY002
+            _NumpyState._left = None
+        elif (content := _content(self._caller)) is not None:
+            _NumpyState._left = self._caller, content
+
+
+def _content(generator: Any) -> bytes | None:
+    """The memory of a Mersenne Twister, its words and place; None for another generator."""
+    if type(generator) is not np.random.MT19937:
+        return None
+    return ctypes.string_at(generator.ctypes.state_address, 4 * _WORDS + 4)
 
 
 def state_on(device: torch.device) -> Tensor:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from equidp.engines import make_engine
 from equidp.errors import PrivacyWarning
-from equidp.kernel import model_randomness
+from equidp.kernel import generators
+from equidp.kernel.generators import from_the_system, generator_from_the_system, restore_generators
 from equidp.kernel.ledger import MemoryLedger, StepEvent
-from equidp.kernel.model_randomness import from_the_system, generator_from_the_system, restore_generators
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.kernel.step import PrivateStep
 from equidp.policies import DPSGD
@@ -102,9 +102,9 @@ def test_draws_inside_are_uniform_and_new_each_time():
 
 def test_the_whole_state_is_the_systems():
     """A seed of 32 bits could be tried through: all 624 words must differ from those that a seed gives."""
-    template, start = model_randomness._layout()
+    template, start = generators._layout()
     assert start >= 0
-    words = [model_randomness._fresh_state().numpy().view(np.uint64)[start : start + 624] for _ in range(2)]
+    words = [generators._fresh_state().numpy().view(np.uint64)[start : start + 624] for _ in range(2)]
     assert (words[0] < 2**32).all()
     assert len(set(words[0].tolist())) > 620
     assert (words[0] != words[1]).mean() > 0.99
@@ -159,7 +159,7 @@ def test_another_generator_in_the_place_of_numpys_comes_back():
 
 
 def test_a_generator_of_the_system_has_more_than_a_seed_of_32_bits():
-    start = model_randomness._layout()[1]
+    start = generators._layout()[1]
     first, again = (generator_from_the_system().get_state().numpy() for _ in range(2))
     words = [each[: len(each) // 8 * 8].view(np.uint64)[start : start + 624] for each in (first, again)]
     assert (words[0] != words[1]).mean() > 0.99
@@ -193,7 +193,7 @@ def test_no_other_thread_seeds_what_is_drawn_inside():
 
 
 def test_an_unknown_form_of_the_state_is_said(monkeypatch):
-    monkeypatch.setattr(model_randomness, "_layout", lambda: (torch.get_rng_state(), -1))
+    monkeypatch.setattr(generators, "_layout", lambda: (torch.get_rng_state(), -1))
     with pytest.warns(PrivacyWarning, match="32 bits"), from_the_system(CPU):
         first = torch.rand(2)
     with pytest.warns(PrivacyWarning), from_the_system(CPU):
