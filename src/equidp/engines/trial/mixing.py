@@ -21,6 +21,7 @@ from equidp.engines.trial.running import (
     in_words,
     losses_of,
     outputs_of,
+    seed_generators,
     try_model,
 )
 from equidp.errors import ModelError, shape_in_words
@@ -189,7 +190,7 @@ def check_mixing(
         ModelError: names what changed.
     """
     trial = _Trial(model, loss, forward, targets)
-    torch.manual_seed(0)
+    seed_generators(0)
     random = RandomState(targets.device)
     trial.run(taken(inputs, slice(2)), 0)
     seeds = _SEEDS if random.has_moved() else 1
@@ -294,7 +295,7 @@ class _Trial:
 
         Random numbers are the same each time.
         """
-        torch.manual_seed(0)
+        seed_generators(0)
         try:
             return losses_of(self._loss, outputs, self._targets_for(len(outputs))[places])
         except ModelError:

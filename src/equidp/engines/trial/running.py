@@ -57,9 +57,17 @@ def check_parameters(model: nn.Module) -> None:
             )
 
 
+def seed_generators(seed: int) -> None:
+    """Seed torch's generators; without an accelerator that of the processor alone, in a tenth of the time."""
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:  # torch.manual_seed would format three stack traces for a GPU to come
+        torch.default_generator.manual_seed(seed)
+
+
 def outputs_of(model: nn.Module, inputs: Inputs, seed: int = 0) -> Tensor:
     """Returns outputs in training mode, with the same random numbers for the same seed."""
-    torch.manual_seed(seed)
+    seed_generators(seed)
     try:
         outputs = call_model(model, inputs)
     except ModelError:
