@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import equidp
 import equidp.kernel.loop
-from equidp.audit import draws, one_step
+from equidp.audit import asked, draws, one_step
 from equidp.audit.rules import Bounds
+from equidp.engines import make_engine
 from equidp.errors import ApproximationWarning
 from equidp.report.audit import audit_sentence
 from support.faults import FAULTS, NOISE_FAULTS, SAMPLE_FAULTS, noise_changed, samples_changed
@@ -22,29 +24,44 @@ from support.toy import toy
 SLOW = ("noise repeated after a resume", "batches that are not Poisson samples", "a sample used twice")
 
 
+@pytest.fixture(scope="module")
+def sound_runs(tmp_path_factory):
+    """A folder of runs without a fault, which several tests share."""
+    return tmp_path_factory.mktemp("sound")
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.soak if name in SLOW else ()) for name in FAULTS]
 )
-def test_the_audit_catches(name, monkeypatch):
+def test_the_audit_catches(name, monkeypatch, sound_runs):
     plant, runs, settings = FAULTS[name]
-    sound = equidp.audit_step(runs=runs, secure=False, **settings)
+    sound = equidp.audit_step(runs=runs, secure=False, directory=sound_runs, **settings)
     assert not sound.exceeds, sound.table()
     plant(monkeypatch)
     faulty = equidp.audit_step(runs=runs, secure=False, **settings)
     assert faulty.exceeds, faulty.table()
 
 
-SMALL = {"train": toy(64), "plan": equidp.Plan(lambda shape, classes: nn.Linear(5, 2), batch_size=32)}
+DATA = toy(64)
+SMALL = {
+    "train": equidp.GroupedDataset(
+        DATA.inputs, DATA.targets, torch.zeros_like(DATA.groups), ("a",), ("no", "yes")
+    ),
+    "plan": equidp.Plan(lambda shape, classes: nn.Linear(5, 2), batch_size=32),
+}
 
 
 @pytest.fixture
 def sampled_audit(monkeypatch):
-    """An audit of draws alone: no time goes into bounds."""
+    """An audit of draws alone: no time goes into bounds, a trial of the model, or a second group."""
+    monkeypatch.setattr(asked, "checked_engine", lambda name, model, loss, *_: make_engine(name, model, loss))
     monkeypatch.setattr(one_step, "bounds", lambda *given: Bounds(0.0, 0.0))
     monkeypatch.setattr(one_step, "claimed_epsilon", lambda *given: 1.0)
     monkeypatch.setattr(one_step, "_check_runs", lambda *given: None)
     monkeypatch.setattr(one_step, "_noise", lambda *given: 2.0)
-    return lambda: equidp.audit_step(runs=100, sample_rate=0.5, secure=False, **SMALL)
+    return lambda **changed: equidp.audit_step(
+        runs=100, sample_rate=0.5, secure=False, **{**SMALL, **changed}
+    )
 
 
 def test_draws_as_claimed_are_passed_over(sampled_audit):
@@ -66,7 +83,7 @@ def test_noise_is_looked_at_in_every_parameter_and_step(name, sampled_audit, mon
 @pytest.mark.parametrize("name", SAMPLE_FAULTS)
 def test_samples_are_looked_at_for_every_example_and_at_all_distances(name, sampled_audit, monkeypatch):
     monkeypatch.setattr(equidp.kernel.loop, "PoissonSampler", samples_changed(name))
-    faulty = sampled_audit()
+    faulty = sampled_audit(train=DATA)  # of two groups: more samples
     assert faulty.draws
     assert faulty.exceeds
     assert all("sampl" in each.test for each in faulty.draws)

@@ -288,11 +288,15 @@ class Planted(NamedTuple):
     settings: dict[str, Any]
 
 
-def _alike(n: int, groups: int = 2) -> equidp.GroupedDataset:
+def _alike(n: int, groups: int = 1) -> equidp.GroupedDataset:
     """Examples that are all the same, so that their gradients add up; the last of three groups is empty."""
     names = ("a", "b", "c")[:groups]
     return equidp.GroupedDataset(
-        torch.ones(n, 3), torch.zeros(n, dtype=torch.int64), torch.arange(n) % 2, names, ("no", "yes")
+        torch.ones(n, 3),
+        torch.zeros(n, dtype=torch.int64),
+        torch.arange(n) % min(groups, 2),
+        names,
+        ("no", "yes"),
     )
 
 
@@ -311,7 +315,9 @@ FAULTS = {
     ),
     "division by the realised batch size": Planted(division_by_the_realised_batch_size, 200, ONE_STEP),
     "a sample used twice": Planted(sample_used_twice, 400, ONE_STEP),
-    "statistics without noise": Planted(statistics_without_noise, 100, {**ONE_STEP, "method": "dpsgd-f"}),
+    "statistics without noise": Planted(
+        statistics_without_noise, 100, {**ONE_STEP, "train": _alike(24, groups=2), "method": "dpsgd-f"}
+    ),
     "weights that depend on others": Planted(weights_that_depend_on_others, 100, ONE_STEP),
     "noise repeated after a resume": Planted(noise_repeated_after_a_resume, 150, TWO_STEPS),
     "batches that are not Poisson samples": Planted(
