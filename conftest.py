@@ -19,6 +19,8 @@ settings.load_profile("equidp")
 
 
 COARSE = (
+    "accounting/test_budget",
+    "accounting/test_releases",
     "advice/test_advise",
     "advice/test_norm_profile",
     "cli/test_train",
@@ -26,6 +28,8 @@ COARSE = (
     "cli/test_inspect",
     "tests/test_roles",
     "comparison/test_compare",
+    "comparison/test_outputs",
+    "comparison/test_private_preprocessing",
 )
 """Slow tests whose promises are about something else than how tight an epsilon is."""
 

@@ -219,8 +219,8 @@ def test_nothing_is_diagnosed_unasked(people, command):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("compare", "--diagnose", "--diagnose-every", "0"), "every=0"),
-        (("compare", "--diagnose", "--diagnose-groups", "1,42"), "unknown group '42'"),
+        (("compare", *TABLE, "--diagnose", "--diagnose-every", "0"), "every=0"),
+        (("compare", *TABLE, "--diagnose", "--diagnose-groups", "F,X"), "unknown group 'X'"),
     ],
     ids=" ".join,
 )

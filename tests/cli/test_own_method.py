@@ -54,24 +54,17 @@ for arguments in json.load(sys.stdin):
 json.dump(ended, sys.stdout)
 '''
 TABLE = ("people.csv", "--target", "income", "--group", "sex", "--batch-size", "40", "--epochs", "1")
+NOISE = ("--noise-multiplier", "2", "--accountant", "rdp")
 ONCE = ("--half-bound", "2", "--tight", "--seeds", "1", "--jobs", "1")
 COMMANDS = {
     "listed": ("methods", "multiple", "--json"),
     "shown": ("methods", "multiple"),
     "train": (
-        "train",
-        *TABLE,
-        "--config",
-        "own.toml",
-        "--method",
-        "multiple",
-        "--times",
-        "4",
-        "--out",
-        "run",
+        *("train", *TABLE, "--config", "own.toml", "--method", "multiple", "--times", "4"),
+        *("--accountant", "rdp", "--out", "run"),
     ),
-    "compare": ("compare", *TABLE, *ONCE, "--methods", "multiple", "--json", "c.json"),
-    "ignored": ("train", *TABLE, "--method", "dpsgd", "--epsilon", "3", "--times", "3", "--dry-run"),
+    "compare": ("compare", *TABLE, *ONCE, *NOISE[:2], "--methods", "multiple", "--json", "c.json"),
+    "ignored": ("train", *TABLE, "--method", "dpsgd", *NOISE, "--times", "3", "--dry-run"),
     "mistyped": ("train", *TABLE, "--method", "multiple", "--half-bond", "3"),
 }
 

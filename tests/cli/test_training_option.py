@@ -22,11 +22,23 @@ class Plan(plan.Plan):
 plan.Plan = Plan
 import equidp
 from equidp.cli.app import main
-main()
+"""
+_MAIN = "main()\n"
+_MORE = """
+for name in ("train", "compare", "audit"):
+    sys.argv = ["equidp", name, "--help"]
+    try:
+        main()
+    except SystemExit:
+        print("end of help")
+resolved = equidp.Plan(warm_up=0.25).resolve("dpsgd", 500)
+assert plan.ResolvedPlan.from_dict(resolved.to_dict()) == resolved
+print(resolved.plan.warm_up, resolved.settings["warm_up"])
+print(plan.default_plan("digits").with_changes({"warm_up": 0.5}).for_method("dpsgd").warm_up)
 """
 
 
-def _run(*arguments: str, folder: Path, code: str = _WITH_OPTION) -> subprocess.CompletedProcess[str]:
+def _run(*arguments: str, folder: Path, code: str = _WITH_OPTION + _MAIN) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
         cwd=folder,
@@ -36,13 +48,16 @@ def _run(*arguments: str, folder: Path, code: str = _WITH_OPTION) -> subprocess.
     )
 
 
-@pytest.mark.parametrize("name", ["train", "compare", "audit"])
-def test_field_of_plan_is_option_of_command_with_its_help(name, tmp_path):
-    found = _run(name, "--help", folder=tmp_path)
-    assert "--warm-up" in found.stdout, found.stderr
-    assert "Share of the steps with a rising rate." in " ".join(
-        found.stdout.replace("│", " ").replace("|", " ").split()
-    )
+def test_field_of_plan_is_option_of_commands_with_its_help_and_argument_in_python(tmp_path):
+    done = _run(folder=tmp_path, code=_WITH_OPTION + _MORE)
+    *helps, values = done.stdout.split("end of help")
+    assert len(helps) == 3, done.stderr
+    for text in helps:
+        assert "--warm-up" in text
+        assert "Share of the steps with a rising rate." in " ".join(
+            text.replace("│", " ").replace("|", " ").split()
+        )
+    assert values.split() == ["0.25", "0.25", "0.5"], done.stderr
 
 
 @pytest.mark.soak
@@ -61,13 +76,3 @@ def test_field_of_plan_is_checked_printed_kept_and_on_the_card(tmp_path):
     assert "warm up" in (tmp_path / "run" / "card.md").read_text()
     resumed = _run("train", "--resume", "run", folder=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
-
-
-def test_field_of_plan_is_argument_in_python(tmp_path):
-    code = _WITH_OPTION.replace("main()", "") + (
-        "resolved = equidp.Plan(warm_up=0.25).resolve('dpsgd', 500)\n"
-        "assert plan.ResolvedPlan.from_dict(resolved.to_dict()) == resolved\n"
-        "print(resolved.plan.warm_up, resolved.settings['warm_up'])\n"
-        "print(plan.default_plan('digits').with_changes({'warm_up': 0.5}).for_method('dpsgd').warm_up)\n"
-    )
-    assert _run(folder=tmp_path, code=code).stdout.split() == ["0.25", "0.25", "0.5"]

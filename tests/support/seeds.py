@@ -27,7 +27,10 @@ def seed_everything(name: str) -> None:
     _generator.seed(seed)
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002
-    torch.manual_seed(seed)
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:  # which would format three stack traces for a GPU to come: milliseconds, for each fixture
+        torch.default_generator.manual_seed(seed)
 
 
 def _restore() -> None:
