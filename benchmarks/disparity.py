@@ -21,7 +21,7 @@ import torch
 from matplotlib.figure import Figure
 
 from equidp import Diagnostics, Effort, Plan, default_plan
-from equidp.comparison.grid import split
+from equidp.comparison.cells import split
 from equidp.data import open_source
 from equidp.training.build import build
 

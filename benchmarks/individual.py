@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from equidp import DPSGD, GroupedDataset, IndividualAccountant, Trainer, default_plan
-from equidp.comparison.grid import split
+from equidp.comparison.cells import split
 from equidp.data import open_source
 from equidp.individual.epsilons import individual_epsilons
 from equidp.individual.histories import Histories

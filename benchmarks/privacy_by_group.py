@@ -18,7 +18,7 @@ import joblib
 import torch
 
 from equidp import IndividualAccountant, Plan, default_plan
-from equidp.comparison.grid import split
+from equidp.comparison.cells import split
 from equidp.data import open_source
 from equidp.training.build import build
 

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from equidp import Plan, default_plan
-from equidp.comparison.grid import split
+from equidp.comparison.cells import split
 from equidp.data import GroupedDataset, open_source
 from equidp.models import MODELS
 from equidp.training.build import build

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from equidp import DataSource, GroupedDataset, Plan, Policy, SettingError, Views, default_plan
 from equidp.accounting.planned import Schedule
-from equidp.comparison.grid import Cell, one_at_a_time, split, split_facts
-from equidp.comparison.kept import Progress
-from equidp.comparison.spread import Call, Workers, spread
+from equidp.comparison.cells import Cell, Progress, one_at_a_time, split, split_facts
+from equidp.comparison.workers import Call, Workers, spread
 from equidp.data import open_source
 from equidp.diagnostics.gradients import BatchGradients, Subject, batch_gradients
 from equidp.engines.units import reading

@@ -15,7 +15,7 @@ from equidp import METHODS, GroupedDataset, Plan, Risk, default_plan
 from equidp.accounting.planned import default_delta
 from equidp.cli import options
 from equidp.cli.app import command
-from equidp.comparison.grid import split
+from equidp.comparison.cells import split
 from equidp.data import open_source
 from equidp.data.dataset import ALL
 from equidp.extend import check_outputs

@@ -24,15 +24,13 @@ from equidp import (
     DataWarning,
     Plan,
     PrivacyWarning,
-    RunRecord,
     default_plan,
 )
 from equidp.accounting.cache import remembered
 from equidp.cli.memory import keep_freed_memory
-from equidp.comparison.grid import Cell, split, split_facts
-from equidp.comparison.kept import train_all
-from equidp.comparison.outputs import kept_predictions, with_metrics
-from equidp.comparison.spread import Workers, spread
+from equidp.comparison.cells import Cell, CellResult, split, split_facts, train_all
+from equidp.comparison.compare import with_metrics
+from equidp.comparison.workers import Workers, spread
 from equidp.data.dataset import ALL
 from equidp.extend import versions
 from equidp.policies.methods import BASELINE
@@ -210,9 +208,9 @@ class Runner:
             with remembered(self.folder):
                 cells = [each.cell(self.source) for each in some]
             place = partial(spread, workers=Workers.of(self.jobs, len(cells)))
-            records = train_all(cells, self.folder, place, None)
-            for each, cell, record in zip(some, cells, records, strict=True):
-                self._keep(each, cell, record)
+            found = train_all(cells, self.folder, place, None)
+            for each, cell, result in zip(some, cells, found, strict=True):
+                self._keep(each, cell, result)
             self.results.seconds += (time.monotonic() - began) * self.jobs
             if self.made_by not in self.results.made:
                 self.results.made.append(self.made_by)
@@ -225,12 +223,11 @@ class Runner:
                 flush=True,
             )
 
-    def _keep(self, run: PendingRun, cell: Cell, record: RunRecord) -> None:
-        groups, rows = self.results.groups, record.settings["results"]
+    def _keep(self, run: PendingRun, cell: Cell, result: CellResult) -> None:
+        groups, rows = self.results.groups, result.results.to_dict("records")
         if run.kind is not None:  # predicted and observed rates too
             test = split(cell.source, cell.seed).test
-            found = kept_predictions(self.folder / cell.file_name(), test, Cut())
-            rows = with_metrics(rows, found, test, METRICS["accuracy"], 0.95)
+            rows = with_metrics(rows, result.predictions(test, Cut()), test, METRICS["accuracy"], 0.95)
         by_group = {row["group"]: row for row in rows}
 
         def figures(name: str, digits: int = 5) -> tuple[float, ...]:
@@ -242,7 +239,8 @@ class Runner:
                 Tried(run.method, run.epsilon, run.number, run.seed, figures("accuracy"))
             )
             return
-        privacy = {row["group"]: round(row["sensitive_mean"], 4) for row in record.settings["individual"]}
+        individual = result.individual.to_dict("records")
+        privacy = {row["group"]: round(row["sensitive_mean"], 4) for row in individual}
         self.results.reported.append(
             Reported(
                 run.method,

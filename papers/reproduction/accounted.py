@@ -26,7 +26,7 @@ from equidp import (
     default_plan,
 )
 from equidp.accounting.planned import default_delta
-from equidp.comparison.grid import split
+from equidp.comparison.cells import split
 from equidp.data import open_source
 from equidp.data.dataset import ALL
 from equidp.engines import dataset_norms

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from equidp import IndividualAccountant, IndividualReport, default_plan
-from equidp.comparison.grid import split
+from equidp.comparison.cells import split
 from equidp.data import open_source
 from equidp.evaluation.predict import predict
 from equidp.individual.epsilons import individual_epsilons

@@ -11,7 +11,7 @@ from typing import Protocol, final
 import numpy as np
 import pandas as pd
 
-from equidp.comparison.kept import Progress
+from equidp.comparison.cells import Progress
 from papers.reproduction.pictures import Picture
 
 KEY = ["data", "method", "group", "quantity", "at"]

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from equidp import default_plan
-from equidp.comparison.grid import split_facts
+from equidp.comparison.cells import split_facts
 from equidp.data import open_source
 from equidp.data.dataset import ALL
 from equidp.digest import without_words

@@ -16,11 +16,11 @@ from typing import final
 import pandas as pd
 
 from equidp import DataError, SettingError
-from equidp.comparison.grid import split_facts
-from equidp.comparison.kept import Progress
+from equidp.comparison.cells import Progress, split_facts
 from equidp.data import open_source
-from equidp.extend import check_number, make_folder, unknown_name, write_whole
+from equidp.extend import check_number, unknown_name, write_whole
 from equidp.report.plots.style import Layout, drawn_as, saved
+from equidp.store import Store
 from equidp.training.plan import checked_seeds
 from papers.reproduction.catalogue import ITEMS
 from papers.reproduction.item import COLUMNS, Item, Request
@@ -71,7 +71,7 @@ def reproduce(
     into, stem = Path(into), file_stem(name, quick=quick)
     folder = into / stem
     for place in (folder, Path(directory)):
-        make_folder(place)
+        Store(place).check()
     request = Request(tuple(chosen), Path(directory), jobs)
     check_number("(0, inf]", hours=hours)
     studies = [study.shorten() for study in item.studies] if quick else item.studies

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
-from io import BytesIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pandas as pd
 
-from equidp.comparison.grid import split_facts
+from equidp.comparison.cells import split_facts
 from equidp.data import open_source
 from equidp.digest import without_words
-from equidp.extend import make_folder, versions, write_whole
-from equidp.store import FIGURES
+from equidp.extend import versions, write_whole
+from equidp.store import FIGURES, Store, key_of
 from papers.reproduction.item import Request
 
 
@@ -41,14 +39,15 @@ def load_or_make(
             a stop. The folder is deleted when the run is complete.
         code: modules beyond equidp's figures that it follows from.
     """
-    make_folder(request.directory)
+    store = Store(request.directory)
+    store.check()
     examples = split_facts(open_source(study.data), seed).digest
     settings = {name: value for name, value in asdict(study).items() if name not in ("hours", "label")}
     sources = [without_words(Path(str(module.__file__)).read_text(encoding="utf-8")) for module in code]
-    facts = [type(study).__name__, settings, seed, examples, FIGURES, versions(), *sources]
-    key = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:24]
-    path = request.directory / f"{key}-study.parquet"
-    if not path.exists():
+    plain = json.loads(json.dumps(settings, default=str))
+    key = key_of(type(study).__name__, plain, seed, examples, FIGURES, versions(), sources)
+    entry = store.get(key)
+    if entry is None:
         folder = request.directory / f"{key}-study"
         clock = folder / "seconds"
         began = time.process_time() - (float(clock.read_text()) if clock.exists() else 0.0)
@@ -58,9 +57,7 @@ def load_or_make(
             with suppress(OSError):  # no folder was made, or the disk is full, which make says better
                 write_whole(clock, str(time.process_time() - began).encode())
             raise
-        file = BytesIO()
-        table.assign(seconds=time.process_time() - began).to_parquet(file, index=False)
-        write_whole(path, file.getvalue())
+        what = f"{type(study).__name__}, {study.data}, seed {seed}"
+        entry = store.put(key, {"rows": table}, {"seconds": time.process_time() - began}, what=what)
         shutil.rmtree(folder, ignore_errors=True)
-    table = pd.read_parquet(path)
-    return table.drop(columns="seconds"), float(table["seconds"].iloc[0])
+    return entry.table("rows"), float(entry.facts["seconds"])

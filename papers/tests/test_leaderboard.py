@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from equidp import DataSource
-from equidp.comparison import grid
+from equidp.comparison import cells
 from equidp.data import open_source
 from equidp.policies.methods import METHODS, make_policy
 from papers.leaderboard import page as page_module, search
@@ -208,7 +208,7 @@ def test_a_stopped_search_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
         results.tried.pop(0)
         results.save(kept)
         trained = []
-        monkeypatch.setattr(grid, "train_cell", lambda *of: trained.append(of))
+        monkeypatch.setattr(cells, "train_cell", lambda *of: trained.append(of))
         run_search(tmp_path)  # what was taken away is still among the finished runs
         assert not trained
         again = Results.load(kept, "digits")

@@ -1,48 +1,98 @@
-"""Digests of user-defined code: policies, losses, models and sources that cached results depend on.
+"""Digests of user-defined code: policies, losses, models and sources that kept results depend on.
 
-`code_digest` reads objects, and the source of each module that their code lies in or imports: code that is
-looked up by name at run time is covered by its module's source alone.
+Code counts by its source: the functions and classes that an object is made of, and each user-defined module
+that they lie in or import. Values count too: attributes, arguments of a partial, what a closure holds, and
+globals that a function names. Installed packages and equidp count by name; a key holds their versions.
+
+Code without source has no digest, and what follows from it is not kept: code that was typed into a plain
+interpreter, made by `exec`, or imported from a file that changed since. Cells of a notebook have a source.
 """
 
 from __future__ import annotations
 
 import ast
-import dis
 import hashlib
+import importlib
 import importlib.util
+import inspect
+import linecache
 import sys
+import textwrap
+import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from functools import cached_property, partial, partialmethod, singledispatchmethod
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import cloudpickle
 
 
-def code_digest(thing: Any) -> str:
-    """Return the digest of an object and of the source of each user-defined module that its code needs.
+def code_digest(thing: Any) -> str | None:
+    """Digest of an object and of the source of each user-defined module that it needs; None without source.
 
-    A module's source is read at the first call after its import, and again after a reload. A script or
-    notebook, `__main__`, counts by its objects alone.
+    The name alone for a part of equidp. A module's source is read at the first call after its import, and
+    again after a reload. A script or a notebook, `__main__`, counts by its objects alone.
     """
-    digest, reader = read_code(thing)
-    if reader is None:
-        return digest
-    found: dict[str, str] = {}
+    digest, modules = read_code(thing)
+    return _sha256(repr((digest, sorted(modules.items())))) if digest is not None and modules else digest
+
+
+def object_digest(thing: Any) -> str | None:
+    """Digest of an object and the code that it uses, not of all its modules; None without source.
+
+    The name alone for a part of equidp. It covers what this process would run, and is the same in each
+    process: neither the order of sets nor names that pickles draw at random are in it.
+    """
+    return read_code(thing)[0]
+
+
+def read_code(thing: Any) -> tuple[str | None, dict[str, str]]:
+    """Digest of an object, None without source, and of each user-defined module that its code needs."""
+    inner = thing
+    while isinstance(inner, partial):
+        inner = inner.func
+    module = getattr(inner, "__module__", None) or type(inner).__module__
+    if inner is thing and module.partition(".")[0] == "equidp" and hasattr(thing, "__qualname__"):
+        return f"{module}.{thing.__qualname__}", {}
+    reader = _Reader(module.partition(".")[0])
+    content = repr(reader.content(thing))
+    sources: dict[str, str] = {}
     left = sorted(reader.modules)
     while left:
         name = left.pop()
-        if name not in found and name != "__main__" and reader.owns(name) and (source := _source(name)):
-            found[name], imported = source
-            left += [name.rpartition(".")[0], *imported]
-    return hashlib.sha256(repr((digest, sorted(found.items()))).encode()).hexdigest()
+        if name in sources or name == "__main__" or not reader.owns(name):
+            continue
+        if (source := _read_source(name)) is not None:
+            reader.known = reader.known and source.current
+            sources[name] = source.digest
+            left += [name.rpartition(".")[0], *source.imports]
+    return _sha256(content) if reader.known else None, sources
+
+
+def module_digest(name: str) -> str | None:
+    """Digest of a module's source; None where there is none, or where it changed since it was imported."""
+    source = _read_source(name)
+    return source.digest if source is not None and source.current else None
 
 
 def without_words(source: str | bytes) -> str:
     """Canonical text of a source: equal for sources that differ in docstrings, comments and layout alone."""
-    tree = ast.parse(source)
+    return _canonical(_parse(source))
+
+
+def _parse(source: str | bytes) -> ast.Module:
+    with _PARSING:
+        return ast.parse(source)
+
+
+_PARSING = threading.Lock()
+"""Two threads at once that make a tree get a SystemError from some versions of Python (issue 106905)."""
+
+
+def _canonical(tree: ast.AST) -> str:
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
@@ -57,45 +107,25 @@ def _is_text(node: ast.stmt) -> bool:
     return False
 
 
-def object_digest(thing: Any) -> str:
-    """Identity of a class, function or object: its name if it is part of equidp, else a digest of its code.
-
-    A user-defined method or model keeps its name while its code changes, so its name is not enough. The
-    digest also covers user-defined code that it uses: in the same module, the same package, or any other
-    module that is not installed. It covers what this process would run, and is the same in each process:
-    neither the order of sets nor names that pickles draw at random are in it.
-    """
-    return read_code(thing)[0]
-
-
-def read_code(thing: Any) -> tuple[str, CodeReader | None]:
-    """Return the digest of an object, and the reader of its code; None for the reader of a part of equidp."""
-    inner = thing
-    while isinstance(inner, partial):
-        inner = inner.func
-    module = getattr(inner, "__module__", None) or type(inner).__module__
-    if inner is thing and module.partition(".")[0] == "equidp" and hasattr(thing, "__qualname__"):
-        return f"{module}.{thing.__qualname__}", None
-    reader = CodeReader(module.partition(".")[0])
-    return hashlib.sha256(repr(reader.content(thing)).encode()).hexdigest(), reader
-
-
-def own_digests(parts: Mapping[str, Any]) -> dict[str, str]:
-    """Digests of the user-defined ones of these parts, by kind of part."""
-    digests = {what: object_digest(part) for what, part in parts.items() if part is not None}
-    return {what: digest for what, digest in digests.items() if not digest.startswith("equidp.")}
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @final
-class CodeReader:
-    """Turn user-defined code into plain values, which change with the code; installed code counts by name.
+class _Reader:
+    """Turn objects into plain values, which change with their code; installed code counts by name.
 
     Args:
         package: top name of the part's module, whose code is user-defined even if it is installed.
+
+    Attributes:
+        modules: names of modules that were met, or whose code was.
+        known: False where the source of some code is not known.
     """
 
     def __init__(self, package: str) -> None:
-        self.modules: set[str] = set()  # that were met, or whose code was
+        self.modules: set[str] = set()
+        self.known = True
         self._package = package
         self._seen: dict[int, Any] = {}  # which also keeps them alive, so that no id is used twice
 
@@ -114,10 +144,12 @@ class CodeReader:
         if isinstance(thing, ModuleType):
             self.modules.add(thing.__name__)
             return thing.__name__
-        if isinstance(thing, type | FunctionType | BuiltinFunctionType) and not self.owns(thing.__module__):
+        made = isinstance(thing, FunctionType) and thing.__module__ in (None, "builtins")  # by exec
+        if isinstance(thing, type | FunctionType | BuiltinFunctionType) and not (
+            made or self.owns(thing.__module__)
+        ):
             return thing.__module__ or "", name
-        # Tuples, frozen sets and code have no identity of their own, and no circles.
-        if not isinstance(thing, tuple | frozenset | CodeType):
+        if not isinstance(thing, tuple | frozenset):  # these have no identity of their own, and no circles
             if id(thing) in self._seen:
                 return name
             self._seen[id(thing)] = thing
@@ -128,21 +160,15 @@ class CodeReader:
             return items, self.content(getattr(thing, "default_factory", None))
         if isinstance(thing, list | tuple | deque):
             return [self.content(each) for each in thing]
-        if isinstance(thing, CodeType):
-            constants = [self.content(each) for each in thing.co_consts]
-            return thing.co_code, thing.co_names, thing.co_varnames, constants
-        if isinstance(thing, type | FunctionType):
-            self.modules.add(thing.__module__ or "")
         if isinstance(thing, FunctionType):
             cells = [cell.cell_contents for cell in thing.__closure__ or ()]
-            parts = (thing.__code__, thing.__defaults__, thing.__kwdefaults__, cells, self._find_used(thing))
-            return name, [self.content(each) for each in parts]
+            text, imports = self._read_function(thing)
+            used = self._find_used(thing, imports)
+            parts = (thing.__defaults__, thing.__kwdefaults__, cells, used)
+            return name, text, [self.content(each) for each in parts]
         if isinstance(thing, type):
-            own = {
-                key: value
-                for key, value in vars(thing).items()
-                if isinstance(value, FunctionType) or not key.startswith(("__", "_abc_"))
-            }
+            self.modules.add(thing.__module__ or "")
+            own = {key: value for key, value in vars(thing).items() if _is_of_class(thing, key, value)}
             in_order = dict(sorted(own.items()))  # a class that was pickled may have another
             return name, [self.content(each) for each in thing.__bases__], self.content(in_order)
         for kind, names in _WRAPPERS.items():
@@ -159,17 +185,39 @@ class CodeReader:
         except Exception:  # a lock or an open file: what it is, is all that there is to tell
             return type(thing).__qualname__
 
-    def _find_used(self, function: FunctionType) -> dict[str, Any]:
+    def _read_function(self, function: FunctionType) -> tuple[str, set[str]]:
+        """Source of a function, without words, and names of modules that it imports when it runs."""
+        self.modules.add(function.__module__ or "")
+        source, code = _read_source(function.__module__ or ""), function.__code__
+        if source is not None and source.file == code.co_filename:
+            lines = source.lines
+        else:
+            lines = tuple(linecache.getlines(code.co_filename))
+            # Cells of a notebook take over `from __future__` from each other.
+            known = _compile("".join(lines), code.co_filename, code.co_flags & annotations.compiler_flag)
+            self.known = self.known and code in known
+        try:
+            text = "".join(inspect.getblock(lines[code.co_firstlineno - 1 :]))
+        except (IndexError, SyntaxError, ValueError):
+            text = ""
+        if code.co_name == "<lambda>":  # its lines may hold another one
+            places = {(start, end) for _, _, start, end in code.co_positions()}
+            return f"{text}{sorted(places, key=repr)}", set()
+        try:
+            tree = _parse(textwrap.dedent(text))
+        except (SyntaxError, ValueError):
+            return text, set()
+        imports = _imported_names(tree, function.__globals__.get("__package__") or "")
+        return _canonical(tree), imports
+
+    def _find_used(self, function: FunctionType, imports: set[str]) -> dict[str, Any]:
         """Find objects that code looks up by name: in its module, or in user-defined modules that it uses."""
-        codes = list(_codes(function.__code__))
-        found = _looked_up(codes, function.__globals__)
-        package = function.__globals__.get("__package__") or ""
-        for name in sorted({name for code in codes for name in _imports(code)}):
-            for full in (name, f"{package}.{name}"):
-                if self.owns(full) and (module := _module(full)) is not None:
-                    found[full] = module
-        names = {name for code in codes for name in code.co_names}
-        left = [(name, value) for name, value in found.items() if isinstance(value, ModuleType)]
+        names = {name for code in _codes(function.__code__) for name in code.co_names}
+        found = {name: value for name, value in function.__globals__.items() if name in names}
+        for name in imports:
+            if self.owns(name) and (module := _import_module(name)) is not None:
+                found[name] = module
+        left = [(name, value) for name, value in sorted(found.items()) if isinstance(value, ModuleType)]
         while left:
             path, module = left.pop()
             for name in sorted(names & vars(module).keys()) if self.owns(module.__name__) else ():
@@ -177,7 +225,7 @@ class CodeReader:
                     found[full] = value = vars(module)[name]
                     if isinstance(value, ModuleType):
                         left.append((full, value))
-        return found
+        return dict(sorted(found.items()))
 
     def owns(self, module: str | None) -> bool:
         """Return True if a module holds user-defined code."""
@@ -186,10 +234,8 @@ class CodeReader:
             return False
         if top in ("__main__", self._package):
             return True
-        file = getattr(sys.modules.get(module or ""), "__file__", None)
-        if file is None:
-            return (spec := file_of(module or "")) is not None and not is_installed(spec)
-        return not is_installed(file)
+        file = getattr(sys.modules.get(module or ""), "__file__", None) or _find_file(module or "")
+        return file is not None and not _is_installed(file)
 
 
 _WRAPPERS: dict[type, tuple[str, ...]] = {
@@ -208,31 +254,19 @@ _DEEPEST = 6
 """Largest number of dots in names that are followed from module to module."""
 
 
-def is_installed(file: str) -> bool:
-    """Return True for a file of an installed package."""
-    return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
-
-
-def file_of(module: str) -> str | None:
-    """File of a module that is not imported yet; None if it is not found or has no file."""
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):
-        return None
-    return None if spec is None else spec.origin
+def _is_of_class(owner: type, name: str, value: Any) -> bool:
+    """Return True for an attribute that the user wrote; what dataclasses make follows from the others."""
+    if isinstance(value, FunctionType):
+        made = hasattr(owner, "__dataclass_fields__") or hasattr(owner, "_fields")
+        inner = inspect.unwrap(value)
+        return not (made and name.startswith("__") and inner.__code__.co_filename == "<string>")
+    return not name.startswith(("__", "_abc_"))
 
 
 def _is_plain(kind: type) -> bool:
     """Return True if objects of a class of a package are pickled by their attributes alone."""
     usual = all(getattr(kind, each) is getattr(object, each) for each in ("__reduce__", "__reduce_ex__"))
     return usual and kind.__module__.partition(".")[0] not in sys.stdlib_module_names
-
-
-def _module(name: str) -> ModuleType | None:
-    try:
-        return importlib.import_module(name)
-    except Exception:  # it may never be called
-        return None
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -243,41 +277,84 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(each)
 
 
-def _looked_up(codes: Sequence[CodeType], namespace: Mapping[str, Any]) -> dict[str, Any]:
-    names = {each.argval for code in codes for each in dis.get_instructions(code) if each.opname in _GLOBALS}
-    return {name: namespace[name] for name in sorted(names) if name in namespace}
+def _compile(text: str, file: str, flags: int = 0) -> set[CodeType]:
+    """Code of all functions in a source, to compare with code that runs: files change after their import."""
+    try:
+        return set(_codes(compile(text, file, "exec", flags, dont_inherit=True)))
+    except (SyntaxError, ValueError):
+        return set()
 
 
-def _imports(code: CodeType) -> set[str]:
-    """Modules that code imports when it runs."""
-    return {each.argval for each in dis.get_instructions(code) if each.opname == "IMPORT_NAME"}
+def _import_module(name: str) -> ModuleType | None:
+    try:
+        return importlib.import_module(name)
+    except Exception:  # it may never be called
+        return None
 
 
-_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+class _Source(NamedTuple):
+    """Source of a user-defined module.
+
+    Attributes:
+        file, lines: of the source.
+        digest: of its canonical text.
+        imports: full names of modules that it imports, and of names that may be modules.
+        current: False where this process imported the module from another source.
+    """
+
+    file: str
+    lines: tuple[str, ...]
+    digest: str
+    imports: tuple[str, ...]
+    current: bool
 
 
-_SOURCES: dict[int, tuple[Any, tuple[str, list[str]]]] = {}
-"""id of an imported module's spec, which a reload makes anew -> the spec, and the result of `_source`."""
+_SOURCES: dict[int, tuple[Any, _Source]] = {}
+"""id of an imported module's spec, which a reload makes anew -> the spec, and the source."""
 
 
-def _source(name: str) -> tuple[str, list[str]] | None:
-    """Digest of a module's source, and the names that it imports; None if it has no file, or is installed."""
-    spec = getattr(sys.modules.get(name), "__spec__", None)
+def _read_source(name: str) -> _Source | None:
+    """Source of a module; None if it has no file, or is installed."""
+    module = sys.modules.get(name)
+    spec = getattr(module, "__spec__", None)
     if id(spec) in _SOURCES:
         return _SOURCES[id(spec)][1]
-    file = getattr(spec, "origin", None) or file_of(name)
-    if file is None or is_installed(file) or not Path(file).is_file():
+    file = getattr(spec, "origin", None) or (_find_file(name) if name else None)
+    if name in ("", "__main__") or file is None or _is_installed(file) or not Path(file).is_file():
         return None
-    source = Path(file).read_bytes()
+    content = Path(file).read_bytes()
     try:
-        text, tree = without_words(source), ast.parse(source)
+        text, tree = importlib.util.decode_source(content), _parse(content)
     except (SyntaxError, ValueError):  # it is compiled, or half written
-        text, tree = repr(source), ast.Module([], [])
+        text, tree = "", ast.Module([ast.Expr(ast.Constant(content))], [])
     package = name if Path(file).stem == "__init__" else name.rpartition(".")[0]
-    found = hashlib.sha256(text.encode()).hexdigest(), sorted(_imported_names(tree, package))
+    imports = tuple(sorted(_imported_names(tree, package)))
+    current = spec is None or type(spec.loader) is not SourceFileLoader or _is_current(module, file, text)
+    found = _Source(file, tuple(text.splitlines(keepends=True)), _sha256(_canonical(tree)), imports, current)
     if spec is not None:
         _SOURCES[id(spec)] = spec, found
     return found
+
+
+def _is_current(module: ModuleType | None, file: str, text: str) -> bool:
+    """Return True if the functions of a module and of its classes are compiled from this source."""
+    values = list(vars(module).values())
+    values += [each for kind in values if isinstance(kind, type) for each in vars(kind).values()]
+    codes = [each.__code__ for each in values if isinstance(each, FunctionType)]
+    return {code for code in codes if code.co_filename == file} <= _compile(text, file)
+
+
+def _is_installed(file: str) -> bool:
+    return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
+
+
+def _find_file(module: str) -> str | None:
+    """File of a module that is not imported yet; None if it is not found or has no file."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    return None if spec is None else spec.origin
 
 
 def _imported_names(tree: ast.AST, package: str) -> set[str]:

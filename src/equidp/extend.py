@@ -8,14 +8,12 @@ equidp.errors.SettingError: unknown attribute 'Smilng'. Did you mean 'Smiling'? 
 from equidp._files import check_folder, check_outputs, write_whole
 from equidp._provenance import versions
 from equidp._validate import check_number, check_whole, unknown_name
-from equidp.store import make_folder
 
 __all__ = [
     "check_folder",
     "check_number",
     "check_outputs",
     "check_whole",
-    "make_folder",
     "unknown_name",
     "versions",
     "write_whole",

@@ -108,9 +108,10 @@ class Entry:
 
         return pd.read_parquet(self.path(f"{name}.parquet"))
 
-    def array(self, name: str) -> npt.NDArray[Any]:
-        """Array of the entry."""
-        found: npt.NDArray[Any] = np.load(self.path(f"{name}.npy"), allow_pickle=False)
+    def array(self, name: str, *, mapped: bool = False) -> npt.NDArray[Any]:
+        """Array of the entry; mapped: it is read where it is used, and cannot be changed."""
+        file, mode = self.path(f"{name}.npy"), "r" if mapped else None
+        found: npt.NDArray[Any] = np.load(file, mmap_mode=mode, allow_pickle=False)  # type: ignore[arg-type]
         return found
 
 
@@ -447,8 +448,3 @@ def _file_digest(file: Path) -> str:
 
 def _is_entry_folder(path: Path) -> bool:
     return bool(_ENTRY_FOLDER.fullmatch(path.name)) and path.is_dir()
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder for kept results and try to write in it; SettingError where it cannot be written."""
-    Store(folder).check()

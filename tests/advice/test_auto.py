@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, strategies as st
 
 import equidp
-import equidp.comparison.prepare
+import equidp.comparison.compare
 from equidp.advice.auto import AUTO, choose, images_of
 from equidp.data import open_source
 from equidp.data.features import WithFeatures
@@ -71,7 +71,7 @@ def test_scattering_that_was_asked_for_is_settled_by_the_images(tmp_path):
     assert images_of(plain, 0) is None
     assert images_of(WithFeatures(plain, "torch:relu"), 0) is None  # what they are of is unknown
     setups = [
-        equidp.comparison.prepare.prepare(
+        equidp.comparison.compare.prepare(
             source, methods=[AUTO], epsilons=[1.0], plan=Plan(epochs=1, delta=1e-4), directory=tmp_path
         )
         for source in (plain, featured)

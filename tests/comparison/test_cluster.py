@@ -13,9 +13,9 @@ import pytest
 
 import equidp
 from comparison.test_compare import PLAN, Toy, cell, compared
-from equidp.comparison import cluster
-from equidp.comparison.grid import StaleWorker, check_here, facts
-from equidp.comparison.spread import Call
+from equidp.comparison import compare as comparing, workers as cluster
+from equidp.comparison.cells import check_here, facts
+from equidp.comparison.workers import Call, StaleWorker
 from equidp.errors import DataError, SettingError
 
 distributed = pytest.importorskip("distributed", reason="needs the extra: pip install 'equidp[cluster]'")
@@ -140,7 +140,7 @@ def test_a_worker_with_other_packages_is_named(client, monkeypatch):
     with pytest.raises(
         SettingError, match=r"worker inproc.* has 2\S* of torch, 3\S* of python; install torch 9.9, python"
     ):
-        cluster.check_workers(client, [cell("dpsgd")])
+        comparing.check_cluster(client, [cell("dpsgd")])
 
 
 @dataclass(frozen=True)
@@ -163,26 +163,28 @@ def test_a_worker_without_the_data_is_named_before_anything_is_trained(tmp_path,
     asked = {"plan": PLAN, "seeds": 1, "directory": tmp_path, "cluster": address}
     with pytest.raises(DataError, match=r"worker inproc\S*: there is no file '/data/people.csv'"):
         equidp.compare(Here(), methods=["dpsgd"], **asked)
-    assert not list(tmp_path.glob("*.parquet"))
+    assert not list(tmp_path.glob("*.index"))
 
 
 def test_a_worker_with_other_data_is_named(client, monkeypatch):
-    monkeypatch.setattr(cluster, "facts", lambda cell: {**facts(cell), "examples": "of another table"})
+    monkeypatch.setattr(comparing, "facts", lambda cell: {**facts(cell), "examples": "of another table"})
     with pytest.raises(DataError, match=r"worker inproc\S*: 'toy' gives a worker process other examples"):
-        cluster.check_workers(client, [cell("dpsgd")])
+        comparing.check_cluster(client, [cell("dpsgd")])
 
 
 def test_a_worker_with_other_code_is_named(client, monkeypatch):
-    monkeypatch.setattr(cluster, "facts", lambda cell: {**facts(cell), "policy": "another"})
-    with pytest.raises(SettingError, match=r"other code of the policy .*: worker inproc\S*\. Copy the same"):
-        cluster.check_workers(client, [cell("dpsgd")])
+    monkeypatch.setattr(comparing, "facts", lambda cell: {**facts(cell), "module own": "another"})
+    with pytest.raises(
+        SettingError, match=r"other code of the module own .*: worker inproc\S*\. Copy the same"
+    ):
+        comparing.check_cluster(client, [cell("dpsgd")])
 
 
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
         ("examples", DataError, "'toy' gives a worker process other examples"),
-        ("policy", StaleWorker, "other code of the policy than"),
+        ("module own", StaleWorker, "other code of the module own than"),
         ("torch", StaleWorker, r"other code of the torch \(.*, not another\) than"),
     ],
 )

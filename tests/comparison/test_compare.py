@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import equidp
-from equidp.comparison import grid
+from equidp.comparison import cells
 from equidp.data import open_source
 from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.errors import ModelError, SettingError
@@ -59,8 +59,8 @@ def compared(tmp_path, **settings) -> equidp.Comparison:
     return equidp.compare(Toy(), **given)
 
 
-def cell(method: str, *, seed: int = 0, engine: str = "ghost", plan: Plan = PLAN) -> grid.Cell:
-    return grid.Cell(Toy(), plan.resolve(method, 160), "", math.nan, seed, engine)
+def cell(method: str, *, seed: int = 0, engine: str = "ghost", plan: Plan = PLAN) -> cells.Cell:
+    return cells.Cell(Toy(), plan.resolve(method, 160), "", math.nan, seed, engine)
 
 
 @pytest.mark.soak
@@ -78,11 +78,11 @@ def test_every_method_and_seed_is_there_with_the_baseline(tmp_path):
 
 def test_a_run_without_curves_gives_the_same_results_and_is_kept_apart():
     plain, whole = (replace(cell("dpsgd"), curves=curves) for curves in (False, True))
-    found, expected = (grid.train_cell(each, grid.facts(each), None) for each in (plain, whole))
-    assert found.record.table().empty
-    assert not expected.record.table().empty
-    assert found.record.settings["results"] == expected.record.settings["results"]
-    assert plain.file_name() != whole.file_name()
+    found, expected = (cells.train_cell(each, cells.facts(each), None) for each in (plain, whole))
+    assert found.epochs.empty
+    assert not expected.epochs.empty
+    pd.testing.assert_frame_equal(found.results, expected.results)
+    assert plain.key != whole.key
 
 
 @pytest.mark.soak
@@ -102,7 +102,7 @@ def test_relative_paths_are_those_of_each_call(tmp_path, monkeypatch):
         source = open_source("people.csv", target="y", group="g")
         plan = Plan(epochs=1, batch_size=20)
         equidp.compare(source, methods=["dpsgd"], seeds=2, plan=plan, jobs=2)
-        assert len(list((folder / "equidp-runs").glob("*.parquet"))) == 4
+        assert len(list((folder / "equidp-runs").glob("*.index"))) == 4
 
 
 def test_a_file_that_changed_between_two_comparisons_is_read_again(tmp_path):
@@ -110,27 +110,27 @@ def test_a_file_that_changed_between_two_comparisons_is_read_again(tmp_path):
     path = tmp_path / "people.csv"
     table.to_csv(path, index=False)
     one = replace(cell("dpsgd"), source=open_source(path, target="y", group="g"))
-    before, inputs = one.file_name(), grid.split(one.source, 0).train.inputs
-    assert grid.split(one.source, 0).train.inputs is inputs
+    before, inputs = one.key, cells.split(one.source, 0).train.inputs
+    assert cells.split(one.source, 0).train.inputs is inputs
     table.assign(x=table["x"][::-1].to_numpy()).to_csv(path, index=False)  # as many bytes
-    assert one.file_name() != before
-    assert not torch.equal(grid.split(one.source, 0).train.inputs, inputs)
+    assert one.key != before
+    assert not torch.equal(cells.split(one.source, 0).train.inputs, inputs)
     table.head(60).to_csv(path, index=False)
     again = open_source(path, target="y", group="g").split(0)
     assert len(again.train) + len(again.test) == 60
-    assert grid.split_facts(one.source, 0).num_train == len(again.train)
+    assert cells.split_facts(one.source, 0).num_train == len(again.train)
 
 
 def test_runs_of_one_seed_share_split_weights_and_samples():
     data = Toy().split(3)
-    cells = [cell(method, seed=3, engine="functional") for method in ("sgd", "dpsgd", "naive")]
-    trainers = [each.trainer(data) for each in cells]
+    runs = [cell(method, seed=3, engine="functional") for method in ("sgd", "dpsgd", "naive")]
+    trainers = [each.trainer(data) for each in runs]
     weights = [trainer.model[1].weight for trainer in trainers]
     assert torch.equal(weights[0], weights[1])
     assert torch.equal(weights[0], weights[2])
     samples = [[batch.indices.tolist() for batch in trainer.batches()] for trainer in trainers]
     assert samples[0] == samples[1] == samples[2]
-    other = replace(cells[0], seed=4).trainer(data)
+    other = replace(runs[0], seed=4).trainer(data)
     assert not torch.equal(other.model[1].weight, weights[0])
 
 
@@ -146,7 +146,7 @@ def test_a_comparison_repeats_exactly_and_engines_agree(tmp_path, engine):
 @pytest.mark.soak
 def test_a_stopped_comparison_goes_on_where_it_was(tmp_path, monkeypatch):
     whole = compared(tmp_path / "whole")
-    train, done = grid.train_cell, []
+    train, done = cells.train_cell, []
 
     def counting(cell, *arguments):
         done.append(cell)
@@ -157,10 +157,10 @@ def test_a_stopped_comparison_goes_on_where_it_was(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return counting(cell, *arguments)
 
-    monkeypatch.setattr(grid, "train_cell", stopping)
+    monkeypatch.setattr(cells, "train_cell", stopping)
     with pytest.raises(KeyboardInterrupt):
         compared(tmp_path)
-    monkeypatch.setattr(grid, "train_cell", counting)
+    monkeypatch.setattr(cells, "train_cell", counting)
     resumed = compared(tmp_path)
     assert len(done) == 6
     assert resumed.results.equals(whole.results)
@@ -170,8 +170,8 @@ def test_a_stopped_comparison_goes_on_where_it_was(tmp_path, monkeypatch):
 
 def test_a_run_is_taken_from_disk_only_for_equal_data_and_settings():
     first = cell("dpsgd")
-    name = first.file_name()
-    assert replace(first).file_name() == name
+    name = first.key
+    assert replace(first).key == name
     for changed in (
         replace(first, seed=1),
         cell("naive"),
@@ -186,7 +186,7 @@ def test_a_run_is_taken_from_disk_only_for_equal_data_and_settings():
         replace(first, source=Toy(n=250)),
         replace(first, release_epsilon=0.1),
     ):
-        assert changed.file_name() != name
+        assert changed.key != name
 
 
 @pytest.mark.soak
@@ -316,6 +316,6 @@ def with_batchnorm(shape, classes):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_bad_input_is_refused_before_anything_is_trained(tmp_path, monkeypatch, settings, error, message):
-    monkeypatch.setattr(grid, "train_cell", lambda *arguments: pytest.fail("it trained"))
+    monkeypatch.setattr(cells, "train_cell", lambda *arguments: pytest.fail("it trained"))
     with pytest.raises(error, match=message):
         compared(tmp_path, **settings)

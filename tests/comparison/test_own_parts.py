@@ -13,7 +13,7 @@ import pytest
 from joblib.externals.loky import get_reusable_executor
 
 import equidp
-from equidp.comparison.asked import named_methods
+from equidp.comparison.sweep import named_methods
 from equidp.digest import code_digest, object_digest
 from equidp.errors import DataError, PolicyError, SettingError
 from equidp.training.plan import Plan, ResolvedPlan
@@ -357,7 +357,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_trained(lab, sett
     given = {"data": "own_lab.method:Source", **PARTS, **settings}
     with pytest.raises(error, match=message):
         equidp.compare(**{**given, "plan": Plan(**given["plan"]) if "plan" in settings else PARTS["plan"]})
-    assert not list(lab.rglob("*.parquet"))
+    assert not list(lab.rglob("*.index"))
 
 
 def test_digests_follow_code_that_wrappers_hide(lab):

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import equidp
-from equidp.comparison.prepare import prepare
+from equidp.comparison.compare import prepare
 from equidp.data import Recipe, TableSource
 from equidp.data.unencoded import releases_of, with_private_noise
 from equidp.errors import SettingError
@@ -51,7 +51,7 @@ def test_each_private_run_meets_its_epsilon_with_preprocessing(source, asked):
 @pytest.mark.soak
 def test_the_share_is_part_of_what_a_run_is_kept_under(source, asked):
     cells = [prepare(source, **{**asked, "preprocessing_share": share}).cells for share in (None, 0.5, 0.4)]
-    names = [{cell.method: cell.file_name() for cell in each} for each in cells]
+    names = [{cell.method: cell.key for cell in each} for each in cells]
     assert len({each["dpsgd"] for each in names}) == 3
     assert len({each["sgd"] for each in names}) == 1  # the baseline preprocesses exactly, whatever the share
     exact, private = ({cell.method: cell for cell in each}["dpsgd"] for each in cells[:2])

@@ -10,7 +10,7 @@ import joblib
 import pytest
 from joblib.parallel import BACKENDS, ThreadingBackend, register_parallel_backend
 
-from equidp.comparison.spread import TRIES, Call, Workers, spread
+from equidp.comparison.workers import TRIES, Call, Workers, spread
 from equidp.errors import SettingError
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import equidp
-from equidp.comparison import grid, prepare as preparation
-from equidp.comparison.asked import named_methods, parse_sweep, runs_of_a_seed
-from equidp.comparison.prepare import prepare
+from equidp.comparison import cells, compare as comparing
+from equidp.comparison.compare import prepare
+from equidp.comparison.sweep import named_methods, parse_sweep, sweep_variants
 from equidp.data.dataset import DataSplit
 from equidp.errors import SettingError
 from equidp.training.plan import Plan
@@ -30,7 +30,7 @@ class Toys:
 
 
 def runs(methods, sweep, epsilons=(), plan=PLAN) -> list[tuple[str, str]]:
-    return [(run.name, run.setting) for run in runs_of_a_seed(named_methods(methods), plan, epsilons, sweep)]
+    return [(run.name, run.setting) for run in sweep_variants(named_methods(methods), plan, epsilons, sweep)]
 
 
 def test_each_method_runs_at_every_combination_of_what_it_has():
@@ -55,11 +55,11 @@ def test_epsilons_and_settings_make_a_grid():
 
 def test_a_policy_that_was_made_and_settings_of_one_method_are_swept_too():
     plan = Plan(by_method={"dpsgd": {"clipping_bound": 9.0}})
-    asked = runs_of_a_seed(
+    asked = sweep_variants(
         named_methods(["dpsgd", equidp.PSAC(4.0)]), plan, (), {"clipping_bound": [2.0, 3.0]}
     )
     assert [run.resolve(1000).policy.clipping_bound for run in asked[1:]] == [2.0, 3.0, 2.0, 3.0]
-    assert runs_of_a_seed(named_methods([equidp.PSAC(4.0)]), plan, (), {})[1].resolve(1000).policy == (
+    assert sweep_variants(named_methods([equidp.PSAC(4.0)]), plan, (), {})[1].resolve(1000).policy == (
         equidp.PSAC(4.0)
     )
 
@@ -70,8 +70,8 @@ def test_results_have_a_column_for_each_swept_setting_and_runs_are_those_of_a_pl
 ):
     given = {"plan": PLAN, "seeds": 1, "jobs": 1, "directory": tmp_path / "runs"}
     plain = equidp.compare(Toys(), methods=["dpsgd"], **given).results
-    trained, execute = [], grid.train_cell
-    monkeypatch.setattr(grid, "train_cell", lambda *cell: trained.append(cell) or execute(*cell))
+    trained, execute = [], cells.train_cell
+    monkeypatch.setattr(cells, "train_cell", lambda *cell: trained.append(cell) or execute(*cell))
     comparison = equidp.compare(Toys(), methods=["dpsgd"], sweep={"clipping_bound": [1.0, 0.1]}, **given)
     assert len(trained) == 1
     rows = comparison.results.query("group == 'all'")
@@ -174,14 +174,14 @@ def test_a_rehearsal_says_how_many_runs_what_they_spend_and_how_long_they_take(t
     assert first.startswith("6 runs: 3 of each of 2 seeds. 0 are kept")
     assert all("clipping_bound=" in line and "epsilon 2 at delta 0.0001" in line for line in kinds)
     assert last.startswith("Training would take about ")
-    assert not list(tmp_path.glob("*.parquet"))
+    assert not list(tmp_path.glob("*.index"))
 
 
 def test_a_rehearsal_times_steps_with_the_threads_that_a_run_has(tmp_path, monkeypatch):
     had, found = torch.get_num_threads(), []
     monkeypatch.setattr(joblib, "cpu_count", lambda: 2)
     monkeypatch.setattr(
-        preparation, "_seconds_per_step", lambda *_: found.append(torch.get_num_threads()) or 0.1
+        comparing, "_seconds_per_step", lambda *_: found.append(torch.get_num_threads()) or 0.1
     )
     prepared = prepare(Toys(), methods=["dpsgd"], plan=PLAN, seeds=2, directory=tmp_path)
     torch.set_num_threads(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -11,8 +12,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from comparison.test_compare import Toy
+from equidp.audit.kept import Measurements
+from equidp.comparison.cells import Cell, train_all
 from equidp.errors import CacheWarning, DataError
 from equidp.store import Claim, Store, key_of
+from equidp.training.plan import Plan
+from support.toy import toy
+
+PLAN = Plan("logistic", batch_size=40, epochs=1, delta=1e-4)
 
 
 class Case(NamedTuple):
@@ -40,7 +48,40 @@ def squares(folder: Path, numbers: tuple[int, ...] = (1, 2, 3), power: int = 2) 
     return entry.array("powers").tolist()
 
 
+def compared(folder: Path, *, plan: Plan = PLAN, n: int = 240, curves: bool = True) -> Any:
+    """Figures and outputs of a cell of a comparison."""
+    one = Cell(Toy(n=n), plan.resolve("dpsgd", 160), "", math.nan, 0, "ghost", curves=curves)
+
+    def here(function, calls):
+        return ((call, function(*call.arguments, None)) for call in calls)
+
+    (found,) = train_all([one], folder, here, None)
+    return found.results.to_dict("list"), len(found.epochs), found.outputs.tolist()
+
+
+def measured(folder: Path, *, plan: Plan = PLAN, n: int = 80, seed: int = 0) -> Any:
+    """Measurements of an audit."""
+    kept = Measurements(folder, {"seed": seed}, plan.resolve("dpsgd", n), toy(n))
+    return kept.rows("scores", lambda: np.arange(5.0)).tolist()
+
+
 CASES = {
+    "a comparison": Case(
+        compared,
+        {
+            "data": lambda folder: compared(folder, n=250),
+            "a setting": lambda folder: compared(folder, plan=PLAN.with_changes({"clipping_bound": 0.6})),
+            "what is asked": lambda folder: compared(folder, curves=False),
+        },
+    ),
+    "an audit": Case(
+        measured,
+        {
+            "data": lambda folder: measured(folder, n=81),
+            "a setting": lambda folder: measured(folder, plan=PLAN.with_changes({"clipping_bound": 2.0})),
+            "the seed": lambda folder: measured(folder, seed=1),
+        },
+    ),
     "a study": Case(
         squares,
         {
@@ -58,11 +99,11 @@ def case(request) -> Case:
 
 @pytest.fixture
 def written(monkeypatch) -> list[str]:
-    """Keys of entries, in the order in which they were written."""
+    """Entries, in the order in which they were written."""
     keys, write = [], Claim.write
 
     def note(claim, *args, **kwargs):
-        keys.append(claim.key)
+        keys.append(str(claim.store.index(claim.key)))
         return write(claim, *args, **kwargs)
 
     monkeypatch.setattr(Claim, "write", note)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from equidp.comparison.grid import source_digest
+from equidp.comparison.cells import source_digest
 from equidp.data import DataSplit, GroupedDataset, open_source
 from equidp.data.features import FEATURES, WithFeatures
 from equidp.errors import SettingError

@@ -13,7 +13,7 @@ import pytest
 
 import equidp
 from equidp import digest
-from equidp.comparison.grid import Cell
+from equidp.comparison.cells import Cell
 from equidp.data.dataset import DataSplit
 from equidp.digest import without_words
 from equidp.errors import SettingError
@@ -131,7 +131,7 @@ def test_a_comparison_trains_it_also_in_other_processes(own, tmp_path, jobs):
     epochs = comparison.epochs[comparison.epochs["method"] == "mine"]
     assert len(comparison.results[comparison.results["method"] == "mine"]) == 3
     assert set(epochs["clipping_bound"]) == {0.5**4}
-    assert len(list((tmp_path / f"runs-{jobs}").glob("*.parquet"))) == 2
+    assert len(list((tmp_path / f"runs-{jobs}").glob("*.index"))) == 2
 
 
 @pytest.mark.soak
@@ -178,29 +178,29 @@ def changed(own, old: str, new: str) -> None:
     ],
 )
 def test_a_kept_run_is_not_that_of_another_method_of_the_same_name(own, old, new):
-    before = cell().file_name()
-    assert cell().file_name() == before
+    before = cell().key
+    assert cell().key == before
     changed(own, old, new)
-    assert cell().file_name() != before
+    assert cell().key != before
     changed(own, old, old)
-    assert cell().file_name() == before
+    assert cell().key == before
 
 
 def test_a_kept_run_is_not_that_of_another_model_of_the_same_name(own):
-    before = cell(model=own.own_model).file_name()
+    before = cell(model=own.own_model).key
     changed(own, "nn.Linear(shape[0], classes)", "nn.Linear(shape[0], classes, bias=False)")
-    assert cell(model=sys.modules["own_method"].own_model).file_name() != before
+    assert cell(model=sys.modules["own_method"].own_model).key != before
 
 
 def test_a_kept_run_is_not_that_of_other_settings(own):
     names = {
-        cell().file_name(),
-        cell(softness=0.3).file_name(),
-        cell("dpsgd").file_name(),
-        cell("dpsgd", clipping_bound=2.0).file_name(),
+        cell().key,
+        cell(softness=0.3).key,
+        cell("dpsgd").key,
+        cell("dpsgd", clipping_bound=2.0).key,
     }
     assert len(names) == 4
-    assert cell("dpsgd").file_name() == cell("dpsgd", softness=0.3).file_name()
+    assert cell("dpsgd").key == cell("dpsgd", softness=0.3).key
 
 
 WORDS = '''
@@ -233,10 +233,10 @@ def test_words_of_equidp_change_no_kept_run_and_code_does(old, new, same):
 
 
 def test_kept_runs_outlive_changes_of_equidp_until_its_figures_change(own, monkeypatch):
-    before = cell().file_name()
-    assert cell().file_name() == before
-    monkeypatch.setattr("equidp.comparison.grid.FIGURES", FIGURES + 1)
-    assert cell().file_name() != before
+    before = cell().key
+    assert cell().key == before
+    monkeypatch.setattr("equidp.comparison.cells.FIGURES", FIGURES + 1)
+    assert cell().key != before
 
 
 MODEL = """

@@ -54,7 +54,7 @@ def compare_and_kill(folder: Path, *, seeds: int, kills: int) -> Tally:
     before: set[str] = set()
 
     def kept() -> set[str]:
-        return {path.name for path in folder.glob("*.parquet")}
+        return {path.stem for path in folder.glob("*.index")}
 
     with (
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as workers,

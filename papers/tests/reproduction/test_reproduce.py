@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pandas as pd
 import pytest
 
-from equidp.comparison import grid
+from equidp.comparison import cells
 from equidp.data import SOURCES
 from equidp.data.dataset import ALL
 from equidp.engines import dataset_norms
@@ -82,7 +82,7 @@ def test_an_item_goes_from_data_to_page_pictures_and_rows(toy, tmp_path):
 @pytest.mark.soak
 def test_finished_runs_are_taken_from_their_folder(toy, tmp_path):
     first = reproduce_demo(tmp_path, seeds=1)
-    with patch.object(grid, "train_cell", side_effect=AssertionError("trained again")):
+    with patch.object(cells, "train_cell", side_effect=AssertionError("trained again")):
         again = reproduce_demo(tmp_path, seeds=1)
     pd.testing.assert_frame_equal(first.result.found.table, again.result.found.table)
     assert again.result.hours == first.result.hours
@@ -173,7 +173,7 @@ def test_data_that_is_not_there_is_named_before_anything_is_trained(toy, tmp_pat
     missing = Item("xu-table-9", XU, "A toy", (Compared("papers.utkface:UTKFace", ("dpsgd",), 1.0),))
     with (
         patch.dict(ITEMS, {missing.name: missing}),
-        patch.object(grid, "train_cell", side_effect=AssertionError("trained")),
+        patch.object(cells, "train_cell", side_effect=AssertionError("trained")),
         pytest.raises(DataError, match="UTKFace"),
     ):
         reproduce_demo(tmp_path)
@@ -187,7 +187,7 @@ def test_a_disk_that_fills_up_leaves_the_kept_runs(toy, tmp_path):
     with patch.object(module, "write_whole", side_effect=full), pytest.raises(OSError, match="space"):
         reproduce_demo(tmp_path, seeds=1)
     assert not (tmp_path / "results" / f"{TOY.name}.json").exists()
-    with patch.object(grid, "train_cell", side_effect=AssertionError("trained again")):
+    with patch.object(cells, "train_cell", side_effect=AssertionError("trained again")):
         reproduce_demo(tmp_path, seeds=1)
 
 

@@ -19,10 +19,9 @@ from equidp.audit.canary import Directions, with_canaries, with_wrong_labels
 from equidp.audit.draws import DrawFinding, check_draws
 from equidp.audit.family import NoiseFamily
 from equidp.audit.guesses import check_canaries, equal_gaussian, guess_bound
-from equidp.audit.kept import Kept, data_digest, policy_facts
+from equidp.audit.kept import Measurements
 from equidp.audit.result import Audit
 from equidp.audit.watched import GradientWatch, LossWatch, WatchedTraining
-from equidp.comparison.grid import part_digests
 from equidp.data.dataset import ALL, GroupedDataset
 from equidp.engines.measured import MeasuringEngine
 from equidp.errors import ApproximationWarning
@@ -122,8 +121,7 @@ def audit_training(
         "seed": seed,
         "secure": secure,
     }
-    code = {**part_digests(asked), "policy": policy_facts(asked.policy)}
-    kept = Kept(directory, {**facts, **code, "data": data_digest(train)}, fresh=fresh)
+    kept = Measurements(directory, facts, asked, train, fresh=fresh)
     groups = torch.arange(count) % train.num_groups
     model, measuring = subject(asked, train, engine, seed, place)
     everyone, watch = _watch(canaries, train, groups, model, measuring, np.random.default_rng([seed, count]))
@@ -145,7 +143,7 @@ def audit_training(
     return Audit(audited, asked.method, claimed, delta, level, tuple(rows), facts, draws)
 
 
-def _failed_draws(kept: Kept, training: WatchedTraining) -> tuple[DrawFinding, ...]:
+def _failed_draws(kept: Measurements, training: WatchedTraining) -> tuple[DrawFinding, ...]:
     """Return the tests that noise and samples failed; where the scores were kept, the kept tests."""
     if training.draws and isinstance(training.watch, GradientWatch):
         found = check_draws(training.draws, training.watch.tensors, training.event.sample_rate)
@@ -183,7 +181,7 @@ def _watch(
     return everyone, LossWatch(measuring, model, canaries)
 
 
-def _coins(kept: Kept, count: int, seed: list[int] | None) -> npt.NDArray[np.bool_]:
+def _coins(kept: Measurements, count: int, seed: list[int] | None) -> npt.NDArray[np.bool_]:
     """True for canaries that are in, [m]: probability 1/2 each, the same where a stopped audit continues."""
     drawn = kept.rows("coins", lambda: np.random.default_rng(seed).random(count))
     return drawn < 0.5

@@ -19,11 +19,10 @@ from equidp.audit.asked import Progress, check_audit, fewest, procedure, randomn
 from equidp.audit.bounds import Rates, noise_from_rates
 from equidp.audit.draws import Arrays, check_draws
 from equidp.audit.family import NoiseFamily
-from equidp.audit.kept import Kept, data_digest, policy_facts
+from equidp.audit.kept import Measurements
 from equidp.audit.repeated import RepeatedRuns, Repetition
 from equidp.audit.result import USEFUL, Audit, GroupBound
 from equidp.audit.rules import bounds, training_runs
-from equidp.comparison.grid import part_digests
 from equidp.data.dataset import ALL, GroupedDataset
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon as claimed_epsilon
@@ -127,8 +126,7 @@ def audit_step(
         "seed": seed,
         "secure": secure,
     }
-    code = {**part_digests(asked), "policy": policy_facts(asked.policy)}
-    kept = Kept(directory, {**facts, **code, "data": data_digest(others)}, fresh=fresh)
+    kept = Measurements(directory, facts, asked, others, fresh=fresh)
     repeated = RepeatedRuns(repetition, generator)
     taken, stretches = _take(repeated, runs, kept, secure, seed, on_progress)
     found = [bounds(taken(group), family, delta, corrected) for group in range(train.num_groups)]
@@ -150,7 +148,12 @@ def _noise(epsilon: float, delta: float, rate: float, steps: int, ratio: float |
 
 
 def _take(
-    repeated: RepeatedRuns, runs: int, kept: Kept, secure: bool, seed: int, on_progress: Progress | None
+    repeated: RepeatedRuns,
+    runs: int,
+    kept: Measurements,
+    secure: bool,
+    seed: int,
+    on_progress: Progress | None,
 ) -> tuple[Any, list[Arrays]]:
     """Take all runs; return a function from a group to the features with its canary and without, and the
     draws of each block of runs."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from equidp.audit.asked import Progress, randomness
 from equidp.audit.canary import CanaryEngine, Directions, best_norms, log_likelihood_ratio
 from equidp.audit.draws import Arrays, DrawRecord
-from equidp.audit.kept import Kept
+from equidp.audit.kept import Measurements
 from equidp.data.dataset import GroupedDataset
 from equidp.engines.measured import MeasuringEngine
 from equidp.engines.preserved import flat
@@ -145,7 +145,7 @@ class WatchedTraining:
     draws: list[Arrays] = field(default_factory=list)
 
     def scores(
-        self, kept: Kept, on_progress: Progress | None, checkpoint_seconds: float
+        self, kept: Measurements, on_progress: Progress | None, checkpoint_seconds: float
     ) -> npt.NDArray[np.float64]:
         """Train, from the state that an earlier start saved, and return the canaries' scores, [m]."""
         saved = kept.load(_SAVED)

@@ -15,11 +15,10 @@ from equidp.cli import metrics, options, releases
 from equidp.cli.app import command
 from equidp.cli.messages import progress_bar, say, stoppable
 from equidp.cli.settings import changes
-from equidp.comparison.asked import parse_sweep
-from equidp.comparison.cluster import check_one_place, check_workers, connect_client
-from equidp.comparison.compare import DEFAULT_METHODS, compare
-from equidp.comparison.prepare import prepare
-from equidp.comparison.tables import checked_ending
+from equidp.comparison.compare import DEFAULT_METHODS, check_cluster, compare, prepare
+from equidp.comparison.result import checked_ending
+from equidp.comparison.sweep import parse_sweep
+from equidp.comparison.workers import check_one_place, connect_client
 from equidp.diagnostics import DiagnosisPlan
 from equidp.errors import SettingError
 from equidp.evaluation.predictions import Cut
@@ -171,7 +170,7 @@ def compare_command(
             del asked["tau"], asked["fresh"]
             prepared = prepare(source, plan=trained_by, **asked)
             if client is not None:
-                check_workers(client, prepared.first)
+                check_cluster(client, prepared.first)
             jobs = (wanted.jobs or joblib.cpu_count()) if client is None else len(client.nthreads())
         for line in prepared.in_words(jobs, fresh=wanted.fresh):
             print(line)

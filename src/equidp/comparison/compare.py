@@ -1,38 +1,78 @@
-"""compare(): methods x seeds, and what privacy cost each group."""
+"""Comparison of methods over seeds: `compare`, and `prepare`, which checks its runs before any is trained."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pandas as pd
+import torch
 
 from equidp._provenance import versions
-from equidp.advice.auto import AUTO
-from equidp.comparison.asked import Sweep
-from equidp.comparison.cluster import check_one_place, check_workers, connect_client, on_cluster
-from equidp.comparison.grid import Cell, split
-from equidp.comparison.kept import Progress, train_all
-from equidp.comparison.outputs import kept_predictions, with_metrics
-from equidp.comparison.prepare import Prepared, prepare
+from equidp._validate import check_whole
+from equidp.accounting import calibrate_noise
+from equidp.accounting.cache import remembered
+from equidp.accounting.planned import check_share, default_delta, release_event
+from equidp.advice.auto import AUTO, Choice, choose, images_of
+from equidp.comparison.cells import (
+    Cell,
+    CellResult,
+    Progress,
+    check_here,
+    facts,
+    one_at_a_time,
+    part_digests,
+    split,
+    split_facts,
+    train_all,
+)
 from equidp.comparison.result import Comparison, DataFacts, Setup, TrainingFacts
-from equidp.comparison.spread import Workers, spread
-from equidp.data.dataset import DataSource, DataSplit
-from equidp.diagnostics import Diagnosis, DiagnosisPlan
-from equidp.diagnostics.callback import RECORD_KEY
+from equidp.comparison.sweep import Sweep, Variant, automatic_variants, named_methods, sweep_variants, target
+from equidp.comparison.workers import (
+    Workers,
+    check_one_place,
+    check_workers,
+    connect_client,
+    on_cluster,
+    spread,
+)
+from equidp.data import open_source
+from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
+from equidp.data.features import WithFeatures, check_not_varied
+from equidp.data.unencoded import releases_of, with_private_noise
+from equidp.data.views import Views
+from equidp.diagnostics import Diagnosis, DiagnosisPlan, Diagnostics
+from equidp.errors import ApproximationWarning, CacheWarning, PrivacyWarning, SettingError
+from equidp.evaluation.blind_spots import calibration_table
 from equidp.evaluation.costs import check_tau
-from equidp.evaluation.groups import most_frequent
+from equidp.evaluation.groups import by_group, most_frequent
 from equidp.evaluation.intervals import check_level
-from equidp.evaluation.metric import Metric
-from equidp.evaluation.predictions import Cut
+from equidp.evaluation.metric import Metric, measure_metric
+from equidp.evaluation.metrics import METRICS, check_task, metric_named, tells_something
+from equidp.evaluation.predictions import Cut, Predictions
+from equidp.evaluation.small_cells import SmallCells
+from equidp.kernel.epsilon import epsilon
+from equidp.kernel.ledger import Event
 from equidp.policies.methods import BASELINE, MethodLike
-from equidp.training.plan import Plan
-from equidp.training.record import RunRecord
+from equidp.store import Store
+from equidp.training.device import chosen_device, wait_for
+from equidp.training.plan import Plan, checked_seeds, default_plan
+from equidp.training.progress import duration
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 DEFAULT_METHODS = ("sgd", "dpsgd", "dpsgd-f", "global-adapt", AUTO)
+
+
+_TIMED_SECONDS = 0.5
 
 
 def compare(
@@ -129,27 +169,28 @@ def compare(
             diagnosis=diagnosis,
             preprocessing_share=preprocessing_share,
         )
-        cells, split_data = tuple(replace(cell, device=device) for cell in prepared.cells), prepared.data
+        cells = tuple(replace(cell, device=device) for cell in prepared.cells)
         if client is None:
             place = partial(spread, workers=Workers.of(jobs, len(cells)))
         else:
-            check_workers(client, cells[: len(prepared.first)])
+            check_cluster(client, cells[: len(prepared.first)])
             place = partial(on_cluster, client=client)
-        records = train_all(cells, prepared.folder, place, on_progress, fresh=fresh)
+        runs = train_all(cells, prepared.folder, place, on_progress, fresh=fresh)
     results: list[dict[str, Any]] = []
-    for cell, record in zip(cells, records, strict=True):
+    for cell, run in zip(cells, runs, strict=True):
         test = split(prepared.source, cell.seed).test
-        found = kept_predictions(prepared.folder / cell.file_name(), test, cut)
-        rows = [{**cell.names, **row} for row in record.settings["results"]]
+        found = run.predictions(test, cut)
+        rows = [{**cell.names, **row} for row in run.results.to_dict("records")]
         results += with_metrics(rows, found, test, prepared.metric, level)
 
-    def run_table(rows: Callable[[RunRecord], list[dict[str, Any]]]) -> pd.DataFrame:
-        runs = zip(cells, records, strict=True)
-        return pd.DataFrame([{**cell.names, **row} for cell, record in runs for row in rows(record)])
+    def join_runs(table: str) -> pd.DataFrame:
+        pairs = zip(cells, runs, strict=True)
+        rows = ((cell, row) for cell, run in pairs for row in getattr(run, table).to_dict("records"))
+        return pd.DataFrame([{**cell.names, **row} for cell, row in rows])
 
     return Comparison(
         Setup(
-            data=_data_facts(prepared.source, split_data),
+            data=_data_facts(prepared.source, prepared.data),
             training=_training_facts(prepared),
             methods=tuple(dict.fromkeys(cell.method for cell in cells)),
             seeds=tuple(prepared.sizes),
@@ -165,25 +206,324 @@ def compare(
             threshold=cut.threshold,
         ),
         pd.DataFrame(results),
-        run_table(lambda record: record.table().to_dict("records")),
-        individual=run_table(lambda record: record.settings["individual"]),
+        join_runs("epochs"),
+        individual=join_runs("individual"),
         metric=prepared.metric,
-        sensitive_diagnosis=None if diagnosis is None else _joined_diagnosis(cells, records),
-        seconds=sum(record.settings["seconds"] for record in records),
+        sensitive_diagnosis=None if diagnosis is None else _join_diagnoses(cells, runs),
+        seconds=sum(run.seconds for run in runs),
     )
 
 
-def _joined_diagnosis(cells: Sequence[Cell], records: Sequence[RunRecord]) -> Diagnosis:
+class _Built(NamedTuple):
+    """Privacy that a trainer of one kind of run would spend, and the seconds to build it in each run."""
+
+    noise_multiplier: float
+    entries: tuple[tuple[Event, int], ...]
+    delta: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class PreparedComparison:
+    """Runs of a comparison; each kind was built once.
+
+    Attributes:
+        source: of the data.
+        data: the split of the first seed.
+        plan: how to train, unless a run's own plan differs.
+        cells: all runs, in order of seeds.
+        sizes: seed -> number of training examples.
+        folder: where finished runs are kept.
+        swept: settings of which several values are compared -> those values.
+        metric: the metric of costs.
+        choice: what "auto" trains with; None: "auto" is not compared.
+    """
+
+    source: DataSource
+    data: DataSplit
+    plan: Plan
+    cells: tuple[Cell, ...]
+    sizes: Mapping[int, int]
+    folder: Path
+    swept: Mapping[str, tuple[Any, ...]]
+    metric: Metric
+    choice: Choice | None = None
+    built: tuple[_Built, ...] = ()
+
+    @property
+    def first(self) -> list[Cell]:
+        """The runs of the first seed."""
+        return [cell for cell in self.cells if cell.seed == self.cells[0].seed]
+
+    def in_words(self, jobs: int, *, fresh: bool = False) -> list[str]:
+        """Sentences on the number of runs, what each private kind would spend, and the time of all runs.
+
+        Args:
+            jobs: processes at a time.
+            fresh: True: kept runs are trained again.
+        """
+        kept = [] if fresh else [cell for cell in self.cells if cell.is_kept(self.folder)]
+        missing = [cell for cell in self.cells if cell not in kept]
+        runs, seeds = len(self.cells), len(self.sizes)
+        lines = [
+            f"{runs} runs: {len(self.first)} of each of {seeds} seeds. {len(kept)} are kept in "
+            f"{os.fspath(self.folder)!r}, {len(missing)} would be trained."
+        ]
+        begins: dict[str, float] = {}
+        for cell, built in zip(self.first, self.built, strict=True):
+            label = f"{cell.method} {f'({cell.setting})' if cell.setting else ''}".strip()
+            lines.append(f"{label}: {cell.plan.steps:,} steps, {_plan_text(cell, built)}.")
+            begins[cell.method] = max(built.seconds, begins.get(cell.method, 0.0))
+        if missing:
+            kinds = {cell.method: cell for cell in missing}
+            workers = Workers.of(jobs, len(missing))
+            with one_at_a_time(workers.threads):
+                seconds = {
+                    method: _seconds_per_step(cell, _read_by(cell, self.data))
+                    for method, cell in kinds.items()
+                }
+            total = sum(begins[cell.method] + seconds[cell.method] * cell.plan.steps for cell in missing)
+            lines.append(
+                f"Training would take about {duration(total / workers.number)} with {jobs} processes, and "
+                "more to start them and to evaluate: a rehearsal counts building and steps alone."
+            )
+        return lines
+
+
+def prepare(
+    data: str | DataSource,
+    *,
+    methods: Sequence[MethodLike],
+    seeds: int | Sequence[int] = 5,
+    plan: Plan | None = None,
+    epsilons: Sequence[float] = (),
+    sweep: Sweep | None = None,
+    metric: str | Metric = "accuracy",
+    cut: Cut = Cut(),
+    engine: str = "ghost",
+    directory: str | os.PathLike[str] = "equidp-runs",
+    jobs: int | None = None,
+    device: str = "cpu",
+    release_epsilon: float | None = None,
+    diagnosis: DiagnosisPlan | None = None,
+    preprocessing_share: float | None = None,
+) -> PreparedComparison:
+    """Return the runs of a comparison, each kind built once; arguments as in `equidp.compare`.
+
+    Raises:
+        SettingError, DataError, ModelError, PolicyError: an argument that no run can be trained with.
+    """
+    source = open_source(data) if isinstance(data, str) else data
+    seeds, epsilons, sweep = checked_seeds(seeds), list(dict.fromkeys(epsilons)), dict(sweep or {})
+    if jobs is not None:
+        check_whole(1, jobs=jobs)
+    chosen_device(device)
+    named = named_methods(methods)
+    sizes = {seed: split_facts(source, seed).num_train for seed in seeds}
+    data_split, metric = split(source, seeds[0]), metric_named(metric)
+    if data_split.train.target_bounds is not None:
+        raise SettingError(
+            "a comparison is of classifiers. For numbers, train by --method sgd and by a private method, and "
+            "see what privacy cost each group by equidp evaluate --reference."
+        )
+    check_metric(metric, cut, data_split.test)
+    plan = default_plan(source) if plan is None else plan
+    if plan.delta is None:
+        plan = replace(plan, delta=default_delta(max(sizes.values())))
+    variants = sweep_variants(named, plan, epsilons, sweep)
+    choice = choose(images_of(source, seeds[0]) or data_split.train) if AUTO in methods else None
+    if choice is not None:
+        variants += automatic_variants(choice, plan, epsilons, max(sizes.values()))
+    # Absolute, since worker processes outlive a comparison and stay where the first one was.
+    folder = Path(directory).absolute()
+    Store(folder).check()
+    with remembered(folder):
+        if release_epsilon is not None:  # refuse one that no noise can meet
+            calibrate_noise(release_epsilon, plan.delta, 1.0, 1)
+        cells = []
+        for seed, size in sizes.items():
+            for variant in variants:
+                read = source if choice is None or variant.name != AUTO else choice.source(source)
+                own = _preprocess_source(read, variant, plan, preprocessing_share)
+                resolved = variant.resolve(size, releases_of(own))
+                if isinstance(own, WithFeatures):
+                    check_not_varied(own.features, Views(resolved.plan.views, resolved.plan.augmentation))
+                watched = (release_epsilon, diagnosis) if resolved.policy.private else (None, None)
+                names = {**dict.fromkeys(sweep), **variant.swept}
+                wanted = target(variant.epsilon if epsilons else None)
+                where = variant.setting, wanted, seed, engine, device
+                cells.append(Cell(own, resolved, *where, *watched, swept=names))
+        swept = {name: tuple(values) for name, values in sweep.items()}
+        if preprocessing_share is not None:
+            data_split = replace(data_split, notes=_private_notes(cells))
+        _warn_of_unknown_code(cells)
+        prepared = PreparedComparison(
+            source, data_split, plan, tuple(cells), sizes, folder, swept, metric, choice
+        )
+        return replace(prepared, built=_build_each(prepared.first, data_split))
+
+
+def with_metrics(
+    rows: Sequence[dict[str, Any]], found: Predictions, test: GroupedDataset, metric: Metric, level: float
+) -> list[dict[str, Any]]:
+    """Return the result rows of one run with every metric of the task and two flags: `informative`, and
+    `few_people` for a group of too few people to base a cost or gap on.
+
+    Args:
+        rows: one per group and one for "all", with the key "group".
+        found: the run's predictions.
+        test: the run's test set.
+        metric: the metric of `informative` (`tells_something`); it may be user-defined.
+        level: of the interval that decides `informative`.
+    """
+    metrics = list(dict.fromkeys([*(each for each in METRICS.values() if found.task in each.tasks), metric]))
+    parts = dict(by_group(test.groups.numpy(), test.group_names))
+    risks = calibration_table(found, test.groups.numpy(), test.group_names, level)
+    risks = risks if risks.empty else risks.set_index("group")[["mean_predicted", "observed"]]
+    informative, tiny = tells_something(metric, found, level), SmallCells.of(test).tiny
+    filled = []
+    for row in rows:
+        part = found.take(parts[row["group"]])
+        values = {each.name: measure_metric(each, part)[0] for each in metrics}
+        shares = risks.loc[row["group"]].to_dict() if row["group"] in risks.index else {}
+        few = {"few_people": row["group"] in tiny}
+        filled.append({**row, **values, **shares, "informative": informative, **few})
+    return filled
+
+
+def check_metric(metric: Metric, cut: Cut, test: GroupedDataset) -> None:
+    """Check before anything is trained that a metric can compare the groups of a test set.
+
+    Raises:
+        SettingError: the task has no such metric or positive class, the metric fails, or it is not defined in
+            two groups.
+    """
+    check_task(metric, test.class_names)
+    shares = np.random.default_rng(0).dirichlet(np.ones(test.num_classes), len(test))
+    outputs = torch.from_numpy(np.log(shares))  # of a made-up model
+    found = Predictions.of(outputs, test.targets, test.class_names, Cut(cut.positive))
+    groups = by_group(test.groups.numpy(), test.group_names)[:-1]
+    reasons = {name: measure_metric(metric, found.take(members))[1] for name, members in groups}
+    if sum(not reason for reason in reasons.values()) < 2:
+        name, reason = next((name, reason) for name, reason in reasons.items() if reason)
+        raise SettingError(
+            f"metric {metric.name!r} is defined in fewer than two groups of the test set (group {name}: "
+            f"{reason}), so no gap can be taken; choose another metric, such as accuracy, or other groups."
+        )
+
+
+def _plan_text(cell: Cell, built: _Built) -> str:
+    if not cell.plan.policy.private:
+        return "no privacy"
+    spent = epsilon(built.entries, built.delta, "pld")
+    return f"noise multiplier {built.noise_multiplier:.4g}, epsilon {spent:.4g} at delta {built.delta:g}"
+
+
+def _seconds_per_step(cell: Cell, data: DataSplit) -> float:
+    trainer = cell.trainer(data)
+    batches, began, steps = trainer.batches(), 0.0, 0
+    for batch in batches:
+        trainer.step(batch)
+        wait_for(chosen_device(cell.device))
+        if not began:  # the first step warms up
+            began = time.perf_counter()
+            continue
+        steps += 1
+        if time.perf_counter() - began > _TIMED_SECONDS:
+            break
+    return (time.perf_counter() - began) / max(1, steps)
+
+
+def check_cluster(client: Client, cells: Sequence[Cell]) -> None:
+    """Check that each worker of a cluster has this process' packages, code and data, and the device.
+
+    Args:
+        client: of the cluster.
+        cells: runs to check; of one seed, since each seed has its own split.
+
+    Raises:
+        SettingError, DataError: names a worker, what it has, and what it should have.
+    """
+    check_workers(client, check_cell, [(cell, facts(cell)) for cell in cells])
+
+
+def check_cell(cell: Cell, asked: Mapping[str, str | None]) -> None:
+    """Check that a worker would train the run that was sent, on a device that it has."""
+    check_here(cell, asked)
+    chosen_device(cell.device)
+
+
+def _warn_of_unknown_code(cells: Sequence[Cell]) -> None:
+    """Say once, before training, that results of code without source are not kept."""
+    unknown = {
+        f"{name} of {cell.method}": None
+        for cell in cells
+        for name, digest in part_digests(cell.plan).items()
+        if digest is None
+    }
+    if unknown:
+        message = (
+            f"runs are not kept where the source of their code is not known ({', '.join(unknown)}): it was "
+            "typed into an interpreter, made by exec, or its file changed since it was imported. Put it into "
+            "a module, or import it anew."
+        )
+        warnings.warn(message, CacheWarning, stacklevel=4)
+
+
+def _preprocess_source(source: DataSource, variant: Variant, plan: Plan, share: float | None) -> DataSource:
+    """Return the source that a run reads; private runs preprocess privately, for a share of their epsilon."""
+    if share is not None and releases_of(source):
+        raise SettingError("the source preprocesses privately already; leave out preprocessing_share.")
+    if share is None or variant.name == BASELINE:
+        return source
+    check_share("preprocessing_share", share, variant.epsilon)
+    assert variant.epsilon is not None
+    assert plan.delta is not None
+    return with_private_noise(source, release_event(share * variant.epsilon, plan.delta).noise_multiplier)
+
+
+def _private_notes(cells: Sequence[Cell]) -> tuple[str, ...]:
+    """Notes on the data where preprocessing is private, in all runs but the baseline's."""
+    private = next(cell for cell in cells if releases_of(cell.source))
+    return (
+        *split(private.source, private.seed).notes,
+        "That holds for the private runs; plain SGD, the baseline, was preprocessed exactly.",
+    )
+
+
+def _read_by(cell: Cell, data: DataSplit) -> DataSplit:
+    """Split that a cell trains on: its own features if it has some; otherwise `data`."""
+    return split(cell.source, cell.seed) if isinstance(cell.source, WithFeatures) else data
+
+
+def _build_each(cells: Sequence[Cell], data: DataSplit) -> tuple[_Built, ...]:
+    """Build each kind of run once, to raise its errors before any run is trained."""
+    built = []
+    with warnings.catch_warnings():
+        for category in (PrivacyWarning, ApproximationWarning):
+            warnings.simplefilter("once", category)
+        for cell in cells:
+            read, began = _read_by(cell, data), time.perf_counter()
+            trainer = cell.trainer(read)
+            seconds = time.perf_counter() - began
+            entries = (*trainer.ledger.entries, (trainer.event, trainer.steps))
+            built.append(_Built(trainer.noise_multiplier, entries, trainer.delta, seconds))
+            if cell.diagnosis is not None:
+                Diagnostics.of(cell.diagnosis).check(trainer)
+    return tuple(built)
+
+
+def _join_diagnoses(cells: Sequence[Cell], runs: Sequence[CellResult]) -> Diagnosis:
     """Join the tables of all diagnosed runs, with the columns method, setting and seed before the others."""
     tables: dict[str, list[dict[str, Any]]] = {"groups": [], "pairs": []}
-    for cell, record in zip(cells, records, strict=True):
-        run = {name: value for name, value in cell.names.items() if name != "target_epsilon"}
-        for name, rows in record.settings[RECORD_KEY].items() if cell.diagnosis is not None else ():
-            tables[name] += [{**run, **row} for row in rows]
+    for cell, run in zip(cells, runs, strict=True):
+        names = {name: value for name, value in cell.names.items() if name != "target_epsilon"}
+        for name, table in run.diagnosis.items():
+            tables[name] += [{**names, **row} for row in table.to_dict("records")]
     return Diagnosis(pd.DataFrame(tables["groups"]), pd.DataFrame(tables["pairs"]))
 
 
-def _automatic(prepared: Prepared) -> dict[str, dict[str, Any]]:
+def _automatic(prepared: PreparedComparison) -> dict[str, dict[str, Any]]:
     """Policy, features and settings that "auto" trained with."""
     if prepared.choice is None:
         return {}
@@ -205,7 +545,7 @@ def _data_facts(source: DataSource, data: DataSplit) -> DataFacts:
     )
 
 
-def _training_facts(prepared: Prepared) -> TrainingFacts:
+def _training_facts(prepared: PreparedComparison) -> TrainingFacts:
     """Facts that the cells of one seed share, and facts that differ, by method."""
     plan, cells = prepared.plan, prepared.first
     common = replace(plan, by_method={}).resolve(BASELINE, next(iter(prepared.sizes.values())))

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from equidp._files import command_line, write_whole
-from equidp._provenance import versions
 from equidp.data.dataset import DataSplit
-from equidp.digest import own_digests
+from equidp.digest import object_digest
 from equidp.errors import DataError, EquidpError
 from equidp.kernel.events import Entries
 from equidp.ledger.format import event_of, plain
@@ -326,10 +325,10 @@ def read_config(place: Path) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any]]
 
 
 def own_code(plan: ResolvedPlan) -> dict[str, str]:
-    """Digests of the user-defined code that a plan trains with, by kind of part."""
-    return own_digests(
-        {"method": type(plan.policy), "model": plan.plan.factory, "loss": plan.plan.loss_function}
-    )
+    """Digests of the user-defined code that a plan trains with, by kind of part; of code with source."""
+    parts = {"method": type(plan.policy), "model": plan.plan.factory, "loss": plan.plan.loss_function}
+    digests = {name: object_digest(part) for name, part in parts.items() if part is not None}
+    return {name: digest for name, digest in digests.items() if digest and not digest.startswith("equidp.")}
 
 
 def check_code(
@@ -338,15 +337,10 @@ def check_code(
     place: Path,
     parts: tuple[str, ...] = ("method", "model", "loss"),
 ) -> None:
-    """Raise a DataError if user-defined code has changed since the run began.
-
-    Code is compared as Python compiles it, so there is no check under another version of Python.
-    """
+    """Raise a DataError if user-defined code has changed since the run began."""
     began = facts.get("own_code", {})
-    if not began or facts["versions"]["python"].split(".")[:2] != versions()["python"].split(".")[:2]:
-        return
     now = own_code(plan)
-    if changed := [part for part in parts if now.get(part) != began.get(part)]:
+    if changed := [part for part in parts if part in began and now.get(part) != began[part]]:
         names = {"method": plan.method, "model": plan.plan.model_name, "loss": plan.plan.loss_name}
         listed = ", ".join(f"{part} {names[part]!r}" for part in changed)
         raise DataError(

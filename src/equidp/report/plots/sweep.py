@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
-from equidp.comparison.asked import value_text
+from equidp.comparison.sweep import value_text
 from equidp.data.dataset import ALL
 from equidp.report.plots.colours import SETTING_MARKERS, Look, method_looks
 from equidp.report.plots.style import INK, Layout, empty_figure, kind_legend, scale_intervals, wrapped

@@ -1,33 +1,181 @@
-"""Runs on the workers of a Dask cluster, each with its own memory, disk and copy of the data."""
+"""Processes and machines where calls are made: joblib's backends, or the workers of a Dask cluster.
+
+`spread` and `on_cluster` yield each call with its result as calls finish, and make a call again where its
+process died.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import platform
+import sys
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import BrokenExecutor, CancelledError
 from contextlib import contextmanager
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import cloudpickle
+import joblib
+import torch
+from joblib.externals.loky import get_reusable_executor
+from joblib.parallel import BACKENDS, get_active_backend
 
 from equidp._provenance import versions
-from equidp.comparison.grid import Cell, StaleWorker, check_here, facts
-from equidp.comparison.spread import Call, killed_error
 from equidp.errors import EquidpError, SettingError
-from equidp.training.device import chosen_device
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
+TRIES = 2
+"""Deaths of a call's process beside other calls before it runs alone, and alone before it is an error."""
 PATIENCE = 10.0
 """Seconds to wait for a scheduler to answer, and for it to have a worker."""
 
 _START = "Start one by dask scheduler, and give the address that it prints, such as tcp://10.0.0.5:8786."
+
+
+class StaleWorker(SettingError):
+    """A worker process has other code than the process that sent a call, or cannot import it."""
+
+
+class Call(NamedTuple):
+    """One call to spread.
+
+    Attributes:
+        key: unique to the call.
+        name: of the call in messages.
+        arguments: of the function.
+    """
+
+    key: str
+    name: str
+    arguments: tuple[Any, ...]
+
+
+class Workers(NamedTuple):
+    """Number of calls at a time, and of threads of each; None: as many threads as its process has."""
+
+    number: int
+    threads: int | None
+
+    @classmethod
+    def of(cls, jobs: int | None, calls: int) -> Workers:
+        """Return the workers of joblib's active backend; by default, processes that share the cores.
+
+        Args:
+            jobs: processes; None: the number from `joblib.parallel_config`, or all of the backend.
+            calls: number of calls.
+        """
+        backend, configured = get_active_backend()
+        number = max(1, min(joblib.effective_n_jobs(jobs or configured or -1), calls))
+        if not isinstance(backend, BACKENDS["loky"]):
+            return cls(number, None)
+        return cls(number, max(1, min(torch.get_num_threads(), int(joblib.cpu_count()) // number)))
+
+
+def spread(
+    function: Callable[..., Any], calls: Iterable[Call], workers: Workers
+) -> Iterator[tuple[Call, Any]]:
+    """Yield each call with the result of `function(*arguments, threads)`, as calls finish.
+
+    A call whose process died is begun again, and alone after the second death. Calls are taken from the
+    iterable when a worker is free, which may be in another thread.
+
+    Raises:
+        SettingError: a call killed its process each time.
+        StaleWorker: a worker process has other code, also after processes were started anew.
+    """
+    left, again, deaths, renewed = iter(calls), deque[Call](), Counter[str](), False
+    while True:
+        suspect = next((call for call in again if deaths[call.key] >= TRIES), None)
+        if suspect is not None:
+            again.remove(suspect)
+        begun: dict[str, Call] = {}
+        todo = _begin(*((again, left) if suspect is None else (deque([suspect]), iter(()))), begun)
+        try:
+            for key, result in _results(function, todo, workers):
+                yield begun.pop(key), result
+        except StaleWorker as error:  # processes of an earlier comparison; new ones read the files anew
+            if renewed:
+                advice = "a file changed after it was imported. Start Python anew, or give jobs=1."
+                raise StaleWorker(f"{error}: {advice}") from error
+            get_reusable_executor().shutdown(wait=True)
+            renewed = True
+        except _deaths() as error:
+            deaths.update(list(begun))
+            if suspect is not None and deaths[suspect.key] == 2 * TRIES:
+                raise killed_error(suspect.name, f"its process {TRIES} times, where it ran alone") from error
+        again.extend(begun.values())
+        if suspect is None and not again:
+            return
+
+
+def killed_error(name: str, what: str) -> SettingError:
+    """Error for a run whose process died each time."""
+    return SettingError(
+        f"the run {name} killed {what}; most often, memory is too small. Finished runs are kept: give it "
+        "more memory or fewer processes, and start the same again."
+    )
+
+
+def _begin(again: deque[Call], left: Iterator[Call], begun: dict[str, Call]) -> Iterator[Call]:
+    while call := again.popleft() if again else next(left, None):
+        begun[call.key] = call
+        yield call
+
+
+def _results(
+    function: Callable[..., Any], calls: Iterator[Call], workers: Workers
+) -> Iterator[tuple[str, Any]]:
+    backend, _ = get_active_backend()
+    tasks = (
+        joblib.delayed(_call_with_key)(function, call.key, _Arguments(call.arguments), workers.threads)
+        for call in calls
+    )
+    options = {"n_jobs": workers.number, "batch_size": 1, "pre_dispatch": "n_jobs"}
+    if getattr(backend, "supports_return_generator", False):
+        yield from joblib.Parallel(**options, return_as="generator_unordered")(tasks)
+        return
+    while some := list(islice(tasks, 4 * workers.number)):  # it gives results all at once
+        yield from joblib.Parallel(**options)(some)
+
+
+def _call_with_key(
+    function: Callable[..., Any], key: str, arguments: _Arguments, threads: int | None
+) -> tuple[str, Any]:
+    return key, function(*arguments.values, threads)
+
+
+def _deaths() -> tuple[type[Exception], ...]:
+    """Exceptions that backends raise where a process died; Dask's only where Dask is imported."""
+    dask = sys.modules.get("distributed")
+    return (BrokenExecutor,) if dask is None else (BrokenExecutor, dask.KilledWorker)
+
+
+@final
+class _Arguments:
+    """Arguments that another process unpickles where it can say what is missing."""
+
+    def __init__(self, values: tuple[Any, ...] | bytes) -> None:
+        self._values = values
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Arguments, (cloudpickle.dumps(self.values),)
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        if not isinstance(self._values, bytes):
+            return self._values
+        try:
+            values: tuple[Any, ...] = cloudpickle.loads(self._values)
+        except (ImportError, AttributeError) as error:
+            raise StaleWorker(f"a worker process cannot import a part of the run ({error})") from error
+        return values
 
 
 def check_one_place(jobs: int | None, cluster: str | None) -> None:
@@ -77,11 +225,13 @@ def connect_client(address: str | None) -> Iterator[Client | None]:
         yield client
 
 
-def check_workers(client: Client, cells: Sequence[Cell]) -> None:
-    """Check that each worker has this process' packages, code and data, and the device to train on.
+def check_workers(client: Client, check: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> None:
+    """Check that each worker has this process' packages, and make calls of `check` there.
 
     Args:
-        cells: runs to check; of one seed, since each seed has its own split.
+        client: of the cluster.
+        check: raises what is wrong with arguments of a call on a worker.
+        calls: arguments of each.
 
     Raises:
         SettingError: names a worker, what it has, and what it should have.
@@ -94,7 +244,7 @@ def check_workers(client: Client, cells: Sequence[Cell]) -> None:
         if other := [f"{_number(has[name])} {name}" for name in wanted if has[name] != wanted[name]]:
             needs = ", ".join(f"{name} {wanted[name]}" for name in wanted if has[name] != wanted[name])
             raise SettingError(f"worker {worker} has {', '.join(other)}; install {needs} there, as here.")
-    payload = cloudpickle.dumps([(cell, facts(cell)) for cell in cells])
+    payload = cloudpickle.dumps((check, calls))
     for worker, error in client.run(_check, payload, on_error="return").items():
         if error is not None:
             raise _of_worker(worker, error)
@@ -110,9 +260,9 @@ async def _check(payload: bytes) -> None:
 
 
 def _check_each(payload: bytes) -> None:
-    for cell, asked in cloudpickle.loads(payload):
-        check_here(cell, asked)
-        chosen_device(cell.device)
+    check, calls = cloudpickle.loads(payload)
+    for arguments in calls:
+        check(*arguments)
 
 
 def _of_worker(worker: str, error: Exception) -> Exception:
@@ -138,7 +288,7 @@ def on_cluster(
     from distributed import as_completed
 
     def make_call(payload: bytes) -> Any:  # pickled by its code, so that the scheduler needs no equidp
-        from equidp.comparison.cluster import make_here
+        from equidp.comparison.workers import make_here
 
         return make_here(payload)
 

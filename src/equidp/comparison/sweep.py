@@ -1,4 +1,4 @@
-"""Request of a comparison: methods under names, settings to sweep, and the runs of a seed."""
+"""Variants that a comparison trains for each seed: methods under names, epsilons, and settings to sweep."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _NOT_SWEPT = {
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One run of each seed, before it is resolved for a number of examples.
+class Variant:
+    """A method with its settings, trained once for each seed.
 
     Attributes:
         name: of the method.
@@ -126,10 +126,10 @@ def value_text(value: Any) -> str:
     return "none" if value is None else str(getattr(value, "__name__", value))
 
 
-def runs_of_a_seed(
+def sweep_variants(
     methods: Mapping[str, MethodLike], plan: Plan, epsilons: Sequence[float], sweep: Sweep
-) -> list[Asked]:
-    """Return every method at every epsilon and combination of its swept settings; the baseline once.
+) -> list[Variant]:
+    """Every method at every epsilon and combination of its swept settings; the baseline once.
 
     Raises:
         SettingError: an invalid epsilon, setting or value.
@@ -138,26 +138,28 @@ def runs_of_a_seed(
     if own := [method for method, changes in plan.by_method.items() if "delta" in changes]:
         message = f"by_method gives {', '.join(own)} a delta; epsilons are compared at one delta, the plan's"
         raise SettingError(f"{message} (--delta).")
-    runs = []
+    variants = []
     for name, method in methods.items():
         if name == BASELINE:
-            runs.append(Asked(name, method, plan, None, "", {}))
+            variants.append(Variant(name, method, plan, None, "", {}))
             continue
         targets: Sequence[float | None] = epsilons or [None]
         for epsilon, swept in itertools.product(targets, _combinations(method, sweep)):
             parts = {"epsilon": epsilon} if len(targets) > 1 else {}
             shown = {key: value if _plain(value) else value_text(value) for key, value in swept.items()}
             label, changed = _label({**parts, **shown}), plan.with_changes(swept)
-            runs.append(Asked(name, _with(method, swept), changed, epsilon, label, shown))
-    return runs
+            variants.append(Variant(name, _with(method, swept), changed, epsilon, label, shown))
+    return variants
 
 
-def automatic_runs(choice: Choice, plan: Plan, epsilons: Sequence[float], num_train: int) -> list[Asked]:
-    """Return the runs of "auto" at every epsilon; without epsilons, at what the plan's DP-SGD spends.
+def automatic_variants(
+    choice: Choice, plan: Plan, epsilons: Sequence[float], num_train: int
+) -> list[Variant]:
+    """Variants of "auto" at every epsilon; without epsilons, at what the plan's DP-SGD spends.
 
     Args:
         choice: its method and settings; a sweep does not change them.
-        plan: of the other runs.
+        plan: of the other variants.
         epsilons: targets.
         num_train: examples that the plan's epsilon is computed for.
     """
@@ -167,9 +169,9 @@ def automatic_runs(choice: Choice, plan: Plan, epsilons: Sequence[float], num_tr
         standard = plan.resolve(STANDARD, num_train)
         event = StepEvent(standard.sample_rate, standard.noise_multiplier)
         spent = epsilon_of([(event, standard.steps)], standard.delta)
-        return [Asked(AUTO, policy, own, spent, "", {})]
+        return [Variant(AUTO, policy, own, spent, "", {})]
     shown = {epsilon: _label({"epsilon": epsilon}) if len(epsilons) > 1 else "" for epsilon in epsilons}
-    return [Asked(AUTO, policy, own, epsilon, label, {}) for epsilon, label in shown.items()]
+    return [Variant(AUTO, policy, own, epsilon, label, {}) for epsilon, label in shown.items()]
 
 
 def _with(method: MethodLike, swept: Mapping[str, Any]) -> MethodLike:

@@ -1,0 +1,462 @@
+"""Cells of a comparison, method x setting x seed: how one is trained, and its results, which are kept."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+from torch import nn
+
+from equidp._provenance import versions
+from equidp.accounting.planned import RECALIBRATION
+from equidp.comparison.workers import Call, StaleWorker
+from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
+from equidp.data.features import WithFeatures
+from equidp.data.own import OwnSource
+from equidp.data.unencoded import releases_of
+from equidp.diagnostics import DiagnosisPlan, Diagnostics
+from equidp.diagnostics.callback import RECORD_KEY
+from equidp.digest import code_digest, module_digest, read_code
+from equidp.errors import ApproximationWarning, DataError, DataWarning
+from equidp.evaluation.predict import predict
+from equidp.evaluation.predictions import Cut, Predictions
+from equidp.individual import IndividualAccountant
+from equidp.kernel.epsilon import epsilon
+from equidp.kernel.ledger import MemoryLedger
+from equidp.store import FIGURES, Claim, Entry, Store, key_of
+from equidp.training.build import build
+from equidp.training.device import chosen_device
+from equidp.training.plan import ResolvedPlan
+from equidp.training.recalibration import recalibrate
+from equidp.training.record import RunRecord
+from equidp.training.recorder import EpochRecorder
+from equidp.training.trainer import Callback, Trainer
+
+Progress = Callable[[int, int], None]
+"""Called with (steps done, steps in all) after each finished run."""
+
+Spread = Callable[[Callable[..., Any], Iterable[Call]], Iterable[tuple[Call, Any]]]
+"""Makes calls of a function somewhere, and yields each with its result, as calls finish."""
+
+_PAUSE = 1.0
+"""Seconds between checks of runs that another process trains."""
+_NAMES = ("method", "model", "loss")
+"""Plan fields excluded from the key of a kept run: names of what other fields and digests determine."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One run of a comparison: everything that its figures depend on.
+
+    Attributes:
+        source: where the split of `seed` comes from.
+        plan: how to train.
+        setting: label of the epsilon and the swept settings; "" without either.
+        target_epsilon: NaN without a target.
+        seed: of the split, the initial weights, the samples and the noise.
+        engine: name of the gradient engine.
+        device: name of the device to train on. Figures of two devices differ by rounding alone, as they do
+            between numbers of threads, so that one kept run serves all devices.
+        release_epsilon: account for each example, and release each group's mean epsilon at this epsilon;
+            None: no accounting and no release.
+        diagnosis: what to diagnose of the run; None: nothing.
+        curves: take figures of the test set after each epoch too.
+        swept: the swept settings that the method has, by name.
+    """
+
+    source: DataSource
+    plan: ResolvedPlan
+    setting: str
+    target_epsilon: float
+    seed: int
+    engine: str
+    device: str = "cpu"
+    release_epsilon: float | None = None
+    diagnosis: DiagnosisPlan | None = None
+    curves: bool = True
+    swept: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """Names of the run in tables of a comparison; not part of the key of a kept run."""
+        names = {"method": self.method, "setting": self.setting, "target_epsilon": self.target_epsilon}
+        return {**names, "seed": self.seed, **self.swept}
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return self.plan.method
+
+    @property
+    def label(self) -> str:
+        """Name of the run in messages."""
+        return " ".join(filter(None, (self.method, self.setting, f"seed={self.seed}")))
+
+    @property
+    def key(self) -> str | None:
+        """Key of the run's results: equal for equal data, settings and code; None for code without source."""
+        plan = {name: value for name, value in self.plan.settings.items() if name not in _NAMES}
+        code = part_digests(self.plan)
+        if None in code.values():
+            return None
+        diagnosis = None if self.diagnosis is None else asdict(self.diagnosis)
+        facts = [plan, code, self.seed, self.engine, self.release_epsilon, diagnosis, self.curves]
+        released = [asdict(event) for event in releases_of(self.source)]
+        return key_of(*facts, split_facts(self.source, self.seed), released, FIGURES, versions())
+
+    def is_kept(self, folder: Path) -> bool:
+        """True where the run's results are in a folder of results."""
+        return (key := self.key) is not None and Store(folder).get(key) is not None
+
+    def ledger(self) -> MemoryLedger:
+        """Ledger that counts the releases of the split."""
+        return MemoryLedger(tuple((event, 1) for event in releases_of(self.source)))
+
+    def trainer(
+        self, data: DataSplit, callbacks: Sequence[Callback] = (), ledger: MemoryLedger | None = None
+    ) -> Trainer:
+        """Trainer of the run, checked; no step is spent yet."""
+        return build(
+            self.plan,
+            data.train,
+            seed=self.seed,
+            secure=False,
+            device=chosen_device(self.device),
+            engine=self.engine,
+            callbacks=callbacks,
+            ledger=self.ledger() if ledger is None else ledger,
+        )
+
+
+def plan_parts(plan: ResolvedPlan) -> dict[str, Any]:
+    """Classes and functions whose code a run's figures depend on; those of the user may change."""
+    parts = {"method": type(plan.policy), "model": plan.plan.factory, "loss": plan.plan.loss_function}
+    return {name: part for name, part in parts.items() if part is not None}
+
+
+def part_digests(plan: ResolvedPlan) -> dict[str, str | None]:
+    """Digests of the code of a plan's policy, model and loss; None for code without source."""
+    return {name: code_digest(part) for name, part in plan_parts(plan).items()}
+
+
+def facts(cell: Cell) -> dict[str, str | None]:
+    """Facts that a run's figures depend on, in this process: versions, source of modules, and examples.
+
+    What a pickle holds, such as the code of a notebook, is not among them.
+    """
+    modules: dict[str, str] = {}
+    for part in (*plan_parts(cell.plan).values(), *source_parts(cell.source)):
+        modules |= read_code(part)[1]
+    found = {f"module {name}": digest for name, digest in modules.items()}
+    return {**_common_facts(), **found, "examples": split_facts(cell.source, cell.seed).digest}
+
+
+def _common_facts() -> dict[str, str | None]:
+    return {**versions(), "equidp's figures": str(FIGURES)}
+
+
+def check_here(cell: Cell, asked: Mapping[str, str | None]) -> None:
+    """Check that a run in this process would be the run that was sent.
+
+    Args:
+        cell: the run.
+        asked: `facts` of the cell in the process that sent it.
+
+    Raises:
+        StaleWorker: other code or packages.
+        DataError: other examples, or no examples.
+    """
+    here = _common_facts()
+    for fact in asked.keys() - here.keys():
+        kind, _, name = fact.partition(" ")
+        here[fact] = module_digest(name) if kind == "module" else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)  # said before the first run
+        here["examples"] = split_facts(cell.source, cell.seed).digest
+    changed = [name for name in asked if here[name] != asked[name]]
+    installed = {name: f"{name} ({here[name]}, not {asked[name]})" for name in versions()}
+    if changed == ["examples"]:
+        data = getattr(cell.source, "path", cell.source.name)
+        raise DataError(
+            f"{os.fspath(data)!r} gives a worker process other examples (seed {cell.seed}) than the process "
+            "that asks; copy the same data there."
+        )
+    if changed:
+        listed = ", ".join(installed.get(name, name) for name in changed)
+        raise StaleWorker(f"a worker process has other code of the {listed} than this one")
+
+
+def source_parts(source: DataSource) -> list[Any]:
+    """Classes and functions that make a source's examples, but networks of features."""
+    if isinstance(source, WithFeatures):
+        own = [] if isinstance(source.transform, nn.Module) else [source.transform]
+        return [*own, *source_parts(source.source)]
+    part = source.part if isinstance(source, OwnSource) else source
+    return [part if isinstance(part, type) else type(part)]
+
+
+def source_digest(source: DataSource) -> str:
+    """Digest of a source's code and of the weights of a network of features, which change under a name."""
+    code = [code_digest(part) for part in source_parts(source)]
+    if isinstance(source, WithFeatures) and isinstance(source.transform, nn.Module):
+        weights = [value.float().cpu().numpy() for value in source.transform.state_dict().values()]
+        return key_of(code, str(source.transform), *weights)
+    return key_of(code)
+
+
+_State = tuple[str, tuple[str, int, int] | None]
+
+
+def _state(source: DataSource) -> _State:
+    """State that may change while the source stays equal: code; path, time (ns) and bytes of its file."""
+    try:
+        path = os.path.abspath(source.path)  # type: ignore[attr-defined]
+        found = os.stat(path)
+    except (AttributeError, OSError, TypeError):  # there is no file; or reading it will say so
+        return source_digest(source), None
+    return source_digest(source), (path, found.st_mtime_ns, found.st_size)
+
+
+def split(source: DataSource, seed: int) -> DataSplit:
+    """Return `source.split(seed)`, kept in memory while one seed's runs follow each other."""
+    return _split(source, seed, _state(source))
+
+
+@lru_cache(maxsize=2)
+def _split(source: DataSource, seed: int, state: _State) -> DataSplit:
+    return source.split(seed)
+
+
+class SplitFacts(NamedTuple):
+    """Facts of a split that are needed before its runs begin."""
+
+    digest: str
+    num_train: int
+    names: tuple[tuple[str, ...], ...]
+
+
+def split_facts(source: DataSource, seed: int) -> SplitFacts:
+    """Return the facts of a split, kept for all seeds; the splits themselves would fill memory."""
+    return _split_facts(source, seed, _state(source))
+
+
+@lru_cache(maxsize=256)
+def _split_facts(source: DataSource, seed: int, state: _State) -> SplitFacts:
+    data = _split(source, seed, state)
+    return SplitFacts(data.digest(), len(data.train), (data.train.group_names, data.train.class_names))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class CellResult:
+    """Results of a run.
+
+    Attributes:
+        results: one row a group, and one for "all": figures of the test set, and the run's epsilon.
+        epochs: one row a group and epoch, by `EpochRecorder`; empty without curves.
+        individual: one row a group, if requested: the privacy of its examples.
+        diagnosis: tables of the diagnosis by name, if requested.
+        outputs: of the model on the test set, [n, outputs].
+        seconds: of training.
+    """
+
+    results: pd.DataFrame
+    epochs: pd.DataFrame
+    individual: pd.DataFrame
+    diagnosis: Mapping[str, pd.DataFrame]
+    outputs: npt.NDArray[Any]
+    seconds: float
+
+    def keep(self, claim: Claim, what: str) -> Entry:
+        """Write the results as an entry of a store."""
+        tables = {name: getattr(self, name) for name in _TABLES}
+        diagnosis = {f"{_DIAGNOSIS}{name}": table for name, table in self.diagnosis.items()}
+        parts = {**tables, **diagnosis, "outputs": self.outputs}
+        return claim.put(parts, {"seconds": self.seconds, "diagnosis": list(self.diagnosis)}, what=what)
+
+    @classmethod
+    def read(cls, entry: Entry) -> CellResult:
+        """Read results that `keep` wrote; outputs are read where they are used."""
+        tables = {name: entry.table(name) for name in _TABLES}
+        diagnosis = {name: entry.table(f"{_DIAGNOSIS}{name}") for name in entry.facts["diagnosis"]}
+        outputs = entry.array("outputs", mapped=True)
+        return cls(**tables, diagnosis=diagnosis, outputs=outputs, seconds=entry.facts["seconds"])
+
+    def predictions(self, test: GroupedDataset, cut: Cut) -> Predictions:
+        """Predictions of the run on its test set."""
+        outputs = torch.from_numpy(np.array(self.outputs))
+        return Predictions.of(outputs, test.targets, test.class_names, cut)
+
+
+_TABLES = ("results", "epochs", "individual")
+_DIAGNOSIS = "diagnosis-"
+
+
+_ONE_AT_A_TIME = threading.Lock()
+
+
+@contextmanager
+def one_at_a_time(threads: int | None) -> Iterator[None]:
+    """Let one thread of a process train, with `threads` torch threads; None: as many as torch has.
+
+    Torch's generator for initial weights and its number of threads are one for all threads of a process.
+    """
+    with _ONE_AT_A_TIME:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        yield
+
+
+def train_cell(cell: Cell, asked: Mapping[str, str | None], threads: int | None) -> CellResult:
+    """Train one run in this process; the process that sent it keeps the result.
+
+    Args:
+        asked: `facts` of the cell in the process that sent it.
+        threads: of torch; None: as many as torch has.
+
+    Raises:
+        StaleWorker, DataError: this process has other code, packages or examples than the sender.
+    """
+    with one_at_a_time(threads):
+        check_here(cell, asked)
+        return _train(cell, split(cell.source, cell.seed))
+
+
+def _train(cell: Cell, data: DataSplit) -> CellResult:
+    record, began = RunRecord(), time.perf_counter()
+    callbacks: list[Callback] = [EpochRecorder(record, data.test)] if cell.curves else []
+    if cell.diagnosis is not None:
+        callbacks.append(Diagnostics.of(cell.diagnosis, record=record, announce=lambda cost: None))
+    accountant = None if cell.release_epsilon is None else IndividualAccountant(per_epoch=1)
+    if accountant is not None:
+        callbacks.append(accountant)
+    ledger, recalibration = cell.ledger(), cell.plan.recalibration_noise
+    fit = ledger.pay(RECALIBRATION, recalibration) if recalibration else recalibration
+    trainer = cell.trainer(data, callbacks, ledger)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ApproximationWarning)  # said before the first run
+        run = recalibrate(trainer.fit(), trainer, fit)
+    spent = {"epsilon": run.epsilon(), "epsilon_rdp": epsilon(run.entries, run.delta, "rdp")}
+    tables = record.settings.get(RECORD_KEY, {})
+    return CellResult(
+        results=run.metrics(data.test).assign(**spent),
+        epochs=record.table(),
+        individual=pd.DataFrame() if accountant is None else _individual(cell, trainer, accountant),
+        diagnosis={name: pd.DataFrame(rows) for name, rows in tables.items()},
+        outputs=predict(run.model, data.test.inputs).numpy(),
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _individual(cell: Cell, trainer: Trainer, accountant: IndividualAccountant) -> pd.DataFrame:
+    """Epsilons of each group's examples: released with noise, by its bound, and true (sensitive_)."""
+    assert cell.release_epsilon is not None
+    report = accountant.report(trainer)
+    raw = report.sensitive_by_group().set_index("group")[["mean", "median", "q95"]]
+    released = report.release_by_group(cell.release_epsilon, trainer.delta)
+    table = released[["group", "mean", "standard_error"]].rename(columns={"mean": "released_mean"})
+    return table.assign(
+        group_epsilon=report.group_epsilons,
+        linear_group_epsilon=report.linear_group_epsilons,
+        epsilon=report.largest,
+        release_epsilon=cell.release_epsilon,
+        epsilon_with_release=trainer.run().epsilon(),
+    ).join(raw.add_prefix("sensitive_"), on="group")
+
+
+def train_all(
+    cells: Sequence[Cell],
+    folder: Path,
+    spread: Spread,
+    on_progress: Progress | None,
+    *,
+    fresh: bool = False,
+) -> list[CellResult]:
+    """Train the runs that are not in the folder yet, and return the results of all.
+
+    This process alone writes into the folder, so that workers need no disk in common with it. A run that
+    another process trains into the folder at this moment is waited for. A run without a key, for code
+    without source, is trained each time. With `fresh`, runs that are in the folder are removed first.
+    """
+    store = Store(folder)
+    keys = [cell.key or f"{_NOT_KEPT}{secrets.token_hex(8)}" for cell in cells]
+    missing = dict(zip(keys, cells, strict=True))
+    if fresh:
+        store.remove(*filter(None, map(store.get, missing)))
+    found = _read_results(store, missing)
+    total = sum(cell.plan.steps for cell in missing.values())
+    while missing:
+        done = total - sum(cell.plan.steps for cell in missing.values())
+        if on_progress is not None:
+            on_progress(done, total)
+        claims = _Claims(store, missing)
+        try:
+            for call, result in spread(train_cell, claims):
+                found[call.key] = claims.keep(call, result)
+                done += missing.pop(call.key).plan.steps
+                if on_progress is not None:
+                    on_progress(done, total)
+        finally:
+            claims.release()
+        if not claims.given:
+            time.sleep(_PAUSE)
+        found |= _read_results(store, missing)
+    return [found[key] for key in keys]
+
+
+_NOT_KEPT = "not-kept-"
+
+
+def _read_results(store: Store, missing: dict[str, Cell]) -> dict[str, CellResult]:
+    """Read kept results, and take their runs out of what is missing."""
+    found = {key: CellResult.read(entry) for key in missing if (entry := store.get(key)) is not None}
+    for key in found:
+        del missing[key]
+    return found
+
+
+@final
+class _Claims:
+    """Missing runs that no other process trains, each claimed when it is taken."""
+
+    def __init__(self, store: Store, missing: Mapping[str, Cell]) -> None:
+        self.given = 0
+        self._store, self._missing, self._taken = store, dict(missing), dict[str, Claim]()
+
+    def __iter__(self) -> Iterator[Call]:
+        for key, cell in self._missing.items():
+            if not key.startswith(_NOT_KEPT):
+                claim = self._store.claim_free(key)
+                if claim is None:
+                    continue
+                self._taken[key] = claim
+                if self._store.get(key) is not None:  # since a moment ago
+                    self._taken.pop(key).release()
+                    continue
+            self.given += 1
+            yield Call(key, cell.label, (cell, facts(cell)))
+
+    def keep(self, call: Call, result: CellResult) -> CellResult:
+        """Keep a run's results, if its key is known, for other comparisons to read."""
+        if call.key not in self._taken:
+            return result
+        with self._taken.pop(call.key) as claim:
+            return CellResult.read(result.keep(claim, call.name))
+
+    def release(self) -> None:
+        """Give back what was taken and not finished."""
+        while self._taken:
+            self._taken.popitem()[1].release()
