@@ -19,8 +19,8 @@ from equidp.extend import write_whole
 from equidp.individual.histories import Histories
 from equidp.individual.step_counts import current_shares
 from equidp.kernel.inputs import taken
-from equidp.training.kept import SENSITIVE, KeptCallback
-from equidp.training.parts import PART
+from equidp.training.assemble import PART
+from equidp.training.checkpoint import SENSITIVE, KeptCallback
 
 Arrays = dict[str, npt.NDArray[Any]]
 _NAME = f"{SENSITIVE}watched-"

@@ -76,13 +76,11 @@ from equidp.report.pictures import plot as plot, save_figures as save_figures
 from equidp.report.terminal import print_comparison as print_comparison
 from equidp.training.averages import WeightAverage as WeightAverage
 from equidp.training.checkpoint import Checkpoints as Checkpoints
-from equidp.training.loggers import LogReleases as LogReleases
 from equidp.training.optimizers import PrivateAdam as PrivateAdam
 from equidp.training.plan import Plan as Plan, default_plan as default_plan
-from equidp.training.progress import ProgressBar as ProgressBar
+from equidp.training.progress import LogReleases as LogReleases, ProgressBar as ProgressBar
 from equidp.training.recalibration import recalibrate as recalibrate
-from equidp.training.record import RunRecord as RunRecord
-from equidp.training.recorder import EpochRecorder as EpochRecorder
+from equidp.training.record import EpochRecorder as EpochRecorder, RunRecord as RunRecord
 from equidp.training.run import Run as Run
 from equidp.training.trainer import Callback as Callback, Trainer as Trainer
 

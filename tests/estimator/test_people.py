@@ -8,7 +8,7 @@ from scipy import sparse
 
 import equidp
 from equidp.errors import DataError, SettingError
-from equidp.training.start import FRESH
+from equidp.training.initial_weights import FRESH
 
 pytestmark = pytest.mark.filterwarnings("ignore::equidp.PrivacyWarning")
 

@@ -25,8 +25,8 @@ from equidp.kernel.ledger import MemoryLedger, ReleaseEvent, StepEvent
 from equidp.report.card import _summary
 from equidp.report.figures import mean_epsilons
 from equidp.report.format import upper
+from equidp.training.initial_weights import mark_fresh
 from equidp.training.run import RunFacts
-from equidp.training.start import mark_fresh
 from support.toy import make_trainer, toy
 
 

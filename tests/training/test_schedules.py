@@ -11,7 +11,7 @@ import equidp
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import StepEvent
-from equidp.training.schedules import SCHEDULES, chosen_scheduler
+from equidp.training.optimizers import SCHEDULES, chosen_scheduler
 from support.toy import make_trainer
 
 

@@ -18,8 +18,8 @@ from equidp.evaluation.intervals import check_level
 from equidp.kernel.inputs import moved_to
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.policies.methods import MethodLike
+from equidp.training.assemble import check_own_policy
 from equidp.training.build import build_model
-from equidp.training.checks import check_own_policy
 from equidp.training.plan import Plan, ResolvedPlan
 
 Progress = Callable[[int, int], None]

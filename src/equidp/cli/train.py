@@ -36,8 +36,8 @@ from equidp.runs.config import TrainConfig
 from equidp.runs.layout import resume_command
 from equidp.runs.prepare import Loaded, Prepared, prepare, seconds_per_step
 from equidp.runs.train import train
+from equidp.training.assemble import BEYOND_BUDGET
 from equidp.training.device import chosen_device
-from equidp.training.parts import BEYOND_BUDGET
 from equidp.training.progress import ProgressBar, duration
 from equidp.training.run import Run
 

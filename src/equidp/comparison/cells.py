@@ -41,8 +41,7 @@ from equidp.training.build import build
 from equidp.training.device import chosen_device
 from equidp.training.plan import ResolvedPlan
 from equidp.training.recalibration import recalibrate
-from equidp.training.record import RunRecord
-from equidp.training.recorder import EpochRecorder
+from equidp.training.record import EpochRecorder, RunRecord
 from equidp.training.trainer import Callback, Trainer
 
 Progress = Callable[[int, int], None]

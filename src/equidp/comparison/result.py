@@ -164,7 +164,7 @@ class Comparison:
             each swept setting (NaN for a method without it), each metric of the task, mean_predicted and
             observed (of two classes), and informative: whether the run is better than one constant answer by
             the metric of the comparison.
-        epochs: one row per run, epoch and group: see `equidp.training.recorder.EpochRecorder`.
+        epochs: one row per run, epoch and group: see `equidp.training.record.EpochRecorder`.
         individual: one row per private run and group, if requested: the privacy of its examples. Columns that
             start with "sensitive" follow from raw training data and must not be shared.
         sensitive_diagnosis: where the disparity of the private runs comes from, if requested. It is

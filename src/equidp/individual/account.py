@@ -28,7 +28,7 @@ from equidp.kernel.bounding import example_context
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.generators import restore_generators
 from equidp.kernel.inputs import taken
-from equidp.training.kept import KeptCallback
+from equidp.training.checkpoint import KeptCallback
 from equidp.training.trainer import Trainer
 
 _PURPOSE = "individual accounting needs"

@@ -10,7 +10,7 @@ from torch import Tensor
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import SettingError
 from equidp.kernel.inputs import Inputs, tensors
-from equidp.training.parts import PART, are_images
+from equidp.training.assemble import PART, are_images
 from equidp.training.trainer import Trainer
 
 _CHUNK = 2**18  # examples that are read at a time

@@ -17,7 +17,7 @@ from equidp._files import sync_folder
 from equidp.errors import CheckpointError
 from equidp.individual.histories import Histories, chunks
 from equidp.individual.step_counts import StepCounts
-from equidp.training.kept import SENSITIVE
+from equidp.training.checkpoint import SENSITIVE
 
 Array = npt.NDArray[Any]
 

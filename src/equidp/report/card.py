@@ -28,8 +28,8 @@ from equidp.report.format import count_text, number, points, upper
 from equidp.report.guarantee import guarantee_in_words, of_several_rows, one, risk_in_words
 from equidp.report.render import filled
 from equidp.report.risks import risks_in_words
+from equidp.training.initial_weights import FRESH, Start
 from equidp.training.run import Run, RunFacts
-from equidp.training.start import FRESH, Start
 
 _RANDOMNESS = {
     "SystemRandomness": "the operating system",

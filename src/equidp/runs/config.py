@@ -27,7 +27,7 @@ from equidp.runs.releases.preprocessing import PreprocessingRelease
 from equidp.runs.releases.release import RunRelease
 from equidp.tables.encode import TableEncoder
 from equidp.tables.release import Release
-from equidp.training.parts import BEYOND_BUDGET
+from equidp.training.assemble import BEYOND_BUDGET
 from equidp.training.plan import Plan, ResolvedPlan
 
 

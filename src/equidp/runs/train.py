@@ -30,8 +30,7 @@ from equidp.tables.encode import TableEncoder
 from equidp.training.checkpoint import Checkpoints
 from equidp.training.device import CPU
 from equidp.training.plan import ResolvedPlan
-from equidp.training.record import RunRecord
-from equidp.training.recorder import EpochRecorder
+from equidp.training.record import EpochRecorder, RunRecord
 from equidp.training.run import Run
 from equidp.training.trainer import Callback, Trainer
 

@@ -12,8 +12,7 @@ from torch import nn
 
 from equidp._validate import check_number, unknown_name
 from equidp.errors import SettingError
-from equidp.training.run import copy_model
-from equidp.training.start import carry_over
+from equidp.training.initial_weights import carry_over, copy_model
 
 AVERAGES = ("none", "ema", "tail")
 

@@ -20,12 +20,11 @@ from equidp.kernel.inputs import Inputs
 from equidp.kernel.ledger import Ledger
 from equidp.kernel.noise import Randomness
 from equidp.losses import Loss
+from equidp.training.assemble import class_names
+from equidp.training.initial_weights import copy_model, mark_fresh
 from equidp.training.optimizers import PrivateAdam
-from equidp.training.parts import class_names
 from equidp.training.plan import ModelFactory, ResolvedPlan
 from equidp.training.recalibration import check_recalibrates
-from equidp.training.run import copy_model
-from equidp.training.start import mark_fresh
 from equidp.training.trainer import Callback, Trainer
 
 

@@ -1,12 +1,16 @@
-"""Optimizers by name. They see private gradients alone, so they cost no privacy."""
+"""Optimizers and schedules of the learning rate, by name or as objects of torch, and checks of them."""
 
 from __future__ import annotations
 
+import copy
+import math
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 from equidp._validate import check_number, unknown_name
 from equidp.errors import SettingError
@@ -133,3 +137,143 @@ def check_optimizer_name(name: str, momentum: float) -> None:
         raise unknown_name("optimizer", name, OPTIMIZERS)
     if name == "adam" and momentum:
         raise SettingError(f"momentum={momentum} is of SGD, and adam has its own, 0.9; leave momentum out.")
+
+
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": lambda done: 1.0,
+    "linear": lambda done: 1 - done,
+    "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
+}
+"""Name -> function from the share of steps that were taken to the share of the learning rate that is left."""
+
+
+def chosen_scheduler(
+    asked: Any, optimizer: torch.optim.Optimizer, steps: int, done: int
+) -> LRScheduler | None:
+    """The scheduler that a Trainer steps after each of its steps.
+
+    Args:
+        asked: a torch scheduler, a name from `SCHEDULES`, or None for a constant learning rate.
+        optimizer: whose learning rates are those of the first step.
+        steps: of the run, as many as its budget holds: the schedule ends with the last one.
+        done: how many of them the ledger holds already.
+
+    Raises:
+        SettingError: an unknown name, or a scheduler that does not fit.
+
+    >>> optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.8)
+    >>> scheduler = chosen_scheduler("linear", optimizer, steps=4, done=1)
+    >>> scheduler.get_last_lr()
+    [0.6000000000000001]
+    """
+    if not isinstance(asked, str):
+        check_scheduler(asked, optimizer, steps - done)
+        return asked  # type: ignore[no-any-return]
+    if asked not in SCHEDULES:
+        raise unknown_name("schedule", asked, SCHEDULES)
+    if asked == "constant":
+        return None
+    for group in optimizer.param_groups:
+        group["initial_lr"] = float(group["lr"])
+    left = SCHEDULES[asked]
+    return LambdaLR(optimizer, lambda step: left(min(step / max(1, steps), 1.0)), last_epoch=done - 1)
+
+
+def restore_scheduler(scheduler: LRScheduler | None, state: dict[str, Any] | None, lost: int) -> None:
+    """Sets a scheduler to its saved state, and moves it past steps that were lost since.
+
+    Raises:
+        SettingError: there was none, or there is none now.
+    """
+    had, has = state is not None, scheduler is not None
+    if had != has:
+        raise SettingError(
+            f"the checkpoint was saved with {'a' if had else 'no'} scheduler, and this trainer has "
+            f"{'one' if has else 'none'}; make the trainer with the settings of that run."
+        )
+    if scheduler is None or state is None:
+        return
+    scheduler.load_state_dict(state)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns when a scheduler steps without its optimizer
+        for _ in range(lost):
+            scheduler.step()
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    """Refuses an optimizer that lacks parameters the model trains, or takes several gradients a step."""
+    if not isinstance(getattr(optimizer, "param_groups", None), list):
+        raise SettingError(
+            f"optimizer={optimizer!r}; expected a torch optimizer, such as "
+            "torch.optim.SGD(model.parameters(), lr=0.1)."
+        )
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise SettingError(
+            "LBFGS asks for several gradients in a step, and each of them costs; use SGD, Adam or another "
+            "that takes one."
+        )
+    _check_step(optimizer)
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    left = [name for name, parameter in trained.items() if id(parameter) not in held]
+    if trained and len(left) == len(trained):
+        raise SettingError(
+            "the optimizer holds no parameter of the model; make it from model.parameters(), after "
+            "make_compatible or any other call that returns a new model."
+        )
+    if left:
+        raise SettingError(
+            f"the optimizer does not hold {', '.join(left[:3])}{' and others' if len(left) > 3 else ''}: "
+            "their gradients would be clipped and noised for nothing. Make the optimizer after the last "
+            "change to the model, or freeze those (requires_grad_(False))."
+        )
+
+
+def _check_step(optimizer: torch.optim.Optimizer) -> None:
+    """Refuses an optimizer that cannot take dense gradients, by one step of a copy with copied parameters."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return
+    held = {
+        name: value
+        for name, value in vars(optimizer).items()
+        if name != "step" and not name.endswith("_hooks")
+    }
+    try:
+        copied = type(optimizer).__new__(type(optimizer))
+        copied.__setstate__(copy.deepcopy(held))
+    except Exception:
+        return  # it holds what cannot be copied
+    for parameter in (each for group in copied.param_groups for each in group["params"]):
+        parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
+    try:
+        type(optimizer).step(copied)
+    except Exception as error:
+        raise SettingError(
+            f"{type(optimizer).__name__} cannot take a step on dense gradients, which private ones are "
+            f"({type(error).__name__}: {error}); use SGD, Adam or another that can."
+        ) from error
+
+
+def check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    """Refuses a scheduler that is not this optimizer's, needs a figure, or ends within so many steps."""
+    if scheduler is None:
+        return
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise SettingError(
+            "ReduceLROnPlateau follows a measured figure, and the Trainer steps a scheduler without one; "
+            "step it in a callback's after_epoch, with a figure of public or test data."
+        )
+    if isinstance(scheduler, type) or not callable(getattr(scheduler, "step", None)):
+        raise SettingError(
+            f"scheduler={scheduler!r}; expected a scheduler made for the optimizer, such as "
+            "torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)."
+        )
+    if getattr(scheduler, "optimizer", optimizer) is not optimizer:
+        raise SettingError(
+            "the scheduler was made for another optimizer, and would change nothing; make it for this one."
+        )
+    if isinstance(scheduler, OneCycleLR) and scheduler.total_steps - scheduler.last_epoch < steps:
+        raise SettingError(
+            f"the scheduler ends after {scheduler.total_steps - scheduler.last_epoch} more steps, and the "
+            f"plan has {steps}; set its total_steps to cover them."
+        )

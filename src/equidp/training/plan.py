@@ -25,8 +25,7 @@ from equidp.kernel.policy import Policy
 from equidp.models import MODELS, model_named
 from equidp.policies.methods import MethodLike, all_settings, make_policy, name_of
 from equidp.training.averages import AVERAGES, WeightAverage
-from equidp.training.optimizers import ADAM_RATE, OPTIMIZERS, check_optimizer_name
-from equidp.training.schedules import SCHEDULES
+from equidp.training.optimizers import ADAM_RATE, OPTIMIZERS, SCHEDULES, check_optimizer_name
 
 ModelFactory = Callable[[tuple[int, ...], int], nn.Module]
 """(shape of one input, number of classes) -> a model with fresh weights from torch's global generator."""

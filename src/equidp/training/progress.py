@@ -1,9 +1,15 @@
-"""ProgressBar: progress of a run on the terminal."""
+"""A run while it trains: ProgressBar on the terminal, and LogReleases for any log."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, final
+
 from rich import progress as rich
 
+from equidp.data.dataset import GroupedDataset
 from equidp.training.trainer import Callback, Trainer
 
 
@@ -57,3 +63,75 @@ def duration(seconds: float) -> str:
     if seconds < 100:
         return f"{round(seconds)} seconds"
     return f"{seconds / 60:.0f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"
+
+
+_REFUSED = re.compile(r"[^-\w. ]")
+"""Characters that a service may refuse in a name, which would stop the run in the middle."""
+
+
+@final
+class LogReleases(Callback):
+    """Hands epsilon so far and what the method released to a function, after each epoch.
+
+    Losses of training data, gradient norms and sample sizes are private, and none of them is handed on. It
+    works in a loop of your own too. An error of the function stops training after the step is accounted
+    for; a further `fit` takes the remaining steps.
+
+    Args:
+        log: called with (figures, step): name -> number, and the number of private steps so far. A number for
+            each group has the name "statistic/group". The time of the call is private, since it follows from
+            the sizes of samples: give a service one fixed time for all calls, or send figures after training.
+        log_settings: called with name -> text once, before the first step (in a loop of your own, with the
+            first figures): method and its settings, noise, delta, steps, batch size and optimizer.
+
+    Example:
+        >>> import equidp
+        >>> callbacks = [equidp.LogReleases(lambda figures, step: print(step, figures))]
+    """
+
+    def __init__(
+        self,
+        log: Callable[[dict[str, float], int], Any],
+        log_settings: Callable[[dict[str, str]], Any] | None = None,
+    ) -> None:
+        self.log = log
+        self.log_settings = log_settings
+        self._has_settings = False
+
+    def before_training(self, trainer: Trainer) -> None:
+        if self.log_settings is not None and not self._has_settings:
+            self.log_settings(_settings(trainer))
+        self._has_settings = True
+
+    def after_epoch(self, trainer: Trainer) -> None:
+        self.before_training(trainer)  # in a loop of your own nothing else calls it
+        self.log(_figures(trainer), trainer.steps_done)
+
+
+def _settings(trainer: Trainer) -> dict[str, str]:
+    """Settings chosen before the run; the number of examples is not among them."""
+    settings = {
+        "method": type(trainer.policy).__name__,
+        **asdict(trainer.policy),  # type: ignore[call-overload]
+        "noise_multiplier": trainer.noise_multiplier,
+        "delta": trainer.delta,
+        "steps": trainer.steps,
+        "expected_batch_size": trainer.expected_batch_size,
+        "optimizer": type(trainer.optimizer).__name__,
+    }
+    return {name: str(value) for name, value in settings.items()}
+
+
+def _figures(trainer: Trainer) -> dict[str, float]:
+    """Epsilon so far and released values, by name; by group where there is one number for each."""
+    figures = {"epsilon": trainer.epsilon_so_far(trainer.steps_done)}
+    train = trainer.train
+    for name, value in trainer.policy.released(trainer.policy_state).items():
+        if not value.dim():
+            figures[name] = float(value)
+            continue
+        numbers = map(str, range(len(value)))
+        groups = train.group_names if isinstance(train, GroupedDataset) else numbers
+        for group, each in zip(groups, value.tolist(), strict=True):
+            figures[f"{name}/{_REFUSED.sub('_', group)}"] = float(each)
+    return figures

@@ -38,8 +38,9 @@ from equidp.kernel.ledger import Payment
 from equidp.kernel.noise import to_double
 from equidp.kernel.noisy_sum import release
 from equidp.losses import Loss
-from equidp.training import parts
-from equidp.training.run import Run, copy_model
+from equidp.training.assemble import loader
+from equidp.training.initial_weights import copy_model
+from equidp.training.run import Run
 from equidp.training.trainer import Trainer
 
 _SHARES = (1 / 32, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
@@ -232,7 +233,7 @@ def _read(model: nn.Module, trainer: Trainer) -> tuple[Tensor, Tensor, Tensor]:
     """Logits [n, rows, classes], classes and weights [n, rows] of this process' examples, on the model's
     device."""
     shard = trainer.processes.shard(trainer.num_examples)
-    load = parts.loader(trainer.train, None, 0, model, Views(), trainer.randomness)  # as prediction sees them
+    load = loader(trainer.train, None, 0, model, Views(), trainer.randomness)  # as prediction sees them
     device, was_training = device_of(model), model.training
     read: list[tuple[Tensor, Tensor, Tensor]] = []
     model.eval()

@@ -1,17 +1,31 @@
-"""RunRecord: an append-only table of a run's figures, which metrics, reports and plots read."""
+"""RunRecord: a table of figures of a run. EpochRecorder: appends those of each group after each epoch."""
 
 from __future__ import annotations
 
 import io
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+import torch
+from torch import Tensor
 
 from equidp._files import write_whole
+from equidp.data.dataset import GroupedDataset
+from equidp.engines.preserved import device_of
+from equidp.engines.units import as_units
 from equidp.errors import DataError
+from equidp.evaluation.groups import check_outputs, metrics_of
+from equidp.evaluation.predict import predict
+from equidp.kernel.bounding import example_context
+from equidp.kernel.engine import measure
+from equidp.kernel.inputs import moved_to, taken
+from equidp.losses import Loss
+from equidp.policies.weights import share_clipped, step_weights
+from equidp.training.trainer import Callback, Trainer
 
 
 class RunRecord:
@@ -69,3 +83,90 @@ class RunRecord:
                 f"{path} is not a run's record ({error}); expected a file that RunRecord.save wrote."
             ) from error
         return cls(settings, table.to_dict("records"))
+
+
+class EpochRecorder(Callback):
+    """Appends each group's figures to a record after each epoch: of test data and releases alone.
+
+    Columns: epoch, step, group, accuracy, loss, mean_norm, max_norm, mean_gradient_norm, share_clipped,
+    clipping_bound, scale, scale_name, epsilon. Accuracy and loss are those of `Trainer.released_model`, with
+    averaged weights where the run averages. Gradient figures are those of a sample of the test data under
+    the weights that train and the policy; an example counts as clipped when its weight is
+    below that of a vanishing gradient of its group.
+
+    Args:
+        record: receives the rows.
+        test: the test data.
+        gradient_examples: largest number of test examples per group to take gradients of.
+
+    Example:
+        >>> import torch, equidp
+        >>> x, targets, groups = torch.randn(64, 3), torch.arange(64) // 32, torch.arange(64) % 2
+        >>> data = equidp.GroupedDataset(x, targets, groups, ("a", "b"), ("no", "yes"))
+        >>> model = torch.nn.Linear(3, 2)
+        >>> record = equidp.RunRecord()
+        >>> trainer = equidp.Trainer(
+        ...     model, torch.optim.SGD(model.parameters(), lr=0.1), data, policy=equidp.DPSGD(),
+        ...     batch_size=32, steps=2, noise_multiplier=2.0, delta=1e-3,
+        ...     callbacks=[equidp.EpochRecorder(record, data)],
+        ... )
+        >>> run = trainer.fit()
+        >>> record.table()["group"].tolist()
+        ['a', 'b']
+    """
+
+    def __init__(self, record: RunRecord, test: GroupedDataset, *, gradient_examples: int = 200) -> None:
+        self.record, self.test = record, test.to("cpu")
+        members = (torch.nonzero(self.test.groups == group).flatten() for group in range(test.num_groups))
+        self._samples = [each[:gradient_examples] for each in members]
+
+    def before_training(self, trainer: Trainer) -> None:
+        # Before any budget is spent: a model whose outputs have no metrics.
+        check_outputs(predict(trainer.model, taken(self.test.inputs, [0])), self.test)
+
+    def after_epoch(self, trainer: Trainer) -> None:
+        test, released = self.test, trainer.policy.released(trainer.policy_state)
+        outputs = predict(trainer.released_model, test.inputs, trainer.processes)
+        metrics = metrics_of(outputs, test).set_index("group").drop(columns="count")
+        spent = trainer.epsilon_so_far(trainer.steps_done)
+        for group, name in enumerate(test.group_names):
+            self.record.append(
+                {
+                    "epoch": round(trainer.epoch),
+                    "step": trainer.steps_done,
+                    "group": name,
+                    **{metric: float(metrics.at[name, metric]) for metric in metrics.columns},
+                    **self._gradient_figures(trainer, group),
+                    **_released_figures(released, group),
+                    "epsilon": spent,
+                }
+            )
+
+    def _gradient_figures(self, trainer: Trainer, group: int) -> dict[str, float]:
+        sample = self._samples[group]
+        if not len(sample):
+            return dict.fromkeys(("mean_norm", "max_norm", "mean_gradient_norm", "share_clipped"), math.nan)
+        device = device_of(trainer.model)
+        rows = moved_to(taken((self.test.inputs, self.test.targets), sample), device)
+        rows = as_units(*rows) if Loss.of(trainer.loss).several_rows else rows
+        groups = torch.full((len(sample),), group, device=device)
+        context = example_context(trainer.policy, trainer.policy_state, groups)
+        measured = measure(trainer.engine, rows[0], rows[1], context)
+        norms = measured.norms
+        sums = measured.sum_gradients(torch.full_like(norms, 1 / len(sample))).values()
+        mean_gradient_norm = float(torch.stack([torch.linalg.vector_norm(each) for each in sums]).norm())
+        weights = step_weights(trainer.policy, trainer.policy_state, norms, groups)
+        return {
+            "mean_norm": float(norms.mean()),
+            "max_norm": float(norms.max()),
+            "mean_gradient_norm": mean_gradient_norm,
+            "share_clipped": share_clipped(trainer.policy, trainer.policy_state, weights, groups),
+        }
+
+
+def _released_figures(released: dict[str, Tensor], group: int) -> dict[str, Any]:
+    """The group's clipping bound and, where the policy has one, its second scale (Z or theta)."""
+    figures = {name: float(value[group] if value.dim() else value) for name, value in released.items()}
+    bound = figures.pop("clipping_bound", math.nan)
+    name, scale = next(iter(figures.items()), ("", math.nan))
+    return {"clipping_bound": bound, "scale": scale, "scale_name": name}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -10,18 +9,18 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from equidp.accounting.cache import epsilon
 from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk
 from equidp.data.dataset import GroupedDataset
-from equidp.errors import DataError, ModelError
+from equidp.errors import DataError
 from equidp.evaluation.groups import metrics_of
 from equidp.evaluation.predict import predict
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.events import Entries
 from equidp.losses import Loss
-from equidp.training.start import Start, carry_over
+from equidp.training.initial_weights import Start
 
 
 @dataclass(frozen=True)
@@ -195,28 +194,3 @@ class Run:
 def _first_rate(optimizer: torch.optim.Optimizer) -> float:
     group = optimizer.param_groups[0]
     return float(group.get("initial_lr", group["lr"]))
-
-
-def copy_model(model: nn.Module, what: str) -> nn.Module:
-    """Copy a model with its weights. Activations that modules keep are copied without their graph.
-
-    Args:
-        model: to copy.
-        what: names what needs the copy, for the message.
-
-    Raises:
-        ModelError: the model cannot be copied.
-    """
-    held = (
-        value for module in model.modules() for value in vars(module).values() if isinstance(value, Tensor)
-    )
-    memo: dict[int, Any] = {id(value): value.detach().clone() for value in held if not value.is_leaf}
-    try:
-        twin = copy.deepcopy(model, memo)
-    except Exception as error:
-        raise ModelError(
-            f"the model cannot be copied ({error}), and {what} needs a copy; go without, or let "
-            "copy.deepcopy copy the model."
-        ) from error
-    carry_over(model, twin)
-    return twin

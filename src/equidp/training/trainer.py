@@ -27,9 +27,9 @@ from equidp.kernel.loop import Batch, PrivateLoop
 from equidp.kernel.noise import Randomness
 from equidp.kernel.policy import Policy
 from equidp.kernel.step import PrivateStep, ShareLimits
-from equidp.training import averages, checks, optimizers, parts, schedules, together
-from equidp.training.run import Run, RunFacts, copy_model
-from equidp.training.start import Trace, start_of
+from equidp.training import assemble, averages, optimizers, together
+from equidp.training.initial_weights import Trace, copy_model, start_of
+from equidp.training.run import Run, RunFacts
 
 
 class Callback:
@@ -147,8 +147,8 @@ class Trainer:
         randomness: Randomness | None = None,
         sample_rate: float | None = None,
     ) -> None:
-        checks.check_kinds(model, train, policy, ledger, budget, callbacks)
-        num_groups = checks.checked_groups(policy, train, num_groups)
+        assemble.check_kinds(model, train, policy, ledger, budget, callbacks)
+        num_groups = assemble.checked_groups(policy, train, num_groups)
         self.model, self.optimizer, self.train, self.policy = model, optimizer, train, policy
         self.num_examples, self.num_groups = len(train), num_groups  # type: ignore[arg-type]
         self.callbacks, average = tuple(callbacks), averages.checked_average(average)
@@ -160,7 +160,7 @@ class Trainer:
         self.delta, self.accountant = delta, checked_accountant(accountant)
         check_delta(delta, self.num_examples)
         noise = noise_multiplier, target_epsilon
-        self.event = parts.chosen_event(policy, *noise, delta, planned, accountant, num_groups)
+        self.event = assemble.chosen_event(policy, *noise, delta, planned, accountant, num_groups)
         self.noise_multiplier = self.event.noise_multiplier
         self.expected_batch_size = float(batch_size)
         self.processes = processes_here()
@@ -172,19 +172,19 @@ class Trainer:
             same = self.event, self.planned_steps, policy, kind, *draws, delta, num_groups, workers, average
             held = ledger, budget
             together.agree(self.processes, model, optimizer, scheduler, loss, train, (*same, views), held)
-            self.loss = parts.chosen_loss(loss, train, views)
+            self.loss = assemble.chosen_loss(loss, train, views)
             self._own_code = model, loss, train
             load = self._open_ledger(ledger, budget, beyond_budget)
             with self.randomness.for_model(*(parameter.device for parameter in model.parameters())):
                 like = next(load([torch.zeros(1, dtype=torch.int64)]))  # for its shape and type
-            self._part = parts.part_size(physical_batch_size, train, model, self.event)
+            self._part = assemble.part_size(physical_batch_size, train, model, self.event)
             largest = batch_size if self._part is None else min(batch_size, self._part)
-            self.engine = parts.chosen_engine(
+            self.engine = assemble.chosen_engine(
                 engine, policy, model, self.loss, like, train, examples, largest
             )
-            checks.check_optimizer(optimizer, model)
+            optimizers.check_optimizer(optimizer, model)
             self._make_step(load)
-            parts.try_objective(self.engine, policy, self._step.state)
+            assemble.try_objective(self.engine, policy, self._step.state)
 
     def attach(
         self,
@@ -204,31 +204,31 @@ class Trainer:
         """
         if self._loop.begun:
             raise SettingError("the trainer has begun with a ledger of its own; make another Trainer.")
-        checks.check_kinds(self.model, self.train, self.policy, ledger, budget, callbacks)
+        assemble.check_kinds(self.model, self.train, self.policy, ledger, budget, callbacks)
         self.callbacks = tuple(callbacks)
         with self.processes.leave_on_failure():
             self._make_step(self._open_ledger(ledger, budget, beyond_budget))
 
     def _open_ledger(
         self, ledger: Ledger | None, budget: PrivacyBudget | None, beyond_budget: str
-    ) -> parts.Load:
+    ) -> assemble.Load:
         """Open the ledger and the randomness of the steps that are left; return the loader of batches."""
         opened = partial(
-            parts.open_ledger, ledger, budget, self.train, self.event, self.planned_steps, beyond_budget
+            assemble.open_ledger, ledger, budget, self.train, self.event, self.planned_steps, beyond_budget
         )
         self.ledger, self.steps = together.share_ledger(self.processes, opened)
         given = self._given
-        drawn_by = given.randomness or parts.chosen_randomness(given.secure, given.seed, self.ledger.steps)
+        drawn_by = given.randomness or assemble.chosen_randomness(given.secure, given.seed, self.ledger.steps)
         self.randomness = drawn_by.with_owned(owned_generators(*self._own_code))
-        return parts.loader(
+        return assemble.loader(
             self.train, self.num_groups, given.workers, self.model, self.views, self.randomness
         )
 
-    def _make_step(self, load: parts.Load) -> None:
+    def _make_step(self, load: assemble.Load) -> None:
         """Make the private step, its loop and what follows the number of steps; spends nothing."""
         model, optimizer, groups = self.model, self.optimizer, self.num_groups or 1
         done = self.ledger.count_of(self.event)
-        self.scheduler = schedules.chosen_scheduler(self._given.scheduler, optimizer, self.steps, done)
+        self.scheduler = optimizers.chosen_scheduler(self._given.scheduler, optimizer, self.steps, done)
         self.averaging = averages.Averaging(self._given.average, model, self.steps)
         self._start = start_of(model, optimizer, self.train, self.ledger, private=self.policy.private)
         self._trace = Trace(self.ledger.run_id, self.train)
@@ -317,7 +317,7 @@ class Trainer:
         self._loop.take(batch)
         with self.processes.leave_on_failure():
             self._trace.note(self._step.parameters, self.ledger)
-            parts.check_on_the_way(self.engine, self.policy, self.steps_done)
+            assemble.check_on_the_way(self.engine, self.policy, self.steps_done)
             self.averaging.take(self.model, self.steps_done)
             if self.scheduler is not None:
                 self.scheduler.step()
@@ -384,5 +384,5 @@ class Trainer:
         """
         done = self.steps_done >= self.steps and not self._loop.waiting
         model = self.released_model if done else copy_model(self.released_model, "a Run before the last step")
-        facts = RunFacts.of(self, parts.class_names(self.train), self._start)
+        facts = RunFacts.of(self, assemble.class_names(self.train), self._start)
         return Run(model, self.ledger.entries, self.delta, self.loss, self.accountant, facts)

@@ -1,16 +1,16 @@
-"""The parts that a Trainer makes from its arguments, or refuses before anything is spent."""
+"""Parts that a Trainer is assembled from: made from its arguments, or refused before anything is spent."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from equidp._validate import check_number, unknown_name
+from equidp._validate import check_number, check_some_weight, check_whole, unknown_name
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.calibration import calibrate_noise
 from equidp.accounting.planned import Schedule
@@ -21,15 +21,15 @@ from equidp.engines import TriedEngine, check_company, check_objective, checked_
 from equidp.engines.functional import FunctionalEngine
 from equidp.engines.preserved import device_of
 from equidp.engines.units import by_row
-from equidp.errors import ModelError, SettingError
+from equidp.errors import DataError, ModelError, SettingError
 from equidp.kernel.engine import Engine, LossFunction
-from equidp.kernel.inputs import Inputs, moved_to
+from equidp.kernel.inputs import Inputs, map_tensors, moved_to, tensors
 from equidp.kernel.ledger import ROWS, Ledger, MemoryLedger, StepEvent
 from equidp.kernel.loop import Batch
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
-from equidp.kernel.policy import Policy, statistics_noise
+from equidp.kernel.policy import Policy, check_settings, statistics_noise
 from equidp.losses import Loss
-from equidp.training.checks import check_examples, check_own_policy
+from equidp.policies.checks import check_policy
 
 BEYOND_BUDGET = ("refuse", "stop")
 PART = 128
@@ -273,3 +273,111 @@ def unit_of(train: object) -> str:
 def class_names(train: object) -> tuple[str, ...]:
     """Names of the classes; empty if the dataset does not name them."""
     return train.class_names if isinstance(train, GroupedDataset) else ()
+
+
+def check_kinds(
+    model: object, train: object, policy: object, ledger: object, budget: object, callbacks: object
+) -> None:
+    """Refuses arguments of another kind that are easily mistaken for the right one.
+
+    Raises:
+        ModelError, DataError, SettingError, PolicyError: names the argument and what was expected.
+    """
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"model={model!r}; expected a torch.nn.Module.")
+    if isinstance(train, DataLoader):
+        raise DataError(
+            "train is a DataLoader, whose batches are not Poisson samples; pass its dataset (loader.dataset)."
+        )
+    by_index = hasattr(train, "__len__") and hasattr(train, "__getitem__")
+    if isinstance(train, IterableDataset) or not (by_index or isinstance(train, GroupedDataset)):
+        raise DataError(
+            f"train is a {type(train).__name__}; expected an equidp.GroupedDataset, or a dataset with "
+            "__len__ and __getitem__: a Poisson sample takes examples by index."
+        )
+    if isinstance(train, GroupedDataset) and train.weights is not None:
+        check_some_weight(train.weights.cpu().numpy(), "the dataset's weight")
+    check_settings(policy)
+    if not isinstance(ledger, Ledger | None):
+        raise SettingError(f"ledger={ledger!r}; expected a ledger, such as equidp.LedgerFile('run.ledger').")
+    if not isinstance(budget, PrivacyBudget | None):
+        raise SettingError(
+            f"budget={budget!r}; expected an equidp.PrivacyBudget, such as PrivacyBudget(epsilon=3.0, "
+            "delta=1e-6)."
+        )
+    watching = isinstance(callbacks, Sequence) and all(
+        hasattr(each, "after_step") and not isinstance(each, type) for each in callbacks
+    )
+    if not watching:
+        raise SettingError(
+            f"callbacks={callbacks!r}; expected a list of equidp.Callback objects, such as "
+            "[equidp.ProgressBar()]."
+        )
+
+
+def check_examples(examples: object, row: tuple[Inputs, Tensor], train: object) -> None:
+    """Refuses public examples that are not of the form of the data, too few, or rows of the data itself.
+
+    Args:
+        examples: what the user gave.
+        row: inputs and targets [1, ...] of the data, of which shapes and types are read.
+        train: the data.
+
+    Raises:
+        DataError: says what was expected.
+    """
+    form = map_tensors(lambda each: f"{list(each.shape[1:])} {each.dtype}", row)
+    try:
+        assert isinstance(examples, tuple)
+        inputs, targets = examples
+        given = map_tensors(lambda like, each: f"{list(each.shape[1:])} {each.dtype}", row, (inputs, targets))
+        counts = {len(each) for each in tensors((inputs, targets))}
+    except Exception as error:
+        raise DataError(
+            f"examples={type(examples).__name__}; expected (inputs, targets) of public rows, inputs in the "
+            f"form of the data's: {form[0]}."
+        ) from error
+    if given != form:
+        raise DataError(
+            f"examples have {given}; expected rows of the shapes and types of the data's, {form}."
+        )
+    if len(counts) != 1 or min(counts) < 2:
+        raise DataError(
+            f"examples have {sorted(counts)} rows; expected as many inputs as targets, 2 at least, that "
+            "differ in what rows can differ in."
+        )
+    own = {each.untyped_storage().data_ptr() for each in tensors(getattr(train, "inputs", ()))}
+    if any(each.untyped_storage().data_ptr() in own for each in tensors(inputs)):
+        raise DataError(
+            "examples are rows of the training data, and what is accepted would tell about them. Give rows "
+            "that are public: made up, or of another source."
+        )
+
+
+def check_own_policy(policy: Policy, num_groups: int, noise_multiplier: float) -> None:
+    """Tries a policy that equidp did not bring; the kernel holds the guarantee, and this tells of mistakes.
+
+    Raises:
+        PolicyError: names the promise that it breaks.
+    """
+    if not type(policy).__module__.startswith("equidp.policies."):
+        check_policy(policy, num_groups, noise_multiplier=noise_multiplier)
+
+
+def checked_groups(policy: Policy, train: object, num_groups: int | None) -> int | None:
+    """K: the dataset's own, or as given for a torch Dataset; None where the method needs none."""
+    if isinstance(train, GroupedDataset):
+        if num_groups not in (None, train.num_groups):
+            raise SettingError(
+                f"num_groups={num_groups}, and the data has {train.num_groups} groups; leave num_groups out "
+                "for a GroupedDataset."
+            )
+        return train.num_groups
+    if num_groups is not None:
+        check_whole(1, num_groups=num_groups)
+    elif policy.needs_groups:
+        raise SettingError(
+            f"{type(policy).__name__} treats groups differently, and a torch Dataset does not say how many "
+            "there are; let it give (input, target, group), and give num_groups=..., which is public."
+        )
+    return num_groups

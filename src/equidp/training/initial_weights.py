@@ -8,6 +8,7 @@ A copy of a model that such a run trained is known by its values, as long as the
 
 from __future__ import annotations
 
+import copy
 import threading
 import warnings
 from collections.abc import Callable, Iterable
@@ -21,7 +22,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from equidp._provenance import weights_digest
-from equidp.errors import PrivacyWarning
+from equidp.errors import ModelError, PrivacyWarning
 from equidp.kernel.ledger import Event, Ledger
 
 FRESH, GIVEN = "fresh", "given"
@@ -164,3 +165,28 @@ def _has_state(optimizer: torch.optim.Optimizer) -> bool:
         if state.get("step", 1) != 0
         for value in state.values()
     )
+
+
+def copy_model(model: nn.Module, what: str) -> nn.Module:
+    """Copy a model with its weights. Activations that modules keep are copied without their graph.
+
+    Args:
+        model: to copy.
+        what: names what needs the copy, for the message.
+
+    Raises:
+        ModelError: the model cannot be copied.
+    """
+    held = (
+        value for module in model.modules() for value in vars(module).values() if isinstance(value, Tensor)
+    )
+    memo: dict[int, Any] = {id(value): value.detach().clone() for value in held if not value.is_leaf}
+    try:
+        twin = copy.deepcopy(model, memo)
+    except Exception as error:
+        raise ModelError(
+            f"the model cannot be copied ({error}), and {what} needs a copy; go without, or let "
+            "copy.deepcopy copy the model."
+        ) from error
+    carry_over(model, twin)
+    return twin
