@@ -8,7 +8,7 @@ from rich.console import Console
 
 from equidp.display import Column, Table
 from equidp.evaluation.metrics import METRICS
-from equidp.report.terminal import print_groups
+from equidp.report.evaluation import print_groups
 
 NAMES = ("F", "Region=Mitte, Geschlecht=divers", "Region=Mitte, Geschlecht=weiblich", "x" * 60, "日本語" * 9)
 WIDTHS = (1, *range(20, 100), 200)

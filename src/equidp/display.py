@@ -35,7 +35,14 @@ class Interval(NamedTuple):
     high: float = math.nan
 
 
-Cell = str | int | float | Interval
+class Noted(NamedTuple):
+    """A figure with a note in small print, such as "± 0.1"."""
+
+    value: float
+    note: str
+
+
+Cell = str | int | float | Interval | Noted
 
 
 @final
@@ -49,20 +56,24 @@ class Column:
             at the right. A terminal breaks long names, never labels or numbers; HTML gives a verdict its own
             word as class.
         show: text of a number; of both ends of an interval too. Texts stay as they are.
+        bar: HTML also draws the figures, which are shares, and their intervals as bars from 0 to 1.
     """
 
     heading: str
     kind: Kind = "number"
     show: Callable[[Any], str] = str
+    bar: bool = False
 
-    def parts(self, cell: Cell) -> tuple[str, str, str]:
-        """Text of a cell, and of the ends of its interval ("" without one)."""
+    def parts(self, cell: Cell, ends: str = "{} to {}") -> tuple[str, str]:
+        """Text of a cell, and its small print: an interval's ends in this form, or a note; else ""."""
         if isinstance(cell, str):
-            return cell, "", ""
+            return cell, ""
+        if isinstance(cell, Noted):
+            return self.show(cell.value), cell.note
         if isinstance(cell, Interval):
-            ends = ("", "") if math.isnan(cell.low) else (self.show(cell.low), self.show(cell.high))
-            return (self.show(cell.value), *ends)
-        return self.show(cell), "", ""
+            note = "" if math.isnan(cell.low) else ends.format(self.show(cell.low), self.show(cell.high))
+            return self.show(cell.value), note
+        return self.show(cell), ""
 
     @property
     def names_row(self) -> bool:
@@ -118,22 +129,26 @@ class Table:
         columns = [Column(str(name), kind) for name, kind in zip(frame.columns, kinds, strict=True)]
         return cls(columns, list(frame.itertuples(index=False, name=None)), caption)
 
-    def texts(self, interval: str = "{} ({} to {})") -> list[list[str]]:
-        """Rows of texts, with intervals in this form."""
+    def texts(self, ends: str = "({} to {})") -> list[list[str]]:
+        """Rows of texts, with the ends of intervals in this form."""
         return [
             [
-                interval.format(value, low, high) if low else value
-                for value, low, high in (
-                    column.parts(cell) for column, cell in zip(self.columns, row, strict=True)
-                )
+                " ".join(filter(None, column.parts(cell, ends)))
+                for column, cell in zip(self.columns, row, strict=True)
             ]
             for row in self.rows
         ]
 
-    def to_html(self) -> Markup:
-        """An HTML table element, without caption and notes; all texts are escaped."""
-        heads = Markup().join(
-            Markup("<th{}>{}</th>").format(_html_class(column.kind, ""), column.heading)
+    def to_html(self, *, heads: bool = True) -> Markup:
+        """An HTML table element, without caption and notes; all texts are escaped.
+
+        Args:
+            heads: False leaves the headings out.
+        """
+        headings = Markup().join(
+            Markup("<th{}>{}</th>{}").format(
+                _html_class(column.kind, ""), column.heading, Markup("<th></th>" if column.bar else "")
+            )
             for column in self.columns
         )
         body = Markup("\n").join(
@@ -143,14 +158,14 @@ class Table:
             )
             for row in self.rows
         )
-        table = "<table>\n<thead><tr>{}</tr></thead>\n<tbody>\n{}\n</tbody></table>"
-        return Markup(table).format(heads, body)
+        head = Markup("<thead><tr>{}</tr></thead>\n").format(headings) if heads else ""
+        return Markup("<table>\n{}<tbody>\n{}\n</tbody></table>").format(head, body)
 
     def to_markdown(self) -> str:
         """A Markdown table, without caption and notes; bars and marks of HTML in it are text."""
         rules = ["---:" if column.kind == "number" else "---" for column in self.columns]
-        rows = [[column.heading for column in self.columns], *self.texts("{} [{}, {}]")]
-        head, *body = [[_markdown_text(text) for text in row] for row in rows]
+        rows = [[column.heading for column in self.columns], *self.texts("[{}, {}]")]
+        head, *body = [[markdown_text(text) for text in row] for row in rows]
         return "".join(f"| {' | '.join(row)} |\n" for row in [head, rules, *body])
 
     def to_latex(self, label: str) -> str:
@@ -161,7 +176,7 @@ class Table:
         """
         heads = [column.heading for column in self.columns]
         sides = "".join("r" if column.kind == "number" else "l" for column in self.columns)
-        latex = pd.DataFrame(self.texts("{} [{}, {}]"), columns=heads).to_latex(
+        latex = pd.DataFrame(self.texts("[{}, {}]"), columns=heads).to_latex(
             index=False,
             escape=True,
             caption=_escaped_for_latex(self.caption),
@@ -266,15 +281,28 @@ def _html_class(kind: Kind, text: str) -> Markup:
 
 
 def _html_cell(column: Column, cell: Cell) -> Markup:
-    value, low, high = column.parts(cell)
+    value, note = column.parts(cell)
     if column.names_row:
         return Markup("<th>{}</th>").format(value)
-    small = Markup("<small>{} to {}</small>").format(low, high) if low else ""
-    return Markup("<td{}>{}{}</td>").format(_html_class(column.kind, value), value, small)
+    small = Markup(" <small>{}</small>").format(note) if note else ""
+    bar = Markup("<td>{}</td>").format(_html_bar(column.heading, cell)) if column.bar else ""
+    return Markup("<td{}>{}{}</td>{}").format(_html_class(column.kind, value), value, small, bar)
 
 
-def _markdown_text(text: str) -> str:
-    return html_escape(text.replace("\\", "\\\\"), quote=False).replace("|", "\\|").replace("\n", " ")
+def _html_bar(name: str, cell: Cell) -> Markup:
+    """A bar from 0 to 1 with a mark at a share and a band over its interval; empty without a share."""
+    if not isinstance(cell, Interval) or math.isnan(cell.value):
+        return Markup()
+    value, low, high = (f"{100 * end:.1f}" for end in cell)
+    band = '<i style="left:{}%;right:calc(100% - {}%)"></i>'
+    return Markup('<span class="bar" role="img" aria-label="{} {}">{}<b style="left:{}%"></b></span>').format(
+        name, value, Markup("" if math.isnan(cell.low) else band).format(low, high), value
+    )
+
+
+def markdown_text(text: object) -> str:
+    """Text that cannot break out of a Markdown table, nor be taken for HTML."""
+    return html_escape(str(text).replace("\\", "\\\\"), quote=False).replace("|", "\\|").replace("\n", " ")
 
 
 def _escaped_for_latex(text: str) -> str:

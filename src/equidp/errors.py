@@ -163,6 +163,6 @@ class CacheWarning(UserWarning):
     """
 
 
-def shape_in_words(values: Tensor, first: str) -> str:
+def shape_text(values: Tensor, first: str) -> str:
     """Returns a shape for an error message, such as `[batch, 3]`, without the private number of examples."""
     return f"[{', '.join([first, *map(str, values.shape[1:])])}]" if values.dim() else "[]"

@@ -9,7 +9,6 @@ import pytest
 import equidp
 from equidp.accounting.planned import Schedule, account, checked_schedule
 from equidp.errors import SettingError
-from equidp.kernel.epsilon import epsilon
 from support.toy import make_trainer
 
 
@@ -29,16 +28,6 @@ def test_noise_for_a_target_meets_it_from_below(accountant):
     assert 1.99 < planned.epsilon(accountant) <= 2.0
     assert planned.event.statistics_noise == pytest.approx(10 * planned.event.noise_multiplier)
     assert planned.delta == 1e-5
-
-
-def test_the_words_name_every_accountants_epsilon_and_the_event():
-    planned = account(1000, 50, epochs=3, noise_multiplier=1.5, delta=1e-4)
-    text = "\n".join(planned.in_words())
-    for name in ("pld", "rdp", "rdp-classic"):
-        value = epsilon([(planned.event, 60)], 1e-4, name)
-        assert f"epsilon {value:.4f} at delta 0.0001 ({name})" in text
-    assert "60 steps" in text
-    assert str(planned.dp_event()) in text
 
 
 @pytest.mark.parametrize(
@@ -61,11 +50,6 @@ def test_numbers_that_make_no_plan_are_refused(changes, message):
     given = {"num_examples": 1000, "batch_size": 50, "epochs": 3, "noise_multiplier": 1.0, **changes}
     with pytest.raises(SettingError, match=message):
         account(**given)
-
-
-def test_a_small_epsilon_is_not_shown_as_none():
-    words = " ".join(account(1000, 10, steps=1, noise_multiplier=1e4, delta=1e-9).in_words())
-    assert "epsilon 0.0000 " not in words
 
 
 @pytest.mark.parametrize("num_examples", [10, 300, 54_649])

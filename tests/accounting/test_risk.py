@@ -206,7 +206,7 @@ def test_risks_and_calibrations_to_them_are_remembered_on_disk(tmp_path, monkeyp
 
 
 def test_words_round_figures_up():
-    said = Risk((0.001, 0.01), (0.018291, 0.0923), 0.38211, 0.7601).in_words()
+    said = str(Risk((0.001, 0.01), (0.018291, 0.0923), 0.38211, 0.7601))
     assert said == (
         "true-positive rate at most 1.83% at a false-positive rate of 0.1% and 9.23% at 1%, advantage at "
         "most 0.383, AUC at most 0.761"

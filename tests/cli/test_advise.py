@@ -12,6 +12,7 @@ from equidp import PrivacyBudget
 from equidp.advice.advise import Advice
 from equidp.cli import train
 from equidp.cli.advise import _options
+from equidp.evaluation.blind_spots import BlindSpots
 from support.command import people
 
 __all__ = ["people"]  # a fixture
@@ -80,9 +81,9 @@ def test_a_run_that_was_advised_is_not_sent_for_advice(people, command, monkeypa
     command("advise", "people.csv", *asked, "--profile-epsilon", "0", "--out", "advised.toml", cwd=people)
     text = (people / "advised.toml").read_text()
     (people / "own.toml").write_text(text.split("\n", 1)[1])
-    monkeypatch.setattr("equidp.cli.train.print_evaluation", lambda *_: None)
+    monkeypatch.setattr("equidp.cli.train.print_run", lambda *_: None)
     told, report = [], train._report
-    found = SimpleNamespace(blind_spots=("one", "two"), withholding=lambda: found)
+    found = SimpleNamespace(blind_spots=BlindSpots("no", 0.9, ("yes",)), withholding=lambda: found)
     monkeypatch.setattr(
         train, "_report", lambda folder, run, _, **how: told.append(how) or report(folder, run, found, **how)
     )

@@ -16,7 +16,7 @@ from equidp.errors import CacheWarning, SettingError
 from equidp.evaluation.costs import equal_cost
 from equidp.evaluation.metrics import METRICS
 from equidp.evaluation.predictions import Cut
-from equidp.report.page import render
+from equidp.report.comparison import render
 from equidp.report.summary import summarise
 from equidp.report.words import finding
 

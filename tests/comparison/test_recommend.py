@@ -46,12 +46,13 @@ def recommended(table: pd.DataFrame, metric: str = "accuracy") -> tuple[Recommen
 
 def test_of_methods_that_are_as_accurate_the_one_with_the_smallest_gap_is_taken():
     (found,) = recommended(results({"dpsgd": (0.85, 0.10), "fair": (0.849, 0.02), "poor": (0.70, 0.0)}))
-    assert (found.method, found.sure, found.as_good) == ("fair", True, ())
-    assert found.reason.startswith("Take fair: accuracy 85.1, largest gap between groups 2.0 points.")
-    assert (
-        "This is clear. Clearly worse in accuracy: poor (15.2). With a clearly larger gap: dpsgd (10.0)."
-        in (found.reason)
+    assert (found.method, found.sure, found.alike) == ("fair", True, ())
+    assert (found.chosen.value, found.chosen.gap) == (
+        pytest.approx(0.851, abs=1e-3),
+        pytest.approx(0.02, abs=1e-3),
     )
+    assert [(each.label, round(each.behind, 3)) for each in found.worse] == [("poor", 0.152)]
+    assert [(each.label, round(each.gap, 3)) for each in found.wider] == [("dpsgd", 0.1)]
 
 
 def test_a_difference_that_matters_to_nobody_decides_nothing():
@@ -64,8 +65,7 @@ def test_a_difference_that_matters_to_nobody_decides_nothing():
 def test_methods_that_are_not_clearly_different_are_said_to_be_so():
     (found,) = recommended(results({"dpsgd": (0.85, 0.05), "fair": (0.851, 0.049)}, noise=0.02))
     assert not found.sure
-    assert set(found.as_good) | {found.method} == {"dpsgd", "fair"}
-    assert "This is not sure; more seeds would tell. Not clearly different" in found.reason
+    assert {each.label for each in found.alike} | {found.method} == {"dpsgd", "fair"}
 
 
 def test_a_method_that_loses_more_than_tau_is_not_taken_because_its_figures_vary():
@@ -73,24 +73,20 @@ def test_a_method_that_loses_more_than_tau_is_not_taken_because_its_figures_vary
     (found,) = recommended(table)
     assert found.method == "dpsgd"
     assert not found.sure
-    assert "by more than tau on average: wild" in found.reason
+    assert [each.label for each in found.far_behind] == ["wild"]
 
 
 def test_a_model_no_better_than_a_constant_answer_is_never_recommended():
     (found,) = recommended(results({"dpsgd": (0.85, 0.10), "silent": (0.85, 0.0)}, useless={"silent"}))
     assert found.method == "dpsgd"
-    assert "No better than one constant answer: silent." in found.reason
+    assert found.uninformative == ("silent",)
     (none,) = recommended(results({"dpsgd": (0.85, 0.1)}, useless={"dpsgd"}))
-    assert (none.method, none.sure) == ("", False)
-    assert none.reason == (
-        "No method can be recommended: no private model is better than one constant answer."
-    )
+    assert (none.method, none.sure, none.chosen) == ("", False, None)
 
 
 def test_one_seed_supports_no_recommendation():
     (found,) = recommended(results({"dpsgd": (0.85, 0.10), "fair": (0.85, 0.0)}, seeds=1))
-    assert found.method == ""
-    assert found.reason == "One run of each method supports no recommendation; use more seeds."
+    assert (found.method, found.chosen, found.seeds) == ("", None, 1)
 
 
 def test_each_epsilon_has_its_own():
@@ -98,7 +94,6 @@ def test_each_epsilon_has_its_own():
     high = results({"dpsgd": (0.85, 0.10), "fair": (0.85, 0.01)}, epsilon=3.0)
     one, three = recommended(pd.concat([low, high[high["method"] != "sgd"]]))
     assert (one.epsilon, one.method, three.epsilon, three.method) == (1.0, "dpsgd", 3.0, "fair")
-    assert one.reason.startswith("At epsilon 1: take dpsgd: accuracy")
     assert three.setting == "epsilon=3"
 
 
@@ -106,7 +101,7 @@ def test_lower_is_better_where_the_metric_says_so():
     table = results({"dpsgd": (0.40, 0.0), "fair": (0.30, 0.0)}).rename(columns={"accuracy": "log_loss"})
     (found,) = recommended(table, "log_loss")
     assert found.method == "fair"
-    assert "log loss 0.3" in found.reason
+    assert found.chosen.value == pytest.approx(0.3, abs=5e-3)
 
 
 @pytest.mark.soak

@@ -170,10 +170,12 @@ def test_a_rehearsal_says_how_many_runs_what_they_spend_and_how_long_they_take(t
         sweep={"clipping_bound": [1.0, 2.0]},
         directory=tmp_path,
     )
-    first, _, *kinds, last = prepared.in_words(1)
-    assert first.startswith("6 runs: 3 of each of 2 seeds. 0 are kept")
-    assert all("clipping_bound=" in line and "epsilon 2 at delta 0.0001" in line for line in kinds)
-    assert last.startswith("Training would take about ")
+    found = prepared.estimate(1)
+    assert (len(prepared.cells), len(prepared.first), found.missing) == (6, 3, 6)
+    _, *kinds = found.kinds
+    assert all("clipping_bound=" in kind.label for kind in kinds)
+    assert [(kind.epsilon, kind.delta) for kind in kinds] == [(pytest.approx(2, rel=1e-3), 1e-4)] * 2
+    assert found.seconds > 0
     assert not list(tmp_path.glob("*.index"))
 
 
@@ -186,8 +188,8 @@ def test_a_rehearsal_times_steps_with_the_threads_that_a_run_has(tmp_path, monke
     prepared = prepare(Toys(), methods=["dpsgd"], plan=PLAN, seeds=2, directory=tmp_path)
     torch.set_num_threads(2)
     try:
-        prepared.in_words(1)
-        prepared.in_words(2)
+        prepared.estimate(1)
+        prepared.estimate(2)
     finally:
         torch.set_num_threads(had)
     assert found == [2, 2, 1, 1]  # of sgd and dpsgd each

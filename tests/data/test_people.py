@@ -16,7 +16,7 @@ from equidp.data.people import PeoplesRows, by_person, rows_by_person
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.evaluation.evaluation import evaluate
 from equidp.kernel.ledger import MemoryLedger
-from equidp.report.guarantee import guarantee_in_words
+from equidp.report.guarantee import guarantee_sentences
 from equidp.tables.interpret import interpret_table
 from equidp.tables.recipe import Recipe
 from support.toy import make_trainer, toy
@@ -220,4 +220,4 @@ def test_weights_that_saw_rows_and_people_have_no_total():
     with pytest.warns(equidp.PrivacyWarning, match="trained before"):
         run = make_trainer(by_person(rows, np.arange(60) // 2, most_rows=2), **asked).fit()
     assert run.facts.start.other_unit
-    assert "cannot be added" in " ".join(guarantee_in_words(run))
+    assert "cannot be added" in " ".join(guarantee_sentences(run))

@@ -93,7 +93,7 @@ def test_plain_values_are_json_with_costs_where_there_is_a_reference():
     found = evaluate(identity(), examples(), reference=nn.Linear(2, 2))
     content = json.loads(json.dumps(found.plain()))
     tables = {"metrics", "figures", "recalls", "calibration", "reliability", "costs"}
-    measured = {"metric", "better_than_a_constant_answer", "positive", "threshold", "notes"}
+    measured = {"metric", "better_than_a_constant_answer", "positive", "threshold", "blind_spots"}
     measured |= {"not_shown", "classes_not_shown"}
     assert set(content) == tables | measured | {"gaps"}
     assert content["metrics"][0]["accuracy"] == pytest.approx(found.groups["accuracy"][0])
@@ -152,12 +152,10 @@ def test_a_model_that_never_says_yes_is_useless_by_accuracy_and_not_by_its_ranki
     by_accuracy, by_auc = (evaluate(identity(), test, metric=name) for name in ("accuracy", "auc"))
     assert not by_accuracy.useful
     assert by_auc.useful
-    never, nothing = by_accuracy.blind_spots[1:]
-    assert never == "The model answers 'yes' for none of them."
-    assert nothing.startswith("By accuracy the model is no better than one constant answer")
-    assert "Its ranking does tell something (AUC 0.7" in nothing
+    assert by_accuracy.blind_spots.never_predicted == ("yes",)
+    assert 0.7 < by_accuracy.blind_spots.ranking_auc < 0.8
     assert by_accuracy.risks_off[0].group == "all"
-    assert not any("no better" in sentence for sentence in by_auc.blind_spots)
+    assert by_auc.blind_spots.ranking_auc is None
 
 
 def test_a_metric_or_positive_class_that_the_task_has_not_is_refused():

@@ -22,8 +22,7 @@ from equidp.errors import PrivacyWarning, SettingError
 from equidp.evaluation.evaluation import evaluate
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger, ReleaseEvent, StepEvent
-from equidp.report.card import _summary
-from equidp.report.figures import mean_epsilons
+from equidp.report.evaluation import split_noisy_means, summary_sentence
 from equidp.report.format import upper
 from equidp.training.initial_weights import mark_fresh
 from equidp.training.run import RunFacts
@@ -100,7 +99,7 @@ def test_a_released_figure_that_noise_hides_is_not_shown(tmp_path):
         {"group": "a", "mean": 1.1, "standard_error": 0.2},
         {"group": "few", "mean": 0.0, "standard_error": 1.1},
     ]
-    assert mean_epsilons(rows, 2.0) == (rows[:1], ["few"])
+    assert split_noisy_means(rows, 2.0) == (rows[:1], ["few"])
     equidp.write_card(make_trainer(epochs=1).fit(), tmp_path / "card.md", too_noisy=["few"])
     assert "No figure of few: too few people" in (tmp_path / "card.md").read_text()
     assert "Notes of those" not in (tmp_path / "card.md").read_text()
@@ -184,7 +183,7 @@ def test_metrics_by_group_and_what_they_hide_are_on_the_card(run, tmp_path, name
         assert f"{rows.loc[(group, 'auc'), 'value']:.3f}" in text
         assert f"{100 * found.calibration.set_index('group').at[group, 'observed']:.1f}" in text
     assert "Positive class: 'yes'" in unescape(text)
-    useless = replace(found, useful=False)
+    useless = replace(found, blind_spots=replace(found.blind_spots, uninformative=True))
     equidp.write_card(run, tmp_path / name, evaluation=useless)
     assert "By accuracy the model is no better than one constant answer." in (tmp_path / name).read_text()
     equidp.write_card(run, tmp_path / name, evaluation=evaluate(run.model, test, metric="auc"))
@@ -195,14 +194,15 @@ def test_groups_with_the_same_accuracy_are_not_ranked():
     level, apart = (
         SimpleNamespace(
             people=None,
+            figures=pd.DataFrame(),
             groups=pd.DataFrame(
                 {"group": ["a", "b", "all"], "count": [4, 4, 8], "accuracy": [0.5, other, (0.5 + other) / 2]}
             ),
         )
         for other in (0.5, 0.75)
     )
-    assert _summary(level) == "Accuracy on 8 test examples: 50.0 %, the same in every group."
-    assert "Lowest for group a, 50.0 %, highest for b, 75.0 %." in _summary(apart)
+    assert summary_sentence(level) == "Accuracy on 8 test examples: 50.0 %, the same in every group."
+    assert "Lowest for group a, 50.0 %, highest for b, 75.0 %." in summary_sentence(apart)
 
 
 @pytest.mark.soak
@@ -280,11 +280,11 @@ def test_group_sizes_of_the_training_data_are_not_shown(tmp_path):
     assert not re.search(r"\b150\b", text)
 
 
-def test_epsilon_in_words_is_never_below_the_truth():
-    from equidp.report.guarantee import guarantee_in_words
+def test_epsilon_in_sentences_is_never_below_the_truth():
+    from equidp.report.guarantee import guarantee_sentences
 
     for spent in (0.10001, 1.23449, 2.9999, 6.0):
-        said = float(re.search(r"\(([\d.]+), 1e-05\)", guarantee_in_words(spending(spent))[0])[1])
+        said = float(re.search(r"\(([\d.]+), 1e-05\)", guarantee_sentences(spending(spent))[0])[1])
         assert spent <= said <= spent + 0.001
 
 
@@ -295,13 +295,13 @@ def spending(epsilon: float, delta: float = 1e-5) -> SimpleNamespace:
 def test_no_more_is_promised_than_epsilon_and_delta_hold():
     """At epsilon 500 the odds may shift by e^500; with a delta above 1/n, publishing one person counts as
     private."""
-    from equidp.report.guarantee import guarantee_in_words
+    from equidp.report.guarantee import guarantee_sentences
 
-    said = {epsilon: " ".join(guarantee_in_words(spending(epsilon))) for epsilon in (0.5, 3.0, 500.0)}
+    said = {epsilon: " ".join(guarantee_sentences(spending(epsilon))) for epsilon in (0.5, 3.0, 500.0)}
     assert ["reveals hardly anything about whether" in text for text in said.values()] == [True, False, False]
     assert ["can depend strongly on a single" in text for text in said.values()] == [False, False, True]
     assert not any("Warning" in text for text in said.values())
-    assert "delta is not below 1/n, n = 1,000" in guarantee_in_words(spending(0.5, 0.01))[-1]
+    assert "delta is not below 1/n, n = 1,000" in guarantee_sentences(spending(0.5, 0.01))[-1]
 
 
 def test_a_person_alone_in_a_group_is_not_revealed_by_class_or_gap(tmp_path):

@@ -13,8 +13,8 @@ from rich.console import Console
 from equidp.comparison.result import Comparison
 from equidp.data.dataset import ALL
 from equidp.evaluation.costs import COSTS, equal_cost, summary
-from equidp.report import page as html
-from equidp.report.terminal import print_comparison
+from equidp.report import comparison as html
+from equidp.report.comparison import print_comparison
 from support.made_up import made_up
 
 COSTLY = {
@@ -145,9 +145,7 @@ def test_individual_epsilons_of_many_methods_keep_their_groups_on_a_narrow_termi
         console = Console(record=True, width=60, file=file)
         print_comparison(dataclasses.replace(comparison, individual=pd.DataFrame(rows)), console)
     text = console.export_text().split("mean epsilon of a group")[1]
-    assert [line.split()[1:] for line in text.splitlines() if line.split()[:1] == ["group"]] == [
-        methods[:3],
-        methods[3:],
-    ]
-    assert [line.split()[0] for line in text.splitlines() if "±" in line] == list("abcabc")
-    assert "4.23 ± 0.0397   5.23 ± 0.0397" in text
+    heads = [line.split()[1:] for line in text.splitlines() if line.split()[:1] == ["group"]]
+    assert [each[-len(each) + 2 :] for each in heads] == [methods[:2], methods[2:4], methods[4:]]
+    assert [line.split()[0] for line in text.splitlines() if "±" in line] == list("abcabcabc")
+    assert "5.23 ± 0.0397   6.23 ± 0.0397" in text

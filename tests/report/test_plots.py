@@ -19,7 +19,7 @@ from equidp.errors import SettingError
 from equidp.evaluation.costs import group_gaps
 from equidp.evaluation.evaluation import evaluate
 from equidp.policies.methods import METHODS
-from equidp.report import page as html
+from equidp.report import comparison as html
 from equidp.report.pictures import save_evaluation_figures
 from equidp.report.plots import ALL_PLOTS, PLOTS
 from equidp.report.plots.choice import best_edge

@@ -10,13 +10,14 @@ import pytest
 from rich.console import Console
 
 from equidp._files import check_writable
+from equidp.comparison.recommend import Recommendation, Standing
 from equidp.comparison.result import Comparison
 from equidp.errors import SettingError
 from equidp.evaluation.metrics import METRICS
-from equidp.report import page as html, words
+from equidp.report import comparison as html, words
+from equidp.report.comparison import print_comparison
 from equidp.report.format import points, upper
 from equidp.report.summary import summarise
-from equidp.report.terminal import print_comparison
 from support.made_up import made_up, with_data
 
 CLEAR = {"dpsgd": {"a": 0.02, "b": 0.40}, "fair": {"a": 0.03, "b": 0.05}}
@@ -261,3 +262,36 @@ def test_a_metric_of_losses_is_in_its_own_unit(tmp_path):
     console = Console(record=True, width=100, file=(tmp_path / "out").open("w"))
     print_comparison(comparison, console)
     assert "costs and gaps in log loss against sgd" in " ".join(console.export_text().split())
+
+
+def recommendation(**fields) -> str:
+    comparison = made_up(CLEAR, spread=0.001)
+    vars(comparison)["_recommendations"] = (Recommendation(**fields),)
+    (sentence,) = words.recommendation_sentences(summarise(comparison))
+    return sentence
+
+
+def test_a_recommendation_says_how_sure_it_is_and_how_the_others_compare():
+    fair, poor = Standing("fair", 0.851, 0.02, 0.0), Standing("poor", 0.7, 0.0, 0.152)
+    dpsgd = Standing("dpsgd", 0.85, 0.1, 0.001)
+    given = {"epsilon": None, "method": "fair", "chosen": fair, "seeds": 5}
+    assert recommendation(**given, worse=(poor,), wider=(dpsgd,)) == (
+        "Take fair: accuracy 85.1, largest gap between groups 2.0 points. This is clear. Clearly worse in "
+        "accuracy: poor (15.2). With a clearly larger gap: dpsgd (10.0)."
+    )
+    unsure = recommendation(**{**given, "epsilon": 1.0}, alike=(dpsgd,), uninformative=("silent",))
+    assert unsure.startswith("At epsilon 1: take fair: accuracy")
+    assert "This is not sure; more seeds would tell. Not clearly different" in unsure
+    assert "No better than one constant answer: silent." in unsure
+    assert "by more than tau on average: poor" in recommendation(**given, far_behind=(poor,))
+    assert "No other method was compared." in recommendation(**given)
+    many = tuple(poor._replace(label=str(at)) for at in range(6))
+    assert "3 (15.2), and 2 more." in recommendation(**given, worse=many)
+
+
+def test_no_recommendation_says_why():
+    one = "One run of each method supports no recommendation; use more seeds."
+    assert recommendation(epsilon=None, seeds=1) == one
+    assert recommendation(epsilon=3.0, seeds=5, uninformative=("dpsgd",)) == (
+        "At epsilon 3: no method can be recommended: no private model is better than one constant answer."
+    )

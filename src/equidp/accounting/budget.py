@@ -259,8 +259,8 @@ class PrivacyBudget:
         """
         return self._limit.compute_epsilon(self.entries, delta)
 
-    def left_in_words(self) -> str:
-        """Returns a sentence: steps and epsilon spent, and epsilon left."""
+    def __str__(self) -> str:
+        """A sentence: steps and epsilon spent, and epsilon left."""
         steps = sum(count for _, count in self.entries)
         return (
             f"{steps:,} private steps have spent epsilon {self.spent():.4g} of {self.epsilon:g} at delta "
@@ -286,8 +286,8 @@ class PrivacyBudget:
             "whatever led to them, and take more than their own epsilon says. "
         )
         raise BudgetError(
-            f"the plan of {steps:,} steps ({event.in_words}) does not fit into the budget: "
-            f"{self.left_in_words()} At least {fitting:,} of its steps would fit. "
+            f"the plan of {steps:,} steps ({event}) does not fit into the budget: "
+            f"{self} At least {fitting:,} of its steps would fit. "
             f"{later if self._limit.stated else ''}Plan for a smaller epsilon or fewer steps; nothing was "
             "spent."
         )
@@ -373,7 +373,7 @@ class PrivacyBudget:
                 error = BudgetError(
                     f"the run's ledger holds {sum(steps for _, steps in more):,} steps, epsilon "
                     f"{limit.compute_epsilon(more):.4g}, that the budget was not charged, and that do not "
-                    f"fit: {self.left_in_words()} They are spent all the same"
+                    f"fit: {self} They are spent all the same"
                     f"{'; give a budget that holds them' if refuse else ', and charged now'}."
                 )
                 if refuse:
@@ -411,7 +411,7 @@ class PrivacyBudget:
                 costs = epsilon_of(more, self.delta, self.accountant)
                 raise BudgetError(
                     f"the plan, epsilon {costs:.4g} in all with what it releases beside its steps, does not "
-                    f"fit into the budget: {self.left_in_words()} Plan for a smaller epsilon; nothing was "
+                    f"fit into the budget: {self} Plan for a smaller epsilon; nothing was "
                     "spent."
                 )
             self._planned[run] = dict(more)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,10 +12,9 @@ from equidp._validate import check_number, check_whole
 from equidp.accounting.cache import epsilon
 from equidp.accounting.calibration import calibrate_noise, calibrate_noise_to_risk
 from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk, RiskTarget
-from equidp.accounting.rows import checked_rows
 from equidp.errors import SettingError
-from equidp.kernel.epsilon import ACCOUNTANTS, checked_accountant, checked_delta
-from equidp.kernel.events import effective_noise_multiplier, run_event
+from equidp.kernel.epsilon import checked_accountant, checked_delta
+from equidp.kernel.events import run_event
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.policy import statistics_noise
 from equidp.policies.methods import make_policy
@@ -149,36 +147,6 @@ class PlannedRun:
         """The run as a dp_accounting event, to check it independently."""
         return run_event([(self.event, self.steps)])
 
-    def in_words(self, rows_per_person: Sequence[int] = ()) -> list[str]:
-        """Returns lines for a reader: steps, noise, epsilon by every accountant, risk, the event.
-
-        Args:
-            rows_per_person: numbers of rows to say the same of, for people who own several.
-
-        Raises:
-            SettingError: a number of rows that is not whole and >= 1.
-        """
-        several = [checked_rows(rows) for rows in rows_per_person if rows != 1]
-        event = self.event
-        noise = f"noise multiplier {event.noise_multiplier:.6g}"
-        if event.statistics_noise is not None:
-            joint = effective_noise_multiplier(event.noise_multiplier, event.statistics_noise)
-            noise += f" for gradients and {event.statistics_noise:.6g} for statistics, together {joint:.6g}"
-        return [
-            f"{self.steps:,} steps, each on a Poisson sample at rate {event.sample_rate:.6g}; {noise}.",
-            *(
-                f"epsilon {_format_epsilon(self.epsilon(name))} at delta {self.delta:g} ({name})"
-                for name in ACCOUNTANTS
-            ),
-            f"any membership attack: {self.risk().in_words()}",
-            *(
-                f"{rows} rows of one person: epsilon {_format_epsilon(self.epsilon(rows=rows))} at delta "
-                f"{self.delta:g} (pld); {self.risk(rows=rows).in_words()}"
-                for rows in several
-            ),
-            f"To check with dp_accounting: {self.dp_event()}",
-        ]
-
 
 def account(
     num_examples: int,
@@ -233,7 +201,3 @@ def account(
     assert noise_multiplier is not None
     statistics = statistics_noise(policy, noise_multiplier)
     return PlannedRun(StepEvent(rate, float(noise_multiplier), statistics), steps, delta)
-
-
-def _format_epsilon(value: float) -> str:
-    return f"{value:.4f}" if value >= 0.1 else f"{value:.4g}"

@@ -60,10 +60,10 @@ class Risk:
     advantage: float
     auc: float
 
-    def in_words(self) -> str:
-        """Returns a clause for a reader; figures are rounded up.
+    def __str__(self) -> str:
+        """A clause; figures are rounded up.
 
-        >>> Risk((0.001, 0.01), (0.0183, 0.0923), 0.38291, 0.76).in_words().split(", ")[1:]
+        >>> str(Risk((0.001, 0.01), (0.0183, 0.0923), 0.38291, 0.76)).split(", ")[1:]
         ['advantage at most 0.383', 'AUC at most 0.760']
         """
         found = " and ".join(

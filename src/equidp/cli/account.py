@@ -56,8 +56,9 @@ def account_command(
     from equidp.accounting.planned import account
     from equidp.accounting.risk import RiskTarget
     from equidp.accounting.rows import checked_rows
+    from equidp.report.planned import planned_sentences
 
     rows = [checked_rows(each) for each in rows_per_person]
     risk = None if planned.risk is None else RiskTarget.parse(planned.risk)
-    for line in account(**{**vars(planned), "risk": risk}).in_words(rows):
+    for line in planned_sentences(account(**{**vars(planned), "risk": risk}), rows):
         print(line)

@@ -181,7 +181,7 @@ def show_completion(shell: Shell | None = None) -> None:
     sys.stdout.write(app.generate_completion(shell=shell))
 
 
-def _in_words(error: CycloptsError) -> str:
+def _error_text(error: CycloptsError) -> str:
     """A parser's message with names of a TOML file as they stand there: a.b in place of [a][b]."""
     return re.sub(r"\[([\w-]+(?:\]\[[\w-]+)*)\]", lambda found: found[1].replace("][", "."), str(error))
 
@@ -259,9 +259,9 @@ def _run(line: App, tokens: list[str]) -> None:
         fail(f"{error.token.keyword} is given twice; give it once, with commas.")
     except cyclopts.UnknownOptionError as error:
         chain = " ".join([*line.name, *(error.command_chain or ())])
-        fail(f"{_in_words(error)} {chain} --help lists the options.")
+        fail(f"{_error_text(error)} {chain} --help lists the options.")
     except CycloptsError as error:
-        fail(_in_words(error))
+        fail(_error_text(error))
     except EquidpError as error:
         fail(str(error))
     except KeyboardInterrupt:  # while libraries load, or where a command has nothing to say about it

@@ -29,7 +29,7 @@ def cache_command(
     check_number("[0, inf]", older_than=older_than)
     latest = time.time() - 86_400 * older_than
     found = [each for each in kept_tables() if not older_than or each.used <= latest]
-    size, count = in_words(sum(each.size for each in found)), len(found)
+    size, count = size_text(sum(each.size for each in found)), len(found)
     place = cache_folder() / "tables"
     if clear:
         remove(found)
@@ -40,17 +40,17 @@ def cache_command(
         return
     columns = [Column(heading, "label") for heading in ("size", "last used")]
     rows = [
-        (in_words(each.size), time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used)), each.what)
+        (size_text(each.size), time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used)), each.what)
         for each in found
     ]
     Table([*columns, Column("what", "name")], rows).print(lines=False)
     print(f"{count:,} with {size} in {place}. They hold rows as they are; equidp cache --clear removes them.")
 
 
-def in_words(size: int) -> str:
+def size_text(size: int) -> str:
     """A number of bytes.
 
-    >>> in_words(1_230_000_000)
+    >>> size_text(1_230_000_000)
     '1.2 GB'
     """
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

@@ -18,7 +18,7 @@ from equidp.runs.begin import begin
 from equidp.runs.cards import units_of
 from equidp.runs.choice import choice_of, combinations, prepare_choice, train_choice
 from equidp.runs.config import TrainConfig
-from equidp.runs.prepare import seconds_per_step
+from equidp.runs.prepare import Prepared, seconds_per_step
 from equidp.training.progress import duration
 from equidp.training.run import Run
 
@@ -74,13 +74,20 @@ def choose_among(
         print("  " + ", ".join(f"{name} {value}" for name, value in each.items()))
     paid = tuple((each, 1) for each in config.release_events(delta, config.releases).values())
     print(
-        f"Each try takes {event.tried[0][1]:,} steps ({step.in_words}), and is scored by the noisy accuracy "
+        f"Each try takes {event.tried[0][1]:,} steps ({step}), and is scored by the noisy accuracy "
         f"of the worst group on about {len(train) - examples:,} training {units_of(config.recipe)}, held out."
     )
     print(f"The whole choice: epsilon {epsilon(((event, 1), *paid), delta):.4f} at delta {delta:g} (rdp).")
-    print(prepared.people_in_words, end="")
+    print_people(prepared)
     seconds = seconds_per_step(prepared) * event.tried[0][1]
     print(
         f"A try would take about {duration(seconds)} on this machine; there are {config.choose} on average, "
         f"and more than {3 * int(config.choose or 0)} in 1 of 20 choices. Nothing was spent or written."
     )
+
+
+def print_people(prepared: Prepared) -> None:
+    """Print whom epsilon holds for, where examples are people."""
+    train = prepared.split.train
+    if train.rows is not None:
+        print(f"This holds for each of {len(train):,} people, of whose rows at most {train.rows} are used.")

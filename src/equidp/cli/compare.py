@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,19 +16,19 @@ from equidp.cli import metrics, options, releases
 from equidp.cli.app import command
 from equidp.cli.messages import progress_bar, say, stoppable
 from equidp.cli.settings import changes
-from equidp.comparison.compare import DEFAULT_METHODS, check_cluster, compare, prepare
+from equidp.comparison.compare import DEFAULT_METHODS, PreparedComparison, check_cluster, compare, prepare
 from equidp.comparison.result import checked_ending
 from equidp.comparison.sweep import parse_sweep
 from equidp.comparison.workers import check_one_place, connect_client
 from equidp.diagnostics import DiagnosisPlan
 from equidp.errors import SettingError
 from equidp.evaluation.predictions import Cut
-from equidp.report.diagnosis_section import sensitive_findings
-from equidp.report.page import write_report
+from equidp.report.comparison import print_comparison, write_report
+from equidp.report.diagnosis import sensitive_findings
 from equidp.report.pictures import save_figures
-from equidp.report.terminal import print_comparison
 from equidp.runs.releases import IndividualRelease, PreprocessingRelease
 from equidp.training.plan import default_plan
+from equidp.training.progress import duration
 
 app = command(
     "compare",
@@ -172,8 +173,7 @@ def compare_command(
             if client is not None:
                 check_cluster(client, prepared.first)
             jobs = (wanted.jobs or joblib.cpu_count()) if client is None else len(client.nthreads())
-        for line in prepared.in_words(jobs, fresh=wanted.fresh):
-            print(line)
+        _print_estimate(prepared, jobs, wanted.fresh)
         return
     stopped = "stopped. Finished runs are kept: the same command continues from them."
     with stoppable(stopped), progress_bar() as on_progress:
@@ -198,3 +198,25 @@ def compare_command(
     for name, path in (("Report", report), ("Pictures", results.figures), ("Tables", results.tables)):
         if path is not None:
             say(f"{name}: {path.resolve()}")
+
+
+def _print_estimate(prepared: PreparedComparison, jobs: int, fresh: bool) -> None:
+    """Print the number of runs, what each kind would spend, and the time of all that are to be trained."""
+    found, runs = prepared.estimate(jobs, fresh=fresh), len(prepared.cells)
+    print(
+        f"{runs} runs: {len(prepared.first)} of each of {len(prepared.sizes)} seeds. {runs - found.missing} "
+        f"are kept in {str(prepared.folder)!r}, {found.missing} would be trained."
+    )
+    for kind in found.kinds:
+        spent = "no privacy"
+        if math.isfinite(kind.epsilon):
+            spent = (
+                f"noise multiplier {kind.noise_multiplier:.4g}, epsilon {kind.epsilon:.4g} at delta "
+                f"{kind.delta:g}"
+            )
+        print(f"{kind.label}: {kind.steps:,} steps, {spent}.")
+    if found.missing:
+        print(
+            f"Training would take about {duration(found.seconds)} with {jobs} processes, and more to start "
+            "them and to evaluate: a rehearsal counts building and steps alone."
+        )

@@ -16,12 +16,17 @@ from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.metric import Metric
 from equidp.policies.methods import BASELINE
-from equidp.report.figures import mean_epsilons, withheld_in_words
+from equidp.report.evaluation import (
+    blind_spot_sentences,
+    print_evaluation,
+    print_groups,
+    reliability_table,
+    risk_sentences,
+    split_noisy_means,
+)
 from equidp.report.format import amount
-from equidp.report.guarantee import guarantee_in_words, risk_in_words
+from equidp.report.guarantee import attack_risk_sentences, guarantee_sentences
 from equidp.report.pictures import save_evaluation_figures
-from equidp.report.risks import risks_in_words
-from equidp.report.terminal import print_figures, print_groups, print_recalls, print_reliability
 from equidp.runs.saved import KeptRun, open_run
 from equidp.training.device import chosen_device
 from equidp.training.run import Run
@@ -84,24 +89,24 @@ def evaluate_command(
     found = found if include_sensitive else found.withholding()
     if json_file is not None:
         facts = {"epsilon": kept.run.epsilon(), "delta": kept.run.delta, "released": kept.released}
-        content = {**facts, **found.plain()}
-        content["notes"] += risks_in_words(found, kept.run.facts)
+        notes = [*blind_spot_sentences(found), *risk_sentences(found, kept.run.facts)]
+        content = {**facts, **found.plain(), "notes": notes}
         write_whole(json_file, (json.dumps(content, indent=2) + "\n").encode())
     if figures is not None:
         save_evaluation_figures(found, figures)
     if include_sensitive:
         print("Sensitive, not for release: these figures include those of few people.")
-    print_evaluation(kept.run, found)
+    print_run(kept.run, found)
     if reliability:
         if len(data.class_names) != 2:
             raise SettingError(
                 f"--reliability is for two classes; this run has {len(data.class_names) or 'none'}."
             )
         if not found.reliability.empty:
-            print_reliability(found)
+            reliability_table(found).print()
     if kept.released:
-        told, too_noisy = mean_epsilons(kept.released, kept.run.epsilon())
-        means = [f"{row['group']} {row['mean']:.3g} ± {row['standard_error']:.2g}" for row in told]
+        clear, too_noisy = split_noisy_means(kept.released, kept.run.epsilon())
+        means = [f"{row['group']} {row['mean']:.3g} ± {row['standard_error']:.2g}" for row in clear]
         means += [f"{name} not told: too few people for the noise" for name in too_noisy]
         of = "each group's training examples, as released with noise"
         print(f"Estimated mean epsilon of {of}: {', '.join(means)}.")
@@ -115,16 +120,11 @@ def evaluate_command(
             print(_gap(found.costs[there], found.metric))
 
 
-def print_evaluation(run: Run, found: Evaluation) -> None:
-    """Prints the guarantee of a run and its metrics by group; withhold what tells of few people before."""
-    for sentence in (*guarantee_in_words(run), *risk_in_words(run)):
+def print_run(run: Run, found: Evaluation) -> None:
+    """Print the guarantee of a run and its metrics by group; withhold figures of few people before."""
+    for sentence in (*guarantee_sentences(run), *attack_risk_sentences(run)):
         print(sentence)
-    if not found.groups.empty:
-        print_groups(found.groups)
-        print_recalls(found.recalls)
-        print_figures(found)
-    for sentence in (*withheld_in_words(found), *found.blind_spots, *risks_in_words(found, run.facts)):
-        print(sentence)
+    print_evaluation(found, run.facts)
 
 
 def _gap(costs: pd.DataFrame, metric: Metric) -> str:

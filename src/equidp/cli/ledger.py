@@ -87,7 +87,7 @@ def _session(blocks: list[Spent], one: str) -> list[str]:
             )
             continue
         if isinstance(event, ChoiceEvent):
-            lines.append(f"  {count_text(count, 'choice')}: {event.in_words}.")
+            lines.append(f"  {count_text(count, 'choice')}: {event}.")
             continue
         noise = event.statistics_noise
         statistics = "" if noise is None else f", {noise:.6g} for statistics"

@@ -16,8 +16,8 @@ from equidp.accounting.planned import PlannedRun
 from equidp.advice.auto import AUTO, choose, images_of
 from equidp.cli import metrics, options, releases
 from equidp.cli.app import command, config_text, read_options
-from equidp.cli.choice import ChoiceOptions, choose_among
-from equidp.cli.evaluate import print_evaluation
+from equidp.cli.choice import ChoiceOptions, choose_among, print_people
+from equidp.cli.evaluate import print_run
 from equidp.cli.messages import say, stoppable
 from equidp.cli.settings import changes, say_ignored
 from equidp.cli.several import rank, several_processes
@@ -30,6 +30,7 @@ from equidp.evaluation.predictions import Cut
 from equidp.kernel.epsilon import epsilon
 from equidp.policies.methods import BASELINE, STANDARD
 from equidp.report.format import count_text
+from equidp.report.planned import planned_sentences
 from equidp.runs.begin import begin, check_new
 from equidp.runs.cards import DIVERGED
 from equidp.runs.config import TrainConfig
@@ -261,7 +262,7 @@ def _say_plan(prepared: Prepared) -> None:
     if not prepared.plan.policy.private:
         print(f"{trainer.steps:,} steps without noise: no privacy, epsilon is infinite.")
     else:
-        for line in PlannedRun(trainer.event, trainer.steps, trainer.delta).in_words():
+        for line in planned_sentences(PlannedRun(trainer.event, trainer.steps, trainer.delta)):
             print(line)
     if config.release_costs:
         costs = " and ".join(f"{name} (epsilon {cost:g})" for name, cost in config.release_costs.items())
@@ -269,7 +270,7 @@ def _say_plan(prepared: Prepared) -> None:
             f"Beside the steps it would release {costs}: epsilon "
             f"{epsilon(prepared.stated, trainer.delta, config.accountant):.4f} in all ({config.accountant})."
         )
-    print(prepared.people_in_words, end="")
+    print_people(prepared)
     seconds = seconds_per_step(prepared)
     print(
         f"Training would take about {duration(seconds * trainer.steps)} on this machine, "
@@ -289,8 +290,8 @@ def _report(folder: Path, run: Run, found: Evaluation, *, advised: bool = False)
         say(f"warning: {held}; training stopped there.")
     if has_diverged(run.model):
         say(f"warning: {DIVERGED} Try a smaller learning rate.")
-    print_evaluation(run, found.withholding())
-    if len(found.blind_spots) > 1 or found.risks_off:
+    print_run(run, found.withholding())
+    if found.blind_spots or found.risks_off:
         recommended = "equidp advise recommends some for the same data and options"
         most = "these are those of equidp advise; a larger epsilon, or more data, would help most"
         say(f"Other settings may do better: {most if advised else recommended}.")

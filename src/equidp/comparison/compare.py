@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import warnings
@@ -64,7 +65,6 @@ from equidp.policies.methods import BASELINE, MethodLike
 from equidp.store import Store
 from equidp.training.device import chosen_device, wait_for
 from equidp.training.plan import Plan, checked_seeds, default_plan
-from equidp.training.progress import duration
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -223,6 +223,27 @@ class _Built(NamedTuple):
     seconds: float
 
 
+class PlannedKind(NamedTuple):
+    """Kind of run that a comparison would train; epsilon is infinite without privacy."""
+
+    label: str
+    steps: int
+    noise_multiplier: float
+    epsilon: float
+    delta: float
+
+
+class Estimate(NamedTuple):
+    """Number of runs that a comparison would train, each kind of run, and the seconds of all of them.
+
+    The seconds count building and steps alone, with all processes at work.
+    """
+
+    missing: int
+    kinds: tuple[PlannedKind, ...]
+    seconds: float
+
+
 @dataclass(frozen=True)
 class PreparedComparison:
     """Runs of a comparison; each kind was built once.
@@ -255,8 +276,8 @@ class PreparedComparison:
         """The runs of the first seed."""
         return [cell for cell in self.cells if cell.seed == self.cells[0].seed]
 
-    def in_words(self, jobs: int, *, fresh: bool = False) -> list[str]:
-        """Sentences on the number of runs, what each private kind would spend, and the time of all runs.
+    def estimate(self, jobs: int, *, fresh: bool = False) -> Estimate:
+        """Estimate what is still to be trained and how long that takes; times steps of each method.
 
         Args:
             jobs: processes at a time.
@@ -264,30 +285,23 @@ class PreparedComparison:
         """
         kept = [] if fresh else [cell for cell in self.cells if cell.is_kept(self.folder)]
         missing = [cell for cell in self.cells if cell not in kept]
-        runs, seeds = len(self.cells), len(self.sizes)
-        lines = [
-            f"{runs} runs: {len(self.first)} of each of {seeds} seeds. {len(kept)} are kept in "
-            f"{os.fspath(self.folder)!r}, {len(missing)} would be trained."
-        ]
-        begins: dict[str, float] = {}
+        kinds, begins = [], dict[str, float]()
         for cell, built in zip(self.first, self.built, strict=True):
             label = f"{cell.method} {f'({cell.setting})' if cell.setting else ''}".strip()
-            lines.append(f"{label}: {cell.plan.steps:,} steps, {_plan_text(cell, built)}.")
+            private = cell.plan.policy.private
+            spent = epsilon(built.entries, built.delta, "pld") if private else math.inf
+            kinds.append(PlannedKind(label, cell.plan.steps, built.noise_multiplier, spent, built.delta))
             begins[cell.method] = max(built.seconds, begins.get(cell.method, 0.0))
-        if missing:
-            kinds = {cell.method: cell for cell in missing}
-            workers = Workers.of(jobs, len(missing))
-            with one_at_a_time(workers.threads):
-                seconds = {
-                    method: _seconds_per_step(cell, _read_by(cell, self.data))
-                    for method, cell in kinds.items()
-                }
-            total = sum(begins[cell.method] + seconds[cell.method] * cell.plan.steps for cell in missing)
-            lines.append(
-                f"Training would take about {duration(total / workers.number)} with {jobs} processes, and "
-                "more to start them and to evaluate: a rehearsal counts building and steps alone."
-            )
-        return lines
+        if not missing:
+            return Estimate(0, tuple(kinds), 0.0)
+        workers = Workers.of(jobs, len(missing))
+        with one_at_a_time(workers.threads):
+            seconds = {
+                method: _seconds_per_step(cell, _read_by(cell, self.data))
+                for method, cell in {cell.method: cell for cell in missing}.items()
+            }
+        total = sum(begins[cell.method] + seconds[cell.method] * cell.plan.steps for cell in missing)
+        return Estimate(len(missing), tuple(kinds), total / workers.number)
 
 
 def prepare(
@@ -410,13 +424,6 @@ def check_metric(metric: Metric, cut: Cut, test: GroupedDataset) -> None:
             f"metric {metric.name!r} is defined in fewer than two groups of the test set (group {name}: "
             f"{reason}), so no gap can be taken; choose another metric, such as accuracy, or other groups."
         )
-
-
-def _plan_text(cell: Cell, built: _Built) -> str:
-    if not cell.plan.policy.private:
-        return "no privacy"
-    spent = epsilon(built.entries, built.delta, "pld")
-    return f"noise multiplier {built.noise_multiplier:.4g}, epsilon {spent:.4g} at delta {built.delta:g}"
 
 
 def _seconds_per_step(cell: Cell, data: DataSplit) -> float:

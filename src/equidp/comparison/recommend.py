@@ -1,10 +1,9 @@
-"""Recommendation of a method after a comparison, its reason, and how sure it is."""
+"""Recommendation of a method after a comparison, and how sure it is."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,9 +14,24 @@ from equidp.evaluation.costs import group_gaps
 from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metric import Metric
 
-_MOST_NAMED = 4
 _NEGLIGIBLE = 0.1
 """Share of tau: a method that is worse by less counts as not worse, however sure the figure is."""
+
+
+class Standing(NamedTuple):
+    """Means of a method over all seeds.
+
+    Attributes:
+        label: its name, with its setting where several are compared.
+        value: the metric over all examples.
+        gap: the largest gap in cost between two groups.
+        behind: loss in the metric against the best method.
+    """
+
+    label: str
+    value: float
+    gap: float
+    behind: float
 
 
 @dataclass(frozen=True)
@@ -32,24 +46,46 @@ class Recommendation:
     Attributes:
         epsilon: target; None where the comparison had no target.
         method, setting: what to take; "" where nothing can be recommended.
-        sure: True where each other method is clearly worse or has a clearly larger gap.
-        as_good: labels of methods that are not clearly different.
-        reason: a few sentences.
+        chosen: standing of the recommended method; None where nothing can be recommended.
+        worse: methods that are clearly worse in the metric.
+        far_behind: methods that are not clearly worse, but by more than tau on average.
+        wider: candidates with a clearly larger gap.
+        alike: candidates that are not clearly different.
+        uninformative: labels of methods that are no better than one constant answer.
+        seeds: the fewest seeds of a method in which the metric is defined; one supports no recommendation.
     """
 
     epsilon: float | None
-    method: str
-    setting: str
-    sure: bool
-    as_good: tuple[str, ...]
-    reason: str
+    method: str = ""
+    setting: str = ""
+    chosen: Standing | None = None
+    worse: tuple[Standing, ...] = ()
+    far_behind: tuple[Standing, ...] = ()
+    wider: tuple[Standing, ...] = ()
+    alike: tuple[Standing, ...] = ()
+    uninformative: tuple[str, ...] = ()
+    seeds: int = 1
+
+    @property
+    def compared(self) -> bool:
+        """True where other private methods were compared."""
+        return any((self.worse, self.far_behind, self.wider, self.alike, self.uninformative))
+
+    @property
+    def sure(self) -> bool:
+        """True where each other method is clearly worse or has a clearly larger gap."""
+        return self.chosen is not None and self.compared and not self.alike and not self.far_behind
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return asdict(self)
+        standings = ("worse", "far_behind", "wider", "alike")
+        plain = {name: [each._asdict() for each in getattr(self, name)] for name in standings}
+        chosen = None if self.chosen is None else self.chosen._asdict()
+        return {**vars(self), "chosen": chosen, **plain, "sure": self.sure}
 
 
-class _Kind(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Kind:
     """Runs that differ in their seed alone."""
 
     method: str
@@ -97,94 +133,46 @@ def _kinds(part: pd.DataFrame, metric: Metric, epsilon: float | None) -> list[_K
 def _recommend_method(
     epsilon: float | None, kinds: Sequence[_Kind], metric: Metric, tau: float, level: float
 ) -> Recommendation:
-    at = "" if epsilon is None else f"At epsilon {epsilon:g}: "
     useful = [kind for kind in kinds if kind.useful]
-    if min(len(kind.overall.dropna()) for kind in kinds) < 2:
-        return _none(epsilon, f"{at}one run of each method supports no recommendation; use more seeds.")
-    if not useful:
-        return _none(
-            epsilon,
-            f"{at}no method can be recommended: no private model is better than one constant answer.",
-        )
+    uninformative = tuple(kind.label for kind in kinds if not kind.useful)
+    seeds = min(len(kind.overall.dropna()) for kind in kinds)
+    if seeds < 2 or not useful:
+        return Recommendation(epsilon, uninformative=uninformative, seeds=seeds)
     corrected = 1 - (1 - level) / max(1, len(useful) - 1)
 
     def clear(differences: pd.Series) -> bool:
         return bool(mean_interval(differences.dropna(), corrected)[1] > 0)
 
     best = max(useful, key=lambda kind: kind.overall.mean())
-    behind = {kind.label: _behind(best, kind) for kind in useful}
+    standings = {kind: _standing(kind, best, metric) for kind in useful}
     worse = [
         kind
         for kind in useful
-        if behind[kind.label] > _NEGLIGIBLE * tau and clear(best.overall - kind.overall)
+        if standings[kind].behind > _NEGLIGIBLE * tau and clear(best.overall - kind.overall)
     ]
-    far = [kind for kind in useful if _behind(best, kind) > tau and kind not in worse]
-    candidates = [kind for kind in useful if kind not in worse and kind not in far]
+    far_behind = [kind for kind in useful if standings[kind].behind > tau and kind not in worse]
+    candidates = [kind for kind in useful if kind not in worse and kind not in far_behind]
     chosen = min(candidates, key=lambda kind: (round(kind.gap.mean(), 9), -kind.overall.mean()))
     wider = [kind for kind in candidates if clear(kind.gap - chosen.gap)]
     alike = [kind for kind in candidates if kind is not chosen and kind not in wider]
-    unsure = [*alike, *far]
-    text = _Words(metric)
-    parts = {
-        f"Clearly worse in {metric.label}": {kind.label: text.of(_behind(best, kind)) for kind in worse},
-        "Not clearly worse, but by more than tau on average": {
-            kind.label: text.of(_behind(best, kind)) for kind in far
-        },
-        "With a clearly larger gap": {kind.label: text.of(kind.gap.mean()) for kind in wider},
-        "Not clearly different, so a choice by other reasons will do": {
-            kind.label: f"gap {text.of(kind.gap.mean())}, {metric.label} {text.of(_value(kind, metric))}"
-            for kind in alike
-        },
-        "No better than one constant answer": {kind.label: "" for kind in kinds if not kind.useful},
-    }
-    others = len(kinds) > 1
-    sure = "This is clear" if not unsure else "This is not sure; more seeds would tell"
-    reason = [
-        f"{at}{'take' if at else 'Take'} {chosen.label}: {metric.label} {text.of(_value(chosen, metric))}, "
-        f"largest gap between groups {text.of(chosen.gap.mean())}{text.unit}.",
-        f"{sure}." if others else "No other method was compared.",
-        *(f"{head}: {_join_labels(labels)}." for head, labels in parts.items() if labels),
-    ]
+
+    def of(kinds: Sequence[_Kind]) -> tuple[Standing, ...]:
+        return tuple(standings[kind] for kind in kinds)
+
     return Recommendation(
         epsilon,
         chosen.method,
         chosen.setting,
-        others and not unsure,
-        tuple(kind.label for kind in alike),
-        " ".join(reason),
+        standings[chosen],
+        of(worse),
+        of(far_behind),
+        of(wider),
+        of(alike),
+        uninformative,
+        seeds,
     )
 
 
-def _none(epsilon: float | None, reason: str) -> Recommendation:
-    return Recommendation(epsilon, "", "", False, (), reason[:1].upper() + reason[1:])
-
-
-def _behind(best: _Kind, kind: _Kind) -> float:
-    return float((best.overall - kind.overall).mean())
-
-
-def _value(kind: _Kind, metric: Metric) -> float:
-    return metric.sign * float(kind.overall.mean())
-
-
-def _join_labels(labels: Mapping[str, str]) -> str:
-    named: Iterable[tuple[str, str]] = itertools.islice(labels.items(), _MOST_NAMED)
-    texts = [f"{label} ({figure})" if figure else label for label, figure in named]
-    left = len(labels) - len(texts)
-    return ", ".join([*texts, *([f"and {left} more"] if left else [])])
-
-
-@dataclass(frozen=True)
-class _Words:
-    """Texts of values of a metric."""
-
-    metric: Metric
-
-    @property
-    def unit(self) -> str:
-        return " points" if self.metric.percent else ""
-
-    def of(self, value: float) -> str:
-        if np.isnan(value):
-            return "not known"
-        return f"{100 * value:.1f}" if self.metric.percent else f"{value:.3g}"
+def _standing(kind: _Kind, best: _Kind, metric: Metric) -> Standing:
+    value, gap = metric.sign * float(kind.overall.mean()), float(kind.gap.mean())
+    return Standing(kind.label, value, gap, float((best.overall - kind.overall).mean()))

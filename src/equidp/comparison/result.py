@@ -183,8 +183,8 @@ class Comparison:
         ['group', 'dpsgd']
         >>> len(comparison.costs()) == 2 * (10 + 1)  # runs, groups and "all"
         True
-        >>> comparison.recommendation()[0].reason
-        'One run of each method supports no recommendation; use more seeds.'
+        >>> comparison.recommendation()[0].chosen is None  # one seed supports no recommendation
+        True
     """
 
     setup: Setup
@@ -211,7 +211,7 @@ class Comparison:
         )
 
     def recommendation(self) -> tuple[Recommendation, ...]:
-        """Recommended method, its reason, and how sure it is, at each target epsilon."""
+        """Recommended method at each target epsilon, how sure it is, and how the others compare."""
         return self._recommendations
 
     def table(self, name: str = "methods") -> pd.DataFrame:

@@ -127,7 +127,7 @@ class GroupedDataset:
         if isinstance(self.inputs, Tensor):
             return self.inputs
         raise DataError(
-            f"the inputs are {_in_words(self.inputs)}; what was asked for takes one tensor. Train "
+            f"the inputs are {_inputs_text(self.inputs)}; what was asked for takes one tensor. Train "
             "a model of several with equidp.Trainer."
         )
 
@@ -266,23 +266,23 @@ def _number_of_examples(inputs: Inputs) -> int:
     every = tensors(inputs)
     if not every or not all(isinstance(each, Tensor) and each.dim() for each in every):
         raise DataError(
-            f"inputs are {_in_words(inputs)}; expected a tensor [n, ...], or a tuple or mapping of such."
+            f"inputs are {_inputs_text(inputs)}; expected a tensor [n, ...], or a tuple or mapping of such."
         )
     sizes = {len(each) for each in every}
     if len(sizes) > 1:
         raise DataError(
-            f"inputs are {_in_words(inputs)}; expected the same first dimension, the number of examples, in "
-            "all. What is the same for all examples belongs in the model."
+            f"inputs are {_inputs_text(inputs)}; expected the same first dimension, the number of examples, "
+            "in all. What is the same for all examples belongs in the model."
         )
     return sizes.pop()
 
 
-def _in_words(inputs: object) -> str:
+def _inputs_text(inputs: object) -> str:
     """Forms, names and shapes of the inputs, in words."""
     if isinstance(inputs, Mapping):
-        return f"a mapping of {', '.join(f'{name}: {_in_words(each)}' for name, each in inputs.items())}"
+        return f"a mapping of {', '.join(f'{name}: {_inputs_text(each)}' for name, each in inputs.items())}"
     if isinstance(inputs, tuple):
-        return f"a tuple of {', '.join(map(_in_words, inputs))}"
+        return f"a tuple of {', '.join(map(_inputs_text, inputs))}"
     return str(list(inputs.shape)) if isinstance(inputs, Tensor) else type(inputs).__name__
 
 

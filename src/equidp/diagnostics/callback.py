@@ -143,7 +143,11 @@ class Diagnostics(Callback):
         warn_of_kinks(_subject(trainer), data)
         _warn_of_optimizer(trainer.optimizer)
         times = len(range(trainer.steps_done, trainer.steps, self.plan.every))
-        self._announce(f"{self.cost(trainer).in_words()} There are {times} of them in a run.")
+        cost = self.cost(trainer)
+        self._announce(
+            f"A diagnosed step takes up to {cost.gradients:,} gradients and {cost.products:,} products of "
+            f"one example's Hessian, about {cost.seconds:.3g} s here. There are {times} of them in a run."
+        )
 
     def before_training(self, trainer: Trainer) -> None:
         if trainer.steps_done not in {row["step"] for row in self._groups}:

@@ -71,12 +71,6 @@ class Cost:
     products: int
     seconds: float
 
-    def in_words(self) -> str:
-        return (
-            f"A diagnosed step takes up to {self.gradients:,} gradients and {self.products:,} products of "
-            f"one example's Hessian, about {self.seconds:.3g} s here."
-        )
-
 
 def cost_of(
     subject: Subject, data: GroupedDataset, groups: Sequence[int], batch_size: float, effort: Effort

@@ -19,7 +19,7 @@ from equidp.engines.norms import dataset_norms
 from equidp.engines.trial.gradients import EngineRefusal, check_company, check_engine, check_objective
 from equidp.engines.trial.mixing import check_model
 from equidp.engines.trial.rows import GivenRows, MadeUp, TrialRows, made_up_examples
-from equidp.engines.trial.running import in_words
+from equidp.engines.trial.running import error_text
 from equidp.engines.units import as_units, reading
 from equidp.errors import DataWarning, ModelError
 from equidp.kernel.engine import LossFunction
@@ -162,7 +162,7 @@ def _warn_of_failures(made: MadeUp) -> None:
         return
     warnings.warn(
         f"the model or the loss fails on rows that are {made.rows.describe_row(left[0])} "
-        f"({in_words(made.error)}). Rows of the data on which it fails count for nothing in training, "
+        f"({error_text(made.error)}). Rows of the data on which it fails count for nothing in training, "
         "without another word. Let it take them (such as lengths.clamp(min=1) before packing).",
         DataWarning,
         stacklevel=4,

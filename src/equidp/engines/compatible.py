@@ -34,9 +34,9 @@ def make_compatible(model: nn.Module) -> tuple[nn.Module, list[str]]:
         for child_name, child in list(parent.named_children()):
             if isinstance(child, _BatchNorm):
                 name = f"{parent_name}.{child_name}".lstrip(".")
-                replacement, in_words = _replacement(child)
+                replacement, summary = _replacement(child)
                 setattr(parent, child_name, replacement)
-                changes.append(f"{name}: {type(child).__name__}({child.num_features}) became {in_words}.")
+                changes.append(f"{name}: {type(child).__name__}({child.num_features}) became {summary}.")
     return model, changes
 
 

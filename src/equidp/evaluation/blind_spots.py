@@ -1,8 +1,9 @@
-"""Blind spots of a model's main figure: constant answers, classes never answered, and wrong risks."""
+"""Blind spots of a model's main metric: constant answers, classes never predicted, and wrong risks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -30,45 +31,46 @@ class RiskOff(NamedTuple):
     observed: float
 
 
-def blind_spots(found: Predictions, metric: Metric, level: float) -> tuple[str, ...]:
-    """Returns sentences on what a metric hides on these examples.
+@dataclass(frozen=True)
+class BlindSpots:
+    """Findings on what a model's main metric hides on some examples.
+
+    Attributes:
+        constant_class: the most frequent class; "" where numbers are predicted.
+        constant_value: accuracy of always predicting that class, or RMSE of always predicting the mean.
+        never_predicted: classes that the model predicts for no example.
+        uninformative: True where the model is no better than one constant answer by the metric.
+        ranking_auc: AUC of an uninformative model of two classes whose ranking is better than chance.
 
     >>> found = Predictions(np.array([0, 0, 0, 1]), np.tile([0.9, 0.1], (4, 1)), ("well", "ill"), 1)
-    >>> blind_spots(found, METRICS["accuracy"], 0.95)[1]
-    "The model answers 'ill' for none of them."
+    >>> BlindSpots.of(found, METRICS["accuracy"], 0.95)
+    BlindSpots(constant_class='well', constant_value=0.75, never_predicted=('ill',), uninformative=True, \
+ranking_auc=None)
     """
-    if not len(found):
-        return ()
-    if found.task == "regression":
-        error = METRICS["rmse"].function(found.constant())
-        shown = f"{error:,.0f}" if error >= 1000 else f"{error:.3g}"
-        sentence = f"Always answering the mean of the test examples would have an RMSE of {shown}."
-        useful = tells_something(metric, found, level)
-        return (sentence,) if useful else (sentence, says_nothing(metric, found, level))
-    name, share = found.class_names[int(found.counts.argmax())], found.counts.max() / len(found)
-    sentences = [f"Always answering {name!r} would be right for {100 * share:.1f}% of the test examples."]
-    given = set(found.predicted.tolist())
-    never = [repr(name) for at, name in enumerate(found.class_names) if at not in given]
-    if never:
-        sentences.append(f"The model answers {', '.join(never)} for none of them.")
-    if not tells_something(metric, found, level):
-        sentences.append(says_nothing(metric, found, level))
-    return tuple(sentences)
 
+    constant_class: str
+    constant_value: float
+    never_predicted: tuple[str, ...] = ()
+    uninformative: bool = False
+    ranking_auc: float | None = None
 
-def says_nothing(metric: Metric, found: Predictions, level: float) -> str:
-    """Returns that a model is no better than one constant answer, and whether its ranking is."""
-    sentence = (
-        f"By {metric.label} the model is no better than one constant answer, so its figures by group say "
-        "nothing about fairness or privacy."
-    )
-    if metric.name != "auc" and found.task == "binary" and tells_something(METRICS["auc"], found, level):
-        area = METRICS["auc"].function(found)
-        sentence += (
-            f" Its ranking does tell something (AUC {area:.3f}): judge it by --metric auc, and answer "
-            f"{found.positive_name!r} from a lower risk on (--threshold)."
-        )
-    return sentence
+    def __bool__(self) -> bool:
+        """True where the metric hides something."""
+        return self.uninformative or bool(self.never_predicted)
+
+    @classmethod
+    def of(cls, found: Predictions, metric: Metric, level: float) -> BlindSpots:
+        """Return the findings on predictions of one or more examples; `level` is of the intervals."""
+        uninformative, area = not tells_something(metric, found, level), None
+        if found.task == "regression":
+            return cls("", METRICS["rmse"].function(found.constant()), uninformative=uninformative)
+        given = set(found.predicted.tolist())
+        never = [name for at, name in enumerate(found.class_names) if at not in given]
+        if uninformative and metric.name != "auc" and found.task == "binary":
+            ranks = tells_something(METRICS["auc"], found, level)
+            area = METRICS["auc"].function(found) if ranks else None
+        name, share = found.class_names[int(found.counts.argmax())], found.counts.max() / len(found)
+        return cls(name, float(share), tuple(never), uninformative, area)
 
 
 def calibration_table(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from equidp.data.dataset import ALL, GroupedDataset
 from equidp.evaluation.blind_spots import (
+    BlindSpots,
     RiskOff,
-    blind_spots,
     calibration_table,
     reliability_table,
     risks_off,
@@ -27,7 +27,7 @@ from equidp.evaluation.groups import (
 )
 from equidp.evaluation.intervals import check_level
 from equidp.evaluation.metric import Metric
-from equidp.evaluation.metrics import METRICS, metric_for, tells_something
+from equidp.evaluation.metrics import METRICS, metric_for
 from equidp.evaluation.predict import predict
 from equidp.evaluation.predictions import Cut, Predictions
 from equidp.evaluation.small_cells import SmallCells, number, people_of
@@ -44,14 +44,13 @@ class Evaluation:
         rates: how often each group is answered with class 1 (`answer_rates`); empty unless there are two
             classes.
         costs: what privacy cost each group (`paired_costs`); None without a reference.
-        blind_spots: sentences on what the metric hides.
+        blind_spots: findings on what the metric hides; None without examples.
         level: of the intervals.
         figures: each metric by group: group, count, metric, value, low, high, and why it is not defined.
         calibration: mean predicted risk beside what happened, by group (`calibration_table`).
         reliability: the same by predicted risk (`reliability_table`), without groups of few people.
         risks_off: where mean predicted risks are off (`risks_off`), without groups of few people.
-        metric: the one that costs and `useful` are about.
-        useful: whether the model is better than one constant answer by that metric (`tells_something`).
+        metric: the metric of costs and blind spots.
         positive: the name of the positive class; "" unless there are two classes.
         threshold: predicted risk from which on it is answered; None: the most probable class is.
         people: how many people the examples are of; None: each is of another.
@@ -63,19 +62,23 @@ class Evaluation:
     recalls: pd.DataFrame
     rates: pd.DataFrame
     costs: pd.DataFrame | None
-    blind_spots: tuple[str, ...]
+    blind_spots: BlindSpots | None
     level: float
     figures: pd.DataFrame = field(default_factory=pd.DataFrame)
     calibration: pd.DataFrame = field(default_factory=pd.DataFrame)
     reliability: pd.DataFrame = field(default_factory=pd.DataFrame)
     risks_off: tuple[RiskOff, ...] = ()
     metric: Metric = METRICS["accuracy"]
-    useful: bool = True
     positive: str = ""
     threshold: float | None = None
     people: int | None = None
     small: SmallCells = field(default_factory=SmallCells)
     rest: Evaluation | None = None
+
+    @property
+    def useful(self) -> bool:
+        """True where the model is better than one constant answer by the metric (`tells_something`)."""
+        return self.blind_spots is None or not self.blind_spots.uninformative
 
     @property
     def gaps(self) -> dict[str, float]:
@@ -119,9 +122,10 @@ class Evaluation:
             tables["costs"] = self.costs
         records = {name: json.loads(table.to_json(orient="records")) for name, table in tables.items()}
         measured = {"metric": self.metric.name, "better_than_a_constant_answer": self.useful}
+        spots = {"blind_spots": None if self.blind_spots is None else asdict(self.blind_spots)}
         cut = {"positive": self.positive, "threshold": self.threshold}
         not_shown = {"not_shown": list(self.small.groups), "classes_not_shown": list(self.small.classes)}
-        return {**records, "gaps": self.gaps, **measured, **cut, **not_shown, "notes": list(self.blind_spots)}
+        return {**records, "gaps": self.gaps, **measured, **cut, **not_shown, **spots}
 
 
 def evaluate(
@@ -191,7 +195,7 @@ def _evaluate_outputs(
     """Evaluate outputs, and the outputs of a reference, on a test set."""
     if not len(test):
         nothing = pd.DataFrame()
-        return Evaluation(nothing, nothing, nothing, None, (), level, metric=metric, small=small)
+        return Evaluation(nothing, nothing, nothing, None, None, level, metric=metric, small=small)
     found = Predictions.of(outputs, test.targets, test.class_names, cut)
     shown = [each for each in METRICS.values() if found.task in each.tasks]
     grouped, people = (test.groups.numpy(), test.group_names), people_of(test)
@@ -202,14 +206,13 @@ def _evaluate_outputs(
         recalls=recalls(outputs, test, level, other, cut),
         rates=answer_rates(outputs, test, cut),
         costs=None if other is None else paired_costs(outputs, other, test, level, metric, cut),
-        blind_spots=blind_spots(found, metric, level),
+        blind_spots=BlindSpots.of(found, metric, level),
         level=level,
         figures=group_figures(found, *grouped, list(dict.fromkeys([*shown, metric])), level),
         calibration=calibration,
         reliability=reliability_table(found, *grouped, level, people, named),
         risks_off=risks_off(calibration, [*named, ALL]),
         metric=metric,
-        useful=tells_something(metric, found, level),
         positive=found.positive_name,
         threshold=cut.threshold,
         people=None if test.people is None else number(people),

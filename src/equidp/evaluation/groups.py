@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from equidp.data.dataset import ALL, GroupedDataset
-from equidp.errors import DataError, shape_in_words
+from equidp.errors import DataError, shape_text
 from equidp.evaluation.intervals import Floats, Interval, mean_interval, paired_interval, wilson
 from equidp.evaluation.metric import Metric, figure, measure_metric
 from equidp.evaluation.metrics import METRICS, metric_cost
@@ -71,7 +71,7 @@ def check_outputs(outputs: Tensor, test: GroupedDataset) -> None:
     if test.target_bounds is None:
         _check_logits(outputs, test.targets)
     elif outputs.dim() != 2 or outputs.shape[1] != 1:
-        shape = shape_in_words(outputs, "n")
+        shape = shape_text(outputs, "n")
         raise DataError(f"the model's outputs are {shape}; expected one number each, [n, 1].")
 
 
@@ -79,7 +79,7 @@ def _check_logits(outputs: Tensor, targets: Tensor) -> None:
     classes = max(int(targets.max()) + 1 if len(targets) else 1, 2)
     if outputs.dim() != 2 or outputs.shape[1] < classes:
         raise DataError(
-            f"the model's outputs are {shape_in_words(outputs, 'n')} for {classes} classes; group metrics "
+            f"the model's outputs are {shape_text(outputs, 'n')} for {classes} classes; group metrics "
             "need one logit per class, [n, classes]. Have a model of one logit z give the two outputs (0, z)."
         )
 

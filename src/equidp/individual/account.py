@@ -142,8 +142,8 @@ class ExampleAccount(KeptCallback):
         facts, arrays = found
         if facts["settings"] != self._settings:
             raise SettingError(
-                f"the histories in {os.fspath(folder)!r} are of {_in_words(facts['settings'])}; this is "
-                f"{_in_words(self._settings)}. Make it, and the trainer's callbacks, as the run began."
+                f"the histories in {os.fspath(folder)!r} are of {_settings_text(facts['settings'])}; this is "
+                f"{_settings_text(self._settings)}. Make it, and the trainer's callbacks, as the run began."
             )
         if facts["fingerprint"] != (fingerprint := fingerprint_of(in_memory(trainer, _PURPOSE))):
             raise DataError(
@@ -277,6 +277,6 @@ class ExampleAccount(KeptCallback):
             self._counted.histories.periods.clear()
 
 
-def _in_words(settings: dict[str, Any]) -> str:
+def _settings_text(settings: dict[str, Any]) -> str:
     given = (f"{name}={value!r}" for name, value in settings.items() if name and value is not None)
     return f"{settings['']}({', '.join(given)})"

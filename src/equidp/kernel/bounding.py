@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equidp.errors import PolicyError, shape_in_words
+from equidp.errors import PolicyError, shape_text
 from equidp.kernel.engine import Context, Sums
 from equidp.kernel.noise import to_double
 from equidp.kernel.policy import Policy, copy_state, on_device
@@ -220,4 +220,4 @@ def example_context(policy: Policy, state: Any, groups: Tensor) -> Context:
 
 
 def _shape(values: Tensor, norms: Tensor) -> str:
-    return shape_in_words(values, "batch" if values.shape[:1] == norms.shape else "?")
+    return shape_text(values, "batch" if values.shape[:1] == norms.shape else "?")

@@ -42,9 +42,7 @@ class StepEvent:
         if self.statistics_noise is not None:
             check_number("[0, inf)", ", or None", statistics_noise=self.statistics_noise)
 
-    @property
-    def in_words(self) -> str:
-        """Its numbers, for a reader."""
+    def __str__(self) -> str:
         noise = f"sample rate {self.sample_rate:.6g}, noise multiplier {self.noise_multiplier:.6g}"
         if self.statistics_noise is None:
             return noise
@@ -75,7 +73,7 @@ class ReleaseEvent(StepEvent):
         super().__post_init__()
         if not self.name or self.sample_rate != 1 or self.statistics_noise is not None:
             raise SettingError(
-                f"{self}; expected the name of what is released, and one query of all examples at once."
+                f"{self!r}; expected the name of what is released, and one query of all examples at once."
             )
 
 
@@ -104,10 +102,8 @@ class ChoiceEvent:
         check_number("[1, inf)", ", the mean number of tries", mean=self.mean)
         check_whole(1, " in each try", steps=sum(count for _, count in self.tried))
 
-    @property
-    def in_words(self) -> str:
-        """Its numbers, for a reader."""
-        listed = "; ".join(f"{count:,} at {event.in_words}" for event, count in self.tried)
+    def __str__(self) -> str:
+        listed = "; ".join(f"{count:,} at {event}" for event, count in self.tried)
         return f"a private choice: a random number of tries, {self.mean:g} on average, each of {listed}"
 
 

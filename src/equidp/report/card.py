@@ -15,7 +15,8 @@ from equidp._provenance import versions, weights_digest
 from equidp.accounting import run_event
 from equidp.accounting.planned import default_delta
 from equidp.accounting.replacement import replacement_epsilon
-from equidp.data.dataset import ALL, GroupedDataset
+from equidp.data.dataset import GroupedDataset
+from equidp.display import Column, Table
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.small_cells import FEWEST
@@ -23,11 +24,24 @@ from equidp.kernel.epsilon import epsilon
 from equidp.kernel.events import repeats
 from equidp.kernel.ledger import Event, ReleaseEvent, StepEvent
 from equidp.report.audited_files import audited_files
-from equidp.report.figures import for_card, metric_sentence, withheld_in_words
-from equidp.report.format import count_text, number, points, upper
-from equidp.report.guarantee import guarantee_in_words, of_several_rows, one, risk_in_words
+from equidp.report.evaluation import (
+    blind_spot_sentences,
+    groups_table,
+    measure_sentences,
+    metrics_table,
+    risk_sentences,
+    summary_sentence,
+    withheld_sentences,
+)
+from equidp.report.format import count_text, facts_table, number, upper
+from equidp.report.guarantee import (
+    attack_risk_sentences,
+    guarantee_sentences,
+    privacy_unit,
+    several_rows_sentence,
+)
+from equidp.report.pictures import risk_picture
 from equidp.report.render import filled
-from equidp.report.risks import risks_in_words
 from equidp.training.initial_weights import FRESH, Start
 from equidp.training.run import Run, RunFacts
 
@@ -128,35 +142,41 @@ def write_card(
     rows = _ROWS_OF_PEOPLE if by_person else ""
     spent, facts = run.epsilon(), run.facts
     paid = [event.name for event, _ in run.entries if isinstance(event, ReleaseEvent)]
-    headline, *further = guarantee_in_words(run)
-    values = {
+    headline, *further = guarantee_sentences(run)
+    values: dict[str, Any] = {
         "title": f"Model card: {data}" if data else "Model card",
         "data": data,
         "private": math.isfinite(spent),
-        "guarantee": [headline, *([composition] if composition else []), *further, *risk_in_words(run)],
-        "summary": _summary(found) + metric_sentence(found),
-        "parameters": _parameters(run, spent),
+        "guarantee": [
+            headline,
+            *([composition] if composition else []),
+            *further,
+            *attack_risk_sentences(run),
+        ],
+        "summary": summary_sentence(found),
+        "parameters": facts_table(_parameters(run, spent), "parameter"),
         "recompute": _recompute(run),
-        "audited": audited_files(run, paid, in_budget=bool(composition), further=audited),
+        "audited": facts_table(
+            audited_files(run, paid, in_budget=bool(composition), further=audited), "for", "files"
+        ),
         "evaluation": found,
-        "notices": [] if found is None else [*found.blind_spots, *risks_in_words(found, facts)],
-        **for_card(found),
-        "withheld": withheld_in_words(found),
+        "notices": [] if found is None else [*blind_spot_sentences(found), *risk_sentences(found, facts)],
+        "tables": _tables(found),
+        "risks": None if found is None else risk_picture(found),
+        "measured": [] if found is None else measure_sentences(found),
+        "withheld": withheld_sentences(found),
         "groups": facts.groups or (() if test is None else test.group_names),
         "classes": facts.classes or (() if test is None else test.class_names),
         "notes": notes,
         "released": released or {},
         "too_noisy": too_noisy,
         "remarks": [each for each in map(" ".join, map(str.split, remarks.split("\n\n"))) if each],
-        "group_risks": {
-            name: [upper(value) for value in figures.values()]
-            for name, figures in (group_risks or {}).items()
-        },
-        "limits": (of_several_rows(run), *(each.format(fewest=fewest, rows=rows) for each in _LIMITS)),
-        "settings": {**_settings(facts), **(details or {})},
-        "versions": versions(),
-        "hashes": hashes
-        or {"weights (SHA-256 of names and bytes of the state, in its order)": weights_digest(run.model)},
+        "group_risks": _group_risk_table(group_risks) if group_risks else None,
+        "limits": (several_rows_sentence(run), *(each.format(fewest=fewest, rows=rows) for each in _LIMITS)),
+        "settings": facts_table(
+            {**_settings(facts), **(details or {}), **versions(), **(hashes or _hash_of(run))}
+        ),
+        "version": versions()["equidp"],
         "made": datetime.now(UTC).strftime("%Y-%m-%d"),
     }
     for target in targets:
@@ -203,41 +223,32 @@ def _settings(facts: RunFacts) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value not in (None, "")}
 
 
-def _summary(evaluation: Evaluation | None) -> str:
-    if evaluation is None:
-        return "No test set was given, so the card says nothing about accuracy."
-    if evaluation.groups.empty:
-        return "The test set holds too few people, or too few of a class, to show figures."
-    rows = evaluation.groups.set_index("group")
-    tested = f"{rows.at[ALL, 'count']:,} test examples"
-    if evaluation.people is not None:
-        tested += f" of {evaluation.people:,} people"
-    if "rmse" in rows:
-        overall = f"RMSE on {tested}: {number(rows.at[ALL, 'rmse'])}"
-        errors = rows["rmse"].drop(ALL).dropna()
-        ends = [f"{number(errors[at])} for group {at}" for at in (errors.idxmin(), errors.idxmax())]
-        return f"{overall}, lowest {ends[0]}, highest {ends[1]}."
-    accuracy = rows["accuracy"].drop(ALL).dropna()
-    overall = f"Accuracy on {tested}: {points(rows.at[ALL, 'accuracy'])} %"
-    if accuracy.empty:
-        return f"{overall}."
-    worst, best = accuracy.idxmin(), accuracy.idxmax()
-    if accuracy[worst] == accuracy[best]:
-        return f"{overall}, the same in every group."
-    return (
-        f"{overall}. Lowest for group {worst}, {points(accuracy[worst])} %, highest for {best}, "
-        f"{points(accuracy[best])} %."
-    )
+def _tables(found: Evaluation | None) -> dict[str, Table | None]:
+    """Tables of accuracy or errors, of recalls and of other metrics; empty without figures."""
+    if found is None or found.groups.empty:
+        return {}
+    recalls = None if found.recalls.empty else groups_table(found.recalls)
+    return {"groups": groups_table(found.groups), "recalls": recalls, "metrics": metrics_table(found)}
+
+
+def _group_risk_table(risks: Mapping[str, Mapping[str, float]]) -> Table:
+    heads = ("true-positive rate at .1% false positives", "at 1%", "advantage", "AUC")
+    columns = [Column("group", "name"), *(Column(head, show=upper) for head in heads)]
+    return Table(columns, [(name, *figures.values()) for name, figures in risks.items()])
+
+
+def _hash_of(run: Run) -> dict[str, str]:
+    return {"weights (SHA-256 of names and bytes of the state, in its order)": weights_digest(run.model)}
 
 
 def _parameters(run: Run, spent: float) -> list[tuple[str, str]]:
     rows = [
         ("epsilon", number(spent) if math.isinf(spent) else f"{spent:.6g} ({run.accountant})"),
         ("delta", _why_delta(run)),
-        ("neighbouring datasets", f"differ by one {one(run.facts)}, added or removed"),
-        (f"one {one(run.facts)} replaced by another", _replacement_text(run, spent)),
+        ("neighbouring datasets", f"differ by one {privacy_unit(run.facts)}, added or removed"),
+        (f"one {privacy_unit(run.facts)} replaced by another", _replacement_text(run, spent)),
         ("initial weights", _start(run.facts.start)),
-        ("sampling", f"Poisson: each {one(run.facts)} joins each step's sample independently"),
+        ("sampling", f"Poisson: each {privacy_unit(run.facts)} joins each step's sample independently"),
     ]
     if math.isfinite(spent) and not repeats(run_event(run.entries)):  # a choice has Renyi's bound alone
         others = [name for name in ("pld", "rdp") if name != run.accountant]
@@ -249,7 +260,7 @@ def _parameters(run: Run, spent: float) -> list[tuple[str, str]]:
         what = count_text(steps, "step" if isinstance(event, StepEvent) else "choice")
         if isinstance(event, ReleaseEvent):
             what = f"{count_text(steps, 'release')} of {event.name}"
-        rows.append((what, event.in_words))
+        rows.append((what, str(event)))
     return rows
 
 
@@ -260,9 +271,10 @@ def _why_delta(run: Run) -> str:
         return f"{run.delta:g}"
     usual = run.delta == default_delta(examples)
     chosen = "a tenth of 1/n, rounded down to a power of ten" if usual else "as it was given"
+    unit = privacy_unit(run.facts)
     return (
-        f"{run.delta:g}: {chosen}, where n = {examples:,}. Publishing one {one(run.facts)} whole, drawn at "
-        f"random, would be private at delta 1/n = {1 / examples:.2g}"
+        f"{run.delta:g}: {chosen}, where n = {examples:,}. Publishing one {unit} whole, drawn at random, "
+        f"would be private at delta 1/n = {1 / examples:.2g}"
     )
 
 

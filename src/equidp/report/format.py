@@ -1,10 +1,17 @@
-"""Numbers and names as text."""
+"""Texts of numbers and names, and tables of facts."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
+from equidp.display import Column, Table
 from equidp.evaluation.metric import Metric
+
+
+def whole_number(value: int) -> str:
+    """Text of a whole number, such as "1,200"."""
+    return f"{value:,}"
 
 
 def points(value: float) -> str:
@@ -40,6 +47,12 @@ def metric_text(metric: Metric, value: float) -> str:
     return number(value) if math.isnan(value) or metric.width > 1 else f"{round(value, 3) + 0.0:.3f}"
 
 
+def heading(metric: Metric, *, capital: bool = False) -> str:
+    """Label of a metric with its unit, such as "accuracy, %"; capitalised for titles and axes."""
+    label = metric.label[0].upper() + metric.label[1:] if capital else metric.label
+    return label + (", %" if metric.percent else "")
+
+
 def unit(metric: Metric) -> str:
     """Unit of differences in a metric, such as "points of accuracy" or "AUC"."""
     return f"points of {metric.label}" if metric.percent else metric.label
@@ -48,3 +61,11 @@ def unit(metric: Metric) -> str:
 def amount(metric: Metric, value: float) -> str:
     """Text of a difference in a metric, such as "1.5 points of accuracy" or "0.015 of AUC"."""
     return f"{metric_text(metric, value)} {'' if metric.percent else 'of '}{unit(metric)}"
+
+
+def facts_table(
+    facts: Mapping[str, object] | Sequence[tuple[str, object]], name: str = "name", value: str = "value"
+) -> Table:
+    """Table of facts, as texts, under these two headings."""
+    pairs = facts.items() if isinstance(facts, Mapping) else facts
+    return Table((Column(name, "name"), Column(value, "text")), [(key, str(each)) for key, each in pairs])

@@ -1,4 +1,4 @@
-"""Guarantee of a run, in sentences for readers who do not know epsilon."""
+"""Guarantee of a run: sentences for readers who do not know epsilon."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _ROWS = (2, 4, 8)  # examples of one person that epsilon is stated for
 _STRONG, _WEAK = 1.0, 7.0  # epsilons: factors of about 2.7 and 1,000 on the odds
 
 
-def one(facts: RunFacts) -> str:
+def privacy_unit(facts: RunFacts) -> str:
     """Return the unit of privacy: an example, or a person of several rows."""
     return "example" if facts.rows is None else "person"
 
 
-def guarantee_in_words(run: Run) -> list[str]:
+def guarantee_sentences(run: Run) -> list[str]:
     """Return the guarantee in sentences for readers who do not know epsilon."""
-    spent, delta, who = run.epsilon(), run.delta, one(run.facts)
+    spent, delta, who = run.epsilon(), run.delta, privacy_unit(run.facts)
     if run.facts.rows is None:
         each, of_one, any_one = "training example", "a single training example", "an example"
     else:
@@ -42,7 +42,7 @@ def guarantee_in_words(run: Run) -> list[str]:
         f"of about {delta:g}.",
         f"This holds for every {who} of every group.",
     ]
-    sentences += _start_in_guarantee(run)
+    sentences += _start_sentences(run)
     examples = run.facts.num_examples
     if examples is not None and delta >= 1 / examples:
         sentences.append(
@@ -52,7 +52,7 @@ def guarantee_in_words(run: Run) -> list[str]:
     return sentences
 
 
-def _start_in_guarantee(run: Run) -> list[str]:
+def _start_sentences(run: Run) -> list[str]:
     """Warnings on what the guarantee does not cover where weights or optimizer were trained before."""
     start = run.facts.start
     if start.optimizer_state:
@@ -76,7 +76,7 @@ def _start_in_guarantee(run: Run) -> list[str]:
     return [f"{before}{whom}, all steps together give epsilon {math.ceil(1000 * total) / 1000:g}."]
 
 
-def risk_in_words(run: Run) -> list[str]:
+def attack_risk_sentences(run: Run) -> list[str]:
     """Sentences on the most that any attack on the model achieves; empty without a guarantee."""
     if math.isinf(run.epsilon()):
         return []
@@ -85,7 +85,7 @@ def risk_in_words(run: Run) -> list[str]:
     risk = run.risk()
     found = [
         f"{'one' if at else 'an attack'} that wrongly names {1000 * rate:g} of 1,000 {who} that were not in "
-        f"it finds at most {_of_a_thousand(found)} of 1,000 that were"
+        f"it finds at most {_per_thousand(found)} of 1,000 that were"
         for at, (rate, found) in enumerate(
             zip(risk.false_positive_rates, risk.true_positive_rates, strict=True)
         )
@@ -97,12 +97,12 @@ def risk_in_words(run: Run) -> list[str]:
     ]
 
 
-def _of_a_thousand(share: float) -> str:
+def _per_thousand(share: float) -> str:
     """Text of a share as a number of 1,000, rounded up to a tenth."""
     return f"{math.ceil(1e4 * share - 1e-9) / 10:,.1f}"
 
 
-def of_several_rows(run: Run) -> str:
+def several_rows_sentence(run: Run) -> str:
     """Sentences on the larger epsilon of people who own several examples."""
     rows = run.facts.rows
     if rows is not None:

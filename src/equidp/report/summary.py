@@ -16,7 +16,7 @@ from equidp.display import Interval
 from equidp.evaluation.costs import equal_cost, summary
 from equidp.evaluation.metric import Metric
 from equidp.evaluation.metrics import METRICS
-from equidp.report.format import amount, metric_text, number, unit
+from equidp.report.format import amount, heading, metric_text, number, unit
 
 
 class Kind(NamedTuple):
@@ -117,8 +117,7 @@ class Summary:
         return tuple(map(self._detail, others))
 
     def _detail(self, metric: Metric) -> Detail:
-        title = metric.label[0].upper() + metric.label[1:]
-        return Detail(metric.name, title + (", %" if metric.percent else ""), partial(metric_text, metric))
+        return Detail(metric.name, heading(metric, capital=True), partial(metric_text, metric))
 
     @cached_property
     def costs(self) -> pd.DataFrame:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import pandas as pd
 
 from equidp.advice.auto import AUTO
+from equidp.comparison.recommend import Recommendation
 from equidp.comparison.result import Setup
 from equidp.data.dataset import ALL
 from equidp.evaluation.blind_spots import RISKS_OFF
 from equidp.evaluation.costs import SAYS_NOTHING, group_gaps, wilcoxon_table
 from equidp.evaluation.intervals import mean_interval
+from equidp.evaluation.metric import Metric
 from equidp.evaluation.small_cells import FEWEST
 from equidp.policies.methods import STANDARD
+from equidp.report.evaluation import RECALIBRATE
 from equidp.report.format import points
 from equidp.report.plots.accuracy_and_epsilon import ERRORS, too_noisy
-from equidp.report.risks import RECALIBRATE
 from equidp.report.summary import Kind, Summary, by_kind
 
 _FEW_TESTS = 30
 _TOO_LITTLE = 0.005
 """A difference in cost that is not worth a sentence."""
+_MOST_NAMED = 4
 _MOST_SETTINGS = 4
 """Largest number of settings, such as epsilons, that each get all sentences."""
 
@@ -231,6 +235,55 @@ def _who_holds(verdicts: dict[str, str], summary: Summary) -> str:
         if verdict in verdicts.values()
     ]
     return f"{rule} {'; '.join(parts)} ({setup.level:.0%} intervals over {len(setup.seeds)} seeds)."
+
+
+def recommendation_sentences(summary: Summary) -> list[str]:
+    """Recommended method at each target epsilon, how sure that is, and how the others compare."""
+    return [_recommendation(each, summary.metric) for each in summary.comparison.recommendation()]
+
+
+def _recommendation(found: Recommendation, metric: Metric) -> str:
+    at = "" if found.epsilon is None else f"At epsilon {found.epsilon:g}: "
+    if found.chosen is None:
+        why = (
+            "one run of each method supports no recommendation; use more seeds."
+            if found.seeds < 2
+            else "no method can be recommended: no private model is better than one constant answer."
+        )
+        return f"{at}{why}" if at else why[0].upper() + why[1:]
+
+    def text(value: float) -> str:
+        return "not known" if math.isnan(value) else points(value) if metric.percent else f"{value:.3g}"
+
+    alike = {each.label: f"gap {text(each.gap)}, {metric.label} {text(each.value)}" for each in found.alike}
+    parts = {
+        f"Clearly worse in {metric.label}": {each.label: text(each.behind) for each in found.worse},
+        "Not clearly worse, but by more than tau on average": {
+            each.label: text(each.behind) for each in found.far_behind
+        },
+        "With a clearly larger gap": {each.label: text(each.gap) for each in found.wider},
+        "Not clearly different, so a choice by other reasons will do": alike,
+        "No better than one constant answer": dict.fromkeys(found.uninformative, ""),
+    }
+    if not found.compared:
+        sure = "No other method was compared."
+    else:
+        sure = "This is clear." if found.sure else "This is not sure; more seeds would tell."
+    chosen, unit = found.chosen, " points" if metric.percent else ""
+    return " ".join(
+        [
+            f"{at}{'take' if at else 'Take'} {chosen.label}: {metric.label} {text(chosen.value)}, largest "
+            f"gap between groups {text(chosen.gap)}{unit}.",
+            sure,
+            *(f"{head}: {_join_labels(labels)}." for head, labels in parts.items() if labels),
+        ]
+    )
+
+
+def _join_labels(labels: Mapping[str, str]) -> str:
+    texts = [f"{label} ({figure})" if figure else label for label, figure in labels.items()]
+    left = len(texts) - _MOST_NAMED
+    return ", ".join([*texts[:_MOST_NAMED], *([f"and {left} more"] if left > 0 else [])])
 
 
 def test_sentences(summary: Summary) -> list[str]:

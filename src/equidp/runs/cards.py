@@ -13,7 +13,7 @@ from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predict import has_diverged
 from equidp.policies.methods import method_named
 from equidp.report.card import write_card
-from equidp.report.figures import mean_epsilons
+from equidp.report.evaluation import split_noisy_means
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
 from equidp.tables.encode import TableEncoder
@@ -97,10 +97,10 @@ def write_cards(
     composition = ""
     if budget is not None:
         composition = _together(budget, units_of(recipe))
-        details["budget"] = f"{Path(str(config.budget)).name}; with this run, {budget.left_in_words()}"
+        details["budget"] = f"{Path(str(config.budget)).name}; with this run, {budget}"
     further = [_RECIPE] if recipe.target and (place / layout.ENCODER).exists() else []
     further += [DIVERGED] if has_diverged(run.model) else []
-    told, too_noisy = mean_epsilons(layout.read_released(place), run.epsilon())
+    clear, too_noisy = split_noisy_means(layout.read_released(place), run.epsilon())
     write_card(
         run,
         place / layout.PAGE,
@@ -108,7 +108,7 @@ def write_cards(
         evaluation=evaluation,
         data=facts["name"],
         notes=(*facts["notes"], *further),
-        released={_estimate(row): row["mean"] for row in told},
+        released={_estimate(row): row["mean"] for row in clear},
         too_noisy=too_noisy,
         remarks=config.card_notes,
         audited={each.name: each.audited for each in config.all_releases},

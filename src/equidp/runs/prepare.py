@@ -55,13 +55,6 @@ class Prepared:
     held_out: torch.Tensor | None = None
     budget_id: str = ""
 
-    @property
-    def people_in_words(self) -> str:
-        """Line that says whom epsilon holds for, where examples are people; otherwise empty."""
-        people, rows = len(self.split.train), self.split.train.rows
-        whose = f"each of {people:,} people, of whose rows at most {rows} are used"
-        return "" if rows is None else f"This holds for {whose}.\n"
-
     @cached_property
     def facts(self) -> dict[str, Any]:
         """Facts that follow from the configuration and the data, as plain values; hashes the data once."""

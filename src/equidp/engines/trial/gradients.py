@@ -21,7 +21,7 @@ from equidp.engines.measured import Example, MeasuredBatch, MeasuringEngine
 from equidp.engines.preserved import flat, flat_sums
 from equidp.engines.trial.mixing import moved_parameters
 from equidp.engines.trial.rows import MadeUpInputs, TrialRows
-from equidp.engines.trial.running import in_words, losses_of, outputs_of, try_model
+from equidp.engines.trial.running import error_text, losses_of, outputs_of, try_model
 from equidp.errors import ModelError
 from equidp.kernel.bounding import example_context
 from equidp.kernel.engine import LossFunction
@@ -245,7 +245,9 @@ class _Trial:
             except Exception as error:
                 failed = error
         if failed is not None and not single:
-            raise ModelError(f"no gradient can be taken of the model's loss: {in_words(failed)}") from failed
+            raise ModelError(
+                f"no gradient can be taken of the model's loss: {error_text(failed)}"
+            ) from failed
         found = torch.stack([flat(gradients, self.trained) for gradients in single])
         return found, torch.tensor(places, device=found.device)
 
@@ -512,7 +514,7 @@ def check_objective(
             raise
         except Exception as error:
             raise ModelError(
-                f"{type(policy).__name__} needs second derivatives of model and loss: {in_words(error)}. "
+                f"{type(policy).__name__} needs second derivatives of model and loss: {error_text(error)}. "
                 "Choose another method, or a model of plain layers."
             ) from error
     if not torch.linalg.vector_norm(found - true) <= _TOLERANCE * torch.linalg.vector_norm(true):

@@ -18,13 +18,13 @@ from equidp.engines.trial.rows import GivenRows, MadeUpInputs, TrialRows
 from equidp.engines.trial.running import (
     Attributes,
     check_parameters,
-    in_words,
+    error_text,
     losses_of,
     outputs_of,
     seed_generators,
     try_model,
 )
-from equidp.errors import ModelError, shape_in_words
+from equidp.errors import ModelError, shape_text
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, join_batches, map_tensors, taken, tensors
 
@@ -141,7 +141,7 @@ def _check_last_class(
     except Exception as error:
         raise ModelError(
             f"the data has {len(class_names)} classes, and the loss fails for the last, {class_names[-1]!r} "
-            f"({in_words(error)}). The model's outputs are {shape_in_words(outputs, 'batch')}; give one "
+            f"({error_text(error)}). The model's outputs are {shape_text(outputs, 'batch')}; give one "
             "per class."
         ) from error
 

@@ -75,7 +75,7 @@ def outputs_of(model: nn.Module, inputs: Inputs, seed: int = 0) -> Tensor:
     except Exception as error:
         shapes = map_tensors(lambda each: list(each.shape), inputs)
         raise ModelError(
-            f"the model cannot read inputs of shape {shapes}: {in_words(error)}. A model is "
+            f"the model cannot read inputs of shape {shapes}: {error_text(error)}. A model is "
             "tried on numbers that are made up, normal or between 0 and 1, never on data: check values "
             "before training, not in the model. If it demands more of a row, such as an end mark, give "
             "public rows that have it: examples=(inputs, targets)."
@@ -98,12 +98,12 @@ def losses_of(loss: LossFunction, outputs: Tensor, targets: Tensor) -> Tensor:
         other = _dtype_that_works(loss, outputs, targets)
         if other is not None:
             raise ModelError(
-                f"the loss cannot be taken of targets of {targets.dtype} ({in_words(error)}); "
+                f"the loss cannot be taken of targets of {targets.dtype} ({error_text(error)}); "
                 f"expected {other}. Let the dataset give them as such: targets.to({other})."
             ) from error
         raise ModelError(
             f"the loss cannot be taken of outputs {list(outputs.shape)} and targets {list(targets.shape)} "
-            f"({in_words(error)}). A loss is tried on targets that are made up, classes from 0 on or "
+            f"({error_text(error)}). A loss is tried on targets that are made up, classes from 0 on or "
             "numbers: let it take such, and turn them into others (-1 and 1) itself."
         ) from error
     if not isinstance(losses, Tensor) or losses.shape != (len(outputs),):
@@ -126,7 +126,7 @@ def _dtype_that_works(loss: LossFunction, outputs: Tensor, targets: Tensor) -> t
     return None
 
 
-def in_words(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Returns an error's message, and its kind; an assertion may have no message."""
     return f"{type(error).__name__}: {error}".strip().rstrip(".:")
 

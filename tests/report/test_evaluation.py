@@ -1,15 +1,17 @@
-"""What is said of predicted risks that are off names causes that the run has, and what corrects them."""
+"""Sentences on blind spots and wrong risks name causes that the run has, and what corrects them."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 import equidp
-from equidp.evaluation.blind_spots import RiskOff
+from equidp.evaluation.blind_spots import BlindSpots, RiskOff
 from equidp.evaluation.evaluation import Evaluation, evaluate
-from equidp.report.risks import risks_in_words
+from equidp.report.evaluation import blind_spot_sentences, risk_sentences
 from equidp.training.run import RunFacts
 from support.toy import make_trainer, toy
 
@@ -19,7 +21,7 @@ ALL, NORTH = RiskOff("all", 0.02, 0.08), RiskOff("north", 0.089, 0.052)
 def said(*off: RiskOff, **facts) -> str:
     found = evaluate(nn.Linear(5, 2), toy())
     found = Evaluation(**{**vars(found), "risks_off": off})
-    return " ".join(risks_in_words(found, RunFacts(**facts)))
+    return " ".join(risk_sentences(found, RunFacts(**facts)))
 
 
 def test_a_private_run_is_told_of_recalibration():
@@ -63,3 +65,17 @@ def test_a_run_knows_what_shifts_its_risks():
     assert recalibrated.facts.recalibrated
     weighted = equidp.losses.Loss(nn.CrossEntropyLoss(reduction="none"), torch.tensor([1.0, 2.0]))
     assert make_trainer(epochs=1, loss=weighted).fit().facts.class_weighted
+
+
+def test_blind_spots_are_said():
+    spots = BlindSpots("well", 0.75, ("ill", "dead"), uninformative=True, ranking_auc=0.7)
+    found = Evaluation(**{**vars(evaluate(nn.Linear(5, 2), toy())), "blind_spots": spots})
+    share, never, nothing = blind_spot_sentences(found)
+    assert share == "Always answering 'well' would be right for 75.0% of the test examples."
+    assert never == "The model answers 'ill', 'dead' for none of them."
+    assert nothing.startswith("By accuracy the model is no better than one constant answer")
+    assert "Its ranking does tell something (AUC 0.700)" in nothing
+    assert len(blind_spot_sentences(replace(found, blind_spots=BlindSpots("well", 0.75)))) == 1
+    (numbers,) = blind_spot_sentences(replace(found, blind_spots=BlindSpots("", 1234.0)))
+    assert numbers.endswith("an RMSE of 1,230.")
+    assert blind_spot_sentences(replace(found, blind_spots=None)) == []

@@ -1,12 +1,42 @@
-"""Findings of a diagnosis that its standard errors support; docs/diagnostics.md has the rules."""
+"""Diagnosis of a comparison: findings that its standard errors support, and a section of the page.
+
+Everything in it is sensitive. docs/diagnostics.md has the rules of the findings.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pandas as pd
 
+from equidp.comparison.result import Comparison
+from equidp.display import Cell, Column, Noted, Table
+from equidp.report.format import number
+from equidp.report.plots import DIAGNOSIS_PLOTS
+from equidp.report.plots.plot import draw_plots
+from equidp.report.summary import Summary, by_kind
+
+_RISKS = {
+    "excess": "all",
+    "direction": "direction",
+    "magnitude": "magnitude",
+    "noise": "noise",
+    "direction_alternative": "direction, other split",
+    "magnitude_alternative": "magnitude, other split",
+}
+_GRADIENTS = {
+    "group_gradient_norm": "norm of the mean",
+    "mean_norm": "mean norm",
+    "share_clipped": "share clipped",
+    "cosine_before": "cosine before",
+    "cosine_after": "after",
+    "error_bias": "bias",
+    "error_variance": "variance",
+    "best_bound": "best bound",
+}
+"""Columns of the tables, without sensitive_ -> headings."""
 CLEAR = 2.0
 """Standard errors by which a figure must differ from another, or from zero, to be mentioned."""
 
@@ -24,6 +54,99 @@ _CAUSES = {
     "noise": ("noise", "adds", "noise; a larger batch, or a larger epsilon, addresses that"),
 }
 """Cause -> its name, its verb, and where the loss comes from if it is the main one."""
+
+
+class MethodDiagnosis(NamedTuple):
+    """Diagnosis of one kind of run: findings, and tables of excess risk and of gradients."""
+
+    name: str
+    finding: list[str]
+    risks: Table
+    gradients: Table
+
+
+def diagnosis_section(summary: Summary) -> dict[str, Any] | None:
+    """Values of the section for its template; None without a diagnosis."""
+    diagnosis = summary.comparison.sensitive_diagnosis
+    if diagnosis is None:
+        return None
+    pairs = by_kind(diagnosis.sensitive_pairs)
+    methods = [
+        MethodDiagnosis(
+            kind.label,
+            _finding(part),
+            _risk_table(kind.label, part),
+            _gradient_table(kind.label, part, bound_sentences(pairs[kind]) if kind in pairs else []),
+        )
+        for kind, part in by_kind(diagnosis.sensitive_groups).items()
+    ]
+    return {"methods": methods, "plots": draw_plots(DIAGNOSIS_PLOTS.values(), summary)}
+
+
+def _risk_table(name: str, part: pd.DataFrame) -> Table:
+    means = [average_column(part, column) for column in _RISKS]
+    rows: list[list[Cell]] = [
+        [group, *(Noted(mean[group].mean, f"± {number(mean[group].error)}") for mean in means)]
+        for group in means[0]
+    ]
+    columns = [Column("group", "name"), *(Column(head, show=number) for head in _RISKS.values())]
+    return Table(columns, rows, f"{name}: excess risk a step")
+
+
+def _gradient_table(name: str, part: pd.DataFrame, bounds: list[str]) -> Table:
+    means = part.groupby("group", sort=False)[[f"sensitive_{column}" for column in _GRADIENTS]].mean()
+    best = number(float(part["sensitive_best_bound_all"].mean()))
+    note = (
+        "Bias and variance: bounds on the error of the group's private gradient (Xu et al.); best bound: the "
+        f"clipping bound that balances the two for this group. For all examples together it is {best}."
+    )
+    columns = [Column("group", "name"), *(Column(head, show=number) for head in _GRADIENTS.values())]
+    rows: list[list[Cell]] = [
+        [str(group), *row] for group, row in zip(means.index, means.to_numpy(), strict=True)
+    ]
+    return Table(columns, rows, f"{name}: gradients", [note, *bounds])
+
+
+def sensitive_findings(comparison: Comparison) -> list[str]:
+    """Return a warning and a line for each diagnosed kind of run; an empty list without a diagnosis."""
+    if comparison.sensitive_diagnosis is None:
+        return []
+    parts = by_kind(comparison.sensitive_diagnosis.sensitive_groups)
+    return [
+        "Where the disparity comes from (computed from raw training data; must not be shared):",
+        *(f"{kind.label}: {' '.join(_finding(part))}" for kind, part in parts.items()),
+    ]
+
+
+def bound_sentences(pairs: pd.DataFrame) -> list[str]:
+    """Comparison of the papers' bounds with measured differences, over all pairs and diagnosed steps."""
+    pairs = pairs.rename(columns=lambda name: name.removeprefix("sensitive_"))
+    assumed = int((pairs["convex"] & pairs["step_small"]).sum())
+    below = int((pairs["direction_bound"] <= pairs["direction_gap"]).sum())
+    clear = pairs[pairs["direction_gap"] > 2 * pairs["direction_gap_se"]]
+    predicted = int((clear["direction_bound"] > 0).sum())
+    return [
+        "Esipova et al.'s lower bound on how much more one group loses by direction than another "
+        f"(Proposition 3) was below the measured difference in {below:,} of {len(pairs):,} cases (ordered "
+        "pairs of groups at diagnosed steps). Its assumptions, convex losses and a step no longer than 1 / "
+        f"largest eigenvalue, held as far as can be seen in {assumed:,}. Of {len(clear):,} clear differences "
+        f"it predicted {predicted:,}. Tran et al.'s condition on norms alone held in "
+        f"{int(pairs['norm_condition'].sum()):,} cases."
+    ]
+
+
+def _finding(part: pd.DataFrame) -> list[str]:
+    """Findings, and a caution where gradient descent would leave the region of second-order terms."""
+    too_long = part["learning_rate"] * part["sensitive_largest_eigenvalue"] > 2
+    steps = int(too_long.groupby([part["seed"], part["step"]]).any().sum())
+    if not steps:
+        return findings(part)
+    total = len(part[["seed", "step"]].drop_duplicates())
+    return [
+        *findings(part),
+        f"Caution: in {steps} of {total} diagnosed steps the learning rate is above 2 / largest eigenvalue, "
+        "so a step without privacy may raise the loss, and second-order terms are inaccurate.",
+    ]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import math
 import pandas as pd
 import pytest
 
-from equidp.report.findings import average_column, findings
+from equidp.report.diagnosis import average_column, findings
 
 PARTS = ("direction", "magnitude", "noise")
 

@@ -1,0 +1,200 @@
+"""Comparison of methods: its page, one self-contained HTML file, its tables, and what a terminal shows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+
+from equidp._files import check_writable, write_whole
+from equidp.comparison.result import Comparison, Setup
+from equidp.data.dataset import ALL
+from equidp.display import Cell, Column, Interval, Table
+from equidp.evaluation.costs import COSTS
+from equidp.report import words
+from equidp.report.diagnosis import diagnosis_section
+from equidp.report.format import count_text, facts_table, heading, number, whole_number
+from equidp.report.individual import individual_section, individual_table
+from equidp.report.plots import PLOTS
+from equidp.report.plots.plot import draw_plots
+from equidp.report.render import filled
+from equidp.report.summary import Detail, Kind, Summary, summarise
+
+
+def write_report(
+    comparison: Comparison, path: str | os.PathLike[str], *, include_sensitive: bool = False
+) -> None:
+    """Write the report of a comparison: one self-contained HTML file, written whole or not at all.
+
+    Args:
+        comparison: from `equidp.compare`.
+        path: of the file.
+        include_sensitive: adds the true epsilons of the groups' examples beside the released ones. They
+            follow from raw training data, so the page must not be shared.
+
+    Raises:
+        SettingError: the path cannot be written.
+
+    Example:
+        >>> import equidp
+        >>> place = getfixture("tmp_path")
+        >>> plan = equidp.Plan(batch_size=128, epochs=1)
+        >>> comparison = equidp.compare(methods=["dpsgd"], seeds=1, plan=plan, directory=place, jobs=1)
+        >>> equidp.write_report(comparison, place / "report.html")
+        >>> "What privacy cost each group" in (place / "report.html").read_text()
+        True
+    """
+    check_writable(path)
+    write_whole(path, render(comparison, include_sensitive=include_sensitive))
+
+
+def render(comparison: Comparison, *, include_sensitive: bool = False) -> str:
+    """Return the page as text."""
+    summary = summarise(comparison)
+    return filled(
+        "comparison.html",
+        summary=summary,
+        overview=overview_table(summary),
+        details=[
+            detail_table(summary, each, summary.kinds) for each in summary.details + summary.further_details
+        ],
+        setup=summary.setup,
+        finding=words.finding(summary),
+        recommended=words.recommendation_sentences(summary),
+        tests=words.test_sentences(summary),
+        plots=draw_plots(PLOTS.values(), summary),
+        individual=individual_section(summary, include_sensitive=include_sensitive),
+        diagnosis=diagnosis_section(summary),
+        guarantee=words.guarantee(summary),
+        not_covered=words.not_covered(summary.setup),
+        settings=_settings_table(summary.setup),
+    )
+
+
+def _settings_table(setup: Setup) -> Table:
+    """Table of settings and versions, without settings that the page shows elsewhere."""
+    training = setup.training
+    facts = {
+        "data": setup.data.name,
+        **vars(training),
+        **({"steps": "", "sample_rate": ""} if setup.steps_differ else {}),
+        "swept": setup.swept or "",
+        "method_settings": "",
+        **{f"settings of {method}": settings for method, settings in training.method_settings.items()},
+        "seeds": setup.seeds,
+    }
+    texts = {name.replace("_", " "): _text(value) for name, value in facts.items() if value != ""}
+    return facts_table({**texts, **setup.versions})
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Mapping):
+        parts = {name: _text(each) for name, each in value.items()}
+        nested = any(isinstance(each, Mapping) for each in value.values())
+        texts = [f"{name} ({text})" if nested else f"{name} {text}" for name, text in parts.items()]
+        return ", ".join(texts) or "none"
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
+    """Print findings, one row per method, metrics by group and method, then which method to take.
+
+    Args:
+        comparison: from `equidp.compare`.
+        console: where to print; None: standard output.
+
+    Example:
+        >>> import equidp
+        >>> place = getfixture("tmp_path")
+        >>> plan = equidp.Plan(batch_size=128, epochs=1)
+        >>> comparison = equidp.compare(methods=["dpsgd"], seeds=1, plan=plan, directory=place, jobs=1)
+        >>> equidp.print_comparison(comparison)  # doctest: +ELLIPSIS
+        <BLANKLINE>
+        In this one run, privacy by dpsgd costs group ...
+    """
+    console, summary = console or Console(), summarise(comparison)
+    setup = summary.setup
+    console.print()
+    for sentence in words.finding(summary):
+        console.print(escape(sentence), highlight=False)
+    console.print()
+    overview_table(summary).print(console)
+    console.print(
+        f"{setup.level:.0%} intervals over {count_text(len(setup.seeds), 'seed')}; costs and gaps in "
+        f"{summary.unit} against {setup.baseline}; delta {setup.training.delta:g}.",
+        highlight=False,
+        style="dim",
+    )
+    for sentence in words.test_sentences(summary):
+        console.print(escape(sentence), highlight=False, style="dim")
+    for detail in summary.details:
+        console.print()
+        kinds = summary.private_kinds if detail.column in COSTS else summary.kinds
+        _means_alone(detail_table(summary, detail, kinds)).print(console, split=True)
+    if summary.individual:
+        cost = number(comparison.individual["release_epsilon"].iloc[0])
+        console.print(
+            f"\nmean epsilon of a group's examples, released at epsilon {cost} a run", highlight=False
+        )
+        _means_alone(individual_table(summary)).print(console, split=True)
+    console.print("\nWhich method to take", style="bold")
+    for sentence in words.recommendation_sentences(summary):
+        console.print(escape(sentence), highlight=False)
+
+
+def _means_alone(table: Table) -> Table:
+    """Table of one row's name and size in one column, without intervals; the page has the intervals."""
+    name, size, *figures = table.columns
+    rows = [
+        [
+            f"{group} ({size.show(count)})",
+            *(cell[0] if isinstance(cell, Interval) else cell for cell in cells),
+        ]
+        for group, count, *cells in table.rows
+    ]
+    columns = [Column("group (in training)", name.kind), *figures]
+    total = str(rows[-1][0]) if table.total else ""
+    return Table(columns, rows, table.caption, table.notes, total)
+
+
+def overview_table(summary: Summary) -> Table:
+    """Table with a row per kind of run of a comparison, with its verdict on equal cost of privacy."""
+    setup, text = summary.setup, summary.text
+    columns = (
+        Column("method", "name" if setup.swept else "label"),
+        Column("epsilon", show=number),
+        Column(heading(summary.metric), show=text),
+        Column("cost", show=text),
+        Column("hit hardest", "text"),
+        Column("largest gap", "text", text),
+        Column(f"gap ≤ {text(setup.tau)}?", "verdict"),
+    )
+    rows = [
+        (
+            row.kind.label if setup.swept else row.kind.method,
+            row.epsilon,
+            row.accuracy,
+            row.cost,
+            f"{row.worst_group}: {text(row.worst_cost)}" if row.worst_group else "",
+            row.gap,
+            row.verdict,
+        )
+        for row in summary.overview
+    ]
+    return Table(columns, rows, f"What privacy costs: {setup.data.name}, {setup.training.model}")
+
+
+def detail_table(summary: Summary, detail: Detail, kinds: Sequence[Kind]) -> Table:
+    """Table of means over seeds with intervals, groups down and kinds of run across."""
+    rows: list[list[Cell]] = [
+        [group, size, *(summary.interval(kind, group, detail.column) for kind in kinds)]
+        for group, size in summary.sizes().items()
+    ]
+    columns = [
+        Column("group", "name"),
+        Column("in training", show=whole_number),
+        *(Column(kind.label, show=detail.show) for kind in kinds),
+    ]
+    return Table(columns, rows, detail.title, total=ALL)

@@ -1,0 +1,320 @@
+"""Evaluation of one model by group: tables, and sentences on what they hide and withhold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.markup import escape
+
+from equidp.data.dataset import ALL
+from equidp.display import Cell, Column, Interval, Table
+from equidp.evaluation.evaluation import Evaluation
+from equidp.evaluation.metric import Metric
+from equidp.evaluation.metrics import METRICS
+from equidp.evaluation.small_cells import FEWEST, SmallCells
+from equidp.report.format import heading, metric_text, number, points, unit, whole_number
+from equidp.training.run import RunFacts
+
+RECALIBRATE = (
+    "Recalibration (equidp train --recalibration 0.1, a share of epsilon) fits scale and shifts of the "
+    "logits after training, and corrects what all groups share."
+)
+_UNEXPLAINED = ("accuracy", "log_loss", "recall", "calibration", "rmse", "mae")
+"""Metrics that are undefined for groups without examples alone, or that other tables show."""
+_ELSEWHERE = (*_UNEXPLAINED, "r2")
+"""Metrics that the tables of accuracy, of errors, of recall and of risks show."""
+_HEADINGS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "accuracy": ("accuracy, %", points),
+    "loss": ("loss", number),
+    "rmse": ("RMSE", number),
+    "mae": ("MAE", number),
+    "r2": ("R2", number),
+    "recall": ("recall, %", points),
+    "recall_cost": ("recall lost, points", points),
+    "excessive_risk": ("excessive risk, loss", number),
+}
+_BARS = ("accuracy", "recall")
+_NO_INTERVAL = "no interval: "
+_MOST_REASONS = 4
+_MOST_RECALLS = 40
+_MOST_NAMED = 3
+
+
+def print_evaluation(found: Evaluation, facts: RunFacts) -> None:
+    """Print metrics by group and what they hide; withhold figures of few people before."""
+    if not found.groups.empty:
+        print_groups(found.groups)
+        if not found.recalls.empty:
+            of_all = found.recalls["group"] == ALL
+            print_groups(found.recalls if len(found.recalls) <= _MOST_RECALLS else found.recalls[of_all])
+        print_metrics(found)
+    for sentence in (*withheld_sentences(found), *blind_spot_sentences(found), *risk_sentences(found, facts)):
+        print(sentence)
+
+
+def print_groups(rows: pd.DataFrame, metric: Metric = METRICS["accuracy"]) -> None:
+    """Print a row per group, or per group and class, of a table of an `Evaluation`; see `groups_table`."""
+    groups_table(rows, metric).print(split=True)
+
+
+def print_metrics(found: Evaluation, console: Console | None = None) -> None:
+    """Print the metrics other than accuracy and loss by group, in tables that fit, and how to read them."""
+    console = console or Console()
+    table = metrics_table(found)
+    if table is not None:
+        table.print(console, split=True)
+    for sentence in measure_sentences(found):
+        console.print(escape(sentence), highlight=False, style="dim")
+
+
+def groups_table(rows: pd.DataFrame, metric: Metric = METRICS["accuracy"]) -> Table:
+    """Table with a row per group, or per group and class, with each figure present and its interval.
+
+    Args:
+        rows: a table of an `Evaluation`.
+        metric: the metric of privacy_cost.
+    """
+    headings: dict[str, tuple[str, Callable[[float], str]]] = {
+        **_HEADINGS,
+        "privacy_cost": (f"privacy cost, {unit(metric)}", partial(metric_text, metric)),
+    }
+    names = [name for name in ("group", "class") if name in rows]
+    present = {name: texts for name, texts in headings.items() if name in rows}
+    columns = [
+        *(Column(name, "name") for name in names),
+        Column("test examples", show=whole_number),
+        *(Column(head, show=show, bar=name in _BARS) for name, (head, show) in present.items()),
+    ]
+    cells = [
+        [*(str(row[name]) for name in names), row["count"], *(_interval(row, name) for name in present)]
+        for row in rows.to_dict("records")
+    ]
+    return Table(columns, cells, total=ALL)
+
+
+def metrics_table(found: Evaluation) -> Table | None:
+    """Table of the metrics that other tables leave out, and of predicted and observed risk; None without any.
+
+    Groups are down; a metric that is defined for no group is left out.
+    """
+    columns = [Column("group", "name")]
+    rows: dict[str, list[Cell]] = {str(name): [str(name)] for name in found.groups["group"]}
+    table = found.figures
+    listed = [] if table.empty else [name for name in table["metric"].unique() if name not in _ELSEWHERE]
+    for name in listed:
+        metric = METRICS.get(name, found.metric)
+        values = table[(table["metric"] == name) & table["value"].notna()].set_index("group")
+        if not values.empty:
+            columns.append(Column(heading(metric), show=partial(metric_text, metric)))
+            for group, row in rows.items():
+                row.append(
+                    Interval(*values.loc[group, ["value", "low", "high"]]) if group in values.index else "–"
+                )
+    if not found.calibration.empty:
+        risks = found.calibration.set_index("group").to_dict("index")
+        columns += [Column("predicted, %", show=points), Column("happened, %", show=points)]
+        for group, row in rows.items():
+            risk = risks.get(group)
+            row += ["–", "–"] if risk is None else [risk["mean_predicted"], _interval(risk, "observed")]
+    return Table(columns, list(rows.values()), total=ALL) if len(columns) > 1 else None
+
+
+def reliability_table(found: Evaluation) -> Table:
+    """Table of mean predicted and observed risk, by group and predicted risk."""
+    columns = (
+        Column("group", "name"),
+        Column("risk, %"),
+        Column("test examples", show=whole_number),
+        Column("mean predicted risk, %", show=points),
+        Column("happened, %", show=points),
+    )
+    rows = [
+        (
+            str(row["group"]),
+            f"{points(row['risk_from'])} to {points(row['risk_to'])}",
+            row["count"],
+            row["mean_predicted"],
+            _interval(row, "observed"),
+        )
+        for row in found.reliability.to_dict("records")
+    ]
+    return Table(columns, rows, total=ALL)
+
+
+def _interval(row: Mapping[Any, Any], name: str) -> Interval:
+    return Interval(row[name], row[f"{name}_low"], row[f"{name}_high"])
+
+
+def summary_sentence(found: Evaluation | None) -> str:
+    """Sentences for the head of a card: the main metric overall, and of the worst and the best group."""
+    if found is None:
+        return "No test set was given, so the card says nothing about accuracy."
+    if found.groups.empty:
+        return "The test set holds too few people, or too few of a class, to show figures."
+    rows = found.groups.set_index("group")
+    tested = f"{rows.at[ALL, 'count']:,} test examples"
+    if found.people is not None:
+        tested += f" of {found.people:,} people"
+    name, show, sign = ("rmse", number, "") if "rmse" in rows else ("accuracy", points, " %")
+    overall = (
+        f"{name.upper() if name == 'rmse' else 'Accuracy'} on {tested}: {show(rows.at[ALL, name])}{sign}"
+    )
+    of_groups = rows[name].drop(ALL).dropna()
+    lowest, highest = of_groups.min(), of_groups.max()
+    if of_groups.empty:
+        shown = f"{overall}."
+    elif name == "accuracy" and lowest == highest:
+        shown = f"{overall}, the same in every group."
+    else:
+        shown = (
+            f"{overall}. Lowest for group {of_groups.idxmin()}, {show(lowest)}{sign}, highest for "
+            f"{of_groups.idxmax()}, {show(highest)}{sign}."
+        )
+    return shown + _metric_sentence(found)
+
+
+def _metric_sentence(found: Evaluation) -> str:
+    """The overall metric where it is not accuracy, or that the model is no better than a constant."""
+    if found.figures.empty:
+        return ""
+    if not found.useful:
+        return f" By {found.metric.label} the model is no better than one constant answer."
+    rows = found.figures.set_index(["group", "metric"])
+    if found.metric.name == "accuracy" or (ALL, found.metric.name) not in rows.index:
+        return ""
+    row = rows.loc[(ALL, found.metric.name)]
+    value, low, high = (metric_text(found.metric, row[name]) for name in ("value", "low", "high"))
+    return f" {found.metric.label[0].upper()}{found.metric.label[1:]}: {value} ({low} to {high})."
+
+
+def measure_sentences(found: Evaluation) -> list[str]:
+    """Sentences on the positive class, the risk from which on it is predicted, and undefined metrics."""
+    sentences = []
+    if found.positive:
+        where = (
+            "where it is the more probable class"
+            if found.threshold is None
+            else f"from a predicted risk of {found.threshold:.3g} on"
+        )
+        sentences.append(
+            f"Positive class: {found.positive!r}, answered {where} (--positive, --threshold). Predicted and "
+            "happened: its mean predicted probability, and its share."
+        )
+    table = found.figures
+    missing = table if table.empty else table[(table["reason"] != "") & ~table["metric"].isin(_UNEXPLAINED)]
+    for reason, rows in [] if missing.empty else missing.groupby("reason", sort=False):
+        labels = ", ".join(METRICS.get(name, found.metric).label for name in rows["metric"].unique())
+        groups = ["all examples" if name == ALL else f"group {name}" for name in rows["group"].unique()]
+        lacking = "interval of " if str(reason).startswith(_NO_INTERVAL) else ""
+        why = str(reason).removeprefix(_NO_INTERVAL)
+        sentences.append(f"No {lacking}{labels} of {', '.join(groups)}: {why}.")
+    return sentences[: _MOST_REASONS + 1]
+
+
+def withheld_sentences(found: Evaluation | None) -> list[str]:
+    """Sentences on groups and classes that an evaluation withholds, and why."""
+    if found is None or found.small == SmallCells():
+        return []
+    small, who = found.small, "test examples" if found.people is None else "people"
+    if small.everything:
+        few = f"fewer than {FEWEST} {who}, or fewer than {FEWEST} of a class"
+        return [f"No figures are shown: there are {few}."]
+    sentences = []
+    if small.groups:
+        sentences.append(
+            f"Left out of all figures, also of those of all groups: {'; '.join(small.groups)}. Each of these "
+            f"groups has fewer than {FEWEST} {who}, or fewer than {FEWEST} of a class."
+        )
+    if small.classes:
+        sentences.append(f"Left out in the same way, as classes: {'; '.join(small.classes)}.")
+    return sentences
+
+
+def blind_spot_sentences(found: Evaluation) -> list[str]:
+    """Sentences on what the metric of an evaluation hides; empty without examples."""
+    spots = found.blind_spots
+    if spots is None:
+        return []
+    if not spots.constant_class:
+        sentences = [
+            "Always answering the mean of the test examples would have an RMSE of "
+            f"{number(spots.constant_value)}."
+        ]
+    else:
+        sentences = [
+            f"Always answering {spots.constant_class!r} would be right for "
+            f"{100 * spots.constant_value:.1f}% of the test examples."
+        ]
+    if spots.never_predicted:
+        names = ", ".join(map(repr, spots.never_predicted))
+        sentences.append(f"The model answers {names} for none of them.")
+    if spots.uninformative:
+        ranking = ""
+        if spots.ranking_auc is not None:
+            ranking = (
+                f" Its ranking does tell something (AUC {spots.ranking_auc:.3f}): judge it by --metric auc, "
+                f"and answer {found.positive!r} from a lower risk on (--threshold)."
+            )
+        sentences.append(
+            f"By {found.metric.label} the model is no better than one constant answer, so its figures by "
+            f"group say nothing about fairness or privacy.{ranking}"
+        )
+    return sentences
+
+
+def risk_sentences(found: Evaluation, facts: RunFacts) -> list[str]:
+    """Sentences on wrong predicted risks, and on what corrects them in this run; empty without any."""
+    if not found.risks_off:
+        return []
+    texts = {
+        each.group: f"{100 * each.predicted:.1f}% predicted where {100 * each.observed:.1f}% happened"
+        for each in found.risks_off
+    }
+    overall = [texts.pop(ALL)] if ALL in texts else []
+    named = [f"group {name}: {text}" for name, text in texts.items()][:_MOST_NAMED]
+    listed = "; ".join([*overall, *named])
+    remedy = _risk_remedy(facts, bool(overall))
+    return [f"Predicted risks of {found.positive!r} are off: {listed}. {remedy}"]
+
+
+def _risk_remedy(facts: RunFacts, overall: bool) -> str:
+    if facts.class_weighted:
+        return (
+            "This run weighs classes, which shifts risks towards the rarer one; they are those of the data "
+            "where it is trained without --class-weight."
+        )
+    if not overall:
+        return (
+            "Over all test examples together they are not, so what acts on all groups alike, such as "
+            "recalibration or a larger clipping bound, cannot correct this; inputs that tell these groups "
+            "apart can."
+        )
+    if facts.private and facts.recalibrated:
+        return (
+            "The run is recalibrated, with noise; a larger share of epsilon for that (--recalibration), or a "
+            "larger epsilon, lessens the noise. Test examples may also differ from training examples."
+        )
+    if facts.recalibrated:
+        return "The run is recalibrated, without noise: test examples differ from training examples."
+    if facts.private:
+        return f"Bounding the lengths of gradients can shift risks. {RECALIBRATE}"
+    if facts.private is False:
+        return f"Nothing was clipped in this run, and no noise was added. {RECALIBRATE}"
+    return RECALIBRATE
+
+
+def split_noisy_means(
+    released: Sequence[Mapping[str, Any]], spent: float
+) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """Return released means of groups with small noise, and the names of groups whose noise hides the mean.
+
+    Args:
+        released: group, mean and standard_error of each.
+        spent: epsilon of the run, which no mean can exceed; a standard error above half of it hides the mean.
+    """
+    clear = [row for row in released if row["standard_error"] <= spent / 2]
+    return clear, [str(row["group"]) for row in released if row["standard_error"] > spent / 2]
