@@ -197,4 +197,4 @@ def test_the_card_shows_the_returned_evaluation_and_bounds_to_the_last_digit(fin
     groups = finished.evaluation.groups
     assert groups["count"].iloc[-1] > 0
     for row in groups.itertuples():
-        assert f"| {row.group} | {row[2]:,} | {100 * row.accuracy:.1f} |" in card
+        assert f"| {row.group} | {row[2]:,} | {100 * row.accuracy:.1f} [" in card
