@@ -1,7 +1,8 @@
-"""Rows draw by their content, as they did one by one; in blocks."""
+"""Draws of rows follow from their content, in blocks as one by one."""
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from hashlib import blake2b
 
@@ -17,17 +18,24 @@ ODD = (0.0, -0.0, np.nan, np.inf, -np.inf, 5e-324, -1e-310, 1e300, 0.1, -2.5)
 
 
 def one_by_one(table: pd.DataFrame, seed: int) -> list[float]:
-    """What a draw is, said plainly."""
-    alike: Counter[tuple[str, ...]] = Counter()
-    cells = (
-        table[name].map(float.hex) if table[name].dtype == float else as_text(table[name])
-        for name in table.columns
-    )
+    """The draw of each row, as the docstring of the module defines it."""
+    alike: Counter[bytes] = Counter()
+    names = sorted(table.columns)
     found = []
-    for row in zip(*cells, strict=True):
-        content = repr((seed, alike[row], row)).encode()
-        found.append((int.from_bytes(blake2b(content, digest_size=8).digest(), "big") >> 11) / 2**53)
-        alike[row] += 1
+    for row in table[names].itertuples(index=False):
+        content = repr((seed, names)).encode()
+        for name, value in zip(names, row, strict=True):
+            if table[name].dtype == float:
+                content += struct.pack("<d", np.nan if np.isnan(value) else value + 0.0)
+            else:
+                text = "missing" if pd.isna(value) else value
+                content += blake2b(text.encode(), digest_size=16).digest()
+        digest = blake2b(content, digest_size=16).digest()
+        earlier = alike[digest]
+        alike[digest] += 1
+        if earlier:
+            digest = blake2b(digest, digest_size=8, salt=earlier.to_bytes(8, "little")).digest()
+        found.append((int.from_bytes(digest[:8], "little") >> 11) / 2**53)
     return found
 
 
@@ -53,6 +61,17 @@ def test_draws_in_blocks_are_those_of_rows_one_by_one(columns, block, monkeypatc
     assert draw_rows(table, 3).tolist() == one_by_one(table, 3)
     as_categories = table.astype({"text": "category"}) if "text" in columns else table
     assert draw_rows(as_categories, 3).tolist() == one_by_one(table, 3)
+
+
+def test_order_of_columns_and_other_rows_leave_draws_as_they_are():
+    table = messy(200)
+    drawn = draw_rows(table, 3)
+    assert draw_rows(table[["text", "free", "few"]], 3).tolist() == drawn.tolist()
+    assert draw_rows(table[:150], 3).tolist() == drawn[:150].tolist()
+    assert sorted(draw_rows(table[::-1], 3)) == sorted(drawn)
+    assert len(set(drawn)) == 200
+    assert not set(drawn) & set(draw_rows(table, 4))
+    assert not set(drawn) & set(draw_rows(table.rename(columns={"few": "many"}), 3))
 
 
 def test_no_rows_draw_nothing():
