@@ -11,9 +11,9 @@ import pandas as pd
 import torch
 
 from equidp import DataError, DataSplit, GroupedDataset
+from equidp.data.dataset import Labels, crossed_labels
 from equidp.data.images import UNIT, kept_pixels
 from equidp.data.origins import Origin, data_folder
-from equidp.data.roles import Labels, crossed_labels
 from equidp.extend import unknown_name
 from papers.images import image_paths, images_in, images_key, is_image
 

@@ -9,7 +9,8 @@ from pathlib import Path, PurePosixPath
 
 from equidp import DataError
 from equidp.data.images import decoded, state_of
-from equidp.tables.cache import Array, key_of
+from equidp.store import key_of
+from equidp.tables.cache import Array
 
 _SUFFIXES = (".jpg", ".jpeg", ".png")
 

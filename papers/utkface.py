@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from equidp import DataError, DataSplit, GroupedDataset, SettingError
+from equidp.data.dataset import Labels, crossed_labels
 from equidp.data.images import kept_pixels
 from equidp.data.origins import Origin, data_folder
-from equidp.data.roles import Labels, crossed_labels
 from equidp.extend import unknown_name
 from papers.images import image_paths, images_in, images_key, is_image
 

@@ -26,7 +26,7 @@ class Loss:
     Attributes:
         base: (outputs, targets [batch]) -> losses [batch].
         class_weights: factor of each class, [classes]; None: all count alike.
-        row_weights: whether targets carry a weight of their own (`equidp.data.weights.with_weights`).
+        row_weights: whether targets carry a weight of their own (`equidp.data.targets.with_weights`).
         several_rows: whether an example has several rows, whose targets carry weights.
         dtype: of the targets that `base` reads, where they carry weights.
 

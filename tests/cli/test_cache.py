@@ -9,7 +9,7 @@ import pytest
 
 from equidp.cli.app import app
 from equidp.data import open_source
-from equidp.tables import cache
+from equidp.tables.cache import table_store
 from support.command import people as people
 
 
@@ -40,9 +40,9 @@ def test_the_list_names_size_time_and_what_it_is_and_clearing_empties_it(run, tm
 
 
 def test_only_what_was_not_used_for_some_days_is_removed(run):
-    old = next(each for each in cache.kept_tables() if "table" in each.what)
-    os.utime(old.folder, (old.used - 40 * 86_400, old.used - 40 * 86_400))
+    old = next(each for each in table_store().entries() if "table" in each.what)
+    os.utime(old.place, (old.used - 40 * 86_400, old.used - 40 * 86_400))
     assert "1 with" in run("--older-than", "30")
     assert "Removed 1 from" in run("--clear", "--older-than", "30")
-    assert len(cache.kept_tables()) == 2
+    assert len(table_store().entries()) == 2
     assert "for so long" in run("--older-than", "30")

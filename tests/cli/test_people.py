@@ -127,7 +127,7 @@ def test_nobody_is_on_both_sides_and_others_do_not_decide_on_which(file):
 def test_large_tables_on_disk_give_the_same_people(file, tmp_path, monkeypatch):
     monkeypatch.setenv("EQUIDP_CACHE", str(tmp_path / "cache"))
     memory = open_source(str(file), recipe=RECIPE).split(0)
-    monkeypatch.setattr("equidp.tables.stored.is_large", lambda path: True)
+    monkeypatch.setattr("equidp.tables.columns.is_large", lambda path: True)
     disk = open_source(str(file), recipe=RECIPE).split(0)
     assert disk.train.targets.tolist() == memory.train.targets.tolist()
     assert disk.train.weights.tolist() == memory.train.weights.tolist()

@@ -7,7 +7,7 @@ import pytest
 import equidp
 from equidp.comparison.compare import prepare
 from equidp.data import Recipe, TableSource
-from equidp.data.unencoded import releases_of, with_private_noise
+from equidp.data.table import releases_of, with_private_noise
 from equidp.errors import SettingError
 
 PLAN = equidp.Plan(batch_size=100, epochs=1, delta=1e-4)

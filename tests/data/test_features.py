@@ -14,7 +14,7 @@ from equidp.comparison.cells import source_digest
 from equidp.data import DataSplit, GroupedDataset, open_source
 from equidp.data.features import FEATURES, WithFeatures
 from equidp.errors import SettingError
-from equidp.tables.cache import kept_tables
+from equidp.tables.cache import table_store
 
 OWN = """
 import torch
@@ -93,7 +93,7 @@ def test_a_source_whose_seeds_give_other_examples_has_their_features():
         assert torch.allclose(found.train.inputs, FEATURES["scattering"](plain.train.inputs), atol=1e-5)
         assert torch.allclose(found.test.inputs, FEATURES["scattering"](plain.test.inputs), atol=1e-5)
         assert found.notes[0] == "as it is"
-    assert len(kept_tables()) == 4
+    assert len(table_store().entries()) == 4
 
 
 def test_a_network_of_ones_own_is_called_in_evaluation_mode(own):
@@ -117,7 +117,7 @@ def test_a_network_that_changed_under_its_name_gives_new_features_and_back_the_o
     with torch.no_grad():
         layer.bias -= 1
     assert torch.allclose(source.split(0).train.inputs, before, atol=1e-5)
-    assert len(kept_tables()) == 2
+    assert len(table_store().entries()) == 2
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_network_that_changed_under_its_name_gives_new_features_and_back_the_o
 def test_what_gives_no_features_of_single_examples_is_refused(own, name, says):
     with pytest.raises(SettingError, match=says):
         open_source("digits", features=f"{own}:{name}").split(0)
-    assert kept_tables() == []
+    assert table_store().entries() == []
 
 
 def test_unknown_names_and_tables_are_refused(tmp_path):

@@ -17,7 +17,8 @@ from equidp.errors import DataError, DataWarning, SettingError
 from equidp.evaluation.evaluation import evaluate
 from equidp.kernel.ledger import MemoryLedger
 from equidp.report.guarantee import guarantee_sentences
-from equidp.tables.interpret import interpret_table
+from equidp.tables.columns import interpret_cells
+from equidp.tables.read import Cells
 from equidp.tables.recipe import Recipe
 from support.toy import make_trainer, toy
 
@@ -152,7 +153,7 @@ def test_ids_are_texts_so_that_no_two_people_become_one(exact):
     """Floating-point numbers cannot tell numbers of 17 digits apart, nor "1" from "01"."""
     recipe = Recipe(target="ill", group=("sex",), person="id", rows_per_person=2)
     ids = [2**54 + 1, 2**54 + 2, 2**54 + 3] if exact else ["1", "01", "1.0", str(2**54 + 1), str(2**54 + 2)]
-    read = interpret_table(pd.DataFrame({"id": ids}), recipe).table["id"]
+    read = interpret_cells(Cells.of(pd.DataFrame({"id": ids})), recipe).table["id"]
     assert read.tolist() == [str(each) for each in ids]
 
 

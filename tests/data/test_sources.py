@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from equidp.data import adult, dutch, open_source
+from equidp.data import census, open_source
 from equidp.errors import SettingError
 
 
@@ -41,7 +41,7 @@ def test_esipovas_adult_is_balanced_by_sex_and_standardised(real_data):
 @pytest.mark.soak
 def test_esipovas_adult_has_the_same_inputs_whichever_rows_are_sampled(real_data):
     """One complete row only comes from Holand-Netherlands; seed 13 samples it away."""
-    country = 5 + 7 + 16 + 7 + 14 + 6 + adult._CODES["native-country"].index("Holand-Netherlands")
+    country = 5 + 7 + 16 + 7 + 14 + 6 + census._ADULT_CODES["native-country"].index("Holand-Netherlands")
     holders = []
     for seed in (0, 13):
         split = open_source("adult-esipova").split(seed)
@@ -71,7 +71,7 @@ def test_esipovas_dutch_is_binary_throughout_with_sex_among_the_inputs(real_data
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("rows", "lists"),
-    [(adult._complete_rows, adult._CODES), (dutch._rows, dutch._CODES)],
+    [(census._adult_rows, census._ADULT_CODES), (census._dutch_rows, census._DUTCH_CODES)],
     ids=["adult", "dutch"],
 )
 def test_lists_of_codes_are_what_the_data_use(rows, lists, real_data):

@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings, strategies as st
 
 import equidp
 from equidp.data import open_source
-from equidp.data.unencoded import split_and_encode
+from equidp.data.table import split_and_encode
 from equidp.errors import DataError, EquidpError, SettingError
 from equidp.tables.recipe import Recipe
 from equidp.tables.split import draw_rows, rows_by_content

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
 import equidp
-from equidp.data.weights import with_weights
+from equidp.data.targets import with_weights
 from equidp.engines import ENGINES, make_engine
 from equidp.engines.units import UnitModel
 from equidp.errors import ModelError

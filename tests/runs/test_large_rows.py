@@ -13,7 +13,7 @@ from equidp.cli.app import app
 from equidp.errors import DataError, DataWarning
 from equidp.runs import saved
 from equidp.runs.saved import open_run
-from equidp.tables import batches as stream
+from equidp.tables import read as stream
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from equidp.errors import DataError, EquidpError
 from equidp.tables.cells import MISSING_TEXTS
 from equidp.tables.guesses import MISSING_NUMBERS, MISSING_WORDS
 from equidp.tables.inspect import RARE_ROWS, inspect_column, inspect_table, recipe_toml
-from equidp.tables.read import with_format
+from equidp.tables.read import Cells, with_format
 
 ROWS = 240
 
@@ -40,7 +40,8 @@ def patients(rows: int = ROWS) -> pd.DataFrame:
 
 
 def settled(values, **recipe) -> set[tuple[str, str]]:
-    report = inspect_column("x", pd.Series(values), Recipe(**recipe))
+    cells = Cells.of(pd.DataFrame({"x": values}))
+    report = inspect_column("x", cells.series("x"), Recipe(**recipe))
     return {(finding.option, finding.value) for finding in report.findings if finding.option}
 
 

@@ -23,14 +23,14 @@ import pytest
 import torch
 
 from equidp.data import Recipe, open_source
-from equidp.data.unencoded import split_and_encode
+from equidp.data.table import split_and_encode
 from equidp.errors import DataWarning, EquidpError
 from equidp.runs.config import TrainConfig
 from equidp.runs.saved import KeptRun
-from equidp.tables import batches as stream, stored
+from equidp.tables import cache, read as stream
+from equidp.tables.columns import read_table
 from equidp.tables.encode import Numbers
 from equidp.tables.inspect import inspect_table, recipe_toml
-from equidp.tables.stored import read_table
 from equidp.training.plan import Plan
 
 N = 120
@@ -42,7 +42,7 @@ def small_batches(tmp_path, monkeypatch):
     monkeypatch.setenv("EQUIDP_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(stream, "_BATCH_BYTES", 2**10)
     monkeypatch.setattr(stream, "_BATCH_ROWS", 17)
-    monkeypatch.setattr(stored, "_BLOCK", 13)
+    monkeypatch.setattr(cache, "_BLOCK", 13)
 
 
 def people(rows: int = N) -> dict[str, list[Any]]:

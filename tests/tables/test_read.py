@@ -18,11 +18,11 @@ import pytest
 import torch
 
 from equidp.data import Recipe, open_source
-from equidp.data.unencoded import split_and_encode
+from equidp.data.table import split_and_encode
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.runs.config import TrainConfig
 from equidp.runs.saved import KeptRun
-from equidp.tables import batches as stream
+from equidp.tables import read as stream
 from equidp.tables.inspect import inspect_table
 from equidp.training.plan import Plan
 

@@ -8,8 +8,8 @@ import pytest
 
 from equidp.data import open_source
 from equidp.errors import DataError, EquidpError, SettingError
-from equidp.tables.interpret import interpret_table
-from equidp.tables.read import read_as_written
+from equidp.tables.columns import Columns, interpret_cells
+from equidp.tables.read import Cells, read_cells
 from equidp.tables.recipe import Recipe
 
 WHOLE = Recipe(
@@ -99,8 +99,12 @@ RAW = pd.DataFrame(
 )
 
 
+def interpreted(raw: pd.DataFrame, recipe: Recipe) -> Columns:
+    return interpret_cells(Cells.of(raw), recipe)
+
+
 def test_each_column_is_understood_as_stated():
-    table = interpret_table(RAW, WHOLE).table
+    table = interpreted(RAW, WHOLE).table
     assert table["zip"].tolist() == ["01067", "99084"]
     assert table["pay"].tolist() == [28746.52, 1234.0]
     assert table["lab"].tolist() == [1.5, -2.0]
@@ -110,9 +114,9 @@ def test_each_column_is_understood_as_stated():
 
 
 def test_without_a_recipe_marks_and_codes_are_texts_and_numbers():
-    table = interpret_table(RAW.drop(columns="admitted"), Recipe()).table
+    table = interpreted(RAW.drop(columns="admitted"), Recipe()).table
     assert table["zip"].tolist() == [1067.0, 99084.0]
-    notes = interpret_table(RAW[["zip", "lab"]], Recipe()).notes
+    notes = interpreted(RAW[["zip", "lab"]], Recipe()).notes
     assert len(notes) == 1
     assert "'zip' holds numbers with leading zeros, which are lost" in notes[0]
     assert table["pay"].tolist() == ["28,746.52", "1,234"]
@@ -121,7 +125,7 @@ def test_without_a_recipe_marks_and_codes_are_texts_and_numbers():
 
 @pytest.mark.parametrize("text", ["1,23", "12,34.5", "1,2345", ",123", "1.234,5", "0,1", "1,234,56"])
 def test_marks_between_thousands_stand_between_groups_of_three_digits(text):
-    table = interpret_table(pd.DataFrame({"x": [text]}), Recipe(thousands=(("*", ","),))).table
+    table = interpreted(pd.DataFrame({"x": [text]}), Recipe(thousands=(("*", ","),))).table
     assert table["x"].tolist() == [text]
 
 
@@ -138,7 +142,7 @@ def test_typed_dates_durations_numbers_and_truths_of_parquet_are_understood():
         }
     )
     dates = (("at", "iso"), ("zoned", "iso"), ("stay", "iso"), ("day", "%Y%m%d"))
-    table = interpret_table(raw, Recipe(date=dates, categorical=("zip",))).table
+    table = interpreted(raw, Recipe(date=dates, categorical=("zip",))).table
     assert table["at"].tolist()[0] == 1.5
     assert np.isnan(table["at"].tolist()[1])
     assert table["zoned"].tolist() == [pytest.approx(1.5 - 1 / 24), pytest.approx(-1 / 24)]
@@ -153,7 +157,7 @@ def test_some_unreadable_cells_count_as_missing_and_are_counted_and_many_are_ref
     raw = pd.DataFrame(
         {"bmi": ["27.1"] * 8 + ["tall", "wide"], "day": ["2020-13-01"] * 6 + ["2020-01-01"] * 4}
     )
-    read = interpret_table(raw, Recipe(numeric=("bmi",), date=(("day", "iso"),)))
+    read = interpreted(raw, Recipe(numeric=("bmi",), date=(("day", "iso"),)))
     assert read.table["bmi"].isna().sum() == 2
     assert "'bmi' is to hold numbers: 2 of its 10 values are not, the first in row 9, and" in read.notes[0]
     assert (
@@ -206,6 +210,6 @@ def test_a_recipe_that_does_not_fit_the_file_names_its_columns(tmp_path):
 def test_other_separators_and_encodings_are_read(tmp_path, sep, encoding):
     table = people().assign(größe="süß")
     table.to_csv(tmp_path / "p.csv", index=False, sep=sep, encoding=encoding)
-    read = read_as_written(tmp_path / "p.csv", Recipe(sep=sep, encoding=encoding))
-    assert list(read.columns) == list(table.columns)
-    assert set(read["größe"]) == {"süß"}
+    read = read_cells(tmp_path / "p.csv", Recipe(sep=sep, encoding=encoding))
+    assert list(read.names) == list(table.columns)
+    assert set(read.series("größe")) == {"süß"}

@@ -22,7 +22,7 @@ from equidp.advice.norm_profile import NormProfile, private_profile, public_prof
 from equidp.cli import options
 from equidp.cli.app import command
 from equidp.data import DataSource, GroupedDataset
-from equidp.data.numbers import in_units
+from equidp.data.targets import in_units
 from equidp.errors import DataError, SettingError
 from equidp.kernel.ledger import Ledger, MemoryLedger
 from equidp.models import model_named

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from equidp._validate import check_number
 from equidp.cli.app import command
 from equidp.display import Column, Table
-from equidp.tables.cache import cache_folder, kept_tables, remove
+from equidp.tables.cache import table_store
 
 app = command("cache", "equidp cache", "equidp cache --clear", "equidp cache --clear --older-than 30")
 
@@ -28,11 +28,13 @@ def cache_command(
     """
     check_number("[0, inf]", older_than=older_than)
     latest = time.time() - 86_400 * older_than
-    found = [each for each in kept_tables() if not older_than or each.used <= latest]
-    size, count = size_text(sum(each.size for each in found)), len(found)
-    place = cache_folder() / "tables"
+    store = table_store()
+    found = [each for each in store.entries() if not older_than or each.used <= latest]
+    place = store.folder
     if clear:
-        remove(found)
+        found = store.remove(*found)
+    size, count = size_text(sum(each.size for each in found)), len(found)
+    if clear:
         print(f"Removed {count:,} from {place}: {size}.")
         return
     if not found:

@@ -22,9 +22,8 @@ from equidp.errors import SettingError
 from equidp.evaluation.predict import predict
 from equidp.evaluation.predictions import Cut, Predictions
 from equidp.runs.saved import ROWS, open_run
-from equidp.tables.batches import names_of, written_rows
 from equidp.tables.checks import check_names
-from equidp.tables.read import check_read_twice, readable
+from equidp.tables.read import check_read_twice, names_of, readable, written_rows
 from equidp.tables.recipe import Recipe
 from equidp.training.device import chosen_device
 

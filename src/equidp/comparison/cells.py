@@ -26,7 +26,7 @@ from equidp.comparison.workers import Call, StaleWorker
 from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
 from equidp.data.features import WithFeatures
 from equidp.data.own import OwnSource
-from equidp.data.unencoded import releases_of
+from equidp.data.table import releases_of
 from equidp.diagnostics import DiagnosisPlan, Diagnostics
 from equidp.diagnostics.callback import RECORD_KEY
 from equidp.digest import code_digest, module_digest, read_code

@@ -47,7 +47,7 @@ from equidp.comparison.workers import (
 from equidp.data import open_source
 from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
 from equidp.data.features import WithFeatures, check_not_varied
-from equidp.data.unencoded import releases_of, with_private_noise
+from equidp.data.table import releases_of, with_private_noise
 from equidp.data.views import Views
 from equidp.diagnostics import Diagnosis, DiagnosisPlan, Diagnostics
 from equidp.errors import ApproximationWarning, CacheWarning, PrivacyWarning, SettingError

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 import torch
 
 from equidp.data.dataset import DataSplit, GroupedDataset
-from equidp.data.fetch import RemoteFile
 from equidp.data.images import decoded, kept_pixels, state_of
-from equidp.data.origins import ORIGINS, data_folder
+from equidp.data.origins import ORIGINS, RemoteFile, data_folder
 from equidp.errors import DataError
-from equidp.tables.cache import Array, key_of
+from equidp.store import key_of
+from equidp.tables.cache import Array
 
 SIDE = 32
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

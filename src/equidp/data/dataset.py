@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from equidp._validate import check_weights
-from equidp.data.numbers import check_numbers
-from equidp.data.weights import with_weights
+from equidp.data.targets import check_numbers, with_weights
 from equidp.engines.units import by_row
 from equidp.errors import DataError
 from equidp.kernel.engine import LossFunction
@@ -305,3 +304,32 @@ class DataSource(Protocol):
         """The pair of groups that the literature compares on this data, if any."""
 
     def split(self, seed: int) -> DataSplit: ...
+
+
+class Labels(NamedTuple):
+    """A column of labels: codes, [n] int64, and the name of each code."""
+
+    codes: Tensor
+    names: tuple[str, ...]
+
+
+@runtime_checkable
+class RoleSource(DataSource, Protocol):
+    """A source whose examples have several columns that can be the target or the groups."""
+
+    def with_roles(self, target: str | None, group: tuple[str, ...]) -> DataSource:
+        """Returns this source with another target, or other groups; None and (): unchanged."""
+
+
+def crossed_labels(columns: Sequence[Labels]) -> Labels:
+    """Returns a label for each combination of the columns' labels, also for combinations without examples.
+
+    >>> import torch
+    >>> crossed_labels([Labels(torch.tensor([0, 1]), ("f", "m")), Labels(torch.tensor([1, 1]), ("a", "b"))])
+    Labels(codes=tensor([1, 3]), names=('f, a', 'f, b', 'm, a', 'm, b'))
+    """
+    whole, *others = columns
+    for each in others:
+        names = tuple(f"{first}, {second}" for first in whole.names for second in each.names)
+        whole = Labels(whole.codes * len(each.names) + each.codes, names)
+    return whole

@@ -20,11 +20,12 @@ from equidp._validate import unknown_name
 from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
 from equidp.data.own import OwnSource
 from equidp.data.scattering import normalised_scattering
-from equidp.data.unencoded import EncodedSource
+from equidp.data.table import EncodedSource
 from equidp.data.views import Views
 from equidp.errors import DataError, EquidpError, SettingError
 from equidp.kernel.generators import from_the_system
-from equidp.tables.cache import Array, cached_folder, key_of, mapped_tensor, write_array
+from equidp.store import key_of
+from equidp.tables.cache import Array, mapped_tensor, table_store, write_array
 
 Transform = Callable[[Tensor], Tensor]
 """Inputs [n, ...] -> features [n, ...], floating point; each row follows from that row of inputs alone."""
@@ -152,16 +153,15 @@ def _kept_features(what: str, name: str, transform: Transform, inputs: Tensor) -
     content = inputs.cpu().contiguous().numpy()
     for version in itertools.count():  # user-defined code and weights change under the same name
         key = key_of("features", name, content, list(shape), version)
-        size = 4 * int(np.prod(shape))
-        folder, facts = cached_folder(
+        entry = table_store().get_or_make(
             key,
-            f"the features of {what!r}",
-            size,
-            lambda place: _write_features(place, name, transform, inputs, probe),
+            lambda folder: _write_features(folder, name, transform, inputs, probe),
+            what=f"the features of {what!r}",
+            needed=4 * int(np.prod(shape)),
         )
-        if np.allclose(np.reshape(facts["probe"], probe.shape), probe, rtol=1e-3, atol=1e-4):
+        if np.allclose(np.reshape(entry.facts["probe"], probe.shape), probe, rtol=1e-3, atol=1e-4):
             break
-    return mapped_tensor(folder / "features", "float32", shape)
+    return mapped_tensor(entry.path("features"), "float32", shape)
 
 
 def _write_features(

@@ -12,7 +12,8 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from equidp.errors import DataError
-from equidp.tables.cache import Array, cached_folder, key_of, mapped_tensor, write_array
+from equidp.store import key_of
+from equidp.tables.cache import Array, mapped_tensor, table_store, write_array
 
 CHANNELS = 3
 
@@ -65,13 +66,11 @@ def kept_pixels(
     """
     shape = (count, CHANNELS, side, side)
 
-    def write(folder: Path) -> dict[str, Any]:
+    def write(folder: Path) -> None:
         with (folder / "pixels").open("wb") as file:
             for image in images:
                 write_array(file, (image.astype(np.float32) - scale.centre) / scale.width)
-        return {}
 
-    folder, _ = cached_folder(
-        key_of("pixels", key, list(shape), list(scale)), what, 4 * int(np.prod(shape)), write
-    )
-    return mapped_tensor(folder / "pixels", "float32", shape)
+    whole, needed = key_of("pixels", key, list(shape), list(scale)), 4 * int(np.prod(shape))
+    entry = table_store().get_or_make(whole, write, what=what, needed=needed)
+    return mapped_tensor(entry.path("pixels"), "float32", shape)

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.data.digits import RARE, grouped_by_digit
-from equidp.data.fetch import RemoteFile
-from equidp.data.origins import ORIGINS
+from equidp.data.origins import ORIGINS, RemoteFile
 from equidp.errors import DataError
 
 _URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"

@@ -10,11 +10,10 @@ from typing import Any
 
 from equidp._parts import is_import_path
 from equidp._validate import unknown_name
-from equidp.data.adult import ADULT, ADULT_ESIPOVA
+from equidp.data.census import ADULT, ADULT_ESIPOVA, DUTCH, DUTCH_ESIPOVA
 from equidp.data.cifar10 import CIFAR10
 from equidp.data.dataset import DataSource
 from equidp.data.digits import Digits
-from equidp.data.dutch import DUTCH, DUTCH_ESIPOVA
 from equidp.data.features import WithFeatures, features_named
 from equidp.data.mnist import MNIST
 from equidp.data.own import OwnSource

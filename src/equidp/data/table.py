@@ -1,27 +1,27 @@
-"""A CSV or Parquet file as grouped data: numbers scaled, categories one-hot, groups crossed."""
+"""Tables as grouped data: CSV and Parquet files, and sources whose inputs an encoder makes of their rows."""
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
 
-from equidp.data.dataset import DataSplit
-from equidp.data.people import rows_by_person
-from equidp.data.unencoded import Unencoded, split_and_encode
+from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
+from equidp.data.people import PeoplesRows, rows_by_person
 from equidp.errors import DataWarning, SettingError
-from equidp.tables.cache import key_of
-from equidp.tables.checks import (
-    label_columns,
-    problems_of,
-    refuse,
-)
-from equidp.tables.encode import TableEncoder
+from equidp.kernel.ledger import StepEvent
+from equidp.kernel.noise import SeededRandomness
+from equidp.store import key_of
+from equidp.tables.cache import cached_array, stored_parts
+from equidp.tables.checks import label_columns, problems_of, refuse
+from equidp.tables.columns import read_table
+from equidp.tables.encode import PRIVATE as COUNTED, TableEncoder
 from equidp.tables.guesses import absences, doubts
 from equidp.tables.labels import code_values, cross_columns
 from equidp.tables.private_encode import private_encoder
@@ -29,7 +29,19 @@ from equidp.tables.read import plain_name
 from equidp.tables.recipe import Recipe
 from equidp.tables.release import Release
 from equidp.tables.split import draw_rows, rows_by_content
-from equidp.tables.stored import cached_array, read_table
+
+EXACT, PRIVATE = "exact", "private"
+PREPROCESSINGS = (EXACT, PRIVATE)
+PREPROCESSING_SHARE = 0.1
+"""Default share of epsilon for private preprocessing."""
+COUNTS_SHARE = 0.02
+"""Default share of epsilon for counts of the classes."""
+
+SEEDED = (
+    "Preprocessing was private: what it took from training rows was released with noise, from the seed. The "
+    "epsilon of a comparison counts that; that of another training on this split does not."
+)
+_PART = 29  # of a seed's streams: apart from those of samples and training noise
 
 
 @dataclass(frozen=True)
@@ -80,7 +92,7 @@ class TableSource:
         features = table.drop(columns=label_columns(self.recipe))
         people = person_of = None
         if self.recipe.person is None:
-            drawn = _draws_of_rows(table, seed, key, self.name)
+            drawn = self._draws(table, seed, key)
             train, test = rows_by_content(drawn, groups, group_names, self.recipe.test_share, seed)
         else:
             people, train, test, person_of = rows_by_person(table, self.recipe, groups, group_names, seed)
@@ -124,18 +136,179 @@ class TableSource:
     def _table(self) -> tuple[pd.DataFrame, str]:
         """Return the checked columns of the file without dropped ones, and the key of a table on disk."""
         read = read_table(Path(self.path), self.recipe)
-        absent = {name: about.absent for name, about in read.facts.items()}
+        absent = {name: found.absent for name, found in read.findings.items()}
         said = [*doubts(read.table, self.recipe), *absences(absent, read.table, self.recipe)]
         for sentence in (*read.notes, *said):
             warnings.warn(sentence, DataWarning, stacklevel=5)
         refuse(self.path, problems_of(read, self.recipe))
         return read.table, read.key
 
+    def _draws(self, table: pd.DataFrame, seed: int, key: str) -> npt.NDArray[np.float64]:
+        """Return the draws of all rows; for a table on disk, they are cached there."""
+        if not key:
+            return draw_rows(table, seed)
+        what = f"the split of {self.name!r} by seed {seed}"
+        return cached_array(what, key_of("draws", key, seed), lambda: draw_rows(table, seed))
 
-def _draws_of_rows(table: pd.DataFrame, seed: int, key: str, name: str) -> npt.NDArray[np.float64]:
-    """Return the draws of all rows; for a table on disk, they are cached there."""
-    if not key:
-        return draw_rows(table, seed)
-    return cached_array(
-        f"the split of {name!r} by seed {seed}", key_of("draws", key, seed), lambda: draw_rows(table, seed)
-    )
+
+@dataclass(frozen=True, eq=False)
+class Unencoded:
+    """A split whose columns are not encoded yet.
+
+    Attributes:
+        features: [n, columns], floats and texts.
+        train, test: row indices of either set, int64, in order.
+        targets, groups: [n], int64 codes; with target_bounds, targets are numbers.
+        group_names, class_names: names of the codes.
+        source: a name for the people.
+        weights: public, [n]; None: all are 1.
+        notes: sentences on the choice of the rows.
+        target_bounds: as in `GroupedDataset`.
+        people: the training rows of each person, whose rows are one example; None: each row is one.
+        person_of: person of each row, [n]; None: each row is another person's.
+        key: cache key of the table on disk, so that its inputs are cached there too; "": all in memory.
+        textual: names of the target and group columns that hold texts.
+    """
+
+    features: pd.DataFrame
+    train: npt.NDArray[np.int64]
+    test: npt.NDArray[np.int64]
+    targets: npt.NDArray[np.int64] | npt.NDArray[np.float32]
+    groups: npt.NDArray[np.int64]
+    group_names: tuple[str, ...]
+    class_names: tuple[str, ...]
+    source: str
+    weights: torch.Tensor | None = None
+    notes: tuple[str, ...] = ()
+    target_bounds: tuple[float, float] | None = None
+    people: PeoplesRows | None = None
+    person_of: npt.NDArray[np.int64] | None = None
+    key: str = ""
+    textual: tuple[str, ...] = ()
+
+    def with_textual(self, encoder: TableEncoder) -> TableEncoder:
+        """Returns the encoder with this table's `textual`, so that other tables are read in the same way."""
+        return replace(encoder, textual=self.textual)
+
+    @property
+    def training(self) -> pd.DataFrame:
+        """Features of one row for each training example; for a person, the first row."""
+        return self.features.iloc[self.train if self.people is None else self.people.first]
+
+    def encode_split(self, encoder: TableEncoder, notes: tuple[str, ...]) -> DataSplit:
+        """Returns the encoded split; `notes` are on the encoder."""
+        if self.key:
+            return self._on_disk(encoder, notes)
+        whole = GroupedDataset(
+            encoder.encode(self.features),
+            torch.from_numpy(self.targets),
+            torch.from_numpy(self.groups),
+            self.group_names,
+            self.class_names,
+            self.source,
+            self.weights,
+            self.target_bounds,
+            None if self.person_of is None else torch.from_numpy(self.person_of),
+        )
+        trained, tested = (whole.subset(torch.from_numpy(rows)) for rows in (self.train, self.test))
+        return DataSplit(self._by_person(trained), tested, (*notes, *self.notes))
+
+    def _by_person(self, trained: GroupedDataset) -> GroupedDataset:
+        """Return people as examples, in memory, from the training rows."""
+        if self.people is None:
+            return trained
+        return self.people.within(self.train).gather_examples(trained)
+
+    def _on_disk(self, encoder: TableEncoder, notes: tuple[str, ...]) -> DataSplit:
+        """Return the same split with memory-mapped tensors, which read only indexed rows."""
+        columns = {"targets": self.targets, "groups": self.groups}
+        if self.weights is not None:
+            columns["weights"] = self.weights.numpy()
+        if self.person_of is not None:
+            columns["people"] = self.person_of
+        parts = stored_parts(
+            f"the inputs of {self.source!r}",
+            key_of("inputs", self.key, encoder.to_json()),
+            {"train": self.train, "test": self.test},
+            lambda rows: encoder.encode(self.features.iloc[rows]),
+            columns,
+        )
+        names = self.group_names, self.class_names, self.source
+        trained, tested = (
+            GroupedDataset(
+                part["inputs"],
+                part["targets"],
+                part["groups"],
+                *names,
+                part.get("weights"),
+                self.target_bounds,
+                part.get("people"),
+            )
+            for part in parts.values()
+        )
+        return DataSplit(self._by_person(trained), tested, (*notes, *self.notes))
+
+
+@runtime_checkable
+class EncodedSource(DataSource, Protocol):
+    """A source whose inputs come from an encoder fitted to statistics of the training rows.
+
+    Attributes:
+        private_noise: noise multiplier of private preprocessing in `split`, whose noise follows from the
+            seed: for comparisons. None: exact statistics.
+    """
+
+    @property
+    def private_noise(self) -> float | None: ...
+
+    def split_rows(self, seed: int) -> Unencoded: ...
+
+    def exact_encoder(self, rows: Unencoded) -> TableEncoder:
+        """Return an encoder fitted to the exact training rows, which epsilon does not cover."""
+
+    def private_encoder(self, training: pd.DataFrame, release: Release) -> TableEncoder:
+        """Return an encoder from one release, charged and not drawn from yet: a Gaussian mechanism."""
+
+    def notes(self, encoder: TableEncoder) -> tuple[str, ...]:
+        """Return sentences on the parts of the encoder that epsilon does not cover, or that it covers all."""
+
+
+def split_and_encode(source: EncodedSource, seed: int) -> tuple[DataSplit, TableEncoder]:
+    """Returns the split of a seed, and the encoder that made its inputs."""
+    rows = source.split_rows(seed)
+    if source.private_noise is None:
+        encoder = source.exact_encoder(rows)
+    else:
+        release = Release(source.private_noise, SeededRandomness(seed, _PART))
+        encoder = rows.with_textual(source.private_encoder(rows.training, release))
+    notes = tuple(SEEDED if note == COUNTED else note for note in source.notes(encoder))
+    return rows.encode_split(encoder, notes), encoder
+
+
+def can_be_private(source: DataSource) -> EncodedSource:
+    """Returns the source, or raises a SettingError if its inputs need no encoder."""
+    if not isinstance(source, EncodedSource):
+        raise SettingError(
+            f"private preprocessing is for tables, and for censuses such as adult; {source.name!r} takes "
+            "nothing from its rows to preprocess by. Leave it out."
+        )
+    return source
+
+
+def with_private_noise(source: DataSource, noise_multiplier: float) -> DataSource:
+    """Returns the source with private preprocessing in its splits, which only `compare` charges.
+
+    Raises:
+        SettingError: a source whose preprocessing takes nothing from the rows.
+
+    >>> from equidp.data import open_source
+    >>> with_private_noise(open_source("adult"), 20.0).private_noise
+    20.0
+    """
+    return replace(can_be_private(source), private_noise=noise_multiplier)  # type: ignore[type-var]
+
+
+def releases_of(source: DataSource) -> tuple[StepEvent, ...]:
+    """Returns the releases that one split of a source makes of its rows, to be charged."""
+    noise = getattr(source, "private_noise", None)
+    return () if noise is None else (StepEvent(1.0, noise),)

@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from equidp._validate import check_whole, unknown_name
 from equidp.data.dataset import GroupedDataset
-from equidp.data.weights import with_weights
+from equidp.data.targets import with_weights
 from equidp.errors import DataError, SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.loop import Batch

@@ -22,7 +22,7 @@ from torch.utils.data import Dataset
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.planned import COUNTS, RECALIBRATION, default_delta
 from equidp.data.dataset import GroupedDataset
-from equidp.data.weights import with_weights
+from equidp.data.targets import with_weights
 from equidp.errors import PrivacyWarning
 from equidp.estimator.asked import asked_plan, check_private
 from equidp.estimator.inputs import (

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from equidp._validate import check_number, unknown_name
 from equidp.accounting.planned import release_event
 from equidp.data.dataset import GroupedDataset
-from equidp.data.unencoded import COUNTS_SHARE
-from equidp.data.weights import weights_of_classes
+from equidp.data.table import COUNTS_SHARE
+from equidp.data.targets import weights_of_classes
 from equidp.errors import DataError, SettingError
 from equidp.estimator.asked import check_open_ended
 from equidp.estimator.base import PrivateEstimator

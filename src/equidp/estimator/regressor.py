@@ -13,7 +13,7 @@ from sklearn.base import RegressorMixin
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from equidp.data.weights import with_weights
+from equidp.data.targets import with_weights
 from equidp.errors import SettingError
 from equidp.estimator.asked import check_open_ended
 from equidp.estimator.base import PrivateEstimator

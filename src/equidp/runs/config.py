@@ -13,7 +13,7 @@ from equidp.accounting.planned import default_delta, release_event
 from equidp.accounting.risk import RiskTarget
 from equidp.data import DataSource, DataSplit, Recipe, open_source
 from equidp.data.features import check_not_varied
-from equidp.data.unencoded import EncodedSource, can_be_private
+from equidp.data.table import EncodedSource, can_be_private
 from equidp.data.views import Views
 from equidp.errors import DataWarning, SettingError
 from equidp.evaluation.metrics import metric_for

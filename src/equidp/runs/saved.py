@@ -16,20 +16,21 @@ import torch
 from torch import nn
 
 from equidp.data.dataset import GroupedDataset
-from equidp.data.numbers import in_units
+from equidp.data.targets import in_units
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.ledger.format import read_ledger
 from equidp.losses import SquaredError
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
-from equidp.tables.batches import content_digest
-from equidp.tables.cache import key_of
+from equidp.store import key_of
+from equidp.tables.cache import stored_parts
 from equidp.tables.checks import check_read, missing_problem, number_problem, refuse
+from equidp.tables.columns import read_table
 from equidp.tables.encode import Numbers, TableEncoder
 from equidp.tables.guesses import MISSING_NUMBERS
 from equidp.tables.interpret import Columns
 from equidp.tables.labels import known_codes
-from equidp.tables.stored import read_table, stored_parts
+from equidp.tables.read import content_digest
 from equidp.training.run import Run, RunFacts
 
 ROWS = 2**16

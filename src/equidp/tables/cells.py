@@ -131,8 +131,14 @@ def _without_leading_zeros(text: str) -> str:
 
 def without_codes(numbers: pd.Series, codes: Collection[str]) -> pd.Series:
     """Returns numbers with NaN in place of those that stand for a missing value."""
-    values = pd.to_numeric(pd.Series(list(codes), dtype=object), errors="coerce").dropna().astype(float)
-    return numbers.mask(numbers.isin(values)) if len(values) else numbers
+    return numbers.mask(is_code(numbers, codes)) if codes else numbers
+
+
+def is_code(numbers: pd.Series, codes: Collection[str]) -> pd.Series:
+    """Returns a mask of numbers that stand for a missing value."""
+    return numbers.isin(
+        pd.to_numeric(pd.Series(list(codes), dtype=object), errors="coerce").dropna().astype(float)
+    )
 
 
 def without_dates(found: pd.Series, codes: Collection[str], form: str) -> pd.Series:

@@ -174,8 +174,8 @@ def problems_of(read: Columns, recipe: Recipe) -> list[str]:
     if recipe.missing == "refuse":
         words = (
             f" Where {word!r} is a value, say so (--not-na {in_shell(f'{as_key(name)}={word}')})."
-            for name, about in read.facts.items()
-            for word in about.absent
+            for name, found in read.findings.items()
+            for word in found.absent
             if word and name in table and table[name].dtype != float
         )
         problems += missing_problem(

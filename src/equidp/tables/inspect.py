@@ -22,19 +22,16 @@ from equidp.errors import DataError, DataWarning
 from equidp.tables.cells import (
     CODES,
     DAY_ZERO,
-    MISSING_TEXTS,
     as_numbers,
     days,
-    fold_spellings,
+    is_code,
     is_number,
     is_time,
-    long_numbers,
     read_dates,
-    texts,
-    without_codes,
     without_dates,
 )
 from equidp.tables.checks import LARGEST_NUMBER, MOST_CATEGORIES, check_names, problems_of
+from equidp.tables.columns import interpret_cells
 from equidp.tables.guesses import (
     MANY_CLASSES,
     MANY_ROWS,
@@ -48,10 +45,9 @@ from equidp.tables.guesses import (
     written_dates,
     written_numbers,
 )
-from equidp.tables.interpret import interpret_table, odd_types
-from equidp.tables.read import check_read_twice, with_format
+from equidp.tables.interpret import CODED, LONG, ZEROS, ColumnRecipe, Values, code_like, odd_type
+from equidp.tables.read import Cells, check_read_twice, read_cells, with_format
 from equidp.tables.recipe import BY_COLUMN, Recipe, as_key
-from equidp.tables.stored import written_whole
 
 RARE_ROWS = 20
 """A class, group or category of fewer rows is counted, but not named."""
@@ -111,93 +107,63 @@ class ColumnReport:
 
 
 def inspect_column(name: str, column: pd.Series, recipe: Recipe) -> ColumnReport:
-    """Returns what there is to know about a column of `read_as_written`.
+    """Return what there is to know about a column of `Cells`.
 
     >>> report = inspect_column("zip", pd.Series(["01067", "99084"] * 20), Recipe())
     >>> report.kind, report.findings[0].flag("zip")
     ('category', '--categorical zip')
     """
+    options = {option for option, columns in recipe.columns_by_option().items() if name in columns}
+    if odd_type(column):
+        return ColumnReport(name, "text", 0, 0, "", (Finding("neither numbers nor texts", "drop"),))
     if is_time(column):
-        known, durations = days(column).dropna(), pd.api.types.is_timedelta64_dtype(column)
+        times, durations = days(column).dropna(), pd.api.types.is_timedelta64_dtype(column)
         form = "duration" if durations else "iso"
         further = [Finding("durations by type" if durations else "dates by type", "date", form)]
-        further += [] if durations else _days_found(name, known, recipe, "iso")
-        settled = {option for option in ("date", "categorical", "drop") if name in recipe.columns(option)}
-        found = [finding for finding in further if finding.option not in settled]
-        return ColumnReport(name, "date", len(column) - len(known), known.nunique(), "", tuple(found))
-    try:
-        counts = _count_values(column)
-    except TypeError:  # bytes; lists and dictionaries, which have no hash
-        return ColumnReport(name, "text", 0, 0, "", (Finding("neither numbers nor texts", "drop"),))
-    codes, found = recipe.missing_texts(name), []
-    written, gone = (
-        pd.Series(counts.index, dtype="string"),
-        counts.index.isin(MISSING_TEXTS.union(codes).difference(recipe.known_texts(name))),
-    )
-    if codes:
-        numbers = as_numbers(written, recipe.decimal_of(name), recipe.thousands_of(name))
-        gone |= (numbers.notna() & without_codes(numbers, codes).isna()).to_numpy()
-    if name in recipe.fold and not gone.all():
-        counts = (
-            counts[~gone]
-            .groupby(fold_spellings(written[~gone]).to_numpy())
-            .sum()
-            .sort_values(ascending=False)
-        )
-        known = counts
-    else:
-        known = counts[~gone]
-    missing = len(column) - int(known.sum())
-    told = (
-        [f"{text!r} in {rows:,}" for text, rows in counts[gone].items() if text]
-        if name not in recipe.fold
-        else []
-    )
-    if told:
-        words = any(map(str.isalpha, "".join(counts[gone].index)))
-        value = "; a value of its own, such as a country? Say so (--not-na)" * (
-            words and not is_number(column) and name not in recipe.columns("not_na")
-        )
-        found.append(Finding(f"missing values written {', '.join(told)}{value}"))
-    if known.empty:
+        further += [] if durations else _days_found(name, times, recipe, "iso")
+        found = [each for each in further if each.option not in options & {"date", "categorical", "drop"}]
+        return ColumnReport(name, "date", len(column) - len(times), times.nunique(), "", tuple(found))
+    rules, found = ColumnRecipe.of(name, recipe), []
+    known = Values.of(column, rules).group_texts()
+    absent = {text: rows for text, rows in known.absent.items() if text and rows}
+    if rules.missing:
+        coded = is_code(as_numbers(known.text, rules.decimal, rules.thousands), rules.missing).to_numpy()
+        absent |= dict(zip(known.text[coded], known.rows[coded].tolist(), strict=True))
+        known = known.where(~coded)
+    missing = len(column) - int(known.rows.sum())
+    if absent:
+        listed = ", ".join(f"{text!r} in {rows:,}" for text, rows in absent.items())
+        words = any(map(str.isalpha, "".join(absent))) and not is_number(column) and "not_na" not in options
+        value = "; a value of its own, such as a country? Say so (--not-na)" if words else ""
+        found.append(Finding(f"missing values written {listed}{value}"))
+    if known.text.empty:
         return ColumnReport(name, "empty", missing, 0, "", (*found, Finding("no value at all", "drop")))
-    kind, span, further = _judge_column(name, known, recipe)
-    if len(known) == 1 and not missing and name not in (recipe.target, *recipe.group):
+    kind, span, further = _judge_column(name, known.text, known.rows, recipe)
+    if len(known.text) == 1 and not missing and not options & {"target", "group"}:
         kind, span, further = "constant", "", [Finding("one value in all rows", "drop")]
-    settled = {option for option, columns in recipe.columns_by_option().items() if name in columns}
-    if settled & {"target", "group", "weight"}:  # a class may be anything
+    if options & {"target", "group", "weight"}:  # a class may be anything
         further = [finding for finding in further if finding.option not in ("drop", "bounds", "numeric")]
-    if "person" in settled:
+    if "person" in options:
         further = []
-    further = [finding for finding in further if finding.option not in settled]
+    further = [finding for finding in further if finding.option not in options]
+    labels = bool(options & {"target", "group"})
+    frequent = zip(known.text.tolist(), known.rows.tolist(), strict=True) if labels else ()
     return ColumnReport(
         name,
         kind,
         missing,
-        len(known),
+        len(known.text),
         span,
         (*found, *further),
-        names=tuple((str(text), int(rows)) for text, rows in known.items() if rows >= RARE_ROWS)[
-            :MANY_CATEGORIES
-        ]
-        if settled & {"target", "group"}
-        else (),
-        rare=int((known < RARE_ROWS).sum()) if kind == "category" or settled & {"target", "group"} else 0,
+        names=tuple((text, rows) for text, rows in frequent if rows >= RARE_ROWS)[:MANY_CATEGORIES],
+        rare=int((known.rows < RARE_ROWS).sum()) if kind == "category" or labels else 0,
     )
 
 
-def _count_values(column: pd.Series) -> pd.Series:
-    """Rows of each text, the most frequent first."""
-    if odd_types(column):
-        raise TypeError("bytes, lists and the like")
-    counts = column.value_counts()  # fewer texts are stripped so
-    written = texts(pd.Series(counts.index)).str.strip()
-    return counts.groupby(written.to_numpy(dtype=object)).sum().sort_values(ascending=False)
-
-
-def _judge_column(name: str, known: pd.Series, recipe: Recipe) -> tuple[str, str, list[Finding]]:
-    """Kind, span and findings of the known values, given as rows by text."""
-    text, rows = pd.Series(known.index, dtype="string"), known.to_numpy()
+def _judge_column(
+    name: str, text: pd.Series, rows: np.ndarray, recipe: Recipe
+) -> tuple[str, str, list[Finding]]:
+    """Return kind, span and findings of distinct texts with these numbers of rows."""
     if name in recipe.categorical or name in recipe.fold:
         return _texts(name, text, rows, recipe)
     stated = dict(recipe.date).get(name)
@@ -251,11 +217,12 @@ def _numbers(
 ) -> tuple[str, str, list[Finding]]:
     numbers, whole = written.values, text.str.fullmatch(r"\d+")
     code = ""
-    if whole.all() and text.str.fullmatch(r"0\d+").any():
+    kinds = {kind for kind, mask in code_like(text, numbers).items() if mask.any()}
+    if whole.all() and ZEROS in kinds:
         code = "leading zeros"
-    elif long_numbers(text, numbers).any() and not found:
+    elif LONG in kinds and not found:
         code = "more digits than numbers tell apart"
-    elif text.str.fullmatch(CODES).any() and text.str.fullmatch(rf"{CODES}|\d+").all():
+    elif CODED in kinds and text.str.fullmatch(rf"{CODES}|\d+").all():
         code = "written as 3E2 or +49"
     if code and len(text) > MOST_CATEGORIES:
         says = f"{code}: a code, with {len(text):,} values too many for categories"
@@ -455,29 +422,29 @@ def inspect_table(
     if not file.exists():
         raise DataError(f"there is no file {str(path)!r}; check the path.")
     check_read_twice(file, "equidp inspect finds separator and encoding first")
-    with suppress(OSError, ValueError, EOFError):  # read_as_written says why
+    with suppress(OSError, ValueError, EOFError):  # read_cells says why
         recipe = with_format(file, recipe)
-    raw, notes = written_whole(file, recipe)
-    for note in notes:
+    cells = read_cells(file, recipe)
+    for note in cells.notes:
         warnings.warn(note, DataWarning, stacklevel=2)
-    check_names(raw.columns, {**recipe.columns_by_option(), "person": [] if person is None else [person]})
-    reports = [inspect_column(name, raw[name], recipe) for name in raw.columns]
-    persons = _persons(raw, reports, recipe, person)
-    reports = [_with_role(report, recipe, persons, len(raw)) for report in reports]
+    check_names(cells.names, {**recipe.columns_by_option(), "person": [] if person is None else [person]})
+    reports = [inspect_column(name, cells.series(name), recipe) for name in cells.names]
+    persons = _persons(cells, reports, recipe, person)
+    reports = [_with_role(report, recipe, persons, cells.rows) for report in reports]
     recipe = _settle_recipe(recipe, reports)
     problems: list[str] = []
     if recipe.target and recipe.group:
-        kept = [name for name in raw.columns if name not in recipe.drop]
-        problems = problems_of(interpret_table(raw[kept], recipe), recipe)
-    return TableReport(str(path), len(raw), tuple(reports), recipe, persons, tuple(problems))
+        used = [name for name in cells.names if name not in recipe.drop]
+        problems = problems_of(interpret_cells(cells, recipe, used), recipe)
+    return TableReport(str(path), cells.rows, tuple(reports), recipe, persons, tuple(problems))
 
 
-def _persons(
-    raw: pd.DataFrame, reports: list[ColumnReport], recipe: Recipe, person: str | None
-) -> Persons | None:
-    """The given column, or one that has many values and a name such as patient_id. One of people whose values
-    repeat goes first: others may name rows, such as visits."""
-    rows = len(raw)
+def _persons(cells: Cells, reports: list[ColumnReport], recipe: Recipe, person: str | None) -> Persons | None:
+    """Return rows by person, by the given column, or one that has many values and a name such as patient_id.
+
+    One of people whose values repeat goes first: others may name rows, such as visits.
+    """
+    rows = cells.rows
     guessed = [
         report
         for report in reports
@@ -492,10 +459,8 @@ def _persons(
     name = next((each for each in named if each is not None), None)
     if name is None:
         return None
-    cells = texts(raw[name]).str.strip()
-    cells = cells[~cells.isin(MISSING_TEXTS)].dropna()
-    fewer = 0 if name in recipe.fold else fall_together(cells)
-    counts = (fold_spellings(cells) if name in recipe.fold else cells).value_counts().to_numpy()
+    values = Values.of(cells.series(name), ColumnRecipe.of(name, recipe)).group_texts()
+    counts, fewer = values.rows, 0 if name in recipe.fold else fall_together(values.text)
     if not len(counts):
         return None
     return Persons(name, len(counts), float(np.mean(counts)), float(np.mean(counts > 1)), fewer)

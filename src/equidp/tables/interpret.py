@@ -1,11 +1,15 @@
-"""Columns of a table as a recipe interprets them: numbers, texts, dates, or unusable columns."""
+"""Meaning of a column under a recipe: numbers, dates as numbers, texts, or nothing that can be used.
+
+`examine` reads cells of a column, or of a part of it, and counts what speaks for and against each meaning;
+such `Evidence` adds up over parts. `interpret` turns it into a `Finding`. Both are pure, so that a small
+table, a large one in parts and `equidp inspect` find the same.
+"""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +28,7 @@ from equidp.tables.cells import (
     days,
     floats,
     fold_spellings,
+    is_code,
     is_currency,
     is_number,
     is_time,
@@ -38,429 +43,496 @@ from equidp.tables.recipe import Recipe, in_shell
 
 UNREADABLE_SHARE = 0.5
 """Share of a column that may be unreadable as the numbers or dates that it was said to hold."""
-MOST_TEXTS = 2**16
-"""Distinct texts of a column that are kept batch by batch: far more than may be categories."""
+LOST, LONG, ZEROS, CODED, MERGED = "lost", "long", "zeros", "coded", "merged"
+"""Kinds of cells that are counted: no number or date; whole numbers that floats merge; with leading zeros; as
+3E2 or +49; numbers in another spelling than before."""
 _FIRST = 1000
 _FEW_SPELLINGS = 1000
 """Distinct numbers up to which it is counted how many are written in several ways."""
-_LOST, _LONG, _ZEROS, _CODED, _MERGED = "lost", "long", "zeros", "coded", "merged"
-"""Kinds of cells that are counted in a column."""
-_NOT_PLAIN = (list, tuple, dict, set, bytes, np.ndarray)
+_FORMS = ("iso", "dayfirst", "monthfirst", "duration")
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class ColumnRecipe:
+    """Recipe of one column.
+
+    Attributes:
+        name: name of the column.
+        form: format of its dates; None: it is not said to hold dates.
+        amounts: True if it is said to hold numbers, also with marks around them.
+        texts: True if it is said to hold texts, or names people.
+        fold: True if spellings are one.
+        decimal, thousands: marks within numbers.
+        missing: texts and numbers that stand for a missing value.
+        absent_texts: texts without a value, these among them.
+        trained: True if it held numbers in the table that a model was trained on.
+    """
+
+    name: str
+    form: str | None
+    amounts: bool
+    texts: bool
+    fold: bool
+    decimal: str
+    thousands: str | None
+    missing: tuple[str, ...]
+    absent_texts: frozenset[str]
+    trained: bool = False
+
+    @classmethod
+    def of(cls, name: str, recipe: Recipe, held: bool | None = None) -> ColumnRecipe:
+        """Return what a recipe says of a column.
+
+        Args:
+            name: name of the column.
+            recipe: statements of the user.
+            held: whether it held numbers in the table that a model was trained on: then it holds numbers or
+                texts as it did there, where the recipe leaves that open. None: its cells decide.
+        """
+        form, amounts = dict(recipe.date).get(name), name in recipe.numeric
+        stated_texts = name in recipe.categorical or name == recipe.person or name in recipe.fold
+        missing = recipe.missing_texts(name)
+        return cls(
+            name,
+            form,
+            amounts,
+            (stated_texts or held is False) and not amounts and form is None,
+            name in recipe.fold,
+            recipe.decimal_of(name),
+            recipe.thousands_of(name),
+            tuple(missing),
+            MISSING_TEXTS.union(missing).difference(recipe.known_texts(name)),
+            held is True,
+        )
+
+    @property
+    def stated(self) -> bool:
+        """True if the column is said to hold numbers or dates."""
+        return self.amounts or self.form is not None
+
+    @property
+    def open(self) -> bool:
+        """True if the cells decide."""
+        return not self.stated and not self.texts
+
+
+class Count(NamedTuple):
+    """Number of rows of a kind, and the first of them, from 0."""
+
+    rows: int
+    first: int
+
+    def __str__(self) -> str:
+        return f"{self.rows:,} {'row' if self.rows == 1 else 'rows'}, the first in row {self.first + 1:,}"
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """Cells of a column, distinct where that saves time.
+
+    Attributes:
+        text: each as a text without spaces around it, [k]; NA where it has no value.
+        rows: number of rows of each, [k].
+        first: first row of each, [k].
+        places: place of each row's cell among them, [n]; -1 for an empty one.
+        absent: rows of each text that counts as missing.
+    """
+
+    text: pd.Series
+    rows: Codes
+    first: Codes
+    places: Codes
+    absent: Mapping[str, int]
+
+    @classmethod
+    def of(cls, column: pd.Series, rules: ColumnRecipe, start: int = 0) -> Values:
+        """Return the values of cells from row `start` on."""
+        cells = texts(column).reset_index(drop=True)
+        places = np.arange(len(cells))
+        rows, first = np.ones(len(cells), dtype=np.int64), places + start
+        if cells[:_FIRST].nunique() <= _FIRST / 2:
+            places, found = pd.factorize(cells)
+            cells, rows = pd.Series(found), np.bincount(places[places >= 0], minlength=len(found))
+            first = start + np.flatnonzero(np.diff(np.maximum.accumulate(places), prepend=-1))
+        text = cells.str.strip()
+        gone = text.isin(rules.absent_texts).to_numpy() | text.isna().to_numpy()
+        if rules.missing and is_number(column):
+            gone |= is_code(as_numbers(text, ".", None), rules.missing).to_numpy()
+        absent = {"": int((places < 0).sum())}
+        for each, count in zip(text[gone].fillna(""), rows[gone].tolist(), strict=True):
+            absent[each] = absent.get(each, 0) + count
+        text = text.mask(gone)
+        return cls(fold_spellings(text) if rules.fold else text, rows, first, places, absent)
+
+    def select_known(self) -> Values:
+        """Return those that have a value, without places."""
+        return self.where(self.text.notna().to_numpy())
+
+    def where(self, mask: Bools) -> Values:
+        """Return those of a mask, [k], without places."""
+        return Values(self.text[mask], self.rows[mask], self.first[mask], self.places[:0], {})
+
+    def group_texts(self) -> Values:
+        """Return those that have a value, each once, the most frequent first."""
+        known = self.select_known()
+        places, distinct = pd.factorize(known.text)
+        rows = np.bincount(places, known.rows, minlength=len(distinct)).astype(np.int64)
+        first = known.first[np.unique(places, return_index=True)[1]]
+        order = np.argsort(-rows, kind="stable")
+        text = pd.Series(distinct, dtype="string")[order].reset_index(drop=True)
+        return Values(text, rows[order], first[order], self.places[:0], self.absent)
+
+    def count(self, found: pd.Series | Bools) -> Count | None:
+        """Count rows by a mask of values, [k]; None without any."""
+        mask = np.asarray(found, dtype=np.bool_)
+        return Count(int(self.rows[mask].sum()), int(self.first[mask].min())) if mask.any() else None
+
+    def spread(self, values: Floats | Codes, otherwise: float) -> npt.NDArray[np.generic]:
+        """Return the values of rows, [n], from one for each text that has a value."""
+        every = np.full(len(self.text) + 1, otherwise, dtype=values.dtype)
+        every[:-1][self.text.notna().to_numpy()] = values
+        return every[self.places]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Facts on the cells of a column, which add up over its parts.
+
+    Attributes:
+        known: number of rows with a value.
+        counts: rows of `LOST`, `LONG`, `ZEROS`, `CODED` and `MERGED`.
+        absent: rows of each word that counts as missing, such as NA; "" for other cells without a value.
+        marks: rows of each mark around numbers that are said to have some.
+        dates: formats that read all cells; None: some cell is no date.
+        spellings: number, rows and first row by text; None for more than `_FEW_SPELLINGS` numbers.
+        odd: type of cells that are neither numbers nor texts.
+    """
+
+    known: int = 0
+    counts: Mapping[str, Count] = field(default_factory=dict)
+    absent: Mapping[str, int] = field(default_factory=dict)
+    marks: Mapping[str, int] = field(default_factory=dict)
+    dates: tuple[str, ...] | None = _FORMS
+    spellings: Mapping[str, tuple[float, Count]] | None = field(default_factory=dict)
+    odd: str = ""
+
+    def __add__(self, other: Evidence) -> Evidence:
+        spellings = None
+        if self.spellings is not None and other.spellings is not None:
+            spellings = _few_spellings({**self.spellings, **_add_spellings(self.spellings, other.spellings)})
+        dates = None
+        if self.dates is not None and other.dates is not None:
+            dates = tuple(form for form in self.dates if form in other.dates)
+        return Evidence(
+            self.known + other.known,
+            {**self.counts, **{k: _sum(self.counts.get(k), count) for k, count in other.counts.items()}},
+            _totals(self.absent, other.absent),
+            _totals(self.marks, other.marks),
+            dates,
+            spellings,
+            self.odd or other.odd,
+        )
+
+
+def _totals(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {**one, **{key: one.get(key, 0) + rows for key, rows in other.items()}}
+
+
+def _sum(one: Count | None, other: Count) -> Count:
+    return other if one is None else Count(one.rows + other.rows, min(one.first, other.first))
+
+
+def _add_spellings(
+    one: Mapping[str, tuple[float, Count]], other: Mapping[str, tuple[float, Count]]
+) -> dict[str, tuple[float, Count]]:
+    return {
+        text: (value, _sum(one[text][1] if text in one else None, n)) for text, (value, n) in other.items()
+    }
+
+
+def _few_spellings(
+    spellings: dict[str, tuple[float, Count]],
+) -> dict[str, tuple[float, Count]] | None:
+    return spellings if len({value for value, _ in spellings.values()}) <= _FEW_SPELLINGS else None
+
+
+def examine(column: pd.Series, rules: ColumnRecipe, start: int = 0) -> tuple[Floats | None, Evidence]:
+    """Return cells of a column as numbers, [n], NaN where missing, and what they speak for.
+
+    Numbers are None where a cell holds a text, or where the recipe says that the column does.
+
+    Args:
+        column: cells from row `start` on.
+        rules: statements of the recipe.
+        start: number of rows before them.
+
+    >>> numbers, evidence = examine(pd.Series(["44", "?", "007"]), ColumnRecipe.of("zip", Recipe()))
+    >>> numbers, str(evidence.counts[ZEROS])
+    (array([44., nan,  7.]), '1 row, the first in row 3')
+    """
+    if odd := odd_type(column):
+        return None, Evidence(odd=odd)
+    if is_time(column) and not rules.texts:
+        if rules.form is None:
+            form = "duration" if pd.api.types.is_timedelta64_dtype(column) else "iso"
+            return None, Evidence(counts={LOST: Count(len(column), start)}, dates=(form,))
+        return without_dates(days(column), rules.missing, rules.form).to_numpy(), Evidence()
+    typed = is_number(column)
+    if typed and not rules.texts and rules.form is None:
+        numbers = without_codes(floats(column), rules.missing).to_numpy()
+        exact = rules.open and not rules.trained and not pd.api.types.is_float_dtype(column)
+        if not (exact and (np.abs(numbers) >= INEXACT).any()):
+            return numbers, Evidence(dates=None)
+    values = Values.of(column, rules, start)
+    known = values.select_known()
+    evidence = Evidence(int(known.rows.sum()), absent=_absent_words(values))
+    if rules.texts:
+        return None, evidence
+    read, further = examine_values(known, rules, (".", None) if typed else None)
+    numbers = None
+    if rules.stated or LOST not in further.counts:
+        if rules.form is None:
+            read = without_codes(read, rules.missing)
+        else:
+            read = without_dates(read, rules.missing, rules.form)
+        numbers = values.spread(read.to_numpy(), np.nan)
+    return numbers, evidence + further
+
+
+def examine_values(
+    known: Values, rules: ColumnRecipe, marks: tuple[str, str | None] | None = None
+) -> tuple[pd.Series, Evidence]:
+    """Return known values as numbers or days, [k], NaN where a text is none, and what they speak for.
+
+    Args:
+        known: values, none of them missing.
+        rules: statements of the recipe.
+        marks: decimal mark and mark between thousands, in place of those of the recipe.
+    """
+    text = known.text
+    if rules.form is not None:
+        read = read_dates(text, rules.form)
+    else:
+        marks = marks or (rules.decimal, rules.thousands)
+        read = (as_amounts if rules.amounts else as_numbers)(text, *marks)
+    found = {LOST: read.isna()}
+    by_mark: dict[str, int] = {}
+    if rules.amounts:
+        marked = amount_marks(text.where(read.notna()))
+        by_mark = {
+            mark: int(known.rows[(marked == mark).fillna(False)].sum()) for mark in marked.dropna().unique()
+        }
+    dates: tuple[str, ...] | None = _FORMS
+    spellings: dict[str, tuple[float, Count]] | None = {}
+    if rules.open and len(text):
+        if not rules.trained:
+            found |= code_like(text, read)
+            spellings = _spellings(known, read)
+        dates = _fitting_formats(text) if found[LOST].any() else None
+    counts = {kind: count for kind, mask in found.items() if (count := known.count(mask)) is not None}
+    return read, Evidence(counts=counts, marks=by_mark, dates=dates, spellings=spellings)
+
+
+def code_like(text: pd.Series, numbers: pd.Series) -> dict[str, pd.Series]:
+    """Return masks of texts that change as numbers and may be codes: `LONG`, `ZEROS` and `CODED`."""
+    found = {LONG: long_numbers(text, numbers)}
+    if may_be_codes(text):
+        found[ZEROS] = text.str.contains(r"^[+-]?0\d", regex=True)
+        found[CODED] = text.str.fullmatch(CODES)
+    return found
+
+
+def _spellings(known: Values, numbers: pd.Series) -> dict[str, tuple[float, Count]] | None:
+    """Return number and rows of each text; None for too many numbers."""
+    if numbers[: 4 * _FEW_SPELLINGS].nunique() > _FEW_SPELLINGS or numbers.nunique() > _FEW_SPELLINGS:
+        return None
+    places, distinct = pd.factorize(known.text)
+    rows, at = np.bincount(places, known.rows), np.unique(places, return_index=True)[1]
+    values, first = numbers.to_numpy()[at].tolist(), known.first[at].tolist()
+    every = zip(distinct.tolist(), values, rows.astype(int).tolist(), first, strict=True)
+    return {text: (value, Count(n, row)) for text, value, n, row in every if value == value}
+
+
+def _fitting_formats(text: pd.Series) -> tuple[str, ...] | None:
+    """Return the formats that read all texts; None if some are no dates."""
+    like = f"(?:{LIKE_DATES})|(?:{LIKE_DURATIONS})"
+    if not all(part.str.fullmatch(like).all() for part in (text[:_FIRST], text)):
+        return None
+    return tuple(form for form in _FORMS if read_dates(text, form).notna().all())
+
+
+def _absent_words(values: Values) -> dict[str, int]:
+    """Return rows by word that counts as missing; other signs of a missing value count as one, ""."""
+    found: dict[str, int] = {}
+    for text, rows in values.absent.items():
+        word = text if text in MISSING_TEXTS and any(map(str.isalpha, text)) else ""
+        if rows:
+            found[word] = found.get(word, 0) + rows
+    return found
+
+
+def odd_type(column: pd.Series) -> str:
+    """Return the type of cells that are neither numbers nor texts, or ""."""
+    if not isinstance(column.dtype, pd.ArrowDtype):
+        return ""
+    kind, types = column.dtype.pyarrow_dtype, pa.types
+    if types.is_struct(kind) or types.is_map(kind):
+        return "dict"
+    if types.is_nested(kind):
+        return "list"
+    binary = types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
+    return "bytes" if binary else ""
+
+
+def read_codes(column: pd.Series, rules: ColumnRecipe, codes: dict[str, int]) -> Codes:
+    """Return the codes of cells that are texts, [n], -1 where missing; new texts get the next codes."""
+    values = Values.of(column, rules)
+    known = values.select_known().text.tolist()
+    found = np.array([codes.setdefault(each, len(codes)) for each in known], dtype=np.int64)
+    return values.spread(found, -1).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Meaning of a column.
+
+    Attributes:
+        numeric: True for numbers, and for dates as numbers; False for texts.
+        problem: reason why the column cannot be used, with a remedy; "" if it can.
+        note: sentence on cells that count as missing, or lose how they look; "" without any.
+        first_text: row of the first cell that is no number, from 0; -1 without any.
+        absent: rows of each word that counts as missing; "" for other cells without a value.
+    """
+
+    numeric: bool = False
+    problem: str = ""
+    note: str = ""
+    first_text: int = -1
+    absent: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Columns:
-    """A table as a recipe understands it.
+    """A table as a recipe interprets it.
 
     Attributes:
-        table: columns of floats (NaN where missing) or of strings (None where missing).
-        problems: a sentence for each column that cannot be used, which the table lacks.
-        notes: a sentence for each column of which some cells counted as missing, or lost how they look.
+        table: columns of floats (NaN where missing) or of categories of texts (none where missing); without
+            those that cannot be used.
+        findings: of each column, in the order of the file.
+        notes: sentences on the rows of the file, and on columns of which some cells count as missing or lose
+            how they look.
         key: cache key of a table on disk; "": it is in memory.
-        facts: facts on each column beside its cells.
     """
 
     table: pd.DataFrame
-    problems: tuple[str, ...]
-    notes: tuple[str, ...]
+    findings: Mapping[str, Finding] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     key: str = ""
-    facts: Mapping[str, ColumnFacts] = field(default_factory=dict)
-
-    def first_text(self, name: str) -> str:
-        """Returns a phrase with the row, not the value, of the first cell that is not a number."""
-        about = self.facts.get(name)
-        row = about.first_text if about is not None and about.first_text >= 0 else 0
-        return f"the first in row {row + 1:,}"
-
-
-@dataclass(frozen=True)
-class ColumnFacts:
-    """Facts on a column beside its cells.
-
-    Attributes:
-        first_text: row of the first cell that is not a number, from 0; -1: all are numbers.
-        absent: rows of each text that counts as missing though it is a word, such as NA; "" for other cells
-            without a value.
-    """
-
-    first_text: int = -1
-    absent: Mapping[str, int] = field(default_factory=dict)
-
-    def to_plain(self) -> dict[str, Any]:
-        return {"first_text": self.first_text, "absent": dict(self.absent)}
-
-
-class Unusable(Exception):
-    """A column cannot be used; the message has the reason and a remedy."""
-
-
-def interpret_table(raw: pd.DataFrame, recipe: Recipe, held: Mapping[str, bool] | None = None) -> Columns:
-    """Returns the columns of a file, as `read_as_written` gives them, as a recipe understands them.
-
-    Args:
-        raw: cells as they are written.
-        recipe: how to understand them.
-        held: see `ColumnReader`, by column.
-
-    Each cell is understood without regard to other rows, but in columns that the recipe names under none of
-    categorical, numeric and date, which hold numbers where every known value is one.
-
-    >>> interpret_table(pd.DataFrame({"zip": ["01067"], "age": ["44"]}), Recipe(categorical=("zip",))).table
-         zip   age
-    0  01067  44.0
-    """
-    table, problems, notes, facts = {}, [], [], {}
-    for name in raw.columns:
-        reader = ColumnReader(name, recipe, (held or {}).get(name))
-        try:
-            numbers, codes = reader.read(raw[name], last=True)
-            is_number, note = reader.settle()
-            if is_number:
-                table[name] = pd.Series(numbers, index=raw.index)
-            else:
-                found = np.array([*reader.texts, None], dtype=object)
-                table[name] = pd.Series(found[codes], index=raw.index, dtype=object)
-            notes += [note] if note else []
-            facts[name] = reader.facts
-        except Unusable as problem:
-            problems.append(str(problem))
-    whole = pd.DataFrame(table, index=raw.index)
-    return Columns(whole, tuple(problems), tuple(notes), facts=facts)
-
-
-@final
-class ColumnReader:
-    """Interprets one column, batch by batch; its kind is known after the last batch.
-
-    Attributes:
-        name: of the column.
-        texts: text -> its code, in the order of their first rows.
-        numeric: whether all known values so far are numbers, as far as the recipe leaves that open.
-        textual: whether it may still hold texts, so that `read` gives codes.
-
-    Args:
-        name: of the column.
-        recipe: the user's statements about it.
-        held: whether it held numbers in the table that a model was trained on: then it holds numbers or texts
-            as it did there, where the recipe leaves that open. None: its cells decide.
-
-    >>> reader = ColumnReader("zip", Recipe())
-    >>> reader.read(pd.Series(["44", "?"]))
-    (array([44., nan]), array([ 0, -1]))
-    >>> reader.read(pd.Series(["none", "44"])), reader.settle(), list(reader.texts)
-    ((None, array([1, 0])), (False, ''), ['44', 'none'])
-    """
-
-    def __init__(self, name: str, recipe: Recipe, held: bool | None = None) -> None:
-        self.name, self.texts = name, dict[str, int]()
-        self._codes, self._form = recipe.missing_texts(name), dict(recipe.date).get(name)
-        self._gone = MISSING_TEXTS.union(self._codes).difference(recipe.known_texts(name))
-        self._marks = recipe.decimal_of(name), recipe.thousands_of(name)
-        self._amounts = name in recipe.numeric
-        self._stated = self._amounts or self._form is not None
-        self._names_people, self._fold = name == recipe.person, name in recipe.fold
-        stated_texts = name in recipe.categorical or self._names_people or self._fold or held is False
-        self.numeric = self._stated or not stated_texts
-        self.textual = not self._stated
-        self._open = self.numeric and self.textual
-        self._trained = held is True
-        self._most = sys.maxsize if self._names_people else MOST_TEXTS
-        self._rows = self._known = 0
-        self._seen: dict[str, tuple[int, int]] = {}
-        self._dates, self._forms = self._open, ["iso", "dayfirst", "monthfirst", "duration"]
-        self._absent: dict[str, int] = {}
-        self._marked: dict[str, int] = {}
-        self._spelled: dict[float, str] | None = {}
 
     @property
-    def facts(self) -> ColumnFacts:
-        """Facts on the column beside its cells."""
-        return ColumnFacts(self._first(_LOST), dict(self._absent))
+    def problems(self) -> tuple[str, ...]:
+        """Return a sentence for each column that cannot be used."""
+        return tuple(found.problem for found in self.findings.values() if found.problem)
 
-    def read(self, column: pd.Series, *, last: bool = False) -> tuple[Floats | None, Codes | None]:
-        """Returns the next cells as numbers, [n], NaN where missing, and as codes of texts, [n], -1 there.
+    def first_text(self, name: str) -> str:
+        """Return a phrase with the row, not the value, of the first cell that is not a number."""
+        row = self.findings[name].first_text if name in self.findings else 0
+        return f"the first in row {max(row, 0) + 1:,}"
 
-        Numbers are None if a value is not a number, and codes are None once it cannot hold texts any more.
 
-        Args:
-            column: cells as `read_as_written` gives them.
-            last: True for the last cells, so that numbers need no codes.
+def interpret(evidence: Evidence, rules: ColumnRecipe) -> Finding:
+    """Return the meaning of a column, from the evidence of all its cells and the recipe's statements.
 
-        Raises:
-            Unusable: it holds dates, or neither numbers nor texts.
-        """
-        if is_time(column) and (self.numeric or self._stated):
-            if self._form is None:
-                durations = pd.api.types.is_timedelta64_dtype(column)
-                raise Unusable(_dates(self.name, "=duration" if durations else ""))
-            return without_dates(days(column), self._codes, self._form).to_numpy(), None
-        typed = is_number(column)
-        if typed and self.numeric and self._form is None:
-            numbers = without_codes(floats(column), self._codes).to_numpy()
-            self._dates = False
-            whole = self._open and not pd.api.types.is_float_dtype(column)
-            long = whole and not self._trained and bool((np.abs(numbers) >= INEXACT).any())
-            if not whole or not self.textual or (last and not long):
-                self.textual &= whole
-                if long:
-                    self._count(_LONG, np.abs(numbers) >= INEXACT, self._rows)
-                self._rows += len(column)
-                return numbers, None
-        where, text = self._distinct(column)
-        start, self._rows = self._rows, self._rows + len(where)
-        known = text.notna().to_numpy()
-        self._known += int(np.append(known, False)[where].sum())
-        numbers = self._numbers(text[known], known, where, start, (".", None) if typed else self._marks)
-        keep_codes = not last or numbers is None or _LONG in self._seen
-        if self._stated or not self.textual or not keep_codes:
-            return numbers, None
-        if len(self.texts) + len(known) > self._most and not last:
-            self.textual = len(self.texts | dict.fromkeys(text[known].tolist(), 0)) <= self._most
-            if not self.textual:
-                self.texts.clear()
-                return numbers, None
-        codes = np.full(len(known) + 1, -1, dtype=np.int64)
-        codes[:-1][known] = [self.texts.setdefault(each, len(self.texts)) for each in text[known].tolist()]
-        return numbers, codes[where]
-
-    def settle(self) -> tuple[bool, str]:
-        """Returns whether the column holds numbers, and a note on cells that counted as missing.
-
-        Raises:
-            Unusable: it holds dates; most of it is not what the recipe says; or too many texts for codes.
-        """
-        if self._stated and _LOST in self._seen:
-            rows, first = self._seen[_LOST]
-            kind = "numbers" if self._form is None else f"dates ({self._form})"
-            is_to = f"column {self.name!r} is to hold {kind}"
-            lost = f"{rows:,} of its {self._known:,} values are not, the first in row {first + 1:,}"
-            if rows > UNREADABLE_SHARE * self._known:
-                raise Unusable(f"{is_to}, but {lost}; equidp inspect shows what it holds.")
-            return True, f"{is_to}: {lost}, and count as missing.{self._note_of_marks()}"
-        if self.numeric and _LONG not in self._seen:
-            return True, self._note_of_marks() if self._stated else self._note_of_codes()
-        if self.numeric and self.textual:
-            return False, (
-                f"column {self.name!r} holds whole numbers of more than 15 digits in {self._where(_LONG)}: "
-                "numbers "
-                "would merge those that differ at the end, so they are texts, each as it is written. Say "
-                "that "
-                f"they are (--categorical {in_shell(self.name)}), or that they are numbers (--numeric "
-                f"{in_shell(self.name)})."
-            )
-        if self._dates and not self.numeric:
-            raise Unusable(_dates(self.name, *self._suggest_format()))
-        if not self.textual:
-            first = self._first(_LOST) + 1
-            raise Unusable(
-                f"column {self.name!r} has more than {MOST_TEXTS:,} distinct texts"
-                f"{f', the first that is no number in row {first:,}' if first else ''}: too many for "
-                "categories. "
-                "If it names the rows, drop it (--drop); if it holds numbers such as 1,234.5, say so "
-                "(--thousands, "
-                f"--decimal); if what is no number counts as missing, say so (--numeric "
-                f"{in_shell(self.name)})."
-            )
-        return False, ""
-
-    def _count(self, kind: str, found: npt.NDArray[np.bool_], start: int) -> None:
-        """Counts rows of a kind, and keeps the first of them."""
-        if found.any():
-            rows, first = self._seen.get(kind, (0, start + int(found.argmax())))
-            self._seen[kind] = rows + int(found.sum()), first
-
-    def _first(self, kind: str) -> int:
-        return self._seen.get(kind, (0, -1))[1]
-
-    def _where(self, kind: str) -> str:
-        """Return the number of rows of a kind, and the first of them, in words."""
-        rows, first = self._seen[kind]
-        return f"{rows:,} {'row' if rows == 1 else 'rows'}, the first in row {first + 1:,}"
-
-    def _note_of_codes(self) -> str:
-        """Return a sentence if numbers lose their notation, and may be codes; else ""."""
-        if self._trained:
-            return ""
-        say = f"say so (--categorical {in_shell(self.name)})."
-        if _ZEROS in self._seen:
-            zeros = f"column {self.name!r} holds numbers with leading zeros, which are lost"
-            return f"{zeros}; if it is a code, such as a ZIP code, {say}"
-        if _CODED in self._seen:
-            where = self._where(_CODED)
-            coded = f"column {self.name!r} holds numbers written as 3E2 or +49 are, in {where}"
-            return f"{coded}; they are read as 300 and 49: if it is a code, {say}"
-        if self._spelled is not None and _MERGED in self._seen:
-            several = f"column {self.name!r} writes one number in several ways, as 1.1 and 1.10 are"
-            return f"{several}, in {self._where(_MERGED)}; they count as one: if it is a code, {say}"
-        return ""
-
-    def _note_of_marks(self) -> str:
-        """Return a sentence if numbers have marks of several kinds around them; else ""."""
-        measured = any(mark and not is_currency(mark) for mark in self._marked)
-        kinds = {mark: rows for mark, rows in self._marked.items() if mark or measured}
-        if len(kinds) < 2:
-            return ""
-        listed = ", ".join(f"{mark or 'none'}: {rows:,}" for mark, rows in kinds.items())
-        return (
-            f"column {self.name!r} holds numbers with several marks ({listed} rows), which are read as they "
-            "stand, "
-            "12.5% as 12.5; if they measure different things, write them in one unit, or drop it (--drop "
-            f"{in_shell(self.name)})."
+    >>> column, rules = pd.Series(["01067", "99084"]), ColumnRecipe.of("zip", Recipe())
+    >>> interpret(examine(column, rules)[1], rules).note.split(";")[0]
+    "column 'zip' holds numbers with leading zeros, which are lost"
+    """
+    name, counts = rules.name, evidence.counts
+    lost = counts.get(LOST)
+    first = -1 if lost is None else lost.first
+    if evidence.odd:
+        return Finding(
+            problem=f"column {name!r} holds values of type {evidence.odd}; expected numbers or texts. Spread "
+            "it over columns, or drop it (--drop)."
         )
-
-    def _suggest_format(self) -> tuple[str, str]:
-        """The format of dates that reads all cells so far, as it is typed after the column, and another."""
-        first, *others = self._forms or ["FORMAT"]
-        return "" if first == "iso" else f"={first}", " (or monthfirst: check which is meant)" * (
-            first == "dayfirst" and bool(others)
+    if rules.texts:
+        return Finding(absent=evidence.absent)
+    if rules.stated and lost is not None:
+        kind = "numbers" if rules.form is None else f"dates ({rules.form})"
+        is_to = f"column {name!r} is to hold {kind}"
+        says = f"{lost.rows:,} of its {evidence.known:,} values are not, the first in row {lost.first + 1:,}"
+        if lost.rows > UNREADABLE_SHARE * evidence.known:
+            return Finding(problem=f"{is_to}, but {says}; equidp inspect shows what it holds.")
+        note = f"{is_to}: {says}, and count as missing.{_note_of_marks(evidence, name)}"
+        return Finding(True, note=note, first_text=first, absent=evidence.absent)
+    if rules.stated:
+        return Finding(True, note=_note_of_marks(evidence, name), absent=evidence.absent)
+    if lost is None and LONG not in counts:
+        note = "" if rules.trained else _note_of_codes(evidence, name)
+        return Finding(True, note=note, absent=evidence.absent)
+    if lost is None:
+        note = (
+            f"column {name!r} holds whole numbers of more than 15 digits in {counts[LONG]}: numbers would "
+            "merge those that differ at the end, so they are texts, each as it is written. Say that they are "
+            f"(--categorical {in_shell(name)}), or that they are numbers (--numeric {in_shell(name)})."
         )
-
-    def _distinct(self, column: pd.Series) -> tuple[Codes, pd.Series]:
-        """Return each row's place among cells, distinct if that saves time, and the cells (NA: missing)."""
-        odd = odd_types(column)
-        if odd:
-            raise Unusable(
-                f"column {self.name!r} holds values of type {', '.join(sorted(odd))}; expected numbers "
-                "or texts. Spread it over columns, or drop it (--drop)."
-            )
-        cells = texts(column).reset_index(drop=True)
-        if is_number(column) and self._codes:
-            cells = cells.mask(without_codes(floats(column), self._codes).isna().to_numpy())
-        if cells[:_FIRST].nunique() > _FIRST / 2:
-            where, distinct, rows = np.arange(len(cells)), cells, None
-        else:
-            where, found = pd.factorize(cells)
-            distinct, rows = pd.Series(found), np.bincount(where[where >= 0], minlength=len(found))
-            self._see_absent("", int((where < 0).sum()))
-        text = distinct.str.strip()
-        gone = text.isin(self._gone).to_numpy() | text.isna().to_numpy()
-        for each, count in zip(
-            text[gone].fillna(""),
-            np.ones(len(text), dtype=int)[gone] if rows is None else rows[gone],
-            strict=True,
-        ):
-            self._see_absent(each, int(count))
-        text = text.mask(gone)
-        return where, fold_spellings(text) if self._fold else text
-
-    def _see_absent(self, text: str, rows: int) -> None:
-        """Counts rows without a value by their word; other signs of a missing value count as one."""
-        word = text if text in MISSING_TEXTS and any(map(str.isalpha, text)) else ""
-        if rows:
-            self._absent[word] = self._absent.get(word, 0) + rows
-
-    def _numbers(
-        self,
-        text: pd.Series,
-        known: npt.NDArray[np.bool_],
-        where: Codes,
-        start: int,
-        marks: tuple[str, str | None],
-    ) -> Floats | None:
-        """Return numbers or dates of rows, from their places among cells; None if the cells are texts."""
-        if not self.numeric and not self._dates:
-            return None
-        read = read_dates(text, self._form) if self._form is not None else None
-        if read is None:
-            read = (as_amounts if self._amounts else as_numbers)(text, *marks)
-        if self._amounts:
-            marked = amount_marks(text.where(read.notna()))
-            for mark in marked.dropna().unique():
-                rows = int(_in_rows((marked == mark).fillna(False), known, where).sum())
-                self._marked[mark] = self._marked.get(mark, 0) + rows
-        lost = _in_rows(read.isna(), known, where)
-        self._count(_LOST, lost, start)
-        self.numeric &= self._stated or not lost.any()
-        if self._open and len(text):
-            self._look(text, read, known, where, start, any_lost=bool(lost.any()))
-        if not self.numeric:
-            return None
-        every = np.full(len(known) + 1, np.nan)
-        form = self._form
-        every[:-1][known] = (
-            without_codes(read, self._codes) if form is None else without_dates(read, self._codes, form)
-        )
-        return every[where]
-
-    def _look(
-        self,
-        text: pd.Series,
-        values: pd.Series,
-        known: npt.NDArray[np.bool_],
-        where: Codes,
-        start: int,
-        *,
-        any_lost: bool,
-    ) -> None:
-        """Counts cells that lose information as numbers, and cells that are dates."""
-        if not self._trained:
-            self._count(_LONG, _in_rows(long_numbers(text, values), known, where), start)
-            if may_be_codes(text):
-                zeros = text.str.contains(r"^[+-]?0\d", regex=True)
-                self._count(_ZEROS, _in_rows(zeros, known, where), start)
-                self._count(_CODED, _in_rows(text.str.fullmatch(CODES), known, where), start)
-            self._see_spellings(text, values, known, where, start)
-        parts = (text[:_FIRST], text) if any_lost else ()
-        like = f"(?:{LIKE_DATES})|(?:{LIKE_DURATIONS})"
-        self._dates &= len(parts) > 0 and all(part.str.fullmatch(like).all() for part in parts)
-        if self._dates:
-            self._forms = [each for each in self._forms if read_dates(text, each).notna().all()]
-
-    def _see_spellings(
-        self, text: pd.Series, values: pd.Series, known: npt.NDArray[np.bool_], where: Codes, start: int
-    ) -> None:
-        """Counts rows whose number was written in another way before; while there are few numbers."""
-        if self._spelled is None:
-            return
-        other = set()
-        for start_at in range(0, len(text), 4 * _FEW_SPELLINGS):  # few blocks where there are many numbers
-            first = text[start_at : start_at + 4 * _FEW_SPELLINGS].drop_duplicates()
-            for each, value in zip(first.tolist(), values[first.index].tolist(), strict=True):
-                if value == value and self._spelled.setdefault(value, each) != each:
-                    other.add(each)
-                if len(self._spelled) > _FEW_SPELLINGS:
-                    self._spelled = None
-                    return
-        if other:
-            self._count(_MERGED, _in_rows(text.isin(other), known, where), start)
+        return Finding(False, note=note, absent=evidence.absent)
+    if evidence.dates is not None:
+        return Finding(problem=_dates_problem(evidence.dates, name), first_text=first)
+    return Finding(False, first_text=first, absent=evidence.absent)
 
 
-def _in_rows(cells: pd.Series, known: npt.NDArray[np.bool_], where: Codes) -> npt.NDArray[np.bool_]:
-    """Spread a mask of known cells over the rows."""
-    every = np.zeros(len(known) + 1, dtype=np.bool_)
-    every[:-1][known] = cells.to_numpy(dtype=np.bool_)
-    found: npt.NDArray[np.bool_] = every[where]
+def _note_of_codes(evidence: Evidence, name: str) -> str:
+    """Return a sentence if numbers lose their notation, and may be codes; else ""."""
+    counts, say = evidence.counts, f"say so (--categorical {in_shell(name)})."
+    if ZEROS in counts:
+        zeros = f"column {name!r} holds numbers with leading zeros, which are lost"
+        return f"{zeros}; if it is a code, such as a ZIP code, {say}"
+    if CODED in counts:
+        coded = f"column {name!r} holds numbers written as 3E2 or +49 are, in {counts[CODED]}"
+        return f"{coded}; they are read as 300 and 49: if it is a code, {say}"
+    merged = _merged_rows(evidence.spellings or {})
+    if merged is not None:
+        several = f"column {name!r} writes one number in several ways, as 1.1 and 1.10 are, in {merged}"
+        return f"{several}; they count as one: if it is a code, {say}"
+    return ""
+
+
+def _merged_rows(spellings: Mapping[str, tuple[float, Count]]) -> Count | None:
+    """Count the rows whose number is written in another way in a row before."""
+    plain: dict[float, str] = {}
+    found: Count | None = None
+    for text, (value, count) in spellings.items():
+        if plain.setdefault(value, text) != text:
+            found = _sum(found, count)
     return found
 
 
-def odd_types(column: pd.Series) -> set[str]:
-    """Types of cells that are neither numbers nor texts."""
-    if column.dtype == object:
-        return {type(value).__name__ for value in column.dropna() if isinstance(value, _NOT_PLAIN)}
-    if not isinstance(column.dtype, pd.ArrowDtype):
-        return set()
-    kind = column.dtype.pyarrow_dtype
-    for test, name in (
-        (pa.types.is_struct, "dict"),
-        (pa.types.is_map, "dict"),
-        (pa.types.is_nested, "list"),
-        (_is_binary, "bytes"),
-    ):
-        if test(kind):
-            return {name}
-    return set()
+def _note_of_marks(evidence: Evidence, name: str) -> str:
+    """Return a sentence if numbers have marks of several kinds around them; else ""."""
+    measured = any(mark and not is_currency(mark) for mark in evidence.marks)
+    kinds = {mark: rows for mark, rows in evidence.marks.items() if mark or measured}
+    if len(kinds) < 2:
+        return ""
+    listed = ", ".join(f"{mark or 'none'}: {rows:,}" for mark, rows in kinds.items())
+    return (
+        f"column {name!r} holds numbers with several marks ({listed} rows), which are read as they stand, "
+        "12.5% as 12.5; if they measure different things, write them in one unit, or drop it (--drop "
+        f"{in_shell(name)})."
+    )
 
 
-def _is_binary(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
-
-
-def _dates(name: str, form: str = "", other: str = "") -> str:
-    kind = "durations" if form == "=duration" else "dates"
-    numbers = f"column {name!r} holds {kind}; make them numbers (--date {in_shell(name + form)}){other}"
-    texts_or_none = f"(--categorical {in_shell(name)}), or drop it (--drop {in_shell(name)})"
-    return f"{numbers}, keep them as texts {texts_or_none}."
+def _dates_problem(forms: tuple[str, ...], name: str) -> str:
+    """Return what to do with a column of dates, of which these formats read all."""
+    first, *others = forms or ("FORMAT",)
+    typed = name if first == "iso" else f"{name}={first}"
+    check = " (or monthfirst: check which is meant)" if first == "dayfirst" and others else ""
+    return (
+        f"column {name!r} holds {'durations' if first == 'duration' else 'dates'}; make them numbers (--date "
+        f"{in_shell(typed)}){check}, keep them as texts (--categorical {in_shell(name)}), or drop it (--drop "
+        f"{in_shell(name)})."
+    )

@@ -1,5 +1,9 @@
-"""Cells of a CSV or Parquet file, or of a folder of Parquet files, as they are written; its separator
-and encoding."""
+"""Cells of a file as Arrow columns: CSV, compressed or not, Parquet, and folders of Parquet files.
+
+`read_cells` reads a file once, in batches, into memory or into an Arrow file. Cells of CSV are texts. Those
+of Parquet are numbers, truths and times by their type, and texts as a CSV file would hold them otherwise.
+`with_format` finds separator and encoding of a CSV file.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,17 @@ import codecs
 import csv
 import dataclasses
 import gzip
+import hashlib
 import io
 import itertools
 import lzma
+import os
 import re
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,12 +32,25 @@ import pandas as pd
 import pandas.core.arrays.arrow.extension_types  # so that Arrow knows pandas' periods and intervals
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as arrow_csv
 from pyarrow import dataset, parquet
 
-from equidp.errors import DataError, EquidpError
+from equidp._validate import check_number
+from equidp.errors import DataError, EquidpError, SettingError
+from equidp.tables.cells import texts
 from equidp.tables.recipe import Recipe
 
+STREAM_VARIABLE = "EQUIDP_STREAM_ABOVE"
+STREAM_ABOVE = 64
+"""Megabytes of text from which on the cells of a file are kept on disk."""
 PARQUET = (".parquet", ".pq")
+SEPARATORS = ",;\t|"
+_PACKED = 4  # how much larger a compressed file is as text, about
+_BATCH_BYTES = 2**24
+_BATCH_ROWS = 2**17
+_CHUNK = 2**22
+_SAMPLE_ROWS = 200
+_BYTE_ORDER_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zip", ".zst")
 _KINDS = {
     rb"\x1f\x8b": "a gzip file",
@@ -73,23 +92,141 @@ def plain_name(name: str) -> str:
     return name[: -len(Path(name).suffix)] if Path(name).suffix.lower() in _COMPRESSED else name
 
 
-def read_as_written(path: Path, recipe: Recipe = Recipe()) -> pd.DataFrame:
-    """Returns the whole file: cells of a CSV file as texts, those of a Parquet file with their types.
+@final
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Cells of a table, in batches of rows.
+
+    Attributes:
+        names: of the columns.
+        rows: number of rows.
+        parts: record batches in memory, or the Arrow file that holds them.
+        notes: sentences on cells that hold line ends.
+    """
+
+    names: tuple[str, ...]
+    rows: int
+    parts: Sequence[pa.RecordBatch] | Path
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, table: pd.DataFrame) -> Cells:
+        """Return the cells of a table in memory.
+
+        >>> Cells.of(pd.DataFrame({"zip": ["01067"], "age": [44]})).series("zip").tolist()
+        ['01067']
+        """
+        batch = pa.RecordBatch.from_pandas(table, preserve_index=False)
+        arrays = [_plain_cells(batch.column(name)) for name in batch.schema.names]
+        return cls(tuple(batch.schema.names), len(table), [pa.record_batch(arrays, batch.schema.names)])
+
+    def column(self, name: str) -> Iterator[pd.Series]:
+        """Yield a column batch by batch; of a file, nothing else is read."""
+        if not isinstance(self.parts, Path):
+            yield from (_as_series(part.column(name)) for part in self.parts)
+            return
+        only = pa.ipc.IpcReadOptions(included_fields=[self.names.index(name)])
+        with pa.OSFile(str(self.parts)) as file, pa.ipc.open_file(file, options=only) as stored:
+            for at in range(stored.num_record_batches):
+                yield _as_series(stored.get_batch(at).column(0))
+
+    def series(self, name: str) -> pd.Series:
+        """Return a whole column, in memory."""
+        whole = [*self.column(name)] or [pd.Series([], dtype="string")]
+        return pd.concat(whole, ignore_index=True)
+
+
+def _as_series(cells: pa.Array) -> pd.Series:
+    if pa.types.is_temporal(cells.type):
+        times: pd.Series = cells.to_pandas()
+        return times
+    if pa.types.is_string(cells.type):
+        return pd.Series(pd.array(cells, dtype="string[pyarrow]"))
+    return pd.Series(pd.arrays.ArrowExtensionArray(cells))
+
+
+def read_cells(
+    path: Path,
+    recipe: Recipe = Recipe(),
+    choose: Callable[[list[str]], list[str]] = list,
+    *,
+    file: Path | None = None,
+) -> Cells:
+    """Read a table once.
+
+    CSV without quotes is parsed by Arrow, in a third of the time; any other by pandas, as parsers may differ.
+
+    Args:
+        path: CSV file, Parquet file, or folder of Parquet files.
+        recipe: separator and encoding.
+        choose: function of the names of all columns that returns those to read.
+        file: Arrow file to write the cells to, for a table larger than memory; None: keep them in memory.
 
     Raises:
-        DataError: not a table, duplicate or nameless columns.
+        DataError: not a table, or duplicate or nameless columns.
     """
-    with readable(path):
-        if path.is_dir() or is_parquet(path.name):
+    if path.is_dir() or is_parquet(path.name):
+        with readable(path):
             stored = parquet_dataset(path)
-            check_distinct(path, names := parquet_names(stored.schema))
-            table = stored.to_table(columns=names)
-            # Without this, texts that are not UTF-8 would fail later, where they are first used.
-            table.validate(full=True)
-            return parquet_columns(table)
-        with open_csv(path, recipe) as text:
+            check_distinct(path, all_names := parquet_names(stored.schema))
+        names = choose(all_names)
+        return Cells(tuple(names), *_keep_batches(_from_file(path, _parquet_batches(stored, names)), file))
+    with ExitStack() as stack:
+        with readable(path):
+            text = stack.enter_context(open_csv(path, recipe))
             check_distinct(path, text.names)
-            return pd.concat(text.rows(None), ignore_index=True)
+        try:
+            names, seen = choose(text.names), LineEnds()
+        except DataError:  # the first line may be no header
+            with readable(path):
+                if reason := text.long_row():
+                    raise ValueError(reason) from None
+            raise
+        with suppress(NotPlain):
+            plain = _from_file(path, _arrow_batches(text, recipe, names))
+            return Cells(tuple(names), *_keep_batches(plain, file))
+        rows, parts = _keep_batches(_from_file(path, _pandas_batches(text, recipe, names, seen)), file)
+        return Cells(tuple(names), rows, parts, tuple(seen.notes()))
+
+
+def written_rows(path: Path, recipe: Recipe, names: list[str], size: int) -> Iterator[pd.DataFrame]:
+    """Yield these columns as they are written, `size` rows at a time."""
+    left = pd.DataFrame()
+    with ExitStack() as stack:
+        if path.is_dir() or is_parquet(path.name):
+            batches = _parquet_batches(parquet_dataset(path), names)
+        else:
+            text = stack.enter_context(open_csv(path, recipe))
+            batches = _pandas_batches(text, recipe, names, LineEnds())
+        for batch in batches:
+            rows = pd.DataFrame({name: texts(_as_series(batch.column(name))) for name in names})
+            left = pd.concat([left, rows], ignore_index=True)
+            while len(left) >= size:
+                yield left[:size]
+                left = left[size:].reset_index(drop=True)
+    yield left
+
+
+def _from_file(path: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches; errors of the file, and no others, become a DataError."""
+    with readable(path):
+        yield from batches
+
+
+def _keep_batches(
+    batches: Iterator[pa.RecordBatch], file: Path | None
+) -> tuple[int, Sequence[pa.RecordBatch] | Path]:
+    """Return the number of rows, and the batches in memory or the file that they were written to."""
+    first = next(batches, None)
+    if first is None or file is None:
+        parts = [] if first is None else [first, *batches]
+        return sum(part.num_rows for part in parts), parts
+    rows = 0
+    with file.open("wb") as out, pa.ipc.new_file(out, first.schema) as writer:
+        for batch in itertools.chain([first], batches):
+            writer.write_batch(batch)
+            rows += batch.num_rows
+    return rows, file
 
 
 def check_distinct(path: Path, columns: Iterable[object]) -> None:
@@ -125,6 +262,42 @@ def readable(path: Path) -> Iterator[None]:
             f"{path} cannot be read as a table: {reason}. Expected a CSV file with a header, or Parquet; "
             "equidp inspect finds the separator and the encoding of a file."
         ) from error
+
+
+def is_large(path: Path) -> bool:
+    """Returns True if a file, or a folder of files, is to be kept on disk.
+
+    Raises:
+        SettingError: `EQUIDP_STREAM_ABOVE` is not a number.
+    """
+    given = os.environ.get(STREAM_VARIABLE) or str(STREAM_ABOVE)
+    try:
+        limit = float(given)
+        check_number("[0, inf]", limit=limit)
+    except (ValueError, SettingError) as error:
+        raise SettingError(
+            f"{STREAM_VARIABLE} is {given!r}; expected megabytes, such as {STREAM_ABOVE}."
+        ) from error
+    packed = path.is_dir() or is_parquet(path.name) or plain_name(path.name) != path.name
+    return sum(size for _, size, _ in stamp(path)) * (_PACKED if packed else 1) > limit * 1e6
+
+
+def stamp(path: Path) -> list[tuple[str, int, int]]:
+    """Returns name, size and time of the last change of each file, to detect changed files."""
+    files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+    found = [(each, each.stat()) for each in files]
+    return [(os.path.relpath(each, path), facts.st_size, facts.st_mtime_ns) for each, facts in found]
+
+
+def content_digest(path: Path) -> str:
+    """Returns a checksum of a file, or of all files of a folder with their names."""
+    digest = hashlib.sha256()
+    for name, size, _ in stamp(path):
+        digest.update(f"{name if path.is_dir() else ''}:{size}:".encode())
+        with (path / name if path.is_dir() else path).open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+    return digest.hexdigest()
 
 
 def open_bytes(path: Path) -> IO[bytes]:
@@ -197,36 +370,33 @@ def parquet_names(schema: pa.Schema) -> list[str]:
     return [*(index if named else []), *(name for name in schema.names if name not in index)]
 
 
-def parquet_columns(stored: pa.Table | pa.RecordBatch) -> pd.DataFrame:
-    """Returns columns of Parquet for `ColumnReader`: of a whole file as of a part of it.
+def _parquet_batches(stored: dataset.Dataset, names: list[str]) -> Iterator[pa.RecordBatch]:
+    for batch in stored.to_batches(columns=names, batch_size=_BATCH_ROWS):
+        if batch.num_rows:
+            # Without this, texts that are not UTF-8 would fail later, where they are first used.
+            batch.validate(full=True)
+            yield pa.record_batch([_plain_cells(batch.column(name)) for name in names], names)
 
-    Numbers keep their type, also beside missing ones. Texts, truths and what a CSV file would hold as texts
-    are texts; dates are points in time.
+
+def _plain_cells(stored: pa.Array) -> pa.Array:
+    """Return numbers, also beside missing ones, truths and times by their type, and others as texts.
+
+    Dates are points in time. What is neither, such as a list, stays as it is.
     """
-    columns = {name: _parquet_column(stored.column(name)) for name in stored.schema.names}
-    return pd.DataFrame(columns, index=pd.RangeIndex(stored.num_rows), copy=False)
-
-
-def _parquet_column(stored: pa.ChunkedArray | pa.Array) -> pd.Series:
-    if isinstance(stored, pa.Array):
-        stored = pa.chunked_array([stored])
-    if pa.types.is_dictionary(stored.type):
-        stored = stored.cast(stored.type.value_type)
-    if isinstance(stored.type, pa.BaseExtensionType):  # periods, intervals, UUIDs
-        return stored.to_pandas().astype("string")
     kind = stored.type
-    if pa.types.is_time(kind):
-        return pd.Series(stored.to_pandas(), dtype=object).astype("string")
+    if pa.types.is_dictionary(kind):
+        return _plain_cells(stored.cast(kind.value_type))
+    if isinstance(kind, pa.BaseExtensionType) or pa.types.is_time(kind):  # periods, intervals, UUIDs
+        values = pa.chunked_array([stored]).to_pandas()
+        values = pd.Series(values, dtype=object) if pa.types.is_time(kind) else values
+        return pa.array(values.astype("string"), type=pa.string(), from_pandas=True)
     if pa.types.is_date(kind):
-        stored = stored.cast(pa.timestamp("s" if pa.types.is_date32(kind) else "ms"))
-    if pa.types.is_temporal(kind):
-        found: pd.Series = stored.to_pandas()
-        return found
-    if pa.types.is_null(kind) or pa.types.is_string_view(kind):  # pandas computes with no views
-        stored = stored.cast(pa.string())
-    if pa.types.is_binary_view(kind):
-        stored = stored.cast(pa.binary())
-    return pd.Series(pd.arrays.ArrowExtensionArray(stored))
+        return stored.cast(pa.timestamp("s" if pa.types.is_date32(kind) else "ms"))
+    if pa.types.is_null(kind) or pa.types.is_string_view(kind) or pa.types.is_large_string(kind):
+        return stored.cast(pa.string())
+    return (
+        stored.cast(pa.binary()) if pa.types.is_binary_view(kind) else stored
+    )  # pandas computes with no views
 
 
 def text_encoding(recipe: Recipe) -> str:
@@ -332,6 +502,71 @@ def stated_separator(line: str) -> str | None:
     return None if found is None else found[1]
 
 
+class NotPlain(Exception):
+    """A CSV file has quotes or similar marks, which parsers may read in several ways."""
+
+
+def _arrow_batches(text: CsvText, recipe: Recipe, names: list[str]) -> Iterator[pa.RecordBatch]:
+    if text_encoding(recipe) != "utf-8-sig" or text.sep.isspace() or not text.path.is_file():
+        raise NotPlain
+    with open_bytes(text.path) as stored:
+        # What stands before the rows may have quotes, but no other line ends than the rows.
+        before = list(itertools.islice(stored, text.lines))
+        if not all(line.endswith(b"\n") and b"\r" not in line.rstrip(b"\r\n") for line in before):
+            raise NotPlain
+        try:
+            yield from arrow_csv.open_csv(
+                pa.PythonFile(_Plain(stored), mode="r"),
+                arrow_csv.ReadOptions(column_names=text.names, block_size=_BATCH_BYTES),
+                arrow_csv.ParseOptions(delimiter=text.sep, quote_char=False),
+                arrow_csv.ConvertOptions(
+                    column_types=dict.fromkeys(text.names, pa.string()),
+                    include_columns=names,
+                    strings_can_be_null=False,
+                ),
+            )
+        except pa.ArrowInvalid as error:
+            raise NotPlain from error
+
+
+class _Plain(io.RawIOBase):
+    """Passes bytes on, but for marks that parsers may read in several ways."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> Any:
+        part = self._file.read(size)
+        if b'"' in part or b"\0" in part:
+            raise NotPlain
+        return part
+
+
+def _pandas_batches(
+    text: CsvText, recipe: Recipe, names: list[str], seen: LineEnds
+) -> Iterator[pa.RecordBatch]:
+    for rows in text.rows(_BATCH_ROWS):
+        used = [name for name in names if name not in recipe.columns("drop")]
+        seen.add(rows, {*SEPARATORS, recipe.sep}, used)
+        yield pa.record_batch(
+            [pa.array(rows[name], type=pa.string(), from_pandas=True) for name in names], names
+        )
+
+
+def names_of(path: Path, recipe: Recipe) -> list[str]:
+    """Return the names of all columns of a file, of which a CSV file may have no longer first row."""
+    if path.is_dir() or is_parquet(path.name):
+        return parquet_names(parquet_dataset(path).schema)
+    with open_csv(path, recipe) as text:
+        first: list[str] = next(csv.reader(text.file, delimiter=text.sep, skipinitialspace=True), [])
+        if len(first) > len(text.names) and (reason := text.long_row()):
+            raise ValueError(reason)
+        return text.names
+
+
 class _Counted:
     """The lines of a file, and how many were read."""
 
@@ -419,12 +654,6 @@ class LineEnds:
             "these."
             for name, (count, row, ends) in self._found.items()
         ]
-
-
-SEPARATORS = ",;\t|"
-_SAMPLE_ROWS = 200
-_CHUNK = 1 << 20
-_BYTE_ORDER_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 
 def with_format(path: Path, recipe: Recipe) -> Recipe:

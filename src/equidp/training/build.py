@@ -11,8 +11,7 @@ from torch.utils.data import Dataset
 
 from equidp.accounting.budget import PrivacyBudget
 from equidp.data.dataset import GroupedDataset
-from equidp.data.numbers import in_units
-from equidp.data.weights import weights_of_classes
+from equidp.data.targets import in_units, weights_of_classes
 from equidp.errors import SettingError
 from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.generators import restore_generators

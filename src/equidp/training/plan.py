@@ -15,8 +15,8 @@ from equidp.accounting.planned import check_share, checked_schedule, default_del
 from equidp.accounting.risk import RiskTarget
 from equidp.data.dataset import DataSource
 from equidp.data.published import published_settings
+from equidp.data.targets import parse_class_weights
 from equidp.data.views import AUGMENTATIONS, Views
-from equidp.data.weights import parse_class_weights
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import checked_delta

@@ -11,7 +11,7 @@ from equidp._files import write_whole
 from equidp.accounting.planned import COUNTS, check_share
 from equidp.data.dataset import GroupedDataset
 from equidp.data.people import first_rows
-from equidp.data.unencoded import COUNTS_SHARE
+from equidp.data.table import COUNTS_SHARE
 from equidp.errors import SettingError
 from equidp.evaluation.predictions import Cut, base_rate_cut
 from equidp.kernel.ledger import Payment

@@ -9,7 +9,7 @@ from typing import Any, Self, final
 
 from equidp._validate import unknown_name
 from equidp.accounting.planned import PREPROCESSING, check_share
-from equidp.data.unencoded import EXACT, PREPROCESSING_SHARE, PREPROCESSINGS, PRIVATE, can_be_private
+from equidp.data.table import EXACT, PREPROCESSING_SHARE, PREPROCESSINGS, PRIVATE, can_be_private
 from equidp.errors import SettingError
 from equidp.kernel.ledger import Payment
 from equidp.kernel.noise import SystemRandomness

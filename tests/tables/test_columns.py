@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import shutil
 import warnings
 from pathlib import Path
@@ -14,9 +13,10 @@ import pytest
 import torch
 
 from equidp.data import Recipe, open_source
-from equidp.data.unencoded import split_and_encode, with_private_noise
+from equidp.data.table import split_and_encode, with_private_noise
 from equidp.errors import DataError, DataWarning, SettingError
-from equidp.tables import batches as stream, cache, interpret as understood, stored
+from equidp.tables import cache, columns, read as stream
+from equidp.tables.read import Cells
 
 RECIPE = Recipe(
     target="ill",
@@ -37,7 +37,7 @@ def small_batches(tmp_path, monkeypatch):
     monkeypatch.setenv("EQUIDP_STREAM_ABOVE", "0")
     monkeypatch.setattr(stream, "_BATCH_BYTES", 2**14)
     monkeypatch.setattr(stream, "_BATCH_ROWS", 150)
-    monkeypatch.setattr(stored, "_BLOCK", 100)
+    monkeypatch.setattr(cache, "_BLOCK", 100)
 
 
 def messy(n: int = 1200) -> pd.DataFrame:
@@ -128,7 +128,7 @@ def test_a_kept_table_is_not_read_again_until_its_content_or_recipe_changes(tmp_
     source = open_source(str(path), recipe=RECIPE)
     first = source.split(0)
     read: list[Path] = []
-    monkeypatch.setattr(stored, "batches", lambda path, *_, **__: read.append(path) or iter(()))
+    monkeypatch.setattr(columns, "read_cells", lambda path, *_, **__: read.append(path) or Cells((), 0, []))
     again = source.split(0)
     assert again.digest() == first.digest()
     assert read == []
@@ -214,7 +214,11 @@ def test_a_full_disk_is_refused_before_anything_is_written_and_nothing_is_left(p
 def test_a_disk_that_fills_up_while_it_is_written_leaves_nothing(path, tmp_path, monkeypatch):
     opened = Path.open
     full = {"0.numbers": "/dev/full"}
-    monkeypatch.setattr(Path, "open", lambda self, *given: opened(Path(full.get(self.name, self)), *given))
+
+    def open_or_fill(self, *given, **options):
+        return opened(Path(full.get(self.name, self)), *given, **options)
+
+    monkeypatch.setattr(Path, "open", open_or_fill)
     with pytest.raises(DataError, match=r"the table 'people.csv' cannot be kept .*No space left on device"):
         split(path)
     assert nothing_is_left(tmp_path)
@@ -227,14 +231,15 @@ def test_a_place_that_cannot_be_written_is_named(path, tmp_path, monkeypatch):
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(path, tmp_path, monkeypatch):
-    batches = stored.batches
+    read_cells = columns.read_cells
 
-    def growing(*given, **options):
-        yield from batches(*given, **options)
+    def read_and_grow(*given, **options):
+        cells = read_cells(*given, **options)
         with path.open("ab") as file:
             file.write(b"1,2\n")
+        return cells
 
-    monkeypatch.setattr(stored, "batches", growing)
+    monkeypatch.setattr(columns, "read_cells", read_and_grow)
     with pytest.raises(DataError, match="changed while it was read; try again when it is complete"):
         split(path)
     assert nothing_is_left(tmp_path)
@@ -288,7 +293,7 @@ def test_numbers_of_other_widths_in_the_files_of_a_folder_are_one_column(tmp_pat
 
 
 def test_a_text_late_in_a_column_of_many_numbers_is_named(path, monkeypatch):
-    monkeypatch.setattr(understood, "MOST_TEXTS", 200)
+    monkeypatch.setattr(columns, "MOST_TEXTS", 200)
     save(messy().assign(lab=lambda t: t["lab"].mask(t.index == 1100, "high")), path)
     with pytest.raises(DataError, match=r"'lab' has more than 200 distinct texts, the first .* row 1,101"):
         split(path)
@@ -297,28 +302,29 @@ def test_a_text_late_in_a_column_of_many_numbers_is_named(path, monkeypatch):
 def test_what_is_kept_is_its_owners_listed_and_removed(path, tmp_path, capsys):
     first = split(path)
     assert (tmp_path / "cache" / "tables").stat().st_mode & 0o77 == 0
-    found = cache.kept_tables()
+    store = cache.table_store()
+    found = store.entries()
     assert sorted(each.what for each in found) == [
         "the inputs of 'people'",
         "the split of 'people' by seed 0",
         "the table 'people.csv'",
     ]
     assert sum(each.size for each in found) > 1200 * 54 * 4
-    cache.remove(found)
-    assert cache.kept_tables() == []
+    store.remove(*found)
+    assert store.entries() == []
     assert torch.isfinite(first.train.inputs).all()
     assert split(path).digest() == first.digest()
 
 
 def test_a_killed_process_leaves_no_half_written_table(path, tmp_path):
     digest = split(path).digest()
-    table = next(each for each in cache.kept_tables() if "table" in each.what)
-    os.rename(table.folder, draft := table.folder.with_name(f".{table.folder.name}.tmp"))
-    (draft / "about.json").unlink()
-    (draft / "0.numbers").write_bytes(b"")
-    assert "unfinished" in [each.what for each in cache.kept_tables()]
+    store = cache.table_store()
+    table = next(each for each in store.entries() if "table" in each.what)
+    table.place.unlink()
+    (table.folder / "0.numbers").write_bytes(b"")
+    assert "unfinished" in [each.what for each in store.entries()]
     assert split(path).digest() == digest
-    assert "unfinished" not in [each.what for each in cache.kept_tables()]
+    assert "unfinished" not in [each.what for each in store.entries()]
 
 
 @pytest.mark.parametrize("limit", ["much", "-1", "nan"])

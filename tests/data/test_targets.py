@@ -11,7 +11,7 @@ from torch import nn
 
 import equidp
 from equidp._validate import MOST_WEIGHT, check_weights
-from equidp.data.weights import (
+from equidp.data.targets import (
     parse_class_weights,
     weights_of_classes,
     with_weights,

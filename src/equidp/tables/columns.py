@@ -1,0 +1,245 @@
+"""Columns of a table as a recipe interprets them: in memory, or, of a large file, as arrays on disk.
+
+Either way the cells of each column are read twice at most: once as numbers, and once more as codes where they
+turn out to be texts. The arrays of a large file are kept under its content and recipe, and memory-mapped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from equidp.errors import DataError
+from equidp.store import key_of
+from equidp.tables.cache import Array, mapped_array, table_store, write_array
+from equidp.tables.checks import check_names
+from equidp.tables.interpret import ColumnRecipe, Columns, Evidence, Finding, examine, interpret, read_codes
+from equidp.tables.read import (
+    Cells,
+    check_distinct,
+    content_digest,
+    is_large,
+    names_of,
+    read_cells,
+    readable,
+    stamp,
+)
+from equidp.tables.recipe import Recipe, in_shell
+
+MOST_TEXTS = 2**16
+"""Distinct texts of a column that are listed: far more than may be categories."""
+_FEWEST_ROWS = 10
+_NOT_OF_CELLS = (
+    *("target", "group", "bounds", "target_bounds", "weight", "missing", "test_share", "positive"),
+    "rows_per_person",
+)
+"""Options of a recipe that do not change the meaning of a cell."""
+
+
+def read_table(
+    path: Path,
+    recipe: Recipe = Recipe(),
+    *,
+    only: Sequence[str] | None = None,
+    fewest: int = _FEWEST_ROWS,
+    held: Mapping[str, bool] | None = None,
+) -> Columns:
+    """Return the columns of a file, without those that the recipe drops.
+
+    Args:
+        path: the file, or a folder of Parquet files.
+        recipe: how to read it.
+        only: columns to read, if the file has them; None: all, and a large table is cached.
+        fewest: minimum number of rows of the file.
+        held: column -> whether it held numbers in the table of a trained model; see `ColumnRecipe.of`.
+
+    Raises:
+        DataError: not a table, duplicate or nameless columns, too few rows; or, where all columns are read,
+            the recipe names columns that the file lacks; or, of a large one, no space on disk for it, or it
+            changes while it is read.
+    """
+
+    def choose(names: Sequence[str]) -> list[str]:
+        if only is None:
+            check_names(names, recipe.columns_by_option())
+        dropped = recipe.columns("drop")
+        return [name for name in names if name not in dropped and (only is None or name in only)]
+
+    def read(file: Path | None = None) -> Cells:
+        cells = read_cells(path, recipe, choose, file=file)
+        if cells.rows < fewest:
+            raise DataError(
+                f"{path} holds {cells.rows} rows; expected at least {fewest}. Give a larger file."
+            )
+        return cells
+
+    with readable(path):
+        large = is_large(path)
+    if not large:
+        return interpret_cells(read(), recipe, held=held)
+    before = stamp(path)
+    with readable(path):
+        check_distinct(path, names := names_of(path, recipe))
+    names = choose(names)
+    with readable(path):
+        content = content_digest(path)
+    plain = {name: value for name, value in recipe.to_plain().items() if name not in _NOT_OF_CELLS}
+    key = key_of("table" if only is None else "new rows", content, plain, names, dict(held or {}))
+
+    def write(folder: Path) -> dict[str, Any]:
+        cells = read(folder / "cells")
+        if stamp(path) != before:
+            raise DataError(f"{os.fspath(path)!r} changed while it was read; try again when it is complete.")
+        found = _interpret_each(cells, names, recipe, held or {}, folder)
+        (folder / "cells").unlink(missing_ok=True)
+        columns = [(dataclasses.asdict(finding), texts) for finding, texts, _ in found.values()]
+        return {"rows": cells.rows, "notes": cells.notes, "columns": dict(zip(found, columns, strict=True))}
+
+    size = 2 * sum(size for _, size, _ in before)
+    store = table_store()
+    entry = store.get_or_make(key, write, what=f"the table {path.name!r}", needed=size)
+    found, rows = {}, entry.facts["rows"]
+    for at, (name, (plain_finding, texts)) in enumerate(entry.facts["columns"].items()):
+        finding, array = Finding(**plain_finding), None
+        if not finding.problem:
+            kind, dtype = ("numbers", "float64") if finding.numeric else ("codes", "int32")
+            array = mapped_array(entry.path(f"{at}.{kind}"), dtype, (rows,))
+        found[name] = finding, texts, array
+    if only is not None:  # new rows: what is mapped stays until it is let go
+        store.remove(entry)
+    return _to_columns(found, rows, entry.facts["notes"], key)
+
+
+def interpret_cells(
+    cells: Cells,
+    recipe: Recipe,
+    names: Sequence[str] | None = None,
+    *,
+    held: Mapping[str, bool] | None = None,
+) -> Columns:
+    """Return the columns of cells as a recipe interprets them, in memory.
+
+    Each cell is interpreted without regard to other rows, but in columns that the recipe names under none of
+    categorical, numeric and date, which hold numbers where every known value is one.
+
+    Args:
+        cells: all cells of a table.
+        recipe: how to read them.
+        names: columns to interpret; None: all.
+        held: see `read_table`.
+
+    >>> cells = Cells.of(pd.DataFrame({"zip": ["01067"], "age": ["44"]}))
+    >>> interpret_cells(cells, Recipe(categorical=("zip",))).table
+         zip   age
+    0  01067  44.0
+    """
+    found = _interpret_each(cells, cells.names if names is None else names, recipe, held or {}, None)
+    return _to_columns(found, cells.rows, cells.notes)
+
+
+_Found = dict[str, tuple[Finding, list[str] | None, Array | None]]
+"""Name of a column -> finding, texts by code or None for numbers, and numbers or codes of the rows."""
+
+
+def _to_columns(found: _Found, rows: int, notes: Sequence[str], key: str = "") -> Columns:
+    table: dict[str, pd.Series] = {}
+    for name, (_, texts, array) in found.items():
+        if array is not None and texts is None:
+            table[name] = pd.Series(array, copy=False)
+        elif array is not None:
+            listed = pd.Index(texts or [], dtype=object)
+            table[name] = pd.Series(pd.Categorical.from_codes(array, listed), copy=False)
+    findings = {name: finding for name, (finding, *_) in found.items()}
+    said = (*notes, *(finding.note for finding in findings.values() if finding.note))
+    return Columns(pd.DataFrame(table, index=pd.RangeIndex(rows), copy=False), findings, said, key)
+
+
+def _interpret_each(
+    cells: Cells, names: Sequence[str], recipe: Recipe, held: Mapping[str, bool], folder: Path | None
+) -> _Found:
+    """Interpret each column; with a folder, arrays are written to files there, by the place of the column."""
+    found: _Found = {}
+    for at, name in enumerate(names):
+        rules, evidence, rows = ColumnRecipe.of(name, recipe, held.get(name)), Evidence(), 0
+        with _Growing(folder and folder / f"{at}.numbers", np.float64) as numbers:
+            for column in cells.column(name):
+                part, further = examine(column, rules, rows)
+                evidence, rows = evidence + further, rows + len(column)
+                numbers.append(part)
+        finding, texts = interpret(evidence, rules), None
+        if finding.numeric:
+            found[name] = finding, None, numbers.array
+            continue
+        numbers.remove()
+        if not finding.problem:
+            with _Growing(folder and folder / f"{at}.codes", np.int32) as numbers:
+                few = name != recipe.person and held.get(name) is not False
+                most = MOST_TEXTS if few else cells.rows
+                finding, texts = _read_texts(cells, rules, finding, most, numbers)
+        found[name] = finding, texts, None if finding.problem else numbers.array
+    return found
+
+
+def _read_texts(
+    cells: Cells, rules: ColumnRecipe, finding: Finding, most: int, codes: _Growing
+) -> tuple[Finding, list[str]]:
+    """Append the codes of a column of texts; return its finding, and its texts by code."""
+    listed: dict[str, int] = {}
+    for column in cells.column(rules.name):
+        codes.append(read_codes(column, rules, listed))
+        if len(listed) > most:
+            row = finding.first_text + 1
+            problem = (
+                f"column {rules.name!r} has more than {most:,} distinct texts"
+                f"{f', the first that is no number in row {row:,}' if row else ''}: too many for "
+                "categories. If it names the rows, drop it (--drop); if it holds numbers such as 1,234.5, "
+                "say so (--thousands, --decimal); if what is no number counts as missing, say so (--numeric "
+                f"{in_shell(rules.name)})."
+            )
+            codes.remove()
+            return dataclasses.replace(finding, problem=problem, note=""), []
+    return finding, list(listed)
+
+
+class _Growing:
+    """An array that grows in memory, or in a file."""
+
+    def __init__(self, path: Path | None, dtype: type) -> None:
+        self._path, self._dtype, self._files = path, dtype, ExitStack()
+        self._parts: list[Array] | None = []
+        self._file = None if path is None else self._files.enter_context(path.open("wb"))
+
+    def __enter__(self) -> _Growing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._files.close()
+
+    def append(self, values: Array | None) -> None:
+        """Append the next values; None removes all of them, and those to come."""
+        if values is None or self._parts is None:
+            self.remove()
+        elif self._file is None:
+            self._parts.append(values.astype(self._dtype, copy=False))
+        else:
+            write_array(self._file, values.astype(self._dtype, copy=False))
+
+    def remove(self) -> None:
+        self._parts = None
+        if self._path is not None:
+            self._files.close()
+            self._path.unlink(missing_ok=True)
+
+    @property
+    def array(self) -> Array | None:
+        """Values in memory; None for those in a file, and for removed ones."""
+        if self._parts is None or self._path is not None:
+            return None
+        return np.concatenate([np.zeros(0, self._dtype), *self._parts])
