@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from equidp import METHODS, GroupedDataset, Policy, Setting, default_plan, private_sum
 from equidp.data import open_source
 from equidp.data.dataset import ALL
-from equidp.engines import MeasuringEngine, make_engine
-from equidp.engines.measured import MeasuredBatch
+from equidp.engines import make_engine
+from equidp.engines.measurement import MeasuredBatch
 from equidp.evaluation.groups import group_metrics
 from equidp.evaluation.predict import predict
 from equidp.extend import check_whole, unknown_name, versions, write_whole
 from equidp.kernel.bounding import capped_weights, each_alone, example_rows
-from equidp.kernel.engine import Sums
+from equidp.kernel.engine import Engine, Measured, Sums
 from equidp.kernel.noise import Randomness, SeededRandomness
 from equidp.kernel.noisy_sum import release, totals_of
 from equidp.kernel.policy import statistics_noise
@@ -107,9 +107,7 @@ class Learner:
         self.optimizer.step()
         return norms
 
-    def _measure(
-        self, engine: MeasuringEngine, part: list[nn.Parameter], inputs: Tensor, targets: Tensor
-    ) -> MeasuredBatch:
+    def _measure(self, engine: Engine, part: list[nn.Parameter], inputs: Tensor, targets: Tensor) -> Measured:
         if not len(targets):
             return MeasuredBatch(torch.zeros(0), lambda weights: {})
         with self._only(part):

@@ -485,3 +485,21 @@ def test_models_that_draw_random_numbers_of_their_own_are_taken_or_refused_for_t
         model = DrawsItself(always=True)
         with pytest.raises(ModelError, match="draws random numbers in evaluation mode too"):
             check_engine(make_engine(kind, model, LOSS), model, LOSS, inputs, targets)
+
+
+class _OwnMeasured:
+    """What `kernel.engine.Measured` promises, and no more."""
+
+    def __init__(self, measured) -> None:
+        self.norms, self.terms = measured.norms, None
+        self._measured = measured
+
+    def sum_gradients(self, weights: Tensor):
+        return self._measured.sum_gradients(weights)
+
+
+def test_an_engine_of_ones_own_is_checked_by_what_the_protocol_promises():
+    model = nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.5), nn.Linear(6, 2))
+    inner = make_engine("functional", model, LOSS)
+    inputs, targets = torch.randn(6, 4), torch.arange(6) % 2
+    check_engine(lambda x, y: _OwnMeasured(inner(x, y)), model, LOSS, inputs, targets)

@@ -566,7 +566,7 @@ def test_mixing_in_large_gradients_odd_batches_and_full_experts_is_refused(run):
     model = Model(run, first=nn.Linear(10, 16), last=nn.Linear(16, 3), **gate, **experts)
     row = torch.zeros(1, 10), torch.tensor([0])
     with pytest.raises(ModelError):
-        checked_engine("ghost", model, loss, row, ("a", "b", "c"), others=False)
+        checked_engine("ghost", model, loss, row, ("a", "b", "c"))
 
 
 def test_a_limit_on_each_examples_gradient_is_taken():
@@ -577,6 +577,4 @@ def test_a_limit_on_each_examples_gradient_is_taken():
         return self.last(middle)
 
     model = Model(run, first=nn.Linear(10, 16), last=nn.Linear(16, 3))
-    checked_engine(
-        "ghost", model, loss, (torch.zeros(1, 10), torch.tensor([0])), ("a", "b", "c"), others=False
-    )
+    checked_engine("ghost", model, loss, (torch.zeros(1, 10), torch.tensor([0])), ("a", "b", "c"))

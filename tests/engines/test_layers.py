@@ -15,11 +15,11 @@ from torch.utils.checkpoint import checkpoint
 
 from equidp.engines import ENGINES, MeasuredBatch, functional, make_engine
 from equidp.engines.layers import rule_for
-from equidp.engines.layers.call import Call, KnownGradients
 from equidp.engines.layers.conv import ConvGradients, NormWay
 from equidp.engines.layers.decomposed import BlockGradients
 from equidp.engines.layers.fallback import RerunGradients
 from equidp.engines.layers.linear import LinearGradients
+from equidp.engines.layers.rule import Call, KnownGradients
 from equidp.engines.layers.sums import weighted_sums
 from equidp.errors import ModelError
 from support.oracle import SumOfSquares, assert_exact, drawn, loss, single_gradients
@@ -147,7 +147,6 @@ def test_few_positions_and_many_channels_go_by_products_of_positions():
 @pytest.mark.parametrize("channels", [(2, 3), (8, 8), (64, 64)])
 def test_layers_in_small_chunks(numbers, channels, monkeypatch):
     monkeypatch.setattr("equidp.engines.layers.conv.CHUNK_NUMBERS", numbers)
-    monkeypatch.setattr("equidp.engines.layers.conv_gram.CHUNK_NUMBERS", numbers)
     monkeypatch.setattr("equidp.engines.layers.norm.CHUNK_NUMBERS", numbers)
     inputs, outputs = channels
     layers = nn.Conv2d(inputs, outputs, 3, padding=1), nn.GroupNorm(1, outputs), nn.Conv2d(outputs, 2, 3)

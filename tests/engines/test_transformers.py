@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 import equidp
 from equidp.engines import make_engine
-from equidp.engines.called import call_model
+from equidp.engines.model import call_model
 from equidp.kernel.inputs import Inputs, taken
 from support.oracle import assert_exact, loss
 

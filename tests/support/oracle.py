@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from equidp.engines import make_engine
-from equidp.engines.called import call_model
+from equidp.engines.model import call_model
 from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.inputs import Inputs, taken, tensors
 

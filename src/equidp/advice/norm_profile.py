@@ -15,7 +15,7 @@ from equidp._validate import check_number
 from equidp.accounting import calibrate_noise
 from equidp.data.dataset import GroupedDataset
 from equidp.engines import checked_engine, dataset_norms
-from equidp.engines.preserved import device_of
+from equidp.engines.model import device_of
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.generators import owned_generators

@@ -12,9 +12,10 @@ from equidp._validate import check_number
 from equidp.accounting import calibrate_noise
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
-from equidp.engines import MeasuringEngine, checked_engine
+from equidp.engines import checked_engine
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.intervals import check_level
+from equidp.kernel.engine import Engine
 from equidp.kernel.inputs import moved_to
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.policies.methods import MethodLike
@@ -73,7 +74,7 @@ def resolve_plan(
 
 def subject(
     plan: ResolvedPlan, train: GroupedDataset, engine: str, seed: int, device: torch.device
-) -> tuple[nn.Module, MeasuringEngine]:
+) -> tuple[nn.Module, Engine]:
     """Return a model with the seed's initial weights, in training mode, and its engine, tried on the data.
 
     Raises:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from equidp.data.dataset import GroupedDataset
-from equidp.engines.measured import MeasuredBatch, MeasuringEngine
-from equidp.engines.preserved import flat_sums
-from equidp.kernel.engine import Sums
+from equidp.engines.measurement import MeasuredBatch
+from equidp.engines.model import flat_sums
+from equidp.kernel.engine import Engine, Measured, Sums
 from equidp.kernel.inputs import Inputs, taken
 from equidp.kernel.noise import to_double
 from equidp.kernel.policy import Policy
@@ -89,7 +89,7 @@ class CanaryEngine:
 
     def __init__(
         self,
-        engine: MeasuringEngine,
+        engine: Engine,
         parameters: list[nn.Parameter],
         directions: Directions,
         norms: Tensor,
@@ -119,7 +119,7 @@ class CanaryEngine:
             norms[canary] = own.to(norms)
         return MeasuredBatch(norms, partial(self._sums, others, canary, which))
 
-    def _sums(self, others: MeasuredBatch | None, canary: Tensor, which: Tensor, weights: Tensor) -> Sums:
+    def _sums(self, others: Measured | None, canary: Tensor, which: Tensor, weights: Tensor) -> Sums:
         sums = {} if others is None else others.sum_gradients(weights[~canary])
         total = flat_sums(sums, self.parameters)
         self.background += self.directions.along(total)

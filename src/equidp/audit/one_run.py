@@ -23,8 +23,8 @@ from equidp.audit.kept import Measurements
 from equidp.audit.result import Audit
 from equidp.audit.watched import GradientWatch, LossWatch, WatchedTraining
 from equidp.data.dataset import ALL, GroupedDataset
-from equidp.engines.measured import MeasuringEngine
 from equidp.errors import ApproximationWarning
+from equidp.kernel.engine import Engine
 from equidp.kernel.epsilon import epsilon as claimed_epsilon
 from equidp.kernel.generators import restore_generators
 from equidp.kernel.ledger import StepEvent
@@ -159,7 +159,7 @@ def _watch(
     train: GroupedDataset,
     groups: torch.Tensor,
     model: nn.Module,
-    measuring: MeasuringEngine,
+    measuring: Engine,
     generator: np.random.Generator,
 ) -> tuple[GroupedDataset, GradientWatch | LossWatch]:
     """Return the data with all canaries after it, and the watch that scores them."""

@@ -14,8 +14,8 @@ from equidp.audit.canary import CanaryEngine, Directions, best_norms, log_likeli
 from equidp.audit.draws import DrawRecord
 from equidp.audit.rules import Features
 from equidp.data.dataset import GroupedDataset
-from equidp.engines.measured import MeasuringEngine
-from equidp.engines.preserved import device_of, flat, flat_sums
+from equidp.engines.model import device_of, flat, flat_sums
+from equidp.kernel.engine import Engine
 from equidp.kernel.inputs import moved_to
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.noise import Randomness, to_double
@@ -40,7 +40,7 @@ class Repetition:
     """
 
     model: nn.Module
-    engine: MeasuringEngine
+    engine: Engine
     others: GroupedDataset
     plan: ResolvedPlan
     event: StepEvent
@@ -154,7 +154,7 @@ class RepeatedRuns:
 
     def _trainer(
         self,
-        engine: MeasuringEngine,
+        engine: Engine,
         data: GroupedDataset,
         optimizer: torch.optim.Optimizer,
         steps: int,

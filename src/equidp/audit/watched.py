@@ -16,10 +16,10 @@ from equidp.audit.canary import CanaryEngine, Directions, best_norms, log_likeli
 from equidp.audit.draws import Arrays, DrawRecord
 from equidp.audit.kept import Measurements
 from equidp.data.dataset import GroupedDataset
-from equidp.engines.measured import MeasuringEngine
-from equidp.engines.preserved import flat
+from equidp.engines.model import flat
 from equidp.engines.units import reading
 from equidp.evaluation.predict import predict
+from equidp.kernel.engine import Engine
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.noise import to_double
 from equidp.kernel.policy import copy_state
@@ -51,7 +51,7 @@ class GradientWatch:
     """
 
     def __init__(
-        self, engine: MeasuringEngine, model: nn.Module, directions: Directions, groups: Tensor, classes: int
+        self, engine: Engine, model: nn.Module, directions: Directions, groups: Tensor, classes: int
     ) -> None:
         trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
         self.parameters = list(trained.values())
@@ -101,7 +101,7 @@ class LossWatch:
         canaries: the examples whose losses are compared.
     """
 
-    def __init__(self, engine: MeasuringEngine, model: nn.Module, canaries: GroupedDataset) -> None:
+    def __init__(self, engine: Engine, model: nn.Module, canaries: GroupedDataset) -> None:
         self.engine, self.model, self.canaries = engine, model, canaries
         self.total = self._losses()
 

@@ -17,7 +17,7 @@ from equidp.diagnostics.diagnose import Diagnosis, check_clips, chosen_groups, d
 from equidp.diagnostics.effort import Cost, Effort, cost_of
 from equidp.diagnostics.gradients import Subject
 from equidp.diagnostics.step import Step
-from equidp.engines.preserved import in_evaluation_mode
+from equidp.engines.model import in_evaluation_mode
 from equidp.engines.units import reading
 from equidp.errors import ApproximationWarning, SettingError
 from equidp.individual.accountant import IndividualClipping

@@ -13,10 +13,9 @@ from torch.func import functional_call, grad, jvp
 
 from equidp.data.dataset import GroupedDataset
 from equidp.diagnostics.gradients import Subject
-from equidp.engines.called import arguments, outputs_in
 from equidp.engines.functional import second_derivatives
 from equidp.engines.layers.decomposed import without_fused_layers
-from equidp.engines.preserved import flat
+from equidp.engines.model import arguments, flat, outputs_in
 from equidp.kernel.inputs import Inputs
 from equidp.kernel.noise import to_double
 

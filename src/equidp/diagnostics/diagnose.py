@@ -22,7 +22,7 @@ from equidp.diagnostics.rows import batch_figures, group_row, pair_rows
 from equidp.diagnostics.smoothness import kinks
 from equidp.diagnostics.step import Step
 from equidp.engines import make_engine
-from equidp.engines.preserved import in_evaluation_mode
+from equidp.engines.model import in_evaluation_mode
 from equidp.engines.units import reading
 from equidp.errors import ApproximationWarning, DataError, SettingError
 from equidp.kernel.engine import LossFunction

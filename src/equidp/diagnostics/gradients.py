@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from equidp.data.dataset import GroupedDataset
-from equidp.engines.called import call_model
-from equidp.engines.preserved import device_of, flat, flat_sums
+from equidp.engines.model import call_model, device_of, flat, flat_sums
 from equidp.kernel.bounding import example_context
 from equidp.kernel.engine import Engine, LossFunction, Measured, measure
 from equidp.kernel.inputs import Inputs, moved_to, taken

@@ -20,7 +20,7 @@ from equidp.diagnostics.curvature import (
 from equidp.diagnostics.effort import Effort
 from equidp.diagnostics.gradients import BatchGradients, Subject, batch_gradients
 from equidp.diagnostics.step import Step
-from equidp.engines.called import call_model
+from equidp.engines.model import call_model
 from equidp.errors import DataError
 from equidp.kernel.noise import SeededRandomness, to_double
 from equidp.kernel.sampling import PoissonSampler

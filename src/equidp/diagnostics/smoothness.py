@@ -7,7 +7,7 @@ import re
 import torch
 from torch import Tensor, nn
 
-from equidp.engines.called import call_model
+from equidp.engines.model import call_model
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs
 

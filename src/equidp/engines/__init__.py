@@ -14,8 +14,7 @@ from equidp._validate import unknown_name
 from equidp.engines.compatible import make_compatible
 from equidp.engines.functional import FunctionalEngine
 from equidp.engines.ghost import GhostEngine
-from equidp.engines.measured import Example, MeasuredBatch, MeasuringEngine
-from equidp.engines.norms import dataset_norms
+from equidp.engines.measurement import Example, MeasuredBatch, dataset_norms
 from equidp.engines.trial.gradients import EngineRefusal, check_company, check_engine, check_objective
 from equidp.engines.trial.mixing import check_model
 from equidp.engines.trial.rows import GivenRows, MadeUp, TrialRows, made_up_examples
@@ -30,7 +29,6 @@ from equidp.losses import Loss
 __all__ = [
     "ENGINES",
     "MeasuredBatch",
-    "MeasuringEngine",
     "TriedEngine",
     "check_company",
     "check_engine",

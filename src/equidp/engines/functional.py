@@ -12,14 +12,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from equidp.engines.called import arguments, outputs_in
 from equidp.engines.layers.decomposed import without_fused_layers
-from equidp.engines.layers.rng_state import RandomState
 from equidp.engines.layers.sums import held_to_norms, lengths, weighted_sums, zero_left_out
-from equidp.engines.measured import Example, MeasuredBatch, measured_where_it_runs
-from equidp.engines.precision import full_precision
+from equidp.engines.measurement import Example, MeasuredBatch, measured_where_it_runs
+from equidp.engines.model import arguments, full_precision, outputs_in
 from equidp.errors import ModelError, SettingError
 from equidp.kernel.engine import Context, LossFunction, LossOfExample, Sums
+from equidp.kernel.generators import GeneratorStates
 from equidp.kernel.inputs import Inputs, taken
 
 _CHUNK_NUMBERS = 2**26
@@ -80,7 +79,7 @@ class FunctionalEngine:
             ((gradients, terms),) = self._chunks(*batch)
             norms = _norms_of(gradients)
             return MeasuredBatch(norms, partial(self._sums, gradients, norms), terms=terms)
-        random = RandomState(targets.device)
+        random = GeneratorStates(targets.device)
         chunks = [(_norms_of(gradients), terms) for gradients, terms in self._chunks(*batch)]
         norms = torch.cat([each for each, _ in chunks])
         terms = torch.cat([each for _, each in chunks if each is not None]) if context else None
@@ -88,7 +87,7 @@ class FunctionalEngine:
         return MeasuredBatch(norms, again, terms=terms)
 
     def _sum_again(
-        self, batch: tuple[Inputs, Tensor, Context], random: RandomState, norms: Tensor, weights: Tensor
+        self, batch: tuple[Inputs, Tensor, Context], random: GeneratorStates, norms: Tensor, weights: Tensor
     ) -> Sums:
         """Computes the gradients a second time: all chunks together may not fit in memory."""
         parts = zip(weights.split(self.chunk_size), norms.split(self.chunk_size), strict=True)

@@ -18,15 +18,13 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 from torch.overrides import TorchFunctionMode
 
-from equidp.engines.called import call_model
 from equidp.engines.layers import rule_for
-from equidp.engines.layers.call import Call
 from equidp.engines.layers.decomposed import Products, attention_in_full, forward_for, replace_forwards
 from equidp.engines.layers.fallback import run_twice
+from equidp.engines.layers.rule import Call, Tape
 from equidp.engines.layers.sums import squared_lengths, weighted_sum, zero_left_out
-from equidp.engines.layers.tape import Tape
-from equidp.engines.measured import Example, MeasuredBatch, measured_where_it_runs
-from equidp.engines.precision import full_precision
+from equidp.engines.measurement import Example, MeasuredBatch, measured_where_it_runs
+from equidp.engines.model import call_model, full_precision
 from equidp.engines.units import UnitModel, rows_in
 from equidp.errors import ModelError
 from equidp.kernel.engine import LossFunction, Sums

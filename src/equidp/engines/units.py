@@ -11,8 +11,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from equidp.engines.called import call_model
 from equidp.engines.layers.sums import by_example
+from equidp.engines.model import call_model
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, map_tensors, tensors
 from equidp.losses import Loss

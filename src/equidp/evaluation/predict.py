@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from equidp.engines.called import call_model
-from equidp.engines.preserved import device_of
+from equidp.engines.model import call_model, device_of
 from equidp.kernel.inputs import Inputs, moved_to, taken, tensors
 from equidp.kernel.processes import ALONE, Processes
 

@@ -16,7 +16,7 @@ from equidp._validate import check_number
 from equidp.accounting.risk import EPSILONS
 from equidp.data.dataset import GroupedDataset
 from equidp.engines import dataset_norms
-from equidp.engines.preserved import device_of
+from equidp.engines.model import device_of
 from equidp.errors import CheckpointError, DataError, SettingError
 from equidp.individual.epsilons import individual_epsilons, individual_profiles
 from equidp.individual.examples import chunk_of, fingerprint_of, in_memory

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equidp.engines.preserved import device_of
+from equidp.engines.model import device_of
 from equidp.errors import SettingError
 from equidp.individual.account import ExampleAccount
 from equidp.individual.examples import in_memory

@@ -21,7 +21,7 @@ FINE = 1e-4
 """Width of the bins that privacy losses are rounded up to, for final figures."""
 
 SURE_DELTA, TRANSFORM_LOSS = 1e-10, 1e-15
-"""dp_accounting's Fourier transforms lose about `TRANSFORM_LOSS` of delta a step: below `SURE_DELTA`, or where
+"""dp_accounting's Fourier transforms lose about `TRANSFORM_LOSS` of delta a step: below `SURE_DELTA`, or if
 that is no small part of delta, PLD says too little, and Renyi's bound is used."""
 
 

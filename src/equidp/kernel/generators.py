@@ -157,13 +157,25 @@ class GeneratorStates:
         np.random.set_state(self._numpy)  # noqa: NPY002
         random.setstate(self._python)
 
-    def same(self, other: GeneratorStates) -> bool:
-        """Returns whether these are the other's states: no numbers were drawn in between."""
-        return (
-            all(map(torch.equal, self._torch, other._torch))
-            and self._python == other._python
-            and pickle.dumps(self._numpy) == pickle.dumps(other._numpy)
+    def has_moved(self) -> bool:
+        """Returns True if numbers were drawn since these states were taken."""
+        now = GeneratorStates(*self._devices)
+        same = (
+            all(map(torch.equal, self._torch, now._torch))
+            and self._python == now._python
+            and pickle.dumps(self._numpy) == pickle.dumps(now._numpy)
         )
+        return not same
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Draws the same numbers again inside the context; restores the generators at its end."""
+        before = GeneratorStates(*self._devices)
+        try:
+            self.restore()
+            yield
+        finally:
+            before.restore()
 
 
 def owned_generators(*roots: object) -> tuple[Owned, ...]:

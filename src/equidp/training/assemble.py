@@ -19,7 +19,7 @@ from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
 from equidp.engines import TriedEngine, check_company, check_objective, checked_engine
 from equidp.engines.functional import FunctionalEngine
-from equidp.engines.preserved import device_of
+from equidp.engines.model import device_of
 from equidp.engines.units import by_row
 from equidp.errors import DataError, ModelError, SettingError
 from equidp.kernel.engine import Engine, LossFunction

@@ -24,7 +24,7 @@ from torch import Tensor
 from equidp.accounting.choice import number_of_tries
 from equidp.data.dataset import GroupedDataset
 from equidp.data.people import first_rows
-from equidp.engines.preserved import device_of
+from equidp.engines.model import device_of
 from equidp.errors import SettingError
 from equidp.evaluation.predict import predict
 from equidp.kernel.ledger import ChoiceEvent, Ledger

@@ -28,8 +28,7 @@ from equidp._validate import check_number
 from equidp.accounting.planned import RECALIBRATION
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
-from equidp.engines.called import call_model, outputs_in
-from equidp.engines.preserved import device_of
+from equidp.engines.model import call_model, device_of, outputs_in
 from equidp.engines.units import by_row
 from equidp.errors import ModelError, SettingError
 from equidp.kernel.bounding import bounded_rows

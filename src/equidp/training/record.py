@@ -15,7 +15,7 @@ from torch import Tensor
 
 from equidp._files import write_whole
 from equidp.data.dataset import GroupedDataset
-from equidp.engines.preserved import device_of
+from equidp.engines.model import device_of
 from equidp.engines.units import as_units
 from equidp.errors import DataError
 from equidp.evaluation.groups import check_outputs, metrics_of

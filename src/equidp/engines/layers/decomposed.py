@@ -16,12 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from equidp.engines.layers.attention import ATTENTION_PARAMETERS, attention
-from equidp.engines.layers.call import Call, Gradients, KnownGradients, Norms
 from equidp.engines.layers.linear import LinearGradients, by_position
 from equidp.engines.layers.projection import Block, Forward, project
 from equidp.engines.layers.recurrent import cell, recurrent
+from equidp.engines.layers.rule import Call, Gradients, KnownGradients, Norms, Tape
 from equidp.engines.layers.sums import ByName
-from equidp.engines.layers.tape import Tape
 
 _RECURRENT: dict[type[nn.Module], Forward] = {
     **dict.fromkeys((nn.RNN, nn.LSTM, nn.GRU), recurrent),

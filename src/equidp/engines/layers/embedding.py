@@ -9,9 +9,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from equidp.engines.layers.call import Norms
 from equidp.engines.layers.linear import by_position
-from equidp.engines.layers.rule import LayerGradients, Rule, run_layer
+from equidp.engines.layers.rule import LayerGradients, Norms, Rule, run_layer
 from equidp.engines.layers.sums import ByName, by_example, gram_norms
 from equidp.kernel.noise import to_double
 

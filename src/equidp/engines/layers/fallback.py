@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.func import functional_call, vjp, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from equidp.engines.layers.call import Call, Gradients, Norms
 from equidp.engines.layers.decomposed import without_fused_layers
-from equidp.engines.layers.rng_state import RandomState
+from equidp.engines.layers.rule import Call, Gradients, Norms, Tape
 from equidp.engines.layers.sums import (
     KEPT,
     ByName,
@@ -25,8 +24,8 @@ from equidp.engines.layers.sums import (
     sum_of_rows,
     weighted_sums,
 )
-from equidp.engines.layers.tape import Tape
 from equidp.errors import ModelError
+from equidp.kernel.generators import GeneratorStates
 
 _OUTPUT = -1
 """Marks places of outputs, among those of arguments that do not follow the batch."""
@@ -48,7 +47,7 @@ def run_twice(
     given once per example, as [batch, positions, features]: it broadcasts to what it did, and each example
     has a gradient of its own.
     """
-    random = RandomState(next(iter(call.parameters.values())).device)
+    random = GeneratorStates(next(iter(call.parameters.values())).device)
     result = forward(*arguments, **keywords)
     outputs, structure = tree_flatten(result)
     drew = random.has_moved()
@@ -107,7 +106,7 @@ class RerunGradients(Gradients):
         keywords: dict[str, Any],
         whole: set[tuple[int, int]],
         outputs: Sequence[Any],
-        random: RandomState | None,
+        random: GeneratorStates | None,
     ) -> None:
         self.module, self._trained, self._rows = call.module, tuple(call.parameters), call.rows
         self._flat, self._structure = tree_flatten((arguments, keywords))

@@ -8,8 +8,7 @@ from typing import final
 
 from torch import Tensor
 
-from equidp.engines.layers.call import Call, Gradients, Norms
-from equidp.engines.layers.rule import Rule, run_layer
+from equidp.engines.layers.rule import Call, Gradients, Norms, Rule, run_layer
 from equidp.engines.layers.sums import (
     CHUNK_NUMBERS,
     FEW_POSITIONS,

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, rms_norm
 
-from equidp.engines.layers.call import Call, KnownGradients
-from equidp.engines.layers.rule import Forward, LayerGradients, Rule, run_layer
+from equidp.engines.layers.rule import Call, Forward, KnownGradients, LayerGradients, Rule, Tape, run_layer
 from equidp.engines.layers.sums import CHUNK_NUMBERS, ByName, by_example, sum_of_rows
-from equidp.engines.layers.tape import Tape
 
 
 @final

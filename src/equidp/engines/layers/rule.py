@@ -1,18 +1,35 @@
-"""Layer rules: a way to run a call, and the per-example gradients that follow from it."""
+"""Rules of layers: how a call is run, and the per-example gradients that follow from it.
+
+A `Tape` records the calls of a forward pass; the backward pass hands each `Call` what its `Gradients` need.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable
 from copy import copy
 from typing import Any, NamedTuple, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from equidp.engines.layers.call import Call, Gradients
-from equidp.engines.layers.sums import KEPT, precise, zero_left_out
-from equidp.engines.layers.tape import Tape
+from equidp.engines.layers.sums import (
+    KEPT,
+    ByName,
+    precise,
+    squared_lengths,
+    weighted_sums,
+    zero_left_out,
+)
+from equidp.errors import ModelError
 
+Parameters = dict[str, nn.Parameter]
+"""Trained parameters of a module, by their names in it."""
+Norms = tuple[Tensor, ByName | None]
+"""Squared norms of per-example gradients over all parameters of a call, [batch]; and these gradients, where
+they were computed on the way and are small."""
 Forward = Callable[[Tensor], Tensor]
 """A layer's own forward on one tensor [batch, ...]."""
 
@@ -28,6 +45,75 @@ class Rule(NamedTuple):
 
     run: Callable[[Call, Forward, Tensor, Tape], Tensor]
     covers: Callable[[Any], bool] = lambda layer: True
+
+
+def run_layer(
+    read: Callable[[Call, Tensor, Tensor], Gradients],
+    call: Call,
+    forward: Forward,
+    inputs: Tensor,
+    tape: Tape,
+) -> Tensor:
+    """Runs a layer whose gradients `read` finds from the call, its inputs and its output's gradient.
+
+    Takes norms as soon as that gradient arrives, to free activations during the backward pass.
+    """
+    known = inputs.detach()
+    outputs = forward(inputs)
+    if outputs._is_view():  # a change in place would bypass the hook
+        outputs = torch.ops.aten._unsafe_view(outputs, outputs.shape)
+    tape.watch(call.module, inputs, outputs, lambda gradient: call.take(read(call, known, gradient)))
+    return outputs
+
+
+class Gradients(ABC):
+    """Per-example gradients of one call's parameters, computed as far as they are needed.
+
+    A rule gives `example_gradients`, and norms or weighted sums where there is a cheaper way to them.
+
+    Attributes:
+        budget: how many numbers may be stored in place of what the gradients follow from.
+        held: tensors of the model's own that the weighted sum will read: nothing may change them in between.
+        drew_otherwise: which examples got other random numbers when the module was run again, [batch]; None:
+            it was not, or draws none.
+    """
+
+    budget = 0
+    held: tuple[Tensor, ...] = ()
+    drew_otherwise: Tensor | None = None
+
+    @abstractmethod
+    def example_gradients(self) -> ByName:
+        """Returns the per-example gradients, [batch, *shape]."""
+
+    def squared_norms(self) -> Norms:
+        """Returns their squared norms, in the cheapest way."""
+        gradients = self.example_gradients()
+        small = sum(gradient.numel() for gradient in gradients.values()) <= self.budget
+        return squared_lengths(gradients), gradients if small else None
+
+    @abstractmethod
+    def without(self, left_out: Tensor) -> Gradients:
+        """Returns these gradients with 0 for some examples, [batch], whatever theirs were (infinite, NaN)."""
+
+    def weighted_gradients(self, weights: Tensor) -> ByName:
+        """Returns sum_i weights[i] * gradient_i in float64, [*shape]; weights [batch]. Comes after
+        `squared_norms`."""
+        return weighted_sums(weights, self.example_gradients())
+
+
+@final
+class KnownGradients(Gradients):
+    """Per-example gradients that are stored."""
+
+    def __init__(self, gradients: ByName) -> None:
+        self._gradients = gradients
+
+    def example_gradients(self) -> ByName:
+        return self._gradients
+
+    def without(self, left_out: Tensor) -> Gradients:
+        return KnownGradients({name: zero_left_out(each, left_out) for name, each in self._gradients.items()})
 
 
 class LayerGradients(Gradients):
@@ -61,20 +147,135 @@ class LayerGradients(Gradients):
         return precise(self.inputs, self.grad_output)
 
 
-def run_layer(
-    read: Callable[[Call, Tensor, Tensor], Gradients],
-    call: Call,
-    forward: Forward,
-    inputs: Tensor,
-    tape: Tape,
-) -> Tensor:
-    """Runs a layer whose gradients `read` finds from the call, its inputs and its output's gradient.
+@final
+class Call:
+    """One call of one module, and what it contributes to norms and to the weighted sum.
 
-    Takes norms as soon as that gradient arrives, to free activations during the backward pass.
+    Args:
+        module: the module.
+        parameters: its trained parameters.
+        rows: how many rows each example (unit of privacy) has. The module reads [batch * rows, ...]; its
+            gradients are of units, [batch, ...].
+
+    Attributes:
+        shared: whether other calls use some of these parameters too; known before the backward pass.
+        pending: makes the gradients after the backward pass, where they arrive in pieces; set by the first.
+        gradients: what the weighted sum is computed from; None until the losses are known to depend on it.
+        squares: squared norms, [batch]; None where shared: gradients must be added before a norm is taken.
+        drew_otherwise: as in `Gradients`.
     """
-    known = inputs.detach()
-    outputs = forward(inputs)
-    if outputs._is_view():  # a change in place would bypass the hook
-        outputs = torch.ops.aten._unsafe_view(outputs, outputs.shape)
-    tape.watch(call.module, inputs, outputs, lambda gradient: call.take(read(call, known, gradient)))
-    return outputs
+
+    def __init__(self, module: Any, parameters: Parameters, rows: int = 1) -> None:
+        self.module, self.parameters, self.rows = module, parameters, rows
+        self.shared = False
+        self.pending: Callable[[], Gradients] | None = None
+        self.gradients: Gradients | None = None
+        self.squares: Tensor | None = None
+        self.drew_otherwise: Tensor | None = None
+        self._versions: list[int] = []
+
+    def take(self, gradients: Gradients) -> None:
+        """Takes norms, and keeps of the gradients only what the weighted sum will need."""
+        self.pending = None
+        if self.shared:
+            self.gradients = KnownGradients(gradients.example_gradients())
+        else:
+            self.squares, small = gradients.squared_norms()
+            self.gradients = gradients if small is None else KnownGradients(small)
+        self._versions = [each._version for each in self.gradients.held]
+        self.drew_otherwise = gradients.drew_otherwise
+
+    def weighted_gradients(self, weights: Tensor, left_out: Tensor | None) -> ByName:
+        """Returns the weighted sums in float64, by name.
+
+        Args:
+            weights: [batch].
+            left_out: mask of examples whose gradients count as 0, [batch]; None: no example.
+
+        Raises:
+            ModelError: a tensor that norms were taken of was changed in place.
+        """
+        if self.gradients is None:
+            return {}
+        if [each._version for each in self.gradients.held] != self._versions:
+            raise ModelError(
+                f"the input of {type(self.module).__name__}, or the gradient of its output, was changed in "
+                "place after its norms were taken, so the sum would not keep to them. A backward pass of "
+                "your own must return a new tensor."
+            )
+        gradients = self.gradients if left_out is None else self.gradients.without(left_out)
+        return gradients.weighted_gradients(weights)
+
+
+class Tape:
+    """Records calls, and passes on the gradients of their outputs or of their copies of parameters.
+
+    No other gradients are computed: the backward pass forms none of the parameters themselves.
+
+    Args:
+        batch: how many rows the forward pass is of.
+        rows: how many of them each example (unit of privacy) has, one after the other.
+
+    Attributes:
+        calls: in the order of the forward pass.
+        read_once: a layer that was given once per example what the model gave it once for all.
+    """
+
+    def __init__(self, batch: int, rows: int = 1) -> None:
+        self.batch, self.rows = batch, rows
+        self.calls: list[Call] = []
+        self.read_once: nn.Module | None = None
+        self._ends: list[GradientEdge] = []
+        self._forward = True
+
+    def note(self, call: Call) -> None:
+        """Records the call, but not when `torch.utils.checkpoint` repeats it in the backward pass."""
+        if self._forward:
+            self.calls.append(call)
+
+    def watch(
+        self, module: nn.Module, inputs: Tensor, output: Tensor, receive: Callable[[Tensor], None]
+    ) -> None:
+        """Passes the gradient of `module`'s output to `receive`, if the losses depend on it."""
+        if not output.requires_grad:
+            return
+        if not inputs.requires_grad:
+            # The backward pass ends here; it passes all other outputs on its way.
+            self._ends.append(get_gradient_edge(output))
+        held = [(inputs, inputs._version, receive)]  # popped at its only use: the graph keeps its hooks
+
+        def pass_on(gradient: Tensor) -> None:
+            inputs, version, receive = held.pop()
+            if inputs._version != version:
+                raise ModelError(
+                    f"the input of {type(module).__name__} was changed in place after the layer read it. Use "
+                    "operations that are not in place."
+                )
+            receive(gradient)
+
+        output.register_hook(pass_on)
+
+    def watch_copy(self, copied: Tensor, receive: Callable[[Tensor], None]) -> None:
+        """Passes the gradient of a parameter's copy, a leaf, to `receive`, if losses depend on it."""
+        self._ends.append(get_gradient_edge(copied))
+        copied.register_hook(receive)
+
+    def backward(self, losses: Tensor) -> list[Call]:
+        """Runs the backward pass from the sum of the losses [batch]; returns the calls that they depend on.
+
+        Forgets everything afterwards: calls may refer to their tape, and a cycle would hold them until the
+        next garbage collection.
+        """
+        self._forward = False
+        users = Counter(parameter for call in self.calls for parameter in call.parameters.values())
+        for call in self.calls:
+            call.shared = any(users[parameter] > 1 for parameter in call.parameters.values())
+        if not self._ends:
+            raise ModelError(
+                "no layer that owns a trained parameter was called, so there are no gradients to measure. "
+                "Call the layers themselves (self.layer(x)), not functions of their weights."
+            )
+        torch.autograd.grad(losses, self._ends, torch.ones_like(losses), allow_unused=True)
+        reached = [call for call in self.calls if call.gradients or call.pending]
+        self.calls, self._ends = [], []
+        return reached

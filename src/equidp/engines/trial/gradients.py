@@ -14,17 +14,16 @@ from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
-from equidp.engines.called import arguments, call_model, outputs_in
 from equidp.engines.functional import FunctionalEngine, second_derivatives
 from equidp.engines.ghost import GhostEngine
-from equidp.engines.measured import Example, MeasuredBatch, MeasuringEngine
-from equidp.engines.preserved import flat, flat_sums
+from equidp.engines.measurement import Example, MeasuredBatch
+from equidp.engines.model import arguments, call_model, flat, flat_sums, outputs_in
 from equidp.engines.trial.mixing import moved_parameters
 from equidp.engines.trial.rows import MadeUpInputs, TrialRows
 from equidp.engines.trial.running import error_text, losses_of, outputs_of, try_model
 from equidp.errors import ModelError
 from equidp.kernel.bounding import example_context
-from equidp.kernel.engine import LossFunction
+from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.inputs import Inputs, taken, tensors
 from equidp.kernel.policy import Policy
 
@@ -56,7 +55,7 @@ class EngineRefusal(ModelError):
 
 
 def check_engine(
-    engine: MeasuringEngine,
+    engine: Engine,
     model: nn.Module,
     loss: LossFunction,
     inputs: Inputs,
@@ -116,7 +115,7 @@ def check_engine(
 
 
 def check_company(
-    engine: MeasuringEngine, model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Tensor
+    engine: Engine, model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Tensor
 ) -> None:
     """Refuses an engine whose norm of an example, or what it adds to a sum, changes with the others.
 
@@ -136,7 +135,7 @@ def check_company(
         _check_in_company(trial, beside_rounding=True)
 
 
-def together(engine: MeasuringEngine) -> MeasuringEngine:
+def together(engine: Engine) -> Engine:
     """Return an engine that measures in one pass, without running examples alone if that fails."""
     if not isinstance(engine, GhostEngine | FunctionalEngine):
         return engine
@@ -190,7 +189,7 @@ def _set_layers_to_evaluation(model: nn.Module, inputs: Inputs) -> None:
 class _Trial:
     """An engine of a model and a loss, and examples that it is tried on."""
 
-    engine: MeasuringEngine
+    engine: Engine
     model: nn.Module
     loss: LossFunction
     trained: list[nn.Parameter]
@@ -412,11 +411,11 @@ def _tolerance(targets: Tensor) -> float:
     return _AUTOCAST_TOLERANCE if torch.is_autocast_enabled(targets.device.type) else _TOLERANCE
 
 
-def _name(engine: MeasuringEngine) -> str:
+def _name(engine: Engine) -> str:
     return getattr(engine, "__name__", type(engine).__name__)
 
 
-def _differs(engine: MeasuringEngine, count: int, how: str = "") -> ModelError:
+def _differs(engine: Engine, count: int, how: str = "") -> ModelError:
     how = how or "differ from those of one backward pass each"
     return EngineRefusal(
         f"{_name(engine)}'s gradients of {count} examples {how}. A parameter may be used outside of "
@@ -425,10 +424,12 @@ def _differs(engine: MeasuringEngine, count: int, how: str = "") -> ModelError:
     )
 
 
-def _check_random_numbers(engine: MeasuringEngine, inputs: Inputs, targets: Tensor) -> None:
+def _check_random_numbers(engine: Engine, inputs: Inputs, targets: Tensor) -> None:
     _show_sizes(engine, inputs, targets)
     with _explain_failures(engine):
-        drew_otherwise = engine(inputs, targets).drew_otherwise
+        measured = engine(inputs, targets)
+    # An engine of the user's own says nothing about it.
+    drew_otherwise = measured.drew_otherwise if isinstance(measured, MeasuredBatch) else None
     if drew_otherwise is not None and drew_otherwise.any():
         raise EngineRefusal(
             "a module that torch.func runs again for one example at a time draws random numbers (dropout) in "
@@ -437,7 +438,7 @@ def _check_random_numbers(engine: MeasuringEngine, inputs: Inputs, targets: Tens
 
 
 @contextmanager
-def _explain_failures(engine: MeasuringEngine) -> Iterator[None]:
+def _explain_failures(engine: Engine) -> Iterator[None]:
     try:
         yield
     except Exception as error:
@@ -446,7 +447,7 @@ def _explain_failures(engine: MeasuringEngine) -> Iterator[None]:
         ) from error
 
 
-def _show_sizes(engine: MeasuringEngine, inputs: Inputs, targets: Tensor) -> None:
+def _show_sizes(engine: Engine, inputs: Inputs, targets: Tensor) -> None:
     """Lets an engine see several sizes: it may mistake a table of as many rows for the batch until then."""
     for left_out in (2, 1, 0):
         with suppress(Exception):
@@ -454,7 +455,7 @@ def _show_sizes(engine: MeasuringEngine, inputs: Inputs, targets: Tensor) -> Non
 
 
 def _engines_gradients(
-    engine: MeasuringEngine, trained: list[nn.Parameter], inputs: Inputs, targets: Tensor
+    engine: Engine, trained: list[nn.Parameter], inputs: Inputs, targets: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The engine's norms, weights [batch] that are different for each example, and the weighted sum."""
     _show_sizes(engine, inputs, targets)

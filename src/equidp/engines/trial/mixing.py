@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from equidp.engines.layers.rng_state import RandomState
-from equidp.engines.preserved import same
+from equidp.engines.model import same
 from equidp.engines.trial.rows import GivenRows, MadeUpInputs, TrialRows
 from equidp.engines.trial.running import (
     Attributes,
@@ -26,6 +25,7 @@ from equidp.engines.trial.running import (
 )
 from equidp.errors import ModelError, shape_text
 from equidp.kernel.engine import LossFunction
+from equidp.kernel.generators import GeneratorStates
 from equidp.kernel.inputs import Inputs, join_batches, map_tensors, taken, tensors
 
 
@@ -191,7 +191,7 @@ def check_mixing(
     """
     trial = _Trial(model, loss, forward, targets)
     seed_generators(0)
-    random = RandomState(targets.device)
+    random = GeneratorStates(targets.device)
     trial.run(taken(inputs, slice(2)), 0)
     seeds = _SEEDS if random.has_moved() else 1
     rows = trial.rows_like(inputs, model) if rows is None else rows

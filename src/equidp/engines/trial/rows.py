@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from equidp.engines.called import call_model
+from equidp.engines.model import call_model
 from equidp.engines.trial.running import check_parameters, losses_of, try_model
 from equidp.engines.units import UnitModel
 from equidp.kernel.engine import LossFunction

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from equidp.engines.called import call_model
 from equidp.engines.layers.decomposed import attention_in_full
-from equidp.engines.preserved import preserve_model, same
+from equidp.engines.model import call_model, preserve_model, same
 from equidp.errors import ModelError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, map_tensors, tensors

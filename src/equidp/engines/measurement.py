@@ -1,4 +1,4 @@
-"""Results of the engines for a batch: norms and weighted sums of gradients."""
+"""Norms and weighted sums of gradients, of a batch or of a whole dataset."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from equidp.engines.called import call_model
-from equidp.engines.layers.rng_state import RandomState
-from equidp.kernel.engine import LossFunction, Sums
-from equidp.kernel.inputs import Inputs, map_tensors, taken
+from equidp.engines.model import call_model
+from equidp.kernel.engine import Context, Engine, LossFunction, Sums, measure
+from equidp.kernel.generators import GeneratorStates
+from equidp.kernel.inputs import Inputs, in_parts, map_tensors, moved_to, taken
 from equidp.kernel.noise import to_double
 
 Example = tuple[Inputs, Tensor]
@@ -63,10 +63,6 @@ class MeasuredBatch:
             parameter.grad = total if parameter.grad is None else parameter.grad + total
 
 
-MeasuringEngine = Callable[[Inputs, Tensor], MeasuredBatch]
-"""(inputs [batch, ...], targets [batch, ...]) -> the measured batch."""
-
-
 def measured_where_it_runs(
     measure: Callable[..., MeasuredBatch],
     model: nn.Module,
@@ -115,6 +111,38 @@ def measured_where_it_runs(
     return MeasuredBatch(norms, lambda weights: measured.sum_gradients(weights[kept]), None, terms)
 
 
+def dataset_norms(
+    engine: Engine,
+    inputs: Inputs,
+    targets: Tensor,
+    chunk_size: int = 256,
+    device: torch.device | None = None,
+    context: Context = (),
+) -> Tensor:
+    """Returns the gradient norm of each example at the model's present parameters, [n].
+
+    They are private: never release them. Costs less than training on as many examples: no sum is taken.
+
+    Args:
+        engine: of the model.
+        inputs, targets: [n, ...], n >= 1.
+        chunk_size: examples at a time; bounds memory.
+        device: device of the model, to which each chunk is moved; None: the examples are already there.
+        context: of a policy that changes losses, [n, ...] each.
+
+    >>> from equidp.engines import make_engine
+    >>> model = torch.nn.Linear(2, 2, bias=False)
+    >>> weight = torch.nn.init.zeros_(model.weight)  # each class has probability 1/2
+    >>> engine = make_engine("ghost", model, torch.nn.CrossEntropyLoss(reduction="none"))
+    >>> dataset_norms(engine, torch.ones(5, 2), torch.zeros(5, dtype=torch.int64))
+    tensor([1.0000, 1.0000, 1.0000, 1.0000, 1.0000])
+    """
+    parts = iter(in_parts((inputs, targets, context), chunk_size))
+    if device is not None:
+        parts = (moved_to(part, device) for part in parts)
+    return torch.cat([measure(engine, *part).norms.detach() for part in parts])
+
+
 def _runs(model: nn.Module, loss: LossFunction, example: Example) -> bool:
     try:
         loss(call_model(model, example[0]), example[1])
@@ -147,7 +175,7 @@ def _measured_anyhow(
         return [to_double(each) for each in found]
 
     for place in range(len(batch[1])):
-        states.append(RandomState(batch[1].device))
+        states.append(GeneratorStates(batch[1].device))
         norms.append(torch.linalg.vector_norm(torch.cat([each.flatten() for each in gradients(place)])))
 
     def sum_under(weights: Tensor) -> Sums:

@@ -1,0 +1,147 @@
+"""Calls of a model on inputs of any form, and its modes, device, precision and gradients as one vector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equidp.errors import ModelError
+from equidp.kernel.engine import Sums
+from equidp.kernel.generators import restore_generators
+from equidp.kernel.inputs import Inputs
+
+_COARSE = ("tf32", "bf16")
+_backends: Any = torch.backends
+_PRECISION: dict[str, tuple[Any, ...]] = (
+    {
+        "cpu": (_backends.mkldnn.matmul, _backends.mkldnn.conv),
+        "cuda": (_backends.cuda.matmul, _backends.cudnn.conv),
+    }
+    if hasattr(_backends.mkldnn, "conv")
+    else {}
+)
+"""PyTorch's settings (2.9 and newer) of how precise products of float32 are, by device."""
+
+
+def arguments(inputs: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """Returns the arguments and keywords that a model is called with.
+
+    >>> arguments({"input_ids": 1})
+    ((), {'input_ids': 1})
+    """
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
+
+
+def call_model(model: nn.Module, inputs: Inputs) -> Tensor:
+    """Returns the outputs, [batch, ...], of `model(x)`, `model(*x)` for a tuple, `model(**x)` for a mapping.
+
+    Raises:
+        ModelError: as in `outputs_in`.
+
+    >>> call_model(nn.Bilinear(2, 3, 4), (Tensor(5, 2), Tensor(5, 3))).shape
+    torch.Size([5, 4])
+    """
+    positional, named = arguments(inputs)
+    return outputs_in(model(*positional, **named))
+
+
+def outputs_in(result: Any) -> Tensor:
+    """Returns the output tensor of a model's result, or its `logits` for a mapping, as in `transformers`.
+
+    Raises:
+        ModelError: the result is neither.
+
+    >>> outputs_in({"logits": Tensor([1.0])})
+    tensor([1.])
+    """
+    outputs = result.get("logits") if isinstance(result, Mapping) else result
+    if isinstance(outputs, Tensor):
+        return outputs
+    names = f" of {', '.join(map(str, result))}" if isinstance(result, Mapping) else ""
+    raise ModelError(
+        f"the model gives a {type(result).__name__}{names}; expected a tensor [batch, ...], or a mapping "
+        "whose 'logits' are one. Wrap it in a module that returns the part that the loss takes."
+    )
+
+
+@contextmanager
+def preserve_model(model: nn.Module) -> Iterator[None]:
+    """Restores the model's modes, its gradients and random numbers at the end of the context."""
+    modes = {module: module.training for module in model.modules()}
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    try:
+        with restore_generators(*(parameter.device for parameter in model.parameters())):
+            yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+
+
+@contextmanager
+def in_evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Sets the model to evaluation mode inside the context; restores as `preserve_model` at the end."""
+    with preserve_model(model):
+        model.eval()
+        yield
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Returns the device of the model's first parameter: examples are moved there."""
+    return next(model.parameters()).device
+
+
+def flat(gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Tensor:
+    """Returns all gradients as one vector, [parameters]; zeros for None."""
+    return torch.cat(
+        [
+            (torch.zeros_like(parameter) if gradient is None else gradient).detach().flatten()
+            for gradient, parameter in zip(gradients, parameters, strict=True)
+        ]
+    )
+
+
+def flat_sums(sums: Sums, parameters: Sequence[nn.Parameter]) -> Tensor:
+    """Returns weighted sums as one vector in the parameters' precision, [parameters]; zeros for
+    missing ones."""
+    return flat([sums[each].to(each) if each in sums else None for each in parameters], parameters)
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Returns whether two tensors are equal in shape, type and value; NaN equals NaN."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.equal(one, other) or torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
+
+
+def full_precision(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+    """Returns a context in which autocast and products coarser than float32 (TF32, bfloat16) are off.
+
+    Norms and sums must be of the same vectors.
+    """
+    coarse = [setting for setting in _PRECISION.get(device.type, ()) if setting.fp32_precision in _COARSE]
+    autocast = torch.is_autocast_enabled(device.type)
+    return partial(_exactly, device, coarse, autocast) if coarse or autocast else nullcontext
+
+
+@contextmanager
+def _exactly(device: torch.device, coarse: list[Any], autocast: bool) -> Iterator[None]:
+    before = [setting.fp32_precision for setting in coarse]
+    if autocast:
+        torch.clear_autocast_cache()  # copies of parameters from before the next step
+    try:
+        for setting in coarse:
+            setting.fp32_precision = "ieee"
+        with torch.autocast(device.type, enabled=False) if autocast else nullcontext():
+            yield
+    finally:
+        for setting, precision in zip(coarse, before, strict=True):
+            setting.fp32_precision = precision
