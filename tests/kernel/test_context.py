@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
 from equidp.engines import make_engine
-from equidp.errors import PolicyError
+from equidp.errors import PolicyError, SettingError
 from equidp.kernel.bounding import example_context
 from equidp.kernel.engine import measure
 from equidp.kernel.ledger import MemoryLedger, StepEvent
@@ -19,6 +19,7 @@ from equidp.kernel.noise import SeededRandomness
 from equidp.kernel.policy import Policy, Setting
 from equidp.kernel.step import PrivateStep
 from equidp.policies import DPSGD, FairLens
+from support.errors import raises_field
 from support.given_gradients import GivenGradients
 
 CROSS_ENTROPY = nn.CrossEntropyLoss(reduction="none")
@@ -132,7 +133,7 @@ def test_an_engine_without_the_objective_is_refused_before_anything_is_spent():
         make_engine("functional", subject, CROSS_ENTROPY),
         GivenGradients(nn.Parameter(torch.zeros(3))),
     ):
-        with pytest.raises(PolicyError):
+        with raises_field(SettingError, "engine"):
             step_of(engine=engine)
 
 

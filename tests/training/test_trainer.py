@@ -17,6 +17,7 @@ from equidp.engines import make_engine
 from equidp.errors import DataError, ModelError, PolicyError, PrivacyWarning, SettingError
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.noise import SeededRandomness
+from support.errors import raises_field
 from support.toy import make_trainer, toy
 
 
@@ -185,7 +186,7 @@ def test_an_engine_as_an_object_trains_as_one_by_name(physical):
 )
 def test_an_object_that_cannot_measure_is_refused_while_nothing_is_spent(engine, policy):
     ledger = MemoryLedger()
-    with pytest.raises(SettingError, match="engine"):
+    with raises_field(SettingError, "engine"):
         make_trainer(engine=engine, policy=policy, ledger=ledger)
     assert not ledger.steps
 

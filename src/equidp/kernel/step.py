@@ -81,7 +81,7 @@ class PrivateStep:
     | the sum is longer than weights times norms | cut to that (`bounding.bounded_sums`); not finite: zeros |
     | gradient infinite or NaN | the example is in no statistics and in no sum; the others are as without it |
     | a policy that changes losses | contexts of the whole batch are from before any of it was measured |
-    | such a policy, and an engine without its objective | PolicyError, before anything is spent |
+    | such a policy, and an engine without its objective | SettingError, before anything is spent |
     | a group that is absent from the sample | counts in the sensitivity like any other |
     | the model draws random numbers (dropout) | afresh for each forward pass, `Randomness.for_model`; passes
       are as many as parts, or twice as many with statistics of several parts |
@@ -147,9 +147,9 @@ class PrivateStep:
                 f"{statistics_noise(policy, event.noise_multiplier)}; make the event for this policy."
             )
         if policy.loss_terms and getattr(engine, "objective", None) is None:
-            raise PolicyError(
-                f"{type(policy).__name__} adds terms to losses, which this {type(engine).__name__} does not "
-                "measure; make the engine by make_engine('functional', model, loss, policy)."
+            raise SettingError(
+                f"engine={engine!r} measures losses as they are, and {type(policy).__name__} adds terms to "
+                "them; make the engine by make_engine('functional', model, loss, policy)."
             )
         self.engine, self.policy = engine, policy
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
