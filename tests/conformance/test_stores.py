@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from comparison.test_compare import Toy
+from equidp.accounting.cache import epsilon, remembered
 from equidp.audit.kept import Measurements
 from equidp.comparison.cells import Cell, train_all
 from equidp.errors import CacheWarning, DataError
+from equidp.kernel.ledger import StepEvent
 from equidp.store import Claim, Store, key_of
 from equidp.training.plan import Plan
 from support.toy import toy
@@ -65,7 +67,21 @@ def measured(folder: Path, *, plan: Plan = PLAN, n: int = 80, seed: int = 0) -> 
     return kept.rows("scores", lambda: np.arange(5.0)).tolist()
 
 
+def spent(folder: Path, *, delta: float = 1e-5, steps: int = 50) -> Any:
+    """Epsilon that was worked out."""
+    with remembered(folder):
+        return epsilon([(StepEvent(0.02, 1.1), steps)], delta, "rdp")
+
+
 CASES = {
+    "accounting": Case(
+        spent,
+        {
+            "delta": lambda folder: spent(folder, delta=1e-6),
+            "steps": lambda folder: spent(folder, steps=51),
+        },
+        optional=True,
+    ),
     "a comparison": Case(
         compared,
         {

@@ -3,8 +3,8 @@
     with remembered("equidp-runs"):
         calibrate_noise(...)  # read from the folder if any process worked it out before
 
-Each result is a small text file. Its name follows from the function's name, all its arguments, and the code
-that decides the result; it ends with a checksum, since a damaged disk must not lead to too little noise.
+Each result is an entry of a store. Its key follows from the function's name, all its arguments, and the code
+that decides the result: neither a damaged disk nor old code must lead to too little noise.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any, ParamSpec
 
 import equidp.kernel.epsilon
-from equidp._files import write_whole
 from equidp.accounting import rows as rows_of_one_person
+from equidp.errors import DataError
 from equidp.kernel.epsilon import ACCOUNTANTS
 from equidp.kernel.events import Entries
+from equidp.store import Store, key_of
 
 P = ParamSpec("P")
 
@@ -37,7 +38,7 @@ def remembered(folder: str | os.PathLike[str]) -> Iterator[None]:
     """Makes calibrations, epsilons and risks of this package keep their results in a folder, for this thread.
 
     Several processes may share the folder. A folder that cannot be written or read is as good as none, and a
-    damaged entry is worked out again. Name a folder that only you can write to: entries are believed.
+    damaged entry is worked out again, with a CacheWarning. Name a folder that only you can write to: entries are believed.
 
     >>> import tempfile
     >>> from equidp.accounting import calibrate_noise
@@ -63,17 +64,12 @@ def remember(function: Callable[P, float]) -> Callable[P, float]:
         # A user's own accountant may change without its name.
         if folder is None or getattr(accountant, "__module__", "") != equidp.kernel.epsilon.__name__:
             return function(*args, **kwargs)
-        key = repr((function.__name__, _code(), tuple(given.arguments.items())))
-        file = folder / hashlib.sha256(key.encode()).hexdigest()
-        with suppress(OSError, ValueError, OverflowError):
-            kept = file.read_text("ascii")
-            value = float.fromhex(kept.split(" ")[0])
-            if kept == _add_checksum(key, value):
-                return value
+        key = key_of(function.__name__, _code(), repr(tuple(given.arguments.items())))
+        if (entry := Store(folder).get(key)) is not None:
+            return float(entry.facts["value"])
         value = function(*args, **kwargs)
-        with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            write_whole(file, _add_checksum(key, value).encode())
+        with suppress(DataError):
+            Store(folder).put(key, {}, {"value": value})
         return value
 
     return remembering
@@ -87,12 +83,6 @@ def _epsilon(entries: tuple[Any, ...], delta: float, accountant: str, rows: int)
 def epsilon(entries: Entries, delta: float, accountant: str = "pld", rows: int = 1) -> float:
     """Cached `equidp.accounting.rows.epsilon`; inside `remembered`, on disk too."""
     return _epsilon(tuple(entries), delta, accountant, rows)
-
-
-def _add_checksum(key: str, value: float) -> str:
-    """Returns the value's exact text with a checksum over key and value."""
-    text = float(value).hex()
-    return f"{text} {hashlib.sha256(f'{key} {text}'.encode()).hexdigest()}"
 
 
 @cache
