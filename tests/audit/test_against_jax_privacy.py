@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from equidp.audit.bounds import (
+    NoiseFamily,
     Rates,
     epsilon_from_rates,
     epsilon_of_guesses,
     noise_from_rates,
     noise_of_guesses,
 )
-from equidp.audit.family import NoiseFamily
 from equidp.kernel.ledger import StepEvent
 
 GAUSSIAN = NoiseFamily([(StepEvent(1.0, 1.0), 1)])

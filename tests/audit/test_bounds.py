@@ -15,6 +15,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
 from equidp.audit.bounds import (
+    NoiseFamily,
     Rates,
     epsilon_from_rates,
     epsilon_of_guesses,
@@ -22,7 +23,6 @@ from equidp.audit.bounds import (
     noise_of_guesses,
     p_value,
 )
-from equidp.audit.family import NoiseFamily
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import StepEvent

@@ -13,8 +13,8 @@ from torch import nn
 
 import equidp
 import equidp.kernel.loop
-from equidp.audit import asked, draws, one_step
-from equidp.audit.rules import Bounds
+from equidp.audit import draws, setup, step
+from equidp.audit.guesses import Bounds
 from equidp.engines import make_engine
 from equidp.errors import ApproximationWarning
 from equidp.report.audit import audit_sentence
@@ -54,11 +54,11 @@ SMALL = {
 @pytest.fixture
 def sampled_audit(monkeypatch):
     """An audit of draws alone: no time goes into bounds, a trial of the model, or a second group."""
-    monkeypatch.setattr(asked, "checked_engine", lambda name, model, loss, *_: make_engine(name, model, loss))
-    monkeypatch.setattr(one_step, "bounds", lambda *given: Bounds(0.0, 0.0))
-    monkeypatch.setattr(one_step, "claimed_epsilon", lambda *given: 1.0)
-    monkeypatch.setattr(one_step, "_check_runs", lambda *given: None)
-    monkeypatch.setattr(one_step, "_noise", lambda *given: 2.0)
+    monkeypatch.setattr(setup, "checked_engine", lambda name, model, loss, *_: make_engine(name, model, loss))
+    monkeypatch.setattr(step, "bounds", lambda *given: Bounds(0.0, 0.0))
+    monkeypatch.setattr(step, "claimed_epsilon", lambda *given: 1.0)
+    monkeypatch.setattr(step, "_check_runs", lambda *given: None)
+    monkeypatch.setattr(step, "_noise", lambda *given: 2.0)
     return lambda **changed: equidp.audit_step(
         runs=100, sample_rate=0.5, secure=False, **{**SMALL, **changed}
     )
@@ -136,11 +136,11 @@ def test_parameters_of_a_large_model_are_watched_in_each_tensor(monkeypatch):
 def test_noise_that_lacks_in_few_steps_or_in_the_sum_of_a_tensor_is_found(test, place):
     generator, tensors = np.random.default_rng(0), {"weight": 2000, "bias": 40}
     record = draws.DrawRecord(tensors, 4, 1.0)
-    for step in range(200):
+    for at in range(200):
         noise = generator.standard_normal(2040)
         if place == "weight":
             noise[:2000] -= noise[:2000].mean()
-        elif step % 50 == 10:
+        elif at % 50 == 10:
             noise[2000:] = 0.0
         record.note(noise, np.arange(4))
     (found,) = draws.check_draws([record.arrays()], tensors, 1.0)

@@ -10,11 +10,10 @@ import torch
 from torch import nn
 
 import equidp
-from equidp.audit.bounds import Rates, noise_from_rates
+from equidp.audit.bounds import NoiseFamily, Rates, noise_from_rates
 from equidp.audit.canary import CanaryEngine, Directions, with_canaries, with_wrong_labels
-from equidp.audit.family import NoiseFamily
-from equidp.audit.repeated import RepeatedRuns
-from equidp.audit.watched import LossWatch
+from equidp.audit.step import RepeatedRuns
+from equidp.audit.training import LossWatch
 from equidp.data.people import by_person
 from equidp.engines import make_engine
 from equidp.engines.units import reading

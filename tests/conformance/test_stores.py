@@ -14,7 +14,7 @@ import pytest
 
 from comparison.test_compare import Toy
 from equidp.accounting.cache import epsilon, remembered
-from equidp.audit.kept import Measurements
+from equidp.audit.setup import Measurements
 from equidp.comparison.cells import Cell, train_all
 from equidp.errors import CacheWarning, DataError
 from equidp.kernel.ledger import StepEvent

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equidp.audit.bounds import Rates, epsilon_from_rates, noise_from_rates
-from equidp.audit.family import NoiseFamily
+from equidp.audit.bounds import NoiseFamily, Rates, epsilon_from_rates, noise_from_rates
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.noise import SeededRandomness

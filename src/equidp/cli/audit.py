@@ -11,8 +11,8 @@ from cyclopts import Parameter
 
 from equidp._files import check_folder, check_outputs, write_whole
 from equidp.audit import Audit, audit_step, audit_training
-from equidp.audit.asked import Progress
-from equidp.audit.one_run import CANARIES
+from equidp.audit.setup import Progress
+from equidp.audit.training import CANARIES
 from equidp.cli import options
 from equidp.cli.app import command
 from equidp.cli.messages import progress_bar, stoppable

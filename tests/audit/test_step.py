@@ -13,7 +13,7 @@ from torch import nn
 
 import equidp
 from equidp.audit.canary import CanaryEngine, Directions, best_norms, with_canaries
-from equidp.audit.repeated import RepeatedRuns
+from equidp.audit.step import RepeatedRuns
 from equidp.engines import make_engine
 from equidp.errors import CacheWarning, DataError, SettingError
 from equidp.policies.methods import METHODS, make_policy
@@ -195,3 +195,27 @@ def test_a_batch_of_canaries_alone_is_measured():
     measured.weighted_sum(torch.tensor([2.0]))
     total = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
     assert math.isclose(float(total.norm()), 6.0)
+
+
+def test_a_seeded_audit_of_a_model_with_dropout_repeats(tmp_path):
+    """Gradients are measured once before any step, with draws of the seed too."""
+    plan = equidp.Plan(drop_half, batch_size=100)
+    measured = []
+    for start in (1, 2):
+        torch.manual_seed(start)
+        folder = tmp_path / str(start)
+        equidp.audit_step(toy(), plan=plan, runs=100, secure=False, engine="functional", directory=folder)
+        measured.append([np.load(path) for path in sorted(folder.rglob("side-*/rows.npy"))])
+    assert len(measured[0]) == 3
+    for first, second in zip(*measured, strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+def drop_half(shape, classes):
+    return nn.Sequential(nn.Dropout(0.5), nn.Linear(shape[0], classes))
+
+
+def test_an_audit_joins_no_group_of_processes(monkeypatch):
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: pytest.fail("it joined the group"))
+    assert equidp.audit_step(toy(), plan=PLAN, runs=100, secure=False).bounds

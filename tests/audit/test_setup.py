@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from equidp.audit.kept import Measurements
+from equidp.audit.setup import Measurements
 from equidp.errors import CacheWarning
 from equidp.training.plan import Plan
 from support.toy import toy

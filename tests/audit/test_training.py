@@ -10,12 +10,10 @@ import torch
 from torch import nn
 
 import equidp
-from equidp.audit.bounds import epsilon_of_guesses
+from equidp.audit.bounds import NoiseFamily, epsilon_of_guesses
 from equidp.audit.canary import Directions, with_wrong_labels
-from equidp.audit.family import NoiseFamily
 from equidp.audit.guesses import best_guesses, equal_gaussian, guess_bound
-from equidp.audit.one_run import CANARIES
-from equidp.audit.watched import WatchedTraining
+from equidp.audit.training import CANARIES, WatchedTraining
 from equidp.errors import ApproximationWarning, SettingError
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.loop import PrivateLoop
