@@ -14,7 +14,7 @@ from equidp.accounting.choice import number_of_tries
 from equidp.accounting.risk import Risk
 from equidp.accounting.rows import epsilon
 from equidp.errors import SettingError
-from equidp.kernel.events import run_event
+from equidp.kernel.epsilon import run_event
 from equidp.kernel.ledger import ChoiceEvent, MemoryLedger, StepEvent
 from equidp.kernel.noise import SeededRandomness
 from equidp.ledger.file import LedgerFile

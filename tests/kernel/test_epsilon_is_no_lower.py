@@ -10,8 +10,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from equidp.accounting.meter import EpsilonMeter
-from equidp.kernel.epsilon import epsilon
-from equidp.kernel.events import Entries, effective_noise_multiplier
+from equidp.kernel.epsilon import Entries, effective_noise_multiplier, epsilon
 from equidp.kernel.ledger import StepEvent
 
 ODD = {

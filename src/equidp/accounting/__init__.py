@@ -4,8 +4,7 @@ from equidp.accounting.cache import epsilon, remembered
 from equidp.accounting.calibration import calibrate_noise, calibrate_noise_to_risk
 from equidp.accounting.meter import EpsilonMeter, check_delta
 from equidp.accounting.rows import run_event
-from equidp.kernel.epsilon import ACCOUNTANTS
-from equidp.kernel.events import effective_noise_multiplier
+from equidp.kernel.epsilon import ACCOUNTANTS, effective_noise_multiplier
 
 __all__ = [
     "ACCOUNTANTS",

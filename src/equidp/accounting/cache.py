@@ -23,8 +23,7 @@ from typing import Any, ParamSpec
 import equidp.kernel.epsilon
 from equidp.accounting import rows as rows_of_one_person
 from equidp.errors import DataError
-from equidp.kernel.epsilon import ACCOUNTANTS
-from equidp.kernel.events import Entries
+from equidp.kernel.epsilon import ACCOUNTANTS, Entries
 from equidp.store import Store, key_of
 
 P = ParamSpec("P")
@@ -91,7 +90,7 @@ def _code() -> str:
     """A digest of the code that decides an epsilon or a calibration, and dp_accounting's version."""
     kernel, here = Path(equidp.kernel.epsilon.__file__), Path(__file__)
     sources = (
-        *(kernel.with_name(name) for name in ("epsilon.py", "events.py")),
+        kernel,
         *(here.with_name(name) for name in ("calibration.py", "risk.py", "rows.py", "privacy_losses.py")),
     )
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()

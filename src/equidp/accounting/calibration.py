@@ -14,8 +14,16 @@ from equidp._validate import check_number
 from equidp.accounting.cache import remember
 from equidp.accounting.risk import RiskTarget
 from equidp.errors import SettingError
-from equidp.kernel.epsilon import ACCOUNTANTS, FINE, checked_accountant, checked_delta, epsilon, pld_epsilon
-from equidp.kernel.events import Entries, run_event
+from equidp.kernel.epsilon import (
+    ACCOUNTANTS,
+    FINE,
+    Entries,
+    checked_accountant,
+    checked_delta,
+    epsilon,
+    pld_epsilon,
+    run_event,
+)
 from equidp.kernel.ledger import ChoiceEvent, StepEvent
 
 _TOLERANCE = 1e-4

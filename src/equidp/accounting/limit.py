@@ -50,8 +50,13 @@ import numpy.typing as npt
 from scipy.signal import lfilter
 
 from equidp.accounting.privacy_losses import has_profile, privacy_profile
-from equidp.kernel.epsilon import epsilon as epsilon_of, renyi_of
-from equidp.kernel.events import Entries, effective_noise_multiplier, run_event
+from equidp.kernel.epsilon import (
+    Entries,
+    effective_noise_multiplier,
+    epsilon as epsilon_of,
+    renyi_of,
+    run_event,
+)
 from equidp.kernel.ledger import ChoiceEvent, Event, StepEvent, kind_of
 
 Floats = npt.NDArray[np.float64]

@@ -15,14 +15,16 @@ from equidp.errors import PrivacyWarning
 from equidp.kernel.epsilon import (
     ACCOUNTANTS,
     WIDEST,
+    Entries,
     checked_accountant,
     checked_delta,
+    count_kinds,
     epsilon,
     pld_epsilon,
     renyi_divergences,
+    run_event,
     transforms_lose_digits,
 )
-from equidp.kernel.events import Entries, count_kinds, run_event
 from equidp.kernel.ledger import Event, StepEvent
 
 _COARSE = 1e-3

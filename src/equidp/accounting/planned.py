@@ -13,8 +13,7 @@ from equidp.accounting.cache import epsilon
 from equidp.accounting.calibration import calibrate_noise, calibrate_noise_to_risk
 from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk, RiskTarget
 from equidp.errors import SettingError
-from equidp.kernel.epsilon import checked_accountant, checked_delta
-from equidp.kernel.events import run_event
+from equidp.kernel.epsilon import checked_accountant, checked_delta, run_event
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.policy import statistics_noise
 from equidp.policies.methods import make_policy

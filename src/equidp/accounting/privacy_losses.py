@@ -18,9 +18,9 @@ from equidp.kernel.epsilon import (
     WIDEST,
     count_steps,
     renyi_accountant,
+    repeats,
     transforms_lose_digits,
 )
-from equidp.kernel.events import repeats
 
 Floats = npt.NDArray[np.float64]
 LossDistribution = Any
@@ -76,7 +76,7 @@ def privacy_profile(
         epsilons: increasing, [n]; >= 0 where the event holds no step or a private choice.
         usual: about the epsilon at a small delta; bins are a small part of it.
 
-    >>> from equidp.kernel.events import run_event
+    >>> from equidp.kernel.epsilon import run_event
     >>> from equidp.kernel.ledger import StepEvent
     >>> event = run_event([(StepEvent(sample_rate=1.0, noise_multiplier=1.0), 1)])
     >>> privacy_profile(event, np.array([0.0, 1.0]), usual=5.0).round(3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from equidp.accounting.cache import epsilon
-from equidp.kernel.events import Entries
+from equidp.kernel.epsilon import Entries
 
 _MOST_ROUNDS, _SLACK = 60, 1e-3
 

@@ -23,8 +23,7 @@ from equidp.accounting.cache import epsilon, remember
 from equidp.accounting.privacy_losses import privacy_profile
 from equidp.accounting.rows import run_event
 from equidp.errors import SettingError
-from equidp.kernel.epsilon import ACCOUNTANTS
-from equidp.kernel.events import Entries
+from equidp.kernel.epsilon import ACCOUNTANTS, Entries
 
 Floats = npt.NDArray[np.float64]
 

@@ -16,8 +16,18 @@ from equidp._validate import check_whole
 from equidp.accounting.privacy_losses import loss_distribution
 from equidp.errors import SettingError
 from equidp.kernel import epsilon as one_row
-from equidp.kernel.epsilon import SURE_DELTA, TRANSFORM_LOSS, WIDEST, count_steps, renyi_accountant
-from equidp.kernel.events import Entries, compose_events, count_kinds, repeats, run_event as event_of_one_row
+from equidp.kernel.epsilon import (
+    SURE_DELTA,
+    TRANSFORM_LOSS,
+    WIDEST,
+    Entries,
+    compose_events,
+    count_kinds,
+    count_steps,
+    renyi_accountant,
+    repeats,
+    run_event as event_of_one_row,
+)
 from equidp.kernel.ledger import Event
 
 Floats = npt.NDArray[np.float64]
@@ -74,7 +84,7 @@ def epsilon(entries: Entries, delta: float, accountant: str = "pld", rows: int =
 def run_event(entries: Entries, rows: int = 1) -> dp_accounting.DpEvent:
     """Return the event of a whole run for somebody who owns `rows` examples, all added or removed at once.
 
-    One row: `equidp.kernel.events.run_event`. Several: a step draws each of
+    One row: `equidp.kernel.epsilon.run_event`. Several: a step draws each of
     them with probability q, so k ~ Binomial(rows, q) together, and k rows move statistics and gradient by at
     most k times the sensitivity. The step is dominated by a mixture of Gaussians with those sensitivities
     (Choquette-Choo et al. 2024, Corollary 4.7), of noise multiplier sigma_eff.

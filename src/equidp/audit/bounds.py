@@ -28,8 +28,7 @@ from scipy.special import betaincinv, ndtr, ndtri
 
 from equidp._validate import check_number, check_whole
 from equidp.errors import SettingError
-from equidp.kernel.epsilon import epsilon
-from equidp.kernel.events import Entries, effective_noise_multiplier, run_event
+from equidp.kernel.epsilon import Entries, effective_noise_multiplier, epsilon, run_event
 from equidp.kernel.ledger import StepEvent
 
 _LARGEST = 100.0

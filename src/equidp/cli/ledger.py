@@ -10,8 +10,7 @@ from cyclopts import App, Parameter
 
 from equidp.accounting.budget import limit_of
 from equidp.errors import DataError
-from equidp.kernel.epsilon import checked_delta, epsilon
-from equidp.kernel.events import run_event
+from equidp.kernel.epsilon import checked_delta, epsilon, run_event
 from equidp.kernel.ledger import PEOPLE, ChoiceEvent, ReleaseEvent, kind_of, run_of
 from equidp.ledger.format import LedgerContent, Spent, read_ledger
 from equidp.report.format import count_text

@@ -41,8 +41,7 @@ from equidp.estimator.linear import coefficients
 from equidp.estimator.progress import Progress
 from equidp.evaluation.predict import predict
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.epsilon import epsilon as epsilon_of
-from equidp.kernel.events import Entries
+from equidp.kernel.epsilon import Entries, epsilon as epsilon_of
 from equidp.kernel.ledger import Payment, ReleaseEvent, StepEvent
 from equidp.losses import Loss
 from equidp.training.averages import WeightAverage

@@ -8,7 +8,7 @@ from typing import final
 
 from torch import Tensor, nn
 
-from equidp.kernel.events import Entries
+from equidp.kernel.epsilon import Entries
 from equidp.kernel.ledger import Event, MemoryLedger, StepEvent
 from equidp.kernel.policy import statistics_noise
 from equidp.training.plan import ResolvedPlan

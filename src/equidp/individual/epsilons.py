@@ -12,8 +12,7 @@ from equidp._validate import unknown_name
 from equidp.errors import SettingError
 from equidp.individual.histories import Counts, Floats, Histories, chunks
 from equidp.individual.tight import tight_epsilons, tight_profiles
-from equidp.kernel.epsilon import checked_delta, renyi_divergences
-from equidp.kernel.events import Entries, effective_noise_multiplier
+from equidp.kernel.epsilon import Entries, checked_delta, effective_noise_multiplier, renyi_divergences
 from equidp.kernel.ledger import ChoiceEvent, StepEvent
 
 Mechanisms = tuple[tuple[float, float], ...]

@@ -15,7 +15,7 @@ from equidp.accounting.planned import INDIVIDUAL, release_event
 from equidp.accounting.risk import EPSILONS, Risk
 from equidp.data.dataset import ALL
 from equidp.errors import DataError, SettingError
-from equidp.kernel.events import Entries
+from equidp.kernel.epsilon import Entries
 from equidp.kernel.ledger import Ledger, Payment
 from equidp.kernel.noise import Randomness
 from equidp.kernel.noisy_sum import private_sum

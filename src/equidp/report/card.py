@@ -20,8 +20,7 @@ from equidp.display import Column, Table
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.small_cells import FEWEST
-from equidp.kernel.epsilon import epsilon
-from equidp.kernel.events import repeats
+from equidp.kernel.epsilon import epsilon, repeats
 from equidp.kernel.ledger import Event, ReleaseEvent, StepEvent
 from equidp.report.audited_files import audited_files
 from equidp.report.evaluation import (

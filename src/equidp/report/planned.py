@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from equidp.accounting.planned import PlannedRun
 from equidp.accounting.rows import checked_rows
-from equidp.kernel.epsilon import ACCOUNTANTS
-from equidp.kernel.events import effective_noise_multiplier
+from equidp.kernel.epsilon import ACCOUNTANTS, effective_noise_multiplier
 
 
 def planned_sentences(planned: PlannedRun, rows_per_person: Sequence[int] = ()) -> list[str]:

@@ -15,7 +15,7 @@ from equidp._files import command_line, write_whole
 from equidp.data.dataset import DataSplit
 from equidp.digest import object_digest
 from equidp.errors import DataError, EquidpError
-from equidp.kernel.events import Entries
+from equidp.kernel.epsilon import Entries
 from equidp.ledger.format import event_of, plain
 from equidp.runs.config import TrainConfig
 from equidp.runs.releases import RELEASES, CountsRelease, IndividualRelease, RecalibrationRelease

@@ -18,7 +18,7 @@ from equidp.errors import DataError
 from equidp.evaluation.groups import metrics_of
 from equidp.evaluation.predict import predict
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.events import Entries
+from equidp.kernel.epsilon import Entries
 from equidp.losses import Loss
 from equidp.training.initial_weights import Start
 
