@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from dp_accounting.rdp import RdpAccountant
 
-from equidp.accounting.choice import number_of_tries
 from equidp.accounting.risk import Risk
 from equidp.accounting.rows import epsilon
 from equidp.errors import SettingError
@@ -19,6 +18,7 @@ from equidp.kernel.ledger import ChoiceEvent, MemoryLedger, StepEvent
 from equidp.kernel.noise import SeededRandomness
 from equidp.ledger.file import LedgerFile
 from equidp.ledger.format import read_ledger
+from equidp.runs.experimental.private_choice import number_of_tries
 
 STEP, SCORE = StepEvent(0.02, 2.0), StepEvent(1.0, 20.0)
 CHOICE = ChoiceEvent(((STEP, 200), (SCORE, 1)), 8.0)

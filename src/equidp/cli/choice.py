@@ -16,9 +16,17 @@ from equidp.evaluation.evaluation import Evaluation
 from equidp.kernel.epsilon import epsilon
 from equidp.runs.begin import begin
 from equidp.runs.cards import units_of
-from equidp.runs.choice import choice_of, combinations, prepare_choice, train_choice
 from equidp.runs.config import TrainConfig
+from equidp.runs.experimental.private_choice import (
+    PrivateChoice,
+    choice_in,
+    choice_of,
+    combinations,
+    prepare_choice,
+    train_choice,
+)
 from equidp.runs.prepare import Prepared, seconds_per_step
+from equidp.runs.releases import RunRelease
 from equidp.training.progress import duration
 from equidp.training.run import Run
 
@@ -34,11 +42,13 @@ class ChoiceOptions:
     """TOML file with values to choose among, such as learning_rate = [0.1, 1.0]; default: a quarter, once and
     four times the learning rate, and so of the clipping bound."""
 
-    def settings(self) -> dict[str, Any]:
-        """Settings of the run, as keyword arguments."""
+    def releases(self) -> tuple[RunRelease, ...]:
+        """Return the private choice among the run's releases; empty without one."""
         if self.choose_from is not None and self.choose is None:
             raise SettingError("--choose-from is for --choose: say how many tries on average, as --choose 8.")
-        return {"choose": self.choose, "choose_from": self.choose_from and _read(self.choose_from)}
+        if self.choose is None:
+            return ()
+        return (PrivateChoice(self.choose, None if self.choose_from is None else _read(self.choose_from)),)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -56,16 +66,15 @@ def choose_among(
     report: Callable[[Path, tuple[Run, Evaluation]], None],
 ) -> None:
     """Makes a private choice and reports the best; without a folder, says what it would cost."""
-    prepared = prepare_choice(config, device)
+    prepared, held_out = prepare_choice(config, device)
     if out is not None:
         stopped = "stopped. A private choice that was begun is spent, and cannot be resumed."
         with stoppable(stopped):
             say("Trying settings. Nothing is shown of them until the best is released.")
-            report(out, train_choice(out, begin(prepared, out)))
+            report(out, train_choice(out, begin(prepared, out), held_out))
         return
     config = prepared.config
-    train, held_out = prepared.split.train, prepared.held_out
-    assert held_out is not None
+    train, tries = prepared.split.train, choice_in(config).tries
     examples = int((~held_out).sum())
     plans, event = choice_of(config, examples)
     delta, step = prepared.plan.delta, event.tried[0][0]
@@ -81,8 +90,8 @@ def choose_among(
     print_people(prepared)
     seconds = seconds_per_step(prepared) * event.tried[0][1]
     print(
-        f"A try would take about {duration(seconds)} on this machine; there are {config.choose} on average, "
-        f"and more than {3 * int(config.choose or 0)} in 1 of 20 choices. Nothing was spent or written."
+        f"A try would take about {duration(seconds)} on this machine; there are {tries} on average, "
+        f"and more than {3 * tries} in 1 of 20 choices. Nothing was spent or written."
     )
 
 

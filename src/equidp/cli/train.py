@@ -167,14 +167,13 @@ def train_command(
         str(Path(data).absolute()) if data not in SOURCES and Path(data).exists() else data,
         STANDARD if method == AUTO else method,
         table.starting_plan(data).with_changes(changed),
-        releases=released,
-        **choice.settings(),
+        releases=(*released, *choice.releases()),
         metric=metric,
         card_notes="" if card_notes is None else _read_notes(card_notes),
         cut=Cut(cut.positive) if cut.at_counted_rate else cut.cut(),
         **{"recipe": table.whole(), "features": table.features, **vars(run), **vars(budget), "budget": path},
     )
-    if wanted.choose is not None:
+    if choice.choose is not None:
         if method == AUTO:
             wanted, _, why = _auto(wanted, changed)
             wanted = replace(wanted, reasons=())  # they are on settings that the choice may not take

@@ -81,8 +81,8 @@ class ReleaseEvent(StepEvent):
 class ChoiceEvent:
     """A private choice: the same queries made a random number of times, of which one outcome is released.
 
-    The number of tries is geometric (`equidp.accounting.choice`). The outcome that is released is the best
-    by a score that is itself among the queries. All others are discarded.
+    The number of tries is geometric (`equidp.runs.experimental.private_choice`). The outcome that is released
+    is the best by a score that is itself among the queries. All others are discarded.
 
     Attributes:
         tried: (step event, number of steps) pairs of one try.

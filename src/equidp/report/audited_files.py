@@ -17,7 +17,7 @@ _OF_RELEASES: Mapping[str, Sequence[str]] = {
 }
 """Files of releases of equidp's own, which estimators and loops of one's own draw too."""
 _PEOPLE = ("data/people.py", "engines/units.py")
-_CHOICE = ("accounting/choice.py", "training/choice.py", "runs/choice.py", "tables/release.py")
+_CHOICE = ("runs/experimental/private_choice.py", "tables/release.py")
 _ENGINES = {
     "GhostEngine": "engines/ghost.py, engines/layers/",
     "FunctionalEngine": "engines/functional.py",

@@ -85,8 +85,9 @@ def _pay_and_draw(prepared: Prepared, draft: Path) -> Prepared:
         if not releases:
             return prepared
         train = prepared.split.train
+        dated = all(each.dated for each in config.releases)
         ledger: Ledger = stack.enter_context(
-            LedgerFile(draft / layout.LEDGER, run=run_name(config), dated=config.choose is None)
+            LedgerFile(draft / layout.LEDGER, run=run_name(config), dated=dated)
         )
         if budget is not None:
             budget.for_data(train.source, train.unit)

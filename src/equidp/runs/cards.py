@@ -66,7 +66,7 @@ def write_cards(
     if config.risk is not None:
         details["noise was calibrated to the risk"] = str(config.risk_target())
     for each in config.all_releases:
-        details |= each.card_entries(config.epsilon)
+        details |= each.card_entries(config.epsilon, place)
     recipe = config.recipe
     if not (place / layout.ENCODER).exists():
         columns_of_source = {"target": recipe.target, "group columns": recipe.group}
@@ -86,14 +86,6 @@ def write_cards(
             "test examples": f"{units_of(recipe)} held out of the same file, by "
             f"seed {config.seed}, a share of about {recipe.test_share:g}",
         }
-    if config.choose is not None:
-        chosen = layout.read_chosen(place)
-        listed = ", ".join(f"{name} {value}" for name, value in chosen["settings"].items())
-        details["settings chosen privately"] = (
-            f"{listed}: the best of a random number of tries, {config.choose} on average, by the noisy "
-            f"accuracy, {chosen['score']:.3f}, of the worst group that is large beside the noise, on a tenth "
-            f"of the training {units_of(recipe)}"
-        )
     composition = ""
     if budget is not None:
         composition = _together(budget, units_of(recipe))

@@ -55,8 +55,6 @@ class TrainConfig:
         cut: of two classes, which is the positive one, and from which risk on it is answered. See `run_cut`.
         reasons: why these settings, in sentences, where they were chosen for the kind of data.
         card_notes: paragraphs that the card shows as given: who answers, purpose, access, retention.
-        choose: mean number of tries of a private choice among settings; None: the plan's own settings.
-        choose_from: setting -> values to choose among, each combination of them; None: `default_space`.
     """
 
     data: str
@@ -80,8 +78,6 @@ class TrainConfig:
     cut: Cut = Cut()
     reasons: tuple[str, ...] = ()
     card_notes: str = ""
-    choose: int | None = None
-    choose_from: Mapping[str, Sequence[Any]] | None = None
 
     def __post_init__(self) -> None:
         method_named(self.method)

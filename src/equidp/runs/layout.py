@@ -23,7 +23,7 @@ from equidp.runs.releases.preprocessing import PreprocessingRelease
 from equidp.tables.encode import TableEncoder
 from equidp.training.plan import ResolvedPlan
 
-CONFIG, MODEL, CHOSEN = "config.json", "model.pt", "chosen.json"
+CONFIG, MODEL = "config.json", "model.pt"
 ENCODER, COUNTS = PreprocessingRelease.file, CountsRelease.file
 RECALIBRATION, RELEASED = RecalibrationRelease.file, IndividualRelease.file
 CARD, PAGE, RECORD, MANIFEST = "card.md", "card.html", "record.parquet", "files.sha256"
@@ -44,7 +44,6 @@ FILES = {
     CARD: (MAY_LEAVE, "the same card as text." + _SHAPE),
     MODEL: (MAY_LEAVE, "the trained weights." + _SHAPE),
     **{each.file: (MAY_LEAVE, each.contents) for each in RELEASES.values() if each.file != ENCODER},
-    CHOSEN: (MAY_LEAVE, "the settings that a private choice released, and their noisy score; paid for."),
     SETTINGS: (
         MAY_LEAVE,
         "settings, names of columns, groups and classes, and what was spent, without paths and fingerprints: "
@@ -94,12 +93,6 @@ FILES = {
 }
 """Each file of a run's folder -> its kind (shareable or not), and a description."""
 
-MADE_ONCE = (
-    " A private choice is made in one go: once charged it is spent, nothing of its tries is kept, and it "
-    "cannot be resumed. Begin another one in another folder, which is charged again."
-)
-"""Advice after a private choice that was stopped, or is requested twice."""
-
 COPIES = (
     "A run that was stopped can be resumed once. If its folder was copied and both are resumed, they give "
     "two models, and each card states the price of one: someone who gets both learns what both "
@@ -144,7 +137,7 @@ def salted_json(content: dict[str, Any]) -> str:
 def manifest(place: Path, config: TrainConfig) -> str:
     """Lines of SHA-256 and name, as sha256sum reads them, one for each finished file of the run."""
     own = [each.file for each in config.all_releases]
-    names = (CONFIG, ENCODER, COUNTS, RECALIBRATION, CHOSEN, MODEL, RELEASED, RECORD, PAGE, CARD, SETTINGS)
+    names = (CONFIG, ENCODER, COUNTS, RECALIBRATION, MODEL, RELEASED, RECORD, PAGE, CARD, SETTINGS)
     return _checksums(place, dict.fromkeys((*names, *own)))
 
 
@@ -279,17 +272,6 @@ def read_counts(place: Path) -> dict[str, float]:
         return counts
     except ValueError as error:
         raise DataError(f"{os.fspath(path)!r} is not as equidp wrote it; bring it back.") from error
-
-
-def read_chosen(place: Path) -> dict[str, Any]:
-    """Read the settings that a private choice released, with their noisy score."""
-    try:
-        chosen: dict[str, Any] = json.loads((place / CHOSEN).read_text())
-        return chosen
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{CHOSEN} in {os.fspath(place)!r} is not as equidp wrote it; bring it back."
-        ) from error
 
 
 def read_released(place: Path) -> list[dict[str, Any]]:

@@ -41,7 +41,6 @@ class Prepared:
         trainer: of the run, with a ledger in memory; None once a release has changed its data or its plan.
         device: where it is to train.
         stated: all that it will spend: steps and releases.
-        held_out: the training examples that a private choice scores tries on, a mask [n].
         budget_id: of the budget that it began with; "" without one.
     """
 
@@ -52,7 +51,6 @@ class Prepared:
     trainer: Trainer | None
     device: torch.device
     stated: Together
-    held_out: torch.Tensor | None = None
     budget_id: str = ""
 
     @cached_property

@@ -15,7 +15,7 @@ import torch
 from equidp._files import write_whole
 from equidp.data.dataset import DataSplit
 from equidp.distributed.group import processes_here
-from equidp.errors import BudgetError, DataError
+from equidp.errors import BudgetError
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.kernel.ledger import Ledger, ReleaseEvent, StepEvent
 from equidp.ledger.file import LedgerFile
@@ -65,8 +65,8 @@ def train(
     """
     place, processes = Path(folder), processes_here()
     config, plan, facts, encoder = processes.broadcast_from_first(lambda: _read_begun(place, prepared))
-    if config.choose is not None:
-        raise DataError(layout.MADE_ONCE.strip())
+    for each in config.releases:
+        each.check_resumable()
     if prepared is not None:
         split = prepared.split
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import final
 
 from torch import nn
@@ -65,7 +66,7 @@ class RecalibrationRelease(RunRelease):
     def adapt_model(self, model: nn.Module, classes: int) -> nn.Module:
         return Recalibration.identity(classes).apply_to(model)
 
-    def card_entries(self, epsilon: float | None) -> dict[str, str]:
+    def card_entries(self, epsilon: float | None, folder: Path) -> dict[str, str]:
         paid = self.epsilon(epsilon) is not None
         cost = f"for a share of {self.share:g} of epsilon" if paid else "without noise"
         return {"recalibration": f"logits fitted after training, {cost}"}

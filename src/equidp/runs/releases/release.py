@@ -79,6 +79,7 @@ class RunRelease(ABC):
         after_training: True for a release after the last step.
         group: heading of its options on the command line.
         audited: files of `src/equidp` that hold its guarantee.
+        dated: False where the ledger must not say when its lines were written.
     """
 
     name: ClassVar[str]
@@ -87,6 +88,7 @@ class RunRelease(ABC):
     after_training: ClassVar[bool] = False
     group: ClassVar[str] = "Releases"
     audited: ClassVar[tuple[str, ...]] = ()
+    dated: ClassVar[bool] = True
 
     @classmethod
     def options(cls) -> list[MethodSetting]:
@@ -136,7 +138,10 @@ class RunRelease(ABC):
         """Return a model of the structure that the release leaves it with, to load weights into."""
         return model
 
-    def card_entries(self, epsilon: float | None) -> dict[str, str]:
+    def check_resumable(self) -> None:  # noqa: B027
+        """Raise a DataError where a run with it is made in one go, and cannot be resumed."""
+
+    def card_entries(self, epsilon: float | None, folder: Path) -> dict[str, str]:
         """Return entries of the card beside what the ledger counts, by name."""
         return {}
 

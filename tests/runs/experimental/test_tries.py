@@ -17,8 +17,8 @@ from equidp.errors import BudgetError, SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import ChoiceEvent, MemoryLedger, StepEvent
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
-from equidp.training import choice
-from equidp.training.choice import choose, drawn_out, split_held_out, worst_group
+from equidp.runs.experimental import private_choice as choice
+from equidp.runs.experimental.private_choice import choose, drawn_out, split_held_out, worst_group
 from equidp.training.plan import Plan
 from support.toy import DropsInEvaluation, make_trainer, toy
 

@@ -16,16 +16,24 @@ from equidp.errors import BudgetError, DataError, SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import ChoiceEvent
 from equidp.ledger.format import read_ledger
-from equidp.runs import choice, layout
+from equidp.runs import layout
 from equidp.runs.begin import begin
-from equidp.runs.choice import combinations, prepare_choice, train_choice
 from equidp.runs.config import TrainConfig
+from equidp.runs.experimental import private_choice as choice
+from equidp.runs.experimental.private_choice import (
+    PrivateChoice,
+    combinations,
+    prepare_choice,
+    read_chosen,
+    train_choice,
+)
 from equidp.runs.releases import IndividualRelease
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
 
 DELTA = 1e-4
 PLAN = equidp.Plan(batch_size=100, epochs=1, delta=DELTA)
+SPACE = {"learning_rate": [0.5, 2.0]}
 TABLE = ("people.csv", "--target", "ill", "--group", "sex", "--epochs", "1", "--delta", "1e-4")
 
 
@@ -42,22 +50,27 @@ def people(tmp_path_factory):
 @pytest.fixture
 def config(people):
     recipe = Recipe(target="ill", group=("sex",), bounds=(("age", 0.0, 100.0),))
-    space = {"learning_rate": [0.5, 2.0]}
     return TrainConfig(
-        str(people), "dpsgd", PLAN, recipe, epsilon=3.0, accountant="rdp", choose=2, choose_from=space
+        str(people), "dpsgd", PLAN, recipe, epsilon=3.0, accountant="rdp", releases=(PrivateChoice(2, SPACE),)
     )
+
+
+def begun(config, folder):
+    """Arguments of `train_choice` for a run that was begun in this folder."""
+    prepared, held_out = prepare_choice(config)
+    return folder, begin(prepared, folder), held_out
 
 
 @pytest.mark.soak
 def test_the_best_is_kept_with_its_price_and_nothing_else(config, tmp_path, command):
     folder = tmp_path / "run"
-    run, _ = train_choice(folder, begin(prepare_choice(config), folder))
+    run, _ = train_choice(*begun(config, folder))
     entries = read_ledger(folder / layout.LEDGER).entries
     ((event, count),) = entries
     assert isinstance(event, ChoiceEvent)
     assert (event.mean, count) == (2.0, 1)
     assert 2.99 < epsilon(entries, DELTA) <= 3.0
-    kept, chosen = open_run(folder), layout.read_chosen(folder)
+    kept, chosen = open_run(folder), read_chosen(folder)
     assert chosen["settings"] in combinations(config, 720)
     assert layout.read_config(folder)[1].learning_rate == chosen["settings"]["learning_rate"]
     for name, value in run.model.state_dict().items():
@@ -70,7 +83,7 @@ def test_the_best_is_kept_with_its_price_and_nothing_else(config, tmp_path, comm
     code, out, _ = command("ledger", "show", folder, cwd=tmp_path)
     assert code == 0
     assert "1 choice: a private choice" in out
-    for again in (lambda: train(folder), lambda: train_choice(folder, prepare_choice(config))):
+    for again in (lambda: train(folder), lambda: train_choice(folder, *prepare_choice(config))):
         with pytest.raises(DataError, match="made in one go"):
             again()
 
@@ -78,37 +91,42 @@ def test_the_best_is_kept_with_its_price_and_nothing_else(config, tmp_path, comm
 @pytest.mark.soak
 def test_a_choice_that_is_killed_is_spent_and_not_made_again(config, tmp_path, monkeypatch):
     folder = tmp_path / "run"
-    prepared = begin(prepare_choice(config), folder)
+    arguments = begun(config, folder)
 
     def killed(_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(equidp.Trainer, "fit", killed)
     with pytest.raises(KeyboardInterrupt):
-        train_choice(folder, prepared)
+        train_choice(*arguments)
     monkeypatch.undo()
     assert read_ledger(folder / layout.LEDGER).entries[0][1] == 1
     assert not (folder / layout.MODEL).exists()
     with pytest.raises(DataError, match="cannot be resumed"):
-        train_choice(folder, prepared)
+        train_choice(*arguments)
 
 
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"choose": 1}, "choose=1; expected a whole number >= 2"),
-        ({"choose_from": {"learning_rate": [0.5]}}, "there are 1 combinations"),
-        ({"choose_from": {"learning_rat": [0.5, 1]}}, "learning_rate"),
-        ({"choose_from": {"epochs": [1, 2]}}, "epochs cannot be chosen: it changes what a step costs"),
-        ({"choose_from": {"learning_rate": 0.5}}, "expected a list"),
+        ({"tries": 1}, "choose=1; expected a whole number >= 2"),
+        ({"space": {"learning_rate": [0.5]}}, "there are 1 combinations"),
+        ({"space": {"learning_rat": [0.5, 1]}}, "learning_rate"),
+        ({"space": {"epochs": [1, 2]}}, "epochs cannot be chosen: it changes what a step costs"),
+        ({"space": {"learning_rate": 0.5}}, "expected a list"),
         ({"epsilon": None}, "needs a target epsilon"),
         ({"method": "sgd"}, "needs a target epsilon and a private method"),
-        ({"releases": (IndividualRelease(0.1),)}, "individual privacy"),
+        ({"releases": (PrivateChoice(2, SPACE), IndividualRelease(0.1))}, "individual privacy"),
     ],
 )
 def test_what_cannot_be_chosen_is_refused(config, changed, said):
+    def prepare() -> None:
+        own = {name: changed[name] for name in ("tries", "space") if name in changed}
+        further = {"releases": (PrivateChoice(**{"tries": 2, "space": SPACE, **own}),)} if own else changed
+        prepare_choice(TrainConfig(**{**vars(config), **further}))
+
     with pytest.raises(SettingError, match=said):
-        prepare_choice(TrainConfig(**{**vars(config), **changed}))
+        prepare()
 
 
 @pytest.mark.soak
@@ -142,7 +160,7 @@ def test_commands_say_what_a_choice_would_try_and_cost(command, people, tmp_path
 def test_a_budget_pays_for_the_whole_choice_once(config, tmp_path):
     given = {"budget": str(tmp_path / "budget"), "budget_epsilon": 4.0, "budget_delta": DELTA}
     asked = TrainConfig(**{**vars(config), **given})
-    train_choice(tmp_path / "run", begin(prepare_choice(asked), tmp_path / "run"))
+    train_choice(*begun(asked, tmp_path / "run"))
     assert read_ledger(tmp_path / "budget").entries == read_ledger(tmp_path / "run" / layout.LEDGER).entries
     with pytest.raises(BudgetError, match="does not fit into the budget"):
         prepare_choice(asked)
@@ -162,7 +180,7 @@ def test_no_file_tells_when_the_tries_began(config, tmp_path, monkeypatch):
     monkeypatch.setattr(choice, "choose", seen)
     folder = tmp_path / "run"
     config = replace(config, budget=str(budget), budget_epsilon=4.0, budget_delta=DELTA)
-    train_choice(folder, begin(prepare_choice(config), folder))
+    train_choice(*begun(config, folder))
     files = [*folder.iterdir(), folder, budget, tmp_path / "budget.seal"]
     (moment,) = {path.stat().st_mtime for path in files}
     assert moment % 86_400 == 0

@@ -1,0 +1,1 @@
+"""Young kinds of runs; docs/experimental.md says what moves one up. Only commands and tests import it."""
