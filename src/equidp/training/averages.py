@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from equidp._validate import check_number, unknown_name
 from equidp.errors import SettingError
@@ -91,30 +92,34 @@ class Averaging:
     """
 
     def __init__(self, average: WeightAverage, model: nn.Module, steps: int) -> None:
-        self.average, self.steps, self.count = average, steps, 0
-        self._model = None if average.kind == "none" else copy_model(model, "an average of its weights")
+        self.average, self.steps = average, steps
+        self._averaged: AveragedModel | None = None
+        if average.kind != "none":
+            self._averaged = AveragedModel(copy_model(model, "an average of its weights"), avg_fn=self._mix)
+
+    def _mix(self, mean: Tensor, newest: Tensor, count: Tensor | int) -> Tensor:
+        return torch.lerp(mean, newest, self.average.rate(int(count) + 1, self.steps))
+
+    @property
+    def count(self) -> int:
+        """Number of steps whose weights are in the average."""
+        return 0 if self._averaged is None else int(self._averaged.n_averaged)
 
     def take(self, model: nn.Module, step: int) -> None:
-        """Takes the weights after a step, counted from 1, into the average. Buffers are the last ones."""
-        if self._model is None or step <= self.average.before(self.steps):
+        """Take the weights after a step, counted from 1, into the average. Buffers are the last ones."""
+        if self._averaged is None or step <= self.average.before(self.steps):
             return
         if not self.count:
-            carry_over(model, self._model)
-        self.count += 1
-        rate = self.average.rate(self.count, self.steps)
-        with torch.no_grad():
-            for mean, newest in zip(self._model.parameters(), model.parameters(), strict=True):
-                mean.lerp_(newest, rate)
-            for kept, buffer in zip(self._model.buffers(), model.buffers(), strict=True):
-                kept.copy_(buffer)
+            carry_over(model, self._averaged.module)
+        self._averaged.update_parameters(model)
 
     def averaged_model(self, model: nn.Module) -> nn.Module:
         """Model with the averaged weights; the given model while no step counts in the average."""
-        return self._model if self._model is not None and self.count else model
+        return self._averaged.module if self._averaged is not None and self.count else model
 
     def state(self) -> dict[str, Any]:
         """Tensors and plain values that `restore` reads."""
-        weights = None if self._model is None else self._model.state_dict()
+        weights = None if self._averaged is None else self._averaged.module.state_dict()
         return {**asdict(self.average), "count": self.count, "weights": weights}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -129,6 +134,6 @@ class Averaging:
                 f"the checkpoint holds {saved}, and this trainer has {self.average}; make the trainer "
                 "with the settings of that run."
             )
-        self.count = state["count"]
-        if self._model is not None:
-            self._model.load_state_dict(state["weights"])
+        if self._averaged is not None:
+            self._averaged.n_averaged.fill_(state["count"])
+            self._averaged.module.load_state_dict(state["weights"])
