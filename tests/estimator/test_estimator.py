@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import pickle
 import warnings
@@ -21,7 +22,7 @@ from torch import nn
 import equidp
 from equidp.accounting.planned import default_delta
 from equidp.errors import BudgetError, DataError, PrivacyWarning, SettingError
-from equidp.estimator.asked import asked_plan
+from equidp.estimator.base import plan_of
 from equidp.policies.methods import METHODS
 
 N = 240
@@ -325,11 +326,24 @@ def test_a_regressor_within_public_bounds():
 
 def test_the_learning_rate_follows_the_optimizer():
     rates = {
-        optimizer: asked_plan(
-            equidp.PrivateClassifier(optimizer=optimizer), "logistic", 100, 1e-3
-        ).learning_rate
+        optimizer: plan_of(equidp.PrivateClassifier(optimizer=optimizer), "logistic", 100, 1e-3).learning_rate
         for optimizer in ("sgd", "adam")
     }
     assert rates == {"sgd": 0.5, "adam": 0.01}
     given = equidp.PrivateClassifier(optimizer="adam", learning_rate=0.2)
-    assert asked_plan(given, "logistic", 100, 1e-3).learning_rate == 0.2
+    assert plan_of(given, "logistic", 100, 1e-3).learning_rate == 0.2
+
+
+def test_options_of_a_plan_are_arguments_of_estimators_with_the_same_defaults():
+    """A new option of `Plan` becomes an argument of `PrivateEstimator`, or is listed here with the reason."""
+    not_arguments = {
+        "noise_multiplier",  # follows from epsilon
+        "views",  # of images
+        "augmentation",
+    }
+    own_defaults = {"batch_size", "learning_rate", "class_weight"}  # by the number of rows and the optimizer
+    arguments = {each.name: each.default for each in dataclasses.fields(equidp.PrivateClassifier)}
+    options = {each.name: each.default for each in equidp.Plan.options()}
+    assert options.keys() - arguments.keys() == not_arguments
+    same = options.keys() & arguments.keys() - own_defaults
+    assert {name: arguments[name] for name in same} == {name: options[name] for name in same}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import warnings
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,15 +17,14 @@ from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.planned import COUNTS, RECALIBRATION, default_delta
 from equidp.data.dataset import GroupedDataset
 from equidp.data.targets import with_weights
-from equidp.errors import PrivacyWarning
-from equidp.estimator.asked import asked_plan, check_private
+from equidp.errors import PrivacyWarning, SettingError
 from equidp.estimator.inputs import (
     SparseRows,
     check_finite,
@@ -37,17 +37,17 @@ from equidp.estimator.inputs import (
     people_of,
     weights_of_rows,
 )
-from equidp.estimator.linear import coefficients
-from equidp.estimator.progress import Progress
 from equidp.evaluation.predict import predict
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import Entries, epsilon as epsilon_of
-from equidp.kernel.ledger import Payment, ReleaseEvent, StepEvent
+from equidp.kernel.ledger import Event, MemoryLedger, Payment, ReleaseEvent, StepEvent
+from equidp.kernel.policy import Policy, statistics_noise
 from equidp.losses import Loss
 from equidp.training.averages import WeightAverage
 from equidp.training.build import build, build_model
 from equidp.training.device import chosen_device
-from equidp.training.plan import ModelFactory, ResolvedPlan
+from equidp.training.optimizers import ADAM_RATE
+from equidp.training.plan import ModelFactory, Plan, ResolvedPlan
 from equidp.training.recalibration import recalibrate
 from equidp.training.trainer import Trainer
 
@@ -156,7 +156,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _plan(self, n: int, progress: Progress) -> ResolvedPlan:
         """The settings, checked, for n more examples; noise leaves room for what is released beside steps."""
         delta = default_delta(n + progress.rows) if self.delta is None else self.delta
-        plan = asked_plan(self, self._model(), n, delta)
+        plan = plan_of(self, self._model(), n, delta)
         check_private(self, plan.policy(self.method))
         releases = tuple((event, 1) for event in self._releases(delta, progress))
         return plan.resolve(
@@ -292,3 +292,127 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         self, inputs: Tensor, targets: Tensor, groups: Tensor, weights: Tensor | None
     ) -> GroupedDataset | Dataset[Any]:
         """Rows in memory."""
+
+
+_LARGEST_BATCH = 256
+_SGD_RATE = 0.5
+_OWN = ("model", "batch_size", "delta", "learning_rate", "class_weight")
+"""Options of a plan that an estimator gives a default, or a meaning, of its own."""
+
+
+def plan_of(estimator: Any, model: str | ModelFactory, num_examples: int, delta: float) -> Plan:
+    """Return the plan of a `PrivateEstimator`'s arguments for n examples."""
+    size, settings = estimator.batch_size, estimator.method_settings or {}
+    usual = ADAM_RATE if estimator.optimizer == "adam" else _SGD_RATE
+    names = {each.name for each in fields(estimator)}.intersection(each.name for each in Plan.options())
+    return Plan(
+        model,
+        batch_size=min(_LARGEST_BATCH, num_examples) if size is None else size,
+        delta=delta,
+        learning_rate=usual if estimator.learning_rate is None else estimator.learning_rate,
+        method_settings={"clipping_bound": estimator.clipping_bound, **settings},
+        **{name: getattr(estimator, name) for name in names.difference(_OWN)},
+    )
+
+
+def check_open_ended(estimator: Any) -> None:
+    """Refuses, for `partial_fit`, settings that need to know the last step.
+
+    Raises:
+        SettingError: before any budget is spent.
+    """
+    usual = {"schedule": "constant", "average": "none"}
+    for name, value in usual.items():
+        if getattr(estimator, name) != value:
+            raise SettingError(
+                f"{name}={getattr(estimator, name)!r} runs over all steps, and partial_fit cannot know how "
+                f"many calls will follow; use fit, or {name}={value!r}."
+            )
+
+
+def check_private(estimator: Any, policy: Policy) -> None:
+    """Refuses an epsilon that the method cannot have, and warns where nobody is protected."""
+    private = policy.private
+    if private == (estimator.epsilon is None):
+        wanted = "a number > 0" if private else "None, for it gives no privacy"
+        raise SettingError(
+            f"epsilon={estimator.epsilon} with method={estimator.method!r}; expected {wanted}."
+        )
+    if not private:
+        message = (
+            "method='sgd' trains without privacy: the model is not private, whatever the class is called."
+        )
+        warnings.warn(message, PrivacyWarning, stacklevel=5)
+    elif estimator.random_state is not None:
+        warnings.warn(
+            f"random_state={estimator.random_state}: samples and noise follow from a seed. Anyone who knows "
+            "or guesses it can undo the noise. That is for research; leave random_state out for a model "
+            "that is released.",
+            PrivacyWarning,
+            stacklevel=5,
+        )
+
+
+@final
+@dataclass
+class Progress:
+    """A model that calls of `partial_fit` train one after the other, and the one ledger of what they spent.
+
+    Attributes:
+        ledger: of all calls.
+        model: None before the first call.
+        rows: of all calls.
+        group_names: of the first call.
+        calls: how many spent something.
+        spent: ("rows" or "people", what a fit spent) of all the estimator's fits, also of earlier models.
+        learnt: whether the classes are known before the first rows are seen.
+        of_people: whether an example was a person with several rows.
+        class_weights: that the first call with class_weight="balanced" released, [classes].
+    """
+
+    ledger: MemoryLedger = field(default_factory=MemoryLedger)
+    model: nn.Module | None = None
+    rows: int = 0
+    group_names: tuple[str, ...] | None = None
+    calls: int = 0
+    spent: list[tuple[str, Entries]] = field(default_factory=list)
+    learnt: bool = False
+    class_weights: Tensor | None = None
+    of_people: bool = False
+
+    def steps_like(self, plan: ResolvedPlan) -> int:
+        """Steps of earlier calls that a Trainer of this plan would take for its own."""
+        noise = statistics_noise(plan.policy, plan.noise_multiplier)
+        event = StepEvent(plan.sample_rate, plan.noise_multiplier, noise)
+        return sum(count for each, count in self.ledger.entries if each == event)
+
+    def spent_since(self, before: Entries) -> Entries:
+        """Entries spent since the ledger held the entries `before`."""
+        counts: Counter[Event] = Counter()
+        for event, count in self.ledger.entries:
+            counts[event] += count
+        for event, count in before:
+            counts[event] -= count
+        return tuple((event, count) for event, count in counts.items() if count)
+
+
+Floats = npt.NDArray[np.float64]
+
+
+def coefficients(model: nn.Module, asked: str) -> tuple[Floats, Floats]:
+    """Returns weights, [outputs, columns], and intercepts, [outputs], of a model of one linear layer.
+
+    Raises:
+        AttributeError: the model has other parts, so that it has no attribute `asked`.
+
+    >>> weights, intercepts = coefficients(nn.Sequential(nn.Flatten(), nn.Linear(3, 2)), "coef_")
+    >>> weights.shape, intercepts.shape
+    ((2, 3), (2,))
+    """
+    containers = (nn.Sequential, nn.Flatten, nn.Identity)
+    parts = [part for part in model.modules() if type(part) not in containers]
+    if len(parts) != 1 or type(parts[0]) is not nn.Linear:
+        raise AttributeError(f"{asked} is of linear models, and this one has other layers: {model}")
+    weight = parts[0].weight.detach().cpu().double().numpy()
+    bias = np.zeros(len(weight)) if parts[0].bias is None else parts[0].bias.detach().cpu().double().numpy()
+    return weight, bias

@@ -20,9 +20,7 @@ from equidp.data.dataset import GroupedDataset
 from equidp.data.table import COUNTS_SHARE
 from equidp.data.targets import weights_of_classes
 from equidp.errors import DataError, SettingError
-from equidp.estimator.asked import check_open_ended
-from equidp.estimator.base import PrivateEstimator
-from equidp.estimator.progress import Progress
+from equidp.estimator.base import PrivateEstimator, Progress, check_open_ended
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.ledger import Payment, StepEvent
 from equidp.losses import Loss

@@ -15,9 +15,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from equidp.data.targets import with_weights
 from equidp.errors import SettingError
-from equidp.estimator.asked import check_open_ended
-from equidp.estimator.base import PrivateEstimator
-from equidp.estimator.progress import Progress
+from equidp.estimator.base import PrivateEstimator, Progress, check_open_ended
 from equidp.training.plan import ModelFactory
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -203,23 +204,16 @@ def _start(start: Start) -> str:
 
 def _settings(facts: RunFacts) -> dict[str, Any]:
     """Known facts of a run, as names and values."""
-    settings = {
-        "method": facts.method,
-        **facts.method_settings,
-        "training examples" if facts.rows is None else "people in the training data": facts.num_examples,
-        "most rows of a person": facts.rows,
-        "views of each image": None
-        if facts.augmentation == "none"
-        else f"{facts.views}, by {facts.augmentation}",
-        "expected batch size": facts.expected_batch_size,
-        "planned steps": facts.steps,
-        "steps of the whole plan": facts.planned_steps,
-        "optimizer": facts.optimizer,
-        "learning rate": facts.learning_rate,
-        "gradient engine": facts.engine,
-        "randomness": _RANDOMNESS.get(facts.randomness, f"given to the trainer: {facts.randomness}"),
-    }
-    return {name: value for name, value in settings.items() if value not in (None, "")}
+    labelled = {each.metadata["label"]: each.name for each in fields(facts) if "label" in each.metadata}
+    settings = {label: getattr(facts, name) for label, name in labelled.items()}
+    settings["randomness"] = _RANDOMNESS.get(facts.randomness, f"given to the trainer: {facts.randomness}")
+    if facts.augmentation != "none":
+        settings["views of each image"] = f"{facts.views}, by {facts.augmentation}"
+    of_method = {"method": settings.pop("method"), **facts.method_settings}
+    if facts.rows is not None:
+        of_method["people in the training data"] = settings.pop("training examples")
+    whole = {**of_method, **settings}
+    return {name: value for name, value in whole.items() if value not in (None, "")}
 
 
 def _tables(found: Evaluation | None) -> dict[str, Table | None]:

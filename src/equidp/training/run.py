@@ -23,6 +23,11 @@ from equidp.losses import Loss
 from equidp.training.initial_weights import Start
 
 
+def fact(label: str, default: Any = None) -> Any:
+    """Return a field of `RunFacts` that model cards list under a label, where it is known."""
+    return field(default=default, metadata={"label": label})
+
+
 @dataclass(frozen=True)
 class RunFacts:
     """Facts about how a run was trained, for a reader; unknown ones are None or empty.
@@ -45,19 +50,19 @@ class RunFacts:
         processes: how many trained together.
     """
 
-    method: str = ""
+    method: str = fact("method", "")
     method_settings: Mapping[str, Any] = field(default_factory=dict)
-    num_examples: int | None = None
-    expected_batch_size: float | None = None
-    steps: int | None = None
-    planned_steps: int | None = None
-    optimizer: str = ""
-    learning_rate: float | None = None
-    engine: str = ""
-    randomness: str = "SystemRandomness"
+    num_examples: int | None = fact("training examples")
+    rows: int | None = fact("most rows of a person")
+    expected_batch_size: float | None = fact("expected batch size")
+    steps: int | None = fact("planned steps")
+    planned_steps: int | None = fact("steps of the whole plan")
+    optimizer: str = fact("optimizer", "")
+    learning_rate: float | None = fact("learning rate")
+    engine: str = fact("gradient engine", "")
+    randomness: str = fact("randomness", "SystemRandomness")
     groups: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
-    rows: int | None = None
     views: int = 1
     augmentation: str = "none"
     start: Start = field(default_factory=Start)
