@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from equidp.data import Recipe
+import equidp
+from equidp.data import DataSplit, Recipe
 from equidp.errors import SettingError
 from equidp.ledger.format import read_ledger
 from equidp.runs import begin as begin_module, layout
@@ -15,18 +16,20 @@ from equidp.runs.begin import begin, check_new
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.releases import CountsRelease
+from equidp.runs.train import train
 from equidp.training.plan import Plan
 from support.command import people  # noqa: F401
 from support.odd_places import made
 
+RECIPE = Recipe(target="income", group=("sex",), bounds=(("age", 20.0, 60.0),))
+
 
 @pytest.fixture(scope="module")
 def prepared(people):  # noqa: F811
-    recipe = Recipe(target="income", group=("sex",), bounds=(("age", 20.0, 60.0),))
     plan = Plan(epochs=1, batch_size=40, delta=1e-3)
     path = str(people / "people.csv")
     return prepare(
-        TrainConfig(path, "dpsgd", plan, recipe=recipe, epsilon=3.0, releases=(CountsRelease(0.1),))
+        TrainConfig(path, "dpsgd", plan, recipe=RECIPE, epsilon=3.0, releases=(CountsRelease(0.1),))
     )
 
 
@@ -85,3 +88,19 @@ def test_of_two_runs_that_begin_at_once_in_an_empty_folder_one_does(prepared, tm
         with pytest.raises(SettingError):
             begin(prepared, tmp_path)
     assert len(read_ledger(tmp_path / layout.LEDGER).blocks) == 1
+
+
+def test_a_run_makes_one_trainer_and_hashes_its_data_once(people, tmp_path, monkeypatch):  # noqa: F811
+    made, hashed, init, digest = [], [], equidp.Trainer.__init__, DataSplit.digest
+
+    def make(self, *given, **named):
+        made.append(self)
+        init(self, *given, **named)
+
+    monkeypatch.setattr(equidp.Trainer, "__init__", make)
+    monkeypatch.setattr(DataSplit, "digest", lambda self: hashed.append(1) or digest(self))
+    plan = Plan(epochs=1, batch_size=40, delta=1e-3, noise_multiplier=2.0)
+    config = TrainConfig(str(people / "people.csv"), "dpsgd", plan, recipe=RECIPE, accountant="rdp")
+    run, _ = train(tmp_path / "run", prepared=begin(prepare(config), tmp_path / "run"))
+    assert (len(made), len(hashed)) == (1, 1)
+    assert read_ledger(tmp_path / "run" / layout.LEDGER).entries == run.entries

@@ -248,10 +248,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
         return torch.cat([predict(self.run_.model, part) for part in dense_parts(X)])
 
-    def _coefficients(self, asked: str) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    def _coefficients(self, name: str) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Weights, [outputs, columns], and intercepts, [outputs]; AttributeError for other models."""
         check_is_fitted(self, "run_")
-        return coefficients(self.run_.model, asked)
+        return coefficients(self.run_.model, name)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -399,11 +399,11 @@ class Progress:
 Floats = npt.NDArray[np.float64]
 
 
-def coefficients(model: nn.Module, asked: str) -> tuple[Floats, Floats]:
+def coefficients(model: nn.Module, name: str) -> tuple[Floats, Floats]:
     """Returns weights, [outputs, columns], and intercepts, [outputs], of a model of one linear layer.
 
     Raises:
-        AttributeError: the model has other parts, so that it has no attribute `asked`.
+        AttributeError: the model has other parts, so that it has no attribute `name`.
 
     >>> weights, intercepts = coefficients(nn.Sequential(nn.Flatten(), nn.Linear(3, 2)), "coef_")
     >>> weights.shape, intercepts.shape
@@ -412,7 +412,7 @@ def coefficients(model: nn.Module, asked: str) -> tuple[Floats, Floats]:
     containers = (nn.Sequential, nn.Flatten, nn.Identity)
     parts = [part for part in model.modules() if type(part) not in containers]
     if len(parts) != 1 or type(parts[0]) is not nn.Linear:
-        raise AttributeError(f"{asked} is of linear models, and this one has other layers: {model}")
+        raise AttributeError(f"{name} is of linear models, and this one has other layers: {model}")
     weight = parts[0].weight.detach().cpu().double().numpy()
     bias = np.zeros(len(weight)) if parts[0].bias is None else parts[0].bias.detach().cpu().double().numpy()
     return weight, bias

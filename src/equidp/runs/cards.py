@@ -47,17 +47,17 @@ def write_cards(
     ledger_check: str,
     budget: PrivacyBudget | None,
 ) -> None:
-    asked = plan.plan
+    given = plan.plan
     details = {
         "method's name": f"{config.method}: {method_named(config.method).summary}",
-        "model": asked.model_name + (asked.loss_name and f", trained on {asked.loss_name}"),
+        "model": given.model_name + (given.loss_name and f", trained on {given.loss_name}"),
         "input shape": tuple(facts["input_shape"]),
-        "epochs": asked.epochs,
-        "momentum": asked.momentum,
-        "weight decay": asked.weight_decay,
-        **_over_steps(asked),
-        **_further_options(asked),
-        **_weights(config, asked),
+        "epochs": given.epochs,
+        "momentum": given.momentum,
+        "weight decay": given.weight_decay,
+        **_over_steps(given),
+        **_further_options(given),
+        **_weights(config, given),
         "last checksum of the ledger": ledger_check,
         "test examples": "held out of the same data",
     }

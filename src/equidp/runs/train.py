@@ -98,8 +98,9 @@ def train(
         watchers = [*_callbacks_of(releases), EpochRecorder(record, split.test), *callbacks, checkpoints]
         owed = [each.name for each in releases if each.name in events and not each.is_kept_in(place)]
         account.promise([(events[name], 1) for name in owed])
-        trainer = None if prepared is None or processes.count > 1 else prepared.trainer
-        if trainer is not None:
+        trainer = None if prepared is None else prepared.trainer
+        alone = processes.count == 1 and prepared is not None and prepared.device == device
+        if alone and trainer is not None and not trainer.steps_done:
             trainer.attach(account, budget, beyond_budget=config.beyond_budget, callbacks=watchers)
         else:
             trainer = make_trainer(config, plan, split, account, budget, watchers, device)

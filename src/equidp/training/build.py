@@ -87,12 +87,12 @@ def build(
     Raises:
         SettingError, DataError, ModelError, BudgetError: before any budget is spent.
     """
-    asked = plan.plan
+    given = plan.plan
     if model is None:
         assert isinstance(train, GroupedDataset), (
             "another dataset does not say what its inputs look like: give a model"
         )
-        factory = in_units(asked.factory, train.target_bounds)
+        factory = in_units(given.factory, train.target_bounds)
         model = build_model(factory, train.input_shape, train.num_outputs, seed)
     if device is not None:
         model = model.to(device)
@@ -101,19 +101,19 @@ def build(
         make_optimizer(plan, model),
         train,
         policy=plan.policy,
-        batch_size=asked.batch_size,
+        batch_size=given.batch_size,
         steps=plan.steps,
         delta=plan.delta,
         noise_multiplier=plan.noise_multiplier,
         num_groups=num_groups,
-        loss=_class_weighted(asked.loss_function if loss is None else loss, asked.class_weights, train),
+        loss=_class_weighted(given.loss_function if loss is None else loss, given.class_weights, train),
         engine=engine,
         accountant=accountant,
         secure=secure,
         seed=None if secure else seed,
-        scheduler=asked.schedule,
-        average=asked.weight_average,
-        views=asked.image_views,
+        scheduler=given.schedule,
+        average=given.weight_average,
+        views=given.image_views,
         callbacks=callbacks,
         ledger=ledger,
         budget=budget,
@@ -143,9 +143,9 @@ def _class_weighted(
 
 def make_optimizer(plan: ResolvedPlan, model: nn.Module) -> torch.optim.Optimizer:
     """The plan's optimizer for the model's parameters."""
-    asked, rate = plan.plan, plan.learning_rate
-    if asked.optimizer == "adam":
-        return PrivateAdam(model.parameters(), lr=rate, weight_decay=asked.weight_decay)
+    given, rate = plan.plan, plan.learning_rate
+    if given.optimizer == "adam":
+        return PrivateAdam(model.parameters(), lr=rate, weight_decay=given.weight_decay)
     return torch.optim.SGD(
-        model.parameters(), lr=rate, momentum=asked.momentum, weight_decay=asked.weight_decay
+        model.parameters(), lr=rate, momentum=given.momentum, weight_decay=given.weight_decay
     )

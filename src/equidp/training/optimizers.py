@@ -148,12 +148,12 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 
 
 def chosen_scheduler(
-    asked: Any, optimizer: torch.optim.Optimizer, steps: int, done: int
+    given: Any, optimizer: torch.optim.Optimizer, steps: int, done: int
 ) -> LRScheduler | None:
     """The scheduler that a Trainer steps after each of its steps.
 
     Args:
-        asked: a torch scheduler, a name from `SCHEDULES`, or None for a constant learning rate.
+        given: a torch scheduler, a name from `SCHEDULES`, or None for a constant learning rate.
         optimizer: whose learning rates are those of the first step.
         steps: of the run, as many as its budget holds: the schedule ends with the last one.
         done: how many of them the ledger holds already.
@@ -166,16 +166,16 @@ def chosen_scheduler(
     >>> scheduler.get_last_lr()
     [0.6000000000000001]
     """
-    if not isinstance(asked, str):
-        check_scheduler(asked, optimizer, steps - done)
-        return asked  # type: ignore[no-any-return]
-    if asked not in SCHEDULES:
-        raise unknown_name("schedule", asked, SCHEDULES)
-    if asked == "constant":
+    if not isinstance(given, str):
+        check_scheduler(given, optimizer, steps - done)
+        return given  # type: ignore[no-any-return]
+    if given not in SCHEDULES:
+        raise unknown_name("schedule", given, SCHEDULES)
+    if given == "constant":
         return None
     for group in optimizer.param_groups:
         group["initial_lr"] = float(group["lr"])
-    left = SCHEDULES[asked]
+    left = SCHEDULES[given]
     return LambdaLR(optimizer, lambda step: left(min(step / max(1, steps), 1.0)), last_epoch=done - 1)
 
 
