@@ -16,6 +16,7 @@ from equidp.errors import BudgetError, SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.ledger.format import read_ledger
+from support.errors import raises_field
 from support.toy import make_trainer, toy
 
 
@@ -54,7 +55,7 @@ def test_a_run_stops_at_the_last_step_that_fits():
     assert epsilon(((trainer.event, trainer.steps + 1),), 1e-5, "rdp") > 5.0
     with pytest.raises(BudgetError, match="At least 0 of its steps would fit"):
         make_trainer(**plan)
-    with pytest.raises(SettingError, match="Did you mean 'stop'"):
+    with raises_field(SettingError, "beyond_budget"):
         make_trainer(**{**plan, "beyond_budget": "stopp"})
 
 

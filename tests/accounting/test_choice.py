@@ -19,6 +19,7 @@ from equidp.kernel.noise import SeededRandomness
 from equidp.ledger.file import LedgerFile
 from equidp.ledger.format import read_ledger
 from equidp.runs.experimental.private_choice import number_of_tries
+from support.errors import raises_field
 
 STEP, SCORE = StepEvent(0.02, 2.0), StepEvent(1.0, 20.0)
 CHOICE = ChoiceEvent(((STEP, 200), (SCORE, 1)), 8.0)
@@ -99,7 +100,7 @@ def test_tries_are_geometric():
 
 @pytest.mark.parametrize("mean", [0.5, math.nan, math.inf])
 def test_a_mean_that_no_number_of_tries_has_is_refused(mean):
-    with pytest.raises(SettingError, match="mean"):
+    with raises_field(SettingError, "mean"):
         ChoiceEvent(CHOICE.tried, mean)
-    with pytest.raises(SettingError, match="mean"):
+    with raises_field(SettingError, "mean"):
         number_of_tries(mean, SeededRandomness(0))

@@ -17,6 +17,7 @@ from equidp.accounting.privacy_losses import loss_distribution, privacy_profile
 from equidp.accounting.rows import rows_drawn
 from equidp.errors import SettingError
 from equidp.kernel.ledger import StepEvent
+from support.errors import raises_field
 
 MNIST = ((StepEvent(256 / 54649, 0.8), 12808),)
 EPSILONS = np.array([0.0, 0.3, 1.0, 2.5, 6.0])
@@ -243,7 +244,7 @@ def test_no_noise_is_infinite_and_no_step_is_free_for_several_rows():
 
 @pytest.mark.parametrize("rows", [0, -1, 1.5, math.nan, "2", None])
 def test_rows_that_cannot_be_are_refused(rows):
-    with pytest.raises(SettingError, match=r"rows=.*expected a whole number >= 1"):
+    with raises_field(SettingError, "rows"):
         epsilon(MNIST, 1e-6, rows=rows)
 
 

