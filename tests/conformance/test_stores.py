@@ -6,16 +6,20 @@ import math
 import os
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
 from comparison.test_compare import Toy
 from equidp.accounting.cache import epsilon, remembered
 from equidp.audit.setup import Measurements
 from equidp.comparison.cells import Cell, train_all
+from equidp.data.dataset import DataSplit, GroupedDataset
+from equidp.data.features import WithFeatures
 from equidp.errors import CacheWarning, DataError
 from equidp.kernel.ledger import StepEvent
 from equidp.store import Claim, Store, key_of
@@ -73,7 +77,33 @@ def spent(folder: Path, *, delta: float = 1e-5, steps: int = 50) -> Any:
         return epsilon([(StepEvent(0.02, 1.1), steps)], delta, "rdp")
 
 
+def featured(folder: Path, *, seed: int = 0) -> Any:
+    """Features of images, which are mapped into memory."""
+    os.environ["EQUIDP_CACHE"] = str(folder)
+    split = WithFeatures(Squares(), "scattering").split(seed)
+    return [part.inputs.tolist() for part in (split.train, split.test)]
+
+
+@dataclass(frozen=True)
+class Squares:
+    """Images of random pixels; each seed has its own."""
+
+    name: str = "squares"
+    highlighted_groups: tuple[str, str] | None = None
+
+    def split(self, seed: int) -> DataSplit:
+        draw = torch.Generator().manual_seed(seed)
+        inputs, targets = torch.rand(6, 1, 8, 8, generator=draw), torch.arange(6) % 2
+        data = GroupedDataset(inputs, targets, targets.clone(), ("a", "b"), ("no", "yes"))
+        return DataSplit(data.subset(torch.arange(4)), data.subset(torch.arange(4, 6)))
+
+
 CASES = {
+    "features": Case(
+        featured,
+        {"data": lambda folder: featured(folder, seed=1)},
+        large=True,
+    ),
     "accounting": Case(
         spent,
         {
@@ -106,6 +136,12 @@ CASES = {
         },
     ),
 }
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """Let a case name the folder of caches, which is what it was after each test."""
+    monkeypatch.setenv("EQUIDP_CACHE", str(tmp_path))
 
 
 @pytest.fixture(params=CASES)

@@ -164,7 +164,7 @@ def facts(cell: Cell) -> dict[str, str | None]:
 
 
 def _common_facts() -> dict[str, str | None]:
-    return {**versions(), "equidp's figures": str(FIGURES)}
+    return {**versions(), "figures of equidp": str(FIGURES)}
 
 
 def check_here(cell: Cell, asked: Mapping[str, str | None]) -> None:
