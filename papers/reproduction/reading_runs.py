@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, final
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -30,6 +30,7 @@ from equidp.kernel.noisy_sum import release, totals_of
 from equidp.kernel.policy import statistics_noise
 from equidp.kernel.sampling import PoissonSampler
 from equidp.policies.methods import make_policy
+from equidp.store import Entry, Store, key_of
 from equidp.training.build import build_model
 from papers.reproduction.readings import READINGS, Planned, Reading, steps_before
 
@@ -247,15 +248,13 @@ class ReadingRun:
 
     @property
     def key(self) -> str:
-        """Names the run's files: what it is, and a digest of that with the reading's choices."""
-        content = json.dumps([asdict(self), asdict(READINGS[self.reading])], sort_keys=True)
-        digest = hashlib.sha256(content.encode()).hexdigest()[:10]
-        return f"{self.data}-{self.method}-{self.reading}-{self.epochs}-{self.seed}-{digest}"
+        """Key of the run's figures: equal for equal settings and choices of the reading."""
+        return key_of(asdict(self), asdict(READINGS[self.reading]))
 
 
 @final
 @dataclass(frozen=True)
-class KeptRun:
+class ReadingFigures:
     """Figures of a run.
 
     Attributes:
@@ -267,11 +266,17 @@ class KeptRun:
     rows: list[Row]
     seconds: float
 
+    @classmethod
+    def read(cls, entry: Entry) -> ReadingFigures:
+        """Figures that are kept in a store."""
+        rows: list[Row] = entry.table("rows").to_dict("records")
+        return cls(rows, entry.facts["seconds"])
 
-def kept_run(
+
+def load_or_train(
     run: ReadingRun, folder: Path, on_epoch: Callable[[int, list[Row]], None] = lambda epoch, rows: None
-) -> KeptRun:
-    """A run from its file, or trained and written to it.
+) -> ReadingFigures:
+    """Figures of a run, kept in a folder or trained and kept there.
 
     A run that was stopped goes on from the last epoch that it completed.
 
@@ -280,20 +285,22 @@ def kept_run(
         folder: of kept runs; made if it is not there.
         on_epoch: called with the number of epochs done, and the rows of the last one.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{run.key}.json"
-    if path.exists():
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return KeptRun(content["rows"], content["seconds"])
-    checkpoint = folder / f"{run.key}.pt"
-    found = _train(run, checkpoint, on_epoch)
-    facts = {"run": asdict(run), "reading": asdict(READINGS[run.reading]), "versions": versions()}
-    write_whole(path, (json.dumps({**facts, **asdict(found)}, indent=1) + "\n").encode())
-    checkpoint.unlink(missing_ok=True)
-    return found
+    store = Store(folder)
+    store.check()
+    entry = store.get(run.key)
+    if entry is None:
+        checkpoint = folder / f"{run.key}.pt"
+        found = _train(run, checkpoint, on_epoch)
+        facts = {"run": asdict(run), "reading": asdict(READINGS[run.reading]), "versions": versions()}
+        what = f"{run.data} {run.method} {run.reading} seed {run.seed}"
+        entry = store.put(
+            run.key, {"rows": pd.DataFrame(found.rows)}, {**facts, "seconds": found.seconds}, what=what
+        )
+        checkpoint.unlink(missing_ok=True)
+    return ReadingFigures.read(entry)
 
 
-def _train(run: ReadingRun, checkpoint: Path, on_epoch: Callable[[int, list[Row]], None]) -> KeptRun:
+def _train(run: ReadingRun, checkpoint: Path, on_epoch: Callable[[int, list[Row]], None]) -> ReadingFigures:
     split = open_source(run.data).split(run.seed)
     train = split.train
     learner = learner_of(run, train)
@@ -332,7 +339,7 @@ def _train(run: ReadingRun, checkpoint: Path, on_epoch: Callable[[int, list[Row]
         torch.save(saved, content)
         write_whole(checkpoint, content.getvalue())
         on_epoch(epoch + 1, found)
-    return KeptRun(rows, round(spent, 2))
+    return ReadingFigures(rows, round(spent, 2))
 
 
 def learner_of(run: ReadingRun, train: GroupedDataset) -> Learner:

@@ -21,7 +21,7 @@ from equidp.store import FIGURES
 from papers.reproduction import reading_runs, readings
 from papers.reproduction.item import COLUMNS, XU, Item, Request
 from papers.reproduction.pictures import Curves
-from papers.reproduction.reading_runs import ReadingRun, kept_run
+from papers.reproduction.reading_runs import ReadingRun, load_or_train
 from papers.reproduction.readings import READINGS, Planned, worth
 
 FIRST = (
@@ -68,7 +68,7 @@ class ReadingStudy:
         for seed in request.seeds:
             for done, name in enumerate(names):
                 run = ReadingRun(self.method, name, self.epochs, seed, self.data, _code())
-                found = kept_run(run, request.directory)
+                found = load_or_train(run, request.directory)
                 table = pd.DataFrame(found.rows).assign(method=f"{self.method}, {name}")
                 last = table[table["at"] == table["at"].max()].assign(at=np.nan)
                 parts += [

@@ -7,14 +7,14 @@ python -m papers.reproduction.train_reading --table
 from __future__ import annotations
 
 import argparse
-import json
 from functools import partial
 from pathlib import Path
 
 import torch
 
 from equidp.cli.memory import keep_freed_memory
-from papers.reproduction.reading_runs import ReadingRun, Row, kept_run
+from equidp.store import Store
+from papers.reproduction.reading_runs import ReadingFigures, ReadingRun, Row, load_or_train
 from papers.reproduction.readings import READINGS
 from papers.reproduction.result import commit
 
@@ -35,11 +35,11 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="train nothing: print the last epochs kept")
     chosen = parser.parse_args()
     if chosen.table:
-        for path in sorted(chosen.into.glob("*.json")):
-            content = json.loads(path.read_text(encoding="utf-8"))
-            rows = content["rows"]
+        kept = [entry for entry in Store(chosen.into).entries() if "reading" in entry.facts]
+        for entry in sorted(kept, key=lambda entry: entry.what):
+            rows = ReadingFigures.read(entry).rows
             last = max(row["at"] for row in rows)
-            print(_line(content["run"], [row for row in rows if row["at"] == last]))
+            print(_line(entry.facts["run"], [row for row in rows if row["at"] == last]))
         return
     keep_freed_memory()
     torch.set_num_threads(1)
@@ -47,7 +47,7 @@ def main() -> None:
     for method in chosen.method.split(","):
         for reading in chosen.reading.split(","):
             run = ReadingRun(method, reading, chosen.epochs, chosen.seed, chosen.data, made_by)
-            kept_run(run, chosen.into, partial(_print_epoch, run))
+            load_or_train(run, chosen.into, partial(_print_epoch, run))
 
 
 def _print_epoch(run: ReadingRun, epoch: int, rows: list[Row]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 
@@ -16,13 +15,14 @@ from equidp.data import open_source
 from equidp.errors import SettingError
 from equidp.kernel.noise import SeededRandomness
 from equidp.policies import DPSGD, DPSGDF, SGD, DPSGDFCode, Naive
+from equidp.store import Store
 from papers.reproduction.item import COLUMNS, Request
 from papers.reproduction.reading_runs import (
     Learner,
     ReadingRun,
     epoch_of_batches,
-    kept_run,
     learner_of,
+    load_or_train,
     take_epoch,
 )
 from papers.reproduction.reading_study import ITEMS, ReadingStudy
@@ -216,29 +216,28 @@ def test_readings_by_name_change_one_choice_but_for_whole_programs():
 @pytest.mark.parametrize("name", ["epoch-more", "decay"])
 def test_a_run_that_was_stopped_goes_on_to_the_same_figures(name, tmp_path):
     run = ReadingRun("dpsgd-f-code", name, epochs=4, data="digits")
-    whole = kept_run(run, tmp_path / "whole")
+    whole = load_or_train(run, tmp_path / "whole")
 
     def stop(epoch, rows):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        kept_run(run, tmp_path / "parts", stop)
+        load_or_train(run, tmp_path / "parts", stop)
     seen = []
-    again = kept_run(run, tmp_path / "parts", lambda epoch, rows: seen.append(epoch))
+    again = load_or_train(run, tmp_path / "parts", lambda epoch, rows: seen.append(epoch))
     assert again.rows == whole.rows
     assert seen == ([2, 3, 4, 5] if name == "epoch-more" else [2, 3, 4])
-    assert [path.suffix for path in (tmp_path / "parts").iterdir()] == [".json"]
-    assert kept_run(run, tmp_path / "parts", stop) == again, "it is read, not trained again"
+    assert [path.stem for path in (tmp_path / "parts").glob("*.*")] == [run.key] * 2  # index and folder
+    assert load_or_train(run, tmp_path / "parts", stop) == again, "it is read, not trained again"
 
 
 def test_a_kept_run_says_what_it_is_and_has_a_row_for_each_figure(tmp_path):
     run = ReadingRun("dpsgd", "momentum-.5", epochs=1, seed=2, data="digits", commit="abc")
-    rows = kept_run(run, tmp_path).rows
-    (path,) = tmp_path.iterdir()
-    content = json.loads(path.read_text())
-    assert content["rows"] == rows
-    assert content["run"]["commit"] == "abc"
-    assert content["reading"]["momentum"] == 0.5
+    rows = load_or_train(run, tmp_path).rows
+    (entry,) = Store(tmp_path).entries()
+    assert entry.table("rows").to_dict("records") == rows
+    assert entry.facts["run"]["commit"] == "abc"
+    assert entry.facts["reading"]["momentum"] == 0.5
     assert {row["quantity"] for row in rows} == {"accuracy", "loss", "norm"}
     assert {row["group"] for row in rows} == {*"0123456789", "all"}
     assert len(rows) == 33
