@@ -275,7 +275,7 @@ def test_a_study_gives_rows_for_an_item_and_trains_once(tmp_path, monkeypatch):
     assert 0 < base == momentum
     assert set(curve["group"]) == {"2", "8", "all"}  # what the pictures show
     assert len(curve) == 2 * 2 * 3
-    monkeypatch.setattr("papers.reproduction.reading_runs._trained", None)
+    monkeypatch.setattr("papers.reproduction.reading_runs._train", None)
     pd.testing.assert_frame_equal(study.rows(request)[0], rows)
 
 
