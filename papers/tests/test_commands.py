@@ -68,7 +68,7 @@ def test_a_membership_attack_writes_its_figures(people):  # noqa: F811
         (("ablat",), "Did you mean 'ablate'?"),
         (("ablate", "--errors", "length"), 'Invalid value "length" for --errors'),
         (("ablate", "--method", "sgd"), "does not clip"),
-        (("ablate", "--method", "fairlens", "--seeds", "1"), "adds penalties"),
+        (("ablate", "--method", "fairlens", "--seeds", "1"), "adds terms to losses"),
         (("ablate", "--sedes", "1"), "python -m papers ablate --help"),
         (("ablate", "digits", "--features", "math:pi"), "expected a function"),
         (("ablate", *TABLE, "--seeds", "1", "--json", "people.csv"), "people.csv"),
