@@ -21,8 +21,8 @@ F1 = Metric("f1", lambda found: f1_score(found.hits, found.answers), higher_is_b
 def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("patients")
     generator = np.random.default_rng(0)
-    age, region = generator.normal(50, 10, 900), generator.choice(["north", "south"], 900)
-    ill = generator.random(900) < 1 / (1 + np.exp(3 - 0.08 * (age - 50)))
+    age, region = generator.normal(50, 10, 1100), generator.choice(["north", "south"], 1100)
+    ill = generator.random(1100) < 1 / (1 + np.exp(3 - 0.08 * (age - 50)))
     table = pd.DataFrame({"age": age.round(1), "region": region, "ill": np.where(ill, "yes", "no")})
     table.to_csv(place / "patients.csv", index=False)
     (place / "own_metrics.py").write_text(METRICS)
