@@ -13,7 +13,7 @@ from hypothesis import Phase, given, settings, strategies as st
 from equidp.data import Recipe, open_source
 from equidp.errors import DataError, EquidpError
 from equidp.tables.cells import MISSING_TEXTS
-from equidp.tables.guesses import MISSING_NUMBERS, MISSING_WORDS
+from equidp.tables.checks import MISSING_NUMBERS, MISSING_WORDS
 from equidp.tables.inspect import RARE_ROWS, inspect_column, inspect_table, recipe_toml
 from equidp.tables.read import Cells, with_format
 

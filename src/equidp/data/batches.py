@@ -19,7 +19,7 @@ _EXPECTED = "expected (input, target, group), or (input, target) for a method th
 
 
 def batches(dataset: GroupedDataset, samples: Iterable[Tensor]) -> Iterator[Batch]:
-    """Yields the sampled examples of a dataset in memory, with one index_select per tensor and batch."""
+    """Yield the sampled examples of a dataset in memory, with one index_select per tensor and batch."""
     columns = dataset.inputs, dataset.trained_targets, dataset.groups
     for sample in samples:
         indices = sample.to(dataset.targets.device)
@@ -36,7 +36,7 @@ def loaded_batches(
     pinned: bool = False,
     start_of_worker: Callable[[int], None] | None = None,
 ) -> Iterator[Batch]:
-    """Yields the sampled examples of a map-style dataset that does not fit in memory.
+    """Yield the sampled examples of a map-style dataset that does not fit in memory.
 
     A dataset that draws random numbers gets them in order of place: take batches inside
     `Randomness.for_model`, and give workers that randomness' `start_of_worker`.
@@ -60,16 +60,16 @@ def loaded_batches(
         raise DataError(f"the dataset gives {_describe_example(first)} for an example; {_EXPECTED}.")
     if len(first) == 2 and num_groups is not None:
         raise DataError(
-            "the dataset gives (input, target) for an example, and groups are asked for; let it give (input, "
-            "target, group), or put it into an equidp.GroupedDataset."
+            "the dataset gives (input, target) for an example, and groups are asked for; let it give "
+            "(input, target, group), or put it into an equidp.GroupedDataset."
         )
     lists = any(isinstance(part, list) for part in tensors(tuple(first)))
     example = None if lists else _collate([first])
     if not all(isinstance(part, Tensor) for part in tensors(example)):
         raise DataError(
             f"the dataset gives {tuple(type(part).__name__ for part in first)} for an example; {_EXPECTED}: "
-            "an input is a tensor, or a tuple or mapping of tensors (of lists, make tensors), and target and "
-            "group are whole numbers, or tensors of them, that count classes and groups from 0."
+            "an input is a tensor, or a tuple or mapping of tensors (of lists, make tensors), and target "
+            "and group are whole numbers, or tensors of them, that count classes and groups from 0."
         )
     pending: list[Tensor] = []  # samples whose examples have not come out of the loader yet
 

@@ -27,7 +27,7 @@ SEXES = ("Male", "Female")
 
 
 def _census_file(folder: str, name: str, url: str, sha256: str) -> RemoteFile:
-    """Returns a file that is read as it is downloaded."""
+    """Return a file that is read as it is downloaded."""
     return RemoteFile(ORIGINS[folder], name, url, sha256, f"sha256:{sha256}")
 
 
@@ -56,7 +56,7 @@ class Preparation:
     standardised: bool = False
 
     def split_rows(self, table: pd.DataFrame, seed: int, test_share: float) -> Unencoded:
-        """Splits a table of texts by the seed, stratified by class and group."""
+        """Split a table of texts by the seed, stratified by class and group."""
         table = table.astype(dict.fromkeys(self.numbers, float)).reset_index(drop=True)
         targets, groups = (
             (table[name] == code).to_numpy(np.int64) for name, code in (self.target, self.female)
@@ -67,7 +67,7 @@ class Preparation:
         return Unencoded(table, train, test, targets, groups, SEXES, self.class_names, self.source)
 
     def encoder(self, numbers: Iterable[Numbers], *, private: bool = False) -> TableEncoder:
-        """Returns an encoder of these columns of numbers and of the public codes."""
+        """Return an encoder of these columns of numbers and of the public codes."""
         categories = (Categories(name, codes) for name, codes in self.categories.items())
         return TableEncoder((*numbers, *categories), "refuse", private)
 
@@ -95,11 +95,11 @@ class Census:
     private_noise: float | None = None
 
     def split(self, seed: int) -> DataSplit:
-        """Splits by the seed, stratified by class and group; samples rows before if `per_group` is set."""
+        """Split by the seed, stratified by class and group; samples rows before if `per_group` is set."""
         return split_and_encode(self, seed)[0]
 
     def split_rows(self, seed: int) -> Unencoded:
-        """Splits the rows without encoding them."""
+        """Split the rows without encoding them."""
         table = self.rows()
         if self.per_group is None:
             return self.preparation.split_rows(table, seed, self.test_share)

@@ -47,17 +47,17 @@ class CIFAR10:
     highlighted_groups: tuple[str, str] | None = None
 
     def split(self, seed: int) -> DataSplit:
-        """Returns the public split."""
+        """Return the public split."""
         return self.choose_examples(seed, *self.everything())
 
     def everything(self) -> tuple[GroupedDataset, GroupedDataset]:
-        """Returns the public training and test set."""
+        """Return the public training and test set."""
         files = _find_files()
         train, test = (_read(part, files) for part in _BATCHES)
         return train, test
 
     def choose_examples(self, seed: int, *parts: GroupedDataset) -> DataSplit:
-        """Returns the split of the training and test set, the same for every seed."""
+        """Return the split of the training and test set, the same for every seed."""
         train, test = parts
         return DataSplit(train, test)
 
@@ -121,7 +121,7 @@ def _of_batches(part: str, files: Path, contents: list[bytes]) -> _Part:
 
 
 class _Plain(pickle.Unpickler):
-    """Reads arrays alone, so that a file cannot run code."""
+    """Read arrays alone, so that a file cannot run code."""
 
     def find_class(self, module: str, name: str) -> Any:
         plain = {("_codecs", "encode"), ("numpy", "ndarray"), ("numpy", "dtype")}

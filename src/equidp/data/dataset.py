@@ -126,8 +126,8 @@ class GroupedDataset:
         if isinstance(self.inputs, Tensor):
             return self.inputs
         raise DataError(
-            f"the inputs are {_inputs_text(self.inputs)}; what was asked for takes one tensor. Train "
-            "a model of several with equidp.Trainer."
+            f"the inputs are {_inputs_text(self.inputs)}; what was asked for takes one tensor. Train a model "
+            "of several with equidp.Trainer."
         )
 
     @property
@@ -146,12 +146,12 @@ class GroupedDataset:
         return tuple(self.one_tensor.shape[1 if self.rows is None else 2 :])
 
     def check_single_rows(self, what: str) -> None:
-        """Raises a DataError, beginning with `what`, unless each example is a row."""
+        """Raise a DataError, beginning with `what`, unless each example is a row."""
         if self.rows is not None:
             raise DataError(f"{what} takes single rows, and these examples have {self.rows} each.")
 
     def one_row(self) -> tuple[Any, Tensor]:
-        """Returns inputs [1, ...] and target [1] of a row, for their shapes and types."""
+        """Return inputs [1, ...] and target [1] of a row, for their shapes and types."""
         first = taken((self.inputs, self.targets), slice(1))
         one: tuple[Any, Tensor] = first if self.rows is None else taken(by_row(first), slice(1))
         return one
@@ -178,7 +178,7 @@ class GroupedDataset:
         return with_weights(self.targets, weights)
 
     def training_loss(self, loss: LossFunction | None = None) -> LossFunction:
-        """Returns a loss of `trained_targets`: the given loss, or the default one, times each row's weight.
+        """Return a loss of `trained_targets`: the given loss, or the default one, times each row's weight.
 
         The default is cross-entropy for classes, and `SquaredError` for numbers.
         """
@@ -189,15 +189,15 @@ class GroupedDataset:
         return loss if self.weights is None else Loss.of(loss).with_row_weights(self.targets.dtype)
 
     def group_sizes(self) -> Tensor:
-        """Returns the number of examples of each group, [K]."""
+        """Return the number of examples of each group, [K]."""
         return torch.bincount(self.groups, minlength=self.num_groups)
 
     def subset(self, indices: Tensor) -> GroupedDataset:
-        """Returns the examples at `indices` ([m], int64), in that order."""
+        """Return the examples at `indices` ([m], int64), in that order."""
         return replace(self, **taken(self._columns(), indices))
 
     def to(self, device: torch.device | str) -> GroupedDataset:
-        """Returns a copy on `device`, or this dataset if it is already there."""
+        """Return a copy on `device`, or this dataset if it is already there."""
         there = all(each.device == torch.device(device) for each in tensors(self._columns()))
         return self if there else replace(self, **moved_to(self._columns(), device))
 
@@ -245,7 +245,7 @@ class DataSplit:
             raise DataError("the training set holds one class only; a classifier needs at least two.")
 
     def digest(self) -> str:
-        """Returns a checksum of all examples of both parts and of their order."""
+        """Return a checksum of all examples of both parts and of their order."""
         digest = hashlib.sha256()
         for part in (self.train, self.test):
             for tensor in tensors(part._columns()):
@@ -318,11 +318,11 @@ class RoleSource(DataSource, Protocol):
     """A source whose examples have several columns that can be the target or the groups."""
 
     def with_roles(self, target: str | None, group: tuple[str, ...]) -> DataSource:
-        """Returns this source with another target, or other groups; None and (): unchanged."""
+        """Return this source with another target, or other groups; None and (): unchanged."""
 
 
 def crossed_labels(columns: Sequence[Labels]) -> Labels:
-    """Returns a label for each combination of the columns' labels, also for combinations without examples.
+    """Return a label for each combination of the columns' labels, also for combinations without examples.
 
     >>> import torch
     >>> crossed_labels([Labels(torch.tensor([0, 1]), ("f", "m")), Labels(torch.tensor([1, 1]), ("a", "b"))])

@@ -31,17 +31,17 @@ class Digits:
     test_share: float = 0.25
 
     def split(self, seed: int) -> DataSplit:
-        """Splits by the seed, stratified by class."""
+        """Split by the seed, stratified by class."""
         return self.choose_examples(seed, *self.everything())
 
     def everything(self) -> tuple[GroupedDataset]:
-        """Returns all digits."""
+        """Return all digits."""
         bunch = load_digits()
         images = torch.from_numpy(bunch.images).float().unsqueeze(1) / 16.0
         return (grouped_by_digit(images, torch.from_numpy(bunch.target).long(), "digits"),)
 
     def choose_examples(self, seed: int, *parts: GroupedDataset) -> DataSplit:
-        """Returns the seed's split of all digits."""
+        """Return the seed's split of all digits."""
         (whole,) = parts
         labels = whole.targets
         train, test = train_test_split(
@@ -59,5 +59,5 @@ class Digits:
 
 
 def grouped_by_digit(images: Tensor, labels: Tensor, source: str) -> GroupedDataset:
-    """Returns images whose groups are their classes."""
+    """Return images whose groups are their classes."""
     return GroupedDataset(images, labels, labels.clone(), _NAMES, _NAMES, source)

@@ -138,7 +138,7 @@ def features_named(name: str) -> Transform:
 
 
 def check_not_varied(features: str | None, views: Views) -> None:
-    """Raises a SettingError if training would augment features as if they were pixels."""
+    """Raise a SettingError if training would augment features as if they were pixels."""
     if features is not None and views.random:
         raise SettingError(
             f"augmentation {views.augmentation!r} varies pixels, and training reads features {features!r} "

@@ -32,13 +32,13 @@ UNIT = PixelScale(0.0, 255.0)
 
 
 def state_of(paths: Sequence[Path]) -> list[list[Any]]:
-    """Returns path, time and size of files, which change with their content."""
+    """Return path, time and size of files, which change with their content."""
     found = [(path, path.stat()) for path in paths]
     return [[str(path.absolute()), stat.st_mtime_ns, stat.st_size] for path, stat in found]
 
 
 def decoded(content: bytes, name: str, side: int) -> Array:
-    """Returns an encoded image (JPEG, PNG) as [3, side, side] bytes; of another size, it is resized.
+    """Return an encoded image (JPEG, PNG) as [3, side, side] bytes; of another size, it is resized.
 
     Raises:
         DataError: it cannot be decoded.
@@ -56,7 +56,7 @@ def decoded(content: bytes, name: str, side: int) -> Array:
 def kept_pixels(
     what: str, key: str, count: int, side: int, images: Iterator[Array], scale: PixelScale = STANDARD
 ) -> Tensor:
-    """Returns images as a memory-mapped tensor [count, 3, side, side] of float32, decoded now or earlier.
+    """Return images as a memory-mapped tensor [count, 3, side, side] of float32, decoded now or earlier.
 
     Args:
         what: description in the list of cached files.

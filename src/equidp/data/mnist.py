@@ -65,11 +65,11 @@ class MNIST:
     highlighted_groups: tuple[str, str] | None = ("2", "8")
 
     def split(self, seed: int) -> DataSplit:
-        """Returns the public split, with eights chosen by the seed."""
+        """Return the public split, with eights chosen by the seed."""
         return self.choose_examples(seed, *self.everything())
 
     def everything(self) -> tuple[GroupedDataset, GroupedDataset]:
-        """Returns the public training and test set, with all eights."""
+        """Return the public training and test set, with all eights."""
         train, test = (
             grouped_by_digit(
                 self._pixels(_idx(_FILES[f"{part} images"])), _idx(_FILES[f"{part} labels"]).long(), "mnist"
@@ -79,7 +79,7 @@ class MNIST:
         return train, test
 
     def choose_examples(self, seed: int, *parts: GroupedDataset) -> DataSplit:
-        """Returns the training and test set, the former without the eights that the seed leaves out."""
+        """Return the training and test set, the former without the eights that the seed leaves out."""
         train, test = parts
         kept = self._draw_kept_rows(train.targets, torch.Generator().manual_seed(seed))
         count = int((train.targets[kept] == RARE).sum())
@@ -101,7 +101,7 @@ class MNIST:
 
 
 def _idx(file: RemoteFile) -> Tensor:
-    """Reads an idx file: 0, 0, 8 (unsigned bytes), number of dimensions; then sizes; then values."""
+    """Read an idx file: 0, 0, 8 (unsigned bytes), number of dimensions; then sizes; then values."""
     content = file.content()
     dimensions = content[3] if content[:3] == b"\x00\x00\x08" and len(content) > 3 else 0
     header = 4 + 4 * dimensions

@@ -25,7 +25,7 @@ _NOT_STATED = "not stated by the source"
 
 
 def data_folder() -> Path | None:
-    """Returns the folder that `EQUIDP_DATA` names, if it is set.
+    """Return the folder that `EQUIDP_DATA` names, if it is set.
 
     Raises:
         DataError: the folder does not exist.
@@ -66,7 +66,7 @@ class Origin:
         )
 
     def missing(self) -> DataError:
-        """Returns an error for a missing dataset that equidp does not download."""
+        """Return an error for a missing dataset that equidp does not download."""
         folder = data_folder()
         where = f"{DATA_VARIABLE} is not set" if folder is None else f"it is not in {folder}"
         return DataError(f"{self.dataset} is not downloaded, and {where}: {self.by_hand}")
@@ -135,7 +135,7 @@ class RemoteFile:
     known_hash: str
 
     def content(self) -> bytes:
-        """Returns the content, decompressed: from the folder EQUIDP_DATA, the cache, or the file's source.
+        """Return the content, decompressed: from the folder EQUIDP_DATA, the cache, or the file's source.
 
         Raises:
             DataError: it cannot be downloaded, or has another checksum.
@@ -155,7 +155,7 @@ class RemoteFile:
         return content
 
     def path(self) -> Path:
-        """Returns the file's path: in the folder EQUIDP_DATA, or in the cache, downloaded if missing.
+        """Return the file's path: in the folder EQUIDP_DATA, or in the cache, downloaded if missing.
 
         Raises:
             DataError: it cannot be downloaded.

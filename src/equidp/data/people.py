@@ -39,7 +39,7 @@ class PeoplesRows:
 
     @classmethod
     def choose_rows(cls, people: Any, most_rows: int, seed: int) -> PeoplesRows:
-        """Chooses at most `most_rows` of each person's rows.
+        """Choose at most `most_rows` of each person's rows.
 
         The choice follows from the seed and from the number and order of that person's rows, and from
         nothing about others: one person more or less changes the rows of nobody else.
@@ -95,7 +95,7 @@ class PeoplesRows:
         return replace(self, places=np.searchsorted(rows, self.places))
 
     def gather_examples(self, rows: GroupedDataset) -> GroupedDataset:
-        """Returns people as examples, in the order of `places`, from a dataset whose examples are rows."""
+        """Return people as examples, in the order of `places`, from a dataset whose examples are rows."""
         shape, at = self.places.shape, torch.from_numpy(self.places.reshape(-1))
         present = torch.from_numpy(self.present).to(torch.float32)
         inputs, targets = map_tensors(
@@ -124,14 +124,14 @@ class PeoplesRows:
             return ""
         m = self.places.shape[1]
         return (
-            f"sensitive, not for release: {crowded:,} of {len(self.places):,} people have more than "
-            f"{m:,} {'row' if m == 1 else 'rows'}, so {left_out:,} rows are not trained on, drawn for "
-            "each person apart. More rows per person keep them, at no cost in epsilon."
+            f"sensitive, not for release: {crowded:,} of {len(self.places):,} people have more than {m:,} "
+            f"{'row' if m == 1 else 'rows'}, so {left_out:,} rows are not trained on, drawn for each person "
+            "apart. More rows per person keep them, at no cost in epsilon."
         )
 
 
 def by_person(rows: GroupedDataset, people: Any, most_rows: int, seed: int = 0) -> GroupedDataset:
-    """Returns the same data with people as examples: epsilon is then promised to each person.
+    """Return the same data with people as examples: epsilon is then promised to each person.
 
     A person's rows share one clipped gradient, that of the sum of their losses. For a person with more than
     `most_rows` rows, `most_rows` are drawn, by that person's own rows and the seed alone; a DataWarning gives
@@ -167,7 +167,7 @@ def by_person(rows: GroupedDataset, people: Any, most_rows: int, seed: int = 0) 
 
 
 def first_rows(data: GroupedDataset) -> GroupedDataset:
-    """Returns the first row of each example: for a release that reads one row of each person."""
+    """Return the first row of each example: for a release that reads one row of each person."""
     if data.rows is None:
         return data
     inputs, targets = map_tensors(lambda each: each[:, 0], (data.inputs, data.targets))
@@ -177,7 +177,7 @@ def first_rows(data: GroupedDataset) -> GroupedDataset:
 def rows_by_person(
     table: pd.DataFrame, recipe: Recipe, groups: Codes, group_names: Sequence[str], seed: int
 ) -> tuple[PeoplesRows, Codes, Codes, Codes]:
-    """Returns the training rows of each person who is trained on, these rows, all rows of the others, and
+    """Return the training rows of each person who is trained on, these rows, all rows of the others, and
     the person of each row, [n].
 
     A person is tested on by a draw from the seed and the person's identifier, as rows are

@@ -22,7 +22,7 @@ _IMAGES = 8  # at a time; more do not fit into a core's cache
 
 
 def scattering(images: Tensor) -> Tensor:
-    """Returns the scattering coefficients of order 0, 1 and 2 of each channel, at J = 2 and L = 8.
+    """Return the scattering coefficients of order 0, 1 and 2 of each channel, at J = 2 and L = 8.
 
     They equal the outputs of Kymatio's `Scattering2D(J=2, shape=(H, W), L=8)`, in its order (Bruna and Mallat
     2013; Oyallon and Mallat 2015; Andreux et al. 2020, "Kymatio: Scattering Transforms in Python").
@@ -65,7 +65,7 @@ def number_of_features(shape: tuple[int, ...]) -> int:
 
 
 def normalised_scattering(images: Tensor) -> Tensor:
-    """Returns `scattering`, with mean 0 and deviation 1 in each of 27 groups of an image's channels.
+    """Return `scattering`, with mean 0 and deviation 1 in each of 27 groups of an image's channels.
 
     That is GroupNorm without parameters, which Tramer and Boneh (ICLR 2021) train on: each image's figures
     follow from this image alone.

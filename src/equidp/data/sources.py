@@ -55,7 +55,7 @@ def open_source(
     test_share: float | None = None,
     features: str | None = None,
 ) -> DataSource:
-    """Returns the source of a named dataset, of a CSV or Parquet file, or of a folder of Parquet files.
+    """Return the source of a named dataset, of a CSV or Parquet file, or of a folder of Parquet files.
 
     Args:
         name_or_path: a name from SOURCES, an import path of a user-defined source, or a file. All other
@@ -95,8 +95,8 @@ def open_source(
             given -= {"target", "group"}
         if given:
             raise SettingError(
-                f"{', '.join(sorted(given))} and other settings of a recipe are for files; "
-                f"{name_or_path!r} comes with its own. Leave them out."
+                f"{', '.join(sorted(given))} and other settings of a recipe are for files; {name_or_path!r} "
+                "comes with its own. Leave them out."
             )
         return named if features is None else WithFeatures(named, features)
     if not path.exists():

@@ -19,10 +19,9 @@ from equidp.kernel.ledger import StepEvent
 from equidp.kernel.noise import SeededRandomness
 from equidp.store import key_of
 from equidp.tables.cache import cached_array, stored_parts
-from equidp.tables.checks import label_columns, problems_of, refuse
+from equidp.tables.checks import absences, doubts, label_columns, problems_of, refuse
 from equidp.tables.columns import read_table
 from equidp.tables.encode import PRIVATE as COUNTED, TableEncoder
-from equidp.tables.guesses import absences, doubts
 from equidp.tables.labels import code_values, cross_columns
 from equidp.tables.private_encode import private_encoder
 from equidp.tables.read import plain_name
@@ -77,7 +76,7 @@ class TableSource:
         return None
 
     def split(self, seed: int) -> DataSplit:
-        """Splits by the seed and by each row's content.
+        """Split by the seed and by each row's content.
 
         Raises:
             DataError: columns that cannot be used, with a remedy for each.
@@ -85,7 +84,7 @@ class TableSource:
         return split_and_encode(self, seed)[0]
 
     def split_rows(self, seed: int) -> Unencoded:
-        """Splits the rows without encoding them; warns of `doubts` about the columns."""
+        """Split the rows without encoding them; warns of `doubts` about the columns."""
         table, key = self._table()
         targets, class_names = self._targets(table)
         groups, group_names = cross_columns(table, self.recipe.group)
@@ -187,7 +186,7 @@ class Unencoded:
     textual: tuple[str, ...] = ()
 
     def with_textual(self, encoder: TableEncoder) -> TableEncoder:
-        """Returns the encoder with this table's `textual`, so that other tables are read in the same way."""
+        """Return the encoder with this table's `textual`, so that other tables are read in the same way."""
         return replace(encoder, textual=self.textual)
 
     @property
@@ -196,7 +195,7 @@ class Unencoded:
         return self.features.iloc[self.train if self.people is None else self.people.first]
 
     def encode_split(self, encoder: TableEncoder, notes: tuple[str, ...]) -> DataSplit:
-        """Returns the encoded split; `notes` are on the encoder."""
+        """Return the encoded split; `notes` are on the encoder."""
         if self.key:
             return self._on_disk(encoder, notes)
         whole = GroupedDataset(
@@ -274,7 +273,7 @@ class EncodedSource(DataSource, Protocol):
 
 
 def split_and_encode(source: EncodedSource, seed: int) -> tuple[DataSplit, TableEncoder]:
-    """Returns the split of a seed, and the encoder that made its inputs."""
+    """Return the split of a seed, and the encoder that made its inputs."""
     rows = source.split_rows(seed)
     if source.private_noise is None:
         encoder = source.exact_encoder(rows)
@@ -286,7 +285,7 @@ def split_and_encode(source: EncodedSource, seed: int) -> tuple[DataSplit, Table
 
 
 def can_be_private(source: DataSource) -> EncodedSource:
-    """Returns the source, or raises a SettingError if its inputs need no encoder."""
+    """Return the source, or raises a SettingError if its inputs need no encoder."""
     if not isinstance(source, EncodedSource):
         raise SettingError(
             f"private preprocessing is for tables, and for censuses such as adult; {source.name!r} takes "
@@ -296,7 +295,7 @@ def can_be_private(source: DataSource) -> EncodedSource:
 
 
 def with_private_noise(source: DataSource, noise_multiplier: float) -> DataSource:
-    """Returns the source with private preprocessing in its splits, which only `compare` charges.
+    """Return the source with private preprocessing in its splits, which only `compare` charges.
 
     Raises:
         SettingError: a source whose preprocessing takes nothing from the rows.
@@ -309,6 +308,6 @@ def with_private_noise(source: DataSource, noise_multiplier: float) -> DataSourc
 
 
 def releases_of(source: DataSource) -> tuple[StepEvent, ...]:
-    """Returns the releases that one split of a source makes of its rows, to be charged."""
+    """Return the releases that one split of a source makes of its rows, to be charged."""
     noise = getattr(source, "private_noise", None)
     return () if noise is None else (StepEvent(1.0, noise),)

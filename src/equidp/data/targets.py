@@ -19,12 +19,12 @@ from equidp.errors import DataError, SettingError
 
 
 def with_weights(targets: Tensor, weights: Tensor) -> Tensor:
-    """Returns targets and weights side by side, [..., 2], float32, which holds classes up to 2^24 exactly."""
+    """Return targets and weights side by side, [..., 2], float32, which holds classes up to 2^24 exactly."""
     return torch.stack([targets.to(torch.float32), weights.to(torch.float32)], dim=-1)
 
 
 def weights_of_classes(given: Mapping[str, float], class_names: tuple[str, ...]) -> Tensor:
-    """Returns the weight of each class, [classes], float32, divided by the largest.
+    """Return the weight of each class, [classes], float32, divided by the largest.
 
     Only ratios matter: a clipped gradient counts no more at weight 8 than at 1, so the heaviest class has
     weight 1 and the others less. Classes that are not named have weight 1 before this division.
@@ -49,7 +49,7 @@ def weights_of_classes(given: Mapping[str, float], class_names: tuple[str, ...])
 
 
 def parse_class_weights(text: str) -> dict[str, float]:
-    """Returns the weight of each named class.
+    """Return the weight of each named class.
 
     Raises:
         SettingError: a part of the text that is not "class=weight".
@@ -82,7 +82,7 @@ Bounds = tuple[float, float]
 
 @final
 class InUnits(nn.Module):
-    """Turns outputs of order one into the units of a public range: -1 is its low end, and 1 its high end."""
+    """Turn outputs of order one into the units of a public range: -1 is its low end, and 1 its high end."""
 
     def __init__(self, bounds: Bounds) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class InUnits(nn.Module):
 def in_units(
     factory: Callable[[tuple[int, ...], int], nn.Module], bounds: Bounds | None
 ) -> Callable[[tuple[int, ...], int], nn.Module]:
-    """Returns a factory of models that answer in the units of a range; the same factory for classes.
+    """Return a factory of models that answer in the units of a range; the same factory for classes.
 
     >>> from equidp.models import logistic
     >>> in_units(logistic, (0.0, 100.0))((3,), 1)(torch.zeros(2, 3)).shape
@@ -108,6 +108,6 @@ def in_units(
 
 
 def check_numbers(targets: Tensor) -> None:
-    """Raises a DataError unless targets are finite numbers, [n]."""
+    """Raise a DataError unless targets are finite numbers, [n]."""
     if not targets.is_floating_point() or not torch.isfinite(targets).all():
         raise DataError(f"targets have dtype {targets.dtype}; expected finite floating-point numbers.")

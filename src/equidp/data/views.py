@@ -28,13 +28,13 @@ _REACH = 8
 
 
 def _flip_images(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Mirrors each image left to right with probability 1/2."""
+    """Mirror each image left to right with probability 1/2."""
     mirrored = torch.rand(len(images), generator=generator) < 0.5
     return torch.where(mirrored.to(images.device)[:, None, None, None], images.flip(3), images)
 
 
 def _shift_images(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Moves each image by its own number of pixels in either direction; its border is continued outwards."""
+    """Move each image by its own number of pixels in either direction; its border is continued outwards."""
     count, sides = len(images), images.shape[2:]
     reach = [max(1, side // _REACH) for side in sides]
     wide = pad(images, (reach[1], reach[1], reach[0], reach[0]), mode="replicate")
@@ -105,7 +105,7 @@ class Views:
         return bool(AUGMENTATIONS[self.augmentation])
 
     def check(self, train: object) -> None:
-        """Raises a SettingError unless views can be made of this data."""
+        """Raise a SettingError unless views can be made of this data."""
         if not self.random:
             return
         if not isinstance(train, GroupedDataset):
@@ -120,7 +120,7 @@ class Views:
             )
 
     def refuse(self, purpose: str) -> None:
-        """Raises a SettingError, beginning with `purpose`, if training reads random views."""
+        """Raise a SettingError, beginning with `purpose`, if training reads random views."""
         if self.random:
             raise SettingError(
                 f"{purpose} gradients of examples as they are, and with augmentation {self.augmentation!r} "
@@ -132,7 +132,7 @@ class Views:
         return loss if self.count == 1 else Loss.of(loss).by_example(dtype)
 
     def of(self, batch: Batch, randomness: Randomness) -> Batch:
-        """Returns the batch that training reads; with several views, its examples have several rows.
+        """Return the batch that training reads; with several views, its examples have several rows.
 
         The random numbers follow from the run's randomness alone, and each image has its own: dealt out in
         order of place, from a generator whose whole state is fresh entropy where the run is not seeded.

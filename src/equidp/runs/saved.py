@@ -24,10 +24,9 @@ from equidp.runs import layout
 from equidp.runs.config import TrainConfig
 from equidp.store import key_of
 from equidp.tables.cache import stored_parts
-from equidp.tables.checks import check_read, missing_problem, number_problem, refuse
+from equidp.tables.checks import MISSING_NUMBERS, check_read, missing_problem, number_problem, refuse
 from equidp.tables.columns import read_table
 from equidp.tables.encode import Numbers, TableEncoder
-from equidp.tables.guesses import MISSING_NUMBERS
 from equidp.tables.interpret import Columns
 from equidp.tables.labels import known_codes
 from equidp.tables.read import content_digest

@@ -197,8 +197,8 @@ def _read_texts(
         if len(listed) > most:
             row = finding.first_text + 1
             problem = (
-                f"column {rules.name!r} has more than {most:,} distinct texts"
-                f"{f', the first that is no number in row {row:,}' if row else ''}: too many for "
+                f"column {rules.name!r} has more than {most:,} distinct "
+                f"texts{f', the first that is no number in row {row:,}' if row else ''}: too many for "
                 "categories. If it names the rows, drop it (--drop); if it holds numbers such as 1,234.5, "
                 "say so (--thousands, --decimal); if what is no number counts as missing, say so (--numeric "
                 f"{in_shell(rules.name)})."

@@ -31,7 +31,7 @@ CELLS = 2**16
 
 
 def hash_texts(column: pd.Series) -> npt.NDArray[np.int64]:
-    """Returns the cell of each text, [n], by the first two bytes of its BLAKE2b hash; missing is a text.
+    """Return the cell of each text, [n], by the first two bytes of its BLAKE2b hash; missing is a text.
 
     >>> hash_texts(pd.Series(["cook", "clerk", None, "cook"])).tolist()
     [48805, 48912, 32596, 48805]
@@ -63,11 +63,11 @@ class Categories:
         return MISSING in self.values
 
     def encode(self, column: pd.Series) -> Floats:
-        """Returns [n, len(values)]."""
+        """Return [n, len(values)]."""
         return _one_hot(self._places(column), len(self.values))
 
     def knows(self, column: pd.Series) -> npt.NDArray[np.bool_]:
-        """Returns whether each text, [n], is among the values."""
+        """Return whether each text, [n], is among the values."""
         return self._places(column) >= 0
 
     def _places(self, column: pd.Series) -> npt.NDArray[np.int64]:
@@ -89,11 +89,11 @@ class HashedCategories:
         return bool(self.knows(pd.Series([None], dtype=object))[0])
 
     def encode(self, column: pd.Series) -> Floats:
-        """Returns [n, len(cells)]."""
+        """Return [n, len(cells)]."""
         return _one_hot(pd.Index(self.cells).get_indexer(hash_texts(column)), len(self.cells))
 
     def knows(self, column: pd.Series) -> npt.NDArray[np.bool_]:
-        """Returns whether each text, [n], is in one of the cells."""
+        """Return whether each text, [n], is in one of the cells."""
         return np.isin(hash_texts(column), self.cells)
 
 
@@ -119,7 +119,7 @@ class Numbers:
 
     @classmethod
     def scaled_by_deviation(cls, name: str, values: Floats, *, flagged: bool = False) -> Numbers:
-        """Returns a scaling to mean 0 and deviation 1 over these values, [n]; NaN are left out."""
+        """Return a scaling to mean 0 and deviation 1 over these values, [n]; NaN are left out."""
         scaler = StandardScaler()
         parts = (values[start : start + _BLOCK] for start in range(0, len(values), _BLOCK))
         for known in (part[~np.isnan(part)] for part in parts):
@@ -131,12 +131,12 @@ class Numbers:
 
     @classmethod
     def scaled_by_bounds(cls, name: str, low: float, high: float, *, flagged: bool = False) -> Numbers:
-        """Returns a scaling of [low, high] to [0, 1]; missing numbers become the middle."""
+        """Return a scaling of [low, high] to [0, 1]; missing numbers become the middle."""
         return cls(name, low, high - low, low, high, 0.5, flagged)
 
     @classmethod
     def scaled_by_range(cls, name: str, values: Floats) -> Numbers:
-        """Returns a scaling of the range of these values, [n], to [0, 1]."""
+        """Return a scaling of the range of these values, [n], to [0, 1]."""
         return cls.scaled_by_bounds(name, float(values.min()), float(values.max()))
 
     @property
@@ -145,7 +145,7 @@ class Numbers:
         return self.flagged
 
     def check(self, column: pd.Series) -> None:
-        """Raises unless the column holds numbers that can be scaled."""
+        """Raise unless the column holds numbers that can be scaled."""
         if column.dtype != float:
             raise DataError(f"column {self.name!r} holds texts, where the training data had numbers.")
         if (column.abs() > LARGEST_NUMBER).any():
@@ -155,7 +155,7 @@ class Numbers:
             )
 
     def encode(self, column: pd.Series) -> Floats:
-        """Returns [n, 1], or [n, 2] with the mark of missing numbers first."""
+        """Return [n, 1], or [n, 2] with the mark of missing numbers first."""
         values = column.to_numpy(dtype=np.float64).reshape(-1, 1)
         clipped = values if self.low is None else np.clip(values, self.low, self.high)
         scaled: Floats = np.nan_to_num((clipped - self.shift) / self.scale, nan=self.fill)
@@ -193,7 +193,7 @@ class TableEncoder:
         bounds: Mapping[str, tuple[float, float]],
         missing: str,
     ) -> TableEncoder:
-        """Fits scales and categories to the rows `train`; missing numbers are sought in all rows."""
+        """Fit scales and categories to the rows `train`; missing numbers are sought in all rows."""
         columns: list[Categories | Numbers] = []
         for name in features.columns:
             column = features[name]
@@ -212,7 +212,7 @@ class TableEncoder:
         return cls(tuple(columns), missing)
 
     def check(self, table: pd.DataFrame) -> None:
-        """Raises a DataError unless `encode` can encode all rows."""
+        """Raise a DataError unless `encode` can encode all rows."""
         names = [column.name for column in self.columns]
         check_read(table, names)
         if self.missing == "refuse":
@@ -225,7 +225,7 @@ class TableEncoder:
                 column.check(table[column.name])
 
     def encode(self, table: pd.DataFrame) -> torch.Tensor:
-        """Returns [n, inputs], float32, from a table with at least the encoder's columns.
+        """Return [n, inputs], float32, from a table with at least the encoder's columns.
 
         Raises:
             DataError: a column is missing, holds texts instead of numbers, or missing values under "refuse".
@@ -244,7 +244,7 @@ class TableEncoder:
         return {name: count for name, count in counts.items() if count}
 
     def notes(self) -> tuple[str, ...]:
-        """Returns sentences on the statistics that epsilon does not cover, or that it covers everything."""
+        """Return sentences on the statistics that epsilon does not cover, or that it covers everything."""
         if self.private:
             return (PRIVATE,)
         numbers = [column for column in self.columns if isinstance(column, Numbers)]
@@ -269,7 +269,7 @@ class TableEncoder:
 
     @classmethod
     def from_json(cls, text: str) -> TableEncoder:
-        """Reads the output of `to_json`."""
+        """Read the output of `to_json`."""
         content = json.loads(text)
         columns = tuple(map(_column, content["columns"]))
         return cls(columns, content["missing"], content["private"], tuple(content["textual"]))

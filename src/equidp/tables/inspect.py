@@ -30,21 +30,24 @@ from equidp.tables.cells import (
     read_dates,
     without_dates,
 )
-from equidp.tables.checks import LARGEST_NUMBER, MOST_CATEGORIES, check_names, problems_of
-from equidp.tables.columns import interpret_cells
-from equidp.tables.guesses import (
+from equidp.tables.checks import (
+    LARGEST_NUMBER,
     MANY_CLASSES,
     MANY_ROWS,
     MISSING_NUMBERS,
     MISSING_WORDS,
+    MOST_CATEGORIES,
     Written,
+    check_names,
     days_for_none,
     fall_together,
+    problems_of,
     share_of,
     word_of,
     written_dates,
     written_numbers,
 )
+from equidp.tables.columns import interpret_cells
 from equidp.tables.interpret import CODED, LONG, ZEROS, ColumnRecipe, Values, code_like, odd_type
 from equidp.tables.read import Cells, check_read_twice, read_cells, with_format
 from equidp.tables.recipe import BY_COLUMN, Recipe, as_key
@@ -259,7 +262,7 @@ def _numbers(
 
 
 def _apart(code: int, others: np.ndarray) -> bool:
-    """Tells whether a code for missing values lies apart from all other numbers."""
+    """Return True if a code for missing values lies apart from all other numbers."""
     if len(others) < 2:
         return False
     low, high, gap = others.min(), others.max(), 0.5 * np.ptp(others)
@@ -377,7 +380,7 @@ class TableReport:
     problems: tuple[str, ...]
 
     def reasons(self) -> dict[tuple[str, str], str]:
-        """Returns why the recipe has a line: by option and column."""
+        """Return why the recipe has a line: by option and column."""
         return {
             (
                 finding.option,
@@ -389,7 +392,7 @@ class TableReport:
         }
 
     def to_plain(self) -> dict[str, Any]:
-        """Returns the report as plain values, for JSON."""
+        """Return the report as plain values, for JSON."""
         plain = {**dataclasses.asdict(self), "recipe": self.recipe.to_plain(), "note": PRIVACY_NOTE}
         for column, report in zip(plain["columns"], self.columns, strict=True):
             column["findings"] = [
@@ -401,7 +404,7 @@ class TableReport:
 def inspect_table(
     path: str | PathLike[str], recipe: Recipe = Recipe(), *, person: str | None = None
 ) -> TableReport:
-    """Reads a whole table without privacy, and returns what to know about it and a recipe for it.
+    """Read a whole table without privacy, and returns what to know about it and a recipe for it.
 
     Finds the separator and the encoding by itself. What the recipe says of a column is taken as it is.
 
@@ -495,8 +498,7 @@ def _with_role(report: ColumnReport, recipe: Recipe, persons: Persons | None, ro
         if persons.fewer:
             says = (
                 f"{persons.fewer:,} of {persons.count:,} differ from others in capitals, spaces or leading "
-                "zeros "
-                "alone: the same people?"
+                "zeros alone: the same people?"
             )
             role = report.name == recipe.person
             found.append(Finding(says if role else f"{says} Say so (--fold)", "fold" if role else ""))
@@ -532,12 +534,12 @@ def _settle_recipe(recipe: Recipe, reports: list[ColumnReport]) -> Recipe:
 
 
 def _loses(report: ColumnReport) -> bool:
-    """Tells whether some cells of a column will count as missing."""
+    """Return True if some cells of a column will count as missing."""
     return any(finding.option == "na" or "count as missing" in finding.says for finding in report.findings)
 
 
 def recipe_toml(report: TableReport) -> str:
-    """Returns the recipe of a report as TOML, with the reason for each line."""
+    """Return the recipe of a report as TOML, with the reason for each line."""
     plain, reasons = report.recipe.to_plain(), report.reasons()
     lines = [f"# How equidp reads {Path(report.path).name}. Look through it: all of it counts as public.", ""]
     for option, example in (("target", '"COLUMN"'), ("group", '["COLUMN"]')):

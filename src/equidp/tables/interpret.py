@@ -43,9 +43,9 @@ from equidp.tables.recipe import Recipe, in_shell
 
 UNREADABLE_SHARE = 0.5
 """Share of a column that may be unreadable as the numbers or dates that it was said to hold."""
-LOST, LONG, ZEROS, CODED, MERGED = "lost", "long", "zeros", "coded", "merged"
+LOST, LONG, ZEROS, CODED = "lost", "long", "zeros", "coded"
 """Kinds of cells that are counted: no number or date; whole numbers that floats merge; with leading zeros; as
-3E2 or +49; numbers in another spelling than before."""
+3E2 or +49."""
 _FIRST = 1000
 _FEW_SPELLINGS = 1000
 """Distinct numbers up to which it is counted how many are written in several ways."""
@@ -204,7 +204,7 @@ class Evidence:
 
     Attributes:
         known: number of rows with a value.
-        counts: rows of `LOST`, `LONG`, `ZEROS`, `CODED` and `MERGED`.
+        counts: rows of `LOST`, `LONG`, `ZEROS` and `CODED`.
         absent: rows of each word that counts as missing, such as NA; "" for other cells without a value.
         marks: rows of each mark around numbers that are said to have some.
         dates: formats that read all cells; None: some cell is no date.
@@ -221,9 +221,13 @@ class Evidence:
     odd: str = ""
 
     def __add__(self, other: Evidence) -> Evidence:
-        spellings = None
+        spellings: dict[str, tuple[float, Count]] | None = None
         if self.spellings is not None and other.spellings is not None:
-            spellings = _few_spellings({**self.spellings, **_add_spellings(self.spellings, other.spellings)})
+            spellings = dict(self.spellings)
+            for text, (value, count) in other.spellings.items():
+                spellings[text] = value, _sum(spellings[text][1] if text in spellings else None, count)
+            if len({value for value, _ in spellings.values()}) > _FEW_SPELLINGS:
+                spellings = None
         dates = None
         if self.dates is not None and other.dates is not None:
             dates = tuple(form for form in self.dates if form in other.dates)
@@ -244,20 +248,6 @@ def _totals(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
 
 def _sum(one: Count | None, other: Count) -> Count:
     return other if one is None else Count(one.rows + other.rows, min(one.first, other.first))
-
-
-def _add_spellings(
-    one: Mapping[str, tuple[float, Count]], other: Mapping[str, tuple[float, Count]]
-) -> dict[str, tuple[float, Count]]:
-    return {
-        text: (value, _sum(one[text][1] if text in one else None, n)) for text, (value, n) in other.items()
-    }
-
-
-def _few_spellings(
-    spellings: dict[str, tuple[float, Count]],
-) -> dict[str, tuple[float, Count]] | None:
-    return spellings if len({value for value, _ in spellings.values()}) <= _FEW_SPELLINGS else None
 
 
 def examine(column: pd.Series, rules: ColumnRecipe, start: int = 0) -> tuple[Floats | None, Evidence]:
@@ -477,8 +467,8 @@ def interpret(evidence: Evidence, rules: ColumnRecipe) -> Finding:
     if lost is None:
         note = (
             f"column {name!r} holds whole numbers of more than 15 digits in {counts[LONG]}: numbers would "
-            "merge those that differ at the end, so they are texts, each as it is written. Say that they are "
-            f"(--categorical {in_shell(name)}), or that they are numbers (--numeric {in_shell(name)})."
+            "merge those that differ at the end, so they are texts, each as it is written. Say that they "
+            f"are (--categorical {in_shell(name)}), or that they are numbers (--numeric {in_shell(name)})."
         )
         return Finding(False, note=note, absent=evidence.absent)
     if evidence.dates is not None:

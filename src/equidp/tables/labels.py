@@ -16,7 +16,7 @@ Codes = npt.NDArray[np.int64]
 
 
 def distinct_texts(column: pd.Series) -> tuple[Codes, list[str]]:
-    """Returns a place for each row, [n], in a list of texts: whole numbers without a decimal point, "missing"
+    """Return a place for each row, [n], in a list of texts: whole numbers without a decimal point, "missing"
     for a missing value.
 
     >>> distinct_texts(pd.Series([2.0, np.nan, 2.0]))
@@ -29,13 +29,13 @@ def distinct_texts(column: pd.Series) -> tuple[Codes, list[str]]:
 
 
 def as_text(column: pd.Series) -> pd.Series:
-    """Returns values as texts: whole numbers without a decimal point, "missing" for a missing value."""
+    """Return values as texts: whole numbers without a decimal point, "missing" for a missing value."""
     places, texts = distinct_texts(column)
     return pd.Series(np.array(texts, dtype=object)[places], index=column.index, dtype=object)
 
 
 def code_values(column: pd.Series) -> tuple[Codes, tuple[str, ...]]:
-    """Returns codes, [n] int64, and the name of each code.
+    """Return codes, [n] int64, and the name of each code.
 
     Numbers are in numeric order, texts in alphabetical order, and missing ones come last.
 
@@ -55,7 +55,7 @@ def _plain(column: pd.Series) -> Any:
 
 
 def cross_columns(table: pd.DataFrame, columns: Sequence[str]) -> tuple[Codes, tuple[str, ...]]:
-    """Returns codes, [n] int64, of the combinations of values that occur, and names such as "sex=F, race=A".
+    """Return codes, [n] int64, of the combinations of values that occur, and names such as "sex=F, race=A".
 
     The groups of a single column are named by its plain values.
     """
@@ -77,7 +77,7 @@ def cross_columns(table: pd.DataFrame, columns: Sequence[str]) -> tuple[Codes, t
 
 
 def known_codes(table: pd.DataFrame, columns: Sequence[str], names: Sequence[str]) -> Codes:
-    """Returns codes, [n] int64, by the names that `code_values` or `cross_columns` gave to training data.
+    """Return codes, [n] int64, by the names that `code_values` or `cross_columns` gave to training data.
 
     Raises:
         DataError: a value, or a combination of values, that training data did not have.

@@ -26,7 +26,7 @@ _BINS = 32
 def private_encoder(
     features: pd.DataFrame, bounds: Mapping[str, tuple[float, float]], missing: str, release: Release
 ) -> TableEncoder:
-    """Returns an encoder of these rows from noisy statistics alone.
+    """Return an encoder of these rows from noisy statistics alone.
 
     Formal guarantee: one Gaussian mechanism, `release.event`, for tables that differ in one row, added or
     removed. Its parts are counts of texts by cell, and `private_numbers`; everything else follows from what
@@ -70,7 +70,7 @@ def private_encoder(
 
 
 def _warn_of(faint: pd.Index) -> None:
-    """Warns of columns whose released statistics are noise alone."""
+    """Warn of columns whose released statistics are noise alone."""
     if len(faint):
         warnings.warn(
             f"nothing stands out from the noise of private preprocessing in {', '.join(map(repr, faint))}: "
@@ -82,7 +82,7 @@ def _warn_of(faint: pd.Index) -> None:
 
 
 def _frequent(texts: pd.DataFrame, release: Release, share: float) -> dict[str, HashedCategories]:
-    """Returns each column with the cells whose noisy count stands out.
+    """Return each column with the cells whose noisy count stands out.
 
     Noise alone makes a cell of all the columns' stand out in one release of ten.
     """
@@ -102,7 +102,7 @@ def private_numbers(
     standardised: bool = True,
     flagged: bool = False,
 ) -> dict[str, Numbers]:
-    """Returns clipping and scaling of each column of numbers.
+    """Return clipping and scaling of each column of numbers.
 
     Three quarters of the share go to ranges and one to scales, if there are scales.
 
@@ -127,7 +127,7 @@ def private_numbers(
 
 
 def private_ranges(values: Floats, release: Release, *, share: float) -> tuple[Floats, Bools]:
-    """Returns a range of each column that holds most of its values, and a mask of ranges from noise alone.
+    """Return a range of each column that holds most of its values, and a mask of ranges from noise alone.
 
     Three parts of equal share: counts by powers of 16, from 2^-24 to 2^60, of either sign; then twice counts
     in 32 equal bins of the range so far. One row counts once in each column, in each part.
@@ -172,7 +172,7 @@ def _count_cells(codes: Codes, values: Floats, cells: int, release: Release, sha
 def _narrow_range(
     span: Floats, counts: Floats, deviation: float, rows: int, wider: int
 ) -> tuple[float, float]:
-    """Returns the range without bins at its ends that hold no more rows than noise does, but for `wider`.
+    """Return the range without bins at its ends that hold no more rows than noise does, but for `wider`.
 
     The number of rows up to a bin is known from the bins up to it, and from all other cells and n, which is
     public: the mean of both, weighted by their variances.
@@ -195,7 +195,7 @@ def _narrow_range(
 def _means_and_deviations(
     values: Floats, ranges: Floats, release: Release, share: float
 ) -> list[tuple[float, float]]:
-    """Returns mean and deviation of each column, clipped to its range.
+    """Return mean and deviation of each column, clipped to its range.
 
     One row adds (1, u, u^2) for each column, u in [-1, 1] its place in the range; its norm is at most the
     root of three times the number of columns. A deviation that noise hides is the smallest that shows.
@@ -217,7 +217,7 @@ def _means_and_deviations(
 
 
 def _standing_out(counts: Noisy, expected: float) -> tuple[Bools, Bools]:
-    """Returns masks of counts that noise alone hardly reaches, [columns, cells], and of columns without any.
+    """Return masks of counts that noise alone hardly reaches, [columns, cells], and of columns without any.
 
     Columns without such counts keep their largest one. If all cells were empty, `expected` would stand out.
     """

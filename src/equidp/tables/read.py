@@ -73,7 +73,7 @@ _UNREADABLE = (
 
 
 def is_file_name(name: str) -> bool:
-    """Tells whether a name ends as the file of a table does: .csv, .parquet, compressed or not.
+    """Return True if a name ends as the file of a table does: .csv, .parquet, compressed or not.
 
     >>> is_file_name("people.csv.gz"), is_file_name("adult")
     (True, False)
@@ -83,12 +83,12 @@ def is_file_name(name: str) -> bool:
 
 
 def is_parquet(name: str) -> bool:
-    """Tells whether a name ends as a Parquet file's does."""
+    """Return True if a name ends as a Parquet file's does."""
     return Path(name).suffix.lower() in PARQUET
 
 
 def plain_name(name: str) -> str:
-    """Returns a file's name without the ending of a compressed file."""
+    """Return a file's name without the ending of a compressed file."""
     return name[: -len(Path(name).suffix)] if Path(name).suffix.lower() in _COMPRESSED else name
 
 
@@ -230,7 +230,7 @@ def _keep_batches(
 
 
 def check_distinct(path: Path, columns: Iterable[object]) -> None:
-    """Raises unless the names of the columns differ."""
+    """Raise unless the names of the columns differ."""
     names = [str(name) for name in columns]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
@@ -241,14 +241,14 @@ def check_distinct(path: Path, columns: Iterable[object]) -> None:
 
 
 def check_read_twice(path: Path, why: str) -> None:
-    """Raises where a file can be read once only, such as a pipe; `why` says what needs it twice."""
+    """Raise where a file can be read once only, such as a pipe; `why` says what needs it twice."""
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise DataError(f"{path} can be read only once, and {why}: write it to a file, and give that.")
 
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turns all that can be wrong with a file into one DataError."""
+    """Turn all that can be wrong with a file into one DataError."""
     try:
         yield
     except EquidpError:
@@ -265,7 +265,7 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def is_large(path: Path) -> bool:
-    """Returns True if a file, or a folder of files, is to be kept on disk.
+    """Return True if a file, or a folder of files, is to be kept on disk.
 
     Raises:
         SettingError: `EQUIDP_STREAM_ABOVE` is not a number.
@@ -283,14 +283,14 @@ def is_large(path: Path) -> bool:
 
 
 def stamp(path: Path) -> list[tuple[str, int, int]]:
-    """Returns name, size and time of the last change of each file, to detect changed files."""
+    """Return name, size and time of the last change of each file, to detect changed files."""
     files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
     found = [(each, each.stat()) for each in files]
     return [(os.path.relpath(each, path), facts.st_size, facts.st_mtime_ns) for each, facts in found]
 
 
 def content_digest(path: Path) -> str:
-    """Returns a checksum of a file, or of all files of a folder with their names."""
+    """Return a checksum of a file, or of all files of a folder with their names."""
     digest = hashlib.sha256()
     for name, size, _ in stamp(path):
         digest.update(f"{name if path.is_dir() else ''}:{size}:".encode())
@@ -301,7 +301,7 @@ def content_digest(path: Path) -> str:
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """Opens a file to read, and unpacks it where its name says that it is compressed.
+    """Open a file to read, and unpacks it where its name says that it is compressed.
 
     Raises:
         ValueError: it is no text, but a file of another kind.
@@ -331,7 +331,7 @@ def _open_unpacked(path: Path) -> IO[bytes]:
 
 
 def parquet_dataset(path: Path) -> dataset.Dataset:
-    """Opens a Parquet file, or all of a folder, whose columns must be the same.
+    """Open a Parquet file, or all of a folder, whose columns must be the same.
 
     What a folder's name says, such as department=01, is a column of texts, as a CSV file would have it.
 
@@ -362,7 +362,7 @@ def parquet_dataset(path: Path) -> dataset.Dataset:
 
 
 def parquet_names(schema: pa.Schema) -> list[str]:
-    """Returns the names of stored columns: an index of pandas with a name is a column of the user's, and goes
+    """Return the names of stored columns: an index of pandas with a name is a column of the user's, and goes
     first."""
     stored = (schema.pandas_metadata or {}).get("index_columns", [])
     index = [name for name in stored if isinstance(name, str) and name in schema.names]
@@ -400,7 +400,7 @@ def _plain_cells(stored: pa.Array) -> pa.Array:
 
 
 def text_encoding(recipe: Recipe) -> str:
-    """Returns the encoding of a CSV file; UTF-8 may begin with a byte order mark."""
+    """Return the encoding of a CSV file; UTF-8 may begin with a byte order mark."""
     plain = recipe.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
     return "utf-8-sig" if plain else recipe.encoding
 
@@ -425,7 +425,7 @@ class CsvText:
     lines: int
 
     def rows(self, size: int | None) -> Iterator[pd.DataFrame]:
-        """Yields the rows as texts, so many at a time, or all at once.
+        """Yield the rows as texts, so many at a time, or all at once.
 
         Raises:
             ValueError: a row has more columns than the header; says which one.
@@ -467,15 +467,14 @@ class CsvText:
                     header = f" ({self.names[0]!r})" if width == 1 else ""
                     return (
                         f"row {at + 1:,} has {len(row)} columns, and the header{header} {width}; {where}. "
-                        "Remove "
-                        "lines that stand before the header, and separators at the ends of rows"
+                        "Remove lines that stand before the header, and separators at the ends of rows"
                     )
         return ""
 
 
 @contextmanager
 def open_csv(path: Path, recipe: Recipe) -> Iterator[CsvText]:
-    """Opens a CSV file, and reads its header; blank lines before it are skipped, as between rows.
+    """Open a CSV file, and reads its header; blank lines before it are skipped, as between rows.
 
     Raises:
         ValueError: there is no header, one of its names is empty, or it has another separator.
@@ -493,7 +492,7 @@ def open_csv(path: Path, recipe: Recipe) -> Iterator[CsvText]:
 
 
 def stated_separator(line: str) -> str | None:
-    """Returns the separator that a first line states, as Excel takes it; None where it is no such line.
+    """Return the separator that a first line states, as Excel takes it; None where it is no such line.
 
     >>> stated_separator("sep=;"), stated_separator("age;sex")
     (';', None)
@@ -597,14 +596,6 @@ def _header(cells: list[str]) -> list[str]:
     return names
 
 
-def _broken(column: pd.Series) -> list[int]:
-    """Places of texts that hold line ends."""
-    cells = pa.array(column, type=pa.string(), from_pandas=True)
-    there = pc.or_(pc.match_substring(cells, "\n"), pc.match_substring(cells, "\r"))
-    found: list[int] = pc.indices_nonzero(there).to_pylist()
-    return found
-
-
 @final
 class LineEnds:
     """Counts cells of texts that hold line ends: stray double quotes make one cell of several rows.
@@ -620,7 +611,7 @@ class LineEnds:
         self._found: dict[str, list[int]] = {}
 
     def add(self, rows: pd.DataFrame, separators: Iterable[str], used: Iterable[str]) -> None:
-        """Looks at the next rows; in columns that are not used, at cells that may hold parts of rows.
+        """Look at the next rows; in columns that are not used, at cells that may hold parts of rows.
 
         Raises:
             ValueError: between the line ends of a cell stand rows.
@@ -629,7 +620,9 @@ class LineEnds:
         for name in rows.columns:
             if rows[name].dtype not in ("str", object):
                 continue
-            for at in _broken(rows[name]):
+            cells = pa.array(rows[name], type=pa.string(), from_pandas=True)
+            broken = pc.or_(pc.match_substring(cells, "\n"), pc.match_substring(cells, "\r"))
+            for at in pc.indices_nonzero(broken).to_pylist():
                 lines = re.split("\r\n|\r|\n", rows[name].iloc[at])
                 row = self._rows + int(at) + 1
                 counts = ([line.count(sep) for line in lines] for sep in separators)
@@ -637,27 +630,24 @@ class LineEnds:
                 if like_rows and len(lines) > 3:
                     raise ValueError(
                         f"column {name!r} holds in row {row:,} a cell of {len(lines)} lines that look like "
-                        "rows "
-                        "of the table: remove the stray double quotes before and after them"
+                        "rows of the table: remove the stray double quotes before and after them"
                     )
                 if like_rows or name in used:
                     self._found.setdefault(name, [0, row, len(lines) - 1])[0] += 1
         self._rows += len(rows)
 
     def notes(self) -> list[str]:
-        """Returns a sentence for each column."""
+        """Return a sentence for each column."""
         return [
             f"column {name!r} holds line ends in {count:,} cell{'s' * (count > 1)}, the first in row "
-            f"{row:,}, which "
-            f"has {ends:,} of them; if double quotes stand there by mistake, rows between them are lost: "
-            "remove "
-            "these."
+            f"{row:,}, which has {ends:,} of them; if double quotes stand there by mistake, rows between "
+            "them are lost: remove these."
             for name, (count, row, ends) in self._found.items()
         ]
 
 
 def with_format(path: Path, recipe: Recipe) -> Recipe:
-    """Returns the recipe with the file's separator and encoding, where those of the recipe do not fit it.
+    """Return the recipe with the file's separator and encoding, where those of the recipe do not fit it.
 
     An encoding fits if it decodes the whole file; a separator fits if it gives each of the first 200 rows
     the same number of columns, at least two.

@@ -25,7 +25,7 @@ MARKS = {"comma": ",", "point": ".", "space": " ", "apostrophe": "'"}
 
 
 def as_key(name: str) -> str:
-    """Returns a column as options of `BY_COLUMN` name it.
+    """Return a column as options of `BY_COLUMN` name it.
 
     >>> as_key("*"), as_key("age"), as_name("\\\\*")
     ('\\\\*', 'age', '*')
@@ -34,12 +34,12 @@ def as_key(name: str) -> str:
 
 
 def as_name(key: str) -> str:
-    """Returns the column that `as_key` wrote."""
+    """Return the column that `as_key` wrote."""
     return key[1:] if re.fullmatch(r"\\+\*", key) else key
 
 
 def in_shell(text: str) -> str:
-    """Returns a text between single quotes, as a shell takes it.
+    """Return a text between single quotes, as a shell takes it.
 
     >>> print(in_shell("zip"), in_shell("patient's zip"))
     'zip' 'patient'\\''s zip'
@@ -260,7 +260,7 @@ class Recipe:
             )
 
     def columns(self, option: str) -> list[str]:
-        """Returns the columns that are named under an option, such as "drop" or "bounds"."""
+        """Return the columns that are named under an option, such as "drop" or "bounds"."""
         value = getattr(self, option)
         if option in _SINGLE:
             return [] if value is None else [value]
@@ -270,31 +270,31 @@ class Recipe:
         return names
 
     def columns_by_option(self) -> dict[str, list[str]]:
-        """Returns option -> columns that it names."""
+        """Return option -> columns that it names."""
         options = (*_SINGLE, "group", "drop", "categorical", "numeric", "date", "fold")
         by_value = (*BY_COLUMN, "bounds")
         return {option: list(dict.fromkeys(self.columns(option))) for option in (*options, *by_value)}
 
     def missing_texts(self, column: str) -> list[str]:
-        """Returns what stands for a missing value in a column, beside what always does."""
+        """Return what stands for a missing value in a column, beside what always does."""
         return [text for name, text in self.na if name in (as_key(column), ALL_COLUMNS)]
 
     def known_texts(self, column: str) -> list[str]:
-        """Returns what is a value in a column though it looks missing."""
+        """Return what is a value in a column though it looks missing."""
         return [text for name, text in self.not_na if name in (as_key(column), ALL_COLUMNS)]
 
     def thousands_of(self, column: str) -> str | None:
-        """Returns the mark between thousands in a column, or None."""
+        """Return the mark between thousands in a column, or None."""
         marks = dict(self.thousands)
         return marks.get(as_key(column), marks.get(ALL_COLUMNS))
 
     def decimal_of(self, column: str) -> str:
-        """Returns the decimal mark in a column."""
+        """Return the decimal mark in a column."""
         marks = dict(self.decimal)
         return marks.get(as_key(column), marks.get(ALL_COLUMNS, _DEFAULT_DECIMAL))
 
     def with_changes(self, given: Mapping[str, Any]) -> Recipe:
-        """Returns this recipe with options as `from_plain` takes them, which win where the two differ.
+        """Return this recipe with options as `from_plain` takes them, which win where the two differ.
 
         A list or a value by column is added to; a column that is named anew leaves its other roles.
 
@@ -314,7 +314,7 @@ class Recipe:
         return Recipe(**fields)
 
     def to_plain(self) -> dict[str, Any]:
-        """Returns what differs from the defaults as texts, lists and dictionaries, as TOML and JSON hold."""
+        """Return what differs from the defaults as texts, lists and dictionaries, as TOML and JSON hold."""
         plain: dict[str, Any] = {}
         for each in dataclasses.fields(self):
             value = getattr(self, each.name)
@@ -333,7 +333,7 @@ class Recipe:
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> Recipe:
-        """Returns a recipe from plain values: lists of names; values by column as dictionaries.
+        """Return a recipe from plain values: lists of names; values by column as dictionaries.
 
         A text stands for a list of one; "na", "not_na", "thousands" and "decimal" may be given for all
         columns at once.
@@ -348,7 +348,7 @@ class Recipe:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Recipe:
-        """Reads a recipe from a TOML file, as `equidp inspect --out` writes it.
+        """Read a recipe from a TOML file, as `equidp inspect --out` writes it.
 
         Raises:
             DataError: the file cannot be read as TOML.

@@ -74,7 +74,7 @@ class Release:
         self._left = 1.0
 
     def counts(self, codes: Codes, *, cells: int, share: float) -> Noisy:
-        """Counts rows by cell, for several columns at once.
+        """Count rows by cell, for several columns at once.
 
         One row counts in at most one cell of each column: S is the root of the number of columns.
 
@@ -97,7 +97,7 @@ class Release:
         return Noisy(released.numpy().reshape(columns, cells), deviation)
 
     def sums(self, rows: Floats, *, bound: float, share: float) -> Noisy:
-        """Sums rows, [n, d], each scaled to norm <= bound, which is S; returns [d]."""
+        """Sum rows, [n, d], each scaled to norm <= bound, which is S; returns [d]."""
         if not rows.shape[1]:
             return Noisy(np.zeros(0), 0.0)
         multiplier = self._multiplier(share)
@@ -107,7 +107,7 @@ class Release:
         return Noisy(released.numpy(), multiplier * bound)
 
     def _multiplier(self, share: float) -> float:
-        """Takes a share, and returns the noise multiplier of a part that has it."""
+        """Take a share, and returns the noise multiplier of a part that has it."""
         check_number("(0, 1]", share=share)
         if share > self._left + 1e-9:
             raise SettingError(f"share={share:g}, but only {self._left:g} of this release is left.")
@@ -215,7 +215,7 @@ def private_quantile(
 
 
 def _check_one_each(**column: npt.NDArray[np.generic]) -> None:
-    """Raises unless each row has one number, as the sensitivity of a single count takes for granted."""
+    """Raise unless each row has one number, as the sensitivity of a single count takes for granted."""
     for name, numbers in column.items():
         if numbers.ndim != 1:
             raise DataError(f"{name} has shape {list(numbers.shape)}; expected one number for each row, [n].")

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equidp.tables.guesses import doubts
+from equidp.tables.checks import doubts
 from equidp.tables.recipe import Recipe
 
 ROWS = np.arange(120)
