@@ -133,9 +133,17 @@ def test_what_a_command_reads_is_kept(folder, trained):
             refused((name, *read, *command[1:]), read[1], folder)
 
 
+ODD_PLACES = ("link", "pipe", "device", "stdout", "-odd name's\n")
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("option", COMMANDS)
-@pytest.mark.parametrize("kind", ["link", "pipe", "device", "stdout", "-odd name's\n"])
+@pytest.mark.parametrize(
+    ("option", "kind"),
+    [
+        *((option, ODD_PLACES[place % len(ODD_PLACES)]) for place, option in enumerate(COMMANDS)),
+        *(("evaluate --json", kind) for kind in ODD_PLACES if kind != ODD_PLACES[1]),
+    ],
+)  # each option in one place, and one option in each place: they share the code that writes
 def test_every_output_is_written_and_what_stands_there_stays(folder, option, kind):
     command, read = COMMANDS[option], []
     ending = ".md" if option == "compare --table" else ""
@@ -170,8 +178,13 @@ def test_every_output_is_written_and_what_stands_there_stays(folder, option, kin
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("option", FILE_OF_FOLDER)
-@pytest.mark.parametrize("place", [".", "./", "link", "dangling", "a b", "-odd name's\n", "new/under/"])
+@pytest.mark.parametrize(
+    ("option", "place"),
+    [
+        *((option, "new/under/") for option in FILE_OF_FOLDER),
+        *(("evaluate --figures", place) for place in (".", "./", "link", "dangling", "a b", "-odd name's\n")),
+    ],
+)
 def test_every_folder_is_filled_where_it_is_named(folder, option, place):
     work = folder / "work"
     work.mkdir()

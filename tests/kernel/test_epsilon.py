@@ -146,7 +146,9 @@ def test_the_order_of_entries_does_not_matter_and_equal_ones_merge():
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
 @pytest.mark.parametrize("ratio", [None, 10.0])
-@pytest.mark.parametrize("target", [0.3, 3.0, pytest.param(10.0, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "target", [3.0, *(pytest.param(each, marks=pytest.mark.soak) for each in (0.3, 10.0))]
+)
 def test_calibration_meets_the_target_from_below(accountant, ratio, target):
     sigma = calibrate_noise(target, 1e-5, 0.02, 1000, ratio, accountant)
     reached = epsilon(
