@@ -21,6 +21,7 @@ from equidp import (
     ApproximationWarning,
     Cut,
     DataSource,
+    DataSplit,
     DataWarning,
     Plan,
     PrivacyWarning,
@@ -47,7 +48,6 @@ from papers.leaderboard.results import (
     Tried,
 )
 from papers.leaderboard.space import CONTESTS, Contest
-from papers.leaderboard.validation import Validated
 from papers.reproduction.result import commit
 
 FOLDER = Path(__file__).parents[1]
@@ -55,6 +55,27 @@ FOLDER = Path(__file__).parents[1]
 RELEASE_EPSILON = 0.1  # of a release that the accountant makes; only its raw figures are read
 CHUNK = 6  # runs of each process between two times that results are kept
 PUBLISHED_METHODS = (BASELINE, STANDARD)
+
+
+@dataclass(frozen=True)
+class Validated:
+    """Source whose test set is a fifth of the training set of another source."""
+
+    source: DataSource
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    @property
+    def highlighted_groups(self) -> tuple[str, str] | None:
+        return self.source.highlighted_groups
+
+    def split(self, seed: int) -> DataSplit:
+        train = self.source.split(seed).train
+        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
+        held = len(train) // 5
+        return DataSplit(train.subset(order[held:]), train.subset(order[:held]))
 
 
 @dataclass(frozen=True)

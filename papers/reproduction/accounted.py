@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+import time
+from abc import abstractmethod
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any, final
+from zipfile import BadZipFile
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import torch
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting.rdp import RdpAccountant
 from torch import Tensor
 from torch.nn.functional import multi_margin_loss
 
 from equidp import (
     Callback,
+    CheckpointError,
     Checkpoints,
     DataSplit,
+    GroupedDataset,
     IndividualAccountant,
     IndividualClipping,
     LedgerFile,
@@ -31,15 +40,17 @@ from equidp.data import open_source
 from equidp.data.dataset import ALL
 from equidp.engines import dataset_norms
 from equidp.evaluation.predict import predict
+from equidp.extend import write_whole
 from equidp.individual.epsilons import individual_epsilons
+from equidp.individual.histories import Histories
+from equidp.individual.step_counts import current_shares
 from equidp.kernel.inputs import taken
-from equidp.kernel.ledger import MemoryLedger
+from equidp.kernel.ledger import MemoryLedger, StepEvent
+from equidp.training.assemble import PART
 from equidp.training.build import build
+from equidp.training.checkpoint import SENSITIVE, KeptCallback
 from papers.membership import sensitive_attack_table
-from papers.reproduction import watchers
 from papers.reproduction.item import COLUMNS, Request
-from papers.reproduction.runs import load_or_make
-from papers.reproduction.watchers import COMPARED, HeldExamples, MedianNorms, passes
 
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 RELEASED_AT = (0.1, 1e-5)
@@ -104,7 +115,7 @@ class Accounted:
         """Trains what is not kept; returns a row per figure and seed, `COLUMNS`, and seconds of all runs."""
         parts = []
         for done, seed in enumerate(request.seeds, start=1):
-            parts.append(load_or_make(self, seed, request, self._one, code=(sys.modules[__name__], watchers)))
+            parts.append(request.load_or_make(self, seed, self._one, code=(sys.modules[__name__],)))
             if request.on_progress is not None:
                 request.on_progress(done, len(request.seeds))
         rows = pd.concat([part for part, _ in parts], ignore_index=True)
@@ -236,3 +247,215 @@ class _Rows:
 
     def add(self, quantity: str, group: str, value: float, *, at: float = np.nan) -> None:
         self.rows.append({**self._names, "group": group, "quantity": quantity, "at": at, "value": value})
+
+
+Arrays = dict[str, npt.NDArray[Any]]
+_NAME = f"{SENSITIVE}watched-"
+COMPARED = (0.5, 3.0)
+"""Passes an epoch of the estimates that are compared with exact values, beside the run's own."""
+
+
+class _KeptArrays(KeptCallback):
+    """A callback whose state is a few arrays, in a file for each checkpoint."""
+
+    @abstractmethod
+    def _arrays(self) -> Arrays:
+        """The state after the steps so far."""
+
+    @abstractmethod
+    def _put_back(self, arrays: Mapping[str, npt.NDArray[Any]], lost: int) -> None:
+        """Sets the state; `lost` steps were spent after it."""
+
+    def save(self, trainer: Trainer, folder: Path, number: int, checkpoint: str) -> None:
+        file = BytesIO()
+        np.savez(file, allow_pickle=False, steps=trainer.steps_done, **self._arrays())
+        write_whole(folder / f"{_NAME}{number}-{checkpoint}.npz", file.getvalue())
+
+    def restore(self, trainer: Trainer, folder: Path, number: int, checkpoint: str) -> None:
+        path = folder / f"{_NAME}{number}-{checkpoint}.npz"
+        try:
+            with np.load(path) as arrays:
+                self._put_back(arrays, trainer.steps_done - int(arrays["steps"]))
+        except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
+            raise CheckpointError(
+                f"{str(path)!r} is missing or damaged ({error}); delete {str(folder)!r}, and the run begins "
+                "from the start."
+            ) from error
+
+    def drop(self, folder: Path, number: int, checkpoints: Collection[str]) -> None:
+        for path in folder.glob(f"{_NAME}{number}-*.npz"):
+            if path.stem.removeprefix(f"{_NAME}{number}-") not in checkpoints:
+                path.unlink(missing_ok=True)
+
+
+@final
+class HeldExamples(_KeptArrays):
+    """Exact histories of a few examples, and those from norms taken less often: estimates (Yu et al., 3.3).
+
+    Args:
+        data: that the run trains on.
+        count: how many examples.
+        per_epoch: how often an estimate takes norms, in passes an epoch; one estimate for each.
+
+    Attributes:
+        indices: of the examples, [count].
+    """
+
+    def __init__(self, data: GroupedDataset, count: int, per_epoch: tuple[float, ...] = ()) -> None:
+        self.indices = torch.from_numpy(
+            np.random.default_rng(0).choice(len(data), min(count, len(data)), replace=False)
+        )
+        self._inputs, self._targets = taken((data.inputs, data.targets), self.indices)
+        self._groups = data.groups[self.indices].numpy()
+        self._per_epoch = per_epoch
+        self._histories = [Histories(len(self.indices)) for _ in (None, *per_epoch)]
+        self._norms = [np.empty(0) for _ in self._histories]
+
+    @property
+    def exact(self) -> Histories:
+        """From norms that are taken before every step."""
+        return self._histories[0]
+
+    @property
+    def estimates(self) -> dict[float, Histories]:
+        """From norms that are taken so many times an epoch."""
+        return dict(zip(self._per_epoch, self._histories[1:], strict=True))
+
+    def before_training(self, trainer: Trainer) -> None:
+        self._every = [1, *(max(1, round(1 / (trainer.sample_rate * each))) for each in self._per_epoch)]
+        if not len(self._norms[0]):
+            self._norms = [self._take_norms(trainer)] * len(self._histories)
+
+    def after_step(self, trainer: Trainer) -> None:
+        for norms, histories in zip(self._norms, self._histories, strict=True):
+            shares = current_shares(trainer.policy, trainer.policy_state, norms, self._groups)
+            histories.add(histories.cells(shares))
+        now = self._take_norms(trainer)
+        self._norms = [
+            norms if trainer.steps_done % every else now
+            for norms, every in zip(self._norms, self._every, strict=True)
+        ]
+
+    def _take_norms(self, trainer: Trainer) -> npt.NDArray[np.float64]:
+        norms = dataset_norms(trainer.engine, self._inputs, self._targets, PART)
+        return np.asarray(norms.double())
+
+    def _arrays(self) -> Arrays:
+        counts = [histories.counts for histories in self._histories]
+        return {"norms": np.stack(self._norms), "counts": np.stack(counts)}
+
+    def _put_back(self, arrays: Mapping[str, npt.NDArray[Any]], lost: int) -> None:
+        self._norms = list(arrays["norms"])
+        for histories, counts in zip(self._histories, arrays["counts"], strict=True):
+            histories.restore_table([counts], 1)
+            histories.add_worst(lost)
+
+
+@final
+class MedianNorms(_KeptArrays):
+    """The median gradient norm of a sample of each group, after each epoch.
+
+    Attributes:
+        rows: epoch, group and median.
+    """
+
+    def __init__(self, data: GroupedDataset, count: int = 200) -> None:
+        self.rows: list[tuple[float, str, float]] = []
+        self._data = data
+        members = (np.flatnonzero(data.groups.numpy() == group) for group in range(data.num_groups))
+        self._samples = [torch.from_numpy(each[:count]) for each in members]
+
+    def after_epoch(self, trainer: Trainer) -> None:
+        for name, sample in zip(self._data.group_names, self._samples, strict=True):
+            if len(sample):
+                inputs, targets = taken((self._data.inputs, self._data.targets), sample)
+                norms = dataset_norms(trainer.engine, inputs, targets, PART)
+                self.rows.append((float(round(trainer.epoch)), name, float(norms.median())))
+
+    def _arrays(self) -> Arrays:
+        epochs, groups, medians = zip(*self.rows, strict=True) if self.rows else ((), (), ())
+        return {"epochs": np.array(epochs), "groups": np.array(groups, str), "medians": np.array(medians)}
+
+    def _put_back(self, arrays: Mapping[str, npt.NDArray[Any]], lost: int) -> None:
+        columns = (arrays[name].tolist() for name in ("epochs", "groups", "medians"))
+        self.rows = list(zip(*columns, strict=True))
+
+
+def passes(per_epoch: float) -> str:
+    """In words, as "0.5 passes an epoch"."""
+    return f"{per_epoch:g} passes an epoch"
+
+
+_TIMED = 20
+"""Computations without rounding that are timed; all are as long."""
+_COST_DELTA = 1e-5
+
+
+@final
+@dataclass(frozen=True)
+class AccountingCosts:
+    """Renyi divergences that the epsilons of all examples take, and their time, rounded and not.
+
+    Attributes:
+        hours: about how long one seed takes on one core.
+        examples: n; of CIFAR-10.
+        passes: times that all norms are taken; these give the paper's ten million computations.
+        steps: between two passes.
+        batch_size, noise_multiplier: of a step.
+        data: none is read.
+        label: what rows call it.
+    """
+
+    hours: float = 0.002
+    examples: int = 50_000
+    passes: int = 200
+    steps: int = 12
+    batch_size: int = 4096
+    noise_multiplier: float = 3.0
+    data: str = ""
+    label: str = "CIFAR-10's size"
+
+    def shorten(self) -> AccountingCosts:
+        """Return this study: it takes a minute."""
+        return self
+
+    def rows(self, request: Request) -> tuple[pd.DataFrame, float]:
+        """Measures both; returns a row per figure and seed, `COLUMNS`, and seconds."""
+        began = time.perf_counter()
+        rows = [
+            (self.label, method, ALL, quantity, np.nan, seed, value)
+            for seed in request.seeds
+            for method, figures in (
+                ("rounded", self._measure_rounded(seed)),
+                ("not rounded", self._measure_exact(seed)),
+            )
+            for quantity, value in figures.items()
+        ]
+        return pd.DataFrame(rows, columns=COLUMNS), time.perf_counter() - began
+
+    def _shares(self, randomness: np.random.Generator) -> np.ndarray:
+        return np.minimum(randomness.lognormal(-0.5, 0.6, self.examples), 1.0)
+
+    def _measure_rounded(self, seed: int) -> dict[str, float]:
+        histories, randomness, taken = Histories(self.examples), np.random.default_rng(seed), 0.0
+        for _ in range(self.passes):
+            shares = self._shares(randomness)
+            began = time.perf_counter()
+            histories.add(histories.cells(shares), self.steps)
+            taken += time.perf_counter() - began
+        began = time.perf_counter()
+        noise = self.noise_multiplier * (1 + seed / 1000)  # divergences of the seed before are remembered
+        event = StepEvent(self.batch_size / self.examples, noise)
+        individual_epsilons(histories, event, _COST_DELTA, "rdp")
+        seconds = taken + time.perf_counter() - began
+        return {"computations": float(len(histories.shares) - 1), "seconds": seconds}
+
+    def _measure_exact(self, seed: int) -> dict[str, float]:
+        shares = self._shares(np.random.default_rng(seed))[:_TIMED]
+        began = time.perf_counter()
+        for share in shares:
+            gaussian = GaussianDpEvent(float(self.noise_multiplier / share))
+            RdpAccountant().compose(PoissonSampledDpEvent(self.batch_size / self.examples, gaussian))
+        each = (time.perf_counter() - began) / len(shares)
+        computations = float(self.examples * self.passes)
+        return {"computations": computations, "seconds": computations * each}

@@ -15,7 +15,6 @@ from equidp import Comparison, DiagnosisPlan, Effort, compare, default_plan
 from equidp.data.dataset import ALL
 from papers import ablation
 from papers.reproduction.item import COLUMNS, Request
-from papers.reproduction.runs import load_or_make
 
 RELEASE = 0.1
 """What a release of individual privacy may cost; nothing here is released."""
@@ -158,8 +157,8 @@ class Ablated:
     def rows(self, request: Request) -> tuple[pd.DataFrame, float]:
         """Trains what is not kept; returns a row per figure and seed, `COLUMNS`, and seconds of all runs."""
         parts = [
-            load_or_make(
-                replace(self, errors=(error,)), seed, request, partial(self._one, error), code=(ablation,)
+            request.load_or_make(
+                replace(self, errors=(error,)), seed, partial(self._one, error), code=(ablation,)
             )
             for seed in request.seeds
             for error in self.errors

@@ -24,7 +24,7 @@ from equidp.data import open_source
 from equidp.evaluation.predict import predict
 from equidp.individual.epsilons import individual_epsilons
 from equidp.training.build import build
-from papers.reproduction.watchers import HeldExamples
+from papers.reproduction.accounted import HeldExamples
 
 _QUANTILES = [0.1, 0.3, 0.5, 0.7, 0.9]
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Protocol, final
+from types import ModuleType
+from typing import Any, Protocol, final
 
 import numpy as np
 import pandas as pd
 
-from equidp.comparison.cells import Progress
+from equidp.comparison.cells import Progress, split_facts
+from equidp.data import open_source
+from equidp.digest import without_words
+from equidp.extend import versions, write_whole
+from equidp.store import FIGURES, Store, key_of
 from papers.reproduction.pictures import Picture
 
 KEY = ["data", "method", "group", "quantity", "at"]
@@ -66,6 +75,45 @@ class Request:
     directory: Path
     jobs: int | None = None
     on_progress: Progress | None = None
+
+    def load_or_make(
+        self,
+        study: Any,
+        seed: int,
+        make: Callable[[int, Path], pd.DataFrame],
+        code: tuple[ModuleType, ...] = (),
+    ) -> tuple[pd.DataFrame, float]:
+        """Table of a run and its seconds of processor time, kept by data, settings and code.
+
+        Args:
+            study: a frozen dataclass that says all that the run depends on, but its data and seed.
+            seed: of the run.
+            make: trains it, given the seed and the path of a folder, where it may keep what it goes on from
+                after a stop. The folder is deleted when the run is complete.
+            code: modules beyond equidp's figures that it follows from.
+        """
+        store = Store(self.directory)
+        store.check()
+        examples = split_facts(open_source(study.data), seed).digest
+        settings = {name: value for name, value in asdict(study).items() if name not in ("hours", "label")}
+        sources = [without_words(Path(str(module.__file__)).read_text(encoding="utf-8")) for module in code]
+        plain = json.loads(json.dumps(settings, default=str))
+        key = key_of(type(study).__name__, plain, seed, examples, FIGURES, versions(), sources)
+        entry = store.get(key)
+        if entry is None:
+            folder = self.directory / f"{key}-study"
+            clock = folder / "seconds"
+            began = time.process_time() - (float(clock.read_text()) if clock.exists() else 0.0)
+            try:
+                table = make(seed, folder)
+            except BaseException:
+                with suppress(OSError):  # no folder was made, or the disk is full, which make says better
+                    write_whole(clock, str(time.process_time() - began).encode())
+                raise
+            what = f"{type(study).__name__}, {study.data}, seed {seed}"
+            entry = store.put(key, {"rows": table}, {"seconds": time.process_time() - began}, what=what)
+            shutil.rmtree(folder, ignore_errors=True)
+        return entry.table("rows"), float(entry.facts["seconds"])
 
 
 class Study(Protocol):

@@ -1,16 +1,34 @@
-"""Pages of results: one for an item in HTML, and one for all in Markdown."""
+"""Tables and pages of results: a page of an item in HTML, and one of all items in Markdown."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
+import pandas as pd
+
+from equidp import Column, Table
+from equidp.data.dataset import ALL
 from equidp.report.plots.plot import Drawn, drawn_twice
 from equidp.report.render import filled
 from papers.reproduction.item import PAPERS, Verdict
 from papers.reproduction.result import CLOSE, Difference, Judged
-from papers.reproduction.tables import markdown, number, tables
 
+_MOST_POINTS = 12
+"""A quantity over more points than this is in a picture alone."""
+_MOST_GROUPS = 11
+_TITLES = {
+    "accuracy": "Accuracy",
+    "change": "Accuracy less that without privacy",
+    "privacy_cost": "Privacy cost: accuracy lost against no privacy",
+    "excessive_risk": "Excessive risk: loss beyond that without privacy",
+    "loss": "Mean loss on the test data",
+    "mean_norm": "Mean of gradient norms on the test data, last epoch",
+    "mean_gradient_norm": "Norm of the mean gradient on the test data, last epoch",
+    "epsilon": "Epsilon",
+    "individual epsilon": "Mean epsilon of the examples",
+}
 WORDS = {
     "not run": "not run",
     "quick": "short form only",
@@ -24,6 +42,83 @@ _LEGEND = (
     f"beyond two standard errors of ours, or, of one seed, beyond {CLOSE:g}, or {100 * CLOSE:g}% of a figure "
     "above 1."
 )
+
+
+def tables(judged: Judged) -> list[Table]:
+    """Tables of an item, beside what the paper prints: one for each quantity and dataset.
+
+    A row for each method and point of a sweep; means with standard errors.
+    """
+    if judged.result is None:
+        return []
+    found, differences = judged.result.found, {_key(each): each for each in judged.differences}
+    made = []
+    for quantity in judged.item.columns:
+        rows = found.where(quantity=quantity)
+        single = rows["at"].isna()
+        has_single = single.groupby([rows["data"], rows["method"]]).transform("any")
+        rows = rows[single | ~has_single]  # what a method has over training too is in pictures
+        rows = rows[rows["at"].isna()] if rows["at"].nunique() > _MOST_POINTS else rows
+        for data, part in rows.groupby("data", sort=False):
+            made.append(_table(str(data), quantity, part, judged, differences))
+    return made
+
+
+def _key(each: Difference) -> tuple[str, ...]:
+    printed = each.printed
+    return (printed.data, printed.method, printed.group, printed.quantity, _point(printed.at))
+
+
+def _table(
+    data: str,
+    quantity: str,
+    part: pd.DataFrame,
+    judged: Judged,
+    differences: dict[tuple[str, ...], Difference],
+) -> Table:
+    groups = list(dict.fromkeys(part["group"]))
+    if len(groups) > _MOST_GROUPS:
+        named = {each.group for each in judged.item.printed}
+        groups = [group for group in groups if group in named] or groups[:_MOST_GROUPS]
+    groups.sort(key=lambda group: group != ALL)
+    swept = bool(part["at"].notna().any())
+    rows = []
+    for (method, at), own in part.groupby(["method", "at"], sort=False, dropna=False):
+        cells = own.set_index("group")
+        texts = [
+            _cell(cells.loc[group], differences.get((data, str(method), group, quantity, _point(float(at)))))
+            if group in cells.index
+            else ""
+            for group in groups
+        ]
+        if any(texts):
+            rows.append((str(method), *([_point(float(at))] if swept else []), *texts))
+    headings = [*(["at"] if swept else []), *groups]
+    columns = [Column("", "name"), *map(Column, headings)]
+    return Table(columns, rows, f"{_TITLES.get(quantity, quantity.capitalize())}: {data}")
+
+
+def _point(at: float) -> str:
+    return "" if math.isnan(at) else f"{at:g}"
+
+
+def _cell(row: pd.Series, difference: Difference | None) -> str:
+    text = number(row["mean"])
+    if row["error"] == row["error"]:
+        text += f" ± {number(row['error'])}"
+    if difference is None:
+        return text
+    sign = "≠" if difference.differs else "="
+    return f"{text} {sign} {number(difference.printed.value)}"
+
+
+def number(value: float) -> str:
+    """A number in a few digits.
+
+    >>> number(0.81423), number(-5.4291), number(12.04), number(-0.0)
+    ('0.8142', '-5.429', '12.04', '0.0000')
+    """
+    return f"{round(value, 4) + 0.0:.4f}" if abs(value) < 1 else f"{value:.4g}"
 
 
 def page(judged: Judged) -> str:
@@ -96,14 +191,15 @@ def results_page(items: Sequence[Judged]) -> str:
 
 
 def _overview(items: Sequence[Judged]) -> str:
-    rows = ["| item | what | state | seeds | hours of one core |", "| --- | --- | --- | ---: | ---: |"]
+    columns = [*(Column(name, "text") for name in ("item", "what", "state")), Column("seeds")]
+    rows = []
     for each in items:
         item, result = each.item, each.result
         name = f"[{item.name}](#{item.name})" if result is not None else item.name
         seeds = item.seeds if result is None else result.seeds_counted
         hours = f"about {2 * item.hours():.2g}" if result is None else f"{result.hours:.2g}"
-        rows.append(f"| {name} | {item.title} | {WORDS[each.state]} | {seeds} | {hours} |")
-    return "\n".join(rows)
+        rows.append((name, item.title, WORDS[each.state], seeds, hours))
+    return Table([*columns, Column("hours of one core")], rows).to_markdown().rstrip()
 
 
 def _section(judged: Judged) -> str:
@@ -114,7 +210,7 @@ def _section(judged: Judged) -> str:
     parts = [f"### {item.name}", f"{item.title}. {WORDS[judged.state].capitalize()}.", made]
     if judged.not_run:
         parts.append(f"Not run yet: {', '.join(judged.not_run)}.")
-    parts += [markdown(table) for table in tables(judged)]
+    parts += [f"{table.caption}\n\n{table.to_markdown().rstrip()}" for table in tables(judged)]
     if judged.claims:
         parts.append(
             "\n".join(

@@ -1,6 +1,6 @@
 """Other readings of a paper's setup: one choice changed at a time, to see why figures differ.
 
-A text leaves open how batches are drawn, what noise is scaled to, whether there is momentum. This loop trains
+A text leaves open how batches are drawn, what noise is scaled to, whether there is momentum. `Learner` trains
 with such a choice changed; most of them break the guarantee, so nothing here is part of the private step, no
 ledger is charged, and models are measured on public data and thrown away. With no choice changed, it takes
 the same steps as `equidp.Trainer`. `worth` says what a reading is worth in epsilon.
@@ -8,14 +8,47 @@ the same steps as `equidp.Trainer`. `worth` says what a reading is worth in epsi
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from io import BytesIO
+from pathlib import Path
 from typing import Any, final
 
-from equidp.extend import check_number, check_whole
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from equidp import METHODS, GroupedDataset, Policy, Setting, default_plan, private_sum
+from equidp.comparison.cells import split_facts
+from equidp.data import open_source
+from equidp.data.dataset import ALL
+from equidp.engines import make_engine
+from equidp.engines.measurement import MeasuredBatch
+from equidp.evaluation.groups import group_metrics
+from equidp.evaluation.predict import predict
+from equidp.extend import check_number, check_whole, unknown_name, write_whole
+from equidp.kernel.bounding import capped_weights, each_alone, example_rows
+from equidp.kernel.engine import Engine, Measured, Sums
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import StepEvent
+from equidp.kernel.noise import Randomness, SeededRandomness
+from equidp.kernel.noisy_sum import release, totals_of
+from equidp.kernel.policy import statistics_noise
+from equidp.kernel.sampling import PoissonSampler
+from equidp.policies.methods import make_policy
+from equidp.training.build import build_model
+from papers.reproduction.item import COLUMNS, Request
+
+_LARGEST_BOUND = 2.65
+"""Largest bound that DPSGD-F reaches on MNIST, over C."""
+DRAWN = (ALL, "2", "8", "Male", "Female")
+"""Groups whose accuracy is kept for each epoch: those of the pictures."""
 
 
 @dataclass(frozen=True)
@@ -249,3 +282,349 @@ def _reason(reading: Reading) -> str:
     }
     free = replace(reading, momentum=0.0, learning_rate_factor=1.0, decayed=False, other_weights=False)
     return "; ".join(known[name] for name in free.changes() if name in known)
+
+
+_LOSS = nn.CrossEntropyLoss(reduction="none")
+
+
+@final
+class Learner:
+    """Takes steps of a method under a reading.
+
+    Args:
+        model: trained in place.
+        policy: the method.
+        reading: what is read otherwise.
+        planned: sizes and rates.
+        num_groups: K.
+
+    Attributes:
+        state: of the policy.
+
+    Example:
+        >>> from equidp import DPSGD
+        >>> from equidp.kernel.noise import SeededRandomness
+        >>> learner = Learner(nn.Linear(3, 2), DPSGD(), Reading(momentum=0.5), Planned(8, 4), num_groups=1)
+        >>> targets = torch.tensor([0, 1, 1, 0])
+        >>> learner.step(torch.randn(4, 3), targets, torch.zeros_like(targets), SeededRandomness(0)).shape
+        torch.Size([4])
+    """
+
+    def __init__(
+        self, model: nn.Module, policy: Policy, reading: Reading, planned: Planned, *, num_groups: int
+    ) -> None:
+        self.model, self.policy, self.reading, self.planned = model, policy, reading, planned
+        self.parameters = list(model.parameters())
+        self.optimizer = torch.optim.SGD(
+            self.parameters,
+            lr=planned.learning_rate * reading.learning_rate_factor,
+            momentum=reading.momentum,
+            weight_decay=planned.weight_decay * reading.penalty_factor,
+        )
+        self.state: Any = policy.init(
+            Setting(num_groups, float(planned.batch_size), planned.noise_multiplier)
+        )
+        layers = [layer for layer in model.modules() if list(layer.parameters(recurse=False))]
+        self._parts = [list(layer.parameters(recurse=False)) for layer in layers]
+        if reading.layer_bound is None:
+            self._parts = [self.parameters]
+        self._engines = []
+        for part in self._parts:
+            with self._only(part):
+                self._engines.append(make_engine("ghost", model, _LOSS))
+
+    def step(self, inputs: Tensor, targets: Tensor, groups: Tensor, randomness: Randomness) -> Tensor:
+        """One step of the optimizer on a batch.
+
+        Args:
+            inputs, targets, groups: [batch, ...], perhaps empty.
+            randomness: where the noise comes from.
+
+        Returns:
+            The norms of the gradients, [batch].
+        """
+        measured = [
+            self._measure(engine, part, inputs, targets)
+            for engine, part in zip(self._engines, self._parts, strict=True)
+        ]
+        norms = torch.stack([each.norms.detach() for each in measured]).square().sum(dim=0).sqrt()
+        self._release_statistics(norms, groups, randomness)
+        bounds = self._bounds(groups)
+        sums: Sums = {}
+        for each in measured:
+            weights = self._weights(each.norms.detach(), groups, bounds)
+            sums.update(each.sum_gradients(weights))
+        self._add_noise(sums, len(groups), bounds, randomness)
+        self.optimizer.step()
+        return norms
+
+    def _measure(self, engine: Engine, part: list[nn.Parameter], inputs: Tensor, targets: Tensor) -> Measured:
+        if not len(targets):
+            return MeasuredBatch(torch.zeros(0), lambda weights: {})
+        with self._only(part):
+            return engine(inputs, targets)
+
+    @contextmanager
+    def _only(self, part: list[nn.Parameter]) -> Iterator[None]:
+        """Trains these parameters alone, so that norms are of their gradients alone."""
+        for parameter in self.parameters:
+            parameter.requires_grad_(any(parameter is one for one in part))
+        try:
+            yield
+        finally:
+            for parameter in self.parameters:
+                parameter.requires_grad_(True)
+
+    def _release_statistics(self, norms: Tensor, groups: Tensor, randomness: Randomness) -> None:
+        noise = statistics_noise(self.policy, self.planned.noise_multiplier)
+        if noise is None:
+            return
+        made_up = torch.ones(1), torch.zeros(1, dtype=torch.int64)  # shows how many cells an empty batch has
+        asked = (norms, groups) if len(norms) else made_up
+        rows = example_rows(self.policy, self.state, *asked)[: len(norms)]
+        released = private_sum(rows, bound=1.0, noise_multiplier=noise, randomness=randomness).float()
+        self.state = self.policy.update(
+            self.state, released.floor() if self.reading.floored_counts else released
+        )
+
+    def _bounds(self, groups: Tensor) -> Tensor:
+        """Bounds that noise is scaled to, [groups]: of all, or of those in the batch and 0 for others."""
+        bounds = torch.tensor([self.policy.sensitivity(self.state)])
+        if self.policy.needs_groups:
+            bounds = self.policy.released(self.state)["clipping_bound"]
+        if len(bounds) == 1 or not (self.reading.present_groups or self.reading.bounds_as_weights):
+            return bounds
+        present = torch.bincount(groups, minlength=len(bounds)) > 0
+        return torch.where(present, bounds, 0.0)
+
+    def _weights(self, norms: Tensor, groups: Tensor, bounds: Tensor) -> Tensor:
+        """Weights of one part's gradients, [batch], from their norms."""
+        share = self.reading.layer_bound or 1.0
+        seen = norms / share  # a norm of share C is clipped as C is
+        weights = each_alone(self.policy.weight, self.state, seen, groups) if len(norms) else norms
+        weights = capped_weights(weights, seen, self.policy.sensitivity(self.state))
+        if self.reading.bounds_as_weights and len(bounds) > 1:
+            weights = weights * (bounds / bounds.mean())[groups].to(weights)
+        return weights
+
+    def _add_noise(self, sums: Sums, batch: int, bounds: Tensor, randomness: Randomness) -> None:
+        """Puts noisy means of the sums into p.grad."""
+        totals = totals_of(self.parameters, sums)
+        reading, scale = self.reading, float(bounds.max())
+        if not reading.noise_per_bound:
+            scale = 1.0
+        elif reading.bounds_as_weights and len(bounds) > 1:
+            scale = float(bounds.max() / bounds.mean())
+        divisor = max(1, batch) if reading.realised_size else self.planned.batch_size
+        noise = self.planned.noise_multiplier * reading.noise_factor
+        release(totals, scale, noise, randomness, float(divisor))
+        for parameter, total in zip(self.parameters, totals, strict=True):
+            parameter.grad = total.to(parameter)
+
+
+def epoch_of_batches(
+    reading: Reading, planned: Planned, epoch: int, randomness: Randomness
+) -> Iterator[Tensor]:
+    """Yields the indices of an epoch's batches, [batch] each.
+
+    Args:
+        reading, planned: how they are drawn, and how large they are.
+        epoch: counted from 0; n / b Poisson samples are rarely a whole number, so epochs differ by one.
+        randomness: where the draws come from.
+    """
+    n, size = planned.num_examples, planned.batch_size
+    if not reading.shuffled:
+        steps = (epoch + 1) * n // size - epoch * n // size
+        yield from PoissonSampler(n, size / n, steps, randomness)
+        return
+    order = torch.from_numpy(randomness.uniform(n)).argsort()
+    for start in range(0, n - size + 1, size):
+        yield order[start : start + size]
+
+
+def take_epoch(
+    learner: Learner,
+    train: GroupedDataset,
+    epoch: int,
+    randomness: Randomness,
+    on_batch: Callable[[Tensor, Tensor], None],
+) -> None:
+    """Takes the steps of one epoch.
+
+    Args:
+        learner: takes the steps.
+        train: what batches are drawn from.
+        epoch: counted from 0.
+        randomness: where batches and noise come from.
+        on_batch: called with the norms and groups of each batch, [batch] each.
+    """
+    for indices in epoch_of_batches(learner.reading, learner.planned, epoch, randomness):
+        groups = train.groups[indices]
+        norms = learner.step(train.one_tensor[indices], train.targets[indices], groups, randomness)
+        on_batch(norms, groups)
+
+
+@final
+@dataclass(frozen=True)
+class ReadingStudy:
+    """A method under readings of a setup; rows call it "method, reading".
+
+    Attributes:
+        data: name of the source.
+        method: to train with.
+        readings: names in `READINGS`.
+        hours: about how long one seed takes on one core.
+        epochs: of each run, before those that a reading adds.
+
+    Raises:
+        SettingError: an unknown method or reading, or no epochs.
+    """
+
+    data: str
+    method: str
+    readings: tuple[str, ...]
+    hours: float
+    epochs: int = 60
+
+    def __post_init__(self) -> None:
+        for reading in self.readings:
+            if reading not in READINGS:
+                raise unknown_name("reading", reading, READINGS)
+        if self.method not in METHODS:
+            raise unknown_name("method", self.method, METHODS)
+        check_whole(1, epochs=self.epochs)
+
+    def shorten(self) -> ReadingStudy:
+        """Return the short form: one epoch, or two where a reading takes one away."""
+        return replace(self, epochs=2)
+
+    def rows(self, request: Request) -> tuple[pd.DataFrame, float]:
+        """Trains what is not kept; returns a row per figure and seed, `COLUMNS`, and seconds of all runs."""
+        parts, seconds = [], 0.0
+        for seed in request.seeds:
+            for done, name in enumerate(self.readings, start=1):
+                one = replace(self, readings=(name,))
+                code = (sys.modules[__name__],)
+                table, taken = request.load_or_make(one, seed, partial(_train, one), code)
+                last = table[table["at"] == table["at"].max()].assign(at=np.nan)
+                parts += [
+                    last,
+                    table[(table["quantity"] == "accuracy") & table["group"].isin(DRAWN)],
+                    last[:1].assign(**self._epsilon(name, seed)),
+                ]
+                seconds += taken
+                if request.on_progress is not None:
+                    request.on_progress(done, len(self.readings))
+        return pd.concat(parts, ignore_index=True)[COLUMNS], seconds
+
+    def _epsilon(self, name: str, seed: int) -> dict[str, Any]:
+        """Epsilon of the runs of a reading, as changes of a row; infinite where nothing is proven."""
+        examples = split_facts(open_source(self.data), seed).num_train
+        resolved = default_plan(self.data).resolve(self.method, examples)
+        planned = Planned(
+            examples, resolved.plan.batch_size, resolved.noise_multiplier, resolved.learning_rate
+        )
+        value = math.inf
+        if resolved.policy.private:
+            found = worth(
+                READINGS[name],
+                planned,
+                epochs=self.epochs,
+                delta=resolved.delta,
+                statistics_noise=statistics_noise(resolved.policy, resolved.noise_multiplier),
+                largest_bound=_LARGEST_BOUND if resolved.policy.needs_groups else 1.0,
+            )
+            value = found.epsilon
+        return {"group": ALL, "quantity": "epsilon", "value": value}
+
+
+def _train(study: ReadingStudy, seed: int, folder: Path) -> pd.DataFrame:
+    """Figures of every epoch of the one reading of a study, from the last epoch in the folder on.
+
+    Quantities are accuracy and loss on the test set, and norm, the mean of the epoch's gradient norms.
+    """
+    split = open_source(study.data).split(seed)
+    learner = learner_of(study, split.train, seed)
+    epochs = study.epochs + learner.reading.more_epochs
+    milestones = [epochs // 2, 3 * epochs // 4] if learner.reading.decayed else []
+    schedule = torch.optim.lr_scheduler.MultiStepLR(learner.optimizer, milestones, gamma=0.1)
+    rows: list[dict[str, Any]] = []
+    done, checkpoint = 0, folder / "checkpoint.pt"
+    if checkpoint.exists():
+        held = torch.load(BytesIO(checkpoint.read_bytes()), weights_only=True)
+        learner.model.load_state_dict(held["model"])
+        learner.optimizer.load_state_dict(held["optimizer"])
+        schedule.load_state_dict(held["schedule"])
+        learner.state = type(learner.state)(**held["state"])
+        rows, done = json.loads(held["rows"]), held["done"]
+    folder.mkdir(parents=True, exist_ok=True)
+    for epoch in range(done, epochs):
+        before = steps_before(learner.reading, learner.planned, epoch)
+        norms = _Means(split.train.num_groups)
+        randomness = SeededRandomness(seed, *([before] if before else []))
+        take_epoch(learner, split.train, epoch, randomness, norms.take)
+        schedule.step()
+        names = {"data": study.data, "method": f"{study.method}, {study.readings[0]}"}
+        rows += [
+            {**names, "group": group, "quantity": quantity, "at": epoch + 1, "seed": seed, "value": value}
+            for group, quantity, value in _figures(learner, split.test, norms)
+        ]
+        saved = {
+            "model": learner.model.state_dict(),
+            "optimizer": learner.optimizer.state_dict(),
+            "schedule": schedule.state_dict(),
+            "state": learner.state._asdict(),
+            "rows": json.dumps(rows),
+            "done": epoch + 1,
+        }
+        content = BytesIO()
+        torch.save(saved, content)
+        write_whole(checkpoint, content.getvalue())
+    return pd.DataFrame(rows)
+
+
+def learner_of(study: ReadingStudy, train: GroupedDataset, seed: int) -> Learner:
+    """The learner of a study's first reading: the published settings of its data, changed by the reading."""
+    reading = READINGS[study.readings[0]]
+    plan = default_plan(study.data).with_changes({"epochs": study.epochs})
+    resolved = plan.resolve(study.method, len(train))
+    model = build_model(
+        resolved.plan.factory, train.input_shape, train.num_outputs, seed + 1000 * reading.other_weights
+    )
+    planned = Planned(
+        len(train),
+        resolved.plan.batch_size,
+        resolved.noise_multiplier,
+        resolved.learning_rate,
+        resolved.plan.weight_decay,
+    )
+    policy = make_policy(study.method, vars(resolved.policy))
+    return Learner(model, policy, reading, planned, num_groups=train.num_groups)
+
+
+@final
+class _Means:
+    """Mean gradient norms by group."""
+
+    def __init__(self, groups: int) -> None:
+        self._sums, self._counts = torch.zeros(groups), torch.zeros(groups)
+
+    def take(self, norms: Tensor, groups: Tensor) -> None:
+        self._sums.index_add_(0, groups, norms)
+        self._counts += torch.bincount(groups, minlength=len(self._counts))
+
+    def by_group(self) -> list[float]:
+        means = [*(self._sums / self._counts).tolist(), float(self._sums.sum() / self._counts.sum())]
+        return [round(mean, 4) for mean in means]
+
+
+def _figures(learner: Learner, test: GroupedDataset, norms: _Means) -> list[tuple[str, str, float]]:
+    """Accuracy and loss on the test set by group, and the norms of this epoch's gradients."""
+    table = group_metrics(predict(learner.model, test.inputs), test.targets, test.groups, test.group_names)
+    figures = [
+        (str(row["group"]), quantity, round(float(row[quantity]), 5))
+        for row in table.to_dict("records")
+        for quantity in ("accuracy", "loss")
+    ]
+    groups = [*test.group_names, ALL]
+    return figures + [(name, "norm", value) for name, value in zip(groups, norms.by_group(), strict=True)]

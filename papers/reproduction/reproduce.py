@@ -22,10 +22,30 @@ from equidp.extend import check_number, unknown_name, write_whole
 from equidp.report.plots.style import Layout, drawn_as, saved
 from equidp.store import Store
 from equidp.training.plan import checked_seeds
-from papers.reproduction.catalogue import ITEMS
+from papers.reproduction import beyond, esipova, xu, yu
 from papers.reproduction.item import COLUMNS, Item, Request
 from papers.reproduction.page import page
 from papers.reproduction.result import Judged, Result
+
+
+def _place(item: Item) -> tuple[str, int, str]:
+    kind, _, number = item.name.removeprefix(f"{item.paper.key}-").partition("-")
+    digits = "".join(letter for letter in number if letter.isdigit())
+    return kind if digits else "", int(digits or 0), number
+
+
+ITEMS: dict[str, Item] = {
+    item.name: item
+    for of_paper in (
+        xu.ITEMS,
+        xu.READING_ITEMS,
+        esipova.ITEMS,
+        yu.ITEMS,
+        beyond.ITEMS,
+    )
+    for item in sorted(of_paper, key=_place)
+}
+"""Name -> item, by paper: figures before tables."""
 
 RESULTS = Path("equidp-results")
 RUNS = Path("equidp-runs")

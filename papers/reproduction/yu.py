@@ -10,11 +10,9 @@ from typing import Any
 import pandas as pd
 
 from equidp.data.dataset import ALL
-from papers.reproduction.accounted import Accounted
-from papers.reproduction.costs import AccountingCosts
+from papers.reproduction.accounted import COMPARED, Accounted, AccountingCosts, passes
 from papers.reproduction.item import YU, Claim, Found, Item, Printed, Reason, Verdict
 from papers.reproduction.pictures import Bars, Curves, Points
-from papers.reproduction.watchers import COMPARED, passes
 
 STRATIFIED = (
     "Medians of all classes rise to 3.5 times the bound and vary by a factor of two from epoch to epoch. "

@@ -16,8 +16,8 @@ from equidp.data import open_source
 from equidp.policies.methods import METHODS, make_policy
 from papers.leaderboard import page as page_module, search
 from papers.leaderboard.results import CHOSEN, TUNING_SEEDS, Reported, Results, Tried, expected_best
+from papers.leaderboard.search import Validated
 from papers.leaderboard.space import CONTESTS, PRIVATE, Contest, Log, OneOf
-from papers.leaderboard.validation import Validated
 
 FOLDER = Path(__file__).parents[1]
 KEPT = sorted((FOLDER / "results" / "leaderboard").glob("*.json"))

@@ -6,9 +6,9 @@ from unittest.mock import patch
 
 import pytest
 
-from papers.reproduction.catalogue import ITEMS
 from papers.reproduction.compared import Compared
 from papers.reproduction.item import XU, Claim, Item, Verdict
+from papers.reproduction.reproduce import ITEMS
 from papers.reproduction.result import Result
 from support.command import papers_here
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from papers.reproduction.catalogue import ITEMS
 from papers.reproduction.item import COLUMNS, Found, Verdict
+from papers.reproduction.reproduce import ITEMS
 
 (DIRECTION,) = ITEMS["beyond-direction"].claims
 

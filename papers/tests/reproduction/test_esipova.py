@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from equidp.data.dataset import ALL
-from papers.reproduction.catalogue import ITEMS
 from papers.reproduction.item import COLUMNS, Found, Item
 from papers.reproduction.page import based_on
+from papers.reproduction.reproduce import ITEMS
 
 TABLE = ITEMS["esipova-table-4"]
 AS_PRINTED = {

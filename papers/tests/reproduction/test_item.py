@@ -12,9 +12,9 @@ import pytest
 from equidp.data.dataset import ALL
 from equidp.errors import DataError
 from papers.reproduction.item import COLUMNS, XU, Claim, Found, Item, Printed, Reason, Verdict
+from papers.reproduction.page import tables
 from papers.reproduction.pictures import Points
 from papers.reproduction.result import Judged, Result
-from papers.reproduction.tables import markdown, tables
 
 
 def rows(
@@ -150,8 +150,8 @@ def test_a_difference_has_its_reason_and_others_are_named_as_unexplained():
 def test_a_table_shows_found_beside_printed():
     made = judge_rows(rows(0.50, 0.52, 0.54), print_figure(0.9))
     (table,) = tables(made)
-    assert table.rows == (("dpsgd", "0.5200 ± 0.0115 ≠ 0.9000"),)
-    assert markdown(table).splitlines()[0] == "Accuracy: d"
+    assert table.rows == [("dpsgd", "0.5200 ± 0.0115 ≠ 0.9000")]
+    assert table.caption == "Accuracy: d"
 
 
 def test_a_table_keeps_a_sweep_and_leaves_curves_to_pictures():
@@ -160,7 +160,7 @@ def test_a_table_keeps_a_sweep_and_leaves_curves_to_pictures():
     assert [row[:2] for row in table.rows] == [("sgd", ""), ("dpsgd", "1"), ("dpsgd", "2")]
     curve = pd.concat([rows(0.9), rows(0.1, at=1.0), rows(0.7, at=2.0)])
     (table,) = tables(judge_rows(curve))
-    assert table.rows == (("dpsgd", "0.9000"),)
+    assert table.rows == [("dpsgd", "0.9000")]
 
 
 def test_hours_grow_with_seeds():

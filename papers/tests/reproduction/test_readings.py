@@ -15,18 +15,22 @@ from equidp.data import open_source
 from equidp.errors import SettingError
 from equidp.kernel.noise import SeededRandomness
 from equidp.policies import DPSGD, DPSGDF, SGD, DPSGDFCode, Naive
-from equidp.store import Store
+from papers.reproduction import readings
 from papers.reproduction.item import COLUMNS, Request
-from papers.reproduction.reading_runs import (
+from papers.reproduction.readings import (
+    READINGS,
     Learner,
-    ReadingRun,
+    Planned,
+    Reading,
+    ReadingStudy,
     epoch_of_batches,
     learner_of,
-    load_or_train,
+    steps_before,
     take_epoch,
+    worth,
 )
-from papers.reproduction.reading_study import ITEMS, ReadingStudy
-from papers.reproduction.readings import READINGS, Planned, Reading, steps_before, worth
+from papers.reproduction.xu import READING_ITEMS
+from support.errors import raises_field
 from support.toy import toy
 
 DATA = toy(40)
@@ -212,42 +216,48 @@ def test_readings_by_name_change_one_choice_but_for_whole_programs():
     assert len(set(READINGS.values())) == len(READINGS)
 
 
+def study_of(name, epochs=60, method="dpsgd"):
+    return ReadingStudy("digits", method, (name,), 0.1, epochs)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("name", ["epoch-more", "decay"])
-def test_a_run_that_was_stopped_goes_on_to_the_same_figures(name, tmp_path):
-    run = ReadingRun("dpsgd-f-code", name, epochs=4, data="digits")
-    whole = load_or_train(run, tmp_path / "whole")
+def test_a_run_that_was_stopped_goes_on_to_the_same_figures(name, tmp_path, monkeypatch):
+    study, steps = study_of(name, 4, "dpsgd-f-code"), []
+    whole, _ = study.rows(Request((0,), tmp_path / "whole"))
 
-    def stop(epoch, rows):
-        raise KeyboardInterrupt
+    def take(learner, train, epoch, *rest, own=take_epoch):
+        own(learner, train, epoch, *rest)
+        steps.append(epoch)
 
+    def stop(learner, train, epoch, *rest):
+        if epoch == 1:
+            raise KeyboardInterrupt
+        take_epoch(learner, train, epoch, *rest)
+
+    monkeypatch.setattr(readings, "take_epoch", stop)
     with pytest.raises(KeyboardInterrupt):
-        load_or_train(run, tmp_path / "parts", stop)
-    seen = []
-    again = load_or_train(run, tmp_path / "parts", lambda epoch, rows: seen.append(epoch))
-    assert again.rows == whole.rows
-    assert seen == ([2, 3, 4, 5] if name == "epoch-more" else [2, 3, 4])
-    assert [path.stem for path in (tmp_path / "parts").glob("*.*")] == [run.key] * 2  # index and folder
-    assert load_or_train(run, tmp_path / "parts", stop) == again, "it is read, not trained again"
+        study.rows(Request((0,), tmp_path / "parts"))
+    monkeypatch.setattr(readings, "take_epoch", take)
+    again, _ = study.rows(Request((0,), tmp_path / "parts"))
+    pd.testing.assert_frame_equal(again, whole)
+    assert steps == ([1, 2, 3, 4] if name == "epoch-more" else [1, 2, 3])
+    study.rows(Request((0,), tmp_path / "parts"))
+    assert len(steps) == len(set(steps)), "it is read, not trained again"
 
 
-def test_a_kept_run_says_what_it_is_and_has_a_row_for_each_figure(tmp_path):
-    run = ReadingRun("dpsgd", "momentum-.5", epochs=1, seed=2, data="digits", commit="abc")
-    rows = load_or_train(run, tmp_path).rows
-    (entry,) = Store(tmp_path).entries()
-    assert entry.table("rows").to_dict("records") == rows
-    assert entry.facts["run"]["commit"] == "abc"
-    assert entry.facts["reading"]["momentum"] == 0.5
-    assert {row["quantity"] for row in rows} == {"accuracy", "loss", "norm"}
-    assert {row["group"] for row in rows} == {*"0123456789", "all"}
-    assert len(rows) == 33
-    assert list(rows[0]) == ["data", "method", "reading", "group", "quantity", "at", "seed", "value"]
+def test_each_epoch_has_a_row_for_each_figure(tmp_path):
+    found = readings._train(study_of("momentum-.5", 1), 2, tmp_path)
+    assert set(found["quantity"]) == {"accuracy", "loss", "norm"}
+    assert set(found["group"]) == {*"0123456789", "all"}
+    assert len(found) == 33
+    assert list(found.columns) == ["data", "method", "group", "quantity", "at", "seed", "value"]
 
 
 def test_other_weights_alone_start_elsewhere():
     train = open_source("digits").split(0).train
     starts = {
-        name: flat(learner_of(ReadingRun(reading=name, data="digits"), train).parameters)
+        name: flat(learner_of(study_of(name), train, 0).parameters)
         for name in ("base", "fixed-batches", "other-weights")
     }
     assert torch.equal(starts["base"], starts["fixed-batches"])
@@ -255,11 +265,16 @@ def test_other_weights_alone_start_elsewhere():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"reading": "momentun-.5"}, {"method": "dpsg"}, {"epochs": 0}, {"seed": -1}]
+    ("wrong", "field"),
+    [
+        ({"readings": ("momentun-.5",)}, "reading"),
+        ({"method": "dpsg"}, "method"),
+        ({"epochs": 0}, "epochs"),
+    ],
 )
-def test_a_run_that_cannot_be_is_refused(wrong):
-    with pytest.raises(SettingError):
-        ReadingRun(**wrong)
+def test_a_study_that_cannot_be_is_refused(wrong, field):
+    with raises_field(SettingError, field):
+        replace(study_of("base"), **wrong)
 
 
 @pytest.mark.soak
@@ -275,12 +290,12 @@ def test_a_study_gives_rows_for_an_item_and_trains_once(tmp_path, monkeypatch):
     assert 0 < base == momentum
     assert set(curve["group"]) == {"2", "8", "all"}  # what the pictures show
     assert len(curve) == 2 * 2 * 3
-    monkeypatch.setattr("papers.reproduction.reading_runs._train", None)
+    monkeypatch.setattr(readings, "_train", lambda *_: pytest.fail("trained again"))
     pd.testing.assert_frame_equal(study.rows(request)[0], rows)
 
 
 def test_items_name_readings_that_there_are():
-    for item in ITEMS:
+    for item in READING_ITEMS:
         for study in item.studies:
             assert set(study.readings) <= set(READINGS)
             assert study.shorten().epochs == 2

@@ -18,17 +18,14 @@ from equidp.data import SOURCES
 from equidp.data.dataset import ALL
 from equidp.engines import dataset_norms
 from equidp.errors import CheckpointError, DataError, SettingError, TrainingStopped
-from papers.reproduction import accounted as accounted_module, reproduce as module, runs
-from papers.reproduction.accounted import Accounted
-from papers.reproduction.catalogue import ITEMS
+from papers.reproduction import accounted as accounted_module, item as item_module, reproduce as module
+from papers.reproduction.accounted import Accounted, AccountingCosts, HeldExamples
 from papers.reproduction.compared import Ablated, Compared
-from papers.reproduction.costs import AccountingCosts
 from papers.reproduction.item import COLUMNS, XU, Item, Printed, Request, Verdict
 from papers.reproduction.page import results_page
 from papers.reproduction.pictures import Bars, Curves
-from papers.reproduction.reproduce import judged_items, reproduce
+from papers.reproduction.reproduce import ITEMS, judged_items, reproduce
 from papers.reproduction.result import Result
-from papers.reproduction.watchers import HeldExamples
 from support.errors import raises_field
 
 ROOT = Path(__file__).parents[2]
@@ -197,10 +194,10 @@ def test_a_full_disk_does_not_hide_why_a_run_stopped(tmp_path):
         raise CheckpointError("no checkpoint can be kept")
 
     with (
-        patch.object(runs, "write_whole", side_effect=OSError(28, "No space left on device")),
+        patch.object(item_module, "write_whole", side_effect=OSError(28, "No space left on device")),
         pytest.raises(CheckpointError, match="checkpoint"),
     ):
-        runs.load_or_make(SMALL, 0, Request((0,), tmp_path, 1), make)
+        Request((0,), tmp_path, 1).load_or_make(SMALL, 0, make)
 
 
 def test_a_stopped_run_counts_the_time_before(tmp_path):
@@ -211,10 +208,10 @@ def test_a_stopped_run_counts_the_time_before(tmp_path):
         raise TrainingStopped("stopped", signal.SIGTERM)
 
     with pytest.raises(TrainingStopped):
-        runs.load_or_make(SMALL, 0, request, stop_run)
+        request.load_or_make(SMALL, 0, stop_run)
     (clock,) = tmp_path.glob("*-study/seconds")
     clock.write_text("1000")
-    _, seconds = runs.load_or_make(SMALL, 0, request, lambda seed, folder: pd.DataFrame({"value": [1.0]}))
+    _, seconds = request.load_or_make(SMALL, 0, lambda seed, folder: pd.DataFrame({"value": [1.0]}))
     assert 1000 < seconds < 2000
 
 

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from equidp.data.dataset import ALL
-from papers.reproduction.catalogue import ITEMS
 from papers.reproduction.item import COLUMNS, Found, Verdict
+from papers.reproduction.reproduce import ITEMS
 
 EIGHTS_LOSE_MOST = "DPSGD costs eights the most of all classes of MNIST"
 EQUAL = "DPSGD-F has equal costs of privacy on mnist: the gap of groups 2 and 8 is 0.05 at most"
