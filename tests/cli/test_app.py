@@ -13,13 +13,26 @@ from support.command import equidp as run_equidp, people
 __all__ = ["people"]  # a fixture
 
 TABLE = ("people.csv", "--target", "income", "--group", "sex", "--batch-size", "40", "--epochs", "1")
-COMPARE = ("compare", *TABLE, "--seeds", "2", "--jobs", "1")
+RENYI = ("--accountant", "rdp")  # where the tightness of an epsilon is not the subject
+COMPARE = ("compare", *TABLE, *RENYI, "--seeds", "2", "--jobs", "1")
 
 
 @pytest.mark.soak
 def test_a_table_of_ones_own_from_file_to_report(people, command):
     code, out, err = command(
-        *("compare", *TABLE, "--seeds", "1", "--jobs", "1", "--methods", "sgd,dpsgd", "--epsilon", "1,2"),
+        *(
+            "compare",
+            *TABLE,
+            *RENYI,
+            "--seeds",
+            "1",
+            "--jobs",
+            "1",
+            "--methods",
+            "sgd,dpsgd",
+            "--epsilon",
+            "1,2",
+        ),
         *("--report", "r.html", "--json", "r.json"),
         cwd=people,
     )
@@ -45,10 +58,10 @@ def test_an_interruption_while_libraries_load_ends_in_a_word(people, command, mo
 @pytest.mark.soak
 def test_a_table_of_ones_own_in_processes_of_their_own(people):
     """As a user types it: `equidp` is a process, and so is each of the cores that it trains on."""
-    done = run_equidp("compare", *TABLE, "--seeds", "2", "--methods", "sgd,dpsgd,dpsgd-f", "--epsilon", "2,6",
+    done = run_equidp("compare", *TABLE, "--seeds", "2", "--methods", "sgd,dpsgd", "--epsilon", "2,6", *RENYI,
                   "--directory", "apart", "--report", "apart.html", cwd=people)  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "dpsgd-f (epsilon=2)" in done.stdout
+    assert "dpsgd (epsilon=2)" in done.stdout
     assert "--epsilon 2,6" in (people / "apart.html").read_text()
 
 
