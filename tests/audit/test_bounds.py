@@ -26,6 +26,7 @@ from equidp.audit.bounds import (
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import StepEvent
+from support.errors import raises_field
 
 ONE_GAUSSIAN = NoiseFamily([(StepEvent(1.0, 1.0), 1)])
 
@@ -186,11 +187,11 @@ def test_blind_guesses_prove_nothing():
 def test_counts_that_cannot_be_are_refused():
     with pytest.raises(SettingError, match="more guesses than runs"):
         Rates(11, 10, 0, 10)
-    with pytest.raises(SettingError, match="right <= guesses <= canaries"):
+    with raises_field(SettingError, "right"):
         epsilon_of_guesses(10, 5, 11, 1e-5)
-    with pytest.raises(SettingError, match="whole number >= 0"):
+    with raises_field(SettingError, "found"):
         Rates(-1, 10, 0, 10)
-    with pytest.raises(SettingError, match="level"):
+    with raises_field(SettingError, "level"):
         epsilon_from_rates(Rates(1, 10, 0, 10), 1e-5, level=95)
     with pytest.raises(SettingError, match="claim no privacy"):
         NoiseFamily([(StepEvent(1.0, 0.0), 1)])

@@ -18,6 +18,7 @@ from equidp.engines import make_engine
 from equidp.errors import CacheWarning, DataError, SettingError
 from equidp.policies.methods import METHODS, make_policy
 from equidp.policies.weights import step_weights
+from support.errors import raises_field
 from support.policies import state_of
 from support.toy import toy
 
@@ -90,11 +91,11 @@ def test_a_damaged_file_is_measured_again(tmp_path):
 
 @pytest.mark.parametrize("runs", [1, 10, 30])
 def test_too_few_runs_are_refused_with_how_many_are_needed(runs):
-    with pytest.raises(SettingError, match=r"too few to say anything.*\d+ are enough") as refused:
+    with raises_field(SettingError, "runs") as refused:
         equidp.audit_step(toy(), plan=PLAN, runs=runs, epsilon=1.0)
     needed = int(str(refused.value).split()[-3])
     assert runs < needed < 2000
-    with pytest.raises(SettingError, match="too few"):
+    with raises_field(SettingError, "runs"):
         equidp.audit_step(toy(), plan=PLAN, runs=needed // 2, epsilon=1.0)
 
 
@@ -107,17 +108,17 @@ def test_as_many_runs_as_are_needed_are_taken():
 def test_what_cannot_be_audited_is_refused():
     with pytest.raises(SettingError, match="claims no epsilon"):
         equidp.audit_step(toy(), "sgd", plan=PLAN)
-    with pytest.raises(SettingError, match="Did you mean"):
+    with raises_field(SettingError, "method"):
         equidp.audit_step(toy(), "dpsgdf", plan=PLAN)
-    with pytest.raises(SettingError, match="takes 1000 examples, and there are 300"):
+    with raises_field(SettingError, "batch_size"):
         equidp.audit_step(toy(), plan=PLAN, sample_rate=0.1)
-    with pytest.raises(SettingError, match="level"):
+    with raises_field(SettingError, "level"):
         equidp.audit_step(toy(), plan=PLAN, level=95)
-    with pytest.raises(SettingError, match="epsilon"):
+    with raises_field(SettingError, "epsilon"):
         equidp.audit_step(toy(), plan=PLAN, epsilon=-1.0)
-    with pytest.raises(SettingError, match="seed"):
+    with raises_field(SettingError, "seed"):
         equidp.audit_step(toy(), plan=PLAN, seed=-1)
-    with pytest.raises(DataError, match=r"expected an equidp\.GroupedDataset"):
+    with raises_field(DataError, "train"):
         equidp.audit_step("digits", plan=PLAN)
     with pytest.raises(SettingError, match="or a policy such as"):
         equidp.audit_step(toy(), object(), plan=PLAN)

@@ -17,6 +17,7 @@ from equidp.audit.training import CANARIES, WatchedTraining
 from equidp.errors import ApproximationWarning, SettingError
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.loop import PrivateLoop
+from support.errors import raises_field
 from support.faults import noise_halved
 from support.toy import toy
 
@@ -152,14 +153,15 @@ def test_rate_and_batch_size_do_not_say_how_many_canaries_are_in(monkeypatch):
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", CANARIES)
 def test_too_few_canaries_are_refused_with_how_many_are_needed(kind):
-    with pytest.raises(SettingError, match=r"5 canaries are too few to say anything.*\d+ are enough"):
+    with raises_field(SettingError, "count") as refused:
         equidp.audit_training(wide(), plan=SAMPLED, canaries=kind, count=5)
+    assert int(str(refused.value).split()[-3]) > 5
 
 
 def test_what_cannot_be_audited_is_refused():
-    with pytest.raises(SettingError, match=r"kind of canaries 'gradeint'\. Did you mean 'gradient'"):
+    with raises_field(SettingError, "kind of canaries"):
         equidp.audit_training(wide(), plan=PLAN, canaries="gradeint")
-    with pytest.raises(SettingError, match="whole number >= 1 canaries"):
+    with raises_field(SettingError, "count"):
         equidp.audit_training(wide(), plan=PLAN, count=0)
     with pytest.raises(SettingError, match="claims no epsilon"):
         equidp.audit_training(wide(), plan=PLAN.with_changes({"noise_multiplier": 0.0}))

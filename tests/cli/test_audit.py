@@ -49,8 +49,8 @@ def test_a_claim_that_does_not_hold_ends_with_exit_code_1(command, people, monke
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        ("--runs 5", "5 runs are too few to say anything"),
-        ("--of training --canaries 5", "5 canaries are too few to say anything"),
+        ("--runs 5", "runs=5 are too few to say anything"),
+        ("--of training --canaries 5", "count=5 canaries are too few to say anything"),
         ("--method sgd", "claims no epsilon; there is nothing to audit"),
         ("--canaries 100", "--canaries is for audits of a training; give --of training"),
         ("--of training --runs 100", "--runs is for audits of a step; give --of step"),

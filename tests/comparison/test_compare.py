@@ -17,6 +17,7 @@ from equidp.data import open_source
 from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.errors import ModelError, SettingError
 from equidp.training.plan import Plan
+from support.errors import raises_field
 
 
 @dataclass(frozen=True)
@@ -298,24 +299,24 @@ def with_batchnorm(shape, classes):
 
 
 @pytest.mark.parametrize(
-    ("settings", "error", "message"),
+    ("settings", "error", "field"),
     [
-        ({"methods": ["dpsgdf"]}, SettingError, "Did you mean 'dpsgd-f'"),
-        ({"methods": ["sgd"]}, SettingError, "at least one private method"),
-        ({"seeds": 0}, SettingError, "seeds=0; expected a number of seeds >= 1"),
-        ({"methods": "dpsgd"}, SettingError, "expected a list of names"),
-        ({"epsilons": [0.0]}, SettingError, "target_epsilon=0"),
-        ({"plan": replace(PLAN, batch_size=161)}, SettingError, "more than the 160 training examples"),
-        ({"plan": replace(PLAN, delta=2.0)}, SettingError, "delta=2"),
-        ({"tau": 0.0}, SettingError, "tau=0"),
-        ({"level": 1.0}, SettingError, "level=1"),
-        ({"plan": replace(PLAN, model="lenet")}, ModelError, "Choose another model"),
-        ({"plan": replace(PLAN, model=with_batchnorm)}, ModelError, "BatchNorm1d"),
-        ({"directory": "/proc/runs"}, SettingError, "cannot be kept"),
+        ({"methods": ["dpsgdf"]}, SettingError, "method"),
+        ({"methods": ["sgd"]}, SettingError, "methods"),
+        ({"seeds": 0}, SettingError, "seeds"),
+        ({"methods": "dpsgd"}, SettingError, "methods"),
+        ({"epsilons": [0.0]}, SettingError, "target_epsilon"),
+        ({"plan": replace(PLAN, batch_size=161)}, SettingError, "batch_size"),
+        ({"plan": replace(PLAN, delta=2.0)}, SettingError, "delta"),
+        ({"tau": 0.0}, SettingError, "tau"),
+        ({"level": 1.0}, SettingError, "level"),
+        ({"plan": replace(PLAN, model="lenet")}, ModelError, "input_shape"),
+        ({"plan": replace(PLAN, model=with_batchnorm)}, ModelError, ""),
+        ({"directory": "/proc/runs"}, SettingError, ""),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_bad_input_is_refused_before_anything_is_trained(tmp_path, monkeypatch, settings, error, message):
+def test_bad_input_is_refused_before_anything_is_trained(tmp_path, monkeypatch, settings, error, field):
     monkeypatch.setattr(cells, "train_cell", lambda *arguments: pytest.fail("it trained"))
-    with pytest.raises(error, match=message):
+    with raises_field(error, field):
         compared(tmp_path, **settings)

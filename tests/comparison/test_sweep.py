@@ -15,6 +15,7 @@ from equidp.comparison.sweep import named_methods, parse_sweep, sweep_variants
 from equidp.data.dataset import DataSplit
 from equidp.errors import SettingError
 from equidp.training.plan import Plan
+from support.errors import raises_field
 from support.toy import toy
 
 PLAN = Plan(batch_size=40, epochs=1, delta=1e-4, learning_rate=0.5)
@@ -86,29 +87,29 @@ def test_results_have_a_column_for_each_swept_setting_and_runs_are_those_of_a_pl
 
 
 @pytest.mark.parametrize(
-    ("sweep", "message"),
+    ("sweep", "field"),
     [
-        ({"cliping_bound": [1.0]}, "Did you mean 'clipping_bound'"),
-        ({"strict_bound": [1.0]}, "it is a setting of global, and none of them is compared; add one"),
-        ({"epsilon": [1.0]}, r"epsilon cannot be swept; give several to epsilons \(--epsilon 1,3\)"),
-        ({"delta": [1e-2, 1e-5]}, r"delta cannot be swept; epsilons are compared at one delta"),
-        ({"loss": ["my:loss"]}, "one loss at a time"),
-        ({"clipping_bound": []}, "expected a list of values"),
-        ({"clipping_bound": 2.0}, "expected a list of values"),
-        ({"clipping_bound": [1.0, -1.0]}, "clipping_bound=-1"),
-        ({"batch_size": [1000]}, "more than the 120 training examples"),
-        ({"model": ["logistik"]}, "Did you mean 'logistic'"),
+        ({"cliping_bound": [1.0]}, "setting to sweep"),
+        ({"strict_bound": [1.0]}, "sweep"),
+        ({"epsilon": [1.0]}, "sweep"),
+        ({"delta": [1e-2, 1e-5]}, "sweep"),
+        ({"loss": ["my:loss"]}, "sweep"),
+        ({"clipping_bound": []}, "sweep"),
+        ({"clipping_bound": 2.0}, "sweep"),
+        ({"clipping_bound": [1.0, -1.0]}, "clipping_bound"),
+        ({"batch_size": [1000]}, "batch_size"),
+        ({"model": ["logistik"]}, "model"),
     ],
     ids=lambda value: "",
 )
-def test_what_cannot_be_swept_is_refused_before_anything_is_trained(tmp_path, sweep, message):
-    with pytest.raises(SettingError, match=message):
+def test_what_cannot_be_swept_is_refused_before_anything_is_trained(tmp_path, sweep, field):
+    with raises_field(SettingError, field):
         prepare(Toys(), methods=["dpsgd"], plan=PLAN, seeds=1, sweep=sweep, directory=tmp_path)
 
 
 def test_a_delta_of_one_method_alone_is_refused(tmp_path):
     plan = Plan(batch_size=40, epochs=1, delta=1e-4, by_method={"dpsgd": {"delta": 1e-2}})
-    with pytest.raises(SettingError, match="by_method gives dpsgd a delta; epsilons are compared at one"):
+    with raises_field(SettingError, "by_method"):
         prepare(Toys(), methods=["dpsgd"], plan=plan, seeds=1, directory=tmp_path)
 
 
@@ -145,17 +146,17 @@ def test_texts_are_read_by_the_type_of_the_setting(texts, expected):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "field"),
     [
-        ("1,2", "expected setting=values, such as clipping_bound=1,2,5"),
-        ("clipping_bound=", "expected setting=values"),
-        ("clipping_bond=1", "Did you mean 'clipping_bound'"),
-        ("clipping_bound=high", "'high'; expected values of type float"),
-        ("batch_size=1.5", "'1.5'; expected values of type int"),
+        ("1,2", "sweep"),
+        ("clipping_bound=", "sweep"),
+        ("clipping_bond=1", "setting to sweep"),
+        ("clipping_bound=high", "sweep"),
+        ("batch_size=1.5", "sweep"),
     ],
 )
-def test_texts_that_are_no_sweep_are_refused(text, message):
-    with pytest.raises(SettingError, match=message):
+def test_texts_that_are_no_sweep_are_refused(text, field):
+    with raises_field(SettingError, field):
         parse_sweep([text])
 
 

@@ -248,7 +248,7 @@ def _check_guesses(canaries: int, right: int, guesses: int) -> None:
     check_whole(0, right=right)
     if not right <= guesses <= canaries:
         raise SettingError(
-            f"{right} right of {guesses} guesses about {canaries} canaries; expected right <= guesses <= "
+            f"right={right} of {guesses} guesses about {canaries} canaries; expected right <= guesses <= "
             "canaries."
         )
 

@@ -216,12 +216,12 @@ def check_canaries(count: int, claimed: float, mu: float, delta: float, level: f
     needed = fewest(count, enough, most=_MOST)
     if needed is None:
         raise SettingError(
-            f"{count} canaries say nothing about epsilon {claimed:.3g} in one run, and a million would not; "
-            "audit one step."
+            f"count={count} canaries say nothing about epsilon {claimed:.3g} in one run, and a million would "
+            "not; audit one step."
         )
     raise SettingError(
-        f"{count} canaries are too few to say anything: a training that has all of epsilon {claimed:.3g} "
-        f"would get a lower bound below a tenth of it. {needed} are enough."
+        f"count={count} canaries are too few to say anything: a training that has all of epsilon "
+        f"{claimed:.3g} would get a lower bound below a tenth of it. {needed} are enough."
     )
 
 

@@ -54,7 +54,7 @@ def resolve_plan(
         SettingError, DataError, PolicyError: data, plan or method cannot be audited.
     """
     if not isinstance(train, GroupedDataset) or not len(train):
-        raise DataError(f"train is {train!r}; expected an equidp.GroupedDataset with at least one example.")
+        raise DataError(f"train={train!r}; expected an equidp.GroupedDataset with at least one example.")
     if plan.class_weight is not None:
         raise SettingError("an audit trains without class weights; leave them out.")
     Views(plan.views, plan.augmentation).refuse("an audit needs")

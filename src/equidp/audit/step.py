@@ -122,7 +122,7 @@ def audit_step(
     examples = round(asked.plan.batch_size / sample_rate)
     if examples > len(train):
         raise SettingError(
-            f"batch size {asked.plan.batch_size} at sample rate {sample_rate:g} takes {examples} examples, "
+            f"batch_size={asked.plan.batch_size} at sample rate {sample_rate:g} takes {examples} examples, "
             f"and there are {len(train)}; choose a smaller batch size."
         )
     noise = _noise(epsilon, asked.delta, sample_rate, steps, asked.policy.statistics_ratio)
@@ -220,11 +220,11 @@ def _check_runs(family: NoiseFamily, claimed: float, runs: int, delta: float, le
     needed = fewest(runs, lambda number: _expected_bound(family, number, delta, level) >= USEFUL * claimed)
     if needed is None:
         raise SettingError(
-            f"{runs} runs say nothing about epsilon {claimed:.3g} at this sample rate, and ten million would "
+            f"runs={runs} say nothing about epsilon {claimed:.3g} at this sample rate, and ten million would "
             "not; audit at sample rate 1."
         )
     raise SettingError(
-        f"{runs} runs are too few to say anything: a step that has all of epsilon {claimed:.3g} would get a "
+        f"runs={runs} are too few to say anything: a step that has all of epsilon {claimed:.3g} would get a "
         f"lower bound below a tenth of it. {needed} are enough."
     )
 

@@ -136,7 +136,7 @@ def sweep_variants(
     """
     _check_sweep(methods, sweep)
     if own := [method for method, changes in plan.by_method.items() if "delta" in changes]:
-        message = f"by_method gives {', '.join(own)} a delta; epsilons are compared at one delta, the plan's"
+        message = f"by_method {', '.join(own)!r} has a delta; epsilons are compared at one delta, the plan's"
         raise SettingError(f"{message} (--delta).")
     variants = []
     for name, method in methods.items():
@@ -203,17 +203,17 @@ def _check_sweep(methods: Mapping[str, MethodLike], sweep: Sweep) -> None:
     taken = {*_PLAN}.union(*(_settings(each) for name, each in methods.items() if name != BASELINE))
     for name, values in sweep.items():
         if name in _NOT_SWEPT:
-            raise SettingError(f"{name} cannot be swept; {_NOT_SWEPT[name]}.")
+            raise SettingError(f"sweep {name!r}: it cannot be swept; {_NOT_SWEPT[name]}.")
         if name not in taken:
             owners = all_settings().get(name)
             if owners is None:
                 raise unknown_name("setting to sweep", name, taken)
             raise SettingError(
-                f"sweep of {name}: it is a setting of {', '.join(owners)}, and none of them is compared; add "
+                f"sweep {name!r}: it is a setting of {', '.join(owners)}, and none of them is compared; add "
                 f"one, or sweep another: {', '.join(sorted(taken))}."
             )
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-            raise SettingError(f"sweep of {name}: {values!r}; expected a list of values, such as [1.0, 2.0].")
+            raise SettingError(f"sweep {name!r}: {values!r}; expected a list of values, such as [1.0, 2.0].")
 
 
 def parse_sweep(texts: Sequence[str]) -> dict[str, list[Any]]:
@@ -250,7 +250,7 @@ def _parse_value(name: str, text: str, hint: Any) -> Any:
             except (ValueError, KeyError):
                 continue
     expected = getattr(hint, "__name__", hint)
-    raise SettingError(f"sweep of {name}: {text!r}; expected values of type {expected}.")
+    raise SettingError(f"sweep {name!r}: {text!r}; expected values of type {expected}.")
 
 
 def _kinds() -> dict[str, Any]:
