@@ -21,7 +21,7 @@ settings.load_profile("equidp")
 COARSE = (
     "accounting/test_budget",
     "accounting/test_releases",
-    "advice/test_advise",
+    "advice/test_advise_by_norms",
     "advice/test_norm_profile",
     "cli/test_train",
     "cli/test_features",

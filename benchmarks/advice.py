@@ -11,11 +11,13 @@ import torch
 
 import equidp
 from equidp.accounting.planned import default_delta
-from equidp.advice.advise import advise
+from equidp.advice.advise import advise_by_norms
 from equidp.advice.norm_profile import private_profile
 from equidp.data import open_source
 from equidp.kernel.noise import SeededRandomness
 from equidp.models import MODELS
+from equidp.report.advice import advice_sentences
+from equidp.training.plan import Plan
 
 
 def main() -> None:
@@ -38,19 +40,19 @@ def main() -> None:
         delta=default_delta(len(train)),
         randomness=SeededRandomness(0),
     )
-    advice = advise(
+    advice = advise_by_norms(
         len(train),
         sum(parameter.numel() for parameter in model.parameters()),
         epsilon=arguments.epsilon,
-        num_groups=train.num_groups,
+        model=arguments.model,
         profile=profile,
     )
-    print("\n".join(advice.in_words()))
+    print("\n".join(advice_sentences(advice)))
     comparison = equidp.compare(
         source,
         methods=list(dict.fromkeys([advice.method, *arguments.methods.split(",")])),
         seeds=arguments.seeds,
-        plan=advice.plan(arguments.model),
+        plan=advice.plan(Plan()),
         epsilons=[arguments.epsilon],
     )
     costs = comparison.costs()

@@ -48,6 +48,12 @@ def test_other_functions_are_not_found(tmp_path, name):
     assert lines_found(tmp_path, f"def {name}():\n    pass\n") == []
 
 
+@pytest.mark.parametrize(("folder", "found"), [("accounting", [1]), ("report", []), ("cli", [])])
+def test_functions_that_write_sentences_are_found_below_the_reports(tmp_path, folder, found):
+    (tmp_path / folder).mkdir()
+    assert lines_found(tmp_path / folder, "def risk_in_words():\n    pass\n") == found
+
+
 def test_properties_may_be_participles(tmp_path):
     properties = [
         f"    @{kind}\n    def closed(self): ...\n" for kind in ("property", "functools.cached_property")

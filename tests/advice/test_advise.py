@@ -1,143 +1,145 @@
-"""Advice stays within epsilon together with its own cost, follows docs/advise.md, and can be trained with."""
+"""Advice by kind of data follows from shapes alone, and gives reasons for what the user left open."""
 
-from __future__ import annotations
-
-import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+import torch
+from hypothesis import given, strategies as st
 
-from equidp.accounting import calibrate_noise, effective_noise_multiplier
-from equidp.advice.advise import advise
-from equidp.advice.norm_profile import _EDGES, NormProfile
-from equidp.errors import SettingError
-from equidp.kernel.epsilon import epsilon
-from equidp.kernel.ledger import StepEvent
-from equidp.kernel.policy import statistics_noise
-
-
-def profile(
-    median: float = 1.0, shares: tuple[float, ...] = (0.5, 0.5), cost: float = 0.0, delta: float = 1e-6
-):
-    """Norms that are log-normal about a median; private at some cost, or public."""
-    middle = np.log(_EDGES / median)
-    counts = (*(1e4 * np.exp(-0.5 * (middle / 0.3) ** 2)).tolist(), 0.0)
-    spent = ((StepEvent(1.0, calibrate_noise(cost, delta, 1.0, 1)), 1),) if cost else ()
-    return NormProfile(counts, shares, spent)
+import equidp
+import equidp.comparison.compare
+from equidp.advice.advise import AUTO, advise, images_of
+from equidp.data import open_source
+from equidp.data.features import WithFeatures
+from equidp.report.advice import advice_sentences, reason_sentence
+from equidp.training.plan import Plan
 
 
-def total(advice, num_examples: int) -> float:
-    """Epsilon of advice and training, from the plan that one would train with."""
-    plan = advice.plan("logistic")
-    noise = plan.noise_multiplier
-    event = StepEvent(
-        plan.batch_size / num_examples, noise, statistics_noise(plan.policy(advice.method), noise)
+def made_up(num_examples, *shape):
+    targets = torch.arange(num_examples) % 2
+    return equidp.GroupedDataset(torch.rand(num_examples, *shape), targets, targets, ("a", "b"), ("n", "y"))
+
+
+@given(st.integers(2, 3000))
+def test_a_choice_can_be_trained_on_however_few_examples_there_are(num_examples):
+    choice = advise(made_up(num_examples, 3))
+    resolved = choice.plan(Plan(noise_multiplier=2.0, delta=1e-6)).resolve(choice.method, num_examples)
+    assert 0 < resolved.sample_rate <= 1
+    assert resolved.steps >= 1
+
+
+def test_a_choice_follows_from_shapes_alone():
+    one, other = made_up(100, 1, 8, 8), made_up(100, 1, 8, 8)
+    assert advise(one) == advise(other)
+    assert advise(one).features == "scattering"
+    assert advise(made_up(100, 5)).features is None
+
+
+def test_images_of_many_features_take_short_steps_and_those_of_few_take_global_adapt():
+    grey, colour = (advise(made_up(10_000, channels, 28, 28)) for channels in (1, 3))
+    assert (grey.method, grey.settings["clipping_bound"], grey.settings["learning_rate"]) == (
+        "global-adapt", 1.0, 2.0,
+    )  # fmt: skip
+    assert (colour.method, colour.settings["clipping_bound"], colour.settings["learning_rate"]) == (
+        "dpsgd", 0.1, 4.0,
+    )  # fmt: skip
+    assert "11,907 features" in " ".join(advice_sentences(colour))
+
+
+def test_where_no_runs_stand_behind_a_choice_the_plan_stays_as_it_was_asked_for():
+    inputs = {"age": torch.rand(100, 1), "text": torch.zeros(100, 4)}
+    targets = torch.arange(100) % 2
+    data = equidp.GroupedDataset(inputs, targets, targets, ("a", "b"), ("n", "y"))
+    choice, asked = advise(data), Plan(learning_rate=0.3)
+    assert choice.plan(asked) == asked
+    assert "no runs on inputs of several tensors" in advice_sentences(choice)[1]
+    tokens = equidp.GroupedDataset(torch.zeros(100, 4).long(), targets, targets, ("a", "b"), ("n", "y"))
+    assert advise(tokens).plan(asked) == asked
+    assert advise(made_up(100, 3, 2, 2)).features is None  # too small for scattering
+
+
+def test_features_that_were_asked_for_are_not_taken_of_features():
+    asked = open_source("digits", features="scattering")
+    choice = advise(open_source("digits").split(0).train)
+    assert choice.source(asked) is asked
+    assert choice.source(asked.source) == asked
+
+
+def test_scattering_that_was_asked_for_is_settled_by_the_images(tmp_path):
+    """Features have other shapes: those of MNIST look like a table."""
+    asked = open_source("digits", features="scattering")
+    images = images_of(asked, 0)
+    assert images.input_shape == (1, 8, 8)
+    plain, featured = (open_source("digits", features=name) for name in (None, "scattering"))
+    assert images_of(plain, 0) is None
+    assert images_of(WithFeatures(plain, "torch:relu"), 0) is None  # what they are of is unknown
+    setups = [
+        equidp.comparison.compare.prepare(
+            source, methods=[AUTO], epsilons=[1.0], plan=Plan(epochs=1, delta=1e-4), directory=tmp_path
+        )
+        for source in (plain, featured)
+    ]
+    assert setups[0].choice == setups[1].choice == advise(images)
+    assert advise(featured.split(0).train) != advise(images)
+
+
+@pytest.mark.soak
+def test_auto_spends_what_dp_sgd_spends_by_the_plan_of_a_comparison(tmp_path):
+    plan = Plan(epochs=2, noise_multiplier=2.0, delta=1e-4, batch_size=512)
+    asked = {"seeds": 1, "plan": plan, "directory": tmp_path, "jobs": 1}
+    comparison = equidp.compare("digits", methods=["dpsgd", AUTO], **asked)
+    spent = comparison.results.groupby("method")["epsilon"].first()
+    assert spent["auto"] == pytest.approx(spent["dpsgd"], rel=0.01)
+    assert spent["auto"] <= spent["dpsgd"] * (1 + 1e-6)
+    assert comparison.setup.training.by_method["auto"]["features"] == "scattering"
+
+
+@pytest.mark.soak
+def test_auto_meets_each_target_of_a_comparison(tmp_path):
+    plan = Plan(epochs=1, delta=1e-4)
+    asked = {"seeds": 1, "plan": plan, "directory": tmp_path, "jobs": 1, "epsilons": [1.0, 8.0]}
+    comparison = equidp.compare("digits", methods=[AUTO], **asked)
+    spent = comparison.results.query("method == 'auto'").groupby("target_epsilon")["epsilon"].first()
+    assert spent.to_list() == pytest.approx([1.0, 8.0], rel=0.01)
+
+
+def test_settings_of_the_plan_that_were_meant_for_other_methods_do_not_leak_into_a_choice():
+    asked = Plan(momentum=0.5, method_settings={"clipping_bound": 7.0}, delta=1e-5)
+    made = advise(open_source("digits").split(0).train).plan(asked)
+    assert (made.method_settings["clipping_bound"], made.momentum, made.delta) == (1.0, 0.9, 1e-5)
+
+
+def reasons(choice) -> str:
+    return " ".join(map(reason_sentence, choice.reasons))
+
+
+def test_no_reason_is_given_for_a_setting_that_was_asked_for():
+    choice = advise(made_up(4000, 5))
+    assert "Clipping bound 2" in reasons(choice)
+    for asked in ({"clipping_bound": 9.0}, {"model": "mlp"}, {"clipping_bound": 9.0, "epochs": 3}):
+        taken = choice.with_settings(asked, None)
+        assert "Clipping bound 2" not in reasons(taken)
+        assert "with these settings" not in reasons(taken)
+        for name, value in asked.items():
+            text = f"{name.replace('_', ' ')} {value:g}" if name != "model" else f"model {value}"
+            assert text in advice_sentences(taken)[0]
+            assert text in reasons(taken)
+    same = choice.with_settings({"clipping_bound": 2.0}, None)
+    assert set(choice.reasons) < set(same.reasons)
+
+
+def test_no_reason_is_given_for_features_that_were_not_taken():
+    choice = advise(made_up(400, 1, 8, 8))
+    assert "Scattering features" in reasons(choice)
+    taken = choice.with_settings({"model": "lenet"}, None)
+    assert "features" not in reasons(taken)
+    assert "model lenet" in advice_sentences(taken)[0]
+    assert "scattering" not in advice_sentences(taken)[0]
+
+
+def test_reasons_for_people_are_on_the_gradients_of_people():
+    rows = made_up(4000, 4, 5)
+    people = equidp.GroupedDataset(
+        rows.inputs, rows.targets[:, None].repeat(1, 4), rows.groups, ("a", "b"), ("n", "y")
     )
-    return epsilon((*advice.spent, (event, advice.steps)), advice.delta)
-
-
-@pytest.fixture
-def renyi(monkeypatch):
-    """Takes the noise from Renyi accounting, which is quicker, where the noise is not the subject."""
-
-    def calibrate(epsilon, delta, rate, steps, statistics, accountant, spent):
-        return calibrate_noise(epsilon, delta, rate, steps, statistics, "rdp", spent)
-
-    monkeypatch.setattr("equidp.advice.advise.calibrate_noise", calibrate)
-
-
-@pytest.mark.parametrize("examples", [2, pytest.param(20, marks=pytest.mark.soak)])
-def test_advice_and_training_together_stay_within_epsilon(examples):
-    @settings(max_examples=examples)
-    @given(
-        n=st.integers(40, 200_000),
-        d=st.integers(1, 10**6),
-        target=st.floats(0.3, 8.0),
-        shares=st.sampled_from([(1.0,), (0.5, 0.5), (0.99, 0.01)]),
-        known=st.sampled_from(["nothing", "public", "private"]),
-    )
-    def check(n, d, target, shares, known):
-        cost = target / 10 if known == "private" else 0.0
-        found = None if known == "nothing" else profile(1.0, shares, cost)
-        advice = advise(n, d, epsilon=target, delta=1e-6, num_groups=len(shares), profile=found)
-        assert 0.98 * target < total(advice, n) <= target
-        assert advice.cost == (0 if known != "private" else pytest.approx(target / 10, rel=1e-2))
-        assert advice.settings["learning_rate"] > 0
-        assert 1 <= advice.settings["batch_size"] <= n
-
-    check()
-
-
-@pytest.mark.soak
-def test_what_the_advice_cost_raises_the_noise(renyi):
-    given = {"epsilon": 3.0, "delta": 1e-6, "num_groups": 2}
-    free = advise(36_177, 82, **given, profile=profile())
-    paid = advise(36_177, 82, **given, profile=profile(cost=1.0))
-    assert free.settings == paid.settings
-    assert paid.noise_multiplier > 1.01 * free.noise_multiplier
-
-
-def method(n: int, d: int, shares: tuple[float, ...], target: float = 3.0) -> str:
-    known = profile(1.0, shares)
-    return advise(n, d, epsilon=target, num_groups=len(shares), profile=known).method
-
-
-@pytest.mark.soak
-def test_methods_with_a_profile_follow_the_rules(renyi):
-    assert method(36_177, 82, (1.0,)) == "dpsgd"  # one group
-    assert method(36_177, 82, (0.67, 0.33)) == "dpsgd-f-code"  # large groups: Adult
-    assert method(36_177, 82, (0.99, 0.001)) == "global-adapt"  # a rare group, little noise
-    assert method(1_229, 6_090, (0.99, 0.01)) == "dpsgd"  # a rare group, much noise: digits
-
-
-@pytest.mark.soak
-def test_methods_without_a_profile_follow_the_rules(renyi):
-    assert advise(36_177, 82, epsilon=3.0, num_groups=2).method == "global-adapt"
-    assert advise(36_177, 82, epsilon=3.0).method == "quantile"
-    assert advise(1_229, 10**6, epsilon=1.0, num_groups=2).method == "automatic"
-    noisy = NormProfile((0.0,) * 77, (0.5, 0.5), ((StepEvent(1.0, 100.0), 1),))
-    advice = advise(36_177, 82, epsilon=3.0, num_groups=2, profile=noisy)
-    assert advice.method == "global-adapt"
-    assert any("do not stand out" in reason for reason in advice.reasons)
-    assert advice.cost > 0
-
-
-@pytest.mark.soak
-def test_the_bound_is_higher_where_noise_is_lower(renyi):
-    quiet, loud = (advise(n, 100, epsilon=3.0, profile=profile(2.0)) for n in (50_000, 200))
-    assert quiet.settings["clipping_bound"] == pytest.approx(profile(2.0).quantile(0.99), rel=5e-3)
-    assert loud.settings["clipping_bound"] < quiet.settings["clipping_bound"]
-    assert loud.settings["clipping_bound"] >= profile(2.0).quantile(0.5) * 0.995
-
-
-def test_noise_moves_the_weights_by_no_more_than_the_rule_says(renyi):
-    advice = advise(1_229, 6_090, epsilon=3.0, profile=profile(2.0))
-    settings = advice.settings
-    noise = effective_noise_multiplier(advice.noise_multiplier, None)
-    walk = settings["learning_rate"] * noise * settings["clipping_bound"] / settings["batch_size"]
-    # The rule is worked out with Renyi accounting, whose noise is somewhat above the recommended.
-    assert 3.5 < walk * (advice.steps * 6_090) ** 0.5 <= 4.05
-
-
-_RIGHT = {"num_examples": 1000, "num_parameters": 10, "epsilon": 2.0, "delta": 1e-6, "num_groups": 2}
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"num_examples": 0}, "num_examples=0"),
-        ({"num_parameters": 1.5}, "num_parameters=1.5"),
-        ({"num_groups": 0}, "num_groups=0"),
-        ({"epsilon": 0}, "target_epsilon=0"),
-        ({"delta": 1}, "delta=1"),
-    ],
-    ids=str,
-)
-def test_wrong_numbers_are_refused(given, message):
-    with pytest.raises(SettingError, match=message):
-        advise(**{**_RIGHT, **given})
-
-
-@pytest.mark.soak
-def test_a_profile_that_leaves_nothing_is_refused():
-    with pytest.raises(SettingError, match="nothing is left to train with"):
-        advise(**_RIGHT, profile=profile(cost=3.0))
+    assert "sum over up to 4 rows" in reasons(advise(people))
+    for train in (people, made_up(4000, 5)):
+        assert "shifts no predicted risk" not in reasons(advise(train))

@@ -9,9 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from equidp import PrivacyBudget
-from equidp.advice.advise import Advice
 from equidp.cli import train
-from equidp.cli.advise import _options
 from equidp.evaluation.blind_spots import BlindSpots
 from support.command import people
 
@@ -127,10 +125,3 @@ def test_advice_that_cannot_be_given_is_refused(people, command, arguments, mess
     code, out, err = command(*asked, *arguments, cwd=people)
     assert (code, out) == (2, "")
     assert message in err
-
-
-def test_the_command_carries_all_of_the_advice():
-    settings = {"clipping_bound": 2.0, "initial_bound": 3.5}
-    advice = Advice("global-adapt", settings, 10, 1.0, 3.0, 1e-5, (), 0.1, ())
-    options = _options(advice, "logistic")
-    assert {"--clipping-bound=2", "--initial-bound=3.5"} <= set(options)

@@ -1,10 +1,11 @@
-"""Checks names and docstrings of a package: the two rules of language that a program can judge.
+"""Checks names and docstrings of a package: the rules of language that a program can judge.
 
     python tests/support/language.py [FOLDER ...]    # default: src/equidp and papers
 
 Prints one line for each offence, as file:line: what is wrong, and exits with 1 if there is any.
 
 - A docstring starts with a noun of the field or a verb: not with a word of `QUESTIONS`.
+- Sentences for people are written in `report/` and `cli/`: no function elsewhere is named `*_in_words`.
 - A function is named by a verb and its object, or by a noun with its object: not by a participle alone, such
   as `kept` or `_measured`. Properties are attributes to those who use them, and may be (`closed`).
 """
@@ -63,7 +64,9 @@ IRREGULAR = frozenset(
     }
 )
 NO_PARTICIPLES = frozenset({"embed", "feed", "need", "seed", "speed"})
-PUBLIC = frozenset({"decoded", "filled", "released", "remembered", "saved", "spent", "taken", "wrapped"})
+PUBLIC = frozenset(
+    {"decoded", "filled", "penalised", "released", "remembered", "saved", "spent", "taken", "wrapped"}
+)
 """Names that users call or implement, which stay until a release renames them."""
 
 
@@ -84,6 +87,7 @@ def find_offences(root: Path) -> Iterator[Offence]:
         tree = ast.parse(file.read_text(encoding="utf-8"))
         yield from find_questions(file, tree)
         yield from find_participles(file, tree)
+        yield from find_sentences(file, tree)
 
 
 def find_questions(file: Path, tree: ast.Module) -> Iterator[Offence]:
@@ -104,6 +108,15 @@ def find_participles(file: Path, tree: ast.Module) -> Iterator[Offence]:
             regular = re.fullmatch(r"[a-z]+ed", name) and name not in NO_PARTICIPLES
             if (regular or name in IRREGULAR) and node.name not in PUBLIC:
                 yield Offence(file, node.lineno, f"function {node.name!r}; name it by a verb and its object")
+
+
+def find_sentences(file: Path, tree: ast.Module) -> Iterator[Offence]:
+    """Yields the functions below `report/` whose name says that they write sentences."""
+    if {"report", "cli", "papers"} & set(file.parts):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name.endswith("in_words"):
+            yield Offence(file, node.lineno, f"function {node.name!r}; write its sentences in report/")
 
 
 def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -1,268 +1,284 @@
-"""Advice on a method and its settings from public numbers and, optionally, a profile of gradient norms."""
+"""Advice on method and settings: those with the best results on data of the same kind, or by gradient norms.
+
+The kind follows from public facts alone, the shape of an input and the number of examples, so its advice
+reads no data and costs no privacy. Where there are no results, as for a model of the user's, or where a user
+pays for a profile of gradient norms, that sets clipping bound and learning rate. docs/advise.md has the
+results and the rules.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from html import escape
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
 
 from equidp._validate import check_whole
 from equidp.accounting import calibrate_noise
-from equidp.accounting.planned import default_delta
-from equidp.advice.norm_profile import NormProfile, Spent
+from equidp.accounting.planned import checked_schedule, default_delta
+from equidp.data.dataset import DataSource, GroupedDataset
+from equidp.data.features import FEATURES, WithFeatures
+from equidp.data.scattering import SMALLEST, number_of_features
+from equidp.display import Column, Table
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import checked_delta, epsilon as epsilon_of
-from equidp.policies.methods import make_policy
-from equidp.training.plan import ModelFactory, Plan
+from equidp.policies.methods import STANDARD
+from equidp.training.plan import Plan
+
+if TYPE_CHECKING:
+    from equidp.advice.norm_profile import NormProfile, Spent
+
+AUTO = "auto"
+"""Name of this advice among methods."""
+
+_SMALLEST_BATCH, _LARGEST_BATCH = 512, 8192
+_QUIET_BATCH = 2048
+"""Below it, noise moves the weights of a linear model on standardised columns too far at learning rate 10."""
+_MANY = 10_000
+_WIDE = 10_000
+"""Scattering features of an image from which on steps are short; MNIST has 3,969, CIFAR-10 15,552."""
+_STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 360, 20, 60
+_LEAST_QUANTILE, _MOST_QUANTILE = 0.5, 0.99
+"""Quantiles of norms for the clipping bound: from the median (Abadi et al. 2016) to nearly all."""
+_LEARNING_RATE, _WANDERING = 2.0, 4.0
+"""First learning rate of runs that noise does not limit; length of noise's walk that weights tolerate."""
 
 
-@dataclass(frozen=True)
-class Rules:
-    """Numbers behind the advice, each with its reason (docs/advise.md); none can cost privacy."""
+class Reason(NamedTuple):
+    """Finding behind a choice of settings; `equidp.report.advice` has its sentence.
 
-    least_epochs: float = 20.0  # Xu et al. and Esipova et al. train tables for 20 epochs
-    most_epochs: float = 100.0  # bounds the time on small datasets
-    enough_steps: int = (
-        200  # with fewer, a small dataset stays untrained at any learning rate that noise allows
-    )
-    smallest_batch: int = 64  # smaller ones need more steps for more noise
-    noise_slack: float = (
-        1.25  # closer to the least noise, larger batches cost more time than they bring accuracy
-    )
-    least_quantile: float = 0.5  # Abadi et al. 2016 clip at the median
-    most_quantile: float = 0.99  # keeps single extreme norms from setting the bound
-    smoothing: float = 0.9  # of DPSGD-F's counts: averages their noise over about 20 steps
-    count_to_noise: float = 3.0  # a count of three standard deviations of its noise is seldom noise alone
-    quiet: float = 0.02  # noise ratio: global-adapt gains on MNIST at 0.018, and dpsgd on digits at 0.036
-    loud: float = 0.5  # noise ratio from which the length of a gradient says little (Bu et al. 2022)
-    learning_rate: float = 0.5  # of runs that noise does not limit
-    wandering: float = 4.0  # length of the random walk by noise alone that weights of order 1 tolerate
+    Attributes:
+        name: of the finding.
+        about: names of the settings that it holds for; with another value of one of them it does not.
+        numbers: in its sentence.
+        text: in its sentence.
+    """
 
-
-_RULES = Rules()
+    name: str
+    about: tuple[str, ...] = ()
+    numbers: tuple[float, ...] = ()
+    text: str = ""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Recommended method and settings, with reasons.
+    """Method, features and settings for a dataset and a model.
 
     Attributes:
         method: a name from `METHODS`.
-        settings: fields of `Plan` and settings of the method, by name.
-        steps: T.
-        noise_multiplier: sigma, with which advice and training together cost `epsilon`.
-        epsilon, delta: of advice and training together.
-        spent: entries that the advice spent; empty without a private profile.
-        noise_ratio: length of the noise left in the mean of all steps' gradients, in clipping bounds.
-        reasons: a sentence for each choice.
+        features: a name from `FEATURES`; None: inputs as they are.
+        settings: fields of `Plan` and settings of the method, by name; empty: the user's plan.
+        reasons: for each choice; none on settings that the user gave.
+        spent: entries that a private profile spent; empty without one.
+
+    Example:
+        >>> from equidp.data import open_source
+        >>> advice = advise(open_source("digits").split(seed=0).train)
+        >>> advice.method, advice.features, advice.plan(Plan()).batch_size
+        ('dpsgd', 'scattering', 512)
     """
 
     method: str
-    settings: dict[str, Any]
-    steps: int
-    noise_multiplier: float
-    epsilon: float
-    delta: float
-    spent: Spent
-    noise_ratio: float
-    reasons: tuple[str, ...]
+    features: str | None
+    settings: Mapping[str, Any]
+    reasons: tuple[Reason, ...]
+    spent: Spent = ()
 
-    @property
-    def cost(self) -> float:
-        """Epsilon of the advice alone, at `delta`."""
-        return epsilon_of(self.spent, self.delta)
+    def with_settings(self, given: Mapping[str, Any], features: str | None) -> Advice:
+        """Return the advice with the user's settings and features, and the reasons that still hold.
 
-    def plan(self, model: str | ModelFactory) -> Plan:
-        """Return the settings as a plan for this model, noise included."""
-        plan = Plan(model, noise_multiplier=self.noise_multiplier, delta=self.delta)
-        return plan.with_changes(self.settings)
+        Args:
+            given: settings by name, without settings of other methods.
+            features: name of the features that are trained on; None: inputs as they are.
+        """
+        other = {name for name, value in given.items() if self.settings.get(name) != value}
+        other |= {"features"} if features != self.features else set()
+        reasons = [reason for reason in self.reasons if other.isdisjoint(reason.about)]
+        if given:
+            reasons.append(Reason("given", text=settings_text(given)))
+        return replace(self, features=features, settings={**self.settings, **given}, reasons=tuple(reasons))
+
+    def plan(self, given: Plan) -> Plan:
+        """Plan with these settings and the given delta, loss, class weights and noise; else the given one."""
+        if not self.settings:
+            return given
+        kept = Plan(delta=given.delta, loss=given.loss, class_weight=given.class_weight)
+        return replace(kept, noise_multiplier=given.noise_multiplier).with_changes(self.settings)
+
+    def source(self, given: DataSource) -> DataSource:
+        """Source with these features as inputs; `given` itself if it has features or the advice has none."""
+        known = self.features is None or isinstance(given, WithFeatures)
+        return given if known else WithFeatures(given, str(self.features))
+
+    def cost(self, delta: float) -> float:
+        """Epsilon of the advice alone."""
+        return epsilon_of(self.spent, delta)
 
     def _repr_html_(self) -> str:
-        return "".join(f"<p>{escape(line)}</p>" for line in self.in_words() if line)
-
-    def in_words(self) -> list[str]:
-        """Return lines for a reader."""
-        shown = [f"{name.replace('_', ' ')} {value:g}" for name, value in self.settings.items()]
-        return [
-            f"Method {self.method}: {', '.join(shown)}.",
-            f"{self.steps:,} steps with noise multiplier {self.noise_multiplier:.4g}: epsilon "
-            f"{self.epsilon:g} at delta {self.delta:g}, this advice included.",
-            f"This advice cost epsilon {self.cost:.3g}; another costs as much again."
-            if self.spent
-            else "This advice cost nothing.",
-            "",
-            *(f"- {reason}" for reason in self.reasons),
-        ]
+        given = {"method": self.method, "features": self.features or "none", **self.settings}
+        rows = [(name.replace("_", " "), str(value)) for name, value in given.items()]
+        return Table((Column("setting", "name"), Column("advice", "text")), rows).to_html()
 
 
-class _Schedule(NamedTuple):
-    batch_size: int
-    epochs: float
-    steps: int
-    noise_multiplier: float
-
-    def noise_ratio(self, num_parameters: int) -> float:
-        """sigma sqrt(d) / (b sqrt(T)): see `Advice.noise_ratio`."""
-        return self.noise_multiplier * math.sqrt(num_parameters / self.steps) / self.batch_size
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Text of settings, such as "batch size 512, learning rate 2.5"."""
+    texts = {
+        name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in settings.items()
+    }
+    return ", ".join(f"{name.replace('_', ' ')} {text}" for name, text in texts.items())
 
 
-class _Choice(NamedTuple):
-    method: str
-    settings: dict[str, float]
-    why: str
+def advise(train: GroupedDataset) -> Advice:
+    """Return method and settings for a kind of data: the shape of an input and the number of examples."""
+    inputs = train.inputs
+    if train.target_bounds is not None:
+        return _without_results("numbers to predict")
+    if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
+        return _without_results("inputs of several tensors, or of whole numbers")
+    if train.rows is None and len(train.input_shape) == 3 and min(train.input_shape[1:]) >= SMALLEST:
+        return _advise_images(len(train), train.input_shape)
+    return _advise_table(len(train), train.rows)
 
 
-def advise(
+def advise_by_norms(
     num_examples: int,
     num_parameters: int,
     *,
+    model: str,
     epsilon: float,
     delta: float | None = None,
-    num_groups: int = 1,
     profile: NormProfile | None = None,
+    features: str | None = None,
 ) -> Advice:
-    """Return method and settings for a target epsilon, from public numbers and the profile alone.
+    """Return method and settings for a model, from public numbers and a profile of its gradient norms alone.
 
     Args:
         num_examples: n, of the training data.
         num_parameters: d, number of trainable parameters of the model.
+        model: name or import path of the model.
         epsilon: of the profile, if it was private, and the training together.
         delta: None: a tenth of 1 / n, rounded down to a power of ten.
-        num_groups: K.
-        profile: from `public_profile` or `private_profile`.
+        profile: from `public_profile` or `private_profile`; None: the clipping bound follows the norms.
+        features: name of the features that the model reads.
 
     Raises:
         SettingError: a number out of range, or a profile that leaves nothing of epsilon.
 
     Example:
-        >>> advice = advise(1_229, 10**6, epsilon=1.0, num_groups=2)
-        >>> advice.method, advice.settings["batch_size"]
-        ('automatic', 64)
+        >>> advice = advise_by_norms(1_229, 10**6, model="mlp", epsilon=1.0)
+        >>> advice.method, advice.settings["batch_size"], advice.settings["learning_rate"]
+        ('quantile', 512, 0.015)
     """
-    check_whole(1, num_examples=num_examples, num_parameters=num_parameters, num_groups=num_groups)
+    check_whole(1, num_examples=num_examples, num_parameters=num_parameters)
     delta = checked_delta(default_delta(num_examples) if delta is None else delta)
     spent = () if profile is None else profile.spent
     if spent and epsilon_of(spent, delta) >= epsilon:
         raise SettingError(
-            f"the profile cost epsilon {epsilon_of(spent, delta):.3g} of {epsilon:g}; nothing is left to "
-            "train with. Give it less, or raise epsilon."
+            f"epsilon={epsilon:g}, of which the profile cost {epsilon_of(spent, delta):.3g}: nothing is left "
+            "to train with. Give it less, or raise epsilon."
         )
-    schedule, reasons = _schedule(num_examples, epsilon, delta, spent)
-    ratio = schedule.noise_ratio(num_parameters)
-    if profile is not None and not profile.is_usable:
-        reasons.append(
-            "Profile: the counts of norms do not stand out from their noise, so it is as if there were none."
-        )
-        profile = None
-    if profile is None:
-        bound, reason = 1.0, "Clipping bound 1: no norms are known; the method finds its own scale."
-        choice = _without_profile(ratio, num_groups)
+    batch = _batch_size(num_examples)
+    epochs = _epochs(num_examples, batch)
+    rate, steps = checked_schedule(num_examples, batch, epochs=epochs)
+    sigma = calibrate_noise(epsilon, delta, rate, steps, None, "rdp", spent)
+    ratio = sigma * math.sqrt(num_parameters / steps) / batch
+    reasons = [_LARGE_SAMPLES]
+    if profile is not None and profile.is_usable:
+        level = min(_MOST_QUANTILE, max(_LEAST_QUANTILE, 1 - ratio))
+        method, bound = STANDARD, float(f"{profile.quantile(level):.3g}")
+        reasons.append(Reason("quantile of norms", ("clipping_bound",), (bound, level, ratio)))
     else:
-        bound, reason = _clipping_bound(profile, ratio)
-        choice = _with_profile(profile, schedule, ratio, bound, num_groups)
-    learning_rate, walk = _learning_rate(schedule, ratio, bound)
-    settings: dict[str, Any] = {
+        method, bound = "quantile", 1.0
+        reasons.append(Reason("unknown norms" if profile is None else "noisy profile", ("clipping_bound",)))
+    walk = ratio * bound * steps / math.sqrt(3)  # at learning rates that fall from 1 to 0
+    learning_rate = float(f"{min(_LEARNING_RATE, _WANDERING / walk):.2g}")
+    about = ("learning_rate", "batch_size", "epochs", "clipping_bound")
+    reasons.append(
+        Reason("random walk", about, (learning_rate, _LEARNING_RATE, _WANDERING, learning_rate * walk))
+    )
+    reasons.append(Reason("parameters", ("model",), (num_parameters, ratio)))
+    settings = {
+        "model": model,
         "clipping_bound": bound,
-        "batch_size": schedule.batch_size,
-        "epochs": schedule.epochs,
         "learning_rate": learning_rate,
-        **choice.settings,
+        "batch_size": batch,
+        "epochs": epochs,
+        "schedule": "linear",
     }
-    statistics = make_policy(choice.method, settings).statistics_ratio
-    rate = schedule.batch_size / num_examples
-    return Advice(
-        choice.method,
-        settings,
-        schedule.steps,
-        calibrate_noise(epsilon, delta, rate, schedule.steps, statistics, "pld", spent),
-        epsilon,
-        delta,
-        spent,
-        ratio,
-        (f"Method {choice.method}: {choice.why}", reason, *reasons, walk, _model(ratio, num_parameters)),
+    return Advice(method, features, settings, tuple(reasons), spent)
+
+
+def images_of(source: DataSource, seed: int) -> GroupedDataset | None:
+    """Training images of a source with features that `advise` may choose; None for other sources."""
+    if isinstance(source, WithFeatures) and source.features in FEATURES:
+        return source.source.split(seed).train
+    return None
+
+
+def _without_results(kind: str) -> Advice:
+    """DP-SGD with the settings of the user's plan."""
+    return Advice(STANDARD, None, {}, (Reason("no results", text=kind),))
+
+
+_LARGE_SAMPLES = Reason("large samples", ("batch_size", "schedule"))
+
+
+def _advise_images(num_examples: int, shape: tuple[int, ...]) -> Advice:
+    batch, size = _batch_size(num_examples), number_of_features(shape)
+    method = STANDARD
+    settings = {
+        "model": "logistic",
+        "clipping_bound": 1.0,
+        "momentum": 0.9,
+        "batch_size": batch,
+        "epochs": _epochs(num_examples, batch),
+        "schedule": "linear",
+    }
+    if num_examples < _MANY:
+        name = "few images"
+        settings |= {"learning_rate": 1.0}
+    elif size > _WIDE:
+        name = "many features"
+        settings |= {"learning_rate": 4.0, "clipping_bound": 0.1}
+    else:
+        name, method = "many images", "global-adapt"
+        settings |= {"learning_rate": 2.0, "initial_bound": 5.0, "tolerance": 0.7}
+    reasons = (
+        Reason("scattering", ("features",)),
+        Reason("linear model", ("features", "model")),
+        _LARGE_SAMPLES,
+        Reason(name, ("features", *settings), (size if name == "many features" else _MANY,)),
     )
+    return Advice(method, "scattering", settings, reasons)
 
 
-def _schedule(n: int, epsilon: float, delta: float, spent: Spent) -> tuple[_Schedule, list[str]]:
-    """Return the smallest batch whose noise, averaged over the run, is close to the least of any batch."""
-    first = int(math.log2(_RULES.smallest_batch))
-    options = []
-    for size in [2**power for power in range(first, 15) if 2**power <= n / 2] or [n]:
-        epochs = max(_RULES.least_epochs, math.ceil(_RULES.enough_steps * size / n))
-        epochs = min(_RULES.most_epochs, epochs)
-        steps = math.floor(epochs * n / size)
-        sigma = calibrate_noise(epsilon, delta, size / n, steps, None, "rdp", spent)
-        options.append(_Schedule(size, epochs, steps, sigma))
-    least = min(option.noise_ratio(1) for option in options)
-    chosen = next(option for option in options if option.noise_ratio(1) <= _RULES.noise_slack * least)
-    above = chosen.noise_ratio(1) / least - 1
-    return chosen, [
-        f"Batch size {chosen.batch_size}: the smallest power of two whose noise, averaged over all steps, is "
-        f"at most {_RULES.noise_slack - 1:.0%} above the least that any has (here {above:.0%}).",
-        f"Epochs {chosen.epochs:g}: {_RULES.least_epochs:g}, or what {_RULES.enough_steps} steps take, but "
-        f"{_RULES.most_epochs:g} at most.",
-    ]
-
-
-def _clipping_bound(profile: NormProfile, ratio: float) -> tuple[float, str]:
-    level = min(_RULES.most_quantile, max(_RULES.least_quantile, 1 - ratio))
-    bound = float(f"{profile.quantile(level):.3g}")
-    return bound, (
-        f"Clipping bound {bound:.3g}: the {level:.0%} quantile of the norms at the start. A lower bound cuts "
-        f"off more of the gradient than it saves in noise, which is {ratio:.2g} of the bound when averaged "
-        "over all steps."
+def _advise_table(num_examples: int, rows: int | None) -> Advice:
+    batch = _batch_size(num_examples)
+    settings = {
+        "model": "logistic",
+        "clipping_bound": 2.0,
+        "learning_rate": 10.0 * min(1.0, batch / _QUIET_BATCH),
+        "batch_size": batch,
+        "epochs": _epochs(num_examples, batch),
+        "schedule": "cosine",
+    }
+    bound = ("clipping_bound", "model", "features")
+    reasons = (
+        Reason("bound of rows", bound) if rows is None else Reason("bound of people", bound, (rows,)),
+        _LARGE_SAMPLES,
+        Reason("table", ("features", *settings)),
     )
+    return Advice(STANDARD, None, settings, reasons)
 
 
-def _with_profile(
-    profile: NormProfile, schedule: _Schedule, ratio: float, bound: float, num_groups: int
-) -> _Choice:
-    if num_groups == 1:
-        return _Choice("dpsgd", {}, "there is one group, so nothing to even out.")
-    expected = min(profile.group_shares) * schedule.batch_size
-    followed = make_policy("dpsgd-f-code", {"smoothing": _RULES.smoothing})
-    averaged = math.sqrt((1 - _RULES.smoothing) / (1 + _RULES.smoothing))
-    noise = float(followed.statistics_ratio or 0) * schedule.noise_multiplier * averaged
-    counts = (
-        f"the smallest group has about {expected:.3g} examples in a batch, beside noise of {noise:.3g} on "
-        "its smoothed count"
-    )
-    if expected >= _RULES.count_to_noise * noise:
-        why = f"{counts}, so its bound can follow its gradients."
-        return _Choice("dpsgd-f-code", {"smoothing": _RULES.smoothing}, why)
-    if ratio <= _RULES.quiet:
-        why = (
-            f"{counts}, too little for a bound of its own, and noise is low enough to scale all gradients "
-            "alike, so that long ones of rare groups keep their direction."
-        )
-        return _Choice("global-adapt", {"initial_bound": bound}, why)
-    why = (
-        f"{counts}, and noise is {ratio:.2g} of the bound: methods that even out would add more than they "
-        "take away. Rare groups will pay; more of their data, or a larger epsilon, would help."
-    )
-    return _Choice("dpsgd", {}, why)
+def _batch_size(num_examples: int) -> int:
+    """Batch size: about a twelfth of the examples, a power of two from 512 to 8192, at most all examples."""
+    wanted = min(max(_SMALLEST_BATCH, num_examples / 12), _LARGEST_BATCH)
+    return min(1 << round(math.log2(wanted)), num_examples)
 
 
-def _without_profile(ratio: float, num_groups: int) -> _Choice:
-    if ratio >= _RULES.loud:
-        return _Choice("automatic", {}, f"noise is {ratio:.2g} of the bound, so lengths say little.")
-    if num_groups > 1 and ratio <= _RULES.quiet:
-        why = "noise is low enough to scale all gradients alike, and it learns the scale."
-        return _Choice("global-adapt", {}, why)
-    return _Choice("quantile", {}, "its bound follows the median of the norms as it trains.")
-
-
-def _learning_rate(schedule: _Schedule, ratio: float, bound: float) -> tuple[float, str]:
-    walk = ratio * bound * schedule.steps  # how far noise alone moves the weights at learning rate 1
-    rate = float(f"{min(_RULES.learning_rate, _RULES.wandering / walk):.2g}")
-    return rate, (
-        f"Learning rate {rate:g}: {_RULES.learning_rate:g}, or less where noise alone would move the weights "
-        f"by more than {_RULES.wandering:g} in all (here {rate * walk:.2g})."
-    )
-
-
-def _model(ratio: float, num_parameters: int) -> str:
-    text = f"Model: {num_parameters:,} parameters. The noise left is {ratio:.2g} of a clipped gradient."
-    advice = " A smaller model, or frozen layers, would lower it with the root of the number."
-    return text + (advice if ratio > _RULES.quiet else "")
+def _epochs(num_examples: int, batch: int) -> int:
+    """Number of epochs that gives enough steps, between 20 and 60."""
+    return min(max(_LEAST_EPOCHS, math.ceil(_STEPS * batch / num_examples)), _MOST_EPOCHS)

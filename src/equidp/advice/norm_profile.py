@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -20,11 +21,11 @@ from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.generators import owned_generators
 from equidp.kernel.inputs import moved_to
-from equidp.kernel.ledger import Event, Ledger, MemoryLedger, kind_of
+from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent, kind_of
 from equidp.kernel.noise import Randomness, SystemRandomness
 from equidp.kernel.noisy_sum import private_sum
 
-Spent = tuple[tuple[Event, int], ...]
+Spent = tuple[tuple[StepEvent, int], ...]
 """(event, count) pairs, as a ledger holds them."""
 _EDGES = 1e-3 * 1.2 ** np.arange(1, 77)
 """Upper ends of the cells that count norms: 20% wide, from 0.001 to 1,000; one more counts longer norms."""
@@ -35,17 +36,15 @@ _CHUNK = 1024
 
 @dataclass(frozen=True)
 class NormProfile:
-    """Counts of gradient norms and sizes of groups.
+    """Counts of gradient norms.
 
     Attributes:
         counts: of gradient norms in cells that are 20% wide, [77]; counts that could be noise alone are 0:
             a single count far above the others would set the clipping bound.
-        group_shares: of the examples, [K], in [0, 1].
         spent: entries that the profile spent; empty for public data.
     """
 
     counts: tuple[float, ...]
-    group_shares: tuple[float, ...]
     spent: Spent = ()
 
     @property
@@ -77,8 +76,7 @@ def public_profile(data: GroupedDataset, model: nn.Module, loss: LossFunction | 
         model: with fresh weights.
         loss: of each example; None: cross entropy.
     """
-    norms, groups = _encode_examples(data, model, loss)
-    return NormProfile(_plain(norms.sum(dim=0)), _plain(groups.double().mean(dim=0)))
+    return NormProfile(_plain(_encode_norms(data, model, loss).sum(dim=0)))
 
 
 def private_profile(
@@ -93,11 +91,10 @@ def private_profile(
 ) -> NormProfile:
     """Return the profile of private data, by one Gaussian mechanism of (epsilon, delta).
 
-    An example's row is the one-hot cell of its norm and its one-hot group, scaled to norm 1 together. The
-    noisy sum of all rows is all that is read of the data.
+    An example's row is the one-hot cell of its norm. The noisy sum of all rows is all that is read.
 
     Args:
-        data: the training data. Its size and the number of groups are public.
+        data: the training data. Its size is public.
         model: with fresh weights.
         epsilon, delta: cost of the profile.
         loss: of each example; None: cross entropy.
@@ -111,28 +108,17 @@ def private_profile(
     randomness = SystemRandomness(owned_generators(model, loss)) if randomness is None else randomness
     # Masks of a known generator would be dealt out by place: one row more would change all norms after it.
     with randomness.for_model(device_of(model)):
-        norms, groups = _encode_examples(data, model, loss)
+        rows = _encode_norms(data, model, loss)
     payment = (MemoryLedger() if ledger is None else ledger).pay("norm profile", noise)
-    released = math.sqrt(2) * private_sum(
-        torch.cat([norms, groups], dim=1) / math.sqrt(2),
-        bound=1.0,
-        noise_multiplier=payment.draw(),
-        randomness=randomness,
-    )
-    deviation = math.sqrt(2) * noise
-    counts, sizes = released[: norms.shape[1]], released[norms.shape[1] :]
-    trusted, linked = (counts >= times * deviation for times in (_TRUSTED, _LINKED))
-    kept = binary_propagation(trusted.numpy(), mask=linked.numpy())
-    counts = torch.where(torch.from_numpy(kept), counts, 0.0)
-    return NormProfile(
-        _plain(counts), _plain((sizes / len(data)).clamp(0.0, 1.0)), ((kind_of(payment.event), 1),)
-    )
+    counts = private_sum(rows, bound=1.0, noise_multiplier=payment.draw(), randomness=randomness)
+    trusted, linked = (counts >= times * noise for times in (_TRUSTED, _LINKED))
+    clear = binary_propagation(trusted.numpy(), mask=linked.numpy())
+    counts = torch.where(torch.from_numpy(clear), counts, 0.0)
+    return NormProfile(_plain(counts), ((cast(StepEvent, kind_of(payment.event)), 1),))
 
 
-def _encode_examples(
-    data: GroupedDataset, model: nn.Module, loss: LossFunction | None
-) -> tuple[Tensor, Tensor]:
-    """Return the cell of each norm, [n, cells], and the group of each example, [n, K], one-hot."""
+def _encode_norms(data: GroupedDataset, model: nn.Module, loss: LossFunction | None) -> Tensor:
+    """Return the cell of each norm, [n, cells], one-hot."""
     loss = data.training_loss(loss)
     # Sensitivity 1 needs rows that do not depend on other examples, as they would through BatchNorm.
     row = moved_to(data.one_row(), device_of(model))
@@ -142,7 +128,7 @@ def _encode_examples(
     )
     norms = norms.cpu().double()
     cells = torch.bucketize(norms.nan_to_num(nan=math.inf, posinf=math.inf), torch.from_numpy(_EDGES))
-    return one_hot(cells, len(_EDGES) + 1), one_hot(data.groups.cpu(), data.num_groups)
+    return one_hot(cells, len(_EDGES) + 1)
 
 
 def _plain(numbers: Tensor) -> tuple[float, ...]:

@@ -12,12 +12,12 @@ from typing import Annotated
 
 import torch
 from cyclopts import Parameter
+from torch import nn
 
 from equidp._files import check_outputs, command_line, write_whole
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.planned import default_delta
-from equidp.advice.advise import Advice, advise
-from equidp.advice.auto import Choice, choose, images_of
+from equidp.advice.advise import advise, advise_by_norms, images_of
 from equidp.advice.norm_profile import NormProfile, private_profile, public_profile
 from equidp.cli import options
 from equidp.cli.app import command
@@ -26,6 +26,7 @@ from equidp.data.targets import in_units
 from equidp.errors import DataError, SettingError
 from equidp.kernel.ledger import Ledger, MemoryLedger
 from equidp.models import model_named
+from equidp.report.advice import advice_sentences
 from equidp.training.build import build_model
 from equidp.training.device import chosen_device
 from equidp.training.plan import Plan, loss_named
@@ -35,6 +36,8 @@ _FREE = (
     "This advice cost nothing: it follows from the shape of an input and the number of examples alone. "
     "--profile-epsilon or --public take norms of gradients into account."
 )
+
+_PUBLIC = "This advice cost nothing: it read public data alone."
 
 app = command(
     "advise",
@@ -56,7 +59,7 @@ class AdviceOptions:
     """Epsilon of advice and training together."""
     delta: options.Delta = None
     profile_epsilon: float | None = None
-    """What gradient norms and group sizes may cost; default: a tenth of --epsilon, where they are needed; 0
+    """What gradient norms may cost; default: a tenth of --epsilon, where they are needed; 0
     reads nothing."""
     public: Path | None = None
     """A public file with the same columns, whose gradient norms cost nothing."""
@@ -65,10 +68,10 @@ class AdviceOptions:
     """Seed of the split and the initial weights, as for equidp train."""
 
     @property
-    def profiled(self) -> bool:
-        """True where advice on a model, or from norms of gradients, is requested."""
-        asked = (self.model, self.loss, self.profile_epsilon, self.public)
-        return any(each is not None for each in asked)
+    def reads_norms(self) -> bool:
+        """True where advice on a model or a loss, or from norms of gradients, is requested."""
+        own = (self.model, self.loss, self.public)
+        return bool(self.profile_epsilon) or any(each is not None for each in own)
 
 
 @app.default
@@ -89,9 +92,10 @@ def advise_command(
 ) -> None:
     """Recommend method and settings for a target epsilon, with reasons.
 
-    Says what did best on data of this kind, which costs nothing. For a model of your own (--model), and where
-    no evidence is at hand, it reads norms of gradients once, through noise (--profile-epsilon), and says what
-    that cost; the recommended noise makes up for it.
+    It is what did best on data of this kind, at no cost, as equidp train --method auto takes it. For a model
+    of your own (--model), and where there are no results, clipping bound and learning rate follow from norms
+    of gradients, which are read once, through noise (--profile-epsilon); the recommended noise makes up for
+    what that cost.
     """
     read = (data, wanted.public, config, table.recipe)
     check_outputs({"--out": out, "--budget": budget.budget}, *read)
@@ -104,37 +108,76 @@ def advise_command(
         raise SettingError("--budget-epsilon and --budget-delta are of a budget's file; give --budget too.")
     place = chosen_device(wanted.device)
     source = table.open(data)
-    train = source.split(wanted.seed).train
     same = [*options.typed_again(table), *options.typed_again(budget), f"--seed={wanted.seed}"]
     same += [] if wanted.device == "cpu" else [f"--device={wanted.device}"]
-    if not wanted.profiled and (choice := choose(images_of(source, wanted.seed) or train)).settings:
-        own = table.starting_plan(data).delta if wanted.delta is None else wanted.delta
-        plan = choice.plan(Plan(delta=own)).resolve(choice.method, len(train), epsilon=wanted.epsilon)
-        spent = f"{plan.steps:,} steps with noise multiplier {plan.noise_multiplier:.4g}: epsilon "
-        spent += f"{wanted.epsilon:g} at delta {plan.delta:g}."
-        same += [f"--epsilon={wanted.epsilon:g}", f"--delta={plan.delta:g}"]
-        typed = [*same, *_by_evidence(choice, table.features)]
-        _recommend(data, typed, [*choice.in_words(), spent, _FREE], out)
-        return
-    model = wanted.model or table.starting_plan(data).model_name
-    factory = in_units(model_named(model), train.target_bounds)
-    fresh = build_model(factory, train.input_shape, train.num_outputs, wanted.seed).to(place)
-    delta = default_delta(len(train)) if wanted.delta is None else wanted.delta
+    train = source.split(wanted.seed).train
+    start = table.starting_plan(data)
+    advice = advise(images_of(source, wanted.seed) or train)
+    delta = start.delta if wanted.delta is None else wanted.delta
+    delta = default_delta(len(train)) if delta is None else delta
+    begin = "auto takes"
+    if wanted.reads_norms or not advice.settings:
+        begin = "Take"
+        own_inputs = wanted.model is not None or table.features is not None
+        features = None if own_inputs else advice.features
+        if features is not None:
+            train = advice.source(source).split(wanted.seed).train
+        model = wanted.model or str(advice.settings.get("model", start.model_name))
+        factory = in_units(model_named(model), train.target_bounds)
+        fresh = build_model(factory, train.input_shape, train.num_outputs, wanted.seed).to(place)
+        advice = advise_by_norms(
+            len(train),
+            sum(map(torch.numel, fresh.parameters())),
+            model=model,
+            epsilon=wanted.epsilon,
+            delta=delta,
+            profile=_profile(wanted, budget, table, train, fresh, delta),
+            features=features,
+        )
+    plan = advice.plan(Plan(delta=delta)).resolve(
+        advice.method, len(train), epsilon=wanted.epsilon, also_spent=advice.spent
+    )
+    settings = {**advice.settings, "weight_decay": 0}
+    typed = [*same, f"--method={advice.method}"]
+    typed += [f"--features={advice.features}"] if advice.features and table.features is None else []
+    typed += [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+    typed += [] if wanted.loss is None else [f"--loss={wanted.loss}"]
+    included = ", this advice included" if advice.spent else ""
+    lines = [
+        *advice_sentences(advice, begin),
+        f"{plan.steps:,} steps with noise multiplier {plan.noise_multiplier:.4g}: epsilon {wanted.epsilon:g} "
+        f"at delta {delta:g}{included}.",
+    ]
+    if advice.spent:  # without a budget, the run's epsilon leaves out what the advice cost
+        noise = float(f"{plan.noise_multiplier * (1 + 5e-6):.6g}")  # rounding must not lower it
+        typed += [f"--noise-multiplier={noise:g}", f"--delta={delta:g}"]
+        lines.append(f"This advice cost epsilon {advice.cost(delta):.3g}; another costs as much again.")
+    else:
+        typed += [f"--epsilon={wanted.epsilon:g}", f"--delta={delta:g}"]
+        lines.append(_FREE if wanted.public is None else _PUBLIC)
+    _recommend(data, typed, lines, out)
+
+
+def _profile(
+    wanted: AdviceOptions,
+    budget: options.BudgetOptions,
+    table: options.TableOptions,
+    train: GroupedDataset,
+    model: nn.Module,
+    delta: float,
+) -> NormProfile | None:
+    """Profile of gradient norms, of public data or, charged, of the training data; None: nothing is read."""
     loss = None if wanted.loss is None else loss_named(wanted.loss)
-    profile: NormProfile | None = None
     if wanted.public is not None:
         public = _like(train, table.open(str(wanted.public)), wanted.public, wanted.seed)
-        profile = public_profile(public, fresh, loss)
-    elif wanted.profile_epsilon != 0:
-        cost = _PROFILE_SHARE * wanted.epsilon if wanted.profile_epsilon is None else wanted.profile_epsilon
-        if 0 < wanted.epsilon <= cost:
-            raise SettingError(f"--profile-epsilon {cost:g} leaves nothing of --epsilon {wanted.epsilon:g}.")
-        with _ledger(budget, train.source, train.unit) as ledger:
-            profile = private_profile(train, fresh, epsilon=cost, delta=delta, loss=loss, ledger=ledger)
-    size, limits = sum(map(torch.numel, fresh.parameters())), {"epsilon": wanted.epsilon, "delta": delta}
-    advice = advise(len(train), size, num_groups=train.num_groups, profile=profile, **limits)
-    own_loss = [] if wanted.loss is None else [f"--loss={wanted.loss}"]
-    _recommend(data, [*same, *_options(advice, model), *own_loss], advice.in_words(), out)
+        return public_profile(public, model, loss)
+    if wanted.profile_epsilon == 0:
+        return None
+    cost = _PROFILE_SHARE * wanted.epsilon if wanted.profile_epsilon is None else wanted.profile_epsilon
+    if 0 < wanted.epsilon <= cost:
+        raise SettingError(f"--profile-epsilon {cost:g} leaves nothing of --epsilon {wanted.epsilon:g}.")
+    with _ledger(budget, train.source, train.unit) as ledger:
+        return private_profile(train, model, epsilon=cost, delta=delta, loss=loss, ledger=ledger)
 
 
 def _recommend(data: str, typed: list[str], lines: Sequence[str], out: Path | None) -> None:
@@ -145,14 +188,6 @@ def _recommend(data: str, typed: list[str], lines: Sequence[str], out: Path | No
     if out is not None:
         write_whole(out, _toml([f"--data={data}", *typed], lines))
         print("or:\n" + command_line("equidp", "train", "--config", out, "--out", "run"))
-
-
-def _by_evidence(choice: Choice, given: str | None) -> list[str]:
-    """Options that train as `equidp train --method auto` does, beside features that were given."""
-    features = [] if choice.features is None or given is not None else [f"--features={choice.features}"]
-    settings = {**choice.settings, "weight_decay": 0}
-    typed = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
-    return [f"--method={choice.method}", *features, *typed]
 
 
 @contextmanager
@@ -182,14 +217,6 @@ def _like(train: GroupedDataset, source: DataSource, path: Path, seed: int) -> G
         gives = f"{str(path)!r} gives inputs, classes and groups {given}"
         raise DataError(f"{gives}; the private data has {wanted}. They must be the same.")
     return public
-
-
-def _options(advice: Advice, model: str) -> list[str]:
-    """Options that train as advised. Without a budget, that run's epsilon leaves out what the advice cost."""
-    settings = [f"--{name.replace('_', '-')}={value:.6g}" for name, value in advice.settings.items()]
-    noise = float(f"{advice.noise_multiplier * (1 + 5e-6):.6g}")  # rounding must not lower it
-    own = ["--weight-decay=0", f"--noise-multiplier={noise:g}", f"--delta={advice.delta:g}"]
-    return [f"--method={advice.method}", f"--model={model}", *settings, *own]
 
 
 def _toml(typed: Sequence[str], said: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter, Token
 
 from equidp._files import check_writable
-from equidp.advice.auto import AUTO
+from equidp.advice.advise import AUTO
 from equidp.cli.marks import by_column, parse_bounds, parse_marks, parse_na, parse_range
 from equidp.cli.noise import (
     BOUNDED_HELP,

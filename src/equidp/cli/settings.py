@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from cyclopts import Group, Parameter
 
-from equidp.advice.auto import AUTO
+from equidp.advice.advise import AUTO
 from equidp.cli.messages import say
 from equidp.policies.methods import all_settings, known_policies, method_named
 from equidp.policies.setting import MethodSetting, settings_of

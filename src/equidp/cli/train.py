@@ -13,7 +13,7 @@ import torch
 from cyclopts import App, ArgumentCollection, Group, Parameter
 
 from equidp.accounting.planned import PlannedRun
-from equidp.advice.auto import AUTO, choose, images_of
+from equidp.advice.advise import AUTO, advise, images_of
 from equidp.cli import metrics, options, releases
 from equidp.cli.app import command, config_text, read_options
 from equidp.cli.choice import ChoiceOptions, choose_among, print_people
@@ -29,6 +29,7 @@ from equidp.evaluation.predict import has_diverged
 from equidp.evaluation.predictions import Cut
 from equidp.kernel.epsilon import epsilon
 from equidp.policies.methods import BASELINE, STANDARD
+from equidp.report.advice import advice_sentences, reason_sentence
 from equidp.report.format import count_text
 from equidp.report.planned import planned_sentences
 from equidp.runs.begin import begin, check_new
@@ -231,16 +232,16 @@ def _auto(wanted: TrainConfig, changed: Mapping[str, Any]) -> tuple[TrainConfig,
     Returns the settings, the data without these features, and the reasons.
     """
     loaded = wanted.load()
-    choice = choose(images_of(wanted.source(), wanted.seed) or loaded[0].train)
+    advice = advise(images_of(wanted.source(), wanted.seed) or loaded[0].train)
     own_inputs = wanted.features is not None or "model" in changed
-    features = wanted.features if own_inputs else choice.features
-    ignored = say_ignored(changed, [choice.method])
+    features = wanted.features if own_inputs else advice.features
+    ignored = say_ignored(changed, [advice.method])
     asked = {name: value for name, value in changed.items() if name not in ignored}
-    plan = choice.plan(wanted.plan).with_changes(changed)
-    taken = choice.as_asked(asked, features)
-    reasons = tuple(reason.text for reason in taken.reasons)
-    chosen = replace(wanted, method=choice.method, plan=plan, features=features, reasons=reasons)
-    return chosen, loaded, [f"{line}\n" for line in taken.in_words()]
+    plan = advice.plan(wanted.plan).with_changes(changed)
+    taken = advice.with_settings(asked, features)
+    reasons = tuple(map(reason_sentence, taken.reasons))
+    chosen = replace(wanted, method=advice.method, plan=plan, features=features, reasons=reasons)
+    return chosen, loaded, [f"{line}\n" for line in advice_sentences(taken)]
 
 
 def _to_continue(folder: Path) -> str:

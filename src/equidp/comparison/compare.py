@@ -21,7 +21,7 @@ from equidp._validate import check_whole
 from equidp.accounting import calibrate_noise
 from equidp.accounting.cache import remembered
 from equidp.accounting.planned import check_share, default_delta, release_event
-from equidp.advice.auto import AUTO, Choice, choose, images_of
+from equidp.advice.advise import AUTO, Advice, advise, images_of
 from equidp.comparison.cells import (
     Cell,
     CellResult,
@@ -268,7 +268,7 @@ class PreparedComparison:
     folder: Path
     swept: Mapping[str, tuple[Any, ...]]
     metric: Metric
-    choice: Choice | None = None
+    choice: Advice | None = None
     built: tuple[_Built, ...] = ()
 
     @property
@@ -345,7 +345,7 @@ def prepare(
     if plan.delta is None:
         plan = replace(plan, delta=default_delta(max(sizes.values())))
     variants = sweep_variants(named, plan, epsilons, sweep)
-    choice = choose(images_of(source, seeds[0]) or data_split.train) if AUTO in methods else None
+    choice = advise(images_of(source, seeds[0]) or data_split.train) if AUTO in methods else None
     if choice is not None:
         variants += automatic_variants(choice, plan, epsilons, max(sizes.values()))
     # Absolute, since worker processes outlive a comparison and stay where the first one was.

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, get_args, get_type_hints
 
 from equidp._validate import names, unknown_name
-from equidp.advice.auto import AUTO, Choice
+from equidp.advice.advise import AUTO, Advice
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon as epsilon_of
 from equidp.kernel.ledger import StepEvent
@@ -153,7 +153,7 @@ def sweep_variants(
 
 
 def automatic_variants(
-    choice: Choice, plan: Plan, epsilons: Sequence[float], num_train: int
+    choice: Advice, plan: Plan, epsilons: Sequence[float], num_train: int
 ) -> list[Variant]:
     """Variants of "auto" at every epsilon; without epsilons, at what the plan's DP-SGD spends.
 

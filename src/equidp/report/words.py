@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from equidp.advice.auto import AUTO
+from equidp.advice.advise import AUTO
 from equidp.comparison.recommend import Recommendation
 from equidp.comparison.result import Setup
 from equidp.data.dataset import ALL

@@ -1,0 +1,83 @@
+"""Advice on method and settings, in sentences."""
+
+from __future__ import annotations
+
+from equidp.advice.advise import Advice, Reason, settings_text
+
+_SENTENCES = {
+    "no results": "DP-SGD as usual: no runs on {text} stand behind a choice.",
+    "given": "Asked for: {text}.",
+    "large samples": (
+        "Large samples, and a learning rate that ends at zero: the noise of single steps averages out, and "
+        "little of it is left at the end."
+    ),
+    "scattering": (
+        "Scattering features: fixed filters find edges and textures, which a private network would have to "
+        "learn through noise (Tramer and Boneh 2021). They read no training data, so they cost no privacy."
+    ),
+    "linear model": (
+        "A linear model on them: fewer parameters take less noise, and rare classes are no harder to fit."
+    ),
+    "few images": (
+        "DP-SGD: with fewer than {0:,} examples, noise is too large for methods that keep lengths of "
+        "gradients. On 1,229 digits it costs the rare class less than Global-Adapt."
+    ),
+    "many features": (
+        "DP-SGD with short steps: {0:,} features have long gradients, and noise in as many directions. At "
+        "epsilon 3 this finds the gender of 87.4% of UTKFace's faces (88.8% without privacy), the settings "
+        "for fewer features of 82.5%."
+    ),
+    "many images": (
+        "Global-Adapt: it scales all gradients by one factor, so that the long ones of rare classes count in "
+        "full. MNIST with 500 eights has 97.9% so at epsilon 5.43, and its eights 89.9%. DP-SGD's best of "
+        "eight random settings reaches 97.7% and 88.1%, DPSGD-F's 97.5% and 90.6%."
+    ),
+    "bound of rows": (
+        "Clipping bound 2: most gradients of a row of up to some tens of standardised columns are shorter. "
+        "Those of a rare class can be longer; what clipping shifts in predicted risks, recalibration "
+        "corrects where it is asked for."
+    ),
+    "bound of people": (
+        "Clipping bound 2: a person's gradient is the sum over up to {0:,} rows, and is longer than it for "
+        "some people; what clipping shifts in predicted risks, recalibration corrects where it is asked for."
+    ),
+    "table": "DP-SGD: with these settings no method that evens out the cost does clearly better.",
+    "quantile of norms": (
+        "Clipping bound {0:.3g}: the {1:.0%} quantile of the norms at the start. A lower bound cuts off more "
+        "of the gradient than it saves in noise, which is {2:.2g} of the bound when averaged over all steps."
+    ),
+    "unknown norms": "Quantile: no norms are known, so the bound follows their median in training.",
+    "noisy profile": (
+        "Quantile: the counts of norms do not stand out from their noise, so the bound follows their median "
+        "in training."
+    ),
+    "random walk": (
+        "Learning rate {0:g} at first: {1:g}, or less where noise alone would move the weights by more than "
+        "{2:g} in all (here {3:.2g})."
+    ),
+    "parameters": "Model: {0:,} parameters. The noise left is {1:.2g} of a clipped gradient.",
+}
+"""Name of a reason -> its sentence, with its numbers and text."""
+_NOISY = 0.02
+"""Noise left in a clipped gradient from which on a smaller model is advised."""
+
+
+def advice_sentences(advice: Advice, begin: str = "auto takes") -> list[str]:
+    """Lines on what is advised and why, without delta, which other lines report with epsilon.
+
+    Args:
+        advice: from `advise` or `advise_by_norms`.
+        begin: of the first line.
+    """
+    shown = settings_text({name: value for name, value in advice.settings.items() if name != "delta"})
+    features = "" if advice.features is None else f" on {advice.features} features"
+    taken = f"{advice.method}{features}{f': {shown}' if shown else ''}"
+    return [f"{begin} {taken}.", *(f"- {reason_sentence(reason)}" for reason in advice.reasons)]
+
+
+def reason_sentence(reason: Reason) -> str:
+    """Sentence of a reason."""
+    sentence = _SENTENCES[reason.name].format(*reason.numbers, text=reason.text)
+    if reason.name == "parameters" and reason.numbers[1] > _NOISY:
+        sentence += " A smaller model, or frozen layers, would lower it with the root of the number."
+    return sentence
