@@ -22,7 +22,6 @@ from equidp.extend import unknown_name
 from equidp.kernel.bounding import bounded_rows, example_rows
 from equidp.kernel.sampling import PoissonSampler
 from equidp.policies.methods import method_named
-from equidp.training.device import chosen_device
 from equidp.training.plan import checked_seeds
 
 ERRORS: dict[str, Callable[[BatchGradients], Tensor]] = {
@@ -71,7 +70,6 @@ def ablate(
     """
     source = open_source(data) if isinstance(data, str) else data
     seeds = checked_seeds(seeds)
-    chosen_device(device)
     cell = _cell(source, method, plan, engine, device, seeds[0])
     for error in errors:
         if error not in ERRORS:

@@ -6,11 +6,13 @@ import os
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy.typing as npt
 
 from equidp import DataError
 from equidp.data.images import decoded, state_of
 from equidp.store import key_of
-from equidp.tables.cache import Array
 
 _SUFFIXES = (".jpg", ".jpeg", ".png")
 
@@ -32,7 +34,7 @@ def image_paths(place: Path) -> list[str]:
         return sorted(path for path in archive.namelist() if is_image(path) and "__MACOSX" not in path)
 
 
-def images_in(place: Path, paths: Sequence[str], side: int) -> Iterator[Array]:
+def images_in(place: Path, paths: Sequence[str], side: int) -> Iterator[npt.NDArray[Any]]:
     """Yields images of a zip file or a folder as `decoded` gives them.
 
     Raises:

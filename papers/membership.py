@@ -20,11 +20,15 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from torch import Tensor, nn
 
 from equidp import DataError, GroupedDataset, Risk, SettingError
-from equidp.accounting.risk import FALSE_POSITIVE_RATES
-from equidp.evaluation.groups import Bools, by_group
-from equidp.evaluation.intervals import Floats, check_level
+from equidp.evaluation.groups import by_group
+from equidp.evaluation.intervals import check_level
 from equidp.evaluation.predict import predict
 
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+FALSE_POSITIVE_RATES = (0.001, 0.01)
+"""Rates at which true-positive rates are shown, as `Risk.figures` has them."""
 _RESAMPLES = 200
 _FEW_SHADOWS = 64  # with fewer, one variance for all examples (Carlini et al., section VI.B)
 _SMALLEST_SPREAD = 1e-6

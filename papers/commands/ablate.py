@@ -14,7 +14,6 @@ from equidp.cli.app import command
 from equidp.cli.messages import progress_bar, stoppable
 from equidp.cli.settings import changes
 from equidp.extend import check_outputs, write_whole
-from equidp.report.format import points
 from papers.ablation import ERRORS, ablate, ablation_summary
 
 app = command(
@@ -76,7 +75,11 @@ def ablation_table(summary: pd.DataFrame, method: str) -> Table:
     columns = [Column("group", "name"), *(Column(str(error)) for error in dict.fromkeys(summary["error"]))]
     rows = []
     for group, part in summary.groupby("group", sort=False):
-        ends = ["" if math.isnan(error) else f" ± {points(error)}" for error in part["accuracy_se"]]
-        cells = [points(value) + end for value, end in zip(part["accuracy"], ends, strict=True)]
+        ends = ["" if math.isnan(error) else f" ± {_points(error)}" for error in part["accuracy_se"]]
+        cells = [_points(value) + end for value, end in zip(part["accuracy"], ends, strict=True)]
         rows.append((str(group), *cells))
     return Table(columns, rows, title)
+
+
+def _points(value: float) -> str:
+    return f"{round(100 * value, 1) + 0.0:.1f}"

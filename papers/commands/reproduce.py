@@ -13,8 +13,8 @@ from rich.console import Console
 from equidp import Column, Table
 from equidp.cli import options
 from equidp.cli.app import command
-from equidp.cli.marks import parse_counts
 from equidp.cli.messages import fail, progress_bar, say, stoppable
+from equidp.cli.options import parse_counts
 from equidp.extend import check_folder, check_outputs, write_whole
 from equidp.training.progress import duration
 from papers.reproduction.page import WORDS, based_on, in_words, results_page

@@ -28,7 +28,6 @@ from equidp import (
     default_plan,
 )
 from equidp.accounting.cache import remembered
-from equidp.cli.memory import keep_freed_memory
 from equidp.comparison.cells import Cell, CellResult, split, split_facts, train_all
 from equidp.comparison.compare import with_metrics
 from equidp.comparison.workers import Workers, spread
@@ -298,7 +297,6 @@ def search(
         folder: of the page, with the results in it.
         command: kept with the results, beside commit and versions.
     """
-    keep_freed_memory()
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
     for category in (PrivacyWarning, DataWarning, ApproximationWarning):

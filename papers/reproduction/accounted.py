@@ -44,9 +44,7 @@ from equidp.extend import write_whole
 from equidp.individual.epsilons import individual_epsilons
 from equidp.individual.histories import Histories
 from equidp.individual.step_counts import current_shares
-from equidp.kernel.inputs import taken
 from equidp.kernel.ledger import MemoryLedger, StepEvent
-from equidp.training.assemble import PART
 from equidp.training.build import build
 from equidp.training.checkpoint import SENSITIVE, KeptCallback
 from papers.membership import sensitive_attack_table
@@ -167,7 +165,8 @@ class Accounted:
     def _median(self, plan: Plan, data: DataSplit, seed: int) -> float:
         trainer = build(plan.resolve(self.method, len(data.train)), data.train, seed=seed, secure=False)
         chosen = torch.from_numpy(np.random.default_rng(seed).permutation(len(data.train))[:_INITIAL])
-        norms = dataset_norms(trainer.engine, *taken((data.train.inputs, data.train.targets), chosen))
+        few = data.train.subset(chosen)
+        norms = dataset_norms(trainer.engine, few.inputs, few.targets)
         return float(norms.median())
 
     def _account(
@@ -251,6 +250,8 @@ class _Rows:
 
 Arrays = dict[str, npt.NDArray[Any]]
 _NAME = f"{SENSITIVE}watched-"
+_PART = 128
+"""Examples that are measured at a time."""
 COMPARED = (0.5, 3.0)
 """Passes an epoch of the estimates that are compared with exact values, beside the run's own."""
 
@@ -305,8 +306,8 @@ class HeldExamples(_KeptArrays):
         self.indices = torch.from_numpy(
             np.random.default_rng(0).choice(len(data), min(count, len(data)), replace=False)
         )
-        self._inputs, self._targets = taken((data.inputs, data.targets), self.indices)
-        self._groups = data.groups[self.indices].numpy()
+        self._data = data.subset(self.indices)
+        self._groups = self._data.groups.numpy()
         self._per_epoch = per_epoch
         self._histories = [Histories(len(self.indices)) for _ in (None, *per_epoch)]
         self._norms = [np.empty(0) for _ in self._histories]
@@ -337,7 +338,7 @@ class HeldExamples(_KeptArrays):
         ]
 
     def _take_norms(self, trainer: Trainer) -> npt.NDArray[np.float64]:
-        norms = dataset_norms(trainer.engine, self._inputs, self._targets, PART)
+        norms = dataset_norms(trainer.engine, self._data.inputs, self._data.targets, _PART)
         return np.asarray(norms.double())
 
     def _arrays(self) -> Arrays:
@@ -368,8 +369,8 @@ class MedianNorms(_KeptArrays):
     def after_epoch(self, trainer: Trainer) -> None:
         for name, sample in zip(self._data.group_names, self._samples, strict=True):
             if len(sample):
-                inputs, targets = taken((self._data.inputs, self._data.targets), sample)
-                norms = dataset_norms(trainer.engine, inputs, targets, PART)
+                few = self._data.subset(sample)
+                norms = dataset_norms(trainer.engine, few.inputs, few.targets, _PART)
                 self.rows.append((float(round(trainer.epoch)), name, float(norms.median())))
 
     def _arrays(self) -> Arrays:

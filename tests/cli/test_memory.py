@@ -13,7 +13,7 @@ FAULTS = """
 import resource, sys
 import numpy as np
 if sys.argv[1] == "keep":
-    from equidp.cli.memory import keep_freed_memory
+    from equidp.cli.process import keep_freed_memory
     keep_freed_memory()
 def use():
     np.empty(int(sys.argv[2]), dtype=np.uint8)[::4096] = 1  # each page

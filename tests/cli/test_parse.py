@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from equidp.cli.marks import parse_bounds
+from equidp.cli.options import parse_bounds
 from equidp.errors import SettingError
 
 

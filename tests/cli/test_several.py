@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equidp.cli import several
+from equidp.cli import process
 from equidp.cli.messages import fail
 from equidp.ledger.format import read_ledger
 from support.command import equidp
@@ -95,7 +95,7 @@ def test_a_process_that_failed_stays_until_the_first_has_spoken():
 def test_a_process_that_alone_failed_says_why(monkeypatch, capsys):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     monkeypatch.setenv("RANK", "1")
-    monkeypatch.setattr(several, "PATIENCE", 0.01)
+    monkeypatch.setattr(process, "PATIENCE", 0.01)
     with pytest.raises(SystemExit, match="2"):
         fail("the disk is full.")
     assert capsys.readouterr().err == "process 1: error: the disk is full.\n"

@@ -25,9 +25,8 @@ from cyclopts.config import Dict
 
 from equidp._parts import is_import_path
 from equidp._validate import names, unknown_name
-from equidp.cli.memory import keep_freed_memory
 from equidp.cli.messages import fail, say, warning_printer
-from equidp.cli.streams import lasting_streams, lost_output, open_closed_streams
+from equidp.cli.process import keep_freed_memory, lasting_streams, lost_output, open_closed_streams
 from equidp.errors import EquidpError, SettingError
 
 COMMANDS = {

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from rich.console import Console
 from rich.markup import escape
 
-from equidp.cli.several import rank, wait_for_the_first
+from equidp.cli.process import rank, wait_for_the_first
 from equidp.errors import ApproximationWarning, CacheWarning, DataWarning, PrivacyWarning, TrainingStopped
 
 _console = Console(stderr=True)

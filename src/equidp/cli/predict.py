@@ -17,7 +17,7 @@ from equidp._files import check_outputs, written_whole
 from equidp.cli import metrics, options
 from equidp.cli.app import command
 from equidp.cli.messages import say
-from equidp.cli.streams import lost_output
+from equidp.cli.process import lost_output
 from equidp.errors import SettingError
 from equidp.evaluation.predict import predict
 from equidp.evaluation.predictions import Cut, Predictions

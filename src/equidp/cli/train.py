@@ -19,8 +19,8 @@ from equidp.cli.app import command, config_text, read_options
 from equidp.cli.choice import ChoiceOptions, choose_among, print_people
 from equidp.cli.evaluate import print_run
 from equidp.cli.messages import say, stoppable
+from equidp.cli.process import rank, several_processes
 from equidp.cli.settings import changes, say_ignored
-from equidp.cli.several import rank, several_processes
 from equidp.data import SOURCES
 from equidp.data.published import published_settings
 from equidp.errors import SettingError
