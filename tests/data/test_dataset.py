@@ -9,6 +9,7 @@ import torch
 
 from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.errors import DataError
+from support.errors import raises_field
 
 
 def dataset(n: int = 6, **changes) -> GroupedDataset:
@@ -51,7 +52,7 @@ def test_bad_data_is_named(changes, message):
 
 
 def test_splits_need_every_group_on_both_sides_and_two_classes():
-    with pytest.raises(DataError, match="group 'c' has no example in the test set"):
+    with raises_field(DataError, "group"):
         DataSplit(dataset(), dataset(2))
     with pytest.raises(DataError, match="one class only"):
         DataSplit(dataset(targets=torch.zeros(6, dtype=torch.int64)), dataset())

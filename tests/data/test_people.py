@@ -20,6 +20,7 @@ from equidp.report.guarantee import guarantee_sentences
 from equidp.tables.columns import interpret_cells
 from equidp.tables.read import Cells
 from equidp.tables.recipe import Recipe
+from support.errors import raises_field
 from support.toy import make_trainer, toy
 
 
@@ -105,7 +106,7 @@ def test_several_inputs_and_labels_of_any_kind():
 
 
 def test_bad_people_are_refused_in_words():
-    with pytest.raises(SettingError, match="most_rows=0"):
+    with raises_field(SettingError, "most_rows"):
         by_person(toy(4), [1, 1, 2, 2], most_rows=0)
     with pytest.raises(DataError, match="1 of 4 rows do not say whose they are"):
         by_person(toy(4), ["a", None, "b", "b"], most_rows=2)

@@ -17,6 +17,7 @@ from equidp.data.table import split_and_encode
 from equidp.errors import DataError, EquidpError, SettingError
 from equidp.tables.recipe import Recipe
 from equidp.tables.split import draw_rows, rows_by_content
+from support.errors import raises_field
 
 
 def people(n: int = 60) -> pd.DataFrame:
@@ -371,7 +372,7 @@ def test_a_file_that_is_not_there_and_settings_that_are_missing(save):
         open_source("nowhere.csv", target="a", group=["b"])
     with pytest.raises(SettingError, match="needs the column to predict"):
         open_source(save(people()))
-    with pytest.raises(SettingError, match="Did you mean 'refuse'"):
+    with raises_field(SettingError, "rule for missing values"):
         split_of(save(people()), missing="refus")
 
 

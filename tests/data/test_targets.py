@@ -24,6 +24,7 @@ from equidp.kernel.step import PrivateStep
 from equidp.losses import Loss
 from equidp.policies.methods import make_policy
 from equidp.training.build import build
+from support.errors import raises_field
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
 
@@ -164,11 +165,11 @@ def test_class_weights_on_a_command_line_are_pairs(text, message):
 
 def test_class_weights_name_classes_and_leave_two():
     assert weights_of_classes({"yes": 8}, ("no", "yes")).tolist() == [0.125, 1.0]
-    with pytest.raises(SettingError, match=r"unknown class in the class weights 'yse'. Did you mean 'yes'"):
+    with raises_field(SettingError, "class in the class weights"):
         weights_of_classes({"yse": 8}, ("no", "yes"))
-    with pytest.raises(SettingError, match="fewer than two classes"):
+    with raises_field(SettingError, "class_weight"):
         weights_of_classes({"yes": 0}, ("no", "yes"))
-    with pytest.raises(SettingError, match="the weight of class 'yes'"):
+    with raises_field(SettingError, "class_weight"):
         weights_of_classes({"yes": -2}, ("no", "yes"))
 
 

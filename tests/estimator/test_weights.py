@@ -16,6 +16,7 @@ from torch import nn
 import equidp
 from equidp.errors import BudgetError, DataError, PrivacyWarning, SettingError
 from equidp.kernel.epsilon import epsilon as epsilon_of
+from support.errors import raises_field
 
 N = 240
 pytestmark = pytest.mark.filterwarnings("ignore::equidp.PrivacyWarning")
@@ -266,7 +267,7 @@ def test_partial_fit_says_what_the_first_call_must_name():
     with pytest.raises(DataError, match="classes must be passed on the first call"):
         quick().partial_fit(X, y)
     model = quick().partial_fit(X, y, classes=["no", "yes"], sensitive_features=np.arange(N) % 2)
-    with pytest.raises(DataError, match=r"classes=\['maybe', 'no'\], and earlier calls had \['no', 'yes'\]"):
+    with raises_field(DataError, "classes"):
         model.partial_fit(X, y, classes=["no", "maybe"])
     with pytest.raises(DataError, match="'maybe', which is not among the classes"):
         model.partial_fit(X[:3], ["no", "maybe", "yes"], sensitive_features=[0, 1, 0])
