@@ -113,7 +113,7 @@ def test_the_card_has_the_checksum_of_the_file_that_is_there(run):
 
 def test_the_card_shows_notes_as_given_and_says_what_was_public(run):
     card, page = ((run / name).read_text() for name in (layout.CARD, layout.PAGE))
-    assert "\nPurpose: to plan beds.\n\nKept until 2030 &lt;b>.\n" in card
+    assert "\nPurpose: to plan beds.\n\nKept until 2030 &lt;b&gt;.\n" in card
     assert "<p>Purpose: to plan beds.</p>\n<p>Kept until 2030 &lt;b&gt;.</p>" in page
     assert "How the table is read" in card
 
