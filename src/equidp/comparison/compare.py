@@ -35,7 +35,7 @@ from equidp.comparison.cells import (
     train_all,
 )
 from equidp.comparison.result import Comparison, DataFacts, Setup, TrainingFacts
-from equidp.comparison.sweep import Sweep, Variant, automatic_variants, named_methods, sweep_variants, target
+from equidp.comparison.sweep import Sweep, Variant, automatic_variants, named_methods, sweep_variants
 from equidp.comparison.workers import (
     Workers,
     check_one_place,
@@ -364,7 +364,7 @@ def prepare(
                     check_not_varied(own.features, Views(resolved.plan.views, resolved.plan.augmentation))
                 watched = (release_epsilon, diagnosis) if resolved.policy.private else (None, None)
                 names = {**dict.fromkeys(sweep), **variant.swept}
-                wanted = target(variant.epsilon if epsilons else None)
+                wanted = variant.epsilon if epsilons and variant.epsilon is not None else math.nan
                 where = variant.setting, wanted, seed, engine, device
                 cells.append(Cell(own, resolved, *where, *watched, swept=names))
         swept = {name: tuple(values) for name, values in sweep.items()}
@@ -530,14 +530,6 @@ def _join_diagnoses(cells: Sequence[Cell], runs: Sequence[CellResult]) -> Diagno
     return Diagnosis(pd.DataFrame(tables["groups"]), pd.DataFrame(tables["pairs"]))
 
 
-def _automatic(prepared: PreparedComparison) -> dict[str, dict[str, Any]]:
-    """Policy, features and settings that "auto" trained with."""
-    if prepared.choice is None:
-        return {}
-    choice = prepared.choice
-    return {AUTO: {"policy": choice.method, "features": choice.features, **choice.settings}}
-
-
 def _data_facts(source: DataSource, data: DataSplit) -> DataFacts:
     return DataFacts(
         name=source.name,
@@ -554,7 +546,10 @@ def _data_facts(source: DataSource, data: DataSplit) -> DataFacts:
 
 def _training_facts(prepared: PreparedComparison) -> TrainingFacts:
     """Facts that the cells of one seed share, and facts that differ, by method."""
-    plan, cells = prepared.plan, prepared.first
+    plan, cells, choice = prepared.plan, prepared.first, prepared.choice
+    automatic: dict[str, dict[str, Any]] = {}
+    if choice is not None:
+        automatic = {AUTO: {"policy": choice.method, "features": choice.features, **choice.settings}}
     common = replace(plan, by_method={}).resolve(BASELINE, next(iter(prepared.sizes.values())))
     return TrainingFacts(
         model=common.plan.model_name,
@@ -586,5 +581,5 @@ def _training_facts(prepared: PreparedComparison) -> TrainingFacts:
             }
             for cell in cells
         },
-        by_method={**plan.by_method, **_automatic(prepared)},
+        by_method={**plan.by_method, **automatic},
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -264,8 +263,3 @@ def _kinds() -> dict[str, Any]:
 
 _PLAN = tuple(each.name for each in fields(Plan) if each.name not in _NOT_SWEPT)
 """Fields of a plan that can be swept."""
-
-
-def target(epsilon: float | None) -> float:
-    """Target epsilon as a float; NaN without a target."""
-    return math.nan if epsilon is None else epsilon
