@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from equidp import DataError, GroupedDataset, Risk, SettingError
 from equidp.evaluation.groups import by_group
 from equidp.evaluation.intervals import check_level
-from equidp.evaluation.predict import predict
+from equidp.evaluation.predictions import predict
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

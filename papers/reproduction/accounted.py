@@ -39,7 +39,7 @@ from equidp.comparison.cells import split
 from equidp.data import open_source
 from equidp.data.dataset import ALL
 from equidp.engines import dataset_norms
-from equidp.evaluation.predict import predict
+from equidp.evaluation.predictions import predict
 from equidp.extend import write_whole
 from equidp.individual.epsilons import individual_epsilons
 from equidp.individual.histories import Histories

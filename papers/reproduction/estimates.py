@@ -21,7 +21,7 @@ import numpy.typing as npt
 from equidp import IndividualAccountant, IndividualReport, default_plan
 from equidp.comparison.cells import split
 from equidp.data import open_source
-from equidp.evaluation.predict import predict
+from equidp.evaluation.predictions import predict
 from equidp.individual.epsilons import individual_epsilons
 from equidp.training.build import build
 from papers.reproduction.accounted import HeldExamples

@@ -13,8 +13,17 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from equidp.data.dataset import ALL
-from equidp.report.plots.colours import GROUP_LOOKS, OTHER_GROUPS, Look, method_looks
-from equidp.report.plots.style import Layout, legend, short, titled_panels, wrapped
+from equidp.report.plots.style import (
+    GROUP_LOOKS,
+    OTHER_GROUPS,
+    Layout,
+    Look,
+    legend,
+    method_looks,
+    short,
+    titled_panels,
+    wrapped,
+)
 
 _LONGEST_BARS = 6
 """Up to this many groups are set apart by their names beneath the bars on a phone."""

@@ -31,7 +31,7 @@ from equidp.data.dataset import ALL
 from equidp.engines import make_engine
 from equidp.engines.measurement import MeasuredBatch
 from equidp.evaluation.groups import group_metrics
-from equidp.evaluation.predict import predict
+from equidp.evaluation.predictions import predict
 from equidp.extend import check_number, check_whole, unknown_name, write_whole
 from equidp.kernel.bounding import capped_weights, each_alone, example_rows
 from equidp.kernel.engine import Engine, Measured, Sums

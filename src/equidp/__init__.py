@@ -23,8 +23,7 @@ _HOMES = {
     "errors": "ApproximationWarning BudgetError CacheWarning CheckpointError DataError DataWarning "
     "EquidpError ModelError PolicyError PrivacyWarning ProcessError SettingError TrainingStopped",
     "estimator": "PrivateClassifier PrivateRegressor",
-    "evaluation.metric": "Metric",
-    "evaluation.metrics": "METRICS",
+    "evaluation.metrics": "METRICS Metric",
     "evaluation.predictions": "Cut Predictions",
     "individual": "IndividualAccountant IndividualClipping IndividualReport",
     "ledger.file": "LedgerFile",

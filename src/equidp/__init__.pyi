@@ -40,8 +40,7 @@ from equidp.errors import (
     TrainingStopped as TrainingStopped,
 )
 from equidp.estimator import PrivateClassifier as PrivateClassifier, PrivateRegressor as PrivateRegressor
-from equidp.evaluation.metric import Metric as Metric
-from equidp.evaluation.metrics import METRICS as METRICS
+from equidp.evaluation.metrics import METRICS as METRICS, Metric as Metric
 from equidp.evaluation.predictions import Cut as Cut, Predictions as Predictions
 from equidp.individual import (
     IndividualAccountant as IndividualAccountant,

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from equidp.evaluation.metric import Metric, figure
-from equidp.evaluation.metrics import METRICS, metric_named
+from equidp.evaluation.metrics import METRICS, Metric, figure, metric_named
 from equidp.evaluation.predictions import Predictions
 
 OWN = """

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from equidp.diagnostics.clipping_error import best_clipping_bound, clipping_error
+from equidp.diagnostics.excess_risk import best_clipping_bound, clipping_error
 from equidp.errors import SettingError
 
 NORMS = st.lists(st.floats(0.01, 100), min_size=1, max_size=30)

@@ -10,7 +10,7 @@ import equidp
 from equidp.engines import check_engine, check_model, made_up_examples, make_engine
 from equidp.engines.trial.running import Attributes
 from equidp.errors import ModelError
-from equidp.evaluation.predict import predict
+from equidp.evaluation.predictions import predict
 from equidp.kernel.inputs import tensors
 from support.oracle import assert_exact, drawn, loss
 
@@ -252,7 +252,7 @@ def test_a_model_without_logits_is_told_what_is_expected():
 def test_predictions_are_the_logits_in_chunks(monkeypatch):
     model, inputs = reader()
     whole = predict(model, inputs)
-    monkeypatch.setattr("equidp.evaluation.predict._CHUNK", 2)
+    monkeypatch.setattr("equidp.evaluation.predictions._CHUNK", 2)
     torch.testing.assert_close(predict(model, inputs), whole)
     assert whole.shape == (5, 2)
 

@@ -15,8 +15,7 @@ from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.evaluation import evaluate
 from equidp.evaluation.groups import group_intervals, paired_costs, recalls
-from equidp.evaluation.metric import figure
-from equidp.evaluation.metrics import METRICS
+from equidp.evaluation.metrics import METRICS, figure
 from equidp.evaluation.predictions import Cut, Predictions
 
 

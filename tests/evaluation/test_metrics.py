@@ -13,8 +13,15 @@ from hypothesis import given, settings, strategies as st
 from sklearn import metrics as theirs
 
 from equidp.errors import SettingError
-from equidp.evaluation.metric import Metric, figure, measure_metric
-from equidp.evaluation.metrics import METRICS, check_task, metric_named, tells_something
+from equidp.evaluation.metrics import (
+    METRICS,
+    Metric,
+    check_task,
+    figure,
+    measure_metric,
+    metric_named,
+    tells_something,
+)
 from equidp.evaluation.predictions import Cut, Predictions, positive_by_name
 
 NAMES = ("no", "yes", "maybe")

@@ -16,7 +16,7 @@ import equidp
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.evaluation import evaluate
-from equidp.evaluation.predict import predict
+from equidp.evaluation.predictions import predict
 from equidp.losses import SquaredError
 from equidp.training.build import build
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from equidp.individual.examples import chunk_of
+from equidp.individual.accountant import chunk_of
 
 
 @pytest.mark.parametrize(

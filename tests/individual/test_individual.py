@@ -417,7 +417,7 @@ def test_sampled_norms_are_those_of_the_last_draw(name):
 
 
 def test_sampled_norms_cost_no_pass(monkeypatch):
-    monkeypatch.setattr("equidp.individual.account.dataset_norms", None)
+    monkeypatch.setattr("equidp.individual.accountant.dataset_norms", None)
     trainer, accountant = watched(accountant=equidp.IndividualAccountant("sampled", grid=0.1))
     trainer.fit()
     assert (accountant.report(trainer, accountant="rdp").sensitive_epsilons > 0).all()

@@ -23,17 +23,19 @@ from equidp.report import comparison as html
 from equidp.report.pictures import save_evaluation_figures
 from equidp.report.plots import ALL_PLOTS, PLOTS
 from equidp.report.plots.choice import best_edge
-from equidp.report.plots.colours import (
+from equidp.report.plots.evaluated import calibration, reliability
+from equidp.report.plots.style import (
+    COLUMN,
     GROUP_LOOKS,
     METHOD_LOOKS,
     OTHER_GROUPS,
     OWN_LOOKS,
+    PAGE,
+    PHONE,
     group_looks,
     kind_looks,
     method_looks,
 )
-from equidp.report.plots.evaluated import calibration, reliability
-from equidp.report.plots.style import COLUMN, PAGE, PHONE
 from equidp.report.summary import summarise
 from support.made_up import made_up
 

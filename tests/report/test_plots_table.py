@@ -7,7 +7,7 @@ from unittest.mock import Mock
 from matplotlib.figure import Figure
 
 from equidp.report.plots import PLOTS
-from equidp.report.plots.plot import Plot, draw_plots
+from equidp.report.plots.style import Plot, draw_plots
 
 
 def test_a_new_plot_is_one_function_and_one_line(monkeypatch):

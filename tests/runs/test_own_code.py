@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from equidp.errors import DataError
-from equidp.evaluation.predict import predict
+from equidp.evaluation.predictions import predict
 from equidp.runs.begin import begin
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import prepare

@@ -10,7 +10,7 @@ import torch
 import equidp
 from equidp.data import Recipe
 from equidp.errors import DataError, SettingError
-from equidp.evaluation.predict import predict
+from equidp.evaluation.predictions import predict
 from equidp.kernel.epsilon import epsilon
 from equidp.ledger.format import read_ledger
 from equidp.runs import layout, train as training

@@ -14,7 +14,7 @@ from torch import nn
 import equidp
 from equidp.distributed.group import processes_here
 from equidp.errors import EquidpError
-from equidp.evaluation.predict import predict
+from equidp.evaluation.predictions import predict
 from support.toy import make_trainer, toy
 
 ACCOUNTANTS: dict[str, Callable[[], Any]] = {

@@ -12,7 +12,7 @@ from torch import nn
 import equidp
 from equidp.errors import ModelError, SettingError
 from equidp.evaluation.groups import metrics_of
-from equidp.evaluation.predict import predict
+from equidp.evaluation.predictions import predict
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import StepEvent
 from support.toy import make_trainer, toy

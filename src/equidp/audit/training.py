@@ -41,7 +41,7 @@ from equidp.distributed.group import alone
 from equidp.engines.model import flat
 from equidp.engines.units import reading
 from equidp.errors import ApproximationWarning
-from equidp.evaluation.predict import predict
+from equidp.evaluation.predictions import predict
 from equidp.kernel.engine import Engine
 from equidp.kernel.epsilon import epsilon as claimed_epsilon
 from equidp.kernel.generators import restore_generators

@@ -14,7 +14,7 @@ from equidp.cli import metrics, options
 from equidp.cli.app import command
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation, evaluate
-from equidp.evaluation.metric import Metric
+from equidp.evaluation.metrics import Metric
 from equidp.policies.methods import BASELINE
 from equidp.report.evaluation import (
     blind_spot_sentences,

@@ -19,8 +19,7 @@ from equidp.cli.app import command
 from equidp.cli.messages import say
 from equidp.cli.process import lost_output
 from equidp.errors import SettingError
-from equidp.evaluation.predict import predict
-from equidp.evaluation.predictions import Cut, Predictions
+from equidp.evaluation.predictions import Cut, Predictions, predict
 from equidp.runs.saved import ROWS, open_run
 from equidp.tables.checks import check_names
 from equidp.tables.read import check_read_twice, names_of, readable, written_rows

@@ -25,8 +25,7 @@ from equidp.data import SOURCES
 from equidp.data.published import published_settings
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation
-from equidp.evaluation.predict import has_diverged
-from equidp.evaluation.predictions import Cut
+from equidp.evaluation.predictions import Cut, has_diverged
 from equidp.kernel.epsilon import epsilon
 from equidp.policies.methods import BASELINE, STANDARD
 from equidp.report.advice import advice_sentences, reason_sentence

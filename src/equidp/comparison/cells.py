@@ -31,8 +31,7 @@ from equidp.diagnostics import DiagnosisPlan, Diagnostics
 from equidp.diagnostics.callback import RECORD_KEY
 from equidp.digest import code_digest, module_digest, read_code
 from equidp.errors import ApproximationWarning, DataError, DataWarning
-from equidp.evaluation.predict import predict
-from equidp.evaluation.predictions import Cut, Predictions
+from equidp.evaluation.predictions import Cut, Predictions, predict
 from equidp.individual import IndividualAccountant
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger

@@ -55,8 +55,14 @@ from equidp.evaluation.blind_spots import calibration_table
 from equidp.evaluation.costs import check_tau
 from equidp.evaluation.groups import by_group, most_frequent
 from equidp.evaluation.intervals import check_level
-from equidp.evaluation.metric import Metric, measure_metric
-from equidp.evaluation.metrics import METRICS, check_task, metric_named, tells_something
+from equidp.evaluation.metrics import (
+    METRICS,
+    Metric,
+    check_task,
+    measure_metric,
+    metric_named,
+    tells_something,
+)
 from equidp.evaluation.predictions import Cut, Predictions
 from equidp.evaluation.small_cells import SmallCells
 from equidp.kernel.epsilon import epsilon

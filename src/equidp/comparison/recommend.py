@@ -12,7 +12,7 @@ import pandas as pd
 from equidp.data.dataset import ALL
 from equidp.evaluation.costs import group_gaps
 from equidp.evaluation.intervals import mean_interval
-from equidp.evaluation.metric import Metric
+from equidp.evaluation.metrics import Metric
 
 _NEGLIGIBLE = 0.1
 """Share of tau: a method that is worse by less counts as not worse, however sure the figure is."""

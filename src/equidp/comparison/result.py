@@ -22,8 +22,7 @@ from equidp.diagnostics import Diagnosis
 from equidp.display import Table
 from equidp.errors import SettingError
 from equidp.evaluation.costs import equal_cost, privacy_costs, summary
-from equidp.evaluation.metric import Metric
-from equidp.evaluation.metrics import METRICS
+from equidp.evaluation.metrics import METRICS, Metric
 from equidp.training.averages import WeightAverage
 
 TABLES = {

@@ -16,12 +16,11 @@ from equidp.data.dataset import GroupedDataset
 from equidp.diagnostics.diagnose import Diagnosis, check_clips, chosen_groups, diagnose_step, warn_of_kinks
 from equidp.diagnostics.effort import Cost, Effort, cost_of
 from equidp.diagnostics.gradients import Subject
-from equidp.diagnostics.step import Step
+from equidp.diagnostics.measure import Step
 from equidp.engines.model import in_evaluation_mode
 from equidp.engines.units import reading
 from equidp.errors import ApproximationWarning, SettingError
-from equidp.individual.accountant import IndividualClipping
-from equidp.individual.examples import in_memory
+from equidp.individual.accountant import IndividualClipping, in_memory
 from equidp.training.record import RunRecord
 from equidp.training.trainer import Callback, Trainer
 

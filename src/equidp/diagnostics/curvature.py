@@ -1,21 +1,23 @@
-"""Quadratic forms, traces and extreme eigenvalues of Hessians, from products with vectors alone."""
+"""Quadratic forms, traces and extreme eigenvalues of Hessians, and losses that have none everywhere."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp
 
 from equidp.data.dataset import GroupedDataset
 from equidp.diagnostics.gradients import Subject
 from equidp.engines.functional import second_derivatives
 from equidp.engines.layers.decomposed import without_fused_layers
-from equidp.engines.model import arguments, flat, outputs_in
+from equidp.engines.model import arguments, call_model, flat, outputs_in
+from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs
 from equidp.kernel.noise import to_double
 
@@ -215,3 +217,35 @@ def _tridiagonal(alphas: list[float], betas: list[float]) -> tuple[Tensor, Tenso
         matrix = matrix + torch.diag(beside, 1) + torch.diag(beside, -1)
     values, vectors = torch.linalg.eigh(matrix)
     return values, vectors
+
+
+_KINKS = (
+    "Relu", "LeakyRelu", "PreluKernel", "Rrelu", "Hardtanh", "Threshold", "MaxPool", "AdaptiveMaxPool",
+    "FractionalMaxPool", "Hardswish", "Hardsigmoid", "Hardshrink", "Softshrink", "Abs", "Clamp", "Maximum",
+    "Minimum", "Amax", "Amin", "Max", "Min",
+)  # fmt: skip
+
+
+def kinks(model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Tensor) -> list[str]:
+    """Returns the names of operations between parameters and loss that have no second derivative somewhere.
+
+    Reads the graph that autograd records, so it sees functions as well as modules. Second-order figures of
+    such a model hold almost everywhere, and miss the curvature in the kinks.
+
+    Args:
+        model, loss: as in training.
+        inputs, targets: a few examples, [batch, ...].
+    """
+    with torch.enable_grad():
+        start = loss(call_model(model, inputs), targets).sum().grad_fn
+    found, seen, waiting = set(), set(), [start]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        name = re.sub(r"(1D|2D|3D)?(With|Backward).*$", "", node.name(), flags=re.IGNORECASE)
+        if name in _KINKS:
+            found.add(name)
+        waiting += [following for following, _ in node.next_functions]
+    return sorted(found)

@@ -14,13 +14,12 @@ from torch import nn
 
 from equidp._validate import unknown_name
 from equidp.data.dataset import GroupedDataset
-from equidp.diagnostics.clipping_error import best_clipping_bound
+from equidp.diagnostics.curvature import kinks
 from equidp.diagnostics.effort import Effort
+from equidp.diagnostics.excess_risk import best_clipping_bound
 from equidp.diagnostics.gradients import Subject
-from equidp.diagnostics.measure import draw_batches, group_curvature, view_group
+from equidp.diagnostics.measure import Step, draw_batches, group_curvature, view_group
 from equidp.diagnostics.rows import batch_figures, group_row, pair_rows
-from equidp.diagnostics.smoothness import kinks
-from equidp.diagnostics.step import Step
 from equidp.engines import make_engine
 from equidp.engines.model import in_evaluation_mode
 from equidp.engines.units import reading

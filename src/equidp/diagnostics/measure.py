@@ -1,10 +1,11 @@
-"""Measurements of a diagnosis: gradients, norms and curvature of each group, and gradients of batches."""
+"""Measurements of a diagnosed step: gradients, norms and curvature of groups, and gradients of batches."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,12 +20,40 @@ from equidp.diagnostics.curvature import (
 )
 from equidp.diagnostics.effort import Effort
 from equidp.diagnostics.gradients import BatchGradients, Subject, batch_gradients
-from equidp.diagnostics.step import Step
 from equidp.engines.model import call_model
 from equidp.errors import DataError
 from equidp.kernel.noise import SeededRandomness, to_double
+from equidp.kernel.policy import Policy
 from equidp.kernel.sampling import PoissonSampler
 from equidp.policies.weights import share_clipped, step_weights
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A private step by plain gradient descent.
+
+    Attributes:
+        policy, state: what weights and the sensitivity come from.
+        learning_rate: eta.
+        noise_multiplier: sigma.
+        batch_size: b, expected.
+    """
+
+    policy: Policy
+    state: Any
+    learning_rate: float
+    noise_multiplier: float
+    batch_size: float
+
+    @property
+    def sensitivity(self) -> float:
+        """S, under the state."""
+        return float(self.policy.sensitivity(self.state))
+
+    @property
+    def laplace_epsilon(self) -> float:
+        """The epsilon at which Xu et al.'s Laplace noise is as large as this step's Gaussian noise."""
+        return math.inf if self.noise_multiplier == 0 else 1 / self.noise_multiplier
 
 
 @dataclass(frozen=True, eq=False)

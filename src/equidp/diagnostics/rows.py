@@ -11,11 +11,16 @@ from typing import Any
 import pandas as pd
 from torch import Tensor
 
-from equidp.diagnostics.clipping_error import best_clipping_bound, clipping_error
-from equidp.diagnostics.excess_risk import batch_risk, direction_gap_bound, noise_risk, norm_condition
+from equidp.diagnostics.excess_risk import (
+    batch_risk,
+    best_clipping_bound,
+    clipping_error,
+    direction_gap_bound,
+    noise_risk,
+    norm_condition,
+)
 from equidp.diagnostics.gradients import BatchGradients, cosine
-from equidp.diagnostics.measure import GroupCurvature, GroupView
-from equidp.diagnostics.step import Step
+from equidp.diagnostics.measure import GroupCurvature, GroupView, Step
 from equidp.kernel.noise import to_double
 
 _ROUNDING = 1e-5

@@ -37,7 +37,7 @@ from equidp.estimator.inputs import (
     people_of,
     weights_of_rows,
 )
-from equidp.evaluation.predict import predict
+from equidp.evaluation.predictions import predict
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import Entries, epsilon as epsilon_of
 from equidp.kernel.ledger import Event, MemoryLedger, Payment, ReleaseEvent, StepEvent

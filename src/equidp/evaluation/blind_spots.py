@@ -13,8 +13,7 @@ import pandas as pd
 from equidp.data.dataset import ALL
 from equidp.evaluation.groups import by_group
 from equidp.evaluation.intervals import wilson
-from equidp.evaluation.metric import Metric
-from equidp.evaluation.metrics import METRICS, tells_something
+from equidp.evaluation.metrics import METRICS, Metric, tells_something
 from equidp.evaluation.predictions import Predictions
 from equidp.evaluation.small_cells import FEWEST, number
 

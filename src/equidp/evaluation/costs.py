@@ -19,8 +19,7 @@ from equidp._validate import check_number
 from equidp.data.dataset import ALL
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.intervals import mean_interval
-from equidp.evaluation.metric import Metric
-from equidp.evaluation.metrics import METRICS
+from equidp.evaluation.metrics import METRICS, Metric
 
 COSTS = ("privacy_cost", "excessive_risk")
 SAYS_NOTHING = "says nothing"

@@ -26,10 +26,8 @@ from equidp.evaluation.groups import (
     recalls,
 )
 from equidp.evaluation.intervals import check_level
-from equidp.evaluation.metric import Metric
-from equidp.evaluation.metrics import METRICS, metric_for
-from equidp.evaluation.predict import predict
-from equidp.evaluation.predictions import Cut, Predictions
+from equidp.evaluation.metrics import METRICS, Metric, metric_for
+from equidp.evaluation.predictions import Cut, Predictions, predict
 from equidp.evaluation.small_cells import SmallCells, number, people_of
 from equidp.kernel.processes import ALONE, Processes
 

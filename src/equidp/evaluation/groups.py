@@ -20,9 +20,7 @@ from torch.nn.functional import cross_entropy
 from equidp.data.dataset import ALL, GroupedDataset
 from equidp.errors import DataError, shape_text
 from equidp.evaluation.intervals import Floats, Interval, mean_interval, paired_interval, wilson
-from equidp.evaluation.metric import Metric, figure, measure_metric
-from equidp.evaluation.metrics import METRICS, metric_cost
-from equidp.evaluation.numbers import NUMBERS
+from equidp.evaluation.metrics import METRICS, NUMBERS, Metric, figure, measure_metric, metric_cost
 from equidp.evaluation.predictions import Cut, Predictions
 from equidp.losses import SquaredError
 

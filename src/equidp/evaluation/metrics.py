@@ -1,30 +1,217 @@
-"""The metrics of a model: a table of what there is, computed by scikit-learn."""
+"""Metrics of predictions: their table, values with intervals, and the test against a constant answer.
+
+A metric that is not defined, such as the AUC of examples of one class, is NaN with a reason. Intervals, at a
+level, speak of the test examples as a sample. Those of predicted numbers are by scikit-learn.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, final
 
 import numpy as np
+import numpy.typing as npt
 from sklearn.metrics import (
     accuracy_score,
     average_precision_score,
     balanced_accuracy_score,
     brier_score_loss,
     log_loss,
+    mean_absolute_error,
     precision_score,
+    r2_score,
     recall_score,
     roc_auc_score,
+    root_mean_squared_error,
 )
 
 from equidp._parts import is_import_path, own_part
 from equidp._validate import unknown_name
 from equidp.errors import SettingError
 from equidp.evaluation import intervals
-from equidp.evaluation.intervals import Floats, Interval
-from equidp.evaluation.metric import Metric, figure, measure_metric, percentiles
-from equidp.evaluation.numbers import NUMBERS
+from equidp.evaluation.intervals import Floats, Interval, check_level
 from equidp.evaluation.predictions import Predictions, task_of
+
+_RESAMPLES = 200
+
+
+@final
+@dataclass(frozen=True)
+class Metric:
+    """A figure of a model's predictions on examples.
+
+    Attributes:
+        name: of its column; letters, digits and underscores.
+        function: `Predictions` -> the value. A ValueError says why it is not defined there.
+        higher_is_better: whether a larger value is a better model.
+        range: the smallest and the largest value that it can have.
+        tasks: what it is for: "binary" and "multiclass".
+        interval: (predictions, level) -> (low, high); None: percentiles of 200 resamples of the examples,
+            drawn from a fixed seed.
+        per_example: predictions -> its part of each example, [n], whose mean is the value; None: no such.
+
+    Raises:
+        SettingError: a name with other signs, or a range that is none.
+
+    >>> from sklearn.metrics import f1_score
+    >>> f1 = Metric("f1", lambda found: f1_score(found.hits, found.answers), True, range=(0, 1))
+    >>> shares = np.array([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8]])
+    >>> measure_metric(f1, Predictions(np.array([0, 1, 1]), shares, ("no", "yes"), positive=1))
+    (0.666..., '')
+    """
+
+    name: str
+    function: Callable[[Predictions], float] = field(repr=False)
+    higher_is_better: bool
+    range: tuple[float, float]
+    tasks: tuple[str, ...] = ("binary", "multiclass")
+    interval: Callable[[Predictions, float], tuple[float, float]] | None = field(default=None, repr=False)
+    per_example: Callable[[Predictions], Floats] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():
+            raise SettingError(f"metric name {self.name!r}; expected letters, digits and underscores.")
+        if not self.range[0] < self.range[1]:
+            raise SettingError(
+                f"range={self.range} of metric {self.name!r}; expected (low, high), low < high."
+            )
+
+    @property
+    def sign(self) -> int:
+        """Returns 1 where a loss of the metric is a cost, and -1 where a gain is."""
+        return 1 if self.higher_is_better else -1
+
+    @property
+    def width(self) -> float:
+        """Returns how far apart two values can be."""
+        return self.range[1] - self.range[0]
+
+    @property
+    def percent(self) -> bool:
+        """Returns whether it is shown in percentage points."""
+        return self.name in _PERCENT
+
+    @property
+    def label(self) -> str:
+        """Returns its name for readers."""
+        return _LABELS.get(self.name, self.name.replace("_", " "))
+
+
+_PERCENT = ("accuracy", "balanced_accuracy", "recall", "precision", "calibration")
+_LABELS = {
+    "auc": "AUC",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "r2": "R2",
+    "brier": "Brier score",
+    "calibration": "calibration error",
+}
+
+
+class Figure(NamedTuple):
+    """A metric's value with its interval; NaN where it is not defined, and then why."""
+
+    value: float
+    low: float
+    high: float
+    reason: str
+
+
+def measure_metric(metric: Metric, found: Predictions) -> tuple[float, str]:
+    """Return a metric's value and "", or NaN and the reason why it is not defined.
+
+    Raises:
+        SettingError: the metric's own function fails, or gives no number.
+    """
+    if not len(found):
+        return np.nan, "no test example"
+    if not np.isfinite(found.probabilities).all():
+        return np.nan, "the model gives no finite numbers: its training diverged"
+    try:
+        return float(metric.function(found)), ""
+    except ValueError as error:
+        return np.nan, str(error)
+    except Exception as error:
+        raise SettingError(
+            f"metric {metric.name!r} fails on {len(found):,} predictions ({type(error).__name__}: {error}); "
+            "expected a function of equidp.Predictions that returns a number."
+        ) from error
+
+
+def figure(metric: Metric, found: Predictions, level: float) -> Figure:
+    """Returns a metric's value with its interval over the examples.
+
+    Raises:
+        SettingError: as `measure_metric`, or a level outside (0, 1).
+    """
+    check_level(level)
+    value, reason = measure_metric(metric, found)
+    if reason:
+        return Figure(value, np.nan, np.nan, reason)
+    try:
+        low, high = (metric.interval or (lambda *given: _resample_interval(metric, *given)))(found, level)
+    except ValueError as error:
+        return Figure(value, np.nan, np.nan, f"no interval: {error}")
+    return Figure(value, max(low, metric.range[0]), min(high, metric.range[1]), "")
+
+
+def _resample_interval(metric: Metric, found: Predictions, level: float) -> tuple[float, float]:
+    return percentiles(lambda rows: measure_metric(metric, found.take(rows))[0], len(found), level)
+
+
+def percentiles(
+    statistic: Callable[[npt.NDArray[np.int64]], float], count: int, level: float
+) -> tuple[float, float]:
+    """Returns the ends of the middle `level` of a statistic of resampled rows; always the same draws."""
+    generator = np.random.default_rng(0)
+    values = [statistic(generator.integers(count, size=count)) for _ in range(_RESAMPLES)]
+    if np.isnan(values).all():
+        return np.nan, np.nan
+    low, high = np.nanquantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+REGRESSION = "regression"
+
+
+def _rmse(found: Predictions) -> float:
+    return float(root_mean_squared_error(found.targets, found.values))
+
+
+def _rmse_interval(found: Predictions, level: float) -> tuple[float, float]:
+    squares = (found.values - found.targets) ** 2
+    _, low, high = intervals.mean_interval(squares, level, (0.0, np.inf))
+    return float(np.sqrt(low)), float(np.sqrt(high))
+
+
+def _mae(found: Predictions) -> float:
+    return float(mean_absolute_error(found.targets, found.values))
+
+
+def _errors(found: Predictions) -> Floats:
+    errors: Floats = np.abs(found.values - found.targets)
+    return errors
+
+
+def _mae_interval(found: Predictions, level: float) -> tuple[float, float]:
+    _, low, high = intervals.mean_interval(_errors(found), level, (0.0, np.inf))
+    return low, high
+
+
+def _r2(found: Predictions) -> float:
+    if len(found) < 2 or np.ptp(found.targets) == 0:
+        raise ValueError("fewer than two different targets")
+    return float(r2_score(found.targets, found.values))
+
+
+NUMBERS = (
+    Metric("rmse", _rmse, False, (0.0, np.inf), (REGRESSION,), interval=_rmse_interval),
+    Metric("mae", _mae, False, (0.0, np.inf), (REGRESSION,), interval=_mae_interval, per_example=_errors),
+    Metric("r2", _r2, True, (-np.inf, 1.0), (REGRESSION,)),
+)
+"""Root mean squared error and mean absolute error in the units of the target, and the share of its variance
+that predictions explain."""
 
 
 def tells_something(metric: Metric, found: Predictions, level: float) -> bool:

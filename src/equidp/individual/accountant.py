@@ -1,16 +1,316 @@
-"""Individual accounting, and individual clipping, which makes its epsilons guarantees (Yu et al. 2023)."""
+"""Accounting of each example's share of the sensitivity, and individual clipping (Yu et al. 2023)."""
 
 from __future__ import annotations
 
+import os
+import zlib
+from abc import abstractmethod
+from collections.abc import Collection
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
 import torch
 from torch import Tensor
 
+from equidp._validate import check_number
+from equidp.accounting.risk import EPSILONS
+from equidp.data.dataset import GroupedDataset
+from equidp.engines import dataset_norms
 from equidp.engines.model import device_of
-from equidp.errors import SettingError
-from equidp.individual.account import ExampleAccount
-from equidp.individual.examples import in_memory
+from equidp.errors import CheckpointError, DataError, SettingError
+from equidp.individual.epsilons import individual_epsilons, individual_profiles
+from equidp.individual.histories import Histories
+from equidp.individual.history_files import HistoryFiles
+from equidp.individual.report import IndividualReport
+from equidp.individual.step_counts import StepCounts
+from equidp.kernel.bounding import example_context
+from equidp.kernel.epsilon import epsilon
 from equidp.kernel.generators import restore_generators
+from equidp.kernel.inputs import Inputs, taken, tensors
+from equidp.training.assemble import PART, are_images
+from equidp.training.checkpoint import KeptCallback
 from equidp.training.trainer import Trainer
+
+_CHUNK = 2**18  # examples that are read at a time
+
+
+def in_memory(trainer: Trainer, purpose: str) -> GroupedDataset:
+    """Returns the training data; raises SettingError, beginning with `purpose`, where it cannot."""
+    if not isinstance(trainer.train, GroupedDataset):
+        raise SettingError(
+            f"{purpose} the training data in memory, as a GroupedDataset; got {type(trainer.train).__name__}."
+        )
+    trainer.views.refuse(purpose)
+    return trainer.train
+
+
+def chunk_of(inputs: Inputs, device: torch.device) -> int:
+    """Returns how many examples to measure at a time: more where they are rows of a table."""
+    if isinstance(inputs, Tensor) and inputs.dim() == 2 and inputs.is_floating_point():
+        return 4096
+    return PART if are_images(inputs) and device.type == "cpu" else 256
+
+
+def fingerprint_of(data: GroupedDataset) -> int:
+    """Returns a number that changes with the examples and their order."""
+    code = len(data)
+    for column in tensors((data.inputs, data.trained_targets, data.groups)):
+        for part in column.split(_CHUNK):
+            code = zlib.crc32(part.cpu().contiguous().view(torch.uint8).numpy(), code)
+    return code
+
+
+_PURPOSE = "individual accounting needs"
+
+
+class ExampleAccount(KeptCallback):
+    """Accounts for each training example of a run; subclasses only watch, or also limit gradients.
+
+    `Checkpoints` keeps what was counted: a resumed run counts on, and steps that were lost since the
+    checkpoint count as if every example had used all of the sensitivity. Several processes take norms of a
+    shard each; the first one keeps the histories of all.
+
+    Args: as those of `IndividualAccountant`.
+    """
+
+    def __init__(
+        self,
+        interval: int | Literal["sampled"] | None = None,
+        *,
+        per_epoch: float | None = None,
+        grid: float = 0.01,
+        rounding: str = "up",
+        chunk_size: int | None = None,
+        memory_limit: int = 2**30,
+        missed_at_worst: bool = False,
+    ) -> None:
+        if (interval is None) == (per_epoch is None) and (interval != "sampled" or per_epoch is None):
+            raise SettingError(
+                f"interval={interval} and per_epoch={per_epoch}; expected exactly one of the two, or "
+                '"sampled" with passes per epoch.'
+            )
+        if interval not in (None, "sampled") and not (
+            isinstance(interval, int | float) and interval >= 1 and interval == int(interval)
+        ):
+            raise SettingError(
+                f"interval={interval!r}; expected a whole number of steps >= 1, 1 for exact norms, or "
+                '"sampled".'
+            )
+        if per_epoch is not None:
+            check_number("(0, inf)", per_epoch=per_epoch)
+        self._histories = partial(Histories, grid=grid, rounding=rounding, memory_limit=memory_limit)
+        self._histories(1)  # raises SettingError on a bad grid or rounding
+        self._interval, self._per_epoch, self._rounding, self._grid = interval, per_epoch, rounding, grid
+        self._chunk_size, self._missed_at_worst = chunk_size, missed_at_worst
+        self._counts: StepCounts | None = None
+        self._fingerprint: int | None = None
+        self._steps = 0
+        self._guaranteed = False
+        self._norms_hold = False  # those restored are of the model as it is
+        self._files: dict[tuple[Path, int], HistoryFiles] = {}
+
+    @abstractmethod
+    def _begin(self, trainer: Trainer) -> bool:
+        """Prepares for a run's steps; returns whether the counted shares bound the used ones."""
+
+    @abstractmethod
+    def _check_step(self, trainer: Trainer) -> None:
+        """Refuses a step that was not taken as `_begin` prepared it."""
+
+    def before_training(self, trainer: Trainer) -> None:
+        data = in_memory(trainer, _PURPOSE)
+        if trainer.noise_multiplier == 0:
+            raise SettingError(
+                "individual accounting of a run without noise: every epsilon is infinite. Choose a private "
+                "policy."
+            )
+        if self._interval == "sampled" and trainer.processes.count > 1:
+            raise SettingError(
+                f'interval="sampled" in {trainer.processes.count} processes, each of which sees the norms of '
+                "its own shard alone; give steps or per_epoch, whose passes they share."
+            )
+        self._check_data(data)
+        if self._counts is None:
+            self._counts = self._new_counts(trainer)
+        self._count_missed(trainer.steps_done - self._steps, trainer)
+        self._guaranteed = self._begin(trainer)
+        self._every = self._steps_between_passes(trainer)
+        if self._every and not self._norms_hold:
+            self._take_norms(trainer)
+        self._norms_hold = False
+
+    def after_step(self, trainer: Trainer) -> None:
+        self._check_step(trainer)
+        counts = self._counted
+        self._count_missed(trainer.steps_done - 1 - self._steps, trainer)
+        counts.step(trainer.policy_state)
+        self._steps += 1
+        if self._every and self._steps % self._every == 0 and self._steps < trainer.steps:
+            self._take_norms(trainer)
+
+    def after_training(self, trainer: Trainer) -> None:
+        trainer.limit_shares(None)
+
+    def save(self, trainer: Trainer, folder: Path, number: int, checkpoint: str) -> None:
+        if self._counts is not None:
+            facts = {"settings": self._settings, "fingerprint": self._fingerprint, "steps": self._steps}
+            files = self._files.setdefault((folder, number), HistoryFiles(folder, number))
+            files.save(checkpoint, facts, self._counts)
+
+    def restore(self, trainer: Trainer, folder: Path, number: int, checkpoint: str) -> None:
+        files, told = HistoryFiles(folder, number), trainer.processes.broadcast_from_first
+        found = told(lambda: files.load(checkpoint))
+        if found is None:
+            if self._missed_at_worst or not trainer.steps_done:
+                return
+            raise CheckpointError(
+                f"{os.fspath(folder)!r} holds no histories of single examples (sensitive-histories-*) of the "
+                "step of the checkpoint. Bring them back, or say missed_at_worst=True: the steps so far then "
+                "count as if everyone had used all of the sensitivity."
+            )
+        facts, arrays = found
+        if facts["settings"] != self._settings:
+            raise SettingError(
+                f"the histories in {os.fspath(folder)!r} are of {_settings_text(facts['settings'])}; this is "
+                f"{_settings_text(self._settings)}. Make it, and the trainer's callbacks, as the run began."
+            )
+        if facts["fingerprint"] != (fingerprint := fingerprint_of(in_memory(trainer, _PURPOSE))):
+            raise DataError(
+                f"the histories in {os.fspath(folder)!r} are of other training data, or of another order of "
+                "it; give the data that the run began with."
+            )
+        counts = self._new_counts(trainer)
+        told(lambda: files.load_parts(facts["parts"], counts.histories))
+        counts.restore(*arrays)
+        lost = trainer.steps_done - facts["steps"]
+        counts.add_worst_steps(lost)
+        self._counts, self._files[folder, number] = counts, files
+        self._steps, self._fingerprint = trainer.steps_done, fingerprint
+        self._norms_hold = not lost
+
+    def drop(self, folder: Path, number: int, checkpoints: Collection[str]) -> None:
+        self._files.setdefault((folder, number), HistoryFiles(folder, number)).drop(checkpoints)
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        """Settings that must be equal for histories to be joined."""
+        return {
+            "": type(self).__name__,
+            "interval": self._interval,
+            "per_epoch": self._per_epoch,
+            "grid": self._grid,
+            "rounding": self._rounding,
+        }
+
+    def _steps_between_passes(self, trainer: Trainer) -> int:
+        """0: no pass at all."""
+        if self._per_epoch is not None:
+            return max(1, round(1 / (trainer.sample_rate * self._per_epoch)))
+        return 0 if self._interval == "sampled" else int(self._interval or 0)
+
+    def _new_counts(self, trainer: Trainer) -> StepCounts:
+        data = in_memory(trainer, _PURPOSE)
+        histories, device = self._histories(len(data)), device_of(trainer.model)
+        return StepCounts(data, trainer.policy, device, histories, exact=self._interval == 1)
+
+    def report(
+        self, trainer: Trainer, delta: float | None = None, accountant: str = "pld"
+    ) -> IndividualReport:
+        """Returns the epsilon of each example and each group over the steps so far.
+
+        All else that the ledger holds by now, such as private preprocessing, counts in full for everyone.
+
+        Args:
+            trainer: of the run that this watched.
+            delta: of the epsilons; default: the run's.
+            accountant: "pld", privacy loss distributions, tight; "rdp": Renyi, as in the papers, faster and
+                looser.
+
+        Raises:
+            SettingError: no step was watched; or this is not the first of several processes.
+        """
+        if not trainer.processes.first:
+            raise SettingError(
+                f"the report was asked for in process {trainer.processes.rank}, and the first alone keeps "
+                "all histories; ask for it where torch.distributed.get_rank() == 0."
+            )
+        if not self._steps:
+            raise SettingError("no step was watched; give the accountant to the Trainer as a callback.")
+        data = in_memory(trainer, _PURPOSE)
+        counts = self._counted
+        counts.settle()
+        delta = trainer.delta if delta is None else delta
+        event, steps = trainer.event, ((trainer.event, self._steps),)
+        others = tuple(entry for entry in trainer.ledger.entries if entry[0] != event)
+        largest = epsilon((*steps, *others), delta, accountant)
+        by_steps = epsilon(steps, delta, accountant) if others else largest
+        epsilons, group_epsilons = (
+            np.minimum(individual_epsilons(histories, event, delta, accountant, others), largest)
+            for histories in (counts.histories, counts.group_histories)
+        )
+        return IndividualReport(
+            sensitive_epsilons=epsilons,
+            group_epsilons=group_epsilons,
+            linear_group_epsilons=largest - by_steps * (1 - counts.group_shares / self._steps),
+            groups=data.groups.cpu().numpy(),
+            group_names=data.group_names,
+            largest=largest,
+            delta=delta,
+            guaranteed=self._guaranteed,
+            ledger=trainer.ledger,
+            randomness=trainer.randomness,
+            group_profiles=individual_profiles(counts.group_histories, event, EPSILONS, others),
+            spent=(*steps, *others),
+        )
+
+    @property
+    def _counted(self) -> StepCounts:
+        if self._counts is None:
+            raise SettingError(
+                "individual accounting has not begun: Trainer.fit begins it; in a loop of your own, call "
+                "accountant.before_training(trainer) before the first step."
+            )
+        return self._counts
+
+    def _check_data(self, data: GroupedDataset) -> None:
+        fingerprint = fingerprint_of(data)
+        if self._fingerprint is not None and fingerprint != self._fingerprint:
+            raise DataError("the training data changed between two passes; each example's history is lost.")
+        self._fingerprint = fingerprint
+
+    def _count_missed(self, missed: int, trainer: Trainer) -> None:
+        if missed and not self._missed_at_worst:
+            raise SettingError(
+                f"{trainer.steps_done} steps were taken, and this accountant saw "
+                f"{trainer.steps_done - missed}; it cannot account for others. Give it to the Trainer from "
+                "the start, or say missed_at_worst=True for an upper bound."
+            )
+        self._counted.add_worst_steps(missed)
+        self._steps += missed
+
+    def _take_norms(self, trainer: Trainer) -> None:
+        data, processes = in_memory(trainer, _PURPOSE), trainer.processes
+        self._check_data(data)
+        device = device_of(trainer.model)
+        columns = data.inputs, data.trained_targets, data.groups
+        inputs, targets, groups = taken(columns, processes.shard(len(data)))
+        context = example_context(trainer.policy, trainer.policy_state, groups.to(device))
+        chunk = self._chunk_size or chunk_of(inputs, device)
+        # So that dropout in this pass neither changes the run nor ties one example's norm to others' places.
+        with restore_generators(device), trainer.randomness.for_model(device):
+            norms = dataset_norms(trainer.engine, inputs, targets, chunk, device, context)
+        norms = processes.gather_shards(norms, len(data))
+        # The private step leaves out an example whose gradient is not finite.
+        self._counted.take(torch.where(torch.isfinite(norms), norms, 0.0))
+        if not processes.first:  # which alone reports: the others need no more than the norms that hold
+            self._counted.histories.periods.clear()
+
+
+def _settings_text(settings: dict[str, Any]) -> str:
+    given = (f"{name}={value!r}" for name, value in settings.items() if name and value is not None)
+    return f"{settings['']}({', '.join(given)})"
 
 
 class IndividualAccountant(ExampleAccount):

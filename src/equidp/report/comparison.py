@@ -18,7 +18,7 @@ from equidp.report.diagnosis import diagnosis_section
 from equidp.report.format import count_text, facts_table, heading, number, whole_number
 from equidp.report.individual import individual_section, individual_table
 from equidp.report.plots import PLOTS
-from equidp.report.plots.plot import draw_plots
+from equidp.report.plots.style import draw_plots
 from equidp.report.render import filled
 from equidp.report.summary import Detail, Kind, Summary, summarise
 

@@ -15,7 +15,7 @@ from equidp.comparison.result import Comparison
 from equidp.display import Cell, Column, Noted, Table
 from equidp.report.format import number
 from equidp.report.plots import DIAGNOSIS_PLOTS
-from equidp.report.plots.plot import draw_plots
+from equidp.report.plots.style import draw_plots
 from equidp.report.summary import Summary, by_kind
 
 _RISKS = {

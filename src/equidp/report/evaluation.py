@@ -13,8 +13,7 @@ from rich.markup import escape
 from equidp.data.dataset import ALL
 from equidp.display import Cell, Column, Interval, Table
 from equidp.evaluation.evaluation import Evaluation
-from equidp.evaluation.metric import Metric
-from equidp.evaluation.metrics import METRICS
+from equidp.evaluation.metrics import METRICS, Metric
 from equidp.evaluation.small_cells import FEWEST, SmallCells
 from equidp.report.format import heading, metric_text, number, points, unit, whole_number
 from equidp.training.run import RunFacts

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from equidp.display import Column, Table
-from equidp.evaluation.metric import Metric
+from equidp.evaluation.metrics import Metric
 
 
 def whole_number(value: int) -> str:

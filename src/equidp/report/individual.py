@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from equidp.display import Cell, Column, Noted, Table
 from equidp.report.format import number, upper, whole_number
 from equidp.report.plots import INDIVIDUAL_PLOTS
-from equidp.report.plots.plot import Drawn, draw_plots
+from equidp.report.plots.style import Drawn, draw_plots
 from equidp.report.summary import Summary
 
 

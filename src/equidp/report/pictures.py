@@ -16,8 +16,7 @@ from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation
 from equidp.report.plots import ALL_PLOTS
 from equidp.report.plots.evaluated import accuracies, calibration, reliability
-from equidp.report.plots.plot import Drawn, drawn_twice
-from equidp.report.plots.style import COLUMN, PAGE, Layout, drawn_as, saved
+from equidp.report.plots.style import COLUMN, PAGE, Drawn, Layout, drawn_as, drawn_twice, saved
 from equidp.report.summary import summarise
 
 FORMATS = ("pdf", "svg")

@@ -14,8 +14,7 @@ from equidp.comparison.result import Comparison, Setup
 from equidp.data.dataset import ALL
 from equidp.display import Interval
 from equidp.evaluation.costs import equal_cost, summary
-from equidp.evaluation.metric import Metric
-from equidp.evaluation.metrics import METRICS
+from equidp.evaluation.metrics import METRICS, Metric
 from equidp.report.format import amount, heading, metric_text, number, unit
 
 

@@ -14,7 +14,7 @@ from equidp.data.dataset import ALL
 from equidp.evaluation.blind_spots import RISKS_OFF
 from equidp.evaluation.costs import SAYS_NOTHING, group_gaps, wilcoxon_table
 from equidp.evaluation.intervals import mean_interval
-from equidp.evaluation.metric import Metric
+from equidp.evaluation.metrics import Metric
 from equidp.evaluation.small_cells import FEWEST
 from equidp.policies.methods import STANDARD
 from equidp.report.evaluation import RECALIBRATE

@@ -10,7 +10,7 @@ from typing import Any
 from equidp.accounting.budget import PrivacyBudget
 from equidp.data import Recipe
 from equidp.evaluation.evaluation import Evaluation
-from equidp.evaluation.predict import has_diverged
+from equidp.evaluation.predictions import has_diverged
 from equidp.policies.methods import method_named
 from equidp.report.card import write_card
 from equidp.report.evaluation import split_noisy_means

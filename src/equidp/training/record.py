@@ -19,7 +19,7 @@ from equidp.engines.model import device_of
 from equidp.engines.units import as_units
 from equidp.errors import DataError
 from equidp.evaluation.groups import check_outputs, metrics_of
-from equidp.evaluation.predict import predict
+from equidp.evaluation.predictions import predict
 from equidp.kernel.bounding import example_context
 from equidp.kernel.engine import measure
 from equidp.kernel.inputs import moved_to, taken

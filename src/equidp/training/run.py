@@ -16,7 +16,7 @@ from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError
 from equidp.evaluation.groups import metrics_of
-from equidp.evaluation.predict import predict
+from equidp.evaluation.predictions import predict
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import Entries
 from equidp.losses import Loss

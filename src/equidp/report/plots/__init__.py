@@ -8,7 +8,7 @@ from equidp.report.plots.accuracy_and_epsilon import accuracy_and_epsilon
 from equidp.report.plots.by_group import by_group
 from equidp.report.plots.choice import choice
 from equidp.report.plots.over_epochs import over_diagnosed_steps, over_epochs
-from equidp.report.plots.plot import Plot
+from equidp.report.plots.style import Plot
 from equidp.report.plots.sweep import sweep
 from equidp.report.plots.trade_off import trade_off
 

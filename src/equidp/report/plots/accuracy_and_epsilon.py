@@ -7,8 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from equidp.report.plots.colours import MOST_COLOURED, OTHER_GROUPS, group_looks
-from equidp.report.plots.style import INK, Layout, panels, short
+from equidp.report.plots.style import INK, MOST_COLOURED, OTHER_GROUPS, Layout, group_looks, panels, short
 from equidp.report.summary import Summary
 
 ERRORS = 2

@@ -6,8 +6,16 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from equidp.evaluation.costs import COSTS
-from equidp.report.plots.colours import kind_looks
-from equidp.report.plots.style import GREY, INK, Layout, empty_figure, kind_legend, scale_intervals, wrapped
+from equidp.report.plots.style import (
+    GREY,
+    INK,
+    Layout,
+    empty_figure,
+    kind_legend,
+    kind_looks,
+    scale_intervals,
+    wrapped,
+)
 from equidp.report.summary import Summary
 
 

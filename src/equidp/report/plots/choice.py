@@ -8,8 +8,7 @@ from matplotlib.figure import Figure
 
 from equidp.data.dataset import ALL
 from equidp.evaluation.costs import RUN, group_gaps
-from equidp.report.plots.colours import kind_looks
-from equidp.report.plots.style import INK, Layout, empty_figure, kind_legend, wrapped
+from equidp.report.plots.style import INK, Layout, empty_figure, kind_legend, kind_looks, wrapped
 from equidp.report.summary import Kind, Summary
 
 

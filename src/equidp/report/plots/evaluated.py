@@ -8,8 +8,16 @@ from matplotlib.figure import Figure
 
 from equidp.data.dataset import ALL
 from equidp.evaluation.evaluation import Evaluation
-from equidp.report.plots.colours import OTHER_GROUPS, group_looks
-from equidp.report.plots.style import INK, Layout, empty_figure, group_legend, legend, wrapped
+from equidp.report.plots.style import (
+    INK,
+    OTHER_GROUPS,
+    Layout,
+    empty_figure,
+    group_legend,
+    group_looks,
+    legend,
+    wrapped,
+)
 
 _BLUE = "#0B5C93"
 """Of predictions: the accent of pages, which stands for no method and no group."""

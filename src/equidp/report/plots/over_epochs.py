@@ -7,8 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from equidp.report.plots.colours import OTHER_GROUPS, group_looks
-from equidp.report.plots.style import Layout, panels
+from equidp.report.plots.style import OTHER_GROUPS, Layout, group_looks, panels
 from equidp.report.summary import Summary, by_kind
 
 _WIDE_RANGE = 30

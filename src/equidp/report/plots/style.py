@@ -1,13 +1,19 @@
-"""Style of the plots: real text, sizes for a page, a phone and a paper's column, legends outside the axes."""
+"""Plots: their colours, markers and sizes, and their drawing for a page, a phone and a paper's column.
+
+No colour is used for both a method and a group. Markers and line styles repeat the distinction, for
+colour-blind readers and prints in grey. Text stays text, and legends are outside the axes.
+"""
 
 from __future__ import annotations
 
 import io
 import re
 import textwrap
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -18,8 +24,85 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from equidp.display import Interval
-from equidp.report.plots.colours import OTHER_GROUPS, Look
 from equidp.report.summary import Kind, Summary
+
+
+class Look(NamedTuple):
+    """Look of a method or group: a colour, a marker of points, a style of lines."""
+
+    colour: str
+    marker: str = "o"
+    line: Literal["-", "--", "-.", ":"] = "-"
+
+
+METHOD_LOOKS = {
+    "sgd": Look("#A3A8AF", "o"),
+    "dpsgd": Look("#0072B2", "o"),
+    "dpsgd-f": Look("#D55E00", "s"),
+    "dpsgd-f-code": Look("#E69F00", "D"),
+    "fairlens": Look("#8E5572", "$F$"),
+    "naive": Look("#8C5A2B", "v"),
+    "global": Look("#56B4E9", "P"),
+    "global-adapt": Look("#009E73", "^"),
+    "quantile": Look("#5F7A0E", "X"),
+    "quantile-bounded": Look("#3D5A66", "H"),
+    "softadaclip": Look("#7D8F69", "8"),
+    "automatic": Look("#14AEBF", "<"),
+    "psac": Look("#C7A800", ">"),
+    "auto": Look("#A33B20", "*"),
+}
+"""Method, or "auto" -> look, the same on every page; the reference without privacy is grey."""
+OWN_LOOKS = (*(Look("#93B53C", "p"), Look("#4E8A80", "h"), Look("#C39A6B", "d")),)
+"""Of methods that equidp did not bring."""
+GROUP_LOOKS = (
+    *(Look("#C2185B"), Look("#6A4FC4", line="--"), Look("#E58AC8", line="-."), Look("#9A6FA0", line=":")),
+    *(Look("#C2185B", line=":"), Look("#6A4FC4", line="-.")),
+)
+"""Of the groups that are named, pinks and purples; the first is the one to look at."""
+OTHER_GROUPS = Look("#BBAFC4")
+"""Of all other groups."""
+MOST_COLOURED = 4
+"""Up to this many groups, each has a colour."""
+SETTING_MARKERS = "os^DvPX<>*"
+
+
+def kind_looks(summary: Summary) -> dict[Kind, Look]:
+    """Look of each kind of run: its method's colour; several settings have a marker each."""
+    methods = method_looks(kind.method for kind in summary.kinds)
+    settings = list(dict.fromkeys(kind.setting for kind in summary.private_kinds))
+    looks = {}
+    for kind in summary.kinds:
+        look = methods[kind.method]
+        if len(settings) > 1 and kind.setting in settings:
+            at = settings.index(kind.setting)
+            look = Look(look.colour, SETTING_MARKERS[at % len(SETTING_MARKERS)])
+        looks[kind] = look
+    return looks
+
+
+def method_looks(names: Iterable[str]) -> dict[str, Look]:
+    """Look of each method. A user-defined method's look follows from its name; the next if already in use."""
+    names = list(dict.fromkeys(names))
+    looks = {name: METHOD_LOOKS[name] for name in names if name in METHOD_LOOKS}
+    free = list(OWN_LOOKS)
+    for name in sorted(set(names) - set(looks)):
+        wanted = OWN_LOOKS[zlib.crc32(name.encode()) % len(OWN_LOOKS)]
+        free = free or list(OWN_LOOKS)
+        looks[name] = wanted if wanted in free else free[0]
+        free.remove(looks[name])
+    return {name: looks[name] for name in names}
+
+
+def group_looks(
+    names: Sequence[str], sizes: Mapping[str, int], highlighted: Sequence[str] = ()
+) -> dict[str, Look]:
+    """Look of each of a few groups; of many, only the smallest and the highlighted groups have their own."""
+    if len(names) <= MOST_COLOURED:
+        return dict(zip(names, GROUP_LOOKS, strict=False))
+    smallest = min(names, key=lambda name: sizes[name])
+    chosen = list(dict.fromkeys([smallest, *highlighted]))[: len(GROUP_LOOKS)]
+    return {name: GROUP_LOOKS[chosen.index(name)] if name in chosen else OTHER_GROUPS for name in names}
+
 
 Floats = npt.NDArray[np.float64]
 GREY = "#9AA0A6"
@@ -209,3 +292,57 @@ def group_legend(figure: Figure, groups: Mapping[str, Look], layout: Layout) -> 
     if len(entries) < len(groups):
         entries["other groups"] = Line2D([], [], color=OTHER_GROUPS.colour)
     legend(figure, entries, layout)
+
+
+class Plot(NamedTuple):
+    """Plot of a comparison.
+
+    Attributes:
+        title: its heading. In it, caption and axis, {unit} stands for the unit of costs, and {metric} for
+            the metric's name.
+        caption: the content of the plot, in a sentence or two.
+        axis: label of the axis with the figures.
+        draw: the summary, the label of the axis and the layout -> a figure; None if there is nothing to show.
+    """
+
+    title: str
+    caption: str
+    axis: str
+    draw: Callable[[Summary, str, Layout], Figure | None]
+
+    def figure(self, summary: Summary, layout: Layout = PAGE) -> Figure | None:
+        """Draw the figure; None if there is nothing to show."""
+        return drawn_as(layout, partial(self.draw, summary, filled_in(self.axis, summary)))
+
+
+def filled_in(text: str, summary: Summary) -> str:
+    """Fill in the metric of the comparison in a text; its name begins a sentence or an axis."""
+    return text.format(unit=summary.unit, metric=summary.details[0].title)
+
+
+class Drawn(NamedTuple):
+    """Plot as two SVG elements: for a wide page, and for a narrow page."""
+
+    title: str
+    caption: str
+    wide: str
+    narrow: str
+
+
+def draw_plots(plots: Iterable[Plot], summary: Summary) -> list[Drawn]:
+    """Draw the plots that have something to show."""
+    pictures = (
+        drawn_twice(
+            filled_in(plot.title, summary), filled_in(plot.caption, summary), partial(plot.figure, summary)
+        )
+        for plot in plots
+    )
+    return [picture for picture in pictures if picture is not None]
+
+
+def drawn_twice(title: str, caption: str, draw: Callable[[Layout], Figure | None]) -> Drawn | None:
+    """Draw a figure of any results for pages; None if there is nothing to show."""
+    page, phone = (drawn_as(layout, draw) for layout in (PAGE, PHONE))
+    if page is None or phone is None:
+        return None
+    return Drawn(title, caption, svg(page, "page"), svg(phone, "phone"))

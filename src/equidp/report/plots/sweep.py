@@ -14,8 +14,17 @@ from matplotlib.transforms import ScaledTranslation
 
 from equidp.comparison.sweep import value_text
 from equidp.data.dataset import ALL
-from equidp.report.plots.colours import SETTING_MARKERS, Look, method_looks
-from equidp.report.plots.style import INK, Layout, empty_figure, kind_legend, scale_intervals, wrapped
+from equidp.report.plots.style import (
+    INK,
+    SETTING_MARKERS,
+    Layout,
+    Look,
+    empty_figure,
+    kind_legend,
+    method_looks,
+    scale_intervals,
+    wrapped,
+)
 from equidp.report.summary import Kind, Summary
 
 _LOG_FROM = 10

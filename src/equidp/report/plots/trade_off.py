@@ -6,8 +6,7 @@ from matplotlib.figure import Figure
 
 from equidp.data.dataset import ALL
 from equidp.report.format import number
-from equidp.report.plots.colours import method_looks
-from equidp.report.plots.style import INK, Layout, empty_figure, legend, scale_intervals, short
+from equidp.report.plots.style import INK, Layout, empty_figure, legend, method_looks, scale_intervals, short
 from equidp.report.summary import Summary
 
 

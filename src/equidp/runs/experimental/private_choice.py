@@ -37,7 +37,7 @@ from equidp.distributed.group import processes_here
 from equidp.engines.model import device_of
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.evaluation import Evaluation
-from equidp.evaluation.predict import predict
+from equidp.evaluation.predictions import predict
 from equidp.kernel.ledger import ChoiceEvent, Ledger, MemoryLedger, StepEvent
 from equidp.kernel.noise import Randomness, SystemRandomness
 from equidp.kernel.policy import statistics_noise
