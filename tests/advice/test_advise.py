@@ -1,5 +1,7 @@
 """Advice by kind of data follows from shapes alone, and gives reasons for what the user left open."""
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, strategies as st
@@ -10,6 +12,7 @@ from equidp.advice.advise import AUTO, advise, images_of
 from equidp.data import open_source
 from equidp.data.features import WithFeatures
 from equidp.report.advice import advice_sentences, reason_sentence
+from equidp.tables.recipe import Recipe
 from equidp.training.plan import Plan
 
 
@@ -79,6 +82,20 @@ def test_scattering_that_was_asked_for_is_settled_by_the_images(tmp_path):
     ]
     assert setups[0].choice == setups[1].choice == advise(images)
     assert advise(featured.split(0).train) != advise(images)
+
+
+def test_auto_takes_a_batch_that_the_training_part_of_every_seed_holds(tmp_path):
+    """Rows are split by their content, so seeds train on different numbers of them."""
+    people = pd.DataFrame({"age": np.arange(200) % 61, "pay": np.arange(200) % 97})
+    people["sex"], people["rich"] = np.where(people.age % 2, "f", "m"), np.where(people.pay > 48, "yes", "no")
+    people.to_csv(tmp_path / "people.csv", index=False)
+    source = open_source(tmp_path / "people.csv", recipe=Recipe(target="rich", group=("sex",)))
+    sizes = [len(source.split(seed).train) for seed in range(5)]
+    assert sizes[0] > min(sizes)
+    prepared = equidp.comparison.compare.prepare(
+        source, methods=[AUTO], seeds=5, epsilons=[1.0], plan=Plan(epochs=1, delta=1e-4), directory=tmp_path
+    )
+    assert prepared.choice.settings["batch_size"] <= min(sizes)
 
 
 @pytest.mark.soak

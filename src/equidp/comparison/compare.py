@@ -351,8 +351,12 @@ def prepare(
     if plan.delta is None:
         plan = replace(plan, delta=default_delta(max(sizes.values())))
     variants = sweep_variants(named, plan, epsilons, sweep)
-    choice = advise(images_of(source, seeds[0]) or data_split.train) if AUTO in methods else None
-    if choice is not None:
+    choice = None
+    if AUTO in methods:
+        smallest = min(
+            sizes, key=sizes.__getitem__
+        )  # whose batch no other seed's training part is too small for
+        choice = advise(images_of(source, smallest) or split(source, smallest).train)
         variants += automatic_variants(choice, plan, epsilons, max(sizes.values()))
     # Absolute, since worker processes outlive a comparison and stay where the first one was.
     folder = Path(directory).absolute()
