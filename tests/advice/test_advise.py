@@ -93,7 +93,12 @@ def test_auto_takes_a_batch_that_the_training_part_of_every_seed_holds(tmp_path)
     sizes = [len(source.split(seed).train) for seed in range(5)]
     assert sizes[0] > min(sizes)
     prepared = equidp.comparison.compare.prepare(
-        source, methods=[AUTO], seeds=5, epsilons=[1.0], plan=Plan(epochs=1, delta=1e-4), directory=tmp_path
+        source,
+        methods=[AUTO],
+        seeds=5,
+        epsilons=[1.0],
+        plan=Plan(batch_size=64, delta=1e-4),
+        directory=tmp_path,
     )
     assert prepared.choice.settings["batch_size"] <= min(sizes)
 
