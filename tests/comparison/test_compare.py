@@ -193,7 +193,7 @@ def test_a_run_is_taken_from_disk_only_for_equal_data_and_settings():
 @pytest.mark.soak
 def test_figures_are_those_of_averaged_weights_whose_settings_may_be_swept(tmp_path):
     comparison = compared(tmp_path, methods=["dpsgd"], seeds=1, sweep={"average": ["none", "tail"]})
-    assert comparison.setup.training.schedule == "constant"
+    assert comparison.setup.training.plan.plan.schedule == "constant"
     both = comparison.results[comparison.results["group"] == "all"].set_index("average")
     assert both.at["none", "loss"] != both.at["tail", "loss"]
     data = Toy().split(0)

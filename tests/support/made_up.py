@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from equidp.comparison.result import Comparison, DataFacts, Setup, TrainingFacts
+from equidp.training.plan import Plan
 
 
 def made_up(
@@ -67,15 +68,7 @@ def made_up(
             notes=("A note on preparation.",),
         ),
         TrainingFacts(
-            model="logistic",
-            batch_size=64,
-            epochs=5,
-            steps=50,
-            sample_rate=0.1,
-            learning_rate=0.1,
-            momentum=0.0,
-            weight_decay=0.0,
-            delta=1e-5,
+            Plan(batch_size=64, epochs=5, delta=1e-5).resolve("sgd", 640),
             noise_multipliers={"dpsgd": 1.0},
             method_settings={"dpsgd": {"clipping_bound": 1.0}},
         ),

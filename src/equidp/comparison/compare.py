@@ -560,24 +560,8 @@ def _training_facts(prepared: PreparedComparison) -> TrainingFacts:
     automatic: dict[str, dict[str, Any]] = {}
     if choice is not None:
         automatic = {AUTO: {"policy": choice.method, "features": choice.features, **choice.settings}}
-    common = replace(plan, by_method={}).resolve(BASELINE, next(iter(prepared.sizes.values())))
     return TrainingFacts(
-        model=common.plan.model_name,
-        batch_size=common.plan.batch_size,
-        epochs=common.plan.epochs,
-        steps=common.steps,
-        sample_rate=common.sample_rate,
-        learning_rate=common.learning_rate,
-        momentum=common.plan.momentum,
-        weight_decay=common.plan.weight_decay,
-        optimizer=common.plan.optimizer,
-        schedule=common.plan.schedule,
-        average=common.plan.average,
-        average_share=common.plan.average_share,
-        recalibration=plan.recalibration,
-        class_weight=common.plan.class_weights or {},
-        loss=common.plan.loss_name,
-        delta=cells[0].plan.delta,
+        plan=replace(plan, by_method={}).resolve(BASELINE, next(iter(prepared.sizes.values()))),
         noise_multipliers={
             f"{cell.method} {cell.setting}".strip(): cell.plan.noise_multiplier
             for cell in cells

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -23,7 +23,7 @@ from equidp.display import Table
 from equidp.errors import SettingError
 from equidp.evaluation.costs import equal_cost, privacy_costs, summary
 from equidp.evaluation.metrics import METRICS, Metric
-from equidp.training.averages import WeightAverage
+from equidp.training.plan import ResolvedPlan
 
 TABLES = {
     "methods": "What privacy costs by method",
@@ -31,6 +31,7 @@ TABLES = {
     "metric": "The metric by group",
 }
 """Name of a table -> its caption."""
+_OF_BASELINE = ("method", "policy", "noise_multiplier", "recalibration_noise")  # of what a plan holds
 
 
 @dataclass(frozen=True)
@@ -62,45 +63,26 @@ class DataFacts:
 
 @dataclass(frozen=True)
 class TrainingFacts:
-    """Training settings of a comparison.
+    """Training of a comparison: what its runs share, and what differs by method.
 
     Attributes:
-        model: name of the architecture, or of the function that makes it.
-        batch_size: expected examples per step.
-        epochs: passes over the training data.
-        steps: of each run of the first seed, unless `Setup.steps_differ`.
-        sample_rate: probability with which an example is in a step's sample; of the same runs as `steps`.
-        learning_rate: of the optimizer.
-        momentum, weight_decay: of the optimizer.
-        optimizer: its name, as `Plan` has it.
-        schedule, average, average_share: of the learning rate and of the weights, as `Plan` has them.
-        recalibration, class_weight: as `Plan` has them; without weights of classes, empty.
-        loss: name of a user-defined loss; "" for cross entropy.
-        delta: of every private run.
+        plan: worked out for the baseline and the split of the first seed, without what differs by method;
+            unless `Setup.steps_differ`, steps and sample rate are those of every run on that split.
         noise_multipliers: of each private run of the first seed, by method and setting.
         method_settings: method -> its settings, by name.
         by_method: method -> fields of the plan and settings that were given for this method alone.
     """
 
-    model: str
-    batch_size: int
-    epochs: float
-    steps: int
-    sample_rate: float
-    learning_rate: float
-    momentum: float
-    weight_decay: float
-    delta: float
+    plan: ResolvedPlan
     noise_multipliers: Mapping[str, float]
     method_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     by_method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    loss: str = ""
-    optimizer: str = "sgd"
-    schedule: str = "constant"
-    average: str = "none"
-    average_share: float = WeightAverage.share
-    recalibration: float = 0.0
-    class_weight: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Plain values by name: every option of the plan, and then what differs by method."""
+        shared = {name: value for name, value in self.plan.settings.items() if name not in _OF_BASELINE}
+        return {**shared, **{each.name: getattr(self, each.name) for each in fields(self)[1:]}}
 
 
 @dataclass(frozen=True)
@@ -148,9 +130,9 @@ class Setup:
 
     def to_dict(self) -> dict[str, Any]:
         """All facts as one flat dictionary of plain values; the data's name is called "data"."""
-        facts = asdict(self)
-        data, training = facts.pop("data"), facts.pop("training")
-        return {"data": data.pop("name"), **data, **training, **facts}
+        facts = {each.name: getattr(self, each.name) for each in fields(self)}
+        data, training = asdict(facts.pop("data")), facts.pop("training")
+        return {"data": data.pop("name"), **data, **training.settings, **facts}
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,7 +233,7 @@ class Comparison:
         seeds = f"{len(setup.seeds)} seed{'s' if len(setup.seeds) > 1 else ''}"
         intervals = f"; {setup.level:.0%} intervals over {seeds}" if len(setup.seeds) > 1 else f"; {seeds}"
         about = f"{TABLES[name]} ({unit(self.metric)})"
-        return f"{about}: {setup.data.name}{intervals}, delta {setup.training.delta:g}."
+        return f"{about}: {setup.data.name}{intervals}, delta {setup.training.plan.delta:g}."
 
     def _repr_html_(self) -> str:
         table = Table.from_frame(self.table()).to_html()

@@ -78,14 +78,14 @@ def _settings_table(setup: Setup) -> Table:
     training = setup.training
     facts = {
         "data": setup.data.name,
-        **vars(training),
+        **training.settings,
         **({"steps": "", "sample_rate": ""} if setup.steps_differ else {}),
         "swept": setup.swept or "",
         "method_settings": "",
         **{f"settings of {method}": settings for method, settings in training.method_settings.items()},
         "seeds": setup.seeds,
     }
-    texts = {name.replace("_", " "): _text(value) for name, value in facts.items() if value != ""}
+    texts = {name.replace("_", " "): _text(value) for name, value in facts.items() if value not in ("", None)}
     return facts_table({**texts, **setup.versions})
 
 
@@ -123,7 +123,7 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     overview_table(summary).print(console)
     console.print(
         f"{setup.level:.0%} intervals over {count_text(len(setup.seeds), 'seed')}; costs and gaps in "
-        f"{summary.unit} against {setup.baseline}; delta {setup.training.delta:g}.",
+        f"{summary.unit} against {setup.baseline}; delta {setup.training.plan.delta:g}.",
         highlight=False,
         style="dim",
     )
@@ -183,7 +183,9 @@ def overview_table(summary: Summary) -> Table:
         )
         for row in summary.overview
     ]
-    return Table(columns, rows, f"What privacy costs: {setup.data.name}, {setup.training.model}")
+    return Table(
+        columns, rows, f"What privacy costs: {setup.data.name}, {setup.training.plan.plan.model_name}"
+    )
 
 
 def detail_table(summary: Summary, detail: Detail, kinds: Sequence[Kind]) -> Table:

@@ -101,9 +101,9 @@ def _risks_off(summary: Summary) -> list[str]:
     if not said:
         return []
     setup = summary.setup
-    if setup.training.class_weight:
+    if setup.training.plan.plan.class_weight:
         what = "These runs weigh classes, which shifts risks towards the rarer one; leave out --class-weight."
-    elif setup.training.recalibration:
+    elif setup.training.plan.plan.recalibration:
         what = "The runs are recalibrated; a larger share of epsilon for that, or a larger epsilon, may help."
     else:
         bounded = "Bounding the lengths of gradients can shift those of private runs. " if private else ""
@@ -312,7 +312,7 @@ def guarantee(summary: Summary) -> list[str]:
         "Unit: one training example. Two datasets are neighbours if one has one example more. With and "
         "without any one example, a private model's weights, and anything computed from them, have almost "
         "the same distribution: probabilities of outcomes differ by at most a factor e^epsilon, up to a "
-        f"probability of delta = {summary.setup.training.delta:g}.",
+        f"probability of delta = {summary.setup.training.plan.delta:g}.",
         f"Epsilon of each private run: {listed} (tight accounting by privacy loss distributions).",
         f"{_steps(summary.setup)}{_other_seeds(summary.setup)}. Statistics that a method reads privately "
         "are accounted for jointly with the gradients of the same sample.",
@@ -323,12 +323,12 @@ def guarantee(summary: Summary) -> list[str]:
 
 
 def _steps(setup: Setup) -> str:
-    training, of = setup.training, f"each of the {setup.data.num_train:,} training examples"
+    plan, of = setup.training.plan, f"each of the {setup.data.num_train:,} training examples"
     if setup.steps_differ:
         own = f"a Poisson sample that contains {of} with the run's own probability"
         return f"It holds for a run's own number of steps, each on {own}"
-    sample = f"a Poisson sample that contains {of} with probability {training.sample_rate:.4g}"
-    return f"It holds for {training.steps:,} steps, each on {sample}"
+    sample = f"a Poisson sample that contains {of} with probability {plan.sample_rate:.4g}"
+    return f"It holds for {plan.steps:,} steps, each on {sample}"
 
 
 def _other_seeds(setup: Setup) -> str:
