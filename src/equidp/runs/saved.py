@@ -113,9 +113,8 @@ class KeptRun:
         for each in columns:
             if isinstance(each, Numbers) and each.name in read.table and read.table[each.name].dtype != float:
                 raise DataError(
-                    f"column {each.name!r} holds texts, {read.first_text(each.name)}, where the training "
-                    "data had "
-                    "numbers."
+                    f"column {each.name!r} holds texts{read.first_text_phrase(each.name)}, where the "
+                    "training data had numbers."
                 )
         return self._with_lacking(read)
 
@@ -207,7 +206,7 @@ class KeptRun:
         people = _people(table, person)
         if bounds is not None:
             wrong = [
-                *number_problem(table[columns[0]], (), read.first_text(columns[0])),
+                *number_problem(table[columns[0]], (), read.first_text_phrase(columns[0])),
                 *missing_problem(table[columns[:1]], "Drop them."),
             ]
             refuse(path, wrong)

@@ -159,21 +159,21 @@ def missing_problem(table: pd.DataFrame, otherwise: str) -> list[str]:
     return [f"{absent} of {len(table)} rows have missing values ({listed}). {otherwise}"]
 
 
-def number_problem(column: pd.Series, groups: Sequence[str], first_text: str) -> list[str]:
+def number_problem(column: pd.Series, groups: Sequence[str], first_text_phrase: str) -> list[str]:
     """Return a list with a message if a target holds unusable numbers or texts, or is also a group; else [].
 
     Args:
         column: the target.
         groups: names of the group columns.
-        first_text: phrase with the row of its first text.
+        first_text_phrase: of `Columns`, for the target.
     """
     name = column.name
     if name in groups:
         return [f"target {name!r} is a number to predict and a group too; bin it into a column of groups."]
     if column.dtype != float:
         return [
-            f"target {name!r} holds texts, {first_text}, and is to be a number; leave out --target-bounds "
-            "for classes, or say how numbers are written (--thousands, --decimal, --numeric)."
+            f"target {name!r} holds texts{first_text_phrase}, and is to be a number; leave out "
+            "--target-bounds for classes, or say how numbers are written (--thousands, --decimal, --numeric)."
         ]
     known = column.dropna()
     if (np.isinf(known) | (known.abs() > LARGEST_NUMBER)).any():
@@ -181,10 +181,10 @@ def number_problem(column: pd.Series, groups: Sequence[str], first_text: str) ->
     return []
 
 
-def weight_problem(column: pd.Series, first_text: str) -> list[str]:
+def weight_problem(column: pd.Series, first_text_phrase: str) -> list[str]:
     """Return a list with a message if a column of weights is invalid, else []."""
     if column.dtype != float:
-        return [f"column {column.name!r} of weights holds texts, {first_text}; expected numbers."]
+        return [f"column {column.name!r} of weights holds texts{first_text_phrase}; expected numbers."]
     try:
         for check in (check_weights, check_some_weight):
             check(column.to_numpy(), f"column {column.name!r}")
@@ -216,7 +216,7 @@ def problems_of(read: Columns, recipe: Recipe) -> list[str]:
     for name, *_ in recipe.bounds:
         if name in table and table[name].dtype != float:
             problems.append(
-                f"column {name!r} has bounds but holds texts, {read.first_text(name)}; bounds are for "
+                f"column {name!r} has bounds but holds texts{read.first_text_phrase(name)}; bounds are for "
                 "numbers."
             )
     if all(name in table for name in labels):
@@ -245,14 +245,14 @@ def _label_problems(read: Columns, recipe: Recipe) -> list[str]:
     if absent:
         found.append(f"target {target!r} is missing in {absent} of {len(table)} rows; remove those rows.")
     if recipe.weight is not None:
-        found += weight_problem(table[recipe.weight], read.first_text(recipe.weight))
+        found += weight_problem(table[recipe.weight], read.first_text_phrase(recipe.weight))
     if recipe.person is not None and (unknown := int(table[recipe.person].isna().sum())):
         found.append(
             f"person {recipe.person!r} is missing in {unknown} of {len(table)} rows, and epsilon is promised "
             "to people. Fill that in, or remove those rows."
         )
     if recipe.target_bounds is not None:
-        found += number_problem(table[target], recipe.group, read.first_text(target))
+        found += number_problem(table[target], recipe.group, read.first_text_phrase(target))
     elif classes == 1:
         found.append(f"target {target!r} has one class only; expected at least two.")
     elif classes > _MOST_CLASSES:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -210,6 +210,7 @@ class Evidence:
         dates: formats that read all cells; None: some cell is no date.
         spellings: number, rows and first row by text; None for more than `_FEW_SPELLINGS` numbers.
         odd: type of cells that are neither numbers nor texts.
+        is_time: True if the type of the column is points in time or durations.
     """
 
     known: int = 0
@@ -219,6 +220,7 @@ class Evidence:
     dates: tuple[str, ...] | None = _FORMS
     spellings: Mapping[str, tuple[float, Count]] | None = field(default_factory=dict)
     odd: str = ""
+    is_time: bool = False
 
     def __add__(self, other: Evidence) -> Evidence:
         spellings: dict[str, tuple[float, Count]] | None = None
@@ -239,6 +241,7 @@ class Evidence:
             dates,
             spellings,
             self.odd or other.odd,
+            self.is_time or other.is_time,
         )
 
 
@@ -267,16 +270,13 @@ def examine(column: pd.Series, rules: ColumnRecipe, start: int = 0) -> tuple[Flo
     if odd := odd_type(column):
         return None, Evidence(odd=odd)
     if is_time(column) and not rules.texts:
-        if rules.form is None:
-            form = "duration" if pd.api.types.is_timedelta64_dtype(column) else "iso"
-            return None, Evidence(counts={LOST: Count(len(column), start)}, dates=(form,))
-        return without_dates(days(column), rules.missing, rules.form).to_numpy(), Evidence()
+        return _examine_times(column, rules, start)
     typed = is_number(column)
     if typed and not rules.texts and rules.form is None:
         numbers = without_codes(floats(column), rules.missing).to_numpy()
         exact = rules.open and not rules.trained and not pd.api.types.is_float_dtype(column)
         if not (exact and (np.abs(numbers) >= INEXACT).any()):
-            return numbers, Evidence(dates=None)
+            return numbers, _count_typed(numbers, dates=None)
     values = Values.of(column, rules, start)
     known = values.select_known()
     evidence = Evidence(int(known.rows.sum()), absent=_absent_words(values))
@@ -291,6 +291,24 @@ def examine(column: pd.Series, rules: ColumnRecipe, start: int = 0) -> tuple[Flo
             read = without_dates(read, rules.missing, rules.form)
         numbers = values.spread(read.to_numpy(), np.nan)
     return numbers, evidence + further
+
+
+def _examine_times(column: pd.Series, rules: ColumnRecipe, start: int) -> tuple[Floats | None, Evidence]:
+    """Return points in time or durations, by type, as `examine` returns cells."""
+    if rules.form is not None:
+        found = without_dates(days(column), rules.missing, rules.form).to_numpy()
+        return found, _count_typed(found, is_time=True)
+    known = column.notna().to_numpy()
+    counts = {LOST: Count(int(known.sum()), start + int(known.argmax()))} if known.any() else {}
+    form = "duration" if pd.api.types.is_timedelta64_dtype(column) else "iso"
+    evidence = _count_typed(column, counts=counts, dates=(form,), is_time=True)
+    return np.full(len(column), np.nan) if rules.amounts else None, evidence
+
+
+def _count_typed(values: Floats | pd.Series, **further: Any) -> Evidence:
+    """Return evidence with the numbers of present and missing cells of a column that holds no texts."""
+    missing = int(pd.isna(values).sum())
+    return Evidence(len(values) - missing, absent={"": missing} if missing else {}, **further)
 
 
 def examine_values(
@@ -428,10 +446,10 @@ class Columns:
         """Return a sentence for each column that cannot be used."""
         return tuple(found.problem for found in self.findings.values() if found.problem)
 
-    def first_text(self, name: str) -> str:
-        """Return a phrase with the row, not the value, of the first cell that is not a number."""
-        row = self.findings[name].first_text if name in self.findings else 0
-        return f"the first in row {max(row, 0) + 1:,}"
+    def first_text_phrase(self, name: str) -> str:
+        """Return ", the first in row N" for the first cell that is no number, without its value; or ""."""
+        row = self.findings[name].first_text if name in self.findings else -1
+        return "" if row < 0 else f", the first in row {row + 1:,}"
 
 
 def interpret(evidence: Evidence, rules: ColumnRecipe) -> Finding:
@@ -461,6 +479,8 @@ def interpret(evidence: Evidence, rules: ColumnRecipe) -> Finding:
         return Finding(True, note=note, first_text=first, absent=evidence.absent)
     if rules.stated:
         return Finding(True, note=_note_of_marks(evidence, name), absent=evidence.absent)
+    if evidence.is_time:
+        return Finding(problem=_dates_problem(evidence.dates or (), name), first_text=first)
     if lost is None and LONG not in counts:
         note = "" if rules.trained else _note_of_codes(evidence, name)
         return Finding(True, note=note, absent=evidence.absent)
