@@ -6,6 +6,7 @@ import gzip
 import shutil
 import warnings
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pandas as pd
@@ -332,3 +333,23 @@ def test_a_limit_that_is_no_number_is_refused(path, limit, monkeypatch):
     monkeypatch.setenv("EQUIDP_STREAM_ABOVE", limit)
     with pytest.raises(SettingError, match=r"EQUIDP_STREAM_ABOVE is .*; expected megabytes, such as 64"):
         split(path)
+
+
+def test_readers_of_the_same_new_rows_do_not_remove_each_others_files(tmp_path, monkeypatch):
+    path, map_array, others = save(messy(), tmp_path / "people.csv"), columns.mapped_array, []
+
+    def read() -> pd.DataFrame:
+        return columns.read_table(path, Recipe(), only=["lab", "job"]).table
+
+    def map_slowly(*given):
+        if not others:  # another reader begins between writing and mapping
+            others.append(Thread(target=lambda: others.append(read()), daemon=True))
+            others[0].start()
+            others[0].join(timeout=1)
+        return map_array(*given)
+
+    monkeypatch.setattr(columns, "mapped_array", map_slowly)
+    found = read()
+    others[0].join()
+    pd.testing.assert_frame_equal(found, others[1])
+    assert not cache.table_store().entries()

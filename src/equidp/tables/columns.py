@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from equidp.errors import DataError
-from equidp.store import key_of
+from equidp.store import Entry, key_of
 from equidp.tables.cache import Array, mapped_array, table_store, write_array
 from equidp.tables.checks import check_names
 from equidp.tables.interpret import ColumnRecipe, Columns, Evidence, Finding, examine, interpret, read_codes
@@ -103,8 +103,17 @@ def read_table(
         return {"rows": cells.rows, "notes": cells.notes, "columns": dict(zip(found, columns, strict=True))}
 
     size = 2 * sum(size for _, size, _ in before)
-    store = table_store()
-    entry = store.get_or_make(key, write, what=f"the table {path.name!r}", needed=size)
+    store, what = table_store(), f"the table {path.name!r}"
+    if only is None:
+        return _mapped_columns(store.get_or_make(key, write, what=what, needed=size), key)
+    with store.claim(key) as claim:  # until files are mapped: another process may read the same new rows
+        columns = _mapped_columns(claim.write(write, what=what, needed=size), key)
+        claim.clear()
+    return columns
+
+
+def _mapped_columns(entry: Entry, key: str) -> Columns:
+    """Return the columns of an entry; mapped files outlive its removal."""
     found, rows = {}, entry.facts["rows"]
     for at, (name, (plain_finding, texts)) in enumerate(entry.facts["columns"].items()):
         finding, array = Finding(**plain_finding), None
@@ -112,8 +121,6 @@ def read_table(
             kind, dtype = ("numbers", "float64") if finding.numeric else ("codes", "int32")
             array = mapped_array(entry.path(f"{at}.{kind}"), dtype, (rows,))
         found[name] = finding, texts, array
-    if only is not None:  # new rows: what is mapped stays until it is let go
-        store.remove(entry)
     return _to_columns(found, rows, entry.facts["notes"], key)
 
 
