@@ -21,7 +21,7 @@ from equidp.cli.process import lost_output
 from equidp.errors import SettingError
 from equidp.evaluation.predictions import Cut, Predictions, predict
 from equidp.runs.saved import ROWS, open_run
-from equidp.tables.checks import check_names
+from equidp.tables.columns import check_names
 from equidp.tables.read import check_read_twice, names_of, readable, written_rows
 from equidp.tables.recipe import Recipe
 from equidp.training.device import chosen_device

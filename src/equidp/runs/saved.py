@@ -25,9 +25,8 @@ from equidp.runs.config import TrainConfig
 from equidp.store import key_of
 from equidp.tables.cache import stored_parts
 from equidp.tables.checks import MISSING_NUMBERS, check_read, missing_problem, number_problem, refuse
-from equidp.tables.columns import read_table
+from equidp.tables.columns import Columns, read_table
 from equidp.tables.encode import Numbers, TableEncoder
-from equidp.tables.interpret import Columns
 from equidp.tables.labels import known_codes
 from equidp.tables.read import content_digest
 from equidp.training.run import Run, RunFacts
@@ -103,10 +102,10 @@ class KeptRun:
                 "table out to use its test examples."
             )
         columns, recipe = self.encoder.columns, self.config.recipe
-        held = {each.name: isinstance(each, Numbers) for each in columns}
-        held |= {name: name not in self.encoder.textual for name in further}
+        was_numeric = {each.name: isinstance(each, Numbers) for each in columns}
+        was_numeric |= {name: name not in self.encoder.textual for name in further}
         names = list(dict.fromkeys([*(each.name for each in columns), *further]))
-        read = read_table(path, recipe, only=names, fewest=1, held=held)
+        read = read_table(path, recipe, only=names, fewest=1, was_numeric=was_numeric)
         refuse(path, read.problems)
         for note in read.notes:
             warnings.warn(note, DataWarning, stacklevel=3)

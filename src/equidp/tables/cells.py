@@ -25,8 +25,8 @@ DAY_ZERO = pd.Timestamp("2000-01-01")
 LIKE_DATES = r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4})([T ].*)?"
 LIKE_DURATIONS = r"-?\d+ days?( [+-]?\d{2}:\d{2}:\d{2}(\.\d+)?)?"
 """As pandas writes them."""
-CODES = r"\d+[eE]\d+|\+\d+"
-"""Texts that read as numbers, and that people write as codes: 3E2, +49."""
+LIKE_SCIENTIFIC_OR_PLUS = r"\d+[eE]\d+|\+\d+"
+"""Texts that read as numbers, and may be identifiers: 3E2, +49."""
 INEXACT = 2.0**53
 """From here on, floats do not tell whole numbers apart."""
 _LONG = r"[+-]?\d{16,}(\.0*)?"
@@ -126,23 +126,23 @@ def fold_spellings(text: pd.Series) -> pd.Series:
     return text.str.replace(r"^(\d+)\.0+$", r"\1", regex=True)
 
 
-def without_codes(numbers: pd.Series, codes: Collection[str]) -> pd.Series:
+def without_sentinels(numbers: pd.Series, sentinels: Collection[str]) -> pd.Series:
     """Return numbers with NaN in place of those that stand for a missing value."""
-    return numbers.mask(is_code(numbers, codes)) if codes else numbers
+    return numbers.mask(is_sentinel(numbers, sentinels)) if sentinels else numbers
 
 
-def is_code(numbers: pd.Series, codes: Collection[str]) -> pd.Series:
+def is_sentinel(numbers: pd.Series, sentinels: Collection[str]) -> pd.Series:
     """Return a mask of numbers that stand for a missing value."""
     return numbers.isin(
-        pd.to_numeric(pd.Series(list(codes), dtype=object), errors="coerce").dropna().astype(float)
+        pd.to_numeric(pd.Series(list(sentinels), dtype=object), errors="coerce").dropna().astype(float)
     )
 
 
-def without_dates(found: pd.Series, codes: Collection[str], form: str) -> pd.Series:
+def without_dates(found: pd.Series, sentinels: Collection[str], form: str) -> pd.Series:
     """Return days with NaN on those days that stand for a missing value, at whatever hour."""
-    if not codes:
+    if not sentinels:
         return found
-    written = pd.Series(list(codes), dtype="string")
+    written = pd.Series(list(sentinels), dtype="string")
     gone = pd.concat([read_dates(written, each) for each in ("iso", form) if each != "duration"]).dropna()
     return found.mask(np.floor(found).isin(np.floor(gone)))
 
@@ -230,8 +230,8 @@ def long_numbers(text: pd.Series, values: pd.Series) -> pd.Series:
     return large & text.str.fullmatch(_LONG).fillna(False) if large.any() else large
 
 
-def may_be_codes(text: pd.Series) -> bool:
-    """Return True if some texts may have leading zeros, or match `CODES`; at little cost."""
+def may_be_identifiers(text: pd.Series) -> bool:
+    """Return True if some texts may have leading zeros, or be as 3E2 or +49 are; at little cost."""
     cells = pa.array(text, type=pa.string(), from_pandas=True)
     starts = (pc.starts_with(cells, sign) for sign in ("0", "+", "-0"))
     inside = (pc.match_substring(cells, sign) for sign in ("e", "E"))

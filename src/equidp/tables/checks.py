@@ -6,7 +6,7 @@ hold something else than it seems to. The table is not changed. The first lines 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import TypeVar
@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equidp._validate import check_some_weight, check_weights, unknown_name
+from equidp._validate import check_some_weight, check_weights
 from equidp.errors import DataError
 from equidp.tables.cells import DAY_ZERO, MISSING, as_amounts, as_numbers, fold_spellings, read_dates
-from equidp.tables.interpret import Columns
+from equidp.tables.columns import Columns
 from equidp.tables.labels import code_values, cross_columns
 from equidp.tables.recipe import MARKS, Recipe, as_key, in_shell
 
@@ -70,25 +70,6 @@ _MANY_NUMBERS = 50
 """With more different numbers than this, a column measures something, whatever else it holds."""
 
 _Option = TypeVar("_Option")
-
-
-def check_names(columns: Iterable[str], wanted: Mapping[str, Sequence[str]]) -> None:
-    """Raise unless each name is a column; `wanted` gives the names by the option that they were given under.
-
-    >>> check_names(["age", "sex"], {"drop": ["agee"]})
-    Traceback (most recent call last):
-    equidp.errors.DataError: unknown column in drop 'agee'. Did you mean 'age'? Known: age, sex.
-    """
-    columns = list(columns)
-    found = [
-        str(unknown_name(f"column in {option}", name, columns))
-        for option, names in wanted.items()
-        for name in names
-        if name not in columns
-    ]
-    known = f" Known: {', '.join(sorted(columns))}."
-    if found:
-        raise DataError(" ".join(each.removesuffix(known) for each in found) + known)
 
 
 def refuse(path: str | PathLike[str], problems: Sequence[str]) -> None:

@@ -1,26 +1,27 @@
 """Columns of a table as a recipe interprets them: in memory, or, of a large file, as arrays on disk.
 
-Either way the cells of each column are read twice at most: once as numbers, and once more as codes where they
-turn out to be texts. The arrays of a large file are kept under its content and recipe, and memory-mapped.
+Either way the cells of each column are read twice at most: as numbers, and again as category numbers if some
+are texts. The arrays of a large file are kept under its content and recipe, and memory-mapped.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from equidp._validate import unknown_name
 from equidp.errors import DataError
 from equidp.store import Entry, key_of
 from equidp.tables.cache import Array, mapped_array, table_store, write_array
-from equidp.tables.checks import check_names
-from equidp.tables.interpret import ColumnRecipe, Columns, Evidence, Finding, examine, interpret, read_codes
+from equidp.tables.interpret import ColumnRecipe, Evidence, Finding, category_numbers, examine, interpret
 from equidp.tables.read import (
     Cells,
     check_distinct,
@@ -43,13 +44,42 @@ _NOT_OF_CELLS = (
 """Options of a recipe that do not change the meaning of a cell."""
 
 
+@dataclass(frozen=True)
+class Columns:
+    """A table as a recipe interprets it.
+
+    Attributes:
+        table: columns of floats (NaN where missing) or of categories of texts (none where missing); without
+            those that cannot be used.
+        findings: of each column, in the order of the file.
+        notes: sentences on the rows of the file, and on columns of which some cells count as missing or lose
+            how they look.
+        key: cache key of a table on disk; "": it is in memory.
+    """
+
+    table: pd.DataFrame
+    findings: Mapping[str, Finding] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    key: str = ""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Return a sentence for each column that cannot be used."""
+        return tuple(found.problem for found in self.findings.values() if found.problem)
+
+    def first_text_phrase(self, name: str) -> str:
+        """Return ", the first in row N" for the first cell that is no number, without its value; or ""."""
+        row = self.findings[name].first_text if name in self.findings else -1
+        return "" if row < 0 else f", the first in row {row + 1:,}"
+
+
 def read_table(
     path: Path,
     recipe: Recipe = Recipe(),
     *,
     only: Sequence[str] | None = None,
     fewest: int = _FEWEST_ROWS,
-    held: Mapping[str, bool] | None = None,
+    was_numeric: Mapping[str, bool] | None = None,
 ) -> Columns:
     """Return the columns of a file, without those that the recipe drops.
 
@@ -58,7 +88,7 @@ def read_table(
         recipe: how to read it.
         only: columns to read, if the file has them; None: all, and a large table is cached.
         fewest: minimum number of rows of the file.
-        held: column -> whether it held numbers in the table of a trained model; see `ColumnRecipe.of`.
+        was_numeric: column -> whether it held numbers in the table of a trained model; see `ColumnRecipe.of`.
 
     Raises:
         DataError: not a table, duplicate or nameless columns, too few rows; or, where all columns are read,
@@ -83,7 +113,7 @@ def read_table(
     with readable(path):
         large = is_large(path)
     if not large:
-        return interpret_cells(read(), recipe, held=held)
+        return interpret_cells(read(), recipe, was_numeric=was_numeric)
     before = stamp(path)
     with readable(path):
         check_distinct(path, names := names_of(path, recipe))
@@ -91,13 +121,13 @@ def read_table(
     with readable(path):
         content = content_digest(path)
     plain = {name: value for name, value in recipe.to_plain().items() if name not in _NOT_OF_CELLS}
-    key = key_of("table" if only is None else "new rows", content, plain, names, dict(held or {}))
+    key = key_of("table" if only is None else "new rows", content, plain, names, dict(was_numeric or {}))
 
     def write(folder: Path) -> dict[str, Any]:
         cells = read(folder / "cells")
         if stamp(path) != before:
             raise DataError(f"{os.fspath(path)!r} changed while it was read; try again when it is complete.")
-        found = _interpret_each(cells, names, recipe, held or {}, folder)
+        found = _interpret_each(cells, names, recipe, was_numeric or {}, folder)
         (folder / "cells").unlink(missing_ok=True)
         columns = [(dataclasses.asdict(finding), texts) for finding, texts, _ in found.values()]
         return {"rows": cells.rows, "notes": cells.notes, "columns": dict(zip(found, columns, strict=True))}
@@ -129,7 +159,7 @@ def interpret_cells(
     recipe: Recipe,
     names: Sequence[str] | None = None,
     *,
-    held: Mapping[str, bool] | None = None,
+    was_numeric: Mapping[str, bool] | None = None,
 ) -> Columns:
     """Return the columns of cells as a recipe interprets them, in memory.
 
@@ -140,19 +170,38 @@ def interpret_cells(
         cells: all cells of a table.
         recipe: how to read them.
         names: columns to interpret; None: all.
-        held: see `read_table`.
+        was_numeric: see `read_table`.
 
     >>> cells = Cells.of(pd.DataFrame({"zip": ["01067"], "age": ["44"]}))
     >>> interpret_cells(cells, Recipe(categorical=("zip",))).table
          zip   age
     0  01067  44.0
     """
-    found = _interpret_each(cells, cells.names if names is None else names, recipe, held or {}, None)
+    found = _interpret_each(cells, cells.names if names is None else names, recipe, was_numeric or {}, None)
     return _to_columns(found, cells.rows, cells.notes)
 
 
+def check_names(columns: Iterable[str], wanted: Mapping[str, Sequence[str]]) -> None:
+    """Raise unless each name is a column; `wanted` gives the names by the option that they were given under.
+
+    >>> check_names(["age", "sex"], {"drop": ["agee"]})
+    Traceback (most recent call last):
+    equidp.errors.DataError: unknown column in drop 'agee'. Did you mean 'age'? Known: age, sex.
+    """
+    columns = list(columns)
+    found = [
+        str(unknown_name(f"column in {option}", name, columns))
+        for option, names in wanted.items()
+        for name in names
+        if name not in columns
+    ]
+    known = f" Known: {', '.join(sorted(columns))}."
+    if found:
+        raise DataError(" ".join(each.removesuffix(known) for each in found) + known)
+
+
 _Found = dict[str, tuple[Finding, list[str] | None, Array | None]]
-"""Name of a column -> finding, texts by code or None for numbers, and numbers or codes of the rows."""
+"""Name of a column -> finding, texts by category number (None for numbers), and the array of its rows."""
 
 
 def _to_columns(found: _Found, rows: int, notes: Sequence[str], key: str = "") -> Columns:
@@ -169,12 +218,12 @@ def _to_columns(found: _Found, rows: int, notes: Sequence[str], key: str = "") -
 
 
 def _interpret_each(
-    cells: Cells, names: Sequence[str], recipe: Recipe, held: Mapping[str, bool], folder: Path | None
+    cells: Cells, names: Sequence[str], recipe: Recipe, was_numeric: Mapping[str, bool], folder: Path | None
 ) -> _Found:
     """Interpret each column; with a folder, arrays are written to files there, by the place of the column."""
     found: _Found = {}
     for at, name in enumerate(names):
-        rules, evidence, rows = ColumnRecipe.of(name, recipe, held.get(name)), Evidence(), 0
+        rules, evidence, rows = ColumnRecipe.of(name, recipe, was_numeric.get(name)), Evidence(), 0
         with _Growing(folder and folder / f"{at}.numbers", np.float64) as numbers:
             for column in cells.column(name):
                 part, further = examine(column, rules, rows)
@@ -187,7 +236,7 @@ def _interpret_each(
         numbers.remove()
         if not finding.problem:
             with _Growing(folder and folder / f"{at}.codes", np.int32) as numbers:
-                few = name != recipe.person and held.get(name) is not False
+                few = name != recipe.person and was_numeric.get(name) is not False
                 most = MOST_TEXTS if few else cells.rows
                 finding, texts = _read_texts(cells, rules, finding, most, numbers)
         found[name] = finding, texts, None if finding.problem else numbers.array
@@ -195,12 +244,12 @@ def _interpret_each(
 
 
 def _read_texts(
-    cells: Cells, rules: ColumnRecipe, finding: Finding, most: int, codes: _Growing
+    cells: Cells, rules: ColumnRecipe, finding: Finding, most: int, numbers: _Growing
 ) -> tuple[Finding, list[str]]:
-    """Append the codes of a column of texts; return its finding, and its texts by code."""
+    """Append the category numbers of a column of texts; return its finding, and its texts by number."""
     listed: dict[str, int] = {}
     for column in cells.column(rules.name):
-        codes.append(read_codes(column, rules, listed))
+        numbers.append(category_numbers(column, rules, listed))
         if len(listed) > most:
             row = finding.first_text + 1
             problem = (
@@ -210,7 +259,7 @@ def _read_texts(
                 "say so (--thousands, --decimal); if what is no number counts as missing, say so (--numeric "
                 f"{in_shell(rules.name)})."
             )
-            codes.remove()
+            numbers.remove()
             return dataclasses.replace(finding, problem=problem, note=""), []
     return finding, list(listed)
 

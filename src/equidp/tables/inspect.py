@@ -20,12 +20,12 @@ import pandas as pd
 
 from equidp.errors import DataError, DataWarning
 from equidp.tables.cells import (
-    CODES,
     DAY_ZERO,
+    LIKE_SCIENTIFIC_OR_PLUS,
     as_numbers,
     days,
-    is_code,
     is_number,
+    is_sentinel,
     is_time,
     read_dates,
     without_dates,
@@ -38,7 +38,6 @@ from equidp.tables.checks import (
     MISSING_WORDS,
     MOST_CATEGORIES,
     Written,
-    check_names,
     days_for_none,
     fall_together,
     problems_of,
@@ -47,8 +46,16 @@ from equidp.tables.checks import (
     written_dates,
     written_numbers,
 )
-from equidp.tables.columns import interpret_cells
-from equidp.tables.interpret import CODED, LONG, ZEROS, ColumnRecipe, Values, code_like, odd_type
+from equidp.tables.columns import check_names, interpret_cells
+from equidp.tables.interpret import (
+    LONG,
+    SCIENTIFIC_OR_PLUS,
+    ZEROS,
+    ColumnRecipe,
+    Values,
+    identifier_like,
+    odd_type,
+)
 from equidp.tables.read import Cells, check_read_twice, read_cells, with_format
 from equidp.tables.recipe import BY_COLUMN, Recipe, as_key
 
@@ -130,9 +137,11 @@ def inspect_column(name: str, column: pd.Series, recipe: Recipe) -> ColumnReport
     known = Values.of(column, rules).group_texts()
     absent = {text: rows for text, rows in known.absent.items() if text and rows}
     if rules.missing:
-        coded = is_code(as_numbers(known.text, rules.decimal, rules.thousands), rules.missing).to_numpy()
-        absent |= dict(zip(known.text[coded], known.rows[coded].tolist(), strict=True))
-        known = known.where(~coded)
+        sentinel = is_sentinel(
+            as_numbers(known.text, rules.decimal, rules.thousands), rules.missing
+        ).to_numpy()
+        absent |= dict(zip(known.text[sentinel], known.rows[sentinel].tolist(), strict=True))
+        known = known.select(~sentinel)
     missing = len(column) - int(known.rows.sum())
     if absent:
         listed = ", ".join(f"{text!r} in {rows:,}" for text, rows in absent.items())
@@ -220,12 +229,12 @@ def _numbers(
 ) -> tuple[str, str, list[Finding]]:
     numbers, whole = written.values, text.str.fullmatch(r"\d+")
     code = ""
-    kinds = {kind for kind, mask in code_like(text, numbers).items() if mask.any()}
+    kinds = {kind for kind, mask in identifier_like(text, numbers).items() if mask.any()}
     if whole.all() and ZEROS in kinds:
         code = "leading zeros"
     elif LONG in kinds and not found:
         code = "more digits than numbers tell apart"
-    elif CODED in kinds and text.str.fullmatch(rf"{CODES}|\d+").all():
+    elif SCIENTIFIC_OR_PLUS in kinds and text.str.fullmatch(rf"{LIKE_SCIENTIFIC_OR_PLUS}|\d+").all():
         code = "written as 3E2 or +49"
     if code and len(text) > MOST_CATEGORIES:
         says = f"{code}: a code, with {len(text):,} values too many for categories"

@@ -2,14 +2,14 @@
 
 `examine` reads cells of a column, or of a part of it, and counts what speaks for and against each meaning;
 such `Evidence` adds up over parts. `interpret` turns it into a `Finding`. Both are pure, so that a small
-table, a large one in parts and `equidp inspect` find the same.
+table and a large one in parts give the same findings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,10 @@ import pandas as pd
 import pyarrow as pa
 
 from equidp.tables.cells import (
-    CODES,
     INEXACT,
     LIKE_DATES,
     LIKE_DURATIONS,
+    LIKE_SCIENTIFIC_OR_PLUS,
     MISSING_TEXTS,
     amount_marks,
     as_amounts,
@@ -28,22 +28,22 @@ from equidp.tables.cells import (
     days,
     floats,
     fold_spellings,
-    is_code,
     is_currency,
     is_number,
+    is_sentinel,
     is_time,
     long_numbers,
-    may_be_codes,
+    may_be_identifiers,
     read_dates,
     texts,
-    without_codes,
     without_dates,
+    without_sentinels,
 )
 from equidp.tables.recipe import Recipe, in_shell
 
 UNREADABLE_SHARE = 0.5
 """Share of a column that may be unreadable as the numbers or dates that it was said to hold."""
-LOST, LONG, ZEROS, CODED = "lost", "long", "zeros", "coded"
+UNREADABLE, LONG, ZEROS, SCIENTIFIC_OR_PLUS = "unreadable", "long", "zeros", "scientific or plus"
 """Kinds of cells that are counted: no number or date; whole numbers that floats merge; with leading zeros; as
 3E2 or +49."""
 _FIRST = 1000
@@ -52,7 +52,7 @@ _FEW_SPELLINGS = 1000
 _FORMS = ("iso", "dayfirst", "monthfirst", "duration")
 
 Floats = npt.NDArray[np.float64]
-Codes = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
@@ -69,7 +69,7 @@ class ColumnRecipe:
         decimal, thousands: marks within numbers.
         missing: texts and numbers that stand for a missing value.
         absent_texts: texts without a value, these among them.
-        trained: True if it held numbers in the table that a model was trained on.
+        was_numeric: True if it held numbers in the table that a model was trained on.
     """
 
     name: str
@@ -81,50 +81,54 @@ class ColumnRecipe:
     thousands: str | None
     missing: tuple[str, ...]
     absent_texts: frozenset[str]
-    trained: bool = False
+    was_numeric: bool = False
 
     @classmethod
-    def of(cls, name: str, recipe: Recipe, held: bool | None = None) -> ColumnRecipe:
+    def of(cls, name: str, recipe: Recipe, was_numeric: bool | None = None) -> ColumnRecipe:
         """Return what a recipe says of a column.
 
         Args:
             name: name of the column.
             recipe: statements of the user.
-            held: whether it held numbers in the table that a model was trained on: then it holds numbers or
-                texts as it did there, where the recipe leaves that open. None: its cells decide.
+            was_numeric: whether it held numbers in the table that a model was trained on: it holds numbers or
+                texts as it did there, where the recipe declares neither. None: its cells decide.
         """
         form, amounts = dict(recipe.date).get(name), name in recipe.numeric
-        stated_texts = name in recipe.categorical or name == recipe.person or name in recipe.fold
+        declared_texts = name in recipe.categorical or name == recipe.person or name in recipe.fold
         missing = recipe.missing_texts(name)
         return cls(
-            name,
-            form,
-            amounts,
-            (stated_texts or held is False) and not amounts and form is None,
-            name in recipe.fold,
-            recipe.decimal_of(name),
-            recipe.thousands_of(name),
-            tuple(missing),
-            MISSING_TEXTS.union(missing).difference(recipe.known_texts(name)),
-            held is True,
+            name=name,
+            form=form,
+            amounts=amounts,
+            texts=(declared_texts or was_numeric is False) and not amounts and form is None,
+            fold=name in recipe.fold,
+            decimal=recipe.decimal_of(name),
+            thousands=recipe.thousands_of(name),
+            missing=tuple(missing),
+            absent_texts=MISSING_TEXTS.union(missing).difference(recipe.known_texts(name)),
+            was_numeric=was_numeric is True,
         )
 
     @property
-    def stated(self) -> bool:
+    def declared_numeric(self) -> bool:
         """True if the column is said to hold numbers or dates."""
         return self.amounts or self.form is not None
 
     @property
-    def open(self) -> bool:
+    def undeclared(self) -> bool:
         """True if the cells decide."""
-        return not self.stated and not self.texts
+        return not self.declared_numeric and not self.texts
 
 
-class Count(NamedTuple):
+@dataclass(frozen=True)
+class Count:
     """Number of rows of a kind, and the first of them, from 0."""
 
     rows: int
     first: int
+
+    def __add__(self, other: Count) -> Count:
+        return Count(self.rows + other.rows, min(self.first, other.first))
 
     def __str__(self) -> str:
         return f"{self.rows:,} {'row' if self.rows == 1 else 'rows'}, the first in row {self.first + 1:,}"
@@ -143,9 +147,9 @@ class Values:
     """
 
     text: pd.Series
-    rows: Codes
-    first: Codes
-    places: Codes
+    rows: Ints
+    first: Ints
+    places: Ints
     absent: Mapping[str, int]
 
     @classmethod
@@ -161,7 +165,7 @@ class Values:
         text = cells.str.strip()
         gone = text.isin(rules.absent_texts).to_numpy() | text.isna().to_numpy()
         if rules.missing and is_number(column):
-            gone |= is_code(as_numbers(text, ".", None), rules.missing).to_numpy()
+            gone |= is_sentinel(as_numbers(text, ".", None), rules.missing).to_numpy()
         absent = {"": int((places < 0).sum())}
         for each, count in zip(text[gone].fillna(""), rows[gone].tolist(), strict=True):
             absent[each] = absent.get(each, 0) + count
@@ -170,9 +174,9 @@ class Values:
 
     def select_known(self) -> Values:
         """Return those that have a value, without places."""
-        return self.where(self.text.notna().to_numpy())
+        return self.select(self.text.notna().to_numpy())
 
-    def where(self, mask: Bools) -> Values:
+    def select(self, mask: Bools) -> Values:
         """Return those of a mask, [k], without places."""
         return Values(self.text[mask], self.rows[mask], self.first[mask], self.places[:0], {})
 
@@ -191,7 +195,7 @@ class Values:
         mask = np.asarray(found, dtype=np.bool_)
         return Count(int(self.rows[mask].sum()), int(self.first[mask].min())) if mask.any() else None
 
-    def spread(self, values: Floats | Codes, otherwise: float) -> npt.NDArray[np.generic]:
+    def to_rows(self, values: Floats | Ints, otherwise: float) -> npt.NDArray[np.generic]:
         """Return the values of rows, [n], from one for each text that has a value."""
         every = np.full(len(self.text) + 1, otherwise, dtype=values.dtype)
         every[:-1][self.text.notna().to_numpy()] = values
@@ -204,10 +208,11 @@ class Evidence:
 
     Attributes:
         known: number of rows with a value.
-        counts: rows of `LOST`, `LONG`, `ZEROS` and `CODED`.
+        counts: rows of `UNREADABLE`, `LONG`, `ZEROS` and `SCIENTIFIC_OR_PLUS`.
         absent: rows of each word that counts as missing, such as NA; "" for other cells without a value.
         marks: rows of each mark around numbers that are said to have some.
-        dates: formats that read all cells; None: some cell is no date.
+        date_formats: formats that read all cells, thus all formats without any cell; (): all cells look like
+            dates, and no format reads all of them; None: some cell is no date.
         spellings: number, rows and first row by text; None for more than `_FEW_SPELLINGS` numbers.
         odd: type of cells that are neither numbers nor texts.
         is_time: True if the type of the column is points in time or durations.
@@ -217,7 +222,7 @@ class Evidence:
     counts: Mapping[str, Count] = field(default_factory=dict)
     absent: Mapping[str, int] = field(default_factory=dict)
     marks: Mapping[str, int] = field(default_factory=dict)
-    dates: tuple[str, ...] | None = _FORMS
+    date_formats: tuple[str, ...] | None = _FORMS
     spellings: Mapping[str, tuple[float, Count]] | None = field(default_factory=dict)
     odd: str = ""
     is_time: bool = False
@@ -227,30 +232,29 @@ class Evidence:
         if self.spellings is not None and other.spellings is not None:
             spellings = dict(self.spellings)
             for text, (value, count) in other.spellings.items():
-                spellings[text] = value, _sum(spellings[text][1] if text in spellings else None, count)
+                spellings[text] = value, spellings[text][1] + count if text in spellings else count
             if len({value for value, _ in spellings.values()}) > _FEW_SPELLINGS:
                 spellings = None
-        dates = None
-        if self.dates is not None and other.dates is not None:
-            dates = tuple(form for form in self.dates if form in other.dates)
+        date_formats = None
+        if self.date_formats is not None and other.date_formats is not None:
+            date_formats = tuple(form for form in self.date_formats if form in other.date_formats)
         return Evidence(
             self.known + other.known,
-            {**self.counts, **{k: _sum(self.counts.get(k), count) for k, count in other.counts.items()}},
-            _totals(self.absent, other.absent),
-            _totals(self.marks, other.marks),
-            dates,
+            _add_counts(self.counts, other.counts),
+            _add_counts(self.absent, other.absent),
+            _add_counts(self.marks, other.marks),
+            date_formats,
             spellings,
             self.odd or other.odd,
             self.is_time or other.is_time,
         )
 
 
-def _totals(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    return {**one, **{key: one.get(key, 0) + rows for key, rows in other.items()}}
+_Rows = TypeVar("_Rows", int, Count)
 
 
-def _sum(one: Count | None, other: Count) -> Count:
-    return other if one is None else Count(one.rows + other.rows, min(one.first, other.first))
+def _add_counts(one: Mapping[str, _Rows], other: Mapping[str, _Rows]) -> dict[str, _Rows]:
+    return {**one, **{key: one[key] + rows if key in one else rows for key, rows in other.items()}}
 
 
 def examine(column: pd.Series, rules: ColumnRecipe, start: int = 0) -> tuple[Floats | None, Evidence]:
@@ -273,23 +277,23 @@ def examine(column: pd.Series, rules: ColumnRecipe, start: int = 0) -> tuple[Flo
         return _examine_times(column, rules, start)
     typed = is_number(column)
     if typed and not rules.texts and rules.form is None:
-        numbers = without_codes(floats(column), rules.missing).to_numpy()
-        exact = rules.open and not rules.trained and not pd.api.types.is_float_dtype(column)
+        numbers = without_sentinels(floats(column), rules.missing).to_numpy()
+        exact = rules.undeclared and not rules.was_numeric and not pd.api.types.is_float_dtype(column)
         if not (exact and (np.abs(numbers) >= INEXACT).any()):
-            return numbers, _count_typed(numbers, dates=None)
+            return numbers, _count_typed(numbers, date_formats=None)
     values = Values.of(column, rules, start)
     known = values.select_known()
     evidence = Evidence(int(known.rows.sum()), absent=_absent_words(values))
     if rules.texts:
         return None, evidence
-    read, further = examine_values(known, rules, (".", None) if typed else None)
+    read, further = _examine_values(known, rules, (".", None) if typed else None)
     numbers = None
-    if rules.stated or LOST not in further.counts:
+    if rules.declared_numeric or UNREADABLE not in further.counts:
         if rules.form is None:
-            read = without_codes(read, rules.missing)
+            read = without_sentinels(read, rules.missing)
         else:
             read = without_dates(read, rules.missing, rules.form)
-        numbers = values.spread(read.to_numpy(), np.nan)
+        numbers = values.to_rows(read.to_numpy(), np.nan)
     return numbers, evidence + further
 
 
@@ -299,9 +303,9 @@ def _examine_times(column: pd.Series, rules: ColumnRecipe, start: int) -> tuple[
         found = without_dates(days(column), rules.missing, rules.form).to_numpy()
         return found, _count_typed(found, is_time=True)
     known = column.notna().to_numpy()
-    counts = {LOST: Count(int(known.sum()), start + int(known.argmax()))} if known.any() else {}
+    counts = {UNREADABLE: Count(int(known.sum()), start + int(known.argmax()))} if known.any() else {}
     form = "duration" if pd.api.types.is_timedelta64_dtype(column) else "iso"
-    evidence = _count_typed(column, counts=counts, dates=(form,), is_time=True)
+    evidence = _count_typed(column, counts=counts, date_formats=(form,), is_time=True)
     return np.full(len(column), np.nan) if rules.amounts else None, evidence
 
 
@@ -311,7 +315,7 @@ def _count_typed(values: Floats | pd.Series, **further: Any) -> Evidence:
     return Evidence(len(values) - missing, absent={"": missing} if missing else {}, **further)
 
 
-def examine_values(
+def _examine_values(
     known: Values, rules: ColumnRecipe, marks: tuple[str, str | None] | None = None
 ) -> tuple[pd.Series, Evidence]:
     """Return known values as numbers or days, [k], NaN where a text is none, and what they speak for.
@@ -327,30 +331,30 @@ def examine_values(
     else:
         marks = marks or (rules.decimal, rules.thousands)
         read = (as_amounts if rules.amounts else as_numbers)(text, *marks)
-    found = {LOST: read.isna()}
+    found = {UNREADABLE: read.isna()}
     by_mark: dict[str, int] = {}
     if rules.amounts:
         marked = amount_marks(text.where(read.notna()))
         by_mark = {
             mark: int(known.rows[(marked == mark).fillna(False)].sum()) for mark in marked.dropna().unique()
         }
-    dates: tuple[str, ...] | None = _FORMS
+    date_formats: tuple[str, ...] | None = _FORMS
     spellings: dict[str, tuple[float, Count]] | None = {}
-    if rules.open and len(text):
-        if not rules.trained:
-            found |= code_like(text, read)
+    if rules.undeclared and len(text):
+        if not rules.was_numeric:
+            found |= identifier_like(text, read)
             spellings = _spellings(known, read)
-        dates = _fitting_formats(text) if found[LOST].any() else None
+        date_formats = _fitting_formats(text) if found[UNREADABLE].any() else None
     counts = {kind: count for kind, mask in found.items() if (count := known.count(mask)) is not None}
-    return read, Evidence(counts=counts, marks=by_mark, dates=dates, spellings=spellings)
+    return read, Evidence(counts=counts, marks=by_mark, date_formats=date_formats, spellings=spellings)
 
 
-def code_like(text: pd.Series, numbers: pd.Series) -> dict[str, pd.Series]:
-    """Return masks of texts that change as numbers and may be codes: `LONG`, `ZEROS` and `CODED`."""
+def identifier_like(text: pd.Series, numbers: pd.Series) -> dict[str, pd.Series]:
+    """Return masks of texts that lose notation as numbers: `LONG`, `ZEROS` and `SCIENTIFIC_OR_PLUS`."""
     found = {LONG: long_numbers(text, numbers)}
-    if may_be_codes(text):
+    if may_be_identifiers(text):
         found[ZEROS] = text.str.contains(r"^[+-]?0\d", regex=True)
-        found[CODED] = text.str.fullmatch(CODES)
+        found[SCIENTIFIC_OR_PLUS] = text.str.fullmatch(LIKE_SCIENTIFIC_OR_PLUS)
     return found
 
 
@@ -396,12 +400,12 @@ def odd_type(column: pd.Series) -> str:
     return "bytes" if binary else ""
 
 
-def read_codes(column: pd.Series, rules: ColumnRecipe, codes: dict[str, int]) -> Codes:
-    """Return the codes of cells that are texts, [n], -1 where missing; new texts get the next codes."""
+def category_numbers(column: pd.Series, rules: ColumnRecipe, numbers: dict[str, int]) -> Ints:
+    """Return the number of each cell's text, [n], -1 where missing; new texts get the next numbers."""
     values = Values.of(column, rules)
     known = values.select_known().text.tolist()
-    found = np.array([codes.setdefault(each, len(codes)) for each in known], dtype=np.int64)
-    return values.spread(found, -1).astype(np.int64)
+    found = np.array([numbers.setdefault(each, len(numbers)) for each in known], dtype=np.int64)
+    return values.to_rows(found, -1).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -423,35 +427,6 @@ class Finding:
     absent: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Columns:
-    """A table as a recipe interprets it.
-
-    Attributes:
-        table: columns of floats (NaN where missing) or of categories of texts (none where missing); without
-            those that cannot be used.
-        findings: of each column, in the order of the file.
-        notes: sentences on the rows of the file, and on columns of which some cells count as missing or lose
-            how they look.
-        key: cache key of a table on disk; "": it is in memory.
-    """
-
-    table: pd.DataFrame
-    findings: Mapping[str, Finding] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    key: str = ""
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """Return a sentence for each column that cannot be used."""
-        return tuple(found.problem for found in self.findings.values() if found.problem)
-
-    def first_text_phrase(self, name: str) -> str:
-        """Return ", the first in row N" for the first cell that is no number, without its value; or ""."""
-        row = self.findings[name].first_text if name in self.findings else -1
-        return "" if row < 0 else f", the first in row {row + 1:,}"
-
-
 def interpret(evidence: Evidence, rules: ColumnRecipe) -> Finding:
     """Return the meaning of a column, from the evidence of all its cells and the recipe's statements.
 
@@ -460,8 +435,8 @@ def interpret(evidence: Evidence, rules: ColumnRecipe) -> Finding:
     "column 'zip' holds numbers with leading zeros, which are lost"
     """
     name, counts = rules.name, evidence.counts
-    lost = counts.get(LOST)
-    first = -1 if lost is None else lost.first
+    unreadable = counts.get(UNREADABLE)
+    first = -1 if unreadable is None else unreadable.first
     if evidence.odd:
         return Finding(
             problem=f"column {name!r} holds values of type {evidence.odd}; expected numbers or texts. Spread "
@@ -469,41 +444,41 @@ def interpret(evidence: Evidence, rules: ColumnRecipe) -> Finding:
         )
     if rules.texts:
         return Finding(absent=evidence.absent)
-    if rules.stated and lost is not None:
+    if rules.declared_numeric and unreadable is not None:
         kind = "numbers" if rules.form is None else f"dates ({rules.form})"
         is_to = f"column {name!r} is to hold {kind}"
-        says = f"{lost.rows:,} of its {evidence.known:,} values are not, the first in row {lost.first + 1:,}"
-        if lost.rows > UNREADABLE_SHARE * evidence.known:
+        says = f"{unreadable.rows:,} of its {evidence.known:,} values are not, the first in row {first + 1:,}"
+        if unreadable.rows > UNREADABLE_SHARE * evidence.known:
             return Finding(problem=f"{is_to}, but {says}; equidp inspect shows what it holds.")
         note = f"{is_to}: {says}, and count as missing.{_note_of_marks(evidence, name)}"
         return Finding(True, note=note, first_text=first, absent=evidence.absent)
-    if rules.stated:
+    if rules.declared_numeric:
         return Finding(True, note=_note_of_marks(evidence, name), absent=evidence.absent)
     if evidence.is_time:
-        return Finding(problem=_dates_problem(evidence.dates or (), name), first_text=first)
-    if lost is None and LONG not in counts:
-        note = "" if rules.trained else _note_of_codes(evidence, name)
+        return Finding(problem=_dates_problem(evidence.date_formats or (), name), first_text=first)
+    if unreadable is None and LONG not in counts:
+        note = "" if rules.was_numeric else _note_of_identifiers(evidence, name)
         return Finding(True, note=note, absent=evidence.absent)
-    if lost is None:
+    if unreadable is None:
         note = (
             f"column {name!r} holds whole numbers of more than 15 digits in {counts[LONG]}: numbers would "
             "merge those that differ at the end, so they are texts, each as it is written. Say that they "
             f"are (--categorical {in_shell(name)}), or that they are numbers (--numeric {in_shell(name)})."
         )
         return Finding(False, note=note, absent=evidence.absent)
-    if evidence.dates is not None:
-        return Finding(problem=_dates_problem(evidence.dates, name), first_text=first)
+    if evidence.date_formats is not None:
+        return Finding(problem=_dates_problem(evidence.date_formats, name), first_text=first)
     return Finding(False, first_text=first, absent=evidence.absent)
 
 
-def _note_of_codes(evidence: Evidence, name: str) -> str:
-    """Return a sentence if numbers lose their notation, and may be codes; else ""."""
+def _note_of_identifiers(evidence: Evidence, name: str) -> str:
+    """Return a sentence if numbers lose their notation, and may be identifiers; else ""."""
     counts, say = evidence.counts, f"say so (--categorical {in_shell(name)})."
     if ZEROS in counts:
         zeros = f"column {name!r} holds numbers with leading zeros, which are lost"
         return f"{zeros}; if it is a code, such as a ZIP code, {say}"
-    if CODED in counts:
-        coded = f"column {name!r} holds numbers written as 3E2 or +49 are, in {counts[CODED]}"
+    if SCIENTIFIC_OR_PLUS in counts:
+        coded = f"column {name!r} holds numbers written as 3E2 or +49 are, in {counts[SCIENTIFIC_OR_PLUS]}"
         return f"{coded}; they are read as 300 and 49: if it is a code, {say}"
     merged = _merged_rows(evidence.spellings or {})
     if merged is not None:
@@ -518,7 +493,7 @@ def _merged_rows(spellings: Mapping[str, tuple[float, Count]]) -> Count | None:
     found: Count | None = None
     for text, (value, count) in spellings.items():
         if plain.setdefault(value, text) != text:
-            found = _sum(found, count)
+            found = count if found is None else found + count
     return found
 
 
