@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
-from equidp.engines import make_engine
+from equidp.engines import MeasuredBatch, make_engine
 from equidp.errors import PolicyError, SettingError
 from equidp.kernel.bounding import example_context
 from equidp.kernel.engine import measure
@@ -308,3 +308,20 @@ def test_statistics_of_an_example_see_the_terms_of_its_own_loss():
     step(inputs, targets, groups)
     rows = terms[:, 0].clamp(-1, 1) * (1 + groups) / 2
     torch.testing.assert_close(after[0], rows.sum().expand(26))
+
+
+@pytest.mark.parametrize("part", [None, 2])
+def test_a_sample_of_which_no_example_can_be_measured_is_an_empty_one(part):
+    """An engine then says nothing of terms, and the ledger was charged."""
+
+    class Nothing:
+        objective = FairLens(BOUND).objective
+
+        def __call__(self, inputs: Tensor, targets: Tensor, *context: Tensor) -> MeasuredBatch:
+            return MeasuredBatch(torch.full((len(targets),), torch.inf), lambda weights: {})
+
+    with_none, empty = step_of(engine=Nothing(), part=part), step_of()
+    with_none(*batch_of(4))
+    empty(*(each[:0] for each in batch_of(4)))
+    assert torch.equal(with_none.state.sums, empty.state.sums)
+    assert not any(each.grad.any() for each in with_none.parameters)

@@ -41,7 +41,8 @@ class Measured(Protocol):
 
     @property
     def terms(self) -> Tensor | None:
-        """Terms that a policy adds to the losses, [batch, terms]; None without a context."""
+        """Terms that a policy adds to the losses, [batch, terms]; None without a context, and where no
+        example could be measured: then no norm is finite."""
 
     def sum_gradients(self, weights: Tensor, /) -> Sums:
         """Returns sum_i weights[i] * gradient_i of the trainable parameters; once, and frees the batch.

@@ -264,8 +264,11 @@ class PrivateStep:
             measured = self._measure_part(part)
             norms.append(measured.norms.detach())
             if self.policy.loss_terms:
-                assert measured.terms is not None
-                terms.append(measured.terms.detach())
+                known_terms = measured.terms
+                if known_terms is None:  # no example could be measured: no term is read
+                    assert not torch.isfinite(norms[-1]).any()
+                    known_terms = norms[-1].new_zeros(len(norms[-1]), self.policy.loss_terms)
+                terms.append(known_terms.detach())
             known.append((part, measured if len(parts) == 1 else None))
             del measured  # frees its activations before the next part's forward pass
         seen = torch.cat(norms[1:] or norms)
