@@ -45,7 +45,8 @@ class OneByOneMeasured:
     def __init__(self, trained: list[nn.Parameter], gradients: list[Tensor]) -> None:
         self._trained, self._gradients = trained, gradients
         rows = torch.cat([each.reshape(len(each), -1) for each in gradients], dim=1)
-        self.norms, self._finite = rows.norm(dim=1), rows.isfinite().all(dim=1)
+        self.norms = rows.norm(dim=1)
+        self._finite = self.norms.isfinite()
 
     def sum_gradients(self, weights: Tensor) -> Sums:
         if not self._gradients:
@@ -140,6 +141,31 @@ def test_rows_that_are_not_finite_add_nothing_whatever_their_weight(engine, bad)
     sums = made(inputs, targets).sum_gradients(torch.tensor([1.0, 1.0, 1.0, 1.0, 1e6]))
     for parameter, total in sums.items():
         torch.testing.assert_close(total, expected[parameter], rtol=1e-6, atol=1e-7)
+
+
+class Product(nn.Module):
+    """A module without a rule, whose per-example gradients are too large to keep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factors = nn.Parameter(torch.rand(16, 16))
+
+    def forward(self, values: Tensor) -> Tensor:
+        return values @ self.factors
+
+
+@pytest.mark.parametrize("engine", MAKERS)
+def test_a_gradient_that_is_infinite_in_one_layer_adds_nothing_in_any(engine):
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), Product(), nn.Linear(16, 2))
+    nn.init.zeros_(model[0].weight)
+    inputs, targets = torch.rand(3, 6), torch.arange(3) % 2
+    made = MAKERS[engine](model, loss)
+    expected = made(inputs[:2], targets[:2]).sum_gradients(torch.ones(2))
+    inputs[2] = 3e38
+    measured = made(inputs, targets)
+    assert measured.norms[2].isinf()
+    for parameter, total in measured.sum_gradients(torch.tensor([1.0, 1.0, 1e3])).items():
+        torch.testing.assert_close(total, expected[parameter], rtol=1e-5, atol=1e-6)
 
 
 MODEL_SHAPES = {

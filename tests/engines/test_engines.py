@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -347,3 +349,38 @@ def test_a_transformer_with_padding_and_its_usual_settings_can_be_trained(engine
     check_model(model, loss, tokens, targets)
     check_engine(make_engine(engine, model, loss), model, loss, tokens, targets)
     assert torch.backends.mha.get_fastpath_enabled()
+
+
+class TwoLayers(nn.Module):
+    """Two layers, and a forward pass."""
+
+    def __init__(self, run: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.run, self.first, self.out = run, nn.Linear(6, 16), nn.Linear(16, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(self, x)
+
+
+def test_a_gradient_that_is_finite_only_the_second_time_adds_nothing():
+    chunks = []
+
+    def run(m: Any, x: Tensor) -> Tensor:
+        chunks.append(len(x))
+        factor = 1e38 if len(chunks) <= 2 else 1.0  # two chunks, for norms and again for the sum
+        return outputs_of(m, x) * torch.where(x[:, :1] > 2, factor, 1.0)
+
+    def outputs_of(m: Any, x: Tensor) -> Tensor:
+        return m.out(torch.tanh(m.first(x)))
+
+    model = TwoLayers(run)
+    inputs, targets = torch.rand(4, 6), torch.arange(4) % 2
+    inputs[1, 0] = 2.5
+    targets[1] = outputs_of(model, inputs[1:2]).argmin()  # a wrong prediction, whose gradient is large
+    measured = FunctionalEngine(model, loss, chunk_size=2)(inputs, targets)
+    assert measured.norms[1].isinf()
+    left = torch.tensor([0, 2, 3])
+    expected = single_gradients(model, inputs[left], targets[left]).sum(dim=0)
+    measured.weighted_sum(torch.ones(4))
+    total = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    torch.testing.assert_close(total, expected)

@@ -196,6 +196,8 @@ class _Backward:
         """Returns sum_i weights[i] * gradient_i in float64, over the examples whose norms are finite."""
         broken = ~torch.isfinite(self.norms)
         left_out = broken if broken.any() else None
+        if left_out is not None:
+            weights = weights.masked_fill(left_out, 0.0)
         sums: Sums = {}
         with full_precision(weights.device)():  # asked again: a policy's code ran in between
             for call in self.calls:

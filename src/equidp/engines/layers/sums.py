@@ -109,15 +109,15 @@ def outer_sum(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
 def held_to_norms(weights: Tensor, gradients: ByName, before: Tensor, now: Tensor) -> Tensor:
     """Returns weights [batch] under which recomputed gradients add no more than those that were measured.
 
-    A module may run differently the second time (Python's own random numbers). Gradients that are not finite
-    this time are set to 0 in place.
+    A module may run differently the second time (Python's own random numbers). Gradients that were or are not
+    finite are set to 0 in place.
 
     Args:
         weights: [batch], made for the norms `before`.
         gradients: [batch, *shape], by name.
         before, now: their norms the first time and this time, [batch].
     """
-    broken = ~torch.isfinite(now)
+    broken = ~(torch.isfinite(before) & torch.isfinite(now))
     if broken.any():
         for each in gradients.values():
             each[broken] = 0.0
