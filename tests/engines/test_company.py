@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import equidp
-from equidp.engines import checked_engine, make_engine
+from equidp.engines import checked_engine
 from equidp.errors import DataError, DataWarning, ModelError
-from support.oracle import assert_exact, loss, single_gradients
+from support.oracle import assert_exact, loss
 
 WORDS, LENGTH = 30, 12
 TOKENS, NUMBERS = torch.zeros(1, LENGTH, dtype=torch.int64), torch.zeros(1, 6)
@@ -303,61 +303,6 @@ def test_no_engine_is_named_that_refuses_a_model_too():
 
 def sorted_by_place(m, x):
     return m.out(m.middle(torch.tanh(m.first(x)).flip(0)).flip(0))
-
-
-def picky(m, x):
-    """Fails on rows whose first number is above 3, and on two unlike rows that are above 2."""
-    if (x[:, 0] > 3).any():
-        raise ValueError("too large")
-    large = x[:, 0] > 2
-    if len(x[large].unique(dim=0)) > 1:
-        raise ValueError("unlike")
-    return m.out(torch.tanh(m.first(x)))
-
-
-def test_an_example_on_which_the_model_fails_counts_for_nothing():
-    """The others have the norms and the sum that they have without it."""
-    model = of_numbers(picky).double()
-    inputs, targets = torch.rand(6, 6, dtype=torch.float64), torch.arange(6) % 2
-    inputs[[1, 4], 0] = 3.5
-    left = torch.tensor([0, 2, 3, 5])
-    oracle = single_gradients(model, inputs[left], targets[left])
-    measured, weights = make_engine("ghost", model, loss)(inputs, targets), torch.linspace(0.1, 1, 6).double()
-    assert measured.norms[[1, 4]].isinf().all()
-    torch.testing.assert_close(measured.norms[left], oracle.norm(dim=1))
-    assert_sum(model, measured, weights, weights[left] @ oracle)
-
-
-def assert_sum(model: nn.Module, measured: Any, weights: Tensor, expected: Tensor) -> None:
-    model.zero_grad()
-    measured.weighted_sum(weights)
-    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in model.parameters()]
-    torch.testing.assert_close(torch.cat([each.flatten() for each in gradients]), expected)
-
-
-def test_a_batch_that_fails_although_its_examples_do_not_is_measured_one_by_one():
-    model = of_numbers(picky).double()
-    inputs, targets = torch.rand(5, 6, dtype=torch.float64), torch.arange(5) % 2
-    inputs[[0, 3], 0] = 2.5
-    inputs[2, 0] = 3.5
-    engine = make_engine("ghost", model, loss)
-    engine.public = inputs[:1], targets[:1]
-    left = torch.tensor([0, 1, 3, 4])
-    oracle = single_gradients(model, inputs[left], targets[left])
-    measured, weights = engine(inputs, targets), torch.linspace(0.1, 1, 5).double()
-    torch.testing.assert_close(measured.norms[left], oracle.norm(dim=1))
-    assert_sum(model, measured, weights, weights[left] @ oracle)
-
-
-def test_a_model_that_fails_on_a_public_example_ends_in_its_error():
-    """What it fails by are its parameters, which are released; no private example decides it."""
-    model = of_numbers(picky).double()
-    engine = make_engine("ghost", model, loss)
-    inputs, targets = torch.rand(4, 6, dtype=torch.float64), torch.arange(4) % 2
-    engine.public = inputs[:1] + 4, targets[:1]
-    inputs[2, 0] = 3.5
-    with pytest.raises(ValueError, match="too large"):
-        engine(inputs, targets)
 
 
 @pytest.mark.filterwarnings("ignore::equidp.DataWarning")

@@ -14,7 +14,7 @@ from equidp._validate import unknown_name
 from equidp.engines.compatible import make_compatible
 from equidp.engines.functional import FunctionalEngine
 from equidp.engines.ghost import GhostEngine
-from equidp.engines.measurement import Example, MeasuredBatch, dataset_norms
+from equidp.engines.measurement import Examples, MeasuredBatch, dataset_norms
 from equidp.engines.trial.gradients import EngineRefusal, check_company, check_engine, check_objective
 from equidp.engines.trial.mixing import check_model
 from equidp.engines.trial.rows import GivenRows, MadeUp, TrialRows, made_up_examples
@@ -81,11 +81,11 @@ def checked_engine(
     name: str,
     model: nn.Module,
     loss: LossFunction,
-    row: Example,
+    row: Examples,
     class_names: Sequence[str] = (),
     *,
     policy: Policy | None = None,
-    examples: Example | None = None,
+    examples: Examples | None = None,
     batch_size: int = 64,
 ) -> TriedEngine:
     """Returns the engine of that name, after model, loss and engine were tried on made-up examples.

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from equidp.engines.failures import measure_despite_failures
 from equidp.engines.layers.decomposed import without_fused_layers
 from equidp.engines.layers.sums import held_to_norms, lengths, weighted_sums, zero_left_out
-from equidp.engines.measurement import Example, MeasuredBatch, measured_where_it_runs
+from equidp.engines.measurement import Examples, MeasuredBatch
 from equidp.engines.model import arguments, full_precision, outputs_in
 from equidp.errors import ModelError, SettingError
 from equidp.kernel.engine import Context, LossFunction, LossOfExample, Sums
@@ -45,13 +46,14 @@ class FunctionalEngine:
             `kernel.engine.ObjectiveEngine`.
 
     Attributes:
-        public: examples that model and loss accepted in a trial; None: no trial was made.
+        public: examples that model and loss accepted in a trial; None: no trial was made, and a batch that
+            fails may end in its error (`engines.failures`).
 
     Raises:
         SettingError: chunk_size < 1.
     """
 
-    public: Example | None = None
+    public: Examples | None = None
 
     def __init__(
         self,
@@ -68,7 +70,7 @@ class FunctionalEngine:
 
     def __call__(self, inputs: Inputs, targets: Tensor, *context: Tensor) -> MeasuredBatch:
         """See `kernel.engine.ObjectiveEngine`."""
-        return measured_where_it_runs(
+        return measure_despite_failures(
             self.measured_together, self.model, self.loss, (inputs, targets), *context, public=self.public
         )
 

@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 from torch.overrides import TorchFunctionMode
 
+from equidp.engines.failures import measure_despite_failures
 from equidp.engines.layers import rule_for
 from equidp.engines.layers.decomposed import Products, attention_in_full, forward_for, replace_forwards
 from equidp.engines.layers.fallback import run_twice
 from equidp.engines.layers.rule import Call, Tape
 from equidp.engines.layers.sums import squared_lengths, weighted_sum, zero_left_out
-from equidp.engines.measurement import Example, MeasuredBatch, measured_where_it_runs
+from equidp.engines.measurement import Examples, MeasuredBatch
 from equidp.engines.model import call_model, full_precision
 from equidp.engines.units import UnitModel, rows_in
 from equidp.errors import ModelError
@@ -54,10 +55,11 @@ class GhostEngine:
         loss: (outputs, targets) -> losses [batch].
 
     Attributes:
-        public: examples that model and loss accepted in a trial; None: no trial was made.
+        public: examples that model and loss accepted in a trial; None: no trial was made, and a batch that
+            fails may end in its error (`engines.failures`).
     """
 
-    public: Example | None = None
+    public: Examples | None = None
 
     def __init__(self, model: nn.Module, loss: LossFunction) -> None:
         self.model, self.loss = model, loss
@@ -66,7 +68,7 @@ class GhostEngine:
 
     def __call__(self, inputs: Inputs, targets: Tensor) -> MeasuredBatch:
         """See `kernel.engine.Engine`."""
-        return measured_where_it_runs(
+        return measure_despite_failures(
             self.measured_together, self.model, self.loss, (inputs, targets), public=self.public
         )
 

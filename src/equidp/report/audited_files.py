@@ -49,7 +49,12 @@ def audited_files(
     files = {
         "each step, its noise, the record and epsilon": ("kernel/",),
         "the record on disk": ("ledger/",),
-        "norms and sums of gradients": (engine, "engines/measurement.py", "training/trainer.py"),
+        "norms and sums of gradients": (
+            engine,
+            "engines/measurement.py",
+            "engines/failures.py",
+            "training/trainer.py",
+        ),
     }
     if facts.rows is not None:
         files["people as examples"] = _PEOPLE

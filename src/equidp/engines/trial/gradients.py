@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from equidp.engines.functional import FunctionalEngine, second_derivatives
 from equidp.engines.ghost import GhostEngine
-from equidp.engines.measurement import Example, MeasuredBatch
+from equidp.engines.measurement import Examples, MeasuredBatch
 from equidp.engines.model import arguments, call_model, flat, flat_sums, outputs_in
 from equidp.engines.trial.mixing import moved_parameters
 from equidp.engines.trial.rows import MadeUpInputs, TrialRows
@@ -208,7 +208,7 @@ class _Trial:
         louder.loss = lambda outputs, targets: _LOUD * loss(outputs, targets)
         return replace(self, engine=together(louder), loss=louder.loss)
 
-    def examples(self) -> Example:
+    def examples(self) -> Examples:
         """Return the examples that model and loss accept alone."""
         inputs, targets = taken((self.inputs, self.targets), self.taken_alone())
         return inputs, targets
