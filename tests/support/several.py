@@ -309,6 +309,31 @@ def disagreeing(names: list[str]) -> list[str]:
     return found
 
 
+def attaching_elsewhere() -> str:
+    """The error where process 1 gives its Trainer a ledger; "" where there is none."""
+    trainer = make_trainer()
+    try:
+        trainer.attach(MemoryLedger() if processes_here().rank == 1 else None)
+    except EquidpError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def attaching_on_first() -> tuple[int, int, bool]:
+    """Steps that a ledger holds that process 0 gives later, then after `fit`; whether others are refused."""
+    trainer = make_trainer(steps=4, epochs=None)
+    held = MemoryLedger(((trainer.event, 2),)) if processes_here().first else None
+    trainer.attach(held)
+    before = trainer.steps_done
+    trainer.fit()
+    after = trainer.steps_done
+    try:
+        trainer.attach(held)
+    except EquidpError:
+        return before, after, True
+    return before, after, False
+
+
 def stopped(at: tuple[int, int]) -> tuple[int, str]:
     """Steps done and the error where each process is asked to stop, after so many steps."""
     rank = processes_here().rank

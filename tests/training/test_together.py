@@ -33,6 +33,17 @@ def test_what_differs_is_named_in_every_process_before_anything_is_spent():
 
 
 @pytest.mark.soak
+def test_another_process_that_gives_a_ledger_later_is_refused_too():
+    for error in together(2, several.attaching_elsewhere):
+        assert error.startswith("SettingError: the processes disagree: a ledger or budget"), error
+
+
+@pytest.mark.soak
+def test_processes_go_on_with_the_ledger_that_the_first_gives_later():
+    assert together(2, several.attaching_on_first) == [(2, 4, True), (2, 4, True)]
+
+
+@pytest.mark.soak
 def test_data_of_any_type_is_compared():
     assert together(2, several.disagreeing, ["data of 16 bits"]) == [[""], [""]]
 

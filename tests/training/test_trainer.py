@@ -15,7 +15,7 @@ import equidp
 from equidp.accounting.planned import checked_schedule
 from equidp.engines import make_engine
 from equidp.errors import DataError, ModelError, PolicyError, PrivacyWarning, SettingError
-from equidp.kernel.ledger import MemoryLedger, StepEvent
+from equidp.kernel.ledger import MemoryLedger, ReleaseEvent, StepEvent
 from equidp.kernel.noise import SeededRandomness
 from support.errors import raises_field
 from support.toy import make_trainer, toy
@@ -206,6 +206,119 @@ def test_randomness_as_an_object_draws_samples_and_noise():
     by_seed = make_trainer(secure=False, seed=4).fit()
     given = make_trainer(randomness=SeededRandomness(4)).fit()
     assert torch.equal(by_seed.model.weight, given.model.weight)
+
+
+def test_another_ledger_leaves_a_schedule_as_it_was():
+    """Of a ledger that holds two of four steps, the schedule goes on at half the rate, however often."""
+    model = nn.Linear(5, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    event = make_trainer().event
+    ledger = MemoryLedger(((event, 2),))
+    trainer = make_trainer(
+        model=model, optimizer=optimizer, ledger=ledger, steps=4, epochs=None, scheduler="linear"
+    )
+    rates = []
+    for other in (MemoryLedger(((event, 2),)), MemoryLedger(((event, 3),))):
+        trainer.attach(other)
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([0.05, 0.025])
+    for batch in trainer.batches():
+        trainer.step(batch)
+    assert trainer.scheduler.get_last_lr() == [0.0]
+
+
+def _draw(trainer):
+    next(trainer.batches())
+
+
+def _draw_and_forget(trainer):
+    _draw(trainer)
+    with pytest.warns(PrivacyWarning, match="a sample was drawn"):
+        trainer.batches()
+
+
+def _fail_to_load(trainer):
+    trainer._loop._load = lambda samples: iter(())
+    with pytest.raises(RuntimeError):
+        _draw(trainer)
+
+
+def _step(trainer):
+    trainer.step(next(trainer.batches()))
+
+
+@pytest.mark.parametrize("noise", [1.0, 0.0])
+@pytest.mark.parametrize("spend", [_draw, _draw_and_forget, _fail_to_load, _step])
+def test_no_ledger_takes_the_place_of_one_that_was_charged(spend, noise):
+    trainer = make_trainer(noise_multiplier=noise)
+    spend(trainer)
+    ledger = trainer.ledger
+    for other in (None, ledger, MemoryLedger()):
+        with raises_field(SettingError, "ledger"):
+            trainer.attach(other)
+    assert trainer.ledger is ledger
+    assert trainer.steps_done == 1
+
+
+def test_a_ledger_that_counts_less_does_not_take_the_place_of_another():
+    """The model may have taken the steps that it lacks, and releases count as steps do."""
+    event, release = make_trainer().event, ReleaseEvent(1.0, 5.0, name="counts")
+    ledger = MemoryLedger(((event, 2), (release, 1)))
+    trainer = make_trainer(ledger=ledger)
+    for fewer in ((), ((event, 1), (release, 1)), ((event, 2),)):
+        with raises_field(SettingError, "ledger"):
+            trainer.attach(MemoryLedger(fewer))
+    assert trainer.ledger is ledger
+    trainer.attach(MemoryLedger(((event, 3), (release, 1))))
+    assert trainer.steps_done == 3
+
+
+def test_a_restored_trainer_takes_no_other_ledger():
+    trainer = make_trainer(policy=equidp.DPSGDF(1.0))
+    trainer.restore(trainer.policy_state._asdict())
+    with raises_field(SettingError, "ledger"):
+        trainer.attach(None)
+
+
+def test_samples_from_before_another_ledger_cost_nothing():
+    trainer = make_trainer()
+    first, before = trainer.ledger, trainer.batches()
+    trainer.attach(None)
+    trainer.step(next(trainer.batches()))
+    with pytest.raises(SettingError, match="another ledger"):
+        next(before)
+    assert first.steps == 0
+    assert trainer.steps_done == 1
+
+
+def test_a_refused_ledger_changes_nothing():
+    """Steps go to the ledger that the run names."""
+    trainer = make_trainer(callbacks=[equidp.Callback()])
+    ledger, callbacks = trainer.ledger, trainer.callbacks
+    with pytest.raises(equidp.BudgetError):
+        trainer.attach(MemoryLedger(), equidp.PrivacyBudget(epsilon=0.01, delta=1e-6))
+    assert trainer.callbacks is callbacks
+    trainer.step(next(trainer.batches()))
+    assert trainer.ledger is ledger
+    assert ledger.steps == 1
+
+
+def test_a_loop_of_ones_own_begins_and_ends_callbacks_itself():
+    called = []
+
+    class Noting(equidp.Callback):
+        def before_training(self, trainer):
+            called.append("before")
+
+        def after_step(self, trainer):
+            called.append("step")
+
+        def after_training(self, trainer):
+            called.append("after")
+
+    for batch in (trainer := make_trainer(steps=2, epochs=None, callbacks=[Noting()])).batches():
+        trainer.step(batch)
+    assert called == ["step", "step"]
 
 
 class Sequence(nn.Module):

@@ -63,7 +63,7 @@ class PrivateLoop:
     | loading draws random numbers (augmentation) | `Randomness.for_model`, while a sample loads |
     | a sample is drawn and not taken | charged; a PrivacyWarning when another is asked for |
     | the ledger cannot record | BudgetError before the sample is given out |
-    | `batches` is called again | the iterator from before gives no more samples: SettingError |
+    | `batches` or `close` is called | iterators from before give no more samples: SettingError |
     | another batch than the last sample, or the same one twice | SettingError |
     | inputs (any of their tensors), targets or groups of another length | SettingError |
     | parameters frozen, added or replaced since the start | SettingError, before a sample is drawn too |
@@ -134,8 +134,8 @@ class PrivateLoop:
         for _ in range(left):
             if drawing is not self._drawing:
                 raise SettingError(
-                    "batches() was called again since, and one iterator at a time draws samples: use the "
-                    "newest."
+                    "batches() was called again since, or the trainer has another ledger now: one iterator "
+                    "at a time draws samples. Use the newest."
                 )
             processes = self.private_step.processes
             with processes.leave_on_failure():
@@ -165,6 +165,14 @@ class PrivateLoop:
             self._stopping = reason
         else:
             processes.asks_to_stop = True
+
+    def mark_begun(self) -> None:
+        """Note that the model took steps of this plan before, as one that is restored did."""
+        self.begun = True
+
+    def close(self) -> None:
+        """Give out no more samples: iterators of `batches` so far raise SettingError, and charge nothing."""
+        self._drawing = None
 
     @property
     def waiting(self) -> bool:

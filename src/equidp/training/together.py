@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from equidp._provenance import versions, weights_digest
+from equidp.accounting.budget import PrivacyBudget
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import PrivacyWarning, SettingError
 from equidp.kernel.generators import restore_generators
@@ -21,10 +22,6 @@ from equidp.kernel.ledger import Ledger, MemoryLedger
 from equidp.kernel.processes import Processes
 
 _ROWS = 2**16  # of a dataset in memory that are read at a time
-_SETTINGS = (
-    *("event", "steps", "policy", "engine", "seed", "randomness"),
-    *("delta", "groups", "workers", "average", "views"),
-)
 _LOOKED_AT = 64  # examples of another dataset that are compared, evenly spread
 
 
@@ -42,16 +39,14 @@ def agree(
     scheduler: Any,
     loss: object,
     train: object,
-    settings: tuple[object, ...],
-    held: tuple[object, ...],
+    settings: Mapping[str, object],
 ) -> None:
     """Make all processes train the same model on the same data, from the first process' weights.
 
     Args:
         processes: that train together.
         model, optimizer, scheduler, loss, train: of the Trainer, as it was given them.
-        settings: in the order of `_SETTINGS`.
-        held: ledger and budget as they were given; only the first process may have them.
+        settings: other settings of the Trainer, by the names that errors give.
 
     Raises:
         SettingError: settings, data or the model's parameters differ; in every process.
@@ -62,9 +57,7 @@ def agree(
     named: list[tuple[str, Tensor]] = [*model.named_parameters(), *model.named_buffers()]
     every = [(name, each, each.requires_grad) for name, each in named]
     facts = {
-        **dict(zip(_SETTINGS, settings, strict=True)),
-        "a ledger or budget (the first process alone has one)": not processes.first
-        and any(each is not None for each in held),
+        **settings,
         "model": {name: (tuple(each.shape), str(each.dtype), trained) for name, each, trained in every},
         "optimizer": _settings_of(optimizer),
         "optimizer's state": _digest(map(repr, optimizer.state_dict()["state"].items())),
@@ -82,6 +75,16 @@ def agree(
         for (_, each, _), values in zip(every, whole.split([len(part) for part in flat]), strict=True):
             if not processes.first:
                 each.copy_(values.clone().view(each.dtype).view(each.shape))
+
+
+def check_ledger_holder(processes: Processes, ledger: Ledger | None, budget: PrivacyBudget | None) -> None:
+    """Raise if another process than the first has a ledger or a budget, where nothing would be recorded.
+
+    Raises:
+        SettingError: in every process.
+    """
+    holds = not processes.first and (ledger is not None or budget is not None)
+    processes.check_equal({"a ledger or budget (the first process alone has one)": holds})
 
 
 def share_ledger(processes: Processes, opened: Callable[[], tuple[Ledger, int]]) -> tuple[Ledger, int]:

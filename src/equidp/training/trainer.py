@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -35,6 +34,11 @@ from equidp.training.run import Run, RunFacts
 class Callback:
     """Watches a run. Does nothing; override what you need.
 
+    `Trainer.step` calls `after_step` and `after_epoch`, in `fit` and in a loop of your own. `fit` alone calls
+    `before_training` and `after_training`: a Trainer cannot tell where a loop of your own ends, and what a
+    callback opens, such as handlers of signals, must be closed. Call both in such a loop, the first before
+    the first sample is drawn, the second in a `finally`.
+
     Example:
         >>> import equidp
         >>> class Count(equidp.Callback):
@@ -44,7 +48,7 @@ class Callback:
     """
 
     def before_training(self, trainer: Trainer) -> None:
-        """Called before the first step of a `fit`."""
+        """Called before the first step of a `fit`, by the loop itself where it is your own."""
 
     def after_step(self, trainer: Trainer) -> None:
         """Called after the optimizer took a private step."""
@@ -53,7 +57,7 @@ class Callback:
         """Called after each n / b steps, and after the last step."""
 
     def after_training(self, trainer: Trainer) -> None:
-        """Called when `fit` ends, also by an error."""
+        """Called when `fit` ends, also by an error; by the loop itself where it is your own."""
 
 
 @dataclass(frozen=True)
@@ -83,16 +87,18 @@ class Trainer:
         num_groups: K, public; for a torch Dataset with a policy that needs groups.
         loss: (outputs, targets) -> losses [batch], one per example; of a mapping it gets the `logits`.
         engine: a name in `equidp.engines.ENGINES`, which is tried on made-up rows; or an engine of this model
-            and loss as an object, which is taken as it is.
+            and loss as an object, which is used without a trial.
         accountant: a name in `equidp.accounting.ACCOUNTANTS`.
         secure, seed: draw samples and noise from the operating system; or, for research alone, from a seed.
-        randomness: draws samples and noise in place of what `secure` and `seed` say.
+        randomness: draws samples and noise in place of the operating system; `secure=False` or a seed
+            beside it is refused.
         sample_rate: q, where n is not public; None: b / n.
         scheduler: of the learning rate, stepped after each step: a torch scheduler, or a name in `SCHEDULES`.
         average: of the weights, which the run releases in place of the last ones.
         callbacks: watch the run.
         views, workers: augmentation of images; processes that load a dataset that is not in memory.
-        physical_batch_size: the most examples in the engine at a time; bounds memory. None: what is fast.
+        physical_batch_size: the most examples in the engine at a time; bounds memory. None: 128 for large
+            samples of images on a CPU, unless the policy releases statistics; else the whole sample.
         examples: (inputs, targets) of a few public rows, in the form of the data's, that the model is tried
             on before training: for models that demand more of a row than made-up ones have, such as an end
             mark. Never rows of the training data.
@@ -166,24 +172,35 @@ class Trainer:
         self.processes = processes_here()
         self._given = _Given(secure, seed, randomness, workers, scheduler, average)
         with self.processes.leave_on_failure():
-            kind = engine if isinstance(engine, str) else type(engine).__name__
-            drawn_by = None if randomness is None else type(randomness).__name__
-            draws = (secure, seed), drawn_by
-            same = self.event, self.planned_steps, policy, kind, *draws, delta, num_groups, workers, average
-            held = ledger, budget
-            together.agree(self.processes, model, optimizer, scheduler, loss, train, (*same, views), held)
+            together.check_ledger_holder(self.processes, ledger, budget)
+            settings = {
+                "event": self.event,
+                "steps": self.planned_steps,
+                "policy": policy,
+                "engine": engine if isinstance(engine, str) else type(engine).__name__,
+                "seed": (secure, seed),
+                "randomness": None if randomness is None else type(randomness).__name__,
+                "delta": delta,
+                "groups": num_groups,
+                "workers": workers,
+                "average": average,
+                "views": views,
+            }
+            together.agree(self.processes, model, optimizer, scheduler, loss, train, settings)
             self.loss = assemble.chosen_loss(loss, train, views)
             self._own_code = model, loss, train
-            load = self._open_ledger(ledger, budget, beyond_budget)
-            with self.randomness.for_model(*(parameter.device for parameter in model.parameters())):
+            opened = self._open_ledger(ledger, budget, beyond_budget)
+            randomness, load = self._open_draws(opened[0])
+            with randomness.for_model(*(parameter.device for parameter in model.parameters())):
                 like = next(load([torch.zeros(1, dtype=torch.int64)]))  # for its shape and type
-            self._part = assemble.part_size(physical_batch_size, train, model, self.event)
-            largest = batch_size if self._part is None else min(batch_size, self._part)
+            self._physical_batch_size = assemble.part_size(physical_batch_size, train, model, self.event)
+            largest = min(batch_size, self._physical_batch_size or batch_size)
             self.engine = assemble.chosen_engine(
                 engine, policy, model, self.loss, like, train, examples, largest
             )
             optimizers.check_optimizer(optimizer, model)
-            self._make_step(load)
+            self.scheduler: torch.optim.lr_scheduler.LRScheduler | None = None
+            self._make_step(*opened, randomness, load)
             assemble.try_objective(self.engine, policy, self._step.state)
 
     def attach(
@@ -197,65 +214,106 @@ class Trainer:
         """Put another ledger, budget and callbacks in the place of those that the Trainer was made with.
 
         So a Trainer that was made to check a run, with a ledger in memory, trains it. Each process calls it.
+        The Trainer is as before where it raises.
 
         Raises:
-            SettingError: the Trainer has taken a step.
+            SettingError: the Trainer has drawn a sample or taken a step, or the ledger lacks what the one in
+                its place holds; or another process than the first has a ledger or budget.
             BudgetError: the plan does not fit into the budget.
         """
-        if self._loop.begun:
-            raise SettingError("the trainer has begun with a ledger of its own; make another Trainer.")
         assemble.check_kinds(self.model, self.train, self.policy, ledger, budget, callbacks)
-        self.callbacks = tuple(callbacks)
         with self.processes.leave_on_failure():
-            self._make_step(self._open_ledger(ledger, budget, beyond_budget))
+            together.check_ledger_holder(self.processes, ledger, budget)
+            opened = self._open_ledger(ledger, budget, beyond_budget, replaces=True)
+            loop = self._loop
+            self._make_step(*opened, *self._open_draws(opened[0]))
+            loop.close()
+        self.callbacks = tuple(callbacks)
 
     def _open_ledger(
-        self, ledger: Ledger | None, budget: PrivacyBudget | None, beyond_budget: str
-    ) -> assemble.Load:
-        """Open the ledger and the randomness of the steps that are left; return the loader of batches."""
-        opened = partial(
-            assemble.open_ledger, ledger, budget, self.train, self.event, self.planned_steps, beyond_budget
-        )
-        self.ledger, self.steps = together.share_ledger(self.processes, opened)
-        given = self._given
-        drawn_by = given.randomness or assemble.chosen_randomness(given.secure, given.seed, self.ledger.steps)
-        self.randomness = drawn_by.with_owned(owned_generators(*self._own_code))
-        return assemble.loader(
-            self.train, self.num_groups, given.workers, self.model, self.views, self.randomness
-        )
+        self,
+        ledger: Ledger | None,
+        budget: PrivacyBudget | None,
+        beyond_budget: str,
+        *,
+        replaces: bool = False,
+    ) -> tuple[Ledger, int]:
+        """Open the ledger, which may replace the present one; return it and the number of steps."""
 
-    def _make_step(self, load: assemble.Load) -> None:
+        def open_ledger() -> tuple[Ledger, int]:
+            if replaces:
+                self._check_replaces(ledger)
+            return assemble.open_ledger(
+                ledger, budget, self.train, self.event, self.planned_steps, beyond_budget
+            )
+
+        return together.share_ledger(self.processes, open_ledger)
+
+    def _check_replaces(self, ledger: Ledger | None) -> None:
+        """Refuse a ledger in the place of the present one if epsilon would count less than was spent."""
+        spent = self.steps_done - self._steps_at_start
+        if self._loop.begun or spent:
+            raise SettingError(
+                f"the trainer has begun with a ledger of its own ({spent} steps charged since it was "
+                "made); expected one that took no step and drew no sample. Make another Trainer.",
+                field="ledger",
+            )
+        for event, count in self.ledger.entries:
+            held = 0 if ledger is None else ledger.count_of(event)
+            if held < count:
+                raise SettingError(
+                    f"the ledger holds {held} of {event}, and the present one {count}; expected no less. "
+                    "Give a ledger that holds them too, or make another Trainer.",
+                    field="ledger",
+                )
+
+    def _open_draws(self, ledger: Ledger) -> tuple[Randomness, assemble.Load]:
+        """Open the randomness of the steps that a ledger has left, and the loader of batches."""
+        given = self._given
+        drawn_by = given.randomness or assemble.chosen_randomness(given.secure, given.seed, ledger.steps)
+        randomness = drawn_by.with_owned(owned_generators(*self._own_code))
+        load = assemble.loader(self.train, self.num_groups, given.workers, self.model, self.views, randomness)
+        return randomness, load
+
+    def _make_step(self, ledger: Ledger, steps: int, randomness: Randomness, load: assemble.Load) -> None:
         """Make the private step, its loop and what follows the number of steps; spends nothing."""
         model, optimizer, groups = self.model, self.optimizer, self.num_groups or 1
-        done = self.ledger.count_of(self.event)
-        self.scheduler = optimizers.chosen_scheduler(self._given.scheduler, optimizer, self.steps, done)
-        self.averaging = averages.Averaging(self._given.average, model, self.steps)
-        self._start = start_of(model, optimizer, self.train, self.ledger, private=self.policy.private)
-        self._trace = Trace(self.ledger.run_id, self.train)
-        self._step = PrivateStep(
+        done, scheduler = ledger.count_of(self.event), self._given.scheduler
+        if not isinstance(scheduler, str):
+            optimizers.check_scheduler(scheduler, optimizer, steps - done)
+        step = PrivateStep(
             self.engine,
             self.policy,
             list(model.parameters()),
             event=self.event,
             expected_batch_size=self.expected_batch_size,
             num_groups=groups,
-            ledger=self.ledger,
-            randomness=self.randomness,
-            physical_batch_size=self._part,
+            ledger=ledger,
+            randomness=randomness,
+            physical_batch_size=self._physical_batch_size,
             processes=self.processes,
         )
-        optimizers.follow(optimizer, self._step)
+        averaging = averages.Averaging(self._given.average, model, steps)
+        start = start_of(model, optimizer, self.train, ledger, private=self.policy.private)
+        step.rehearse(torch.arange(groups, device=step.parameters[0].device))
+        if isinstance(scheduler, str) and self.scheduler is not None:  # a named schedule, which starts anew
+            for group, rate in zip(optimizer.param_groups, self.scheduler.base_lrs, strict=True):
+                group["lr"] = rate
+        self.scheduler = optimizers.chosen_scheduler(scheduler, optimizer, steps, done)
+        self.processes.check_equal({})  # all are ready
+        optimizers.follow(optimizer, step)
         self._loop = PrivateLoop(
-            self._step,
+            step,
             model,
             optimizer,
             num_examples=self.num_examples,
-            steps=self.steps,
+            steps=steps,
             load=load,
             load_draws=not isinstance(self.train, GroupedDataset),
         )
-        self._step.rehearse(torch.arange(groups, device=self._step.parameters[0].device))
-        self.processes.check_equal({})  # all are ready
+        self.ledger, self.steps, self.randomness, self._step = ledger, steps, randomness, step
+        self.averaging, self._start, self._steps_at_start = averaging, start, done
+        self._trace = Trace(ledger.run_id, self.train)
 
     def epsilon_so_far(self, steps: int) -> float:
         """An upper bound of epsilon after so many steps, with all else that the ledger holds by now."""
@@ -283,16 +341,18 @@ class Trainer:
         return self._step.state
 
     def restore(self, policy_state: Mapping[str, torch.Tensor]) -> None:
-        """Sets the policy's state to saved values, by name; the model took steps of this plan before.
+        """Set the policy's state to saved values, by name, for a model with weights after steps of this plan.
 
         Raises:
             SettingError: the values are of another policy, or for another number of groups.
         """
         self._step.restore(policy_state)
-        self._loop.begun = True
+        self._loop.mark_begun()
 
     def batches(self) -> Iterator[Batch]:
         """Poisson samples for the steps that are left; give each of them to `step` before the next is drawn.
+
+        A loop of your own calls `before_training` and `after_training` of its callbacks itself (`Callback`).
 
         Raises:
             BudgetError: the steps do not fit into the budget any more.
