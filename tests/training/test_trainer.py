@@ -208,6 +208,13 @@ def test_randomness_as_an_object_draws_samples_and_noise():
     assert torch.equal(by_seed.model.weight, given.model.weight)
 
 
+@pytest.mark.parametrize("beside", [{"seed": 5}, {"secure": False, "seed": 5}, {"secure": False}])
+def test_a_seed_beside_randomness_as_an_object_is_refused(beside):
+    """It would draw nothing."""
+    with raises_field(SettingError, "seed"):
+        make_trainer(randomness=SeededRandomness(4), **beside)
+
+
 def test_another_ledger_leaves_a_schedule_as_it_was():
     """Of a ledger that holds two of four steps, the schedule goes on at half the rate, however often."""
     model = nn.Linear(5, 2)

@@ -134,6 +134,15 @@ def open_ledger(
     return ledger, steps
 
 
+def check_randomness(randomness: Randomness | None, secure: bool, seed: int | None) -> None:
+    """Refuse a seed, or `secure=False`, beside randomness of one's own, which would ignore them."""
+    if randomness is not None and (seed is not None or not secure):
+        raise SettingError(
+            f"seed={seed}, secure={secure} and randomness={type(randomness).__name__}; expected randomness "
+            "alone, which draws all samples and noise. Leave seed and secure out, or leave randomness out."
+        )
+
+
 def chosen_randomness(secure: bool, seed: int | None, spent: int) -> Randomness:
     """Randomness of the operating system; or, for research, a stream that depends on the seed and the number
     of steps spent before, so that noise never repeats."""

@@ -77,7 +77,7 @@ def build(
         plan: made for as many examples as `train` has.
         train: the training data.
         seed: of the initial weights, and of samples and noise where `secure` is False.
-        secure: draw samples and noise from the operating system.
+        secure: draw samples and noise from the operating system. No matter where `randomness` is given.
         model: trained in place; default: a fresh one from the plan's factory.
         device: where the model is moved to, and trained; None: it is trained where it is.
         num_groups, loss, engine, accountant, callbacks, ledger, budget, beyond_budget: see `Trainer`.
@@ -109,8 +109,8 @@ def build(
         loss=_class_weighted(given.loss_function if loss is None else loss, given.class_weights, train),
         engine=engine,
         accountant=accountant,
-        secure=secure,
-        seed=None if secure else seed,
+        secure=secure or randomness is not None,
+        seed=None if secure or randomness is not None else seed,
         scheduler=given.schedule,
         average=given.weight_average,
         views=given.image_views,

@@ -170,6 +170,7 @@ class Trainer:
         self.noise_multiplier = self.event.noise_multiplier
         self.expected_batch_size = float(batch_size)
         self.processes = processes_here()
+        assemble.check_randomness(randomness, secure, seed)
         self._given = _Given(secure, seed, randomness, workers, scheduler, average)
         with self.processes.leave_on_failure():
             together.check_ledger_holder(self.processes, ledger, budget)
