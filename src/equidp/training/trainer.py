@@ -61,7 +61,7 @@ class Callback:
 
 
 @dataclass(frozen=True)
-class _Given:
+class _Choices:
     """Arguments of a Trainer that decide its randomness and what follows the number of steps."""
 
     secure: bool
@@ -171,7 +171,7 @@ class Trainer:
         self.expected_batch_size = float(batch_size)
         self.processes = processes_here()
         assemble.check_randomness(randomness, secure, seed)
-        self._given = _Given(secure, seed, randomness, workers, scheduler, average)
+        self._choices = _Choices(secure, seed, randomness, workers, scheduler, average)
         with self.processes.leave_on_failure():
             together.check_ledger_holder(self.processes, ledger, budget)
             settings = {
@@ -189,15 +189,15 @@ class Trainer:
             }
             together.agree(self.processes, model, optimizer, scheduler, loss, train, settings)
             self.loss = assemble.chosen_loss(loss, train, views)
-            self._own_code = model, loss, train
+            self._rng_owners = model, loss, train
             opened = self._open_ledger(ledger, budget, beyond_budget)
             randomness, load = self._open_draws(opened[0])
             with randomness.for_model(*(parameter.device for parameter in model.parameters())):
-                like = next(load([torch.zeros(1, dtype=torch.int64)]))  # for its shape and type
+                example_batch = next(load([torch.zeros(1, dtype=torch.int64)]))  # for its shape and type
             self._physical_batch_size = assemble.part_size(physical_batch_size, train, model, self.event)
             largest = min(batch_size, self._physical_batch_size or batch_size)
             self.engine = assemble.chosen_engine(
-                engine, policy, model, self.loss, like, train, examples, largest
+                engine, policy, model, self.loss, example_batch, train, examples, largest
             )
             optimizers.check_optimizer(optimizer, model)
             self.scheduler: torch.optim.lr_scheduler.LRScheduler | None = None
@@ -270,16 +270,20 @@ class Trainer:
 
     def _open_draws(self, ledger: Ledger) -> tuple[Randomness, assemble.Load]:
         """Open the randomness of the steps that a ledger has left, and the loader of batches."""
-        given = self._given
-        drawn_by = given.randomness or assemble.chosen_randomness(given.secure, given.seed, ledger.steps)
-        randomness = drawn_by.with_owned(owned_generators(*self._own_code))
-        load = assemble.loader(self.train, self.num_groups, given.workers, self.model, self.views, randomness)
+        choices = self._choices
+        drawn_by = choices.randomness or assemble.chosen_randomness(
+            choices.secure, choices.seed, ledger.steps
+        )
+        randomness = drawn_by.with_owned(owned_generators(*self._rng_owners))
+        load = assemble.loader(
+            self.train, self.num_groups, choices.workers, self.model, self.views, randomness
+        )
         return randomness, load
 
     def _make_step(self, ledger: Ledger, steps: int, randomness: Randomness, load: assemble.Load) -> None:
         """Make the private step, its loop and what follows the number of steps; spends nothing."""
         model, optimizer, groups = self.model, self.optimizer, self.num_groups or 1
-        done, scheduler = ledger.count_of(self.event), self._given.scheduler
+        done, scheduler = ledger.count_of(self.event), self._choices.scheduler
         if not isinstance(scheduler, str):
             optimizers.check_scheduler(scheduler, optimizer, steps - done)
         step = PrivateStep(
@@ -294,7 +298,7 @@ class Trainer:
             physical_batch_size=self._physical_batch_size,
             processes=self.processes,
         )
-        averaging = averages.Averaging(self._given.average, model, steps)
+        averaging = averages.Averaging(self._choices.average, model, steps)
         start = start_of(model, optimizer, self.train, ledger, private=self.policy.private)
         step.rehearse(torch.arange(groups, device=step.parameters[0].device))
         if isinstance(scheduler, str) and self.scheduler is not None:  # a named schedule, which starts anew
