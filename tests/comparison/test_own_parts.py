@@ -318,7 +318,7 @@ def test_a_resolved_plan_of_own_parts_is_read_back(lab):
 def test_an_estimator_takes_parts_by_import_path(lab):
     data = toy_arrays()
     estimator = equidp.PrivateClassifier("own_lab.method:Soft", epochs=1, model="own_lab.method:make_model")
-    assert estimator.fit(*data).run_.facts.method == "Soft"
+    assert estimator.fit(*data).run_.facts.method["method"] == "Soft"
 
 
 def toy_arrays():

@@ -16,6 +16,7 @@ from equidp.audit import Audit, GroupBound
 from equidp.errors import SettingError
 from equidp.evaluation.costs import equal_cost, summary
 from equidp.evaluation.metrics import METRICS
+from equidp.policies.dpsgd import DPSGD
 from equidp.training.run import Run, RunFacts
 from support.made_up import made_up, with_data
 
@@ -141,7 +142,8 @@ def test_a_notebook_shows_the_methods_and_nothing_sensitive():
 
 
 def test_a_notebook_shows_what_a_run_spent_rounded_up():
-    trainer_facts = RunFacts(method="<DPSGD>", num_examples=64, steps=2, groups=("a", "<b>"))
+    policy = type("<DPSGD>", (DPSGD,), {})()
+    trainer_facts = RunFacts(policy=policy, num_examples=64, steps=2, groups=("a", "<b>"))
     run = Run(nn.Linear(1, 1), (), 1e-5, nn.functional.cross_entropy, facts=trainer_facts)
     shown = Texts(run._repr_html_())
     assert {"<DPSGD>", "a, <b>", "64", "1e-05", "epsilon"} <= set(shown.texts)

@@ -115,8 +115,7 @@ def test_a_plan_gives_it_its_settings_and_a_trainer_trains_with_them(own):
     trainer = build(resolved, toy(120), seed=0, secure=False, accountant="rdp")
     run = trainer.fit()
     assert float(trainer.policy_state.bound) == 0.5**trainer.steps == 0.5**4
-    assert run.facts.method == "Own"
-    assert run.facts.method_settings == {"softness": 0.25, "shrinkage": 0.5, "statistics_ratio": 10.0}
+    assert run.facts.method == {"method": "Own", "softness": 0.25, "shrinkage": 0.5, "statistics_ratio": 10.0}
     assert run.entries[0][0].statistics_noise == 10.0
     with pytest.raises(SettingError, match="Did you mean 'softness'"):
         plan(sofness=1.0)
@@ -148,7 +147,7 @@ def test_the_estimator_trains_it(own):
         random_state=0,
     )
     classifier.fit(data.inputs.numpy(), data.targets.numpy())
-    assert classifier.run_.facts.method_settings["shrinkage"] == 0.5
+    assert classifier.run_.facts.method["shrinkage"] == 0.5
     assert classifier.epsilon_spent_ <= 5.0
 
 

@@ -82,7 +82,7 @@ class Views:
         ...     model, torch.optim.SGD(model.parameters(), lr=0.1), data, policy=equidp.DPSGD(), batch_size=8,
         ...     steps=2, noise_multiplier=2.0, delta=1e-3, views=equidp.Views(4, "shift"),
         ... )
-        >>> trainer.fit().facts.views
+        >>> trainer.fit().facts.views.count
         4
     """
 

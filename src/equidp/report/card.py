@@ -17,6 +17,7 @@ from equidp.accounting import run_event
 from equidp.accounting.planned import default_delta
 from equidp.accounting.replacement import replacement_epsilon
 from equidp.data.dataset import GroupedDataset
+from equidp.data.views import Views
 from equidp.display import Column, Table
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation, evaluate
@@ -207,9 +208,9 @@ def _settings(facts: RunFacts) -> dict[str, Any]:
     labelled = {each.metadata["label"]: each.name for each in fields(facts) if "label" in each.metadata}
     settings = {label: getattr(facts, name) for label, name in labelled.items()}
     settings["randomness"] = _RANDOMNESS.get(facts.randomness, f"given to the trainer: {facts.randomness}")
-    if facts.augmentation != "none":
-        settings["views of each image"] = f"{facts.views}, by {facts.augmentation}"
-    of_method = {"method": settings.pop("method"), **facts.method_settings}
+    if facts.views != Views():
+        settings["views of each image"] = f"{facts.views.count}, by {facts.views.augmentation}"
+    of_method = facts.method
     if facts.rows is not None:
         of_method["people in the training data"] = settings.pop("training examples")
     whole = {**of_method, **settings}

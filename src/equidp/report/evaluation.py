@@ -292,16 +292,17 @@ def _risk_remedy(facts: RunFacts, overall: bool) -> str:
             "recalibration or a larger clipping bound, cannot correct this; inputs that tell these groups "
             "apart can."
         )
-    if facts.private and facts.recalibrated:
+    private = facts.policy is not None and facts.policy.private
+    if private and facts.recalibrated:
         return (
             "The run is recalibrated, with noise; a larger share of epsilon for that (--recalibration), or a "
             "larger epsilon, lessens the noise. Test examples may also differ from training examples."
         )
     if facts.recalibrated:
         return "The run is recalibrated, without noise: test examples differ from training examples."
-    if facts.private:
+    if private:
         return f"Bounding the lengths of gradients can shift risks. {RECALIBRATE}"
-    if facts.private is False:
+    if facts.policy is not None:
         return f"Nothing was clipped in this run, and no noise was added. {RECALIBRATE}"
     return RECALIBRATE
 

@@ -311,7 +311,7 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
     known = RunFacts(
         num_examples=facts["num_train"],
         rows=config.recipe.rows_per_person,
-        private=plan.policy.private,
+        policy=plan.policy,
         recalibrated=plan.recalibration_noise is not None,
         class_weighted=plan.plan.class_weight is not None,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,11 +13,13 @@ from torch import nn
 from equidp.accounting.cache import epsilon
 from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk
 from equidp.data.dataset import GroupedDataset
+from equidp.data.views import Views
 from equidp.errors import DataError
 from equidp.evaluation.groups import metrics_of
 from equidp.evaluation.predictions import predict
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import Entries
+from equidp.kernel.policy import Policy
 from equidp.losses import Loss
 from equidp.training.initial_weights import Start
 
@@ -33,8 +34,7 @@ class RunFacts:
     """Facts about how a run was trained, for a reader; unknown ones are None or empty.
 
     Attributes:
-        method: the policy's class.
-        method_settings: of the policy, by name.
+        policy: the method with its settings.
         num_examples, expected_batch_size, steps: n, b and T of the run.
         planned_steps: T before a budget cut it short.
         optimizer, engine: their classes.
@@ -42,16 +42,14 @@ class RunFacts:
         randomness: class that draws samples and noise.
         groups, classes: their names.
         rows: the most rows of one person, who is an example; None: an example is a row.
-        views, augmentation: how training saw each image.
+        views: of each image that training saw.
         start: where the initial weights came from.
-        private: whether gradients were bounded and noise added; None: not known.
         recalibrated: whether the logits were recalibrated after training.
         class_weighted: whether losses have weights by class.
         processes: how many trained together.
     """
 
-    method: str = fact("method", "")
-    method_settings: Mapping[str, Any] = field(default_factory=dict)
+    policy: Policy | None = None
     num_examples: int | None = fact("training examples")
     rows: int | None = fact("most rows of a person")
     expected_batch_size: float | None = fact("expected batch size")
@@ -63,20 +61,24 @@ class RunFacts:
     randomness: str = fact("randomness", "SystemRandomness")
     groups: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
-    views: int = 1
-    augmentation: str = "none"
+    views: Views = field(default_factory=Views)
     start: Start = field(default_factory=Start)
-    private: bool | None = None
     recalibrated: bool = False
     class_weighted: bool = False
     processes: int = 1
+
+    @property
+    def method(self) -> dict[str, Any]:
+        """The policy's class and its settings, by name; empty where it is not known."""
+        if self.policy is None:
+            return {}
+        return {"method": type(self.policy).__name__, **asdict(self.policy)}  # type: ignore[call-overload]
 
     @classmethod
     def of(cls, trainer: Any, classes: tuple[str, ...], start: Start) -> RunFacts:
         """Facts of a `Trainer`."""
         return cls(
-            method=type(trainer.policy).__name__,
-            method_settings=asdict(trainer.policy),
+            policy=trainer.policy,
             num_examples=trainer.num_examples,
             expected_batch_size=trainer.expected_batch_size,
             steps=trainer.steps,
@@ -87,11 +89,9 @@ class RunFacts:
             randomness=type(trainer.randomness).__name__,
             groups=trainer.train.group_names if isinstance(trainer.train, GroupedDataset) else (),
             rows=trainer.train.rows if isinstance(trainer.train, GroupedDataset) else None,
-            views=trainer.views.count,
-            augmentation=trainer.views.augmentation,
+            views=trainer.views,
             classes=classes,
             start=start,
-            private=trainer.policy.private,
             class_weighted=Loss.of(trainer.loss).class_weights is not None,
             processes=trainer.processes.count,
         )
@@ -148,7 +148,7 @@ class Run:
     def _repr_html_(self) -> str:
         spent, facts = self.epsilon(), self.facts
         rows = {
-            "method": facts.method,
+            "method": facts.method.get("method"),
             "epsilon": f"{math.ceil(1000 * spent) / 1000:g}" if math.isfinite(spent) else "not private",
             "delta": f"{self.delta:g}",
             "steps": facts.steps,
