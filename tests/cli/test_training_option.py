@@ -34,6 +34,8 @@ for name in ("train", "compare", "audit"):
 resolved = equidp.Plan(warm_up=0.25).resolve("dpsgd", 500)
 assert plan.ResolvedPlan.from_dict(resolved.to_dict()) == resolved
 print(resolved.plan.warm_up, resolved.settings["warm_up"])
+from equidp.comparison.result import TrainingFacts
+print(TrainingFacts(equidp.Plan(warm_up=0.25).resolve("sgd", 500), {}).settings["warm_up"])
 print(plan.default_plan("digits").with_changes({"warm_up": 0.5}).for_method("dpsgd").warm_up)
 """
 
@@ -57,7 +59,7 @@ def test_field_of_plan_is_option_of_commands_with_its_help_and_argument_in_pytho
         assert "Share of the steps with a rising rate." in " ".join(
             text.replace("│", " ").replace("|", " ").split()
         )
-    assert values.split() == ["0.25", "0.25", "0.5"], done.stderr
+    assert values.split() == ["0.25", "0.25", "0.25", "0.5"], done.stderr
 
 
 @pytest.mark.soak
