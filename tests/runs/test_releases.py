@@ -60,7 +60,7 @@ class GroupCountsRelease(RunRelease):
         (folder / self.file).write_text(json.dumps(counts.tolist()))
         return preparation
 
-    def card_entries(self, epsilon, folder):
+    def card_entries(self, epsilon, folder, units):
         return {"counts of groups": f"for a share of {self.group_counts_share:g} of epsilon"}
 '''
 _AS_A_LINE_OF_THE_TABLE = """

@@ -66,7 +66,7 @@ def write_cards(
     if config.risk is not None:
         details["noise was calibrated to the risk"] = str(config.risk_target())
     for each in config.all_releases:
-        details |= each.card_entries(config.epsilon, place)
+        details |= each.card_entries(config.epsilon, place, units_of(config.recipe))
     recipe = config.recipe
     if not (place / layout.ENCODER).exists():
         columns_of_source = {"target": recipe.target, "group columns": recipe.group}

@@ -107,13 +107,13 @@ class PrivateChoice(RunRelease):
     def check_resumable(self) -> None:
         raise DataError(MADE_ONCE)
 
-    def card_entries(self, epsilon: float | None, folder: Path) -> dict[str, str]:
+    def card_entries(self, epsilon: float | None, folder: Path, units: str) -> dict[str, str]:
         chosen = read_chosen(folder)
         listed = ", ".join(f"{name} {value}" for name, value in chosen["settings"].items())
         return {
             "settings chosen privately": f"{listed}: the best of a random number of tries, {self.tries} on "
             f"average, by the noisy accuracy, {chosen['score']:.3f}, of the worst group that is large beside "
-            "the noise, on a tenth of the training examples"
+            f"the noise, on a tenth of the training {units}"
         }
 
 

@@ -78,5 +78,5 @@ class PreprocessingRelease(RunRelease):
         split = rows.encode_split(encoder, source.notes(encoder))
         return replace(preparation, split=split, encoder=encoder)
 
-    def card_entries(self, epsilon: float | None, folder: Path) -> dict[str, str]:
+    def card_entries(self, epsilon: float | None, folder: Path, units: str) -> dict[str, str]:
         return {"preprocessing": f"private, for a share of {self.preprocessing_share:g} of epsilon"}

@@ -66,7 +66,7 @@ class RecalibrationRelease(RunRelease):
     def adapt_model(self, model: nn.Module, classes: int) -> nn.Module:
         return Recalibration.identity(classes).apply_to(model)
 
-    def card_entries(self, epsilon: float | None, folder: Path) -> dict[str, str]:
+    def card_entries(self, epsilon: float | None, folder: Path, units: str) -> dict[str, str]:
         paid = self.epsilon(epsilon) is not None
         cost = f"for a share of {self.share:g} of epsilon" if paid else "without noise"
         return {"recalibration": f"logits fitted after training, {cost}"}

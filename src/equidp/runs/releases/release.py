@@ -141,8 +141,8 @@ class RunRelease(ABC):
     def check_resumable(self) -> None:  # noqa: B027
         """Raise a DataError where a run with it is made in one go, and cannot be resumed."""
 
-    def card_entries(self, epsilon: float | None, folder: Path) -> dict[str, str]:
-        """Return entries of the card beside what the ledger counts, by name."""
+    def card_entries(self, epsilon: float | None, folder: Path, units: str) -> dict[str, str]:
+        """Return entries of the card beside what the ledger counts, by name; units: "rows" or "people"."""
         return {}
 
     def is_kept_in(self, folder: Path) -> bool:
