@@ -11,7 +11,6 @@ import pytest
 from equidp.data import Recipe, open_source
 from equidp.errors import DataError, SettingError
 from equidp.runs.saved import open_run
-from support.errors import raises_field
 
 RECIPE = Recipe(target="ill", group=("sex",), person="id", rows_per_person=3)
 FAST = ("--noise-multiplier", "2", "--epochs", "2", "--batch-size", "16", "--accountant", "rdp")
@@ -146,7 +145,7 @@ def test_a_person_without_a_name_is_refused(file):
     made = table()
     made.loc[[3, 8], "id"] = None
     made.to_csv(file, index=False)
-    with raises_field(DataError, "person"):
+    with pytest.raises(DataError, match="person 'id' is missing"):
         open_source(str(file), recipe=RECIPE).split(0)
 
 
