@@ -108,7 +108,7 @@ class Fine(Plain):
     """Everything a method may have."""
 
     bound: float = 1.0
-    steps: int = 3
+    tries: int = 3
     kind: str = "a"
     fast: bool = True
     limit: float | None = None
