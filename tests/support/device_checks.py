@@ -294,7 +294,7 @@ def test_a_comparison_and_a_profile(tmp_path):
         for name in (str(DEVICE), "cpu")
     ]
     np.testing.assert_allclose(*costs, atol=0.02)
-    assert private_profile(toy(), mlp().to(DEVICE), epsilon=1.0, delta=1e-5).group_shares
+    assert private_profile(toy(), mlp().to(DEVICE), epsilon=1.0, delta=1e-5).counts
 
 
 def test_every_command_takes_a_device(command, tmp_path, numbers):
