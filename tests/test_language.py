@@ -21,6 +21,8 @@ def lines_found(folder, text: str) -> list[int]:
         ('"""{}"""\n', 1),
         ('class Mean:\n    """{}"""\n', 2),
         ('def mean_of(values):\n    """{}"""\n', 2),
+        ('SIZE = 3\n"""{}"""\n', 2),
+        ('class Mean:\n    size: int\n    """{}"""\n', 3),
         ('class Mean:\n    @property\n    def size(self):\n        """{}"""\n', 4),
     ],
 )

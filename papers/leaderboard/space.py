@@ -148,7 +148,7 @@ class Contest:
 
 
 PRIVATE = tuple(name for name, method in METHODS.items() if name != BASELINE and not method.policy.loss_terms)
-"""What is compared: all private methods but fairlens, which takes two groups and small models alone."""
+"""Compared methods: all private ones but fairlens, which takes two groups and small models alone."""
 _SCHEDULE: Mapping[str, Space] = {
     "schedule": OneOf(("constant", "linear", "cosine")),
     "average": OneOf(("none", "tail", "ema")),

@@ -54,7 +54,7 @@ QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 RELEASED_AT = (0.1, 1e-5)
 """Epsilon and delta of a release (Yu et al., Table 2)."""
 _ACCOUNTANT = "rdp"
-"""As the paper has it; "pld" finds less."""
+"""Accountant of the paper; "pld" finds less."""
 _POINTS = 400
 """Examples that a picture of points shows."""
 _INITIAL = 1000

@@ -13,7 +13,7 @@ _WELL_CHOSEN = {
     "model": "logistic", "batch_size": 2048, "epochs": 20, "learning_rate": 10.0, "schedule": "cosine",
     "clipping_bound": 2.0, "noise_multiplier": 2.0, "weight_decay": 0.0,
 }  # fmt: skip
-"""Of tables, as `equidp.advice.advise` has them; one noise multiplier for both datasets."""
+"""Settings of tables, from `equidp.advice.advise`; one noise multiplier for both datasets."""
 _METHODS = ("dpsgd", "dpsgd-f-code", "global-adapt")
 _EFFORT = Effort(batches=8, gradient_examples=2000, curvature_examples=64, trace_vectors=30)
 _SETTING = (

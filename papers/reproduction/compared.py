@@ -17,7 +17,7 @@ from papers import ablation
 from papers.reproduction.item import COLUMNS, Request
 
 RELEASE = 0.1
-"""What a release of individual privacy may cost; nothing here is released."""
+"""Epsilon of a release of individual privacy; nothing here is released."""
 _QUICK_EFFORT = Effort(
     batches=2, gradient_examples=200, curvature_examples=16, trace_vectors=4, eigenvalue_products=5
 )

@@ -12,7 +12,7 @@ ATTRIBUTES = (
     "Xu et al. count 40 attributes on Adult and 35 on Dutch and do not list them; ours are readings with as "
     "many columns."
 )
-"""Of both census datasets."""
+"""Note of both census datasets."""
 _CONSTANT = (
     'On Adult, DPSGD and the naive method answer "no" to everyone, here and there: SGD\'s accuracy and the '
     'change add up to .752 here and .751 in print, the share of "no". These rows differ because SGD\'s do.'

@@ -4,7 +4,8 @@
 
 Prints one line for each offence, as file:line: what is wrong, and exits with 1 if there is any.
 
-- A docstring starts with a noun of the field or a verb: not with a word of `QUESTIONS`.
+- A docstring starts with a noun of the field or a verb: not with a word of `QUESTIONS`. So does
+  the docstring of a constant, field or option.
 - Sentences for people are written in `report/` and `cli/`: no function elsewhere is named `*_in_words`.
 - A function is named by a verb and its object, or by a noun with its object: not by a participle alone, such
   as `kept` or `_measured`. Properties are attributes to those who use them, and may be (`closed`).
@@ -93,11 +94,11 @@ def find_offences(root: Path) -> Iterator[Offence]:
 def find_questions(file: Path, tree: ast.Module) -> Iterator[Offence]:
     """Yields the docstrings that start with a word of `QUESTIONS`."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            words = (ast.get_docstring(node) or "").split()
-            if words and words[0].rstrip(",:.") in QUESTIONS:
-                line = node.body[0].lineno
-                yield Offence(file, line, f"docstring starts with {words[0]!r}; start with a noun or a verb")
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            first = next(iter(str(node.value.value).split()), "")
+            if first.rstrip(",:.") in QUESTIONS:
+                message = f"docstring starts with {first!r}; start with a noun or a verb"
+                yield Offence(file, node.lineno, message)
 
 
 def find_participles(file: Path, tree: ast.Module) -> Iterator[Offence]:

@@ -29,7 +29,7 @@ from equidp.kernel.ledger import ChoiceEvent, StepEvent
 _TOLERANCE = 1e-4
 """Relative, on the noise multiplier."""
 _NEAR, _TRIES = 3e-3, 8
-"""How near to the target a secant ends, in the logarithm of epsilon, and after how many steps it gives up."""
+"""Distance from the target at which a secant ends, in the logarithm of epsilon, and its most steps."""
 
 
 @remember

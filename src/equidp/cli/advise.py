@@ -59,7 +59,7 @@ class AdviceOptions:
     """Epsilon of advice and training together."""
     delta: options.Delta = None
     profile_epsilon: float | None = None
-    """What gradient norms may cost; default: a tenth of --epsilon, where they are needed; 0
+    """Epsilon spent on gradient norms; default: a tenth of --epsilon, where they are needed; 0
     reads nothing."""
     public: Path | None = None
     """A public file with the same columns, whose gradient norms cost nothing."""

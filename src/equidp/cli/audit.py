@@ -46,15 +46,15 @@ class AuditOptions:
     epsilon: float | None = None
     """The claim, which noise is calibrated to; default: 4 for a step, of the plan's noise for a training."""
     runs: int | None = None
-    """Of a step: runs with a canary of each group, and without; default: 2000."""
+    """Runs with a canary of each group, and without, in audits of a step; default: 2000."""
     sample_rate: float | None = None
-    """Of a step: probability of each example to be drawn; default: 1, where an audit sees most."""
+    """Probability of each example to be drawn, in audits of a step; default: 1, where an audit sees most."""
     steps: int | None = None
-    """Of a step: number of steps in a run; default: 1."""
+    """Number of steps in a run, in audits of a step; default: 1."""
     canaries: int | None = None
-    """Of a training: number of canaries, each in with probability 1/2; default: 1000."""
+    """Number of canaries, each in with probability 1/2, in audits of a training; default: 1000."""
     by: Annotated[str | None, Parameter(choices=CANARIES)] = None
-    """Of a training: canaries by gradient (white box) or by data (black box); default: gradient."""
+    """Canaries by gradient (white box) or by data (black box), in audits of a training; default: gradient."""
     level: float = 0.95
     """Confidence of the lower bounds."""
     engine: options.Engine = "ghost"

@@ -136,11 +136,11 @@ class TableOptions:
     fold: tuple[str, ...] = ()
     """Columns of texts that are the same where capitals, spaces or leading zeros alone differ: ids."""
     na: Annotated[tuple[str, ...], Parameter(allow_leading_hyphen=True)] = ()
-    """What stands for a missing value in all columns, or in one: -999, age=-999."""
+    """Code of a missing value in all columns, or in one: -999, age=-999."""
     not_na: tuple[str, ...] = ()
-    """What is a value though it looks missing: region=NA."""
+    """Text that is a value though it looks missing: region=NA."""
     task: Annotated[str | None, Parameter(choices=TASKS)] = None
-    """Whether the target is a class (default), or a number to predict, which needs --target-bounds."""
+    """Kind of the target: a class (default), or a number to predict, which needs --target-bounds."""
     target_bounds: str | None = None
     """Public range of a number to predict, such as 0:150000."""
     weight: str | None = None
@@ -150,7 +150,7 @@ class TableOptions:
     rows_per_person: int | None = None
     """The most rows of a person that are trained on; a public number."""
     missing: Annotated[str | None, Parameter(choices=MISSING_RULES)] = None
-    """Whether to refuse missing values (default) or make them a category."""
+    """Treatment of missing values: refuse them (default), or make them a category."""
     bounds: Annotated[str, ONCE] = ""
     """Public ranges of numbers, such as age=0:100,hours=0:99, used instead of statistics of the data."""
     test_share: float | None = None
@@ -158,7 +158,7 @@ class TableOptions:
     sep: str | None = None
     """Character between columns of a CSV file: a comma (default), ";", tab."""
     encoding: str | None = None
-    """Of a CSV file: utf-8 (default), latin-1, cp1252."""
+    """Encoding of a CSV file: utf-8 (default), latin-1, cp1252."""
     thousands: Annotated[str | None, ONCE] = None
     """Mark between thousands, in all columns or in some: comma, income=comma."""
     decimal: Annotated[str | None, ONCE] = None

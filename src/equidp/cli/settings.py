@@ -16,7 +16,7 @@ from equidp.policies.setting import MethodSetting, settings_of
 from equidp.training.plan import Plan
 
 ONCE = Parameter(allow_repeating=False)
-"""Of an option that says something of each column or class: of two such options, one would be lost."""
+"""Rule of an option with a value for each column or class: it cannot be given twice, as one would be lost."""
 _Options = TypeVar("_Options")
 _PLAIN = (int, float, str, bool)
 

@@ -79,7 +79,7 @@ class RunOptions:
     engine: options.Engine = "ghost"
     accountant: options.Accountant = "pld"
     beyond_budget: Annotated[str, Parameter(choices=BEYOND_BUDGET)] = "refuse"
-    """What to do where the plan does not fit into the budget."""
+    """Action where the plan does not fit into the budget."""
     checkpoint_seconds: float = 30.0
     """Seconds between two checkpoints."""
 

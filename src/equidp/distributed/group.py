@@ -19,7 +19,7 @@ _BUCKET = 2**20
 """Numbers that are sent at once: smaller tensors are joined, larger ones go alone."""
 
 _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What launchers of several processes set for each of them."""
+"""Environment variables that launchers of several processes set for each process."""
 
 _here = threading.local()
 _left = threading.Event()  # this process left a group after a failure

@@ -33,7 +33,7 @@ _OWN = (
     random.Random,
 )
 _MOST, _OF_ONE = 100_000, 256
-"""How many objects are looked at, and how many elements of one."""
+"""Largest number of objects that are searched, and of elements of one object."""
 
 _WORDS = 624  # of the Mersenne Twister, which the generators of torch's processor, NumPy and Python are
 

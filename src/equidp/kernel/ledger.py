@@ -108,10 +108,10 @@ class ChoiceEvent:
 
 
 Event = StepEvent | ChoiceEvent
-"""What a ledger counts."""
+"""Event that a ledger counts."""
 
 ROWS, PEOPLE = "rows", "people"
-"""Whose privacy is counted: that of single rows, or of people with all their rows. The two add up to no
+"""Unit of privacy: single rows, or people with all their rows. Runs of the two units add up to no
 epsilon: a person with several rows loses more by a run on rows than its epsilon says."""
 
 

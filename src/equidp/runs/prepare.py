@@ -72,7 +72,7 @@ class Prepared:
 
 
 Loaded = tuple[DataSplit, TableEncoder | None]
-"""What `TrainConfig.load` gives."""
+"""Result of `TrainConfig.load`."""
 
 
 def prepare(config: TrainConfig, device: torch.device = CPU, loaded: Loaded | None = None) -> Prepared:

@@ -24,7 +24,7 @@ DAY_ZERO = pd.Timestamp("2000-01-01")
 """Dates become days since this day."""
 LIKE_DATES = r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4})([T ].*)?"
 LIKE_DURATIONS = r"-?\d+ days?( [+-]?\d{2}:\d{2}:\d{2}(\.\d+)?)?"
-"""As pandas writes them."""
+"""Durations in the form that pandas writes."""
 LIKE_SCIENTIFIC_OR_PLUS = r"\d+[eE]\d+|\+\d+"
 """Texts that read as numbers, and may be identifiers: 3E2, +49."""
 INEXACT = 2.0**53

@@ -65,7 +65,7 @@ _KINDS = {
     rb"%PDF-": "a PDF",
     rb"\x89HDF": "an HDF5 file",
 }
-"""What files of other kinds begin with."""
+"""First bytes of files of other kinds."""
 _UNREADABLE = (
     *(OSError, EOFError, ValueError, OverflowError, MemoryError, csv.Error, pd.errors.ParserWarning),
     *(pa.ArrowException, lzma.LZMAError, zlib.error, zipfile.BadZipFile),

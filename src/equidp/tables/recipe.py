@@ -123,7 +123,7 @@ _APART: dict[str, set[str]] = {
     "weight": {"drop", "target", "group", "categorical", "date", "bounds", "person", "fold"},
     "person": {"drop", "target", "group", "categorical", "numeric", "date", "bounds", "weight"},
 }
-"""What a column named under an option cannot be named under too."""
+"""Options that exclude each other: a column of the one cannot be a column of the others."""
 
 Pairs = tuple[tuple[str, str], ...]
 

@@ -23,7 +23,7 @@ ADAM_RATE = 0.01
 """Learning rate of Adam where none is given: about how far a step moves each weight."""
 
 _SMALLEST = 1e-16
-"""Of the second moment, where there is no noise: the square of the epsilon of torch's Adam."""
+"""Lower bound of the second moment where there is no noise: the square of the epsilon of torch's Adam."""
 
 
 def _no_noise() -> float:
@@ -85,7 +85,7 @@ class PrivateAdam(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "floor": floor})
 
     deviation: Callable[[], float] = staticmethod(_no_noise)
-    """Of the noise in each coordinate of the gradients that are there."""
+    """Standard deviation of the noise in each coordinate of the present gradients."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]

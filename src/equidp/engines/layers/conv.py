@@ -34,7 +34,7 @@ from equidp.engines.layers.sums import (
 from equidp.kernel.noise import to_double
 
 _COST_OF_ADDING = 18
-"""How many multiplications of a matrix product take as long as adding one number to another in memory."""
+"""Cost of adding a number in memory, in multiplications of a matrix product."""
 _CHANNELS_TOGETHER = 8
 """Number of channels that the library computes at once; unless both sides are multiples of it, a grouped
 convolution is slower than a product with the unfolded image."""

@@ -30,7 +30,7 @@ from equidp.kernel.generators import GeneratorStates
 _OUTPUT = -1
 """Marks places of outputs, among those of arguments that do not follow the batch."""
 _SAME, _SAME_AUTOCAST = 1e-3, 0.05
-"""How far outputs with the same random numbers may be apart, relative to their norm."""
+"""Tolerance for outputs with the same random numbers, relative to their norm."""
 
 
 def run_twice(

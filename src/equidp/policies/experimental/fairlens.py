@@ -18,7 +18,7 @@ from equidp.policies.setting import STATISTICS_RATIO, Bounded, setting
 
 _ROW = math.sqrt(3)
 _LARGEST = 1e9
-"""Of what a penalty's factor may be; losses are in single precision, and have factor 1."""
+"""Largest factor of a penalty; losses are in single precision, and have factor 1."""
 
 
 class GroupTerms(NamedTuple):

@@ -66,7 +66,7 @@ PLOTS = {
         partial(over_epochs, column="clipping_bound"),
     ),
 }
-"""Of every report."""
+"""Plots of every report."""
 
 DIAGNOSIS_PLOTS = {
     "sensitive_direction": Plot(
@@ -109,7 +109,7 @@ DIAGNOSIS_PLOTS = {
         partial(over_diagnosed_steps, column="group_gradient_norm"),
     ),
 }
-"""Of a diagnosis: means over batches and seeds, at the diagnosed steps. Sensitive."""
+"""Plots of a diagnosis: means over batches and seeds, at the diagnosed steps. Sensitive."""
 
 INDIVIDUAL_PLOTS = {
     "released": Plot(
@@ -126,7 +126,7 @@ INDIVIDUAL_PLOTS = {
         partial(accuracy_and_epsilon, column="sensitive_mean"),
     ),
 }
-"""Of individual privacy: what was released, and what follows from raw training data."""
+"""Plots of individual privacy: of released figures, and of raw training data."""
 
 ALL_PLOTS = {**PLOTS, **INDIVIDUAL_PLOTS, **DIAGNOSIS_PLOTS}
 """By the name that `equidp.plot` takes."""

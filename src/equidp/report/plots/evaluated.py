@@ -20,7 +20,7 @@ from equidp.report.plots.style import (
 )
 
 _BLUE = "#0B5C93"
-"""Of predictions: the accent of pages, which stands for no method and no group."""
+"""Colour of predictions: the accent of pages, which stands for no method and no group."""
 
 
 def calibration(found: Evaluation, layout: Layout) -> Figure | None:

@@ -53,14 +53,14 @@ METHOD_LOOKS = {
 }
 """Method, or "auto" -> look, the same on every page; the reference without privacy is grey."""
 OWN_LOOKS = (*(Look("#93B53C", "p"), Look("#4E8A80", "h"), Look("#C39A6B", "d")),)
-"""Of methods that equidp did not bring."""
+"""Looks of methods of the user's own."""
 GROUP_LOOKS = (
     *(Look("#C2185B"), Look("#6A4FC4", line="--"), Look("#E58AC8", line="-."), Look("#9A6FA0", line=":")),
     *(Look("#C2185B", line=":"), Look("#6A4FC4", line="-.")),
 )
-"""Of the groups that are named, pinks and purples; the first is the one to look at."""
+"""Looks of the groups that are named, pinks and purples; the first group is the one to look at."""
 OTHER_GROUPS = Look("#BBAFC4")
-"""Of all other groups."""
+"""Look of all other groups."""
 MOST_COLOURED = 4
 """Up to this many groups, each has a colour."""
 SETTING_MARKERS = "os^DvPX<>*"
@@ -106,7 +106,7 @@ def group_looks(
 
 Floats = npt.NDArray[np.float64]
 GREY = "#9AA0A6"
-"""Of grids."""
+"""Colour of grids."""
 INK = "#010203"
 """Stands for the page's text colour, which differs between light and dark; nearly black on paper."""
 _LETTER = 0.55

@@ -65,7 +65,7 @@ MADE_ONCE = (
 )
 """Advice after a private choice that was stopped, or is requested twice."""
 SCORE_SHARE = 0.1
-"""Of epsilon, that the score of a try would cost alone."""
+"""Share of epsilon that the score of a try would cost alone."""
 _MOST = 100
 _COSTS = (
     *("batch_size", "epochs", "noise_multiplier", "delta", "recalibration"),
