@@ -56,7 +56,7 @@ def test_the_report_names_each_option_and_says_that_it_stays_in_the_house(inspec
         "--categorical plz",
         "Groups by sex: männlich 50.0%, weiblich 50.0%.",
         "patient_id is another in each row. Epsilon is promised to a row",
-        "stays in the house",
+        "it is confidential",
     ):
         assert part in inspected.stdout
     assert "Recipe: recipe.toml" in inspected.stderr

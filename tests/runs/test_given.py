@@ -66,7 +66,7 @@ def given(run: Path, place: Path, *further: str) -> Path:
     place.mkdir()
     config = layout.read_config(run)[0]
     for name, (kind, _) in layout.files(config).items():
-        if (kind == layout.MAY_LEAVE or name in further) and (run / name).exists():
+        if (kind == layout.SHAREABLE or name in further) and (run / name).exists():
             shutil.copy(run / name, place)
     return place
 

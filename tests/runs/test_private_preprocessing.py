@@ -88,7 +88,7 @@ def test_the_card_and_the_folder_say_that_preprocessing_is_covered(config, tmp_p
     assert "Preprocessing was private" in card
     assert "does not cover them" not in card
     notice = (tmp_path / "run" / layout.NOTICE).read_text()
-    leaves, stays = notice.split(layout.IF_KNOWN)
+    leaves, stays = notice.split(layout.RESTRICTED)
     assert f"{layout.ENCODER}:" in leaves
     assert f"{layout.ENCODER}:" not in stays
     assert "input shape" not in notice

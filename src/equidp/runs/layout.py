@@ -31,8 +31,9 @@ SETTINGS, GIVEN = "settings.json", "may-leave.sha256"
 LEDGER, SEAL, CHECKPOINTS, NOTICE = "ledger", "ledger.seal", "checkpoint-*.pt", "WHAT-MAY-LEAVE.txt"
 HISTORIES = "sensitive-histories-*"
 
-MAY_LEAVE, IF_KNOWN, STAYS = "May leave the house", "May leave if what it tells may be known", "Stays"
-"""Kinds of a run's files: shareable; shareable if its contents may be known; internal."""
+SHAREABLE, CONFIDENTIAL = "Shareable", "Confidential"
+RESTRICTED = "Shareable if its contents may be public"
+"""Kinds of a run's files."""
 
 _SHAPE = (
     " The input shape that it tells counts the categories found in the training rows, and columns with "
@@ -40,53 +41,53 @@ _SHAPE = (
 )
 
 FILES = {
-    PAGE: (MAY_LEAVE, "the model card." + _SHAPE),
-    CARD: (MAY_LEAVE, "the same card as text." + _SHAPE),
-    MODEL: (MAY_LEAVE, "the trained weights." + _SHAPE),
-    **{each.file: (MAY_LEAVE, each.contents) for each in RELEASES.values() if each.file != ENCODER},
+    PAGE: (SHAREABLE, "the model card." + _SHAPE),
+    CARD: (SHAREABLE, "the same card as text." + _SHAPE),
+    MODEL: (SHAREABLE, "the trained weights." + _SHAPE),
+    **{each.file: (SHAREABLE, each.contents) for each in RELEASES.values() if each.file != ENCODER},
     SETTINGS: (
-        MAY_LEAVE,
+        SHAREABLE,
         "settings, names of columns, groups and classes, and what was spent, without paths and fingerprints: "
         "equidp predict works from it, the weights, the card and, for tables, preprocessing.json." + _SHAPE,
     ),
     GIVEN: (
-        MAY_LEAVE,
+        SHAREABLE,
         "checksums of the files that may leave, without this one; sha256sum -c checks them.",
     ),
-    NOTICE: (MAY_LEAVE, "this list, which follows from settings alone."),
+    NOTICE: (SHAREABLE, "this list, which follows from settings alone."),
     CHECKPOINTS: (
-        IF_KNOWN,
+        RESTRICTED,
         "the last two states of the run. They follow from releases alone; how many steps lie between them "
         "follows from how long steps took, as for the ledger.",
     ),
     LEDGER: (
-        IF_KNOWN,
+        RESTRICTED,
         "what was spent, and on which day. How many steps a line pays for follows from how long steps took, "
         "and so from the sizes of samples, which are private: the guarantee does not cover timing. For an "
         "auditor, not for everyone; the card has what recomputes epsilon.",
     ),
-    SEAL: (IF_KNOWN, "the ledger's length and last checksum; goes with the ledger."),
+    SEAL: (RESTRICTED, "the ledger's length and last checksum; goes with the ledger."),
     MANIFEST: (
-        IF_KNOWN,
+        RESTRICTED,
         "checksums of all finished files, for those who have all of them. Those that tell of the data hold a "
         "random salt, so that a checksum confirms no guess of a row.",
     ),
     ENCODER: (
-        IF_KNOWN,
+        RESTRICTED,
         "categories, means and deviations of the training rows, which the guarantee does not cover. "
         "Predictions for new rows need it.",
     ),
     RECORD: (
-        STAYS,
+        CONFIDENTIAL,
         "exact figures of the test examples by epoch and group, of groups of few people as well.",
     ),
     CONFIG: (
-        STAYS,
+        CONFIDENTIAL,
         "all settings, with paths of this machine, and a fingerprint of the data: it confirms a guess of one "
         "row to someone who knows the others.",
     ),
     HISTORIES: (
-        STAYS,
+        CONFIDENTIAL,
         "how much of the sensitivity each training example used in each step so far, of a run with "
         "--individual: private training data. Deleted when the run is complete.",
     ),
@@ -103,7 +104,7 @@ COPIES = (
 
 def files(config: TrainConfig) -> dict[str, tuple[str, str]]:
     """`FILES` for a run of this configuration."""
-    drawn = {each.file: (MAY_LEAVE, each.contents) for each in config.all_releases}
+    drawn = {each.file: (SHAREABLE, each.contents) for each in config.all_releases}
     if config.preprocessing is None:
         return FILES | drawn
     return {name: (kind, what.removesuffix(_SHAPE)) for name, (kind, what) in FILES.items()} | drawn
@@ -111,8 +112,8 @@ def files(config: TrainConfig) -> dict[str, tuple[str, str]]:
 
 def notice(config: TrainConfig) -> str:
     """Text of the notice in a run's folder: which of its files are shareable."""
-    lines = ["What of this folder may leave the house. The folder as a whole stays.", ""]
-    for heading in (MAY_LEAVE, IF_KNOWN, STAYS):
+    lines = ["Files of this folder that may be shared. The folder as a whole is confidential.", ""]
+    for heading in (SHAREABLE, RESTRICTED, CONFIDENTIAL):
         listed = [f"{name}: {what}" for name, (kind, what) in files(config).items() if kind == heading]
         texts = [textwrap.fill(text, 88, subsequent_indent="    ") for text in listed]
         lines += [f"{heading}:", "", *texts, ""]
@@ -143,7 +144,7 @@ def manifest(place: Path, config: TrainConfig) -> str:
 
 def manifest_of_given(place: Path, config: TrainConfig) -> str:
     """Lines of SHA-256 and name of the shareable files, without this manifest itself."""
-    names = [name for name, (kind, _) in files(config).items() if kind == MAY_LEAVE and name != GIVEN]
+    names = [name for name, (kind, _) in files(config).items() if kind == SHAREABLE and name != GIVEN]
     return _checksums(place, names)
 
 

@@ -341,7 +341,7 @@ def _texts(name: str, text: pd.Series, rows: np.ndarray, recipe: Recipe) -> tupl
 
 
 PRIVACY_NOTE = (
-    "This was read from the table without privacy: it stays in the house. It names columns, counts and "
+    "This was read from the table without privacy: it is confidential. It names columns, counts and "
     f"powers of ten, codes for missing values from a fixed list, and classes and groups of {RARE_ROWS} rows "
     "or more; no other cell of any row."
 )
