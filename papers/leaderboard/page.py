@@ -248,7 +248,7 @@ def _contest_part(contest: Contest, results: Results) -> Iterator[str]:
     yield from _published_part(contest, results)
     yield "### Settings"
     yield _space_table(contest)
-    yield _chosen_table(contest, results, done)
+    yield from _chosen_part(contest, results, done)
 
 
 def _facts(contest: Contest, results: Results) -> str:
@@ -439,16 +439,26 @@ def _space_table(contest: Contest) -> str:
     return f"{note}\n\n{_markdown(['method', 'setting', 'drawn from'], lines)}"
 
 
-def _chosen_table(contest: Contest, results: Results, epsilons: Sequence[float]) -> str:
-    lines = []
+def _chosen_part(contest: Contest, results: Results, epsilons: Sequence[float]) -> Iterator[str]:
+    """Part of the page on chosen settings, with a command for each."""
+    lines, commands = [], []
     for epsilon in [None, *epsilons]:
         for method in [BASELINE] if epsilon is None else _methods(contest, results, epsilon):
             number = results.choice(method, epsilon, results.numbers(method, epsilon))
             own = results.settings[method][str(number)]
             said = ", ".join(f"{name} {value}" for name, value in own.items() if name not in contest.fixed)
             lines.append(["" if epsilon is None else f"{epsilon:g}", f"`{method}`", said])
-    made = "\n".join(f"- `{line}`" for line in results.made)
-    return f"Chosen:\n\n{_markdown(['epsilon', 'method', 'settings'], lines)}\n\nTrained by\n\n{made}"
+            commands.append(contest.command(method, epsilon, own))
+    yield "Chosen:"
+    yield _markdown(["epsilon", "method", "settings"], lines)
+    yield (
+        f"The same as commands, with every option that the training follows from and seeds "
+        f"{', '.join(map(str, contest.reported))}. Plain SGD, which they train too, has the method's "
+        "settings there; what a method loses above is against the first row."
+    )
+    yield "\n".join(["```console", *commands, "```"])
+    yield "Trained by"
+    yield "\n".join(f"- `{line}`" for line in results.made)
 
 
 def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 import numpy as np
 
-from equidp import METHODS, DataSource
+from equidp import METHODS, DataSource, Plan
 from equidp.data import open_source
-from equidp.policies.methods import BASELINE
+from equidp.policies.methods import BASELINE, make_policy
 
 DRAWS = 20260
 """Seed that all random settings follow from."""
@@ -145,6 +145,21 @@ class Contest:
         if RATIO in drawn:
             drawn[_SECOND_BOUND[method]] = float(f"{drawn.pop(RATIO) * drawn['clipping_bound']:.4g}")
         return {**self.fixed, **drawn}
+
+    def command(self, method: str, epsilon: float | None, settings: Mapping[str, Any]) -> str:
+        """Command that trains a method with these settings on the seeds of the report.
+
+        Every option that the training follows from is in it, so that no default or published setting counts.
+        """
+        plan, policy = Plan(delta=self.delta).with_changes(settings), make_policy(method, settings)
+        given: dict[str, Any] = {"methods": method, "features": self.features, "epsilon": epsilon}
+        given |= {"seeds": len(self.reported)}
+        given |= {each.name: getattr(plan, each.name) for each in Plan.options()}
+        given |= {each.name: getattr(policy, each.name) for each in fields(policy)}  # type: ignore[arg-type]
+        del given["noise_multiplier"]  # it follows from epsilon
+        texts = {name: str(value).removesuffix(".0") for name, value in given.items() if value is not None}
+        options = (f"--{name.replace('_', '-')} {text}" for name, text in texts.items())
+        return " ".join(["equidp compare", self.source, *options])
 
 
 PRIVATE = tuple(name for name, method in METHODS.items() if name != BASELINE and not method.policy.loss_terms)

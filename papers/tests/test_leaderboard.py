@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from equidp import DataSource
+from equidp import DataSource, Plan
 from equidp.comparison import cells
 from equidp.data import open_source
-from equidp.policies.methods import METHODS, make_policy
+from equidp.policies.methods import BASELINE, METHODS, make_policy
 from papers.leaderboard import page as page_module, search
 from papers.leaderboard.results import CHOSEN, TUNING_SEEDS, Reported, Results, Tried, expected_best
 from papers.leaderboard.search import Validated
 from papers.leaderboard.space import CONTESTS, PRIVATE, Contest, Log, OneOf
+from support.command import equidp_here
 
 FOLDER = Path(__file__).parents[1]
 KEPT = sorted((FOLDER / "results" / "leaderboard").glob("*.json"))
@@ -89,6 +91,26 @@ def test_the_expected_best_is_the_mean_over_all_draws(draws):
     scores = [0.3, 0.1, 0.7, 0.2, 0.15]
     every = list(itertools.combinations(scores, draws))
     assert expected_best(scores, draws) == pytest.approx(sum(map(min, every)) / len(every))
+
+
+@pytest.mark.parametrize("name", ["adult", "mnist"])
+def test_the_command_of_a_row_has_every_option_that_its_runs_followed_from(name, monkeypatch, tmp_path):
+    """Read beside the published settings of the dataset, it is the plan of the search."""
+    seen, contest = {}, CONTESTS[name]
+    monkeypatch.setattr(
+        "equidp.cli.compare.compare", lambda source, **given: seen.update(given) or sys.exit()
+    )
+    for number, method in enumerate((BASELINE, *PRIVATE)):
+        settings = contest.settings(method, number % contest.draws)
+        epsilon = None if method == BASELINE else 2.41
+        done = equidp_here(*contest.command(method, epsilon, settings).split()[1:], cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        searched = Plan(delta=contest.delta).with_changes(settings).for_method(method)
+        read = seen["plan"].for_method(method)
+        assert replace(read, method_settings={}) == replace(searched, method_settings={})
+        assert read.policy(method) == searched.policy(method)
+        assert (seen["methods"], seen["seeds"]) == ((method,), len(contest.reported))
+        assert seen["epsilons"] == (() if epsilon is None else (epsilon,))
 
 
 def results_of(accuracies: dict[int, tuple[float, ...]]) -> Results:
