@@ -65,7 +65,7 @@ def test_a_difference_that_matters_to_nobody_decides_nothing():
 def test_methods_that_are_not_clearly_different_are_said_to_be_so():
     (found,) = recommended(results({"dpsgd": (0.85, 0.05), "fair": (0.851, 0.049)}, noise=0.02))
     assert not found.sure
-    assert {each.label for each in found.alike} | {found.method} == {"dpsgd", "fair"}
+    assert {each.label for each in (*found.alike, *found.beaten)} | {found.method} == {"dpsgd", "fair"}
 
 
 def test_a_method_that_loses_more_than_tau_is_not_taken_because_its_figures_vary():
@@ -99,6 +99,7 @@ def test_each_epsilon_has_its_own():
 
 def test_lower_is_better_where_the_metric_says_so():
     table = results({"dpsgd": (0.40, 0.0), "fair": (0.30, 0.0)}).rename(columns={"accuracy": "log_loss"})
+    table.loc[table["method"] == "sgd", "log_loss"] -= 0.7
     (found,) = recommended(table, "log_loss")
     assert found.method == "fair"
     assert found.chosen.value == pytest.approx(0.3, abs=5e-3)
@@ -116,3 +117,46 @@ def test_equal_methods_are_seldom_told_apart(equal):
         table["accuracy"] += generator.normal(0, 0.02, len(table))
         sure += recommended(table)[0].sure
     assert sure <= 16
+
+
+def with_groups(table: pd.DataFrame, method: str, **accuracies: float) -> pd.DataFrame:
+    """The table with other accuracies of a method, the same in each seed."""
+    for group, value in accuracies.items():
+        table.loc[(table["method"] == method) & (table["group"] == group), "accuracy"] = value
+    return table
+
+
+def test_what_another_one_beats_in_every_group_is_not_taken_whatever_its_gap():
+    """The even method has no gap, and is beaten by less than counts as clearly worse."""
+    table = results({"dpsgd": (0.85, 0.10), "even": (0.85, 0.0)}, noise=0.0)
+    table = with_groups(table, "even", a=0.799, b=0.799, all=0.849)
+    table = with_groups(table, "dpsgd", a=0.90, b=0.80, all=0.85)
+    (found,) = recommended(table)
+    assert (found.method, [each.label for each in found.beaten], found.sure) == ("dpsgd", ["even"], False)
+    better = with_groups(table, "even", b=0.81)
+    assert recommended(better)[0].method == "even"
+
+
+def test_groups_of_few_people_do_not_keep_a_method_from_being_beaten():
+    table = results({"dpsgd": (0.85, 0.10), "even": (0.849, 0.0)}, noise=0.0)
+    table = with_groups(table, "dpsgd", a=0.90, b=0.80, all=0.85)
+    table = with_groups(table, "even", a=0.80, b=0.79, all=0.849)
+    third = table[table["group"] == "a"].assign(group="c", few_people=True)
+    third.loc[third["method"] == "even", "accuracy"] = 1.0
+    (found,) = recommended(pd.concat([table.assign(few_people=False), third]))
+    assert found.method == "dpsgd"
+
+
+@pytest.mark.parametrize("fault", ["diverged", "constant", "beaten"])
+def test_nothing_is_recommended_against_a_reference_that_does_not_serve(fault):
+    table = results(
+        {"dpsgd": (0.85, 0.10), "fair": (0.849, 0.02)}, useless={"sgd"} if fault == "constant" else ()
+    )
+    own = table["method"] == "sgd"
+    if fault == "diverged":
+        table.loc[own & (table["seed"] == 0), "loss"] = np.nan
+    if fault == "beaten":
+        table.loc[own, "accuracy"] -= 0.2
+    (found,) = recommended(table)
+    assert (found.method, found.chosen, [each.fault for each in found.faults]) == ("", None, [fault])
+    assert found.to_dict()["faults"][0]["fault"] == fault

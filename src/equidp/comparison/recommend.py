@@ -13,9 +13,13 @@ from equidp.data.dataset import ALL
 from equidp.evaluation.costs import group_gaps
 from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metrics import Metric
-
-_NEGLIGIBLE = 0.1
-"""Share of tau: a method that is worse by less counts as not worse, however sure the figure is."""
+from equidp.evaluation.references import (
+    NEGLIGIBLE,
+    Judgement,
+    informative,
+    judge_references,
+    reference_names,
+)
 
 
 class Standing(NamedTuple):
@@ -43,16 +47,25 @@ class Recommendation:
     taken. Differences are paired over seeds, and clear where their interval, corrected for the number of
     methods (Bonferroni), lies on one side of 0.
 
+    A method that another one beats in every group is no candidate, whatever its gap: the other's mean over
+    seeds is at least as good in each group, and better over all examples. That is a rule on means and not a
+    test, so that noise cannot make the worse of two be taken; the best method is beaten by none.
+
+    Nothing is recommended where a reference that the methods are measured against does not serve
+    (`equidp.evaluation.references.judge_references`).
+
     Attributes:
         epsilon: target; None where the comparison had no target.
         method, setting: what to take; "" where nothing can be recommended.
         chosen: standing of the recommended method; None where nothing can be recommended.
         worse: methods that are clearly worse in the metric.
         far_behind: methods that are not clearly worse, but by more than tau on average.
+        beaten: methods that are neither, and that another one beats in every group.
         wider: candidates with a clearly larger gap.
         alike: candidates that are not clearly different.
         uninformative: labels of methods that are no better than one constant answer.
         seeds: the fewest seeds of a method in which the metric is defined; one supports no recommendation.
+        faults: judgements of references that do not serve.
     """
 
     epsilon: float | None
@@ -65,23 +78,28 @@ class Recommendation:
     alike: tuple[Standing, ...] = ()
     uninformative: tuple[str, ...] = ()
     seeds: int = 1
+    beaten: tuple[Standing, ...] = ()
+    faults: tuple[Judgement, ...] = ()
 
     @property
     def compared(self) -> bool:
         """True where other private methods were compared."""
-        return any((self.worse, self.far_behind, self.wider, self.alike, self.uninformative))
+        others = self.worse, self.far_behind, self.beaten, self.wider, self.alike, self.uninformative
+        return any(others)
 
     @property
     def sure(self) -> bool:
         """True where each other method is clearly worse or has a clearly larger gap."""
-        return self.chosen is not None and self.compared and not self.alike and not self.far_behind
+        unclear = self.alike or self.far_behind or self.beaten
+        return self.chosen is not None and self.compared and not unclear
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        standings = ("worse", "far_behind", "wider", "alike")
+        standings = ("worse", "far_behind", "beaten", "wider", "alike")
         plain = {name: [each._asdict() for each in getattr(self, name)] for name in standings}
         chosen = None if self.chosen is None else self.chosen._asdict()
-        return {**vars(self), "chosen": chosen, **plain, "sure": self.sure}
+        faults = [each.to_dict() for each in self.faults]
+        return {**vars(self), "chosen": chosen, **plain, "faults": faults, "sure": self.sure}
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +112,15 @@ class _Kind:
     overall: pd.Series
     """The metric over all examples by seed, where a larger one is better."""
     gap: pd.Series
+    by_group: pd.Series
+    """Mean of the metric over seeds by group, where a larger one is better."""
     useful: bool
+    reference: str
+
+    def beats(self, other: _Kind) -> bool:
+        """True where means over seeds are at least as good in each group, and better over all examples."""
+        overall = self.overall.mean() > other.overall.mean()
+        return bool(overall and (self.by_group - other.by_group).dropna().ge(0).all())
 
 
 def recommendations(
@@ -109,24 +135,43 @@ def recommendations(
         tau: how much worse in the metric a candidate may be on average.
         level: of the intervals.
     """
-    private = costs[costs["method"] != baseline]
+    private, judged = costs[costs["method"] != baseline], judge_references(costs, tau, baseline)
     found = []
     for target, part in private.groupby("target_epsilon", sort=False, dropna=False):
         epsilon = None if np.isnan(target) else float(target)
-        found.append(_recommend_method(epsilon, _kinds(part, metric, epsilon), metric, tau, level))
+        kinds = _kinds(part, metric, epsilon)
+        against = dict.fromkeys(kind.reference for kind in kinds if kind.useful)
+        faults = tuple(judged[name] for name in against if not judged[name].serves)
+        advised = _recommend_method(epsilon, kinds, metric, tau, level)
+        if faults:
+            advised = Recommendation(
+                epsilon, uninformative=advised.uninformative, seeds=advised.seeds, faults=faults
+            )
+        found.append(advised)
     return tuple(found)
 
 
 def _kinds(part: pd.DataFrame, metric: Metric, epsilon: float | None) -> list[_Kind]:
-    gaps = group_gaps(part).query("pair == 'largest'")
+    gaps, names = group_gaps(part).query("pair == 'largest'"), reference_names(part)
+    groups = part[(part["group"] != ALL) & part["privacy_cost"].notna()]  # without groups of too few people
+    by_group = metric.sign * groups.groupby(["method", "setting", "group"])[metric.name].mean()
     kinds = []
     for (method, setting), rows in part[part["group"] == ALL].groupby(["method", "setting"], sort=False):
         own = gaps[(gaps["method"] == method) & (gaps["setting"] == setting)]
         swept = setting.removeprefix("" if epsilon is None else f"epsilon={epsilon:g}").removeprefix(", ")
-        useful = rows["informative"].mean() > 0.5 if "informative" in rows else True
         overall = metric.sign * rows.set_index("seed")[metric.name]
-        label = f"{method} ({swept})" if swept else method
-        kinds.append(_Kind(method, setting, label, overall, own.set_index("seed")["cost_gap"], bool(useful)))
+        kinds.append(
+            _Kind(
+                method,
+                setting,
+                label=f"{method} ({swept})" if swept else method,
+                overall=overall,
+                gap=own.set_index("seed")["cost_gap"],
+                by_group=by_group.get((method, setting), pd.Series(dtype=float)),
+                useful=bool(informative(rows).mean() > 0.5),
+                reference=names[rows.index[0]],
+            )
+        )
     return kinds
 
 
@@ -148,10 +193,12 @@ def _recommend_method(
     worse = [
         kind
         for kind in useful
-        if standings[kind].behind > _NEGLIGIBLE * tau and clear(best.overall - kind.overall)
+        if standings[kind].behind > NEGLIGIBLE * tau and clear(best.overall - kind.overall)
     ]
     far_behind = [kind for kind in useful if standings[kind].behind > tau and kind not in worse]
-    candidates = [kind for kind in useful if kind not in worse and kind not in far_behind]
+    close = [kind for kind in useful if kind not in worse and kind not in far_behind]
+    beaten = [kind for kind in close if any(other.beats(kind) for other in useful)]
+    candidates = [kind for kind in close if kind not in beaten]
     chosen = min(candidates, key=lambda kind: (round(kind.gap.mean(), 9), -kind.overall.mean()))
     wider = [kind for kind in candidates if clear(kind.gap - chosen.gap)]
     alike = [kind for kind in candidates if kind is not chosen and kind not in wider]
@@ -170,6 +217,7 @@ def _recommend_method(
         of(alike),
         uninformative,
         seeds,
+        of(beaten),
     )
 
 

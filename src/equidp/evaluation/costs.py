@@ -2,7 +2,8 @@
 
 Tables are in long form. `results` has one row per run and group (and one for group "all"), with the columns
 method, setting, seed, group, count, loss, epsilon and metrics, such as accuracy; a run is one (method,
-setting, seed).
+setting, seed). Where the baseline has several settings, the column "reference" has the setting of those of
+its runs that a run is measured against.
 """
 
 from __future__ import annotations
@@ -20,37 +21,43 @@ from equidp.data.dataset import ALL
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metrics import METRICS, Metric
+from equidp.evaluation.references import informative, judge_references, reference_names
 
 COSTS = ("privacy_cost", "excessive_risk")
 SAYS_NOTHING = "says nothing"
 """Verdict on costs that are equal because models give one answer to everything."""
+NO_VERDICT = "no verdict"
+"""Verdict on costs against a reference that does not serve."""
 RUN = ["method", "setting", "seed"]
 
 
 def privacy_costs(
     results: pd.DataFrame, baseline: str = "sgd", metric: Metric = METRICS["accuracy"]
 ) -> pd.DataFrame:
-    """Returns `results` with what each run lost against the baseline's run of the same seed, by group.
+    """Returns `results` with what each run lost against its reference: the baseline's run of the same seed.
 
     privacy_cost = metric(baseline) - metric(run), the other way round where lower is better; of accuracy, the
     cost of Xu et al. excessive_risk = loss(run) - loss(baseline) (Tran et al.). Both are NaN where the column
     `few_people` says that a run was tested on too few of a group: no gap, mean or verdict rests on them.
 
     Raises:
-        DataError: a run has no baseline run of its seed.
+        DataError: a run has no baseline run of its seed, or several.
     """
+    costs = results.reset_index(drop=True).copy()
     columns = list(dict.fromkeys([metric.name, "loss"]))
-    reference = results[results["method"] == baseline].set_index(["seed", "group"])[columns]
+    keyed = costs.assign(reference=reference_names(costs))
+    keys = pd.MultiIndex.from_frame(keyed[["reference", "seed", "group"]])
+    own = (costs["method"] == baseline).to_numpy()
+    reference = costs.loc[own, columns].set_index(keys[own])
     if reference.index.has_duplicates:
         raise DataError(f"the results hold more than one {baseline!r} run of a seed; expected one.")
-    keys = pd.MultiIndex.from_frame(results[["seed", "group"]])
     missing = keys.difference(reference.index)
     if len(missing):
+        _, *missed = missing[0]
         raise DataError(
-            f"no {baseline!r} run for (seed, group) {missing[0]}; every run needs one of its seed."
+            f"no {baseline!r} run for (seed, group) {tuple(missed)}; every run needs one of its seed."
         )
     paired = reference.loc[keys].reset_index(drop=True)
-    costs = results.reset_index(drop=True).copy()
     costs["privacy_cost"] = metric.sign * (paired[metric.name] - costs[metric.name])
     costs["excessive_risk"] = costs["loss"] - paired["loss"]
     if "few_people" in costs:
@@ -124,31 +131,34 @@ def equal_cost(
 
     The statistic is the largest gap in privacy cost of each run. It "holds" or "fails" where the whole
     interval lies on one side of tau and is "undecided" elsewhere; a single seed gives no verdict. Where it
-    would hold, but most runs of the method, or of the baseline, are no better than one constant answer (the
-    column "informative"), it "says nothing": such costs are equal whatever privacy does.
+    would hold, but most runs of the method are no better than one constant answer (the column "informative"),
+    it "says nothing": such costs are equal whatever privacy does. Otherwise there is "no verdict" where the
+    reference does not serve (`equidp.evaluation.references.judge_references`).
 
     Returns:
         Columns method, setting, gap_mean, gap_low, gap_high, pair (the groups furthest apart on average),
         informative, verdict.
     """
     check_tau(tau)
-    gaps = group_gaps(costs)
-    informative = costs.get("informative", pd.Series(True, costs.index))
-    useful = informative.groupby([costs["method"], costs["setting"]]).mean() > 0.5
-    known = useful.xs(baseline).all() if baseline in useful.index else True
+    gaps, judged = group_gaps(costs), judge_references(costs, tau, baseline)
+    kinds = [costs["method"], costs["setting"]]
+    useful = informative(costs).groupby(kinds).mean() > 0.5
+    names = reference_names(costs).groupby(kinds).first()
     rows = []
     for kind, part in gaps.groupby(["method", "setting"], sort=False):
         largest = part.loc[part["pair"] == "largest", "cost_gap"].dropna()
         mean, low, high = mean_interval(largest, level, (0.0, 2 * metric.width))
         by_pair = part[part["pair"] != "largest"].groupby("pair")["cost_gap"].mean()
         pair = "" if by_pair.isna().all() else by_pair.idxmax()
-        tells = bool(useful[kind] and known)
-        rows.append((*kind, mean, low, high, pair, tells, _verdict(low, high, tau, tells)))
-    names = ["method", "setting", "gap_mean", "gap_low", "gap_high", "pair", "informative", "verdict"]
-    return pd.DataFrame(rows, columns=names)
+        tells, serves = bool(useful[kind]), judged[names[kind]].serves
+        rows.append((*kind, mean, low, high, pair, tells, _verdict(low, high, tau, tells, serves)))
+    columns = ["method", "setting", "gap_mean", "gap_low", "gap_high", "pair", "informative", "verdict"]
+    return pd.DataFrame(rows, columns=columns)
 
 
-def _verdict(low: float, high: float, tau: float, tells: bool) -> str:
+def _verdict(low: float, high: float, tau: float, tells: bool, serves: bool) -> str:
+    if not serves and (tells or not high <= tau):
+        return NO_VERDICT
     if np.isnan(low):
         return "one seed: no verdict"
     if high <= tau:

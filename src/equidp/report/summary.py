@@ -15,6 +15,7 @@ from equidp.data.dataset import ALL
 from equidp.display import Interval
 from equidp.evaluation.costs import equal_cost, summary
 from equidp.evaluation.metrics import METRICS, Metric
+from equidp.evaluation.references import Judgement, judge_references, reference_names
 from equidp.report.format import amount, heading, metric_text, number, unit
 
 
@@ -49,8 +50,8 @@ class Overview(NamedTuple):
         worst_group: the group with the largest mean cost; "" for the baseline.
         worst_cost: its cost.
         gap: largest difference in cost between two groups.
-        verdict: "holds", "fails", "undecided" or "says nothing" on equal cost, "one seed: no verdict", or
-            "reference".
+        verdict: "holds", "fails", "undecided", "says nothing" or "no verdict" on equal cost, "one seed: no
+            verdict", or "reference".
         informative: True where its runs are better than one constant answer.
     """
 
@@ -145,6 +146,17 @@ class Summary:
         setup = self.setup
         gaps = by_kind(equal_cost(self.costs, setup.tau, setup.level, self.metric, setup.baseline))
         return tuple(self._overview(kind, gaps[kind].iloc[0]) for kind in self.kinds)
+
+    @cached_property
+    def judged(self) -> dict[str, Judgement]:
+        """Judgement of each reference, by its setting."""
+        return judge_references(self.costs, self.setup.tau, self.setup.baseline)
+
+    @cached_property
+    def judgements(self) -> dict[Kind, Judgement]:
+        """Judgement of the reference that each kind of run is measured against."""
+        names = by_kind(self.costs.assign(reference=reference_names(self.costs)))
+        return {kind: self.judged[part["reference"].iloc[0]] for kind, part in names.items()}
 
     @property
     def kinds(self) -> tuple[Kind, ...]:

@@ -15,6 +15,7 @@ from equidp.evaluation.blind_spots import RISKS_OFF
 from equidp.evaluation.costs import SAYS_NOTHING, group_gaps, wilcoxon_table
 from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metrics import Metric
+from equidp.evaluation.references import Judgement
 from equidp.evaluation.small_cells import FEWEST
 from equidp.policies.methods import STANDARD
 from equidp.report.evaluation import RECALIBRATE
@@ -35,9 +36,11 @@ def finding(summary: Summary) -> list[str]:
 
     A group is named as paying most, or a method as narrowing the gap, only if the interval over seeds of that
     difference lies on one side of 0; otherwise the sentence says that it does not. One seed supports neither.
+    Runs whose reference does not serve have no such sentences: that of their reference comes first.
     """
-    settings = list(dict.fromkeys(kind.setting for kind in summary.private_kinds))
-    sentences = []
+    served = [kind for kind in summary.private_kinds if summary.judgements[kind].serves]
+    settings = list(dict.fromkeys(kind.setting for kind in served))
+    sentences = [_reference_fault(summary, each) for each in summary.judged.values() if not each.serves]
     for setting in settings:
         said = _finding_of(summary, setting, brief=len(settings) > _MOST_SETTINGS)
         at = f"At {setting.replace('=', ' ')}: " if len(settings) > 1 else ""
@@ -49,27 +52,50 @@ def finding(summary: Summary) -> list[str]:
 def _finding_of(summary: Summary, setting: str, *, brief: bool) -> list[str]:
     """Return the sentences on one setting; only the verdict with `brief`."""
     setup = summary.setup
-    rows = {row.kind.method: row for row in summary.overview if row.kind.setting == setting}
-    rows.pop(setup.baseline, None)
-    verdicts = {method: row.verdict for method, row in rows.items()}
+    rows = [row for row in summary.overview if row.kind.setting == setting]
+    verdicts = {row.kind.method: row.verdict for row in rows if summary.judgements[row.kind].serves}
+    verdicts.pop(setup.baseline, None)
     holds = _who_holds(verdicts, summary)
     if brief:
         return [holds]
     standard = STANDARD if STANDARD in verdicts else next(iter(verdicts))
     pays = _who_pays(summary, Kind(standard, setting)).removesuffix(".")
-    sentences = [f"{pays}{_what_makes_it_small(summary, standard, setting)}."]
+    sentences = [f"{pays}{_what_makes_it_small(summary, standard, setting, list(verdicts))}."]
     if len(verdicts) > 1:
         gaps = group_gaps(summary.costs).query("pair == 'largest' and setting == @setting")
-        table = gaps.pivot(index="seed", columns="method", values="cost_gap")
-        table = table.drop(columns=setup.baseline, errors="ignore")
+        table = gaps.pivot(index="seed", columns="method", values="cost_gap")[list(verdicts)]
         sentences.append(_who_narrows(table, standard, summary))
     return [*sentences, holds]
+
+
+def _reference_fault(summary: Summary, judged: Judgement) -> str:
+    """Sentence on a reference that does not serve."""
+    label = Kind(summary.setup.baseline, judged.reference).label
+    seeds = f"in {judged.seeds} of {judged.of} seeds"
+    if judged.fault == "diverged":
+        what = f"diverged {seeds}: its loss is not a finite number"
+    elif judged.fault == "constant":
+        what = f"is no better than one constant answer {seeds}"
+    else:
+        labels = dict.fromkeys((Kind(*kind).label for kind in judged.by), "")
+        are = "is" if len(labels) == 1 else "are"
+        what = f"has learnt too little: {_join_labels(labels)} {are} better in every group"
+    return (
+        f"The reference without privacy, {label}, {what}. What is lost against it is no price of privacy, so "
+        "there is no verdict on gaps and no recommendation. Try other learning rates or more epochs "
+        "(--learning-rate, --epochs)."
+    )
 
 
 def _no_better_than_one_answer(summary: Summary) -> list[str]:
     """Warning on methods whose models are no better than one constant answer: their costs mean nothing."""
     data, metric = summary.setup.data, summary.metric
-    listed = [row.kind.label for row in summary.overview if not row.informative]
+    listed = [
+        row.kind.label
+        for row in summary.overview
+        if not row.informative
+        and (row.kind.method != summary.setup.baseline or summary.judgements[row.kind].serves)
+    ]
     if not listed:
         return []
     answer, share = data.most_frequent_class
@@ -169,8 +195,8 @@ def _who_pays(summary: Summary, kind: Kind) -> str:
     )
 
 
-def _what_makes_it_small(summary: Summary, standard: str, setting: str) -> str:
-    """Clause on the method under which the group that pays most under the standard clearly pays least."""
+def _what_makes_it_small(summary: Summary, standard: str, setting: str, methods: list[str]) -> str:
+    """Clause on that of the methods under which who pays most under the standard clearly pays least."""
     costs = summary.costs[summary.costs["group"] != ALL]
     by_standard = costs[(costs["method"] == standard) & (costs["setting"] == setting)]
     means = by_standard.groupby("group")["privacy_cost"].mean()
@@ -178,8 +204,7 @@ def _what_makes_it_small(summary: Summary, standard: str, setting: str) -> str:
         return ""
     worst = means.idxmax()
     of_worst = costs[(costs["setting"] == setting) & (costs["group"] == worst)]
-    table = of_worst.pivot(index="seed", columns="method", values="privacy_cost")
-    table = table.drop(columns=summary.setup.baseline, errors="ignore")
+    table = of_worst.pivot(index="seed", columns="method", values="privacy_cost")[methods]
     best = table.mean().idxmin()
     less = (table[standard] - table[best]).dropna()
     _, low, _ = mean_interval(less.to_list(), summary.setup.level)
@@ -245,11 +270,13 @@ def recommendation_sentences(summary: Summary) -> list[str]:
 def _recommendation(found: Recommendation, metric: Metric) -> str:
     at = "" if found.epsilon is None else f"At epsilon {found.epsilon:g}: "
     if found.chosen is None:
-        why = (
-            "one run of each method supports no recommendation; use more seeds."
-            if found.seeds < 2
-            else "no method can be recommended: no private model is better than one constant answer."
-        )
+        if found.faults:
+            fault = _FAULTS[found.faults[0].fault]
+            why = f"no method can be recommended: the reference without privacy {fault}."
+        elif found.seeds < 2:
+            why = "one run of each method supports no recommendation; use more seeds."
+        else:
+            why = "no method can be recommended: no private model is better than one constant answer."
         return f"{at}{why}" if at else why[0].upper() + why[1:]
 
     def text(value: float) -> str:
@@ -261,6 +288,7 @@ def _recommendation(found: Recommendation, metric: Metric) -> str:
         "Not clearly worse, but by more than tau on average": {
             each.label: text(each.behind) for each in found.far_behind
         },
+        "Beaten in every group by another": {each.label: text(each.behind) for each in found.beaten},
         "With a clearly larger gap": {each.label: text(each.gap) for each in found.wider},
         "Not clearly different, so a choice by other reasons will do": alike,
         "No better than one constant answer": dict.fromkeys(found.uninformative, ""),
@@ -278,6 +306,13 @@ def _recommendation(found: Recommendation, metric: Metric) -> str:
             *(f"{head}: {_join_labels(labels)}." for head, labels in parts.items() if labels),
         ]
     )
+
+
+_FAULTS = {
+    "diverged": "diverged",
+    "constant": "is no better than one constant answer",
+    "beaten": "is beaten in every group by a private method",
+}
 
 
 def _join_labels(labels: Mapping[str, str]) -> str:

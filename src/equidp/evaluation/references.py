@@ -1,0 +1,106 @@
+"""Judgement of references without privacy: whether what private runs lose against one says anything.
+
+A reference that diverged, that is no better than one constant answer, or that private runs beat in every
+group, turns costs, gaps and every choice by them around. Tables are those of `equidp.evaluation.costs`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from equidp.data.dataset import ALL
+
+NEGLIGIBLE = 0.1
+"""Share of tau: a difference in the metric by less counts as none, however sure the figure is."""
+
+Fault = Literal["", "diverged", "constant", "beaten"]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Judgement of one reference.
+
+    Attributes:
+        reference: setting of the baseline's runs; "" where the baseline has one setting.
+        fault: "" where the reference serves. "diverged": its loss is not finite in some seed. "constant":
+            half of its runs or more are no better than one constant answer. "beaten": some kind of private
+            run is better over all examples in each seed, on average by more than a tenth of tau, and on
+            average in every group.
+        seeds: number of seeds with that fault.
+        of: number of seeds.
+        by: (method, setting) of each kind of private run that beats it.
+    """
+
+    reference: str
+    fault: Fault = ""
+    seeds: int = 0
+    of: int = 0
+    by: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def serves(self) -> bool:
+        """True where costs and gaps against the reference say something."""
+        return not self.fault
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def reference_names(results: pd.DataFrame) -> pd.Series:
+    """Return the reference of each row: the column "reference", or "" for all where there is none."""
+    if "reference" in results:
+        return results["reference"]
+    return pd.Series("", results.index, name="reference")
+
+
+def judge_references(costs: pd.DataFrame, tau: float, baseline: str = "sgd") -> dict[str, Judgement]:
+    """Return the judgement of each reference by its name.
+
+    Args:
+        costs: from `equidp.evaluation.costs.privacy_costs`.
+        tau: largest gap in cost that counts as equal.
+        baseline: the method without privacy.
+
+    Example:
+        >>> rows = [("sgd", 0.10, 2.3, False, 0.0), ("dpsgd", 0.84, 0.5, True, -0.74)]
+        >>> names = ["method", "accuracy", "loss", "informative", "privacy_cost"]
+        >>> costs = pd.DataFrame(rows, columns=names).assign(setting="", seed=0, group=ALL)
+        >>> judge_references(costs, 0.05)[""].fault
+        'constant'
+    """
+    names = reference_names(costs)
+    own = costs["method"] == baseline
+    return {
+        name: _judge(name, costs[own & (names == name)], costs[~own & (names == name)], tau)
+        for name in names.unique()
+    }
+
+
+def _judge(name: str, reference: pd.DataFrame, private: pd.DataFrame, tau: float) -> Judgement:
+    overall = reference[reference["group"] == ALL]
+    seeds, diverged = len(overall), ~np.isfinite(overall["loss"])
+    if diverged.any():
+        return Judgement(name, "diverged", int(diverged.sum()), seeds)
+    constant = ~informative(overall)
+    if seeds and constant.mean() >= 0.5:
+        return Judgement(name, "constant", int(constant.sum()), seeds)
+    kinds = private.groupby(["method", "setting"], sort=False)
+    by = tuple((str(method), str(setting)) for (method, setting), part in kinds if _beats(part, tau))
+    return Judgement(name, "beaten" if by else "", seeds if by else 0, seeds, by)
+
+
+def informative(rows: pd.DataFrame) -> pd.Series:
+    """Return for each row whether its run is better than one constant answer; True where it is not known."""
+    return rows["informative"].astype(bool) if "informative" in rows else pd.Series(True, rows.index)
+
+
+def _beats(private: pd.DataFrame, tau: float) -> bool:
+    overall = private.loc[private["group"] == ALL, "privacy_cost"].dropna()
+    by_group = private[private["group"] != ALL].groupby("group")["privacy_cost"].mean().dropna()
+    better = len(overall) > 0 and (overall < 0).all() and overall.mean() < -NEGLIGIBLE * tau
+    return bool(better and (by_group < 0).all())
