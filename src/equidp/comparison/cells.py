@@ -1,4 +1,7 @@
-"""Cells of a comparison, method x setting x seed: how one is trained, and its results, which are kept."""
+"""Cells of a comparison, method x setting x seed: how one is trained, and its results, which are kept.
+
+`train_all` trains and keeps the results of any `Training`; a `Cell` is the training of a network by a method.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +56,40 @@ _PAUSE = 1.0
 """Seconds between checks of runs that another process trains."""
 _NAMES = ("method", "model", "loss")
 """Plan fields excluded from the key of a kept run: names of what other fields and digests determine."""
+
+
+class Training(Protocol):
+    """One training whose results are kept: of a network, or of a model to compare it with.
+
+    Attributes:
+        source: where the split comes from.
+        seed: of the split and of all that is drawn.
+    """
+
+    @property
+    def source(self) -> DataSource: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def key(self) -> str | None:
+        """Key of the results: equal for equal data, settings and code; None for code without source."""
+
+    @property
+    def label(self) -> str:
+        """Name in messages."""
+
+    @property
+    def steps(self) -> int:
+        """Number of steps that progress counts."""
+
+    @property
+    def parts(self) -> Mapping[str, Any]:
+        """Classes and functions whose code the figures depend on, by name; those of the user may change."""
+
+    def train(self, data: DataSplit) -> CellResult:
+        """Train on the split of the seed, and return the results."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +136,16 @@ class Cell:
         return self.plan.method
 
     @property
+    def steps(self) -> int:
+        """Number of steps."""
+        return self.plan.steps
+
+    @property
+    def parts(self) -> Mapping[str, Any]:
+        """Policy, model and loss; those of the user may change."""
+        return plan_parts(self.plan)
+
+    @property
     def label(self) -> str:
         """Name of the run in messages."""
         return " ".join(filter(None, (self.method, self.setting, f"seed={self.seed}")))
@@ -138,6 +185,10 @@ class Cell:
             ledger=self.ledger() if ledger is None else ledger,
         )
 
+    def train(self, data: DataSplit) -> CellResult:
+        """Train on the split, with what is to be recorded, accounted for and diagnosed."""
+        return _train(self, data)
+
 
 def plan_parts(plan: ResolvedPlan) -> dict[str, Any]:
     """Classes and functions whose code a run's figures depend on; those of the user may change."""
@@ -150,13 +201,13 @@ def part_digests(plan: ResolvedPlan) -> dict[str, str | None]:
     return {name: code_digest(part) for name, part in plan_parts(plan).items()}
 
 
-def facts(cell: Cell) -> dict[str, str | None]:
+def facts(cell: Training) -> dict[str, str | None]:
     """Facts that a run's figures depend on, in this process: versions, source of modules, and examples.
 
     What a pickle holds, such as the code of a notebook, is not among them.
     """
     modules: dict[str, str] = {}
-    for part in (*plan_parts(cell.plan).values(), *source_parts(cell.source)):
+    for part in (*cell.parts.values(), *source_parts(cell.source)):
         modules |= read_code(part)[1]
     found = {f"module {name}": digest for name, digest in modules.items()}
     return {**_common_facts(), **found, "examples": split_facts(cell.source, cell.seed).digest}
@@ -166,7 +217,7 @@ def _common_facts() -> dict[str, str | None]:
     return {**versions(), "figures of equidp": str(FIGURES)}
 
 
-def check_here(cell: Cell, asked: Mapping[str, str | None]) -> None:
+def check_here(cell: Training, asked: Mapping[str, str | None]) -> None:
     """Check that a run in this process would be the run that was sent.
 
     Args:
@@ -318,7 +369,7 @@ def one_at_a_time(threads: int | None) -> Iterator[None]:
         yield
 
 
-def train_cell(cell: Cell, asked: Mapping[str, str | None], threads: int | None) -> CellResult:
+def train_cell(cell: Training, asked: Mapping[str, str | None], threads: int | None) -> CellResult:
     """Train one run in this process; the process that sent it keeps the result.
 
     Args:
@@ -330,7 +381,7 @@ def train_cell(cell: Cell, asked: Mapping[str, str | None], threads: int | None)
     """
     with one_at_a_time(threads):
         check_here(cell, asked)
-        return _train(cell, split(cell.source, cell.seed))
+        return cell.train(split(cell.source, cell.seed))
 
 
 def _train(cell: Cell, data: DataSplit) -> CellResult:
@@ -376,7 +427,7 @@ def _individual(cell: Cell, trainer: Trainer, accountant: IndividualAccountant) 
 
 
 def train_all(
-    cells: Sequence[Cell],
+    cells: Sequence[Training],
     folder: Path,
     spread: Spread,
     on_progress: Progress | None,
@@ -391,20 +442,20 @@ def train_all(
     """
     store = Store(folder)
     keys = [cell.key or f"{_NOT_KEPT}{secrets.token_hex(8)}" for cell in cells]
-    missing = dict(zip(keys, cells, strict=True))
+    missing: dict[str, Training] = dict(zip(keys, cells, strict=True))
     if fresh:
         store.remove(*filter(None, map(store.get, missing)))
     found = _read_results(store, missing)
-    total = sum(cell.plan.steps for cell in missing.values())
+    total = sum(cell.steps for cell in missing.values())
     while missing:
-        done = total - sum(cell.plan.steps for cell in missing.values())
+        done = total - sum(cell.steps for cell in missing.values())
         if on_progress is not None:
             on_progress(done, total)
         claims = _Claims(store, missing)
         try:
             for call, result in spread(train_cell, claims):
                 found[call.key] = claims.keep(call, result)
-                done += missing.pop(call.key).plan.steps
+                done += missing.pop(call.key).steps
                 if on_progress is not None:
                     on_progress(done, total)
         finally:
@@ -418,7 +469,7 @@ def train_all(
 _NOT_KEPT = "not-kept-"
 
 
-def _read_results(store: Store, missing: dict[str, Cell]) -> dict[str, CellResult]:
+def _read_results(store: Store, missing: dict[str, Training]) -> dict[str, CellResult]:
     """Read kept results, and take their runs out of what is missing."""
     found = {key: CellResult.read(entry) for key in missing if (entry := store.get(key)) is not None}
     for key in found:
@@ -430,7 +481,7 @@ def _read_results(store: Store, missing: dict[str, Cell]) -> dict[str, CellResul
 class _Claims:
     """Missing runs that no other process trains, each claimed when it is taken."""
 
-    def __init__(self, store: Store, missing: Mapping[str, Cell]) -> None:
+    def __init__(self, store: Store, missing: Mapping[str, Training]) -> None:
         self.given = 0
         self._store, self._missing, self._taken = store, dict(missing), dict[str, Claim]()
 
