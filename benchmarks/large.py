@@ -98,9 +98,10 @@ def _own() -> float:
 def train(path: Path, folder: Path, batch_size: int, epochs: int) -> None:
     stages = Stages()
     import equidp
+    from equidp.accounting.target import Target
     from equidp.data import Recipe
     from equidp.runs.begin import begin
-    from equidp.runs.config import TrainConfig
+    from equidp.runs.config import RunData, TrainConfig
     from equidp.runs.prepare import prepare
     from equidp.runs.train import train as train_run
     from equidp.training.plan import Plan
@@ -112,7 +113,7 @@ def train(path: Path, folder: Path, batch_size: int, epochs: int) -> None:
     stages.ends("import")
     recipe = Recipe(target="ill", group=("sex", "region"))
     plan = Plan(model="logistic", batch_size=batch_size, epochs=epochs, learning_rate=1.0)
-    prepared = prepare(TrainConfig(str(path), "dpsgd-f", plan, recipe, epsilon=1.0))
+    prepared = prepare(TrainConfig(RunData(str(path), recipe), "dpsgd-f", plan, Target(1.0)))
     stages.ends("preparation")
     train_run_folder = begin(prepared, folder)
     stages.ends("folder of the run")

@@ -25,6 +25,7 @@ from equidp import (
     DataWarning,
     Plan,
     PrivacyWarning,
+    Target,
     default_plan,
 )
 from equidp.accounting.cache import remembered
@@ -92,7 +93,8 @@ class PendingRun:
     def cell(self, source: DataSource) -> Cell:
         """The comparison's own cell of this run."""
         source = Validated(source) if self.kind is None else source
-        plan = self.plan.resolve(self.method, split_facts(source, self.seed).num_train, epsilon=self.epsilon)
+        size = split_facts(source, self.seed).num_train
+        plan = self.plan.resolve(self.method, size, Target(self.epsilon))
         target = math.nan if self.epsilon is None else self.epsilon
         release = RELEASE_EPSILON if self.account else None
         return Cell(source, plan, "", target, self.seed, "ghost", release_epsilon=release, curves=False)

@@ -11,6 +11,7 @@ from typing import Any
 _HOMES = {
     "accounting.budget": "PrivacyBudget",
     "accounting.risk": "Risk RiskTarget",
+    "accounting.target": "Target",
     "audit": "Audit GroupBound audit_step audit_training",
     "comparison.compare": "compare",
     "comparison.result": "Comparison",

@@ -1,5 +1,6 @@
 from equidp.accounting.budget import PrivacyBudget as PrivacyBudget
 from equidp.accounting.risk import Risk as Risk, RiskTarget as RiskTarget
+from equidp.accounting.target import Target as Target
 from equidp.audit import (
     Audit as Audit,
     GroupBound as GroupBound,

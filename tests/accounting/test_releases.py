@@ -9,6 +9,7 @@ import pytest
 import equidp
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.planned import release_event
+from equidp.accounting.target import Target
 from equidp.errors import BudgetError, SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger, ReleaseEvent, StepEvent
@@ -30,7 +31,7 @@ def test_a_release_costs_the_epsilon_that_it_was_made_for():
 @pytest.mark.soak
 def test_a_plan_with_a_release_meets_epsilon_with_both():
     event = release_event(0.3, 1e-5)
-    plan = Plan(epochs=2).resolve("dpsgd", 5000, epsilon=3.0, also_spent=((event, 1),))
+    plan = Plan(epochs=2).resolve("dpsgd", 5000, Target(3.0), also_spent=((event, 1),))
     step = StepEvent(plan.sample_rate, plan.noise_multiplier)
     assert epsilon([(event, 1), (step, plan.steps)], plan.delta) == pytest.approx(3.0, rel=1e-3)
 

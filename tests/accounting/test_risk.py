@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from scipy import stats
 from scipy.integrate import trapezoid
 
-from equidp import Risk, RiskTarget
+from equidp import Risk, RiskTarget, Target
 from equidp.accounting import calibrate_noise_to_risk, remembered
 from equidp.accounting.planned import account
 from equidp.accounting.risk import EPSILONS
@@ -187,12 +187,12 @@ def test_a_plan_takes_one_of_noise_epsilon_and_risk():
     for wrong in ({}, {"risk": target, "target_epsilon": 1.0}, {"risk": target, "noise_multiplier": 1.0}):
         with pytest.raises(SettingError, match="exactly one of the three"):
             account(1000, 50, epochs=2, **wrong)
-    resolved = Plan(batch_size=50, epochs=2).resolve("dpsgd-f", 1000, risk=target)
+    resolved = Plan(batch_size=50, epochs=2).resolve("dpsgd-f", 1000, Target(risk=target))
     assert resolved.noise_multiplier == plan.event.noise_multiplier
     with pytest.raises(SettingError, match="give one of the two"):
-        Plan(batch_size=50, epochs=2).resolve("dpsgd", 1000, risk=target, epsilon=1.0)
+        Plan(batch_size=50, epochs=2).resolve("dpsgd", 1000, Target(1.0, risk=target))
     with pytest.raises(SettingError, match="sgd takes no noise"):
-        Plan(batch_size=50, epochs=2).resolve("sgd", 1000, risk=target)
+        Plan(batch_size=50, epochs=2).resolve("sgd", 1000, Target(risk=target))
 
 
 @pytest.mark.soak

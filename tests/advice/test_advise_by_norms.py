@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from equidp.accounting import calibrate_noise, effective_noise_multiplier
+from equidp.accounting.target import Target
 from equidp.advice.advise import advise_by_norms
 from equidp.advice.norm_profile import _EDGES, NormProfile
 from equidp.errors import SettingError
@@ -32,7 +33,7 @@ def advise(n: int, d: int, **given):
 def total(advice, num_examples: int, target: float, accountant: str = "rdp") -> float:
     """Epsilon of advice and training, from the plan that one would train with."""
     plan = advice.plan(Plan(delta=1e-6)).resolve(
-        advice.method, num_examples, epsilon=target, also_spent=advice.spent, accountant=accountant
+        advice.method, num_examples, Target(target, accountant=accountant), also_spent=advice.spent
     )
     event = StepEvent(
         plan.sample_rate, plan.noise_multiplier, statistics_noise(plan.policy, plan.noise_multiplier)
@@ -74,7 +75,7 @@ def test_a_profile_that_was_paid_for_raises_the_noise():
     assert free.settings == paid.settings
     noises = [
         each.plan(Plan(delta=1e-6))
-        .resolve(each.method, 36_177, epsilon=3.0, also_spent=each.spent, accountant="rdp")
+        .resolve(each.method, 36_177, Target(3.0, accountant="rdp"), also_spent=each.spent)
         .noise_multiplier
         for each in (free, paid)
     ]
@@ -90,7 +91,7 @@ def test_the_bound_is_higher_where_noise_is_lower():
 
 def test_noise_moves_the_weights_by_no_more_than_the_rule_says():
     advice = advise(1_229, 6_090, profile=profile(2.0))
-    plan = advice.plan(Plan(delta=1e-6)).resolve("dpsgd", 1_229, epsilon=3.0, accountant="rdp")
+    plan = advice.plan(Plan(delta=1e-6)).resolve("dpsgd", 1_229, Target(3.0, accountant="rdp"))
     settings, noise = advice.settings, effective_noise_multiplier(plan.noise_multiplier, None)
     walk = settings["learning_rate"] * noise * settings["clipping_bound"] / settings["batch_size"]
     assert 3.5 < walk * (plan.steps * 6_090 / 3) ** 0.5 <= 4.05  # rates fall from the first to 0

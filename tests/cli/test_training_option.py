@@ -32,7 +32,7 @@ for name in ("train", "compare", "audit"):
     except SystemExit:
         print("end of help")
 resolved = equidp.Plan(warm_up=0.25).resolve("dpsgd", 500)
-assert plan.ResolvedPlan.from_dict(resolved.to_dict()) == resolved
+assert plan.ResolvedPlan.from_plain(resolved.to_plain()) == resolved
 print(resolved.plan.warm_up, resolved.settings["warm_up"])
 from equidp.comparison.result import TrainingFacts
 print(TrainingFacts(equidp.Plan(warm_up=0.25).resolve("sgd", 500), {}).settings["warm_up"])

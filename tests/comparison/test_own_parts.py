@@ -311,7 +311,7 @@ def test_settings_of_a_plan_reach_a_class_by_path_and_not_a_policy_that_was_made
 
 def test_a_resolved_plan_of_own_parts_is_read_back(lab):
     resolved = own_plan().resolve("own_lab.method:Soft", 160)
-    assert ResolvedPlan.from_dict(resolved.to_dict()) == resolved
+    assert ResolvedPlan.from_plain(resolved.to_plain()) == resolved
 
 
 @pytest.mark.soak

@@ -111,7 +111,7 @@ def test_it_keeps_the_contract(own):
 def test_a_plan_gives_it_its_settings_and_a_trainer_trains_with_them(own):
     resolved = plan(clipping_bound=7.0).resolve("mine", 120)
     assert resolved.policy == own.Own(softness=0.25, shrinkage=0.5)
-    assert ResolvedPlan.from_dict(resolved.to_dict()) == resolved
+    assert ResolvedPlan.from_plain(resolved.to_plain()) == resolved
     trainer = build(resolved, toy(120), seed=0, secure=False, accountant="rdp")
     run = trainer.fit()
     assert float(trainer.policy_state.bound) == 0.5**trainer.steps == 0.5**4

@@ -24,6 +24,7 @@ from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger, ReleaseEvent, StepEvent
 from equidp.report.evaluation import split_noisy_means, summary_sentence
 from equidp.report.format import upper
+from equidp.training.build import build
 from equidp.training.initial_weights import mark_fresh
 from equidp.training.run import RunFacts
 from support.toy import make_trainer, toy
@@ -64,6 +65,51 @@ def rows_of_events(card: str) -> list[tuple[StepEvent, int]]:
         (StepEvent(float(rate), float(noise), float(statistics) if statistics else None), int(count))
         for count, rate, noise, statistics in rows
     ]
+
+
+def rows_of_settings(plan: equidp.Plan, folder) -> list[tuple[str, str]]:
+    """Names and values of a card's settings, of a run by a plan."""
+    run = build(plan.resolve("dpsgd", 300), toy(), seed=0, secure=True).fit()
+    equidp.write_card(run, folder / "card.md")
+    settings = (folder / "card.md").read_text().rpartition("## Settings")[2]
+    return re.findall(r"^\| ([^|]+) \| ([^|]*) \|$", settings, re.MULTILINE)
+
+
+def test_each_changed_option_of_a_plan_is_one_row_of_the_card(tmp_path):
+    options = {"momentum": 0.5, "weight_decay": 0.25, "schedule": "linear", "average": "tail"}
+    options |= {"average_share": 0.5, "class_weight": "no=1,yes=4", "loss": _loss}
+    usual = rows_of_settings(equidp.Plan(batch_size=30, epochs=1), tmp_path)
+    rows = rows_of_settings(equidp.Plan(batch_size=30, epochs=1, **options), tmp_path)
+    expected = {
+        "model": "logistic",
+        "loss": "_loss",
+        "epochs": "1",
+        "momentum": "0.5",
+        "weight decay": "0.25",
+        "schedule of the learning rate": "linear",
+        "average of the weights": "tail",
+        "share of the steps in that average": "0.5",
+        "weights of classes (public)": "no 1, yes 4",
+        "learning rate": "0.1",
+        "expected batch size": "30.0",
+        "optimizer": "SGD",
+    }
+    assert expected.items() <= dict(rows).items()
+    assert len({name for name, _ in rows}) == len(rows)
+    always = {
+        "model",
+        "epochs",
+        "momentum",
+        "weight decay",
+        "learning rate",
+        "expected batch size",
+        "optimizer",
+    }
+    assert expected.keys() & dict(usual).keys() == always
+
+
+def _loss(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
 
 
 @pytest.mark.parametrize("releases", [1, 2, 3])

@@ -10,10 +10,11 @@ import pandas as pd
 import pytest
 
 import equidp
+from equidp.accounting.target import Target
 from equidp.data import Recipe
 from equidp.evaluation.evaluation import Evaluation
 from equidp.runs.begin import begin
-from equidp.runs.config import TrainConfig
+from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.train import train
 from equidp.training.run import Run
@@ -35,7 +36,7 @@ class Finished:
 def start(table: Path, folder: Path) -> None:
     """Begins a run on the table; takes no step."""
     recipe = Recipe(target="income", group=("sex",), bounds=BOUNDS)
-    begin(prepare(TrainConfig(str(table), "dpsgd", PLAN, recipe, accountant="rdp")), folder)
+    begin(prepare(TrainConfig(RunData(str(table), recipe), "dpsgd", PLAN, Target(accountant="rdp"))), folder)
 
 
 @pytest.fixture(scope="session")

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 import equidp
+from equidp.accounting.target import Target
 from equidp.data import DataSplit, Recipe
 from equidp.errors import SettingError
 from equidp.ledger.format import read_ledger
 from equidp.runs import begin as begin_module, layout
 from equidp.runs.begin import begin, check_new
-from equidp.runs.config import TrainConfig
+from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.releases import CountsRelease
 from equidp.runs.train import train
@@ -27,10 +28,8 @@ RECIPE = Recipe(target="income", group=("sex",), bounds=(("age", 20.0, 60.0),))
 @pytest.fixture(scope="module")
 def prepared(people):  # noqa: F811
     plan = Plan(epochs=1, batch_size=40, delta=1e-3)
-    path = str(people / "people.csv")
-    return prepare(
-        TrainConfig(path, "dpsgd", plan, recipe=RECIPE, epsilon=3.0, releases=(CountsRelease(0.1),))
-    )
+    data = RunData(str(people / "people.csv"), RECIPE)
+    return prepare(TrainConfig(data, "dpsgd", plan, Target(3.0), releases=(CountsRelease(0.1),)))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +99,7 @@ def test_a_run_makes_one_trainer_and_hashes_its_data_once(people, tmp_path, monk
     monkeypatch.setattr(equidp.Trainer, "__init__", make)
     monkeypatch.setattr(DataSplit, "digest", lambda self: hashed.append(1) or digest(self))
     plan = Plan(epochs=1, batch_size=40, delta=1e-3, noise_multiplier=2.0)
-    config = TrainConfig(str(people / "people.csv"), "dpsgd", plan, recipe=RECIPE, accountant="rdp")
+    config = TrainConfig(RunData(str(people / "people.csv"), RECIPE), "dpsgd", plan, Target(accountant="rdp"))
     run, _ = train(tmp_path / "run", prepared=begin(prepare(config), tmp_path / "run"))
     assert (len(made), len(hashed)) == (1, 1)
     assert read_ledger(tmp_path / "run" / layout.LEDGER).entries == run.entries

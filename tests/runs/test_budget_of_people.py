@@ -7,11 +7,12 @@ import pandas as pd
 import pytest
 
 import equidp
+from equidp.accounting.target import Target
 from equidp.data import Recipe
 from equidp.errors import BudgetError
 from equidp.ledger.format import read_ledger
 from equidp.runs.begin import begin
-from equidp.runs.config import TrainConfig
+from equidp.runs.config import BudgetFile, RunData, TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.releases import CountsRelease, IndividualRelease, PreprocessingRelease
 from equidp.runs.train import train
@@ -34,20 +35,23 @@ def config(tmp_path):
         table["g"], table["y"] = rng.choice(["a", "b"], 300), rng.choice(["no", "yes"], 300)
         table.to_csv(tmp_path / f"{year}.csv", index=False)
 
-    def made(year, release, person="id", **changes):
+    def made(year, release, person="id", **limits):
         plan = equidp.Plan(
             batch_size=20, epochs=1, delta=1e-5, recalibration=0.1 * (release == "recalibration")
         )
         people = {"person": person, "rows_per_person": 4} if person else {}
         recipe = Recipe(target="y", group=("g",), bounds=(("x", 0.0, 1.0),), **people)
-        given = {"epsilon": 2.0, "accountant": "rdp", "budget": str(tmp_path / "n.ledger"), **changes}
-        path = str(tmp_path / f"{year}.csv")
-        return TrainConfig(path, "dpsgd", plan, recipe, releases=RELEASES[release], **given)
+        data, budget = (
+            RunData(str(tmp_path / f"{year}.csv"), recipe),
+            BudgetFile(tmp_path / "n.ledger", **limits),
+        )
+        target = Target(2.0, accountant="rdp")
+        return TrainConfig(data, "dpsgd", plan, target, budget, RELEASES[release])
 
     return made
 
 
-NEW = {"budget_epsilon": 9.0, "budget_delta": 1e-5}
+NEW = {"epsilon": 9.0, "delta": 1e-5}
 
 
 @pytest.mark.soak
@@ -67,7 +71,7 @@ def test_a_run_with_releases_begins_a_budget_for_people(config, tmp_path, releas
 
 @pytest.mark.soak
 def test_the_name_of_a_budget_opens_it_again_next_year(config, tmp_path):
-    named = {"budget_data": "people"}
+    named = {"data": "people"}
     begin(prepare(config("t24", "class counts", **NEW, **named)), tmp_path / "a")
     begin(prepare(config("t25", "class counts", **named)), tmp_path / "b")
     begin(prepare(config("t24", "class counts", **named)), tmp_path / "c")
@@ -75,4 +79,4 @@ def test_the_name_of_a_budget_opens_it_again_next_year(config, tmp_path):
     with pytest.raises(BudgetError, match="not of 't25'"):
         prepare(config("t25", "class counts"))
     with pytest.raises(BudgetError, match="not of 'others'"):
-        prepare(config("t24", "class counts", budget_data="others"))
+        prepare(config("t24", "class counts", data="others"))

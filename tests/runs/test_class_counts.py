@@ -9,13 +9,14 @@ import pandas as pd
 import pytest
 
 import equidp
+from equidp.accounting.target import Target
 from equidp.data import Recipe
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.ledger.format import read_ledger
 from equidp.runs import layout
 from equidp.runs.begin import begin
-from equidp.runs.config import TrainConfig
+from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.releases import CountsRelease, PreprocessingRelease
 from equidp.runs.saved import open_run
@@ -47,8 +48,8 @@ def people(tmp_path_factory):
 @pytest.fixture
 def config(people):
     recipe = Recipe(target="ill", group=("sex",))
-    given = {"epsilon": 3.0, "accountant": "rdp", "releases": (CountsRelease(0.1, balanced=True),)}
-    return partial(TrainConfig, str(people), "dpsgd", PLAN, recipe, **given)
+    given = {"target": Target(3.0, accountant="rdp"), "releases": (CountsRelease(0.1, balanced=True),)}
+    return partial(TrainConfig, RunData(str(people), recipe), "dpsgd", PLAN, **given)
 
 
 @pytest.mark.soak
@@ -89,13 +90,13 @@ def test_weights_are_balanced_by_counts_alone_for_a_share_of_epsilon(config):
     with pytest.raises(SettingError, match="class_weight"):
         replace(config(), plan=weighed)
     with pytest.raises(SettingError, match=r"counts_share=0\.1 takes a share of a target epsilon"):
-        config(epsilon=None)
+        config(target=Target())
 
 
 def test_numbers_to_predict_have_no_classes_to_count(config):
     recipe = Recipe(target="age", group=("sex",), target_bounds=(0.0, 99.0))
     with pytest.raises(SettingError, match="no classes to count"):
-        prepare(replace(config(), recipe=recipe))
+        prepare(replace(config(), data=replace(config().data, recipe=recipe)))
 
 
 def test_from_the_command_line_to_a_threshold(command, people, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import shutil
@@ -15,11 +14,12 @@ import pytest
 import torch
 
 import equidp
+from equidp.accounting.target import Target
 from equidp.data import Recipe
 from equidp.errors import DataError, SettingError
 from equidp.runs import layout
 from equidp.runs.begin import begin
-from equidp.runs.config import TrainConfig
+from equidp.runs.config import BudgetFile, CardTexts, RunData, TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.releases import CountsRelease, PreprocessingRelease
 from equidp.runs.saved import open_run
@@ -47,15 +47,14 @@ def run(tmp_path_factory):
     releases = PreprocessingRelease(0.1), CountsRelease(0.05, base_rate_cut=True)
     plan = equidp.Plan(batch_size=30, epochs=2, delta=1e-3, recalibration=0.1)
     config = TrainConfig(
-        str(place / "secret-patients.csv"),
+        RunData(str(place / "secret-patients.csv"), recipe),
         "dpsgd",
         plan,
-        recipe,
-        epsilon=3.0,
-        accountant="rdp",
+        Target(3.0, accountant="rdp"),
+        BudgetFile(place / "secret-budget", epsilon=9.0, delta=1e-3),
         releases=releases,
+        card=CardTexts(notes="Purpose: to plan\nbeds.\n\nKept until 2030 <b>.\n"),
     )
-    config = dataclasses.replace(config, card_notes="Purpose: to plan\nbeds.\n\nKept until 2030 <b>.\n")
     begin(prepare(config), place / "run")
     train(place / "run")
     return place / "run"
@@ -76,7 +75,7 @@ def test_predictions_come_from_what_may_leave(run, tmp_path):
     table = run.parent / "secret-patients.csv"
     assert torch.equal(whole.inputs(table), part.inputs(table))
     assert torch.equal(whole.run.model(whole.inputs(table)), part.run.model(part.inputs(table)))
-    assert part.config.run_cut == whole.config.run_cut
+    assert part.config.cut == whole.config.cut
     assert part.run.epsilon() == whole.run.epsilon()
     assert part.run.facts == whole.run.facts
     assert part.class_counts == whole.class_counts
@@ -100,8 +99,9 @@ def test_what_may_leave_holds_no_path_fingerprint_or_budget(run, tmp_path):
         assert content[2]["sensitive_data_sha256"].encode() not in text, path.name
         assert str(run.parent).encode() not in text, path.name
     settings = json.loads((run / layout.SETTINGS).read_text())
-    assert settings["config"]["data"] == "secret-patients.csv"
-    assert all(value is None for name, value in settings["config"].items() if name.startswith("budget"))
+    assert settings["config"]["data"]["name"] == "secret-patients.csv"
+    assert content[0].budget is not None
+    assert settings["config"]["budget"] is None
 
 
 def test_the_card_has_the_checksum_of_the_file_that_is_there(run):

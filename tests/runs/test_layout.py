@@ -13,12 +13,13 @@ import pytest
 
 import equidp
 from equidp.accounting.budget import PrivacyBudget
+from equidp.accounting.target import Target
 from equidp.data import Recipe
 from equidp.errors import BudgetError, DataError
 from equidp.ledger.format import read_ledger
 from equidp.runs import layout
 from equidp.runs.begin import begin
-from equidp.runs.config import TrainConfig
+from equidp.runs.config import BudgetFile, RunData, TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.train import train
 from equidp.training.record import RunRecord
@@ -26,7 +27,7 @@ from equidp.training.record import RunRecord
 RECIPE = Recipe(target="income", group=("sex",))
 
 PLAN = equidp.Plan(batch_size=40, epochs=2, noise_multiplier=2.0)
-CONFIG = TrainConfig("digits", "dpsgd", PLAN)  # of a run without releases
+CONFIG = TrainConfig(RunData("digits"), "dpsgd", PLAN)  # of a run without releases
 
 
 def test_the_manifest_has_the_checksum_of_each_finished_file(finished):
@@ -155,10 +156,10 @@ def test_what_tells_the_shape_of_an_input_says_that_it_counts_the_categories_of_
 def test_a_resumed_run_takes_an_older_copy_of_its_budget_and_no_other_file(finished, tmp_path):
     """The copy is charged what the run spent since, although another run with the same settings is in it."""
     budget = tmp_path / "b.ledger"
-    given = {"recipe": RECIPE, "accountant": "rdp", "budget": str(budget)}
-    new = {"budget_epsilon": 50.0, "budget_delta": 1e-2}
-    for name, more in (("one", new), ("two", {})):
-        begin(prepare(TrainConfig(str(finished.table), "dpsgd", PLAN, **given, **more)), tmp_path / name)
+    data, target = RunData(str(finished.table), RECIPE), Target(accountant="rdp")
+    for name, limits in (("one", {"epsilon": 50.0, "delta": 1e-2}), ("two", {})):
+        config = TrainConfig(data, "dpsgd", PLAN, target, BudgetFile(budget, **limits))
+        begin(prepare(config), tmp_path / name)
         if name == "one":
             train(tmp_path / name)
     once = read_ledger(budget).entries[0][1]
@@ -182,14 +183,17 @@ def test_a_resumed_run_takes_an_older_copy_of_its_budget_and_no_other_file(finis
 
 @pytest.mark.soak
 def test_a_budget_of_another_dataset_is_refused_unless_it_is_said_to_be_the_same_people(finished, tmp_path):
-    given = {"recipe": RECIPE, "accountant": "rdp", "budget": str(tmp_path / "b.ledger")}
-    new = {"budget_epsilon": 50.0, "budget_delta": 1e-2}
-    begin(prepare(TrainConfig(str(finished.table), "dpsgd", PLAN, **given, **new)), tmp_path / "one")
+
+    def config(table, **budget):
+        file = BudgetFile(tmp_path / "b.ledger", **budget)
+        return TrainConfig(RunData(str(table), RECIPE), "dpsgd", PLAN, Target(accountant="rdp"), file)
+
+    begin(prepare(config(finished.table, epsilon=50.0, delta=1e-2)), tmp_path / "one")
     train(tmp_path / "one")
     other = shutil.copy(finished.table, tmp_path / "others.csv")
     with pytest.raises(BudgetError, match=r"people of 'people', not of 'others'.*--budget-data people"):
-        prepare(TrainConfig(other, "dpsgd", PLAN, **given))
-    prepare(TrainConfig(other, "dpsgd", PLAN, **given, budget_data="people"))
+        prepare(config(other))
+    prepare(config(other, data="people"))
 
 
 def test_the_card_shows_the_returned_evaluation_and_bounds_to_the_last_digit(finished):

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from equidp.accounting.target import Target
 from equidp.errors import DataError
 from equidp.evaluation.predictions import predict
 from equidp.runs.begin import begin
-from equidp.runs.config import TrainConfig
+from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
@@ -73,7 +74,9 @@ def run(tmp_path, monkeypatch):
     plan = Plan(
         "own_run_parts:make_model", batch_size=50, epochs=2, noise_multiplier=2.0, loss="own_run_parts:smooth"
     )
-    config = TrainConfig("own_run_parts:Source", "own_run_parts:Soft", plan, accountant="rdp")
+    config = TrainConfig(
+        RunData("own_run_parts:Source"), "own_run_parts:Soft", plan, Target(accountant="rdp")
+    )
     begin(prepare(config), tmp_path / "run")
     train(tmp_path / "run")
     yield tmp_path / "run"

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -9,13 +10,14 @@ import pandas as pd
 import pytest
 
 import equidp
+from equidp.accounting.target import Target
 from equidp.data import Recipe, table as table_module
 from equidp.errors import BudgetError, DataError, SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.ledger.format import read_ledger
 from equidp.runs import layout
 from equidp.runs.begin import begin
-from equidp.runs.config import TrainConfig
+from equidp.runs.config import BudgetFile, RunData, TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.releases import PreprocessingRelease
 from equidp.runs.saved import open_run
@@ -27,7 +29,6 @@ DELTA = 1e-4
 PLAN = equidp.Plan(batch_size=200, epochs=1, delta=DELTA)
 OPTIONS = ("--epsilon", "3", "--epochs", "1", "--batch-size", "200", "--delta", "1e-4", "--accountant", "rdp")
 TABLE = ("people.csv", "--target", "income", "--group", "sex")
-BUDGET = {"budget_epsilon": 5.0, "budget_delta": DELTA}
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +51,13 @@ def people(tmp_path_factory):
 @pytest.fixture
 def config(people):
     recipe = Recipe(target="income", group=("sex",), missing="category")
-    given = {"epsilon": 3.0, "accountant": "rdp", "releases": (PreprocessingRelease(0.4),)}
-    return partial(TrainConfig, str(people), "dpsgd", PLAN, recipe, **given)
+    given = {"target": Target(3.0, accountant="rdp"), "releases": (PreprocessingRelease(0.4),)}
+    return partial(TrainConfig, RunData(str(people), recipe), "dpsgd", PLAN, **given)
+
+
+@pytest.fixture
+def budget(tmp_path):
+    return BudgetFile(tmp_path / "budget", epsilon=5.0, delta=DELTA)
 
 
 def spent(folder):
@@ -124,8 +130,8 @@ def test_what_was_drawn_cannot_be_drawn_again(config, tmp_path):
     assert events(tmp_path / "run") == [(1.0, 1)]
 
 
-def test_the_budget_has_paid_before_the_data_is_read_for_it(config, tmp_path, monkeypatch):
-    prepared = prepare(config(budget=str(tmp_path / "budget"), **BUDGET))
+def test_the_budget_has_paid_before_the_data_is_read_for_it(config, budget, tmp_path, monkeypatch):
+    prepared = prepare(config(budget=budget))
 
     def killed(*_):
         raise KeyboardInterrupt
@@ -138,22 +144,21 @@ def test_the_budget_has_paid_before_the_data_is_read_for_it(config, tmp_path, mo
     assert [(event.sample_rate, steps) for event, steps in entries] == [(1.0, 1)]
 
 
-def test_a_budget_that_cannot_pay_is_told_before_anything_is_drawn(config, tmp_path, monkeypatch):
-    small = {"budget": str(tmp_path / "budget"), "budget_epsilon": 0.5, "budget_delta": DELTA}
+def test_a_budget_that_cannot_pay_is_told_before_anything_is_drawn(config, budget, tmp_path):
     with pytest.raises(BudgetError):
-        prepare(config(**small))
+        prepare(config(budget=replace(budget, epsilon=0.5)))
     assert not (tmp_path / "budget").exists()
 
 
-def test_a_budget_pays_for_preprocessing_and_steps_once(config, tmp_path):
-    begin(prepare(config(budget=str(tmp_path / "budget"), **BUDGET)), tmp_path / "run")
+def test_a_budget_pays_for_preprocessing_and_steps_once(config, budget, tmp_path):
+    begin(prepare(config(budget=budget)), tmp_path / "run")
     train(tmp_path / "run")
     of_budget = read_ledger(tmp_path / "budget").entries
     assert sorted(map(str, of_budget)) == sorted(map(str, spent(tmp_path / "run")))
 
 
-def test_rehearsals_read_no_rows_and_spend_nothing(config, tmp_path):
-    prepared = prepare(config(budget=str(tmp_path / "budget"), **BUDGET))
+def test_rehearsals_read_no_rows_and_spend_nothing(config, budget, tmp_path):
+    prepared = prepare(config(budget=budget))
     assert isinstance(prepared.encoder, TableEncoder)
     assert prepare(config()).encoder == prepared.encoder  # noise of a fixed seed alone
     assert not (tmp_path / "budget").exists()
@@ -168,11 +173,11 @@ def test_two_runs_draw_apart(config, tmp_path):
 
 def test_settings_that_mean_nothing_are_refused(config):
     with pytest.raises(SettingError, match="takes a share of a target epsilon"):
-        config(epsilon=None)
+        config(target=Target())
     with pytest.raises(SettingError, match=r"preprocessing_share=1\.5"):
         config(releases=(PreprocessingRelease(1.5),))
     with pytest.raises(SettingError, match="'digits' takes nothing from its rows"):
-        prepare(TrainConfig("digits", "dpsgd", PLAN, epsilon=3.0, releases=(PreprocessingRelease(0.1),)))
+        prepare(replace(config(), data=RunData("digits")))
 
 
 @pytest.mark.parametrize(

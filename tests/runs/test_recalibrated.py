@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import equidp
+from equidp.accounting.target import Target
 from equidp.data import Recipe
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.predictions import predict
@@ -15,7 +16,7 @@ from equidp.kernel.epsilon import epsilon
 from equidp.ledger.format import read_ledger
 from equidp.runs import layout, train as training
 from equidp.runs.begin import begin
-from equidp.runs.config import TrainConfig
+from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
@@ -45,7 +46,7 @@ def people(tmp_path_factory):
 def run(people, tmp_path):
     """The folder of a run that was not begun yet, and what trains in it."""
     recipe = Recipe(target="ill", group=("sex",), bounds=(("age", 0.0, 100.0),))
-    config = TrainConfig(str(people), "dpsgd", PLAN, recipe, epsilon=3.0, accountant="rdp")
+    config = TrainConfig(RunData(str(people), recipe), "dpsgd", PLAN, Target(3.0, accountant="rdp"))
     begin(prepare(config), tmp_path / "run")
     return tmp_path / "run"
 
@@ -131,7 +132,7 @@ def test_commands_refuse_what_cannot_be(command, people, tmp_path):
 @pytest.mark.soak
 def test_a_comparison_recalibrates_the_baseline_too(people, tmp_path):
     recipe = Recipe(target="ill", group=("sex",), bounds=(("age", 0.0, 100.0),))
-    source = TrainConfig(str(people), "dpsgd", PLAN, recipe).source()
+    source = RunData(str(people), recipe).source()
     given = {"methods": ["dpsgd"], "epsilons": [3.0], "seeds": 1, "directory": tmp_path, "jobs": 1}
     found = {
         share: equidp.compare(source, plan=equidp.Plan(**{**vars(PLAN), "recalibration": share}), **given)
@@ -147,8 +148,6 @@ def test_a_comparison_recalibrates_the_baseline_too(people, tmp_path):
 
 @pytest.mark.soak
 def test_an_audit_of_the_steps_refuses_a_release_of_its_own(people):
-    data = prepare(
-        TrainConfig(str(people), "dpsgd", PLAN, Recipe(target="ill", group=("sex",)), epsilon=3.0)
-    ).split.train
+    data = RunData(str(people), Recipe(target="ill", group=("sex",))).source().split(0).train
     with pytest.raises(SettingError, match="an audit is of the steps of training; leave out recalibration"):
         equidp.audit_training(data, "dpsgd", plan=PLAN)

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 import equidp
+from equidp.accounting.target import Target
 from equidp.data import Recipe
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.ledger.format import read_ledger
 from equidp.runs import layout
 from equidp.runs.begin import begin
-from equidp.runs.config import TrainConfig
+from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.train import train
 from support.releases import paid_for
@@ -88,9 +89,13 @@ def test_release_of_one_file_is_in_config_dry_run_ledger_notice_and_card(kind, t
     plan = equidp.Plan(batch_size=40, epochs=1, delta=DELTA)
     recipe = Recipe(target="income", group=("sex",))
     config = TrainConfig(
-        str(trained.table), "dpsgd", plan, recipe, epsilon=3.0, accountant="rdp", releases=(kind(0.2),)
+        RunData(str(trained.table), recipe),
+        "dpsgd",
+        plan,
+        Target(3.0, accountant="rdp"),
+        releases=(kind(0.2),),
     )
-    assert TrainConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert TrainConfig.from_plain(json.loads(json.dumps(config.to_plain()))) == config
     event = paid_for("group counts", 0.2 * 3.0, DELTA)
 
     prepared = prepare(config)

@@ -48,8 +48,9 @@ def test_a_table_is_read_by_the_runs_columns_in_any_order(finished, tmp_path):
 
 def test_rows_of_one_person_in_a_new_file_count_as_one_person(finished, tmp_path, monkeypatch):
     kept = open_run(finished.folder)
-    recipe = kept.config.recipe.with_changes({"person": "id", "rows_per_person": 2})
-    kept = replace(kept, config=replace(kept.config, recipe=recipe))
+    data = kept.config.data
+    data = replace(data, recipe=data.recipe.with_changes({"person": "id", "rows_per_person": 2}))
+    kept = replace(kept, config=replace(kept.config, data=data))
     table = pd.read_csv(finished.table)
     ids = [f"0{row}" if sex == "M" else "one" for row, sex in enumerate(table.sex)]
     table.assign(id=ids).to_csv(tmp_path / "new.csv", index=False)

@@ -27,6 +27,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from equidp.accounting.target import Target
 from equidp.individual.histories import Histories
 from equidp.individual.history_files import HistoryFiles
 from equidp.kernel.epsilon import epsilon
@@ -35,7 +36,7 @@ from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.kernel.step import PrivateStep
 from equidp.ledger.format import read_ledger
 from equidp.runs.begin import begin
-from equidp.runs.config import TrainConfig
+from equidp.runs.config import BudgetFile, Execution, RunData, TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.releases import IndividualRelease
 from equidp.runs.saved import open_run
@@ -121,11 +122,15 @@ def kill_over_and_over(
         run = folder / f"run-{number}"
         changes = {"model": "logistic", "epochs": epochs, "batch_size": 256, "noise_multiplier": 4.0}
         plan = default_plan("digits").with_changes(changes)
-        budget = {"budget": str(folder / "budget"), "budget_epsilon": 1e3, "budget_delta": 1e-5}
         config = TrainConfig(
-            "digits", METHODS[number % 3], plan, accountant="rdp", checkpoint_seconds=0.0,
-            releases=(IndividualRelease(0.1),), **budget,
-        )  # fmt: skip
+            RunData("digits"),
+            METHODS[number % 3],
+            plan,
+            Target(accountant="rdp"),
+            BudgetFile(folder / "budget", epsilon=1e3, delta=1e-5),
+            releases=(IndividualRelease(0.1),),
+            execution=Execution(checkpoint_seconds=0.0),
+        )
         prepared = prepare(config)
         begin(prepared, run)
         copy = {path: path.read_bytes() for path in folder.glob("budget*")}

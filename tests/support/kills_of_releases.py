@@ -34,6 +34,7 @@ import pandas as pd
 import torch
 
 from equidp.accounting.cache import remembered
+from equidp.accounting.target import Target
 from equidp.data import Recipe
 from equidp.errors import BudgetError
 from equidp.individual import report
@@ -43,7 +44,7 @@ from equidp.kernel.noise import SystemRandomness
 from equidp.kernel.step import PrivateStep
 from equidp.ledger.format import read_ledger
 from equidp.runs import begin as beginning, layout, train as training
-from equidp.runs.config import TrainConfig
+from equidp.runs.config import BudgetFile, Execution, RunData, TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.releases import CountsRelease, IndividualRelease, PreprocessingRelease, counts, preprocessing
 from equidp.training import recalibration
@@ -207,16 +208,15 @@ class _Story:
             who: dict[str, Any] = {"person": "id", "rows_per_person": 3} if self.people else {}
             bounds = (("age", 0.0, 100.0),) + (() if self.people else (("id", 0.0, 100.0),))
             config = TrainConfig(
-                str(run.parent / "visits.csv"),
+                RunData(
+                    str(run.parent / "visits.csv"),
+                    Recipe(target="ill", group=("sex",), bounds=bounds, **who),
+                ),
                 "dpsgd",
                 Plan(batch_size=1, epochs=6.0, delta=1e-5, recalibration=0.1, model="logistic"),
-                Recipe(target="ill", group=("sex",), bounds=bounds, **who),
-                epsilon=3.0,
-                accountant="rdp",
-                budget=str(self.budget),
-                budget_epsilon=1e4,
-                budget_delta=1e-5,
-                checkpoint_seconds=0.0,
+                Target(3.0, accountant="rdp"),
+                BudgetFile(self.budget, epsilon=1e4, delta=1e-5),
+                execution=Execution(checkpoint_seconds=0.0),
                 releases=(
                     PreprocessingRelease(0.1),
                     CountsRelease(0.1, balanced=True),

@@ -18,9 +18,10 @@ from typing import Any
 
 import torch.distributed as dist
 
+from equidp.accounting.target import Target
 from equidp.errors import EquidpError
 from equidp.runs.begin import begin
-from equidp.runs.config import TrainConfig
+from equidp.runs.config import BudgetFile, Execution, RunData, TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.releases import IndividualRelease
 from equidp.runs.train import train
@@ -60,11 +61,15 @@ def kill_one_of_several(
         run = folder / f"run-{number}"
         changes = {"model": "logistic", "epochs": epochs, "batch_size": 256, "noise_multiplier": 4.0}
         plan = default_plan("digits").with_changes(changes)
-        budget = {"budget": str(folder / "budget"), "budget_epsilon": 1e3, "budget_delta": 1e-5}
         config = TrainConfig(
-            "digits", METHODS[number % 3], plan, accountant="rdp", checkpoint_seconds=0.0,
-            releases=(IndividualRelease(0.1),), **budget,
-        )  # fmt: skip
+            RunData("digits"),
+            METHODS[number % 3],
+            plan,
+            Target(accountant="rdp"),
+            BudgetFile(folder / "budget", epsilon=1e3, delta=1e-5),
+            releases=(IndividualRelease(0.1),),
+            execution=Execution(checkpoint_seconds=0.0),
+        )
         prepared = prepare(config)
         begin(prepared, run)
         count = 1  # so that a run begins with several

@@ -25,8 +25,8 @@ import torch
 from equidp.data import Recipe, open_source
 from equidp.data.table import split_and_encode
 from equidp.errors import DataWarning, EquidpError
-from equidp.runs.config import TrainConfig
-from equidp.runs.saved import KeptRun
+from equidp.runs.config import RunData, TrainConfig
+from equidp.runs.saved import FinishedRun
 from equidp.tables import cache, read as stream
 from equidp.tables.columns import read_table
 from equidp.tables.encode import Numbers
@@ -551,8 +551,8 @@ def test_a_trained_run_reads_the_same_table_as_it_was_trained_on(what, kind, tmp
         return
     split, encoder = found
     facts = {"class_names": list(split.train.class_names), "group_names": list(split.train.group_names)}
-    config = TrainConfig(data=str(path), method="sgd", plan=Plan(), recipe=recipe)
-    kept = KeptRun(tmp_path, config, facts, type(encoder).from_json(encoder.to_json()), None, [], {})
+    config = TrainConfig(RunData(str(path), recipe), "sgd", Plan())
+    kept = FinishedRun(tmp_path, config, facts, type(encoder).from_json(encoder.to_json()), None, [], {})
     (read, _), (read_then, _) = both(monkeypatch, kept.read_grouped, path)
     rows = quiet(source.split_rows, 0)[0]
     assert torch.equal(read.inputs, encoder.encode(rows.features))

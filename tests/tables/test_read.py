@@ -20,8 +20,8 @@ import torch
 from equidp.data import Recipe, open_source
 from equidp.data.table import split_and_encode
 from equidp.errors import DataError, DataWarning, SettingError
-from equidp.runs.config import TrainConfig
-from equidp.runs.saved import KeptRun
+from equidp.runs.config import RunData, TrainConfig
+from equidp.runs.saved import FinishedRun
 from equidp.tables import read as stream
 from equidp.tables.inspect import inspect_table
 from equidp.training.plan import Plan
@@ -224,14 +224,14 @@ def test_an_index_with_a_name_is_a_column_and_one_without_is_none(tmp_path, monk
         assert found[0] == found[1]
 
 
-def kept_run(path: Path, recipe: Recipe, folder: Path) -> KeptRun:
+def kept_run(path: Path, recipe: Recipe, folder: Path) -> FinishedRun:
     """A run as `open_run` reads it, without its model."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)
         split, encoder = split_and_encode(open_source(str(path), recipe=recipe), 0)
     facts = {"class_names": list(split.train.class_names), "group_names": list(split.train.group_names)}
-    config = TrainConfig(data=str(path), method="sgd", plan=Plan(), recipe=recipe)
-    return KeptRun(folder, config, facts, encoder, None, [], {})  # type: ignore[arg-type]
+    config = TrainConfig(RunData(str(path), recipe), "sgd", Plan())
+    return FinishedRun(folder, config, facts, encoder, None, [], {})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("limit", ["inf", "0"])

@@ -8,6 +8,7 @@ import pytest
 from torch import nn
 
 from equidp.accounting.planned import default_delta
+from equidp.accounting.target import Target
 from equidp.data import SOURCES
 from equidp.data.published import PUBLISHED
 from equidp.errors import SettingError
@@ -28,7 +29,7 @@ def test_every_method_of_every_plan_is_resolved(data):
         plan = default_plan(data).resolve(name, 10_000)
         assert isinstance(plan.policy, method.policy)
         assert (plan.noise_multiplier == 0) == (name == "sgd")
-        assert ResolvedPlan.from_dict(plan.to_dict()) == plan
+        assert ResolvedPlan.from_plain(plan.to_plain()) == plan
 
 
 def test_every_named_dataset_of_the_first_papers_has_a_plan():
@@ -73,12 +74,12 @@ def test_what_differs_for_a_method_is_its_own():
 
 @pytest.mark.soak
 def test_nothing_is_left_open_in_a_resolved_plan():
-    plan = Plan(learning_rate=None, delta=None).resolve("dpsgd", 1000, epsilon=2.0, accountant="rdp")
+    plan = Plan(learning_rate=None, delta=None).resolve("dpsgd", 1000, Target(2.0, accountant="rdp"))
     assert plan.learning_rate == pytest.approx(plan.steps**-0.5)
     assert plan.delta == pytest.approx(1e-4)
     assert plan.noise_multiplier > 0
     with pytest.raises(SettingError, match="sgd takes no noise and has no epsilon"):
-        Plan().resolve("sgd", 1000, epsilon=2.0)
+        Plan().resolve("sgd", 1000, Target(2.0))
     with pytest.raises(SettingError, match="Did you mean 'dpsgd'"):
         Plan().resolve("dp-sgd", 1000)
 
@@ -92,7 +93,7 @@ def test_schedule_and_average_may_differ_for_a_method_and_reach_its_trainer():
         0.5,
     )
     assert plan.resolve("psac", 300).plan.average == "none"
-    assert ResolvedPlan.from_dict(resolved.to_dict()) == resolved
+    assert ResolvedPlan.from_plain(resolved.to_plain()) == resolved
     trainer = build(replace(resolved, steps=4), toy(), seed=0, secure=True)
     assert trainer.averaging.average == WeightAverage("tail", 0.5)
     assert trainer.fit().model is trainer.released_model is not trainer.model

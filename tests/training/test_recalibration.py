@@ -256,7 +256,7 @@ def test_a_private_run_is_never_recalibrated_without_noise():
         fit_recalibration(trainer.model, trainer, 0.0)
     plan = Plan(noise_multiplier=0.0, recalibration=0.1)
     with pytest.raises(SettingError, match="recalibration"):
-        plan.resolve("dpsgd", 1000, risk=equidp.RiskTarget.parse("advantage=0.5"))
+        plan.resolve("dpsgd", 1000, equidp.Target(risk=equidp.RiskTarget.parse("advantage=0.5")))
 
 
 @pytest.mark.soak
@@ -272,11 +272,13 @@ class TestPlan:
     """The share of epsilon that a plan gives to recalibration."""
 
     def test_training_and_recalibration_together_cost_the_target(self):
-        plan = Plan(recalibration=0.2, delta=1e-5).resolve("dpsgd", 5000, epsilon=2.0, accountant="rdp")
+        plan = Plan(recalibration=0.2, delta=1e-5).resolve(
+            "dpsgd", 5000, equidp.Target(2.0, accountant="rdp")
+        )
         assert plan.releases == (release_event(0.2 * 2.0, 1e-5),)
         steps = (StepEvent(plan.sample_rate, plan.noise_multiplier), plan.steps)
         assert 1.99 < epsilon((steps, (plan.releases[0], 1)), 1e-5, "rdp") <= 2.0
-        assert ResolvedPlan.from_dict(plan.to_dict()) == plan
+        assert ResolvedPlan.from_plain(plan.to_plain()) == plan
 
     def test_without_privacy_it_is_fitted_without_noise(self):
         plan = Plan(recalibration=0.2)
@@ -299,7 +301,7 @@ class TestPlan:
         plan = Plan(recalibration=0.9, delta=1e-5)
         taken = ((release_event(1.5, 1e-5), 1),)
         with pytest.raises(SettingError, match=r"beside the steps costs epsilon .* of 2, and leaves nothing"):
-            plan.resolve("dpsgd", 5000, epsilon=2.0, accountant="rdp", also_spent=taken)
+            plan.resolve("dpsgd", 5000, equidp.Target(2.0, accountant="rdp"), also_spent=taken)
 
     def test_losses_and_targets_without_logits_are_refused_before_anything_is_spent(self):
         plan = Plan(recalibration=0.2, delta=1e-3, batch_size=50)

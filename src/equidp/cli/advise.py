@@ -15,8 +15,8 @@ from cyclopts import Parameter
 from torch import nn
 
 from equidp._files import check_outputs, command_line, write_whole
-from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.planned import default_delta
+from equidp.accounting.target import Target
 from equidp.advice.advise import advise, advise_by_norms, images_of
 from equidp.advice.norm_profile import NormProfile, private_profile, public_profile
 from equidp.cli import options
@@ -27,6 +27,7 @@ from equidp.errors import DataError, SettingError
 from equidp.kernel.ledger import Ledger, MemoryLedger
 from equidp.models import model_named
 from equidp.report.advice import advice_sentences
+from equidp.runs.config import BudgetFile
 from equidp.training.build import build_model
 from equidp.training.device import chosen_device
 from equidp.training.plan import Plan, loss_named
@@ -98,14 +99,11 @@ def advise_command(
     what that cost.
     """
     read = (data, wanted.public, config, table.recipe)
-    check_outputs({"--out": out, "--budget": budget.budget}, *read)
-    if budget.budget is not None:
-        options.check_budget(budget.budget, *read)
+    charged = budget.file(*read)
+    check_outputs({"--out": out, "--budget": None if charged is None else charged.path}, *read)
     if wanted.public is not None and wanted.profile_epsilon:
         given = f"--public {wanted.public} and --profile-epsilon {wanted.profile_epsilon:g}"
         raise SettingError(f"{given}: each is a source of gradient norms; give one of the two.")
-    if budget.budget is None and (budget.budget_epsilon is not None or budget.budget_delta is not None):
-        raise SettingError("--budget-epsilon and --budget-delta are of a budget's file; give --budget too.")
     place = chosen_device(wanted.device)
     source = table.open(data)
     same = [*options.typed_again(table), *options.typed_again(budget), f"--seed={wanted.seed}"]
@@ -131,11 +129,11 @@ def advise_command(
             model=model,
             epsilon=wanted.epsilon,
             delta=delta,
-            profile=_profile(wanted, budget, table, train, fresh, delta),
+            profile=_profile(wanted, charged, table, train, fresh, delta),
             features=features,
         )
     plan = advice.plan(Plan(delta=delta)).resolve(
-        advice.method, len(train), epsilon=wanted.epsilon, also_spent=advice.spent
+        advice.method, len(train), Target(wanted.epsilon), also_spent=advice.spent
     )
     settings = {**advice.settings, "weight_decay": 0}
     typed = [*same, f"--method={advice.method}"]
@@ -160,7 +158,7 @@ def advise_command(
 
 def _profile(
     wanted: AdviceOptions,
-    budget: options.BudgetOptions,
+    budget: BudgetFile | None,
     table: options.TableOptions,
     train: GroupedDataset,
     model: nn.Module,
@@ -191,18 +189,12 @@ def _recommend(data: str, typed: list[str], lines: Sequence[str], out: Path | No
 
 
 @contextmanager
-def _ledger(budget: options.BudgetOptions, source: str, unit: str) -> Iterator[Ledger]:
+def _ledger(budget: BudgetFile | None, source: str, unit: str) -> Iterator[Ledger]:
     """Where the cost of advice is written: to a budget where there is one."""
-    if budget.budget is None:
+    if budget is None:
         yield MemoryLedger()
         return
-    with PrivacyBudget(
-        budget.budget,
-        epsilon=budget.budget_epsilon,
-        delta=budget.budget_delta,
-        data=budget.budget_data,
-        run="advise",
-    ) as account:
+    with budget.open("advise") as account:
         account.for_data(source, unit)
         ledger = account.ledger(MemoryLedger())
         yield ledger

@@ -25,7 +25,7 @@ from equidp.runs.experimental.private_choice import (
     prepare_choice,
     train_choice,
 )
-from equidp.runs.prepare import Prepared, seconds_per_step
+from equidp.runs.prepare import PreparedRun, seconds_per_step
 from equidp.runs.releases import RunRelease
 from equidp.training.progress import duration
 from equidp.training.run import Run
@@ -84,7 +84,8 @@ def choose_among(
     paid = tuple((each, 1) for each in config.release_events(delta, config.releases).values())
     print(
         f"Each try takes {event.tried[0][1]:,} steps ({step}), and is scored by the noisy accuracy "
-        f"of the worst group on about {len(train) - examples:,} training {units_of(config.recipe)}, held out."
+        f"of the worst group on about {len(train) - examples:,} training "
+        f"{units_of(config.data.recipe)}, held out."
     )
     print(f"The whole choice: epsilon {epsilon(((event, 1), *paid), delta):.4f} at delta {delta:g} (rdp).")
     print_people(prepared)
@@ -95,7 +96,7 @@ def choose_among(
     )
 
 
-def print_people(prepared: Prepared) -> None:
+def print_people(prepared: PreparedRun) -> None:
     """Print whom epsilon holds for, where examples are people."""
     train = prepared.split.train
     if train.rows is not None:

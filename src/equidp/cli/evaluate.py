@@ -27,7 +27,7 @@ from equidp.report.evaluation import (
 from equidp.report.format import amount
 from equidp.report.guarantee import attack_risk_sentences, guarantee_sentences
 from equidp.report.pictures import save_evaluation_figures
-from equidp.runs.saved import KeptRun, open_run
+from equidp.runs.saved import FinishedRun, open_run
 from equidp.training.device import chosen_device
 from equidp.training.run import Run
 
@@ -75,7 +75,7 @@ def evaluate_command(
     if figures is not None:
         check_folder(figures)
     kept = open_run(run).reading(sep, encoding)
-    check_outputs({"--json": json_file}, kept.config.data)
+    check_outputs({"--json": json_file}, kept.config.data.name)
     data = kept.test() if test is None else kept.read_grouped(test)
     other = None if reference is None else _reference(kept, reference).run.model.to(place)
     found = evaluate(
@@ -83,8 +83,8 @@ def evaluate_command(
         data,
         level=level,
         reference=other,
-        metric=metric or kept.config.metric,
-        cut=cut.cut(kept.config.run_cut, kept.class_counts),
+        metric=metric or kept.config.judgement.metric,
+        cut=cut.cut(kept.config.cut, kept.class_counts),
     )
     found = found if include_sensitive else found.withholding()
     if json_file is not None:
@@ -137,7 +137,7 @@ def _gap(costs: pd.DataFrame, metric: Metric) -> str:
     )
 
 
-def _reference(kept: KeptRun, folder: Path) -> KeptRun:
+def _reference(kept: FinishedRun, folder: Path) -> FinishedRun:
     other = open_run(folder)
     if other.config.method != BASELINE:
         raise SettingError(

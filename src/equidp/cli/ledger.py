@@ -46,7 +46,7 @@ def show_command(
 def _describe_ledger(path: Path, content: LedgerContent, delta: float | None) -> list[str]:
     lines = [f"{path}: {len(content.checks):,} lines, the last with checksum {content.checks[-1]}."]
     config, of_run = _run_of(path)
-    people = content.facts.get("unit") == PEOPLE or (config is not None and config.recipe.person)
+    people = content.facts.get("unit") == PEOPLE or (config is not None and config.data.recipe.person)
     for _, blocks in itertools.groupby(content.blocks, key=lambda block: block.process):
         lines += ["", *_session(list(blocks), "person" if people else "example")]
     if content.torn:

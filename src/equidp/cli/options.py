@@ -15,6 +15,8 @@ from cyclopts import Group, Parameter, Token
 
 from equidp._files import check_writable
 from equidp._validate import names
+from equidp.accounting.risk import RiskTarget
+from equidp.accounting.target import Target
 from equidp.advice.advise import AUTO
 from equidp.cli.noise import (
     BOUNDED_HELP,
@@ -24,13 +26,14 @@ from equidp.cli.noise import (
     MethodName as MethodName,
     Risk as Risk,
 )
-from equidp.cli.settings import ONCE, method_settings, options_from, plan_settings
+from equidp.cli.settings import ONCE, method_settings, options_from, part_settings, part_values
 from equidp.data import SOURCES, DataSource, Recipe, open_source
 from equidp.engines import ENGINES
 from equidp.errors import SettingError
 from equidp.ledger.append_only import check_ledger_place
 from equidp.models import MODELS
 from equidp.policies.methods import METHODS
+from equidp.runs.config import BudgetFile, Execution, RunData
 from equidp.tables.recipe import ALL_COLUMNS, MARKS, MISSING_RULES
 from equidp.training.plan import Plan, default_plan
 
@@ -97,13 +100,13 @@ _METHOD_HELP = "Default: of the dataset, or of the method (equidp methods NAME).
 
 
 @Parameter(name="*", group=_PLAN)
-@options_from(plan_settings())
+@options_from(part_settings(Plan))
 class PlanOptions:
     """Options of training."""
 
 
 @Parameter(name="*", group=_PLAN)
-@options_from(plan_settings(leave_out=("noise_multiplier", "delta", "views", "augmentation")))
+@options_from(part_settings(Plan, leave_out=("noise_multiplier", "delta", "views", "augmentation")))
 class NoiselessPlanOptions:
     """Options of training without noise."""
 
@@ -202,30 +205,71 @@ class TableOptions:
         """The named dataset, or the file as these options describe it."""
         return open_source(data, recipe=self.whole(), features=self.features)
 
+    def run_data(self, data: str, seed: int) -> RunData:
+        """Return the data of a run: a file by its absolute path, as these options describe it."""
+        name = str(Path(data).absolute()) if data not in SOURCES and Path(data).exists() else data
+        return RunData(name, self.whole(), self.features, seed)
+
     def starting_plan(self, data: str) -> Plan:
         """The published settings of a named dataset, where its inputs are as they were published."""
         return default_plan(data) if self.features is None else Plan()
 
 
-@Parameter(name="*", group=Group("Budget", sort_key=4))
+@Parameter(name="*")
 @dataclass(frozen=True)
+class TargetOptions:
+    """Privacy that the noise is calibrated to."""
+
+    epsilon: float | None = None
+    """Target epsilon, which the noise is calibrated to."""
+    risk: Risk = None
+    accountant: Accountant = "pld"
+
+    def target(self) -> Target:
+        """Return the target."""
+        risk = None if self.risk is None else RiskTarget.parse(self.risk)
+        return Target(self.epsilon, risk, self.accountant)
+
+
+@Parameter(name="*")
+@options_from(part_settings(Execution))
+class ExecutionOptions:
+    """Options of executing the steps."""
+
+    def execution(self) -> Execution:
+        """Return the execution of the steps."""
+        return Execution(**part_values(self, Execution))
+
+
+_BUDGET = "budget"
+
+
+@Parameter(name="*", group=Group("Budget", sort_key=4))
+@options_from(part_settings(BudgetFile, prefix=_BUDGET))
 class BudgetOptions:
     """A budget that several commands share."""
 
-    budget: Path | None = None
-    """Ledger of a budget that all runs on this data share."""
-    budget_epsilon: float | None = None
-    """Epsilon of a new budget."""
-    budget_delta: float | None = None
-    """Delta of a new budget."""
-    budget_data: str | None = None
-    """Name of the people that the budget is for, where the data goes by another name."""
+    def file(self, *read: str | Path | None) -> BudgetFile | None:
+        """Return the budget's file; None without a budget.
 
+        Args:
+            read: files that the command reads; the budget's must be another one.
 
-def check_budget(path: Path, *read: str | Path | None) -> None:
-    """Raises unless a budget's ledger can be kept in a file, which is none that the command reads."""
-    check_writable(path, *read)
-    check_ledger_place(path)
+        Raises:
+            SettingError: options of a budget without its file, or a file that no ledger can be kept in.
+        """
+        given = part_values(self, BudgetFile, _BUDGET)
+        if not given:
+            return None
+        if "path" not in given:
+            names = ", ".join(f"--{_BUDGET}-{name}" for name in given)
+            raise SettingError(
+                f"{names}: of a budget, whose file is not given; give --{_BUDGET} too.",
+                field=f"--{_BUDGET}-{next(iter(given))}",
+            )
+        check_writable(given["path"], *read)
+        check_ledger_place(given["path"])
+        return BudgetFile(**{**given, "path": given["path"].absolute()})
 
 
 def check_noise(epsilons: Sequence[float], changes: Mapping[str, Any], risk: str | None = None) -> None:

@@ -62,11 +62,11 @@ def predict_command(
     if keep and table is not None:
         check_read_twice(table, "--keep reads it again")
     kept = open_run(run).reading(sep, encoding)
-    check_outputs({"--out": out}, kept.config.data)
-    shown = cut.cut(kept.config.run_cut, kept.class_counts)
+    check_outputs({"--out": out}, kept.config.data.name)
+    shown = cut.cut(kept.config.cut, kept.class_counts)
     beside: Iterator[pd.DataFrame] = itertools.repeat(pd.DataFrame())
     if keep and table is not None:
-        beside = _beside(table, kept.config.recipe, list(dict.fromkeys(keep)))
+        beside = _beside(table, kept.config.data.recipe, list(dict.fromkeys(keep)))
     inputs = iter(kept.test().one_tensor.split(ROWS)) if table is None else kept.batches(table)
     model, count = kept.run.model.to(place), 0
     with ExitStack() as stack:

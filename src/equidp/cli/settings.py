@@ -13,7 +13,6 @@ from equidp.advice.advise import AUTO
 from equidp.cli.messages import say
 from equidp.policies.methods import all_settings, known_policies, method_named
 from equidp.policies.setting import MethodSetting, settings_of
-from equidp.training.plan import Plan
 
 ONCE = Parameter(allow_repeating=False)
 """Rule of an option with a value for each column or class: it cannot be given twice, as one would be lost."""
@@ -21,20 +20,40 @@ _Options = TypeVar("_Options")
 _PLAIN = (int, float, str, bool)
 
 
-def plan_settings(leave_out: Sequence[str] = ()) -> list[MethodSetting]:
-    """Return the options of `Plan`; all of them are numbers or names."""
-    kinds = get_type_hints(Plan)
+def part_settings(part: type, leave_out: Sequence[str] = (), prefix: str = "") -> list[MethodSetting]:
+    """Return the options of a part of a run, such as `Plan`: its fields made by `option`.
+
+    Args:
+        part: a dataclass.
+        leave_out: names of fields that are no options here.
+        prefix: of the options' names; a field `path` has this name itself.
+    """
+    kinds = get_type_hints(part)
     return [
         MethodSetting(
-            each.name,
+            _option_name(each.name, prefix),
             _without_none(kinds[each.name]),
             each.default,
             each.metadata["help"],
             each.metadata["names"],
         )
-        for each in Plan.options()
-        if each.name not in leave_out
+        for each in dataclasses.fields(part)
+        if "help" in each.metadata and each.name not in leave_out
     ]
+
+
+def part_values(options: Any, part: type, prefix: str = "") -> dict[str, Any]:
+    """Return the fields of a part that options of it are given for, with their values."""
+    names = {each.name: _option_name(each.name, prefix) for each in dataclasses.fields(part)}
+    return {
+        field: value for field, name in names.items() if (value := getattr(options, name, None)) is not None
+    }
+
+
+def _option_name(field: str, prefix: str) -> str:
+    if not prefix:
+        return field
+    return prefix if field == "path" else f"{prefix}_{field}"
 
 
 def method_settings() -> list[MethodSetting]:

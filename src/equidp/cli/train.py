@@ -21,7 +21,6 @@ from equidp.cli.evaluate import print_run
 from equidp.cli.messages import say, stoppable
 from equidp.cli.process import rank, several_processes
 from equidp.cli.settings import changes, say_ignored
-from equidp.data import SOURCES
 from equidp.data.published import published_settings
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation
@@ -33,11 +32,10 @@ from equidp.report.format import count_text
 from equidp.report.planned import planned_sentences
 from equidp.runs.begin import begin, check_new
 from equidp.runs.cards import DIVERGED
-from equidp.runs.config import TrainConfig
+from equidp.runs.config import CardTexts, Judgement, TrainConfig
 from equidp.runs.layout import resume_command
-from equidp.runs.prepare import Loaded, Prepared, prepare, seconds_per_step
+from equidp.runs.prepare import Loaded, PreparedRun, prepare, seconds_per_step
 from equidp.runs.train import train
-from equidp.training.assemble import BEYOND_BUDGET
 from equidp.training.device import chosen_device
 from equidp.training.progress import ProgressBar, duration
 from equidp.training.run import Run
@@ -66,24 +64,6 @@ _MOST_NOTES = 20_000
 """Characters of notes for a card."""
 
 
-@Parameter(name="*")
-@dataclass(frozen=True)
-class RunOptions:
-    """One run: what is the same for every method."""
-
-    epsilon: float | None = None
-    """Target epsilon, which the noise is calibrated to."""
-    risk: options.Risk = None
-    seed: int = 0
-    """Seed of the split and the initial weights; noise never has a seed."""
-    engine: options.Engine = "ghost"
-    accountant: options.Accountant = "pld"
-    beyond_budget: Annotated[str, Parameter(choices=BEYOND_BUDGET)] = "refuse"
-    """Action where the plan does not fit into the budget."""
-    checkpoint_seconds: float = 30.0
-    """Seconds between two checkpoints."""
-
-
 @Parameter(name="*", group=Group("Continuing a run", sort_key=6))
 @dataclass(frozen=True)
 class ResumeOptions:
@@ -103,7 +83,11 @@ def train_command(
         Path | None, Parameter(help="Folder for model, ledger, checkpoints and model card.")
     ] = None,
     method: options.MethodToTrain = AUTO,
-    run: RunOptions = RunOptions(),
+    privacy: options.TargetOptions = options.TargetOptions(),
+    seed: Annotated[
+        int, Parameter(help="Seed of the split and the initial weights; noise never has a seed.")
+    ] = 0,
+    execution: options.ExecutionOptions = options.ExecutionOptions(),
     dry_run: Annotated[bool, Parameter(help="Say what would be spent and how long it would take.")] = False,
     config: options.Config = None,
     table: options.TableOptions = options.TableOptions(),
@@ -148,8 +132,9 @@ def train_command(
     if balanced:
         del changed["class_weight"]
     released = releases.releases_of(release, balanced=balanced, base_rate_cut=cut.at_counted_rate)
-    options.check_noise([] if run.epsilon is None else [run.epsilon], changed, run.risk)
-    noisy = (run.epsilon, run.risk) != (None, None) or "noise_multiplier" in changed
+    options.check_noise([] if privacy.epsilon is None else [privacy.epsilon], changed, privacy.risk)
+    target = privacy.target()
+    noisy = not target.is_open or "noise_multiplier" in changed
     published = published_settings(data) and table.features is None and method != AUTO
     if not published and method != BASELINE and not noisy:
         raise SettingError("how private should it be? Give --epsilon, --risk or --noise-multiplier.")
@@ -160,23 +145,22 @@ def train_command(
         return
     if out is not None:
         check_new(out)
-    if budget.budget is not None:
-        options.check_budget(budget.budget, data, config, table.recipe, choice.choose_from)
-    path = None if budget.budget is None else str(budget.budget.absolute())
     wanted = TrainConfig(
-        str(Path(data).absolute()) if data not in SOURCES and Path(data).exists() else data,
+        table.run_data(data, seed),
         STANDARD if method == AUTO else method,
         table.starting_plan(data).with_changes(changed),
-        releases=(*released, *choice.releases()),
-        metric=metric,
-        card_notes="" if card_notes is None else _read_notes(card_notes),
-        cut=Cut(cut.positive) if cut.at_counted_rate else cut.cut(),
-        **{"recipe": table.whole(), "features": table.features, **vars(run), **vars(budget), "budget": path},
+        target,
+        budget.file(data, config, table.recipe, choice.choose_from),
+        (*released, *choice.releases()),
+        Judgement(metric, Cut(cut.positive) if cut.at_counted_rate else cut.cut()),
+        CardTexts(notes="" if card_notes is None else _read_notes(card_notes)),
+        execution.execution(),
     )
     if choice.choose is not None:
         if method == AUTO:
             wanted, _, why = _auto(wanted, changed)
-            wanted = replace(wanted, reasons=())  # they are on settings that the choice may not take
+            # The reasons are on settings that the choice may not take.
+            wanted = replace(wanted, card=replace(wanted.card, reasons=()))
             print(*why, sep="", end="", flush=True)
         choose_among(
             wanted, None if dry_run else out, place, lambda folder, trained: _report(folder, *trained)
@@ -212,17 +196,17 @@ def _read_notes(path: Path) -> str:
     return text
 
 
-def _as_asked(wanted: TrainConfig, device: torch.device) -> tuple[Prepared, list[str]]:
+def _as_asked(wanted: TrainConfig, device: torch.device) -> tuple[PreparedRun, list[str]]:
     """The run as it was asked for, of which nothing needs to be said."""
     return prepare(wanted, device), []
 
 
 def _prepare_auto(
     wanted: TrainConfig, device: torch.device, changed: Mapping[str, Any]
-) -> tuple[Prepared, list[str]]:
+) -> tuple[PreparedRun, list[str]]:
     """Prepare the run with the choices of auto; return it with the reasons."""
     chosen, loaded, why = _auto(wanted, changed)
-    return prepare(chosen, device, loaded if chosen.features == wanted.features else None), why
+    return prepare(chosen, device, loaded if chosen.data == wanted.data else None), why
 
 
 def _auto(wanted: TrainConfig, changed: Mapping[str, Any]) -> tuple[TrainConfig, Loaded, list[str]]:
@@ -231,15 +215,21 @@ def _auto(wanted: TrainConfig, changed: Mapping[str, Any]) -> tuple[TrainConfig,
     Returns the settings, the data without these features, and the reasons.
     """
     loaded = wanted.load()
-    advice = advise(images_of(wanted.source(), wanted.seed) or loaded[0].train)
-    own_inputs = wanted.features is not None or "model" in changed
-    features = wanted.features if own_inputs else advice.features
+    data = wanted.data
+    advice = advise(images_of(data.source(), data.seed) or loaded[0].train)
+    own_inputs = data.features is not None or "model" in changed
+    features = data.features if own_inputs else advice.features
     ignored = say_ignored(changed, [advice.method])
     asked = {name: value for name, value in changed.items() if name not in ignored}
     plan = advice.plan(wanted.plan).with_changes(changed)
     taken = advice.with_settings(asked, features)
-    reasons = tuple(map(reason_sentence, taken.reasons))
-    chosen = replace(wanted, method=advice.method, plan=plan, features=features, reasons=reasons)
+    chosen = replace(
+        wanted,
+        data=replace(data, features=features),
+        method=advice.method,
+        plan=plan,
+        card=replace(wanted.card, reasons=tuple(map(reason_sentence, taken.reasons))),
+    )
     return chosen, loaded, [f"{line}\n" for line in advice_sentences(taken)]
 
 
@@ -252,7 +242,7 @@ def _say_resumed(spent: int, lost: int) -> None:
     say(f"Continuing: {spent:,} steps are spent, {lost:,} of them lost since the last checkpoint.")
 
 
-def _say_plan(prepared: Prepared) -> None:
+def _say_plan(prepared: PreparedRun) -> None:
     trainer, config = prepared.trainer, prepared.config
     assert trainer is not None  # nothing was drawn
     if options_given := prepared.plan.plan.changed_options:
@@ -265,9 +255,10 @@ def _say_plan(prepared: Prepared) -> None:
             print(line)
     if config.release_costs:
         costs = " and ".join(f"{name} (epsilon {cost:g})" for name, cost in config.release_costs.items())
+        accountant = config.target.accountant
         print(
             f"Beside the steps it would release {costs}: epsilon "
-            f"{epsilon(prepared.stated, trainer.delta, config.accountant):.4f} in all ({config.accountant})."
+            f"{epsilon(prepared.stated, trainer.delta, accountant):.4f} in all ({accountant})."
         )
     print_people(prepared)
     seconds = seconds_per_step(prepared)

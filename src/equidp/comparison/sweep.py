@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, get_args, get_type_hints
 
 from equidp._validate import names, unknown_name
+from equidp.accounting.target import Target
 from equidp.advice.advise import AUTO, Advice
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon as epsilon_of
@@ -64,7 +65,7 @@ class Variant:
     def resolve(self, num_train: int, releases: Sequence[StepEvent] = ()) -> ResolvedPlan:
         """Return the plan for `num_train` examples, by the method's name; epsilon covers the releases too."""
         spent = tuple((event, 1) for event in releases)
-        resolved = self.plan.resolve(self.method, num_train, epsilon=self.epsilon, also_spent=spent)
+        resolved = self.plan.resolve(self.method, num_train, Target(self.epsilon), also_spent=spent)
         return replace(resolved, method=self.name)
 
 

@@ -22,6 +22,7 @@ from torch.utils.data import Dataset
 
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.planned import COUNTS, RECALIBRATION, default_delta
+from equidp.accounting.target import Target
 from equidp.data.dataset import GroupedDataset
 from equidp.data.targets import with_weights
 from equidp.errors import PrivacyWarning, SettingError
@@ -159,9 +160,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         plan = plan_of(self, self._model(), n, delta)
         check_private(self, plan.policy(self.method))
         releases = tuple((event, 1) for event in self._releases(delta, progress))
-        return plan.resolve(
-            self.method, n, epsilon=self.epsilon, accountant=self.accountant, also_spent=releases
-        )
+        target = Target(self.epsilon, accountant=self.accountant)
+        return plan.resolve(self.method, n, target, also_spent=releases)
 
     def _trainer(
         self,

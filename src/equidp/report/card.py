@@ -210,11 +210,19 @@ def _settings(facts: RunFacts) -> dict[str, Any]:
     settings["randomness"] = _RANDOMNESS.get(facts.randomness, f"given to the trainer: {facts.randomness}")
     if facts.views != Views():
         settings["views of each image"] = f"{facts.views.count}, by {facts.views.augmentation}"
+    of_plan = {} if facts.plan is None else facts.plan.card_options
     of_method = facts.method
     if facts.rows is not None:
         of_method["people in the training data"] = settings.pop("training examples")
-    whole = {**of_method, **settings}
+    whole = {**of_method, **settings, **{label: _option_text(value) for label, value in of_plan.items()}}
     return {name: value for name, value in whole.items() if value not in (None, "")}
+
+
+def _option_text(value: Any) -> Any:
+    """Value of an option of training as the card has it: numbers by name as one text."""
+    if not isinstance(value, Mapping):
+        return value
+    return ", ".join(f"{name} {number:g}" for name, number in value.items())
 
 
 def _tables(found: Evaluation | None) -> dict[str, Table | None]:

@@ -15,14 +15,13 @@ from equidp.errors import SettingError
 from equidp.kernel.ledger import Ledger
 from equidp.ledger.file import LedgerFile
 from equidp.runs import layout
-from equidp.runs.config import TrainConfig
-from equidp.runs.prepare import Prepared, open_budget
+from equidp.runs.prepare import PreparedRun
 from equidp.runs.releases.release import Preparation
 
 _DRAFT = ".equidp-draft-"
 
 
-def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> Prepared:
+def begin(prepared: PreparedRun, folder: str | os.PathLike[str]) -> PreparedRun:
     """Make the folder with all files that training in it needs; whole or not at all.
 
     An empty folder is filled, its settings last. Drafts that a killed process left in it are ignored.
@@ -46,8 +45,8 @@ def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> Prepared:
         draft.mkdir(parents=True)
         prepared = _pay_and_draw(prepared, draft)
         content = {
-            "config": prepared.config.to_dict(),
-            "plan": prepared.plan.to_dict(),
+            "config": prepared.config.to_plain(),
+            "plan": prepared.plan.to_plain(),
             "facts": prepared.facts,
         }
         write_whole(draft / layout.NOTICE, layout.notice(prepared.config))
@@ -73,22 +72,20 @@ def begin(prepared: Prepared, folder: str | os.PathLike[str]) -> Prepared:
     return prepared
 
 
-def _pay_and_draw(prepared: Prepared, draft: Path) -> Prepared:
+def _pay_and_draw(prepared: PreparedRun, draft: Path) -> PreparedRun:
     """Return the run with its releases before the first step, paid for in the draft's ledger and drawn."""
     config = prepared.config
     events = config.release_events(prepared.plan.delta)
     releases = [each for each in config.all_releases if each.name in events and not each.after_training]
     with ExitStack() as stack:
-        budget = None if config.budget is None else stack.enter_context(open_budget(config, config.budget))
+        budget = None if config.budget is None else stack.enter_context(config.budget.open(config.name))
         if budget is not None:
             prepared = replace(prepared, budget_id=budget.id)
         if not releases:
             return prepared
         train = prepared.split.train
         dated = all(each.dated for each in config.releases)
-        ledger: Ledger = stack.enter_context(
-            LedgerFile(draft / layout.LEDGER, run=run_name(config), dated=dated)
-        )
+        ledger: Ledger = stack.enter_context(LedgerFile(draft / layout.LEDGER, run=config.name, dated=dated))
         if budget is not None:
             budget.for_data(train.source, train.unit)
             ledger = budget.ledger(ledger)
@@ -96,7 +93,12 @@ def _pay_and_draw(prepared: Prepared, draft: Path) -> Prepared:
         ledger.promise(prepared.stated)
         payments = [ledger.pay(each.name, events[each.name].noise_multiplier) for each in releases]
         whole = Preparation(
-            config.source(), config.seed, prepared.split, prepared.encoder, prepared.plan, config.run_cut
+            config.data.source(),
+            config.data.seed,
+            prepared.split,
+            prepared.encoder,
+            prepared.plan,
+            config.cut,
         )
         drawn = whole
         for each, payment in zip(releases, payments, strict=True):
@@ -104,17 +106,12 @@ def _pay_and_draw(prepared: Prepared, draft: Path) -> Prepared:
     same = drawn.split is whole.split and drawn.plan is whole.plan
     return replace(
         prepared,
-        config=config if drawn.cut == whole.cut else replace(config, cut=drawn.cut),
+        config=config if drawn.cut == whole.cut else config.with_cut(drawn.cut),
         plan=drawn.plan,
         split=drawn.split,
         encoder=drawn.encoder,
         trainer=prepared.trainer if same else None,
     )
-
-
-def run_name(config: TrainConfig) -> str:
-    """Name of the run in a ledger."""
-    return f"train {config.method} on {config.source().name}"
 
 
 def check_new(folder: str | os.PathLike[str]) -> None:

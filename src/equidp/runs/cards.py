@@ -17,19 +17,11 @@ from equidp.report.evaluation import split_noisy_means
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
 from equidp.tables.encode import TableEncoder
-from equidp.training.plan import Plan, ResolvedPlan
 from equidp.training.run import Run
 
 DIVERGED = (
     "Training diverged: the weights are no numbers, and the model predicts nothing. What it spent is spent."
 )
-
-_OPTIONS_OF_CARD = (
-    *("model", "loss", "learning_rate", "batch_size", "epochs", "noise_multiplier", "delta", "momentum"),
-    *("weight_decay", "schedule", "average", "average_share", "class_weight", "recalibration"),
-    *("optimizer", "views", "augmentation"),  # as the run has them
-)
-"""Options of training that the card states in its own sentences, or as figures of the run."""
 
 _RECIPE = (
     "How the table is read (kinds of columns, marks of missing values, people, bounds) counts as public. "
@@ -42,32 +34,24 @@ def write_cards(
     run: Run,
     evaluation: Evaluation,
     config: TrainConfig,
-    plan: ResolvedPlan,
     facts: dict[str, Any],
     ledger_check: str,
     budget: PrivacyBudget | None,
 ) -> None:
-    given = plan.plan
+    recipe = config.data.recipe
     details = {
         "method's name": f"{config.method}: {method_named(config.method).summary}",
-        "model": given.model_name + (given.loss_name and f", trained on {given.loss_name}"),
         "input shape": tuple(facts["input_shape"]),
-        "epochs": given.epochs,
-        "momentum": given.momentum,
-        "weight decay": given.weight_decay,
-        **_over_steps(given),
-        **_further_options(given),
-        **_weights(config, given),
+        **({} if recipe.weight is None else {"column of public weights": recipe.weight}),
         "last checksum of the ledger": ledger_check,
         "test examples": "held out of the same data",
     }
-    if config.reasons:
-        details["why these settings"] = " ".join(config.reasons)
-    if config.risk is not None:
-        details["noise was calibrated to the risk"] = str(config.risk_target())
+    if config.card.reasons:
+        details["why these settings"] = " ".join(config.card.reasons)
+    if config.target.risk is not None:
+        details["noise was calibrated to the risk"] = str(config.target.risk)
     for each in config.all_releases:
-        details |= each.card_entries(config.epsilon, place, units_of(config.recipe))
-    recipe = config.recipe
+        details |= each.card_entries(config.target.epsilon, place, units_of(recipe))
     if not (place / layout.ENCODER).exists():
         columns_of_source = {"target": recipe.target, "group columns": recipe.group}
         details |= {name: value for name, value in columns_of_source.items() if value}
@@ -84,12 +68,12 @@ def write_cards(
             "missing values": "a category of their own" if recipe.missing == "category" else "refused",
             **({} if recipe.person is None else {"column of people": recipe.person}),
             "test examples": f"{units_of(recipe)} held out of the same file, by "
-            f"seed {config.seed}, a share of about {recipe.test_share:g}",
+            f"seed {config.data.seed}, a share of about {recipe.test_share:g}",
         }
     composition = ""
-    if budget is not None:
+    if budget is not None and config.budget is not None:
         composition = _together(budget, units_of(recipe))
-        details["budget"] = f"{Path(str(config.budget)).name}; with this run, {budget}"
+        details["budget"] = f"{config.budget.path.name}; with this run, {budget}"
     further = [_RECIPE] if recipe.target and (place / layout.ENCODER).exists() else []
     further += [DIVERGED] if has_diverged(run.model) else []
     clear, too_noisy = split_noisy_means(layout.read_released(place), run.epsilon())
@@ -102,7 +86,7 @@ def write_cards(
         notes=(*facts["notes"], *further),
         released={_estimate(row): row["mean"] for row in clear},
         too_noisy=too_noisy,
-        remarks=config.card_notes,
+        remarks=config.card.notes,
         audited={each.name: each.audited for each in config.all_releases},
         group_risks={row["group"]: row["risk"] for row in layout.read_released(place) if "risk" in row},
         details=details,
@@ -130,34 +114,6 @@ def _range_of_target(recipe: Recipe) -> dict[str, str]:
     """Card entry for the range of a target that is a number; empty for classes."""
     bounds = recipe.target_bounds
     return {} if bounds is None else {"public range of the target": f"{bounds[0]:g} to {bounds[1]:g}"}
-
-
-def _over_steps(plan: Plan) -> dict[str, str]:
-    """Card entries for schedule and average of the weights; empty without both."""
-    said = {}
-    if plan.schedule != "constant":
-        said["schedule of the learning rate"] = f"{plan.schedule}, to zero"
-    if plan.average != "none":
-        words = {"tail": "mean over the last", "ema": "exponential, over a horizon of"}[plan.average]
-        said["average of the weights"] = f"{words} {100 * plan.average_share:g}% of the steps"
-    return said
-
-
-def _further_options(plan: Plan) -> dict[str, Any]:
-    """Options of training that the card has no sentence for, where they differ from their defaults."""
-    return {
-        name.replace("_", " "): value
-        for name, value in plan.changed_options.items()
-        if name not in _OPTIONS_OF_CARD
-    }
-
-
-def _weights(config: TrainConfig, plan: Plan) -> dict[str, str]:
-    """Card entries for weights of classes and of rows; empty without weights."""
-    by_class = plan.class_weights or {}
-    listed = ", ".join(f"{name} {weight:g}" for name, weight in by_class.items())
-    said = {"weights of classes (public)": listed, "column of public weights": config.recipe.weight or ""}
-    return {name: text for name, text in said.items() if text}
 
 
 def _estimate(row: Mapping[str, Any]) -> str:

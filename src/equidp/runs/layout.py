@@ -162,12 +162,12 @@ def settings_to_give(
     config: TrainConfig, plan: ResolvedPlan, facts: dict[str, Any], entries: Entries
 ) -> dict[str, Any]:
     """Shareable part of a run's configuration: all but paths, its budget and the fingerprint of its data."""
-    data = Path(config.data).name if Path(config.data).is_absolute() else config.data
-    given = replace(config, data=data, budget=None, budget_epsilon=None, budget_delta=None, budget_data=None)
+    name = Path(config.data.name)
+    data = replace(config.data, name=name.name) if name.is_absolute() else config.data
     left_out = ("sensitive_data_sha256", "budget_id")
     return {
-        "config": given.to_dict(),
-        "plan": plan.to_dict(),
+        "config": replace(config, data=data, budget=None).to_plain(),
+        "plan": plan.to_plain(),
         "facts": {name: value for name, value in facts.items() if name not in left_out},
         "entries": [[plain(event), steps] for event, steps in entries],
     }
@@ -294,7 +294,7 @@ def read_config(place: Path) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any]]
         raise DataError(f"there is no folder {os.fspath(place)!r}; check the path.")
     try:
         content = json.loads((place / (SETTINGS if is_given(place) else CONFIG)).read_text())
-        config, plan = TrainConfig.from_dict(content["config"]), ResolvedPlan.from_dict(content["plan"])
+        config, plan = TrainConfig.from_plain(content["config"]), ResolvedPlan.from_plain(content["plan"])
         return config, plan, content["facts"]
     except EquidpError as error:
         raise DataError(
@@ -335,7 +335,8 @@ def check_code(
 def check_same(split: DataSplit, config: TrainConfig, facts: dict[str, Any], place: Path) -> None:
     """Raise a DataError unless the split is the one that the run began with."""
     if split.digest() != facts["sensitive_data_sha256"]:
-        data = f"{config.data!r}{f' with features {config.features!r}' if config.features else ''}"
+        features = f" with features {config.data.features!r}" if config.data.features else ""
         raise DataError(
-            f"{data} is not the data that {os.fspath(place)!r} began with; bring it back, or train anew."
+            f"{config.data.name!r}{features} is not the data that {os.fspath(place)!r} began with; bring it "
+            "back, or train anew."
         )

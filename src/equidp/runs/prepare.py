@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -12,7 +11,6 @@ from typing import Any
 
 import torch
 
-from equidp._files import check_writable
 from equidp._provenance import versions
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.limit import Together
@@ -29,7 +27,7 @@ from equidp.training.trainer import Callback, Trainer
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedRun:
     """A run that was checked and has spent nothing.
 
     Attributes:
@@ -63,7 +61,7 @@ class Prepared:
             "group_names": list(train.group_names),
             "class_names": list(train.class_names),
             "notes": list(self.split.notes),
-            "name": self.config.source().name,
+            "name": self.config.data.source().name,
             "versions": versions(),
             "own_code": layout.own_code(self.plan),
             "sensitive_data_sha256": self.split.digest(),
@@ -75,7 +73,7 @@ Loaded = tuple[DataSplit, TableEncoder | None]
 """Result of `TrainConfig.load`."""
 
 
-def prepare(config: TrainConfig, device: torch.device = CPU, loaded: Loaded | None = None) -> Prepared:
+def prepare(config: TrainConfig, device: torch.device = CPU, loaded: Loaded | None = None) -> PreparedRun:
     """Load the data and check everything that can go wrong before budget is spent; write nothing.
 
     Args:
@@ -94,24 +92,14 @@ def prepare(config: TrainConfig, device: torch.device = CPU, loaded: Loaded | No
     with ExitStack() as stack, alone():
         budget = None
         if config.budget is not None:
-            check_writable(config.budget)
-            path = config.budget if os.path.exists(config.budget) else None
-            budget = stack.enter_context(open_budget(config, path)).rehearsal()
+            budget = stack.enter_context(config.budget.rehearse(config.name))
             budget.for_data(split.train.source, split.train.unit)
         ledger: Ledger = MemoryLedger() if budget is None else budget.ledger(MemoryLedger())
         releases = tuple((event, 1) for event in config.release_events(plan.delta).values())
         ledger.promise(releases)
         trainer = make_trainer(config, plan, split, ledger, budget, device=device)
         stated: Together = (*releases, (trainer.event, trainer.steps))
-        return Prepared(config, plan, split, encoder, trainer, device, stated)
-
-
-def open_budget(config: TrainConfig, path: str | None) -> PrivacyBudget:
-    """The configuration's budget, from its file or in memory."""
-    run = f"train {config.method} on {config.source().name}"
-    return PrivacyBudget(
-        path, epsilon=config.budget_epsilon, delta=config.budget_delta, data=config.budget_data, run=run
-    )
+        return PreparedRun(config, plan, split, encoder, trainer, device, stated)
 
 
 def make_trainer(
@@ -127,19 +115,19 @@ def make_trainer(
     return build(
         plan,
         split.train,
-        seed=config.seed,
+        seed=config.data.seed,
         secure=True,
         device=device,
-        engine=config.engine,
-        accountant=config.accountant,
+        engine=config.execution.engine,
+        accountant=config.target.accountant,
         callbacks=callbacks,
         ledger=ledger,
         budget=budget,
-        beyond_budget=config.beyond_budget,
+        beyond_budget=config.execution.beyond_budget,
     )
 
 
-def seconds_per_step(prepared: Prepared) -> float:
+def seconds_per_step(prepared: PreparedRun) -> float:
     """Seconds of one step on random numbers in the shape of the data, so that timing reads no data."""
     config, train = prepared.config, prepared.split.train
     size = 2 * prepared.plan.plan.batch_size
@@ -153,8 +141,15 @@ def seconds_per_step(prepared: Prepared) -> float:
         target_bounds=train.target_bounds,
     )
     plan = replace(prepared.plan, steps=1000, sample_rate=0.5, delta=1e-9)
-    settings: dict[str, Any] = {"seed": config.seed, "engine": config.engine, "accountant": "rdp"}
-    trainer = build(plan, made_up, secure=True, device=prepared.device, **settings)
+    trainer = build(
+        plan,
+        made_up,
+        seed=config.data.seed,
+        secure=True,
+        device=prepared.device,
+        engine=config.execution.engine,
+        accountant="rdp",
+    )
     batches = trainer.batches()
     for _ in range(3):
         trainer.step(next(batches))

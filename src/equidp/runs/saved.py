@@ -38,7 +38,7 @@ _FAR = 3
 
 
 @dataclass(frozen=True)
-class KeptRun:
+class FinishedRun:
     """A finished run, read from its folder.
 
     Attributes:
@@ -90,18 +90,22 @@ class KeptRun:
         return self._encode_parts(table)
 
     def _read(self, path: Path, *further: str) -> Columns:
-        if self.encoder is None and layout.is_given(self.folder) and self.config.recipe.target is not None:
+        if (
+            self.encoder is None
+            and layout.is_given(self.folder)
+            and self.config.data.recipe.target is not None
+        ):
             raise DataError(
                 f"{layout.ENCODER} is not in {os.fspath(self.folder)!r}, and makes inputs of a table; bring "
                 "it from the folder of the run. Its means, deviations and categories follow from "
                 "training rows, unless the run has private preprocessing."
             )
-        if self.encoder is None or self.config.recipe.target is None:
+        if self.encoder is None or self.config.data.recipe.target is None:
             raise SettingError(
-                f"{os.fspath(self.folder)!r} was trained on {self.config.data}, not on a table; leave the "
-                "table out to use its test examples."
+                f"{os.fspath(self.folder)!r} was trained on {self.config.data.name}, not on a table; leave "
+                "the table out to use its test examples."
             )
-        columns, recipe = self.encoder.columns, self.config.recipe
+        columns, recipe = self.encoder.columns, self.config.data.recipe
         was_numeric = {each.name: isinstance(each, Numbers) for each in columns}
         was_numeric |= {name: name not in self.encoder.textual for name in further}
         names = list(dict.fromkeys([*(each.name for each in columns), *further]))
@@ -143,12 +147,13 @@ class KeptRun:
         }
         return replace(read, table=read.table.assign(**further))
 
-    def reading(self, sep: str | None, encoding: str | None) -> KeptRun:
+    def reading(self, sep: str | None, encoding: str | None) -> FinishedRun:
         """This run, reading other files with this separator and encoding; None: as the recipe says."""
         given = {"sep": sep, "encoding": encoding}
         changes = {name: value for name, value in given.items() if value is not None}
-        config = replace(self.config, recipe=self.config.recipe.with_changes(changes))
-        return replace(self, config=config)
+        data = self.config.data
+        data = replace(data, recipe=data.recipe.with_changes(changes))
+        return replace(self, config=replace(self.config, data=data))
 
     def _encode_parts(self, table: pd.DataFrame) -> Iterator[torch.Tensor]:
         assert self.encoder is not None
@@ -190,7 +195,7 @@ class KeptRun:
             SettingError: the run was not trained on a table.
         """
         config, classes, groups = self.config, self.facts["class_names"], self.facts["group_names"]
-        if _same_content(path, Path(config.data)):
+        if _same_content(path, Path(config.data.name)):
             warnings.warn(
                 f"{os.fspath(path)!r} is the file that the run was trained on, or a copy: most of its rows "
                 "are training examples, and tell nothing of new people. Leave it out to test on the rows "
@@ -198,9 +203,12 @@ class KeptRun:
                 DataWarning,
                 stacklevel=2,
             )
-        columns, person = [str(config.recipe.target), *config.recipe.group], config.recipe.person
+        columns, person = (
+            [str(config.data.recipe.target), *config.data.recipe.group],
+            config.data.recipe.person,
+        )
         read = self._read(path, *columns, *([] if person is None else [person]))
-        table, bounds = read.table, config.recipe.target_bounds
+        table, bounds = read.table, config.data.recipe.target_bounds
         check_read(table, columns)
         people = _people(table, person)
         if bounds is not None:
@@ -271,7 +279,7 @@ def _codes(column: pd.Series, known: Numbers) -> int:
     return int((far & column.isin(MISSING_NUMBERS)).sum())
 
 
-def open_run(folder: str | os.PathLike[str]) -> KeptRun:
+def open_run(folder: str | os.PathLike[str]) -> FinishedRun:
     """Reads a finished run.
 
     Raises:
@@ -285,7 +293,7 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
             f"the run in {os.fspath(place)!r} is not finished. To continue:\n{layout.resume_command(place)}"
         )
     layout.check_code(plan, facts, place, ("model", "loss"))
-    bounds = config.recipe.target_bounds
+    bounds = config.data.recipe.target_bounds
     model = in_units(plan.plan.factory, bounds)(tuple(facts["input_shape"]), len(facts["class_names"]) or 1)
     for each in config.all_releases:
         model = each.adapt_model(model, len(facts["class_names"]))
@@ -310,13 +318,16 @@ def open_run(folder: str | os.PathLike[str]) -> KeptRun:
     loss = plan.plan.loss_function or usual
     known = RunFacts(
         num_examples=facts["num_train"],
-        rows=config.recipe.rows_per_person,
+        rows=config.data.recipe.rows_per_person,
         policy=plan.policy,
+        plan=plan,
         recalibrated=plan.recalibration_noise is not None,
         class_weighted=plan.plan.class_weight is not None,
     )
-    run = Run(model.eval(), entries, plan.delta, loss, config.accountant, known)
-    return KeptRun(place, config, facts, encoder, run, layout.read_released(place), layout.read_counts(place))
+    run = Run(model.eval(), entries, plan.delta, loss, config.target.accountant, known)
+    return FinishedRun(
+        place, config, facts, encoder, run, layout.read_released(place), layout.read_counts(place)
+    )
 
 
 def _check_card(place: Path, check: str = "") -> None:

@@ -21,10 +21,9 @@ from equidp.kernel.ledger import Ledger, ReleaseEvent, StepEvent
 from equidp.ledger.file import LedgerFile
 from equidp.ledger.format import read_ledger
 from equidp.runs import layout
-from equidp.runs.begin import run_name
 from equidp.runs.cards import write_cards
 from equidp.runs.config import TrainConfig
-from equidp.runs.prepare import Prepared, make_trainer, open_budget
+from equidp.runs.prepare import PreparedRun, make_trainer
 from equidp.runs.releases.release import RunRelease, Training
 from equidp.tables.encode import TableEncoder
 from equidp.training.checkpoint import Checkpoints
@@ -40,7 +39,7 @@ def train(
     *,
     previous: bool = False,
     callbacks: Sequence[Callback] = (),
-    prepared: Prepared | None = None,
+    prepared: PreparedRun | None = None,
     on_resume: Callable[[int, int], None] | None = None,
     device: torch.device = CPU,
 ) -> tuple[Run, Evaluation]:
@@ -76,14 +75,14 @@ def train(
     if not processes.first:
         return _follow(config, plan, split, place, previous, device)
     with ExitStack() as stack:
-        ledger = stack.enter_context(LedgerFile(place / layout.LEDGER, run=run_name(config)))
+        ledger = stack.enter_context(LedgerFile(place / layout.LEDGER, run=config.name))
         for stale in place.glob(".*.tmp"):  # of a killed process: the ledger's lock keeps running ones out
             stale.unlink(missing_ok=True)
         budget = None
         if config.budget is not None:
             # Before the budget is opened, which would make an empty one in the place of one that is gone.
-            _check_budget(config.budget, facts.get("budget_id", ""), place)
-            budget = stack.enter_context(open_budget(config, config.budget))
+            _check_budget(config.budget.path, facts.get("budget_id", ""), place)
+            budget = stack.enter_context(config.budget.open(config.name))
         checkpoints = _checkpoints(config, place, lambda _: record.save(place / layout.RECORD))
         account: Ledger = ledger if budget is None else budget.ledger(ledger)
         if budget is not None:
@@ -101,7 +100,8 @@ def train(
         trainer = None if prepared is None else prepared.trainer
         alone = processes.count == 1 and prepared is not None and prepared.device == device
         if alone and trainer is not None and not trainer.steps_done:
-            trainer.attach(account, budget, beyond_budget=config.beyond_budget, callbacks=watchers)
+            beyond = config.execution.beyond_budget
+            trainer.attach(account, budget, beyond_budget=beyond, callbacks=watchers)
         else:
             trainer = make_trainer(config, plan, split, account, budget, watchers, device)
         if resumed:
@@ -119,14 +119,14 @@ def train(
         write_whole(place / layout.MODEL, weights.getvalue())
         for name in (layout.MANIFEST, layout.GIVEN):  # until the cards match the files beside them
             (place / name).unlink(missing_ok=True)
-        write_cards(place, run, evaluation, config, plan, facts, ledger.check, budget)
+        write_cards(place, run, evaluation, config, facts, ledger.check, budget)
         checkpoints.delete_sensitive(trainer)
         layout.write_last(place, config, plan, facts, run.entries)
     return run, evaluation
 
 
 def _read_begun(
-    place: Path, prepared: Prepared | None
+    place: Path, prepared: PreparedRun | None
 ) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any], TableEncoder | None]:
     """Return settings and encoder of a run, read from its folder unless the caller has them.
 
@@ -181,22 +181,24 @@ def _follow(
 def evaluate_run(run: Run, split: DataSplit, config: TrainConfig) -> Evaluation:
     """Evaluate the run's model on the test examples; each process predicts a part of them."""
     here = processes_here()
-    return evaluate(run.model, split.test, metric=config.metric, cut=config.run_cut, processes=here)
+    metric, cut = config.judgement.metric, config.cut
+    return evaluate(run.model, split.test, metric=metric, cut=cut, processes=here)
 
 
 def _checkpoints(
     config: TrainConfig, place: Path, after_saving: Callable[[Trainer], None] | None = None
 ) -> Checkpoints:
     how = layout.resume_command(place)
-    return Checkpoints(place, seconds=config.checkpoint_seconds, how_to_resume=how, after_saving=after_saving)
+    seconds = config.execution.checkpoint_seconds
+    return Checkpoints(place, seconds=seconds, how_to_resume=how, after_saving=after_saving)
 
 
-def _check_budget(budget: str, began_with: str, place: Path) -> None:
+def _check_budget(budget: Path, began_with: str, place: Path) -> None:
     """Raise a BudgetError unless the file is the budget that the run began with, or a copy of it."""
     if not os.path.exists(budget) or read_ledger(budget).facts["id"] != began_with:
         raise BudgetError(
-            f"{budget!r} is not the budget that the run in {os.fspath(place)!r} began with; bring back that "
-            "file. An older copy of it will do: it is charged what the run spent since."
+            f"{os.fspath(budget)!r} is not the budget that the run in {os.fspath(place)!r} began with; bring "
+            "back that file. An older copy of it will do: it is charged what the run spent since."
         )
 
 

@@ -122,6 +122,7 @@ def build(
         randomness=randomness,
         sample_rate=sample_rate,
     )
+    trainer.plan = plan
     if plan.recalibration_noise is not None:
         check_recalibrates(trainer)
         copy_model(trainer.model, "recalibration")

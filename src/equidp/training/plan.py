@@ -10,9 +10,8 @@ from torch import nn
 
 from equidp._parts import is_import_path, own_part
 from equidp._validate import check_number, check_whole, unknown_name
-from equidp.accounting.calibration import calibrate_noise, calibrate_noise_to_risk
 from equidp.accounting.planned import check_share, checked_schedule, default_delta, release_event
-from equidp.accounting.risk import RiskTarget
+from equidp.accounting.target import Target
 from equidp.data.dataset import DataSource
 from equidp.data.published import published_settings
 from equidp.data.targets import parse_class_weights
@@ -31,30 +30,65 @@ ModelFactory = Callable[[tuple[int, ...], int], nn.Module]
 """(shape of one input, number of classes) -> a model with fresh weights from torch's global generator."""
 Check = Callable[[str, Any], None]
 """Raises SettingError unless an option, by name, can have a value."""
+OnCard = Callable[["Plan"], bool]
+"""True for plans of which a model card lists an option."""
 
 
-def option(default: Any, meaning: str, check: Check | None = None, names: Iterable[str] = ()) -> Any:
+def option(
+    default: Any,
+    meaning: str,
+    check: Check | None = None,
+    names: Iterable[str] = (),
+    *,
+    label: str = "",
+    on_card: OnCard | None = None,
+) -> Any:
     """Return a field of `Plan`, from which the command line, the check, the run's files and the card follow.
 
+    Other parts of a run have such fields too, which are options of commands.
+
     Args:
-        default: its value where none is given; a value of None is not checked.
+        default: its value where none is given; MISSING: it must be given. A value of None is not checked.
         meaning: its help, in a sentence.
         check: of one value.
         names: values that the command line completes to; others may be accepted too.
+        label: on the card; "": the option's name.
+        on_card: plans whose card lists the option; None: plans in which it differs from its default.
     """
-    return field(default=default, metadata={"help": meaning, "check": check, "names": tuple(names)})
+    metadata = {"help": meaning, "check": check, "names": tuple(names), "label": label, "on_card": on_card}
+    return field(default=default, metadata=metadata)
 
 
-def _number(interval: str, hint: str = "") -> Check:
-    return lambda name, value: check_number(interval, hint, **{name: value})
+def check_options(part: Any) -> None:
+    """Raise a SettingError unless each field of a part made by `option` has a value that its check takes."""
+    for each in fields(part):
+        value, check = getattr(part, each.name), each.metadata.get("check")
+        if check is not None and value is not None:
+            check(each.name, value)
 
 
-def _one_of(known: Iterable[str]) -> Check:
+def one_of(known: Iterable[str]) -> Check:
+    """Return the check of a name among known ones."""
+
     def check(name: str, value: Any) -> None:
         if value not in known:
             raise unknown_name(name, value, known)
 
     return check
+
+
+def _always(plan: Plan) -> bool:
+    """True: each card lists the option."""
+    return True
+
+
+def _in_facts(plan: Plan) -> bool:
+    """False: the card has the option as a fact or a release of the run, also of one without a plan."""
+    return False
+
+
+def _number(interval: str, hint: str = "") -> Check:
+    return lambda name, value: check_number(interval, hint, **{name: value})
 
 
 def _check_model(name: str, value: Any) -> None:
@@ -116,52 +150,74 @@ class Plan:
         "Model, or my_module:make_model; default: of the dataset, or logistic.",
         _check_model,
         MODELS,
+        on_card=_always,
     )
-    learning_rate: float | None = option(0.1, "Learning rate.", _number("(0, inf)"))
+    learning_rate: float | None = option(0.1, "Learning rate.", _number("(0, inf)"), on_card=_in_facts)
     batch_size: int = option(
-        256, "Expected size of a Poisson sample.", lambda name, value: check_whole(1, **{name: value})
+        256,
+        "Expected size of a Poisson sample.",
+        lambda name, value: check_whole(1, **{name: value}),
+        on_card=_in_facts,
     )
-    epochs: float = option(20, "Passes over the training data.", _number("(0, inf)"))
+    epochs: float = option(20, "Passes over the training data.", _number("(0, inf)"), on_card=_always)
     noise_multiplier: float = option(
-        1.0, "Noise as a multiple of the sensitivity, instead of --epsilon.", _number("[0, inf)")
+        1.0,
+        "Noise as a multiple of the sensitivity, instead of --epsilon.",
+        _number("[0, inf)"),
+        on_card=_in_facts,
     )
     delta: float | None = option(
-        None, "Delta of the whole run; default: a tenth of 1 / n, rounded down to a power of ten."
+        None,
+        "Delta of the whole run; default: a tenth of 1 / n, rounded down to a power of ten.",
+        on_card=_in_facts,
     )
-    momentum: float = option(0.0, "Momentum of SGD.", _number("[0, 1)", ": steps would grow without end"))
-    weight_decay: float = option(0.0, "Weight decay of the optimizer.", _number("[0, inf)"))
+    momentum: float = option(
+        0.0, "Momentum of SGD.", _number("[0, 1)", ": steps would grow without end"), on_card=_always
+    )
+    weight_decay: float = option(0.0, "Weight decay of the optimizer.", _number("[0, inf)"), on_card=_always)
     optimizer: str = option(
         "sgd",
         "sgd, or adam without the noise's variance in its second moments. Free.",
-        _one_of(OPTIMIZERS),
+        one_of(OPTIMIZERS),
         OPTIMIZERS,
+        on_card=_in_facts,
     )
     schedule: str = option(
         "constant",
         "Learning rate over the run; linear and cosine end at zero. Free.",
-        _one_of(SCHEDULES),
+        one_of(SCHEDULES),
         SCHEDULES,
+        label="schedule of the learning rate",
     )
     average: str = option(
         "none",
         "Weights to release: of the last step, or averaged over the last ones (tail) or exponentially (ema). "
         "Free.",
         names=AVERAGES,
+        label="average of the weights",
     )
     average_share: float = option(
-        WeightAverage.share, "Share of the steps that a tail has, or the horizon of ema."
+        WeightAverage.share,
+        "Share of the steps that a tail has, or the horizon of ema.",
+        label="share of the steps in that average",
+        on_card=lambda plan: plan.average != "none",
     )
     views: int = option(
         1,
         "Augmented views of each sampled image, whose losses are averaged. Free, but K times the work.",
+        on_card=_in_facts,
     )
     augmentation: str = option(
-        "none", "How images are varied in training: flip, shift, flip-shift. Free.", names=AUGMENTATIONS
+        "none",
+        "How images are varied in training: flip, shift, flip-shift. Free.",
+        names=AUGMENTATIONS,
+        on_card=_in_facts,
     )
     class_weight: Mapping[str, float] | str | None = option(
         None,
         "Public weights of the classes' losses, for rare classes: no=1,yes=8; default: 1 each. "
         "equidp train counts them with noise for balanced.",
+        label="weights of classes (public)",
     )
     loss: str | LossFunction | None = option(
         None,
@@ -172,15 +228,13 @@ class Plan:
         0.0,
         "Share of --epsilon that fits scale and shifts of the logits after training; default: 0, none.",
         _number("[0, 1)", ", a share of epsilon; 0: none"),
+        on_card=_in_facts,
     )
     method_settings: Mapping[str, Any] = field(default_factory=dict)
     by_method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for each in self.options():
-            value, check = getattr(self, each.name), each.metadata["check"]
-            if check is not None and value is not None:
-                check(each.name, value)
+        check_options(self)
         check_optimizer_name(self.optimizer, self.momentum)
         _ = self.weight_average, self.image_views, self.class_weights  # refuse what does not go together
         known, own = all_settings(), self._names()
@@ -201,7 +255,7 @@ class Plan:
     def _names(cls) -> set[str]:
         return {each.name for each in cls.options()}
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         """Return all fields as plain values; a model or a loss that is no name is its own name."""
         content = {each.name: getattr(self, each.name) for each in fields(self)}
         return {**content, "model": self.model_name, "loss": self.loss_name or None}
@@ -209,7 +263,7 @@ class Plan:
     @property
     def changed_options(self) -> dict[str, Any]:
         """Options that differ from their defaults, by name, as plain values."""
-        plain = self.to_dict()
+        plain = self.to_plain()
         return {
             each.name: plain[each.name] for each in self.options() if getattr(self, each.name) != each.default
         }
@@ -277,10 +331,8 @@ class Plan:
         self,
         method: MethodLike,
         num_examples: int,
+        target: Target = Target(),
         *,
-        epsilon: float | None = None,
-        risk: RiskTarget | None = None,
-        accountant: str = "pld",
         also_spent: tuple[tuple[StepEvent, int], ...] = (),
     ) -> ResolvedPlan:
         """Work out this plan for one method and n training examples.
@@ -288,37 +340,27 @@ class Plan:
         Args:
             method: a name from `METHODS`, an import path, or a policy or its class.
             num_examples: n, public.
-            epsilon: target that the noise is calibrated to; None: the plan's noise multiplier.
-            risk: target that the noise is calibrated to instead.
-            accountant: name of the accountant that computes this epsilon.
-            also_spent: (event, count) pairs that the same epsilon or risk must cover, such as a release.
+            target: epsilon or risk that the noise is calibrated to; without both, the noise is the plan's.
+            also_spent: (event, count) pairs that the same target must cover, such as a release.
 
         Raises:
-            SettingError: a plan of no steps, an epsilon or a risk for a method without privacy, a target that
-                cannot be met, or both targets.
+            SettingError: a plan of no steps, a target for a method without privacy, or one that cannot be
+                met.
         """
-        if None not in (epsilon, risk):
-            raise SettingError(
-                f"epsilon={epsilon} and risk={risk}: each decides the noise; give one of the two."
-            )
         own, policy = self.for_method(method), self.policy(method)
         delta = checked_delta(default_delta(num_examples) if own.delta is None else own.delta)
         rate, steps = checked_schedule(num_examples, own.batch_size, epochs=own.epochs)
-        noise, fit = own.noise_multiplier, own.recalibration_noise(epsilon, delta, policy.private, risk)
+        fit = own.recalibration_noise(target, delta, policy.private)
         also_spent = (*also_spent, *([(StepEvent(1.0, fit), 1)] if fit else []))
         if not policy.private:
-            if (epsilon, risk) != (None, None):
+            if not target.is_open:
                 raise SettingError(
                     f"{name_of(method)} takes no noise and has no epsilon; choose a private method, such as "
                     "dpsgd."
                 )
-            noise = 0.0
-        elif epsilon is not None:
-            noise = calibrate_noise(
-                epsilon, delta, rate, steps, policy.statistics_ratio, accountant, also_spent
-            )
-        elif risk is not None:
-            noise = calibrate_noise_to_risk(risk, rate, steps, policy.statistics_ratio, also_spent)
+            noise: float | None = 0.0
+        else:
+            noise = target.noise_multiplier(delta, rate, steps, policy.statistics_ratio, also_spent)
         return ResolvedPlan(
             plan=own,
             method=name_of(method),
@@ -326,22 +368,20 @@ class Plan:
             learning_rate=steps**-0.5 if own.learning_rate is None else own.learning_rate,
             sample_rate=rate,
             steps=steps,
-            noise_multiplier=noise,
+            noise_multiplier=own.noise_multiplier if noise is None else noise,
             delta=delta,
             recalibration_noise=fit,
         )
 
-    def recalibration_noise(
-        self, epsilon: float | None, delta: float, private: bool = True, risk: RiskTarget | None = None
-    ) -> float | None:
+    def recalibration_noise(self, target: Target, delta: float, private: bool = True) -> float | None:
         """Noise multiplier of the recalibration at a target epsilon; None without a recalibration."""
         if not self.recalibration:
             return None
-        if not private or (epsilon is None and risk is None and self.noise_multiplier == 0):
+        if not private or (target.is_open and self.noise_multiplier == 0):
             return 0.0
-        check_share("recalibration", self.recalibration, epsilon)
-        assert epsilon is not None
-        return release_event(self.recalibration * epsilon, delta).noise_multiplier
+        check_share("recalibration", self.recalibration, target.epsilon)
+        assert target.epsilon is not None
+        return release_event(self.recalibration * target.epsilon, delta).noise_multiplier
 
     def _with_values(self, changes: Mapping[str, Any]) -> Plan:
         own = {name: value for name, value in changes.items() if name in self._names()}
@@ -386,6 +426,16 @@ class ResolvedPlan:
         """Events of the plan itself beside its steps."""
         return (StepEvent(1.0, self.recalibration_noise),) if self.recalibration_noise else ()
 
+    @property
+    def card_options(self) -> dict[str, Any]:
+        """Options that a model card lists beside the facts of a run, by label, as plain values."""
+        values, changed = self.settings, self.plan.changed_options
+        return {
+            each.metadata["label"] or each.name.replace("_", " "): values[each.name]
+            for each in self.plan.options()
+            if (on_card(self.plan) if (on_card := each.metadata["on_card"]) else each.name in changed)
+        }
+
     def with_class_weight(self, weights: Mapping[str, float] | None) -> ResolvedPlan:
         """Return this plan with other public weights of classes."""
         return replace(self, plan=replace(self.plan, class_weight=weights))
@@ -396,16 +446,16 @@ class ResolvedPlan:
 
         What was worked out replaces what was given under its name; the policy replaces settings of methods.
         """
-        given = {name: value for name, value in self.plan.to_dict().items() if name in Plan._names()}
+        given = {name: value for name, value in self.plan.to_plain().items() if name in Plan._names()}
         return {**given, **self._worked_out(), "class_weight": self.plan.class_weights}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values that `from_dict` reads."""
-        return {"plan": self.plan.to_dict(), **self._worked_out()}
+    def to_plain(self) -> dict[str, Any]:
+        """Return plain values that `from_plain` reads."""
+        return {"plan": self.plan.to_plain(), **self._worked_out()}
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> ResolvedPlan:
-        """Read what `to_dict` gave; method, model and loss must have a name or an import path."""
+    def from_plain(cls, content: Mapping[str, Any]) -> ResolvedPlan:
+        """Read what `to_plain` gave; method, model and loss must have a name or an import path."""
         policy = make_policy(content["method"], content["policy"])  # before the plan, which has its settings
         return cls(**{**content, "policy": policy, "plan": Plan(**content["plan"])})
 

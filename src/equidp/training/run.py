@@ -22,6 +22,7 @@ from equidp.kernel.epsilon import Entries
 from equidp.kernel.policy import Policy
 from equidp.losses import Loss
 from equidp.training.initial_weights import Start
+from equidp.training.plan import ResolvedPlan
 
 
 def fact(label: str, default: Any = None) -> Any:
@@ -35,6 +36,7 @@ class RunFacts:
 
     Attributes:
         policy: the method with its settings.
+        plan: that the Trainer was built from; None: it was made by hand.
         num_examples, expected_batch_size, steps: n, b and T of the run.
         planned_steps: T before a budget cut it short.
         optimizer, engine: their classes.
@@ -50,6 +52,7 @@ class RunFacts:
     """
 
     policy: Policy | None = None
+    plan: ResolvedPlan | None = None
     num_examples: int | None = fact("training examples")
     rows: int | None = fact("most rows of a person")
     expected_batch_size: float | None = fact("expected batch size")
@@ -79,6 +82,7 @@ class RunFacts:
         """Facts of a `Trainer`."""
         return cls(
             policy=trainer.policy,
+            plan=trainer.plan,
             num_examples=trainer.num_examples,
             expected_batch_size=trainer.expected_batch_size,
             steps=trainer.steps,

@@ -28,6 +28,7 @@ from equidp.kernel.policy import Policy
 from equidp.kernel.step import PrivateStep, ShareLimits
 from equidp.training import assemble, averages, optimizers, together
 from equidp.training.initial_weights import Trace, copy_model, start_of
+from equidp.training.plan import ResolvedPlan
 from equidp.training.run import Run, RunFacts
 
 
@@ -106,6 +107,9 @@ class Trainer:
         budget: what all runs on this data together may spend; charged at once what the ledger holds already.
         beyond_budget: "refuse" a plan that does not fit the budget, or "stop" at the last step that fits.
 
+    Attributes:
+        plan: that `equidp.training.build.build` made it from; None: it was made by hand.
+
     Raises:
         SettingError, DataError, ModelError, PolicyError, BudgetError: before any budget is spent.
 
@@ -156,6 +160,7 @@ class Trainer:
         assemble.check_kinds(model, train, policy, ledger, budget, callbacks)
         num_groups = assemble.checked_groups(policy, train, num_groups)
         self.model, self.optimizer, self.train, self.policy = model, optimizer, train, policy
+        self.plan: ResolvedPlan | None = None
         self.num_examples, self.num_groups = len(train), num_groups  # type: ignore[arg-type]
         self.callbacks, average = tuple(callbacks), averages.checked_average(average)
         self.views = views = Views() if views is None else views

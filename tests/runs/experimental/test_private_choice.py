@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import equidp
+from equidp.accounting.target import Target
 from equidp.data import Recipe
 from equidp.errors import BudgetError, DataError, SettingError
 from equidp.kernel.epsilon import epsilon
@@ -18,7 +19,7 @@ from equidp.kernel.ledger import ChoiceEvent
 from equidp.ledger.format import read_ledger
 from equidp.runs import layout
 from equidp.runs.begin import begin
-from equidp.runs.config import TrainConfig
+from equidp.runs.config import BudgetFile, RunData, TrainConfig
 from equidp.runs.experimental import private_choice as choice
 from equidp.runs.experimental.private_choice import (
     PrivateChoice,
@@ -51,7 +52,11 @@ def people(tmp_path_factory):
 def config(people):
     recipe = Recipe(target="ill", group=("sex",), bounds=(("age", 0.0, 100.0),))
     return TrainConfig(
-        str(people), "dpsgd", PLAN, recipe, epsilon=3.0, accountant="rdp", releases=(PrivateChoice(2, SPACE),)
+        RunData(str(people), recipe),
+        "dpsgd",
+        PLAN,
+        Target(3.0, accountant="rdp"),
+        releases=(PrivateChoice(2, SPACE),),
     )
 
 
@@ -114,7 +119,7 @@ def test_a_choice_that_is_killed_is_spent_and_not_made_again(config, tmp_path, m
         ({"space": {"learning_rat": [0.5, 1]}}, "learning_rate"),
         ({"space": {"epochs": [1, 2]}}, "epochs cannot be chosen: it changes what a step costs"),
         ({"space": {"learning_rate": 0.5}}, "expected a list"),
-        ({"epsilon": None}, "needs a target epsilon"),
+        ({"target": Target()}, "needs a target epsilon"),
         ({"method": "sgd"}, "needs a target epsilon and a private method"),
         ({"releases": (PrivateChoice(2, SPACE), IndividualRelease(0.1))}, "individual privacy"),
     ],
@@ -158,8 +163,7 @@ def test_commands_say_what_a_choice_would_try_and_cost(command, people, tmp_path
 
 @pytest.mark.soak
 def test_a_budget_pays_for_the_whole_choice_once(config, tmp_path):
-    given = {"budget": str(tmp_path / "budget"), "budget_epsilon": 4.0, "budget_delta": DELTA}
-    asked = TrainConfig(**{**vars(config), **given})
+    asked = replace(config, budget=BudgetFile(tmp_path / "budget", epsilon=4.0, delta=DELTA))
     train_choice(*begun(asked, tmp_path / "run"))
     assert read_ledger(tmp_path / "budget").entries == read_ledger(tmp_path / "run" / layout.LEDGER).entries
     with pytest.raises(BudgetError, match="does not fit into the budget"):
@@ -179,7 +183,7 @@ def test_no_file_tells_when_the_tries_began(config, tmp_path, monkeypatch):
 
     monkeypatch.setattr(choice, "choose", seen)
     folder = tmp_path / "run"
-    config = replace(config, budget=str(budget), budget_epsilon=4.0, budget_delta=DELTA)
+    config = replace(config, budget=BudgetFile(budget, epsilon=4.0, delta=DELTA))
     train_choice(*begun(config, folder))
     files = [*folder.iterdir(), folder, budget, tmp_path / "budget.seal"]
     (moment,) = {path.stat().st_mtime for path in files}

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equidp._files import check_writable, write_whole
+from equidp._files import write_whole
 from equidp._validate import check_number, check_whole, unknown_name
 from equidp.accounting.calibration import calibrate_choice
 from equidp.accounting.limit import Together
@@ -45,10 +45,9 @@ from equidp.ledger.file import LedgerFile
 from equidp.ledger.format import seal_path
 from equidp.policies.methods import method_named
 from equidp.runs import layout
-from equidp.runs.begin import run_name
 from equidp.runs.cards import write_cards
 from equidp.runs.config import TrainConfig
-from equidp.runs.prepare import Prepared, make_trainer, open_budget
+from equidp.runs.prepare import PreparedRun, make_trainer
 from equidp.runs.releases.release import RunRelease
 from equidp.runs.train import evaluate_run
 from equidp.tables.release import private_counts
@@ -189,28 +188,29 @@ def choice_of(config: TrainConfig, num_examples: int) -> tuple[list[ResolvedPlan
     """
     if later := [each.name for each in config.releases if each.after_training]:
         raise SettingError(f"a private choice has no {', '.join(later)}; leave it out (--individual).")
-    if config.recipe.target_bounds is not None:
+    if config.data.recipe.target_bounds is not None:
         raise SettingError("a private choice is of classifiers, by the accuracy of the worst group.")
     plans = [
         replace(
-            config, plan=config.plan.for_method(config.method).with_changes(each), accountant="rdp"
+            config,
+            plan=config.plan.for_method(config.method).with_changes(each),
+            target=replace(config.target, accountant="rdp"),
         ).resolve(num_examples)
         for each in combinations(config, num_examples)
     ]
     first = plans[0]
     paid = tuple((event, 1) for event in config.release_events(first.delta, config.releases).values())
-    assert config.epsilon is not None  # as its check says
-    beside = (*first.releases, release_event(SCORE_SHARE * config.epsilon, first.delta))
+    epsilon = config.target.epsilon
+    assert epsilon is not None  # as its check says
+    beside = (*first.releases, release_event(SCORE_SHARE * epsilon, first.delta))
     mean, ratio = float(choice_in(config).tries), first.policy.statistics_ratio
-    noise = calibrate_choice(
-        config.epsilon, first.delta, first.sample_rate, first.steps, mean, ratio, beside, paid
-    )
+    noise = calibrate_choice(epsilon, first.delta, first.sample_rate, first.steps, mean, ratio, beside, paid)
     plans = [replace(plan, noise_multiplier=noise) for plan in plans]
     step = StepEvent(first.sample_rate, noise, statistics_noise(first.policy, noise))
     return plans, ChoiceEvent(((step, first.steps), *((event, 1) for event in beside)), mean)
 
 
-def prepare_choice(config: TrainConfig, device: torch.device = CPU) -> tuple[Prepared, Tensor]:
+def prepare_choice(config: TrainConfig, device: torch.device = CPU) -> tuple[PreparedRun, Tensor]:
     """Load the data and check a private choice before budget is spent; write nothing.
 
     Returns:
@@ -239,16 +239,14 @@ def prepare_choice(config: TrainConfig, device: torch.device = CPU) -> tuple[Pre
     stated: Together = (*((each, 1) for each in drawn), (event, 1))
     with ExitStack() as stack:
         if config.budget is not None:
-            check_writable(config.budget)
-            path = config.budget if os.path.exists(config.budget) else None
-            budget = stack.enter_context(open_budget(config, path)).rehearsal()
+            budget = stack.enter_context(config.budget.rehearse(config.name))
             budget.for_data(split.train.source, split.train.unit)
             budget.ledger(MemoryLedger()).promise(stated)
-    return Prepared(config, plans[0], split, encoder, trainer, device, stated), held_out
+    return PreparedRun(config, plans[0], split, encoder, trainer, device, stated), held_out
 
 
 def train_choice(
-    folder: str | os.PathLike[str], prepared: Prepared, held_out: Tensor
+    folder: str | os.PathLike[str], prepared: PreparedRun, held_out: Tensor
 ) -> tuple[Run, Evaluation]:
     """Make the choice of a folder that `begin` made, and write the best model and its card.
 
@@ -273,10 +271,10 @@ def train_choice(
     if counted != config.plan.for_method(config.method).class_weights:  # weights by released counts
         plans = [plan.with_class_weight(counted) for plan in plans]
     with ExitStack() as stack:
-        ledger = stack.enter_context(LedgerFile(place / layout.LEDGER, run=run_name(config), dated=False))
+        ledger = stack.enter_context(LedgerFile(place / layout.LEDGER, run=config.name, dated=False))
         if any(isinstance(spent, ChoiceEvent) for spent, _ in ledger.entries):
             raise DataError(MADE_ONCE)
-        budget = None if config.budget is None else stack.enter_context(open_budget(config, config.budget))
+        budget = None if config.budget is None else stack.enter_context(config.budget.open(config.name))
         if budget is not None:
             budget.for_data(split.train.source, split.train.unit)
         account = ledger if budget is None else budget.ledger(ledger)
@@ -287,27 +285,27 @@ def train_choice(
             scored,
             event,
             account,
-            seed=config.seed,
+            seed=config.data.seed,
             randomness=SystemRandomness(),
-            engine=config.engine,
+            engine=config.execution.engine,
             device=prepared.device,
         )
         plan, settings = plans[found.place], combinations(config, len(fit))[found.place]
         evaluation = evaluate_run(found.run, split, config)
-        content = {"config": config.to_dict(), "plan": plan.to_dict(), "facts": facts}
+        content = {"config": config.to_plain(), "plan": plan.to_plain(), "facts": facts}
         write_whole(place / layout.CONFIG, layout.salted_json(content).encode())
         chosen = {"settings": settings, "score": found.score}
         write_whole(place / PrivateChoice.file, (json.dumps(chosen, indent=2) + "\n").encode())
         weights = io.BytesIO()
         torch.save(found.run.model.cpu().state_dict(), weights)
         write_whole(place / layout.MODEL, weights.getvalue())
-        write_cards(place, found.run, evaluation, config, plan, facts, ledger.check, budget)
+        write_cards(place, found.run, evaluation, config, facts, ledger.check, budget)
         layout.write_last(place, config, plan, facts, found.run.entries)
-    _level_times(place, config.budget)
+    _level_times(place, None if config.budget is None else config.budget.path)
     return found.run, evaluation
 
 
-def _level_times(place: Path, budget: str | None) -> None:
+def _level_times(place: Path, budget: Path | None) -> None:
     """Gives files one time, that of the beginning of this day: no two of them tell how long the tries took.
 
     Those of the folder are written anew, since a file system keeps when each was made as well.
@@ -316,7 +314,7 @@ def _level_times(place: Path, budget: str | None) -> None:
     files = [path for path in place.rglob("*") if path.is_file() and not path.is_symlink()]
     for path in files:
         write_whole(path, path.read_bytes())
-    charged = [] if budget is None else [Path(budget), seal_path(budget)]
+    charged = [] if budget is None else [budget, seal_path(budget)]
     for path in (*files, *charged, place):
         os.utime(path, (today, today))
 

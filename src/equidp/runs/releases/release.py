@@ -11,12 +11,14 @@ from typing import Any, ClassVar, Self
 
 from torch import nn
 
+from equidp._parts import own_part
 from equidp.data import DataSource, DataSplit
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError
 from equidp.evaluation.predictions import Cut
 from equidp.kernel.ledger import Payment
 from equidp.policies.setting import MethodSetting, settings_of
+from equidp.runs.plain import part_of, plain_fields
 from equidp.tables.encode import TableEncoder
 from equidp.training.plan import Plan, ResolvedPlan
 from equidp.training.run import Run
@@ -33,7 +35,7 @@ class Preparation:
         split: the data.
         encoder: of its columns, if the run keeps one.
         plan: to train by.
-        cut: of two classes, see `TrainConfig.run_cut`.
+        cut: of two classes, see `TrainConfig.cut`.
     """
 
     source: DataSource
@@ -102,6 +104,23 @@ class RunRelease(ABC):
         own = {name: value for name, value in own.items() if value not in (None, False)}
         return cls(**own) if own else None
 
+    def to_plain(self) -> dict[str, Any]:
+        """Return the import path of its kind and its settings as plain values."""
+        kind = type(self)
+        return {"kind": f"{kind.__module__}:{kind.__qualname__}", **plain_fields(self)}
+
+    @staticmethod
+    def from_plain(content: Mapping[str, Any]) -> RunRelease:
+        """Return the release of plain values that `to_plain` returned.
+
+        Raises:
+            SettingError: its kind cannot be imported, or is none.
+        """
+        settings = dict(content)
+        kind = own_part(settings.pop("kind"), "release", _is_kind, "a subclass of RunRelease")
+        made: RunRelease = part_of(kind, settings)
+        return made
+
     @abstractmethod
     def epsilon(self, target: float | None) -> float | None:
         """Return the epsilon that it costs alone, at the run's target epsilon; None: it costs none."""
@@ -155,3 +174,7 @@ class RunRelease(ABC):
             f"{os.fspath(folder / self.file)!r} is gone. What it held was released, and paid for, once; "
             "bring it back."
         )
+
+
+def _is_kind(part: Any) -> bool:
+    return isinstance(part, type) and issubclass(part, RunRelease)
