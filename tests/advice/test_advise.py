@@ -7,8 +7,9 @@ import torch
 from hypothesis import given, strategies as st
 
 import equidp
-import equidp.comparison.compare
 from equidp.advice.advise import AUTO, advise, images_of
+from equidp.comparison.compare import prepare
+from equidp.comparison.plan import ComparisonPlan
 from equidp.data import open_source
 from equidp.data.features import WithFeatures
 from equidp.report.advice import advice_sentences, reason_sentence
@@ -75,8 +76,10 @@ def test_scattering_that_was_asked_for_is_settled_by_the_images(tmp_path):
     assert images_of(plain, 0) is None
     assert images_of(WithFeatures(plain, "torch:relu"), 0) is None  # what they are of is unknown
     setups = [
-        equidp.comparison.compare.prepare(
-            source, methods=[AUTO], epsilons=[1.0], plan=Plan(epochs=1, delta=1e-4), directory=tmp_path
+        prepare(
+            source,
+            ComparisonPlan([AUTO], epsilons=[1.0], plan=Plan(epochs=1, delta=1e-4)),
+            directory=tmp_path,
         )
         for source in (plain, featured)
     ]
@@ -92,14 +95,8 @@ def test_auto_takes_a_batch_that_the_training_part_of_every_seed_holds(tmp_path)
     source = open_source(tmp_path / "people.csv", recipe=Recipe(target="rich", group=("sex",)))
     sizes = [len(source.split(seed).train) for seed in range(5)]
     assert sizes[0] > min(sizes)
-    prepared = equidp.comparison.compare.prepare(
-        source,
-        methods=[AUTO],
-        seeds=5,
-        epsilons=[1.0],
-        plan=Plan(batch_size=64, delta=1e-4),
-        directory=tmp_path,
-    )
+    asked = ComparisonPlan([AUTO], 5, Plan(batch_size=64, delta=1e-4), [1.0])
+    prepared = prepare(source, asked, directory=tmp_path)
     assert prepared.choice.settings["batch_size"] <= min(sizes)
 
 

@@ -306,7 +306,7 @@ def with_batchnorm(shape, classes):
         ({"methods": ["sgd"]}, SettingError, "methods"),
         ({"seeds": 0}, SettingError, "seeds"),
         ({"methods": "dpsgd"}, SettingError, "methods"),
-        ({"epsilons": [0.0]}, SettingError, "target_epsilon"),
+        ({"epsilons": [0.0]}, SettingError, "epsilon"),
         ({"plan": replace(PLAN, batch_size=161)}, SettingError, "batch_size"),
         ({"plan": replace(PLAN, delta=2.0)}, SettingError, "delta"),
         ({"tau": 0.0}, SettingError, "tau"),

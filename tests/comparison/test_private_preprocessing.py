@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 import equidp
-from equidp.comparison.compare import prepare
+from equidp.comparison.compare import PreparedComparison, prepare
+from equidp.comparison.plan import ComparisonPlan
 from equidp.data import Recipe, TableSource
 from equidp.data.table import releases_of, with_private_noise
 from equidp.errors import SettingError
@@ -37,6 +38,12 @@ def asked(tmp_path_factory):
     return {**given, "jobs": 1, "preprocessing_share": 0.5}
 
 
+def prepared_by(source, asked) -> PreparedComparison:
+    """Runs of a comparison by arguments of `compare`."""
+    plan = {name: value for name, value in asked.items() if name not in ("directory", "jobs")}
+    return prepare(source, ComparisonPlan(**plan), directory=asked["directory"])
+
+
 @pytest.mark.soak
 def test_each_private_run_meets_its_epsilon_with_preprocessing(source, asked):
     comparison = equidp.compare(source, **asked)
@@ -50,7 +57,7 @@ def test_each_private_run_meets_its_epsilon_with_preprocessing(source, asked):
 
 @pytest.mark.soak
 def test_the_share_is_part_of_what_a_run_is_kept_under(source, asked):
-    cells = [prepare(source, **{**asked, "preprocessing_share": share}).cells for share in (None, 0.5, 0.4)]
+    cells = [prepared_by(source, {**asked, "preprocessing_share": share}).cells for share in (None, 0.5, 0.4)]
     names = [{cell.method: cell.key for cell in each} for each in cells]
     assert len({each["dpsgd"] for each in names}) == 3
     assert len({each["sgd"] for each in names}) == 1  # the baseline preprocesses exactly, whatever the share
@@ -61,7 +68,7 @@ def test_the_share_is_part_of_what_a_run_is_kept_under(source, asked):
 
 
 def test_a_seed_draws_the_same_preprocessing_again(source, asked):
-    cell = next(cell for cell in prepare(source, **asked).cells if cell.method == "dpsgd")
+    cell = next(cell for cell in prepared_by(source, asked).cells if cell.method == "dpsgd")
     assert cell.source.split(0).digest() == cell.source.split(0).digest()
 
 
@@ -86,8 +93,8 @@ def test_a_source_with_private_noise_of_its_own_is_charged_and_its_note_says_whe
     comparison = equidp.compare(own, **given)
     spent = comparison.results.set_index("method")["epsilon"]
     assert 2.99 < spent["dpsgd"].iloc[0] <= 3.0
-    private = {cell.method: cell for cell in prepare(own, **given).cells}["dpsgd"]
-    exact = {cell.method: cell for cell in prepare(source, **given).cells}["dpsgd"]
+    private = {cell.method: cell for cell in prepared_by(own, given).cells}["dpsgd"]
+    exact = {cell.method: cell for cell in prepared_by(source, given).cells}["dpsgd"]
     assert private.trainer(own.split(0)).ledger.entries == ((releases_of(own)[0], 1),)
     assert private.plan.noise_multiplier > exact.plan.noise_multiplier
     (note,) = own.split(0).notes

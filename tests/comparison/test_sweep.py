@@ -11,6 +11,7 @@ import torch
 import equidp
 from equidp.comparison import cells, compare as comparing
 from equidp.comparison.compare import prepare
+from equidp.comparison.plan import ComparisonPlan
 from equidp.comparison.sweep import named_methods, parse_sweep, sweep_variants
 from equidp.data.dataset import DataSplit
 from equidp.errors import SettingError
@@ -104,13 +105,13 @@ def test_results_have_a_column_for_each_swept_setting_and_runs_are_those_of_a_pl
 )
 def test_what_cannot_be_swept_is_refused_before_anything_is_trained(tmp_path, sweep, field):
     with raises_field(SettingError, field):
-        prepare(Toys(), methods=["dpsgd"], plan=PLAN, seeds=1, sweep=sweep, directory=tmp_path)
+        prepare(Toys(), ComparisonPlan(["dpsgd"], 1, PLAN, sweep=sweep), directory=tmp_path)
 
 
 def test_a_delta_of_one_method_alone_is_refused(tmp_path):
     plan = Plan(batch_size=40, epochs=1, delta=1e-4, by_method={"dpsgd": {"delta": 1e-2}})
     with raises_field(SettingError, "by_method"):
-        prepare(Toys(), methods=["dpsgd"], plan=plan, seeds=1, directory=tmp_path)
+        prepare(Toys(), ComparisonPlan(["dpsgd"], 1, plan), directory=tmp_path)
 
 
 @pytest.mark.soak
@@ -162,15 +163,8 @@ def test_texts_that_are_no_sweep_are_refused(text, field):
 
 @pytest.mark.soak
 def test_a_rehearsal_says_how_many_runs_what_they_spend_and_how_long_they_take(tmp_path):
-    prepared = prepare(
-        Toys(),
-        methods=["dpsgd"],
-        plan=PLAN,
-        seeds=2,
-        epsilons=[2.0],
-        sweep={"clipping_bound": [1.0, 2.0]},
-        directory=tmp_path,
-    )
+    asked = ComparisonPlan(["dpsgd"], 2, PLAN, [2.0], {"clipping_bound": [1.0, 2.0]})
+    prepared = prepare(Toys(), asked, directory=tmp_path)
     found = prepared.estimate(1)
     assert (len(prepared.cells), len(prepared.first), found.missing) == (6, 3, 6)
     _, *kinds = found.kinds
@@ -186,7 +180,7 @@ def test_a_rehearsal_times_steps_with_the_threads_that_a_run_has(tmp_path, monke
     monkeypatch.setattr(
         comparing, "_seconds_per_step", lambda *_: found.append(torch.get_num_threads()) or 0.1
     )
-    prepared = prepare(Toys(), methods=["dpsgd"], plan=PLAN, seeds=2, directory=tmp_path)
+    prepared = prepare(Toys(), ComparisonPlan(["dpsgd"], 2, PLAN), directory=tmp_path)
     torch.set_num_threads(2)
     try:
         prepared.estimate(1)

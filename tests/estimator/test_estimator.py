@@ -131,7 +131,7 @@ def test_a_method_that_needs_groups_says_so_before_it_spends():
         ({"method": "dpsgd-g"}, "unknown method 'dpsgd-g'"),
         ({"epsilon": None}, "expected a number > 0"),
         ({"method": "sgd"}, "expected None"),
-        ({"epsilon": -1}, "target_epsilon=-1"),
+        ({"epsilon": -1}, "^epsilon=-1"),
         ({"epochs": 0}, "epochs=0"),
         ({"model": "logstic"}, "Did you mean 'logistic'"),
         ({"model": nn.Linear(4, 2)}, "model is a module; expected a name, or a function"),

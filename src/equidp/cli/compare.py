@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import joblib
 from cyclopts import Group, Parameter
@@ -16,7 +16,8 @@ from equidp.cli import metrics, options, releases
 from equidp.cli.app import command
 from equidp.cli.messages import progress_bar, say, stoppable
 from equidp.cli.settings import changes
-from equidp.comparison.compare import DEFAULT_METHODS, PreparedComparison, check_cluster, compare, prepare
+from equidp.comparison.compare import PreparedComparison, check_cluster, prepare, run_comparison
+from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan
 from equidp.comparison.result import checked_ending
 from equidp.comparison.sweep import parse_sweep
 from equidp.comparison.workers import check_one_place, connect_client
@@ -44,7 +45,7 @@ app = command(
 @Parameter(name="*")
 @dataclass(frozen=True)
 class ComparisonOptions:
-    """Options of the comparison: arguments of `equidp.compare`."""
+    """Options of the comparison: fields of `ComparisonPlan`."""
 
     methods: tuple[options.MethodOrAuto, ...] = DEFAULT_METHODS
     """Methods to compare, with commas; also user-defined (my_module:MyPolicy); auto: as in equidp train."""
@@ -59,6 +60,17 @@ class ComparisonOptions:
     """Largest gap in privacy cost that counts as equal, in the metric: 0.05 is 5 points of accuracy."""
     metric: metrics.Metric = "accuracy"
     engine: options.Engine = "ghost"
+
+    def plan(self) -> ComparisonPlan:
+        """Return the plan of the comparison that these options ask for."""
+        return ComparisonPlan(**{**vars(self), "sweep": parse_sweep(self.sweep)})
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class PlaceOptions:
+    """Options of the place where runs are trained and kept."""
+
     directory: Path = Path("equidp-runs")
     """Folder where finished runs are kept."""
     fresh: options.Fresh = False
@@ -122,6 +134,7 @@ def compare_command(
     data: options.Data = "digits",
     *,
     wanted: ComparisonOptions = ComparisonOptions(),
+    place: PlaceOptions = PlaceOptions(),
     config: options.Config = None,
     table: options.TableOptions = options.TableOptions(),
     plan: options.PlanOptions = options.PlanOptions(),
@@ -148,41 +161,41 @@ def compare_command(
         checked_ending(results.tables)
     outputs = {"--report": report, "--json": json_file, "--table": results.tables}
     check_outputs(outputs, data, config, table.recipe)
-    for folder in (results.figures, wanted.directory):
+    for folder in (results.figures, place.directory):
         if folder is not None:
             check_folder(folder)
     changed = changes(plan, settings, wanted.methods)
     options.check_noise(wanted.epsilons, changed)
-    asked: dict[str, Any] = {
-        "release_epsilon": None if individual is None else individual.release_epsilon,
-        "diagnosis": diagnosis.plan(),
-        "cut": cut.cut(Cut(table.whole().positive)),
-    }
-    asked |= {
-        **vars(wanted),
-        "sweep": parse_sweep(wanted.sweep),
-        "preprocessing_share": None if preprocessing is None else preprocessing.preprocessing_share,
-    }
     source = table.open(data)
-    trained_by = default_plan(source).with_changes(changed)
-    check_one_place(wanted.jobs, wanted.cluster)
+    asked = replace(
+        wanted.plan(),
+        plan=default_plan(source).with_changes(changed),
+        cut=cut.cut(Cut(table.whole().positive)),
+        release_epsilon=None if individual is None else individual.release_epsilon,
+        diagnosis=diagnosis.plan(),
+        preprocessing_share=None if preprocessing is None else preprocessing.preprocessing_share,
+    )
+    check_one_place(place.jobs, place.cluster)
     if dry_run:
-        with connect_client(asked.pop("cluster")) as client:
-            del asked["tau"], asked["fresh"]
-            prepared = prepare(source, plan=trained_by, **asked)
+        with connect_client(place.cluster) as client:
+            prepared = prepare(source, asked, directory=place.directory, device=place.device)
             if client is not None:
                 check_cluster(client, prepared.first)
-            jobs = (wanted.jobs or joblib.cpu_count()) if client is None else len(client.nthreads())
-        _print_estimate(prepared, jobs, wanted.fresh)
+            jobs = (place.jobs or joblib.cpu_count()) if client is None else len(client.nthreads())
+        _print_estimate(prepared, jobs, place.fresh)
         return
     stopped = "stopped. Finished runs are kept: the same command continues from them."
     with stoppable(stopped), progress_bar() as on_progress:
-        comparison = compare(
+        comparison = run_comparison(
             source,
-            plan=trained_by,
+            asked,
+            directory=place.directory,
+            jobs=place.jobs,
+            device=place.device,
+            cluster=place.cluster,
             on_progress=on_progress,
             command=command_line("equidp", *sys.argv[1:]),
-            **asked,
+            fresh=place.fresh,
         )
     if json_file is not None:
         comparison.to_json(json_file)

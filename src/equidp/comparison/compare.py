@@ -17,7 +17,6 @@ import pandas as pd
 import torch
 
 from equidp._provenance import versions
-from equidp._validate import check_whole
 from equidp.accounting import calibrate_noise
 from equidp.accounting.cache import remembered
 from equidp.accounting.planned import check_share, default_delta, release_event
@@ -34,8 +33,9 @@ from equidp.comparison.cells import (
     split_facts,
     train_all,
 )
+from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan
 from equidp.comparison.result import Comparison, DataFacts, Setup, TrainingFacts
-from equidp.comparison.sweep import Sweep, Variant, automatic_variants, named_methods, sweep_variants
+from equidp.comparison.sweep import Sweep, Variant, automatic_variants, sweep_variants
 from equidp.comparison.workers import (
     Workers,
     check_one_place,
@@ -52,15 +52,12 @@ from equidp.data.views import Views
 from equidp.diagnostics import Diagnosis, DiagnosisPlan, Diagnostics
 from equidp.errors import ApproximationWarning, CacheWarning, PrivacyWarning, SettingError
 from equidp.evaluation.blind_spots import calibration_table
-from equidp.evaluation.costs import check_tau
 from equidp.evaluation.groups import by_group, most_frequent
-from equidp.evaluation.intervals import check_level
 from equidp.evaluation.metrics import (
     METRICS,
     Metric,
     check_task,
     measure_metric,
-    metric_named,
     tells_something,
 )
 from equidp.evaluation.predictions import Cut, Predictions
@@ -70,13 +67,10 @@ from equidp.kernel.ledger import Event
 from equidp.policies.methods import BASELINE, MethodLike
 from equidp.store import Store
 from equidp.training.device import chosen_device, wait_for
-from equidp.training.plan import Plan, checked_seeds, default_plan
+from equidp.training.plan import Plan, default_plan
 
 if TYPE_CHECKING:
     from distributed import Client
-
-DEFAULT_METHODS = ("sgd", "dpsgd", "dpsgd-f", "global-adapt", AUTO)
-
 
 _TIMED_SECONDS = 0.5
 
@@ -154,27 +148,51 @@ def compare(
         >>> sorted(comparison.costs()["method"].unique())
         ['dpsgd', 'sgd']
     """
-    check_level(level)
-    check_tau(tau)
+    asked = ComparisonPlan(
+        methods=methods,
+        seeds=seeds,
+        plan=plan,
+        epsilons=epsilons,
+        sweep=sweep or {},
+        tau=tau,
+        level=level,
+        metric=metric,
+        cut=cut,
+        engine=engine,
+        release_epsilon=release_epsilon,
+        diagnosis=diagnosis,
+        preprocessing_share=preprocessing_share,
+    )
+    return run_comparison(
+        data,
+        asked,
+        directory=directory,
+        jobs=jobs,
+        device=device,
+        cluster=cluster,
+        on_progress=on_progress,
+        command=command,
+        fresh=fresh,
+    )
+
+
+def run_comparison(
+    data: str | DataSource,
+    asked: ComparisonPlan,
+    *,
+    directory: str | os.PathLike[str] = "equidp-runs",
+    jobs: int | None = None,
+    device: str = "cpu",
+    cluster: str | None = None,
+    on_progress: Progress | None = None,
+    command: str = "",
+    fresh: bool = False,
+) -> Comparison:
+    """Train the runs of a comparison that are not kept yet, and compare all; arguments as in `compare`."""
     check_one_place(jobs, cluster)
     with connect_client(cluster) as client:
-        prepared = prepare(
-            data,
-            methods=methods,
-            seeds=seeds,
-            plan=plan,
-            epsilons=epsilons,
-            sweep=sweep,
-            metric=metric,
-            cut=cut,
-            engine=engine,
-            directory=directory,
-            jobs=jobs,
-            device=device if client is None else "cpu",  # the workers' device may not exist here
-            release_epsilon=release_epsilon,
-            diagnosis=diagnosis,
-            preprocessing_share=preprocessing_share,
-        )
+        here = device if client is None else "cpu"  # the workers' device may not exist here
+        prepared = prepare(data, asked, directory=directory, device=here)
         cells = tuple(replace(cell, device=device) for cell in prepared.cells)
         if client is None:
             place = partial(spread, workers=Workers.of(jobs, len(cells)))
@@ -185,9 +203,9 @@ def compare(
     results: list[dict[str, Any]] = []
     for cell, run in zip(cells, runs, strict=True):
         test = split(prepared.source, cell.seed).test
-        found = run.predictions(test, cut)
+        found = run.predictions(test, asked.cut)
         rows = [{**cell.names, **row} for row in run.results.to_dict("records")]
-        results += with_metrics(rows, found, test, prepared.metric, level)
+        results += with_metrics(rows, found, test, prepared.metric, asked.level)
 
     def join_runs(table: str) -> pd.DataFrame:
         pairs = zip(cells, runs, strict=True)
@@ -203,19 +221,19 @@ def compare(
             num_train_by_seed=tuple(prepared.sizes.values()),
             versions=versions(),
             baseline=BASELINE,
-            tau=tau,
-            level=level,
+            tau=asked.tau,
+            level=asked.level,
             command=command,
             swept=prepared.swept,
             metric=prepared.metric.name,
             positive=found.positive_name,
-            threshold=cut.threshold,
+            threshold=asked.cut.threshold,
         ),
         pd.DataFrame(results),
         join_runs("epochs"),
         individual=join_runs("individual"),
         metric=prepared.metric,
-        sensitive_diagnosis=None if diagnosis is None else _join_diagnoses(cells, runs),
+        sensitive_diagnosis=None if asked.diagnosis is None else _join_diagnoses(cells, runs),
         seconds=sum(run.seconds for run in runs),
     )
 
@@ -312,47 +330,31 @@ class PreparedComparison:
 
 def prepare(
     data: str | DataSource,
+    asked: ComparisonPlan,
     *,
-    methods: Sequence[MethodLike],
-    seeds: int | Sequence[int] = 5,
-    plan: Plan | None = None,
-    epsilons: Sequence[float] = (),
-    sweep: Sweep | None = None,
-    metric: str | Metric = "accuracy",
-    cut: Cut = Cut(),
-    engine: str = "ghost",
     directory: str | os.PathLike[str] = "equidp-runs",
-    jobs: int | None = None,
     device: str = "cpu",
-    release_epsilon: float | None = None,
-    diagnosis: DiagnosisPlan | None = None,
-    preprocessing_share: float | None = None,
 ) -> PreparedComparison:
     """Return the runs of a comparison, each kind built once; arguments as in `equidp.compare`.
 
     Raises:
-        SettingError, DataError, ModelError, PolicyError: an argument that no run can be trained with.
+        SettingError, DataError, ModelError, PolicyError: a plan by which no run can be trained on the data.
     """
     source = open_source(data) if isinstance(data, str) else data
-    seeds, epsilons, sweep = checked_seeds(seeds), list(dict.fromkeys(epsilons)), dict(sweep or {})
-    if jobs is not None:
-        check_whole(1, jobs=jobs)
     chosen_device(device)
-    named = named_methods(methods)
-    sizes = {seed: split_facts(source, seed).num_train for seed in seeds}
-    data_split, metric = split(source, seeds[0]), metric_named(metric)
+    epsilons, metric, share = asked.target_epsilons, asked.cost_metric, asked.preprocessing_share
+    sizes = {seed: split_facts(source, seed).num_train for seed in asked.seed_numbers}
+    data_split = split(source, next(iter(sizes)))
     if data_split.train.target_bounds is not None:
         raise SettingError(
             "a comparison is of classifiers. For numbers, train by --method sgd and by a private method, and "
             "see what privacy cost each group by equidp evaluate --reference."
         )
-    check_metric(metric, cut, data_split.test)
-    plan = default_plan(source) if plan is None else plan
-    if plan.delta is None:
-        plan = replace(plan, delta=default_delta(max(sizes.values())))
-    variants = sweep_variants(named, plan, epsilons, sweep)
+    check_metric(metric, asked.cut, data_split.test)
+    plan = _shared_plan(asked, source, max(sizes.values()))
+    variants = sweep_variants(asked.policies, plan, epsilons, asked.sweep)
     choice = None
-    if AUTO in methods:
+    if AUTO in asked.methods:
         smallest = min(
             sizes, key=sizes.__getitem__
         )  # whose batch no other seed's training part is too small for
@@ -362,29 +364,36 @@ def prepare(
     folder = Path(directory).absolute()
     Store(folder).check()
     with remembered(folder):
-        if release_epsilon is not None:  # refuse one that no noise can meet
-            calibrate_noise(release_epsilon, plan.delta, 1.0, 1)
+        if asked.release_epsilon is not None:  # refuse one that no noise can meet
+            calibrate_noise(asked.release_epsilon, plan.delta, 1.0, 1)
         cells = []
         for seed, size in sizes.items():
             for variant in variants:
                 read = source if choice is None or variant.name != AUTO else choice.source(source)
-                own = _preprocess_source(read, variant, plan, preprocessing_share)
+                own = _preprocess_source(read, variant, plan, share)
                 resolved = variant.resolve(size, releases_of(own))
                 if isinstance(own, WithFeatures):
                     check_not_varied(own.features, Views(resolved.plan.views, resolved.plan.augmentation))
-                watched = (release_epsilon, diagnosis) if resolved.policy.private else (None, None)
-                names = {**dict.fromkeys(sweep), **variant.swept}
+                watched = (
+                    (asked.release_epsilon, asked.diagnosis) if resolved.policy.private else (None, None)
+                )
+                names = {**dict.fromkeys(asked.sweep), **variant.swept}
                 wanted = variant.epsilon if epsilons and variant.epsilon is not None else math.nan
-                where = variant.setting, wanted, seed, engine, device
+                where = variant.setting, wanted, seed, asked.engine, device
                 cells.append(Cell(own, resolved, *where, *watched, swept=names))
-        swept = {name: tuple(values) for name, values in sweep.items()}
-        if preprocessing_share is not None:
+        if share is not None:
             data_split = replace(data_split, notes=_private_notes(cells))
         _warn_of_unknown_code(cells)
         prepared = PreparedComparison(
-            source, data_split, plan, tuple(cells), sizes, folder, swept, metric, choice
+            source, data_split, plan, tuple(cells), sizes, folder, asked.swept, metric, choice
         )
         return replace(prepared, built=_build_each(prepared.first, data_split))
+
+
+def _shared_plan(asked: ComparisonPlan, source: DataSource, num_examples: int) -> Plan:
+    """Return the plan that all runs start from; its delta is that of n examples where none is given."""
+    plan = default_plan(source) if asked.plan is None else asked.plan
+    return replace(plan, delta=default_delta(num_examples)) if plan.delta is None else plan
 
 
 def with_metrics(

@@ -26,6 +26,7 @@ from joblib.externals.loky import get_reusable_executor
 from joblib.parallel import BACKENDS, get_active_backend
 
 from equidp._provenance import versions
+from equidp._validate import check_whole
 from equidp.errors import EquidpError, SettingError
 
 if TYPE_CHECKING:
@@ -179,16 +180,18 @@ class _Arguments:
 
 
 def check_one_place(jobs: int | None, cluster: str | None) -> None:
-    """Check that jobs and cluster are not both given.
+    """Check that jobs and cluster are not both given, and the number of jobs.
 
     Raises:
-        SettingError: both are given.
+        SettingError: both are given, or no job at all.
     """
     if jobs is not None and cluster is not None:
         raise SettingError(
             f"jobs={jobs} and cluster={cluster!r}: a cluster trains as many runs at a time as it has "
             "workers; give one of the two."
         )
+    if jobs is not None:
+        check_whole(1, jobs=jobs)
 
 
 @contextmanager

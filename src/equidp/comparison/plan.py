@@ -1,0 +1,80 @@
+"""ComparisonPlan: what a comparison compares, and what it judges by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from equidp._validate import check_number
+from equidp.advice.advise import AUTO
+from equidp.comparison.sweep import Sweep, named_methods
+from equidp.diagnostics import DiagnosisPlan
+from equidp.evaluation.costs import check_tau
+from equidp.evaluation.intervals import check_level
+from equidp.evaluation.metrics import Metric, metric_named
+from equidp.evaluation.predictions import Cut
+from equidp.policies.methods import MethodLike
+from equidp.training.plan import Plan, checked_seeds
+
+DEFAULT_METHODS = ("sgd", "dpsgd", "dpsgd-f", "global-adapt", AUTO)
+
+
+@final
+@dataclass(frozen=True)
+class ComparisonPlan:
+    """Plan of a comparison, whatever the data, and wherever its runs are trained.
+
+    Attributes:
+        methods, seeds, plan, epsilons, sweep, tau, level, metric, cut, engine, release_epsilon, diagnosis,
+            preprocessing_share: see `equidp.compare`.
+
+    Raises:
+        SettingError, PolicyError: a value that no comparison can have.
+    """
+
+    methods: Sequence[MethodLike] = DEFAULT_METHODS
+    seeds: int | Sequence[int] = 5
+    plan: Plan | None = None
+    epsilons: Sequence[float] = ()
+    sweep: Sweep = field(default_factory=dict)
+    tau: float = 0.05
+    level: float = 0.95
+    metric: str | Metric = "accuracy"
+    cut: Cut = Cut()
+    engine: str = "ghost"
+    release_epsilon: float | None = None
+    diagnosis: DiagnosisPlan | None = None
+    preprocessing_share: float | None = None
+
+    def __post_init__(self) -> None:
+        check_level(self.level)
+        check_tau(self.tau)
+        if self.preprocessing_share is not None:
+            check_number("(0, 1)", preprocessing_share=self.preprocessing_share)
+        _ = self.seed_numbers, self.policies, self.cost_metric  # refuse what they cannot be
+
+    @property
+    def seed_numbers(self) -> list[int]:
+        """Each seed; one run of each kind is trained by it."""
+        return checked_seeds(self.seeds)
+
+    @property
+    def target_epsilons(self) -> list[float]:
+        """Each target epsilon once; empty: the plan's noise multiplier."""
+        return list(dict.fromkeys(self.epsilons))
+
+    @property
+    def policies(self) -> Mapping[str, MethodLike]:
+        """Methods by name without "auto", the baseline first."""
+        return named_methods(self.methods)
+
+    @property
+    def cost_metric(self) -> Metric:
+        """Metric of costs, gaps and tests."""
+        return metric_named(self.metric)
+
+    @property
+    def swept(self) -> dict[str, tuple[Any, ...]]:
+        """Swept settings by name, with their values."""
+        return {name: tuple(values) for name, values in self.sweep.items()}
