@@ -32,6 +32,7 @@ from equidp.report.plots.style import (
     OWN_LOOKS,
     PAGE,
     PHONE,
+    filled_in,
     group_looks,
     kind_looks,
     method_looks,
@@ -44,6 +45,13 @@ COSTS = {
     "dpsgd-f": {"a": 0.04, "b": 0.05},
     "global-adapt": {"a": 0.1, "b": 0.12},
 }
+
+
+def test_a_title_names_the_metric_and_an_axis_its_unit_too():
+    titles = {name: filled_in(plot.title, summarise(made_up(COSTS))) for name, plot in ALL_PLOTS.items()}
+    assert titles["accuracy"] == "Accuracy by group"
+    assert not any("%" in title or ", points" in title for title in titles.values())
+    assert equidp.plot(made_up(COSTS), "accuracy").axes[0].get_xlabel() == "Accuracy, %"
 
 
 def labelled(axes, label):

@@ -13,7 +13,7 @@ import pandas as pd
 
 from equidp.comparison.result import Comparison
 from equidp.display import Cell, Column, Noted, Table
-from equidp.report.format import number
+from equidp.report.format import capitalise, number
 from equidp.report.plots import DIAGNOSIS_PLOTS
 from equidp.report.plots.style import draw_plots
 from equidp.report.summary import Summary, by_kind
@@ -237,7 +237,7 @@ def _causes(splits: list[dict[str, Figure]]) -> list[str]:
     rest = [name for name in _CAUSES if name != main and all(parts[name].exceeds(_ZERO) for parts in splits)]
     if rest:
         listed = " and ".join(f"{' '.join(_CAUSES[name][:2])} {_shares(splits, name)}" for name in rest)
-        sentences.append(f"{listed[0].upper()}{listed[1:]}.")
+        sentences.append(f"{capitalise(listed)}.")
     lowered = [name for name in _CAUSES if all(_ZERO.exceeds(parts[name]) for parts in splits)]
     if lowered:
         sentences.append(

@@ -15,7 +15,7 @@ from equidp.display import Cell, Column, Interval, Table
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.metrics import METRICS, Metric
 from equidp.evaluation.small_cells import FEWEST, SmallCells
-from equidp.report.format import heading, metric_text, number, points, unit, whole_number
+from equidp.report.format import capitalise, heading, metric_text, number, points, unit, whole_number
 from equidp.training.run import RunFacts
 
 RECALIBRATE = (
@@ -187,7 +187,7 @@ def _metric_sentence(found: Evaluation) -> str:
         return ""
     row = rows.loc[(ALL, found.metric.name)]
     value, low, high = (metric_text(found.metric, row[name]) for name in ("value", "low", "high"))
-    return f" {found.metric.label[0].upper()}{found.metric.label[1:]}: {value} ({low} to {high})."
+    return f" {capitalise(found.metric.label)}: {value} ({low} to {high})."
 
 
 def measure_sentences(found: Evaluation) -> list[str]:

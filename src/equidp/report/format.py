@@ -47,10 +47,14 @@ def metric_text(metric: Metric, value: float) -> str:
     return number(value) if math.isnan(value) or metric.width > 1 else f"{round(value, 3) + 0.0:.3f}"
 
 
-def heading(metric: Metric, *, capital: bool = False) -> str:
-    """Label of a metric with its unit, such as "accuracy, %"; capitalised for titles and axes."""
-    label = metric.label[0].upper() + metric.label[1:] if capital else metric.label
-    return label + (", %" if metric.percent else "")
+def heading(metric: Metric) -> str:
+    """Label of a metric with its unit, such as "accuracy, %"."""
+    return metric.label + (", %" if metric.percent else "")
+
+
+def capitalise(text: str) -> str:
+    """Text with a capital first letter; the other letters stay, as in "AUC of each group"."""
+    return text[:1].upper() + text[1:]
 
 
 def unit(metric: Metric) -> str:

@@ -16,7 +16,7 @@ from equidp.display import Interval
 from equidp.evaluation.costs import equal_cost, summary
 from equidp.evaluation.metrics import METRICS, Metric
 from equidp.evaluation.references import Judgement, judge_references, reference_names
-from equidp.report.format import amount, heading, metric_text, number, unit
+from equidp.report.format import amount, capitalise, heading, metric_text, number, unit
 
 
 class Kind(NamedTuple):
@@ -83,6 +83,11 @@ class Summary:
         return self.comparison.metric
 
     @property
+    def label(self) -> str:
+        """Label of the metric for titles, capitalised and without its unit."""
+        return capitalise(self.metric.label)
+
+    @property
     def scale(self) -> float:
         """Factor from a value of the metric to its display: 100 for percentage points."""
         return 100.0 if self.metric.percent else 1.0
@@ -117,7 +122,7 @@ class Summary:
         return tuple(map(self._detail, others))
 
     def _detail(self, metric: Metric) -> Detail:
-        return Detail(metric.name, heading(metric, capital=True), partial(metric_text, metric))
+        return Detail(metric.name, capitalise(heading(metric)), partial(metric_text, metric))
 
     @cached_property
     def costs(self) -> pd.DataFrame:

@@ -19,7 +19,7 @@ from equidp.evaluation.references import Judgement
 from equidp.evaluation.small_cells import FEWEST
 from equidp.policies.methods import STANDARD
 from equidp.report.evaluation import RECALIBRATE
-from equidp.report.format import points
+from equidp.report.format import capitalise, points
 from equidp.report.plots.accuracy_and_epsilon import ERRORS, too_noisy
 from equidp.report.summary import Kind, Summary, by_kind
 
@@ -277,7 +277,7 @@ def _recommendation(found: Recommendation, metric: Metric) -> str:
             why = "one run of each method supports no recommendation; use more seeds."
         else:
             why = "no method can be recommended: no private model is better than one constant answer."
-        return f"{at}{why}" if at else why[0].upper() + why[1:]
+        return f"{at}{why}" if at else capitalise(why)
 
     def text(value: float) -> str:
         return "not known" if math.isnan(value) else points(value) if metric.percent else f"{value:.3g}"

@@ -20,9 +20,9 @@ PLOTS = {
         "privacy cost, {unit}",
         partial(by_group, metric="privacy_cost"),
     ),
-    "accuracy": Plot("{metric}, by group", "On the test set.", "{metric}", partial(by_group, metric="")),
+    "accuracy": Plot("{label} by group", "On the test set.", "{metric}", partial(by_group, metric="")),
     "choice": Plot(
-        "{metric}, against the largest gap",
+        "{label} against the largest gap",
         "Small: runs. Large: means over seeds; up and to the left is better. Line: what no other mean beats "
         "in both. Ring: recommended. Dotted: the gap that counts as equal.",
         "{metric}",

@@ -298,8 +298,8 @@ class Plot(NamedTuple):
     """Plot of a comparison.
 
     Attributes:
-        title: its heading. In it, caption and axis, {unit} stands for the unit of costs, and {metric} for
-            the metric's name.
+        title: its heading. In it, caption and axis, {unit} stands for the unit of costs, {label} for the
+            metric's label, and {metric} for the label with its unit.
         caption: the content of the plot, in a sentence or two.
         axis: label of the axis with the figures.
         draw: the summary, the label of the axis and the layout -> a figure; None if there is nothing to show.
@@ -316,8 +316,8 @@ class Plot(NamedTuple):
 
 
 def filled_in(text: str, summary: Summary) -> str:
-    """Fill in the metric of the comparison in a text; its name begins a sentence or an axis."""
-    return text.format(unit=summary.unit, metric=summary.details[0].title)
+    """Fill in the metric of the comparison in a text; its label begins a title, a sentence or an axis."""
+    return text.format(unit=summary.unit, label=summary.label, metric=summary.details[0].title)
 
 
 class Drawn(NamedTuple):
