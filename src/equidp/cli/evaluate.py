@@ -18,6 +18,7 @@ from equidp.evaluation.metrics import Metric
 from equidp.policies.methods import BASELINE
 from equidp.report.evaluation import (
     blind_spot_sentences,
+    gap_sentences,
     print_evaluation,
     print_groups,
     reliability_table,
@@ -110,8 +111,8 @@ def evaluate_command(
         means += [f"{name} not told: too few people for the noise" for name in too_noisy]
         of = "each group's training examples, as released with noise"
         print(f"Estimated mean epsilon of {of}: {', '.join(means)}.")
-    for name, value in found.gaps.items():
-        print(f"{name.replace('_', ' ').capitalize()}: {100 * value:.1f} points.")
+    for sentence in gap_sentences(found):
+        print(sentence)
     if found.costs is not None and not found.costs.empty:
         print_groups(found.costs, found.metric)
         groups = [name for name in data.group_names if name not in found.small.groups]

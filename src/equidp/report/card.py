@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,9 +25,22 @@ from equidp.evaluation.small_cells import FEWEST
 from equidp.kernel.epsilon import epsilon, repeats
 from equidp.kernel.ledger import Event, ReleaseEvent, StepEvent
 from equidp.report.audited_files import audited_files
+from equidp.report.document import (
+    Block,
+    Callout,
+    Code,
+    Document,
+    Facts,
+    Heading,
+    Listing,
+    Paragraph,
+    paragraphs,
+)
 from equidp.report.evaluation import (
     blind_spot_sentences,
+    gap_sentences,
     groups_table,
+    interval_sentence,
     measure_sentences,
     metrics_table,
     risk_sentences,
@@ -42,7 +55,6 @@ from equidp.report.guarantee import (
     several_rows_sentence,
 )
 from equidp.report.pictures import risk_picture
-from equidp.report.render import filled
 from equidp.training.initial_weights import FRESH, Start
 from equidp.training.run import Run, RunFacts
 
@@ -138,50 +150,135 @@ def write_card(
     if evaluation is None and test is not None:
         evaluation = evaluate(run.model, test)
     found = None if evaluation is None else evaluation.withholding()
+    spent, facts, version = run.epsilon(), run.facts, versions()["equidp"]
+    paid = [event.name for event, _ in run.entries if isinstance(event, ReleaseEvent)]
+    files = audited_files(run, paid, in_budget=bool(composition), further=audited)
+    public = {
+        "Dataset": data,
+        "Groups": "; ".join(facts.groups or (() if test is None else test.group_names)),
+        "Classes": "; ".join(facts.classes or (() if test is None else test.class_names)),
+    }
+    settings = {**_settings(facts), **(details or {}), **versions(), **(hashes or _hash_of(run))}
+    document = Document(
+        f"Model card: {data}" if data else "Model card",
+        [
+            Paragraph(f"Made {datetime.now(UTC):%Y-%m-%d} by equidp {version}.", small=True),
+            Paragraph(summary_sentence(found)),
+            _guarantee(run, composition),
+            *_evaluation(found, facts),
+            *_data(public, notes),
+            *_numbers(run, spent, files, version),
+            *_individual(released or {}, too_noisy, group_risks or {}),
+            Heading("Limits"),
+            Listing(_limits(run, found)),
+            *_remarks(remarks),
+            Heading("Settings, versions and hashes"),
+            Facts(facts_table(settings)),
+        ],
+    )
+    for target in targets:
+        page = target.suffix.lower() == ".html"
+        write_whole(target, document.to_html() if page else document.to_markdown())
+
+
+def _guarantee(run: Run, composition: str) -> Callout:
+    """The guarantee in words; `composition` follows its first sentence."""
+    headline, *further = guarantee_sentences(run)
+    sentences = [headline, *filter(None, [composition]), *further, *attack_risk_sentences(run)]
+    return Callout([Heading("Guarantee"), *paragraphs(sentences)], warning=math.isinf(run.epsilon()))
+
+
+def _evaluation(found: Evaluation | None, facts: RunFacts) -> Iterator[Block]:
+    """Metrics by group, and what they hide and withhold."""
+    yield Heading("Evaluation by group")
+    if found is None:
+        yield Paragraph("No test set was given.")
+        return
+    yield from paragraphs(withheld_sentences(found), small=True)
+    if not found.groups.empty:
+        yield groups_table(found.groups)
+        yield Paragraph(interval_sentence(found), small=True)
+        risks = risk_picture(found)
+        if risks is not None:
+            yield risks
+        if not found.recalls.empty:
+            yield Heading("Recall: share of each class's examples that the model finds", 3)
+            yield groups_table(found.recalls)
+        metrics = metrics_table(found)
+        if metrics is not None:
+            yield Heading("Ranking, answers and predicted risks", 3)
+            yield metrics
+            yield from paragraphs(measure_sentences(found), small=True)
+    yield from paragraphs([*blind_spot_sentences(found), *risk_sentences(found, facts)])
+    yield from paragraphs(gap_sentences(found))
+
+
+def _data(public: Mapping[str, str], notes: Sequence[str]) -> list[Block]:
+    """Public facts on the data, and notes on how it was prepared."""
+    hidden = "The number of training examples of each group is not shown: the guarantee would not cover it."
+    known = [f"{name}: {value}" for name, value in public.items() if value]
+    return [Heading("Data"), Listing([*known, hidden, *notes])]
+
+
+def _numbers(run: Run, spent: float, files: Mapping[str, str], version: str) -> Iterator[Block]:
+    """Parameters of the guarantee, code that recomputes epsilon, and files that an auditor reads."""
+    yield Heading("The guarantee in numbers")
+    yield Facts(facts_table(_parameters(run, spent), "parameter"))
+    if math.isfinite(spent):
+        yield Paragraph("To recompute epsilon with dp-accounting alone:")
+        yield Code(_recompute(run))
+    yield Paragraph(
+        f"For an audit: the guarantee of this run rests on these files of src/equidp/ in version {version}. "
+        "docs/guarantees.md lists the assumptions behind them."
+    )
+    yield Facts(facts_table(files, "for", "files"))
+
+
+def _individual(
+    released: Mapping[str, float],
+    too_noisy: Sequence[str],
+    group_risks: Mapping[str, Mapping[str, float]],
+) -> Iterator[Block]:
+    """Released figures on the privacy of groups' examples, and bounds on attacks on members of each group."""
+    yield Heading("Individual privacy")
+    if released:
+        yield Paragraph("Released with noise, and charged to the guarantee above:")
+        yield Listing([f"{name}: {value:.4g}" for name, value in released.items()])
+    else:
+        yield Paragraph(
+            "Nothing was released about the privacy of single examples or groups; every example has at least "
+            "the guarantee above."
+        )
+    if too_noisy:
+        yield Paragraph(
+            f"No figure of {'; '.join(too_noisy)}: too few people for the noise of the release."
+        )
+    if group_risks:
+        yield Paragraph(
+            "The most that any attack achieves on a member of each group, from the bounds that the method "
+            "released, along the training that took place:"
+        )
+        yield _group_risk_table(group_risks)
+
+
+def _limits(run: Run, found: Evaluation | None) -> list[str]:
+    """Limits of the guarantee and of the metrics."""
     by_person = found is not None and found.people is not None
     fewest = f"{FEWEST} {'people' if by_person else 'test examples'}"
     rows = _ROWS_OF_PEOPLE if by_person else ""
-    spent, facts = run.epsilon(), run.facts
-    paid = [event.name for event, _ in run.entries if isinstance(event, ReleaseEvent)]
-    headline, *further = guarantee_sentences(run)
-    values: dict[str, Any] = {
-        "title": f"Model card: {data}" if data else "Model card",
-        "data": data,
-        "private": math.isfinite(spent),
-        "guarantee": [
-            headline,
-            *([composition] if composition else []),
-            *further,
-            *attack_risk_sentences(run),
-        ],
-        "summary": summary_sentence(found),
-        "parameters": facts_table(_parameters(run, spent), "parameter"),
-        "recompute": _recompute(run),
-        "audited": facts_table(
-            audited_files(run, paid, in_budget=bool(composition), further=audited), "for", "files"
-        ),
-        "evaluation": found,
-        "notices": [] if found is None else [*blind_spot_sentences(found), *risk_sentences(found, facts)],
-        "tables": _tables(found),
-        "risks": None if found is None else risk_picture(found),
-        "measured": [] if found is None else measure_sentences(found),
-        "withheld": withheld_sentences(found),
-        "groups": facts.groups or (() if test is None else test.group_names),
-        "classes": facts.classes or (() if test is None else test.class_names),
-        "notes": notes,
-        "released": released or {},
-        "too_noisy": too_noisy,
-        "remarks": [each for each in map(" ".join, map(str.split, remarks.split("\n\n"))) if each],
-        "group_risks": _group_risk_table(group_risks) if group_risks else None,
-        "limits": (several_rows_sentence(run), *(each.format(fewest=fewest, rows=rows) for each in _LIMITS)),
-        "settings": facts_table(
-            {**_settings(facts), **(details or {}), **versions(), **(hashes or _hash_of(run))}
-        ),
-        "version": versions()["equidp"],
-        "made": datetime.now(UTC).strftime("%Y-%m-%d"),
-    }
-    for target in targets:
-        write_whole(target, filled(f"card{target.suffix.lower()}", **values))
+    return [several_rows_sentence(run), *(each.format(fewest=fewest, rows=rows) for each in _LIMITS)]
+
+
+def _remarks(remarks: str) -> list[Block]:
+    """Paragraphs that the people responsible for the model wrote; empty without any."""
+    texts = [" ".join(each.split()) for each in remarks.split("\n\n") if each.strip()]
+    if not texts:
+        return []
+    return [
+        Heading("Notes of the people responsible for this model"),
+        Paragraph("Given with --card-notes; equidp checks nothing here.", small=True),
+        *paragraphs(texts),
+    ]
 
 
 def _check_paid_for(released: Mapping[str, float], run: Run) -> None:
@@ -223,14 +320,6 @@ def _option_text(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     return ", ".join(f"{name} {number:g}" for name, number in value.items())
-
-
-def _tables(found: Evaluation | None) -> dict[str, Table | None]:
-    """Tables of accuracy or errors, of recalls and of other metrics; empty without figures."""
-    if found is None or found.groups.empty:
-        return {}
-    recalls = None if found.recalls.empty else groups_table(found.recalls)
-    return {"groups": groups_table(found.groups), "recalls": recalls, "metrics": metrics_table(found)}
 
 
 def _group_risk_table(risks: Mapping[str, Mapping[str, float]]) -> Table:

@@ -233,6 +233,22 @@ def withheld_sentences(found: Evaluation | None) -> list[str]:
     return sentences
 
 
+def interval_sentence(found: Evaluation) -> str:
+    """Sentence on the intervals of the table of groups."""
+    intervals = f"Beside figures: {found.level:.0%} intervals over the test examples,"
+    if "rmse" in found.groups:
+        return f"Errors are in the units of the target. {intervals} Student's for errors, resampled for R2."
+    of_recall = "" if found.recalls.empty else " and recall"
+    return f"{intervals} Wilson's for accuracy{of_recall}, Student's for loss."
+
+
+def gap_sentences(found: Evaluation) -> list[str]:
+    """Sentences on the fairness differences of an evaluation."""
+    return [
+        f"{capitalise(name.replace('_', ' '))}: {points(value)} points." for name, value in found.gaps.items()
+    ]
+
+
 def blind_spot_sentences(found: Evaluation) -> list[str]:
     """Sentences on what the metric of an evaluation hides; empty without examples."""
     spots = found.blind_spots

@@ -1,4 +1,4 @@
-"""Pages from templates."""
+"""Pages from templates, and the elements of pages that hold a table or a figure."""
 
 from __future__ import annotations
 
@@ -8,38 +8,54 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from equidp.display import markdown_text
-from equidp.report.format import number, points
+from equidp.display import Table
+from equidp.report.plots.style import Drawn
+
+_MOST_COLUMNS = 4
+"""Columns of a table that fit on a phone."""
 
 
 def filled(template: str, package: str = "equidp.report", **values: Any) -> str:
-    """Fill in a template; values are escaped in HTML.
+    """Fill in an HTML template; texts are escaped, and its functions `scrolled` and `two_layouts` are known.
 
     Args:
         template: name of a file in the folder `templates` of the package, or of equidp.report, whose parts
-            (base.css, print.css, parts.html) it may include.
+            (base.css, print.css) it may include.
         package: import path of the template's package.
         values: of the template's names.
     """
-    html = template.endswith(".html")
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(package), PackageLoader("equidp.report")]),
-        autoescape=html,
-        finalize=_unbroken_text if html else None,
+        autoescape=True,
+        finalize=unbroken,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"points": points, "number": number, "cell": markdown_text, "unbroken": _unbroken}
+    environment.globals |= {"scrolled": scrolled, "two_layouts": two_layouts}
     return environment.get_template(template).render(values)
 
 
-def _unbroken(value: object) -> object:
+def unbroken(value: object) -> object:
     """HTML in which no line ends within a number such as 1e-05; texts are escaped, other values stay."""
-    if not isinstance(value, str):
+    if isinstance(value, Markup) or not isinstance(value, str):
         return value
-    return Markup(re.sub(r"\b\d+(\.\d+)?e-\d+", r'<span class="whole">\g<0></span>', str(escape(value))))
+    return Markup(_whole_numbers(str(escape(value))))
 
 
-def _unbroken_text(value: object) -> object:
-    return value if isinstance(value, Markup) else _unbroken(value)
+def _whole_numbers(html: str) -> str:
+    return re.sub(r"\b\d+(\.\d+)?e-\d+", r'<span class="whole">\g<0></span>', html)
+
+
+def scrolled(table: Table, heads: bool = True) -> Markup:
+    """Element of a table that scrolls sideways on a narrow screen; `heads`: as `Table.to_html` has it."""
+    many = " many" if len(table.columns) > _MOST_COLUMNS else ""
+    html = Markup(_whole_numbers(str(table.to_html(heads=heads))))
+    return Markup('<div class="scroll{}">{}</div>').format(many, html)
+
+
+def two_layouts(plot: Drawn) -> Markup:
+    """Element of a figure, which shows the layout that suits the width of the screen."""
+    return Markup(
+        '<div role="img" aria-label="{}"><div class="wide">{}</div><div class="narrow">{}</div></div>'
+    ).format(plot.title, Markup(plot.wide), Markup(plot.narrow))

@@ -1,0 +1,176 @@
+"""Documents: headings, sentences, tables and figures in order, written as an HTML page or as Markdown.
+
+Content is built once; both formats say the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import assert_never, final
+
+from markupsafe import Markup
+
+from equidp.display import Table, markdown_text
+from equidp.report.plots.style import Drawn
+from equidp.report.render import filled, scrolled, two_layouts, unbroken
+
+
+@final
+@dataclass(frozen=True)
+class Heading:
+    """Heading of a section (level 2) or of a part of it (level 3)."""
+
+    text: str
+    level: int = 2
+
+
+@final
+@dataclass(frozen=True)
+class Paragraph:
+    """Paragraph of text.
+
+    Attributes:
+        text: one or several sentences.
+        small: True for remarks on a table or figure, which HTML shows smaller and paler.
+    """
+
+    text: str
+    small: bool = False
+
+
+@final
+@dataclass(frozen=True)
+class Listing:
+    """List of sentences with bullets."""
+
+    items: Sequence[str]
+
+
+@final
+@dataclass(frozen=True)
+class Code:
+    """Python code."""
+
+    text: str
+
+
+@final
+@dataclass(frozen=True)
+class Facts:
+    """Table of names and values, which HTML shows without headings of its columns."""
+
+    table: Table
+
+
+@final
+@dataclass(frozen=True)
+class Callout:
+    """Blocks that HTML sets apart from the text around them, in the colour of warnings on request."""
+
+    blocks: Sequence[Block]
+    warning: bool = False
+
+
+Block = Heading | Paragraph | Listing | Code | Table | Facts | Drawn | Callout
+"""Block of a document. Markdown leaves out figures (`Drawn`): their numbers are in tables too."""
+
+
+@final
+@dataclass(frozen=True)
+class Document:
+    """Title and blocks of a report.
+
+    Attributes:
+        title: of the page, and its first heading.
+        blocks: below it, in order.
+
+    Example:
+        >>> document = Document("Card", [Heading("Limits"), Listing(["One run.", "n < 10 | m"])])
+        >>> print(document.to_markdown())
+        # Card
+        <BLANKLINE>
+        ## Limits
+        <BLANKLINE>
+        - One run.
+        - n &lt; 10 \\| m
+        <BLANKLINE>
+        >>> "<li>n &lt; 10 | m</li>" in document.to_html()
+        True
+    """
+
+    title: str
+    blocks: Sequence[Block]
+
+    def to_html(self) -> str:
+        """Return the document as one HTML page that needs no other files; all texts are escaped."""
+        return filled("document.html", title=self.title, body=_joined_html(self.blocks))
+
+    def to_markdown(self) -> str:
+        """Return the document as Markdown, in which marks of HTML and tables are text."""
+        return f"# {markdown_text(self.title)}\n\n{_joined_markdown(self.blocks)}\n"
+
+
+def paragraphs(texts: Iterable[str], *, small: bool = False) -> list[Paragraph]:
+    """Return a paragraph for each text."""
+    return [Paragraph(text, small) for text in texts]
+
+
+def _joined_html(blocks: Sequence[Block]) -> Markup:
+    return Markup("\n").join(map(_block_html, blocks))
+
+
+def _block_html(block: Block) -> Markup:
+    match block:
+        case Heading():
+            return Markup("<h{0}>{1}</h{0}>").format(block.level, unbroken(block.text))
+        case Paragraph():
+            return Markup("<p{}>{}</p>").format(
+                Markup(' class="soft"' if block.small else ""), unbroken(block.text)
+            )
+        case Listing():
+            items = Markup("\n").join(Markup("<li>{}</li>").format(unbroken(item)) for item in block.items)
+            return Markup("<ul>\n{}\n</ul>").format(items)
+        case Code():
+            return Markup("<pre>{}</pre>").format(block.text)
+        case Table():
+            return scrolled(block)
+        case Facts():
+            return scrolled(block.table, heads=False)
+        case Drawn():
+            caption = [Heading(block.title, 3), Paragraph(block.caption, small=True)]
+            return Markup("<figure><figcaption>{}</figcaption>{}</figure>").format(
+                _joined_html(caption), two_layouts(block)
+            )
+        case Callout():
+            return Markup('<section class="callout{}">\n{}\n</section>').format(
+                " warning" if block.warning else "", _joined_html(block.blocks)
+            )
+        case _:
+            assert_never(block)
+
+
+def _joined_markdown(blocks: Sequence[Block]) -> str:
+    return "\n\n".join(filter(None, map(_block_markdown, blocks)))
+
+
+def _block_markdown(block: Block) -> str:
+    match block:
+        case Heading():
+            return f"{'#' * block.level} {markdown_text(block.text)}"
+        case Paragraph():
+            return markdown_text(block.text)
+        case Listing():
+            return "\n".join(f"- {markdown_text(item)}" for item in block.items)
+        case Code():
+            return f"```python\n{block.text}\n```"
+        case Table():
+            return block.to_markdown().rstrip("\n")
+        case Facts():
+            return _block_markdown(block.table)
+        case Drawn():
+            return ""
+        case Callout():
+            return _joined_markdown(block.blocks)
+        case _:
+            assert_never(block)
