@@ -36,7 +36,7 @@ _HOMES = {
     "policies.methods": "METHODS Method",
     "report.audit": "print_audit",
     "report.card": "write_card",
-    "report.pictures": "plot save_figures",
+    "report.figures": "plot save_figures",
     "report.comparison": "print_comparison write_report",
     "training.averages": "WeightAverage",
     "training.checkpoint": "Checkpoints",

@@ -300,9 +300,9 @@ def test_a_handful_of_test_examples_have_no_figures(tmp_path):
 def test_a_card_of_two_classes_shows_predicted_risks_beside_what_happened(run, tmp_path):
     equidp.write_card(run, tmp_path / "card.html", test=toy(seed=1))
     card = (tmp_path / "card.html").read_text()
-    picture = card[card.index("<figure") : card.index("</figure>")]
-    assert 'aria-label="Predicted risk beside what happened"' in picture
-    assert picture.count("mean predicted</text>") == 2  # for wide and narrow screens
+    figure = card[card.index("<figure") : card.index("</figure>")]
+    assert 'aria-label="Predicted risk beside what happened"' in figure
+    assert figure.count("mean predicted</text>") == 2  # for wide and narrow screens
 
 
 def test_no_line_of_a_card_ends_within_a_number(run, tmp_path):

@@ -1,4 +1,4 @@
-"""Pictures show what the figures say, with one meaning a colour, for a page, a phone and a paper's column."""
+"""Plots show what the numbers say, with one meaning a colour, for a page, a phone and a paper's column."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from equidp.evaluation.costs import group_gaps
 from equidp.evaluation.evaluation import evaluate
 from equidp.policies.methods import METHODS
 from equidp.report import comparison as html
-from equidp.report.pictures import save_evaluation_figures
+from equidp.report.figures import save_evaluation_figures
 from equidp.report.plots import ALL_PLOTS, PLOTS
 from equidp.report.plots.choice import best_edge
 from equidp.report.plots.evaluated import calibration, reliability
@@ -198,7 +198,7 @@ def test_axes_keep_most_of_the_width_and_nothing_leaves_the_figure(name, layout)
 
 @pytest.mark.soak
 def test_text_on_a_phone_has_11_pixels_at_least():
-    """A picture is as wide as the page without its margins, 360 of 400 pixels."""
+    """A figure is as wide as the page without its margins, 360 of 400 pixels."""
     comparison = individual(made_up(COSTS, epsilons=()), 0.1)
     for plot in ALL_PLOTS.values():
         figure = plot.figure(summarise(comparison), PHONE)
@@ -392,7 +392,7 @@ class _Figures(HTMLParser):
 
 
 @pytest.mark.soak
-def test_each_picture_of_a_page_is_drawn_for_wide_and_narrow_screens():
+def test_each_figure_of_a_page_is_drawn_for_wide_and_narrow_screens():
     page = html.render(made_up(COSTS, epsilons=(1.0, 3.0)))
     assert _Figures(page).figures == [["wide", "narrow"]] * (len(PLOTS) - 1)  # nothing is swept
     wide, narrow = (

@@ -21,7 +21,7 @@ def test_a_new_plot_is_one_function_and_one_line(monkeypatch):
     monkeypatch.setitem(PLOTS, "sizes", Plot("Sizes", "In training.", "examples", sizes))
     summary = Mock(unit="points", details=[Mock(title="Accuracy")])
     summary.sizes.return_value = {"a": 3, "all": 3}
-    (picture,) = draw_plots([PLOTS["sizes"]], summary)
-    assert picture.title == "Sizes"
-    assert "<svg" in picture.wide
-    assert "<svg" in picture.narrow
+    (drawn,) = draw_plots([PLOTS["sizes"]], summary)
+    assert drawn.title == "Sizes"
+    assert "<svg" in drawn.wide
+    assert "<svg" in drawn.narrow

@@ -26,7 +26,7 @@ from equidp.errors import SettingError
 from equidp.evaluation.predictions import Cut
 from equidp.report.comparison import print_comparison, write_report
 from equidp.report.diagnosis import sensitive_findings
-from equidp.report.pictures import save_figures
+from equidp.report.figures import save_figures
 from equidp.runs.releases import IndividualRelease, PreprocessingRelease
 from equidp.training.plan import default_plan
 from equidp.training.progress import duration
@@ -93,7 +93,7 @@ class ResultOptions:
     """Write tables of means and intervals to this file, in LaTeX (.tex) or Markdown (.md)."""
     json_file: options.JsonFile = None
     include_sensitive: bool = False
-    """Add the groups' true epsilons to the report, and pictures of raw data to --figures; do not share."""
+    """Add the groups' true epsilons to the report, and figures of raw data to --figures; do not share."""
 
     def check(self, *, individual: bool, diagnose: bool) -> None:
         """Refuses sensitive figures where there would be none."""
@@ -101,7 +101,7 @@ class ResultOptions:
         pictured = (individual or diagnose) and self.figures is not None
         if self.include_sensitive and not (reported or pictured):
             raise SettingError(
-                "--include-sensitive is for reports and pictures of individual privacy, and for pictures of "
+                "--include-sensitive is for reports and figures of individual privacy, and for figures of "
                 "a diagnosis; give --individual with --report, or --individual or --diagnose with --figures."
             )
 
@@ -208,7 +208,7 @@ def compare_command(
     print_comparison(comparison)  # last: its reader may close the pipe
     for sentence in sensitive_findings(comparison):
         print(sentence)
-    for name, path in (("Report", report), ("Pictures", results.figures), ("Tables", results.tables)):
+    for name, path in (("Report", report), ("Figures", results.figures), ("Tables", results.tables)):
         if path is not None:
             say(f"{name}: {path.resolve()}")
 

@@ -48,7 +48,7 @@ else:  # completes to names, and takes files and import paths
 
 _DATA_HELP = "A dataset, a path to a CSV or Parquet file, or my_module:MySource; --data is the same."
 _ROWS_HELP = "CSV or Parquet file with the columns of the run; default: the test examples of the run."
-_FIGURES_HELP = "Write each picture to this folder, as PDF and SVG at the width of a paper's column."
+_FIGURES_HELP = "Write each figure to this folder, as PDF and SVG at the width of a paper's column."
 _DEVICE_HELP = "Where to compute: cpu, cuda, cuda:1, mps; or auto, which takes a GPU if there is one."
 _TOML_HELP = "TOML file with any of these options, such as epsilon = 3; the command line overrides it."
 

@@ -24,7 +24,6 @@ from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.small_cells import FEWEST
 from equidp.kernel.epsilon import epsilon, repeats
 from equidp.kernel.ledger import Event, ReleaseEvent, StepEvent
-from equidp.report.audited_files import audited_files
 from equidp.report.document import (
     Block,
     Callout,
@@ -50,11 +49,12 @@ from equidp.report.evaluation import (
 from equidp.report.format import count_text, facts_table, number, upper
 from equidp.report.guarantee import (
     attack_risk_sentences,
+    audited_files,
     guarantee_sentences,
     privacy_unit,
     several_rows_sentence,
 )
-from equidp.report.pictures import risk_picture
+from equidp.report.figures import risk_figure
 from equidp.training.initial_weights import FRESH, Start
 from equidp.training.run import Run, RunFacts
 
@@ -198,7 +198,7 @@ def _evaluation(found: Evaluation | None, facts: RunFacts) -> Iterator[Block]:
     if not found.groups.empty:
         yield groups_table(found.groups)
         yield Paragraph(interval_sentence(found), small=True)
-        risks = risk_picture(found)
+        risks = risk_figure(found)
         if risks is not None:
             yield risks
         if not found.recalls.empty:

@@ -150,21 +150,21 @@ def _finding(part: pd.DataFrame) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Figure:
+class Estimate:
     """Mean with its standard error."""
 
     mean: float
     error: float
 
-    def exceeds(self, other: Figure) -> bool:
-        """True where this figure is clearly larger than an independent figure."""
+    def exceeds(self, other: Estimate) -> bool:
+        """True where this estimate is clearly larger than an independent one."""
         return self.mean - other.mean > CLEAR * math.hypot(self.error, other.error)
 
 
-_ZERO = Figure(0.0, 0.0)
+_ZERO = Estimate(0.0, 0.0)
 
 
-def average_column(groups: pd.DataFrame, column: str) -> dict[str, Figure]:
+def average_column(groups: pd.DataFrame, column: str) -> dict[str, Estimate]:
     """Return the mean of a column over diagnosed steps and seeds, by group.
 
     Its standard error follows from the standard errors of the steps, or from the variation between seeds if
@@ -180,7 +180,7 @@ def average_column(groups: pd.DataFrame, column: str) -> dict[str, Figure]:
     seeds = means.groupby("group", sort=False)
     within = variances.groupby("group", sort=False).sum() ** 0.5 / seeds.size()
     errors = within.combine(seeds.sem().fillna(0.0), max)
-    return {str(name): Figure(mean, errors[name]) for name, mean in seeds.mean().items()}
+    return {str(name): Estimate(mean, errors[name]) for name, mean in seeds.mean().items()}
 
 
 def findings(groups: pd.DataFrame) -> list[str]:
@@ -192,7 +192,7 @@ def findings(groups: pd.DataFrame) -> list[str]:
     excess = average_column(groups, "excess")
     worst = max(excess, key=lambda name: excess[name].mean)
     most = excess[worst]
-    others = [figure for name, figure in excess.items() if name != worst]
+    others = [estimate for name, estimate in excess.items() if name != worst]
     if not most.exceeds(_ZERO):
         return ["No group clearly loses by clipping and noise in the diagnosed steps."]
     if not all(most.exceeds(other) for other in others):
@@ -219,7 +219,7 @@ def _since(groups: pd.DataFrame, worst: str) -> str:
     return f", always the most since epoch {epochs[since.idxmax()]:.3g}"
 
 
-def _causes(splits: list[dict[str, Figure]]) -> list[str]:
+def _causes(splits: list[dict[str, Estimate]]) -> list[str]:
     """Causes of a group's excess risk by both splits of clipping's error, as shares of all raising parts."""
     mains = [_main_cause(parts) for parts in splits]
     if None in mains:
@@ -246,14 +246,14 @@ def _causes(splits: list[dict[str, Figure]]) -> list[str]:
     return sentences
 
 
-def _main_cause(parts: dict[str, Figure]) -> str | None:
+def _main_cause(parts: dict[str, Estimate]) -> str | None:
     """Cause that clearly exceeds zero and every other cause."""
     name = max(parts, key=lambda name: parts[name].mean)
     others = [part for other, part in parts.items() if other != name]
     return name if all(parts[name].exceeds(other) for other in [*others, _ZERO]) else None
 
 
-def _shares(splits: list[dict[str, Figure]], name: str) -> str:
+def _shares(splits: list[dict[str, Estimate]], name: str) -> str:
     """Share of a cause in the parts that raise the loss; a range if the splits differ."""
     shares = [
         f"{max(parts[name].mean, 0.0) / sum(max(part.mean, 0.0) for part in parts.values()):.0%}"

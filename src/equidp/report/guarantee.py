@@ -1,15 +1,34 @@
-"""Guarantee of a run: sentences for readers who do not know epsilon."""
+"""Guarantee of a run: sentences for readers who do not know epsilon, and source files for auditors."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping, Sequence
 
+from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION
 from equidp.kernel.epsilon import epsilon
+from equidp.kernel.ledger import ChoiceEvent
 from equidp.report.format import upper
 from equidp.training.run import Run, RunFacts
 
 _ROWS = (2, 4, 8)  # examples of one person that epsilon is stated for
 _STRONG, _WEAK = 1.0, 7.0  # epsilons: factors of about 2.7 and 1,000 on the odds
+_RELEASE_FILES = ("accounting/planned.py", "runs/begin.py", "runs/train.py", "runs/releases/")
+_FILES_OF_RELEASES: Mapping[str, Sequence[str]] = {
+    PREPROCESSING: ("tables/release.py", "tables/private_encode.py"),
+    COUNTS: ("tables/release.py",),
+    RECALIBRATION: ("training/recalibration.py",),
+    INDIVIDUAL: ("individual/",),
+}
+"""Files of releases of equidp's own, which estimators and loops of one's own draw too."""
+_PEOPLE_FILES = ("data/people.py", "engines/units.py")
+_CHOICE_FILES = ("runs/experimental/private_choice.py", "tables/release.py")
+_ENGINE_FILES = {
+    "GhostEngine": "engines/ghost.py, engines/layers/",
+    "FunctionalEngine": "engines/functional.py",
+}
+_PROCESS_FILES = ("distributed/", "training/together.py")
+_BUDGET_FILES = ("accounting/budget.py", "accounting/limit.py")
 
 
 def privacy_unit(facts: RunFacts) -> str:
@@ -118,3 +137,48 @@ def several_rows_sentence(run: Run) -> str:
         f"{single}: epsilon is {listed} examples, at the same delta. equidp account --rows-per-person says "
         "it for other numbers."
     )
+
+
+def audited_files(
+    run: Run,
+    releases: Collection[str],
+    *,
+    in_budget: bool = False,
+    further: Mapping[str, Sequence[str]] | None = None,
+) -> dict[str, str]:
+    """Return the files of `src/equidp` that an auditor of this run reads: reason -> files, with commas.
+
+    docs/guarantees.md has what the kernel trusts; the first three rows are the whole of it for a run on
+    single rows in one process, without releases beside its steps.
+
+    Args:
+        run: the finished run.
+        releases: names of releases in addition to its steps.
+        in_budget: True where a budget limits the run.
+        further: files of releases by name.
+    """
+    facts = run.facts
+    engine = _ENGINE_FILES.get(facts.engine, f"the code of {facts.engine}, which was given to the trainer")
+    files = {
+        "each step, its noise, the record and epsilon": ("kernel/",),
+        "the record on disk": ("ledger/",),
+        "norms and sums of gradients": (
+            engine,
+            "engines/measurement.py",
+            "engines/failures.py",
+            "training/trainer.py",
+        ),
+    }
+    if facts.rows is not None:
+        files["people as examples"] = _PEOPLE_FILES
+    of_releases = {**_FILES_OF_RELEASES, **(further or {})}
+    for name in releases:
+        if name in of_releases:
+            files[name] = (*of_releases[name], *_RELEASE_FILES)
+    if any(isinstance(event, ChoiceEvent) for event, _ in run.entries):
+        files["a private choice of settings"] = _CHOICE_FILES
+    if facts.processes > 1:
+        files["several processes"] = _PROCESS_FILES
+    if in_budget:
+        files["the budget"] = _BUDGET_FILES
+    return {why: ", ".join(names) for why, names in files.items()}

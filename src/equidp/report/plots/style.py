@@ -331,13 +331,13 @@ class Drawn(NamedTuple):
 
 def draw_plots(plots: Iterable[Plot], summary: Summary) -> list[Drawn]:
     """Draw the plots that have something to show."""
-    pictures = (
+    drawn = (
         drawn_twice(
             filled_in(plot.title, summary), filled_in(plot.caption, summary), partial(plot.figure, summary)
         )
         for plot in plots
     )
-    return [picture for picture in pictures if picture is not None]
+    return [each for each in drawn if each is not None]
 
 
 def drawn_twice(title: str, caption: str, draw: Callable[[Layout], Figure | None]) -> Drawn | None:

@@ -10,7 +10,7 @@ import pytest
 import equidp
 from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION
 from equidp.kernel.ledger import ChoiceEvent, StepEvent
-from equidp.report.audited_files import audited_files
+from equidp.report.guarantee import audited_files
 from support.toy import make_trainer
 
 ROOT = Path(equidp.__file__).parent

@@ -1,4 +1,4 @@
-"""Pictures of results as matplotlib figures, and as files for a paper."""
+"""Figures of results in matplotlib, and as files for a paper."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FORMATS = ("pdf", "svg")
 
 
 def plot(comparison: Comparison, name: str = "costs", *, width: float = PAGE.width) -> Figure:
-    """Draw a picture of the report as a matplotlib figure, to change and save as you like.
+    """Draw a plot of the report as a matplotlib figure, to change and save as you like.
 
     Args:
         comparison: from `equidp.compare`.
@@ -58,12 +58,12 @@ def plot(comparison: Comparison, name: str = "costs", *, width: float = PAGE.wid
 def save_figures(
     comparison: Comparison, folder: str | os.PathLike[str], *, include_sensitive: bool = False
 ) -> list[Path]:
-    """Write each picture that is not empty as PDF and SVG, at the width of a paper's column.
+    """Write each figure that is not empty as PDF and SVG, at the width of a paper's column.
 
     Args:
         comparison: from `equidp.compare`.
         folder: made if missing.
-        include_sensitive: write pictures of raw training data too, which must not be shared; their names
+        include_sensitive: write figures of raw training data too, which must not be shared; their names
             start with "sensitive".
 
     Returns:
@@ -81,7 +81,7 @@ def save_figures(
         ['costs.pdf', 'costs.svg']
     """
     figures_folder(folder)
-    return _write_pictures(
+    return _write_figures(
         {
             name: partial(each.figure, summarise(comparison))
             for name, each in ALL_PLOTS.items()
@@ -94,12 +94,12 @@ def save_figures(
 def save_evaluation_figures(found: Evaluation, folder: str | os.PathLike[str]) -> list[Path]:
     """Write accuracy, and predicted and observed risks, of one run as PDF and SVG; see `save_figures`."""
     figures_folder(folder)
-    return _write_pictures(
+    return _write_figures(
         {draw.__name__: partial(draw, found) for draw in (accuracies, calibration, reliability)}, folder
     )
 
 
-def risk_picture(found: Evaluation) -> Drawn | None:
+def risk_figure(found: Evaluation) -> Drawn | None:
     """Draw predicted and observed risks for a card; None without two classes."""
     return drawn_twice(
         "Predicted risk beside what happened",
@@ -108,11 +108,11 @@ def risk_picture(found: Evaluation) -> Drawn | None:
     )
 
 
-def _write_pictures(
-    pictures: Mapping[str, Callable[[Layout], Figure | None]], folder: str | os.PathLike[str]
+def _write_figures(
+    draws: Mapping[str, Callable[[Layout], Figure | None]], folder: str | os.PathLike[str]
 ) -> list[Path]:
     files = []
-    for name, draw in pictures.items():
+    for name, draw in draws.items():
         if figure := drawn_as(COLUMN, draw):
             for kind in FORMATS:
                 files.append(Path(folder) / f"{name}.{kind}")
