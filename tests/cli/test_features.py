@@ -44,7 +44,7 @@ def test_a_run_refuses_a_network_of_ones_own_that_has_changed(run, tmp_path, mon
     monkeypatch.delitem(sys.modules, "my_net", raising=False)
     (tmp_path / "my_net.py").write_text(OWN)
     assert run("train", "digits", "--features", "my_net:network", *PLAN, "--out", "run")[0] == 0
-    assert "if what makes them was not trained on this data" in (tmp_path / "run" / "card.md").read_text()
+    assert "provided that the transform was not trained on this data" in (tmp_path / "run" / "card.md").read_text()
     monkeypatch.delitem(sys.modules, "my_net")
     (tmp_path / "my_net.py").write_text(OWN.replace("manual_seed(1)", "manual_seed(2)  # other weights"))
     code, _, err = run("evaluate", "run")

@@ -18,7 +18,7 @@ from equidp.evaluation.metrics import METRICS
 from equidp.evaluation.predictions import Cut
 from equidp.report.comparison import render
 from equidp.report.summary import summarise
-from equidp.report.words import finding
+from equidp.report.words import finding_sentences
 
 SEEDS = 3
 
@@ -53,7 +53,7 @@ def test_models_that_never_say_yes_get_no_verdict(comparison):
     row = equal_cost(comparison.costs()).set_index("method").loc["dpsgd"]
     assert (row["verdict"], row["informative"]) == ("says nothing", False)
     summary = summarise(comparison)
-    said = " ".join(finding(summary))
+    said = " ".join(finding_sentences(summary))
     assert "says nothing under dpsgd" in said
     assert "By accuracy, sgd, dpsgd are no better than one constant answer" in said
     assert "--metric auc" in said
@@ -75,7 +75,7 @@ def test_another_metric_takes_the_same_runs(asked, comparison, nothing_is_traine
     first = comparison.results.set_index(["method", "seed", "group"])["auc"]
     pd.testing.assert_series_equal(runs, first)
     assert by_auc.setup.metric == "auc"
-    assert "of AUC" in " ".join(finding(summarise(by_auc)))
+    assert "of AUC" in " ".join(finding_sentences(summarise(by_auc)))
     assert "privacy cost, AUC" in render(by_auc)
 
 

@@ -137,7 +137,7 @@ def test_the_card_says_epsilon_for_replacing_one_and_why_this_delta(tmp_path):
     assert 2 * run.epsilon() < said < 4 * run.epsilon()
     assert "a tenth of 1/n" in card  # n = 300
     equidp.write_card(make_trainer(epochs=1, delta=2e-5).fit(), tmp_path / "card.md")
-    assert "2e-05: as it was given" in (tmp_path / "card.md").read_text()
+    assert "2e-05: as given" in (tmp_path / "card.md").read_text()
 
 
 def test_a_released_figure_that_noise_hides_is_not_shown(tmp_path):
@@ -287,7 +287,7 @@ def test_a_handful_of_test_examples_have_no_figures(tmp_path):
     run = make_trainer(epochs=1).fit()
     equidp.write_card(run, tmp_path / "card.md", test=whole.subset(few))
     card = (tmp_path / "card.md").read_text()
-    assert "Left out of all figures, also of those of all groups: b. " in card
+    assert "Left out of all figures, including the totals: b. " in card
     assert "| b |" not in card
     assert "Accuracy on 150 test examples" in card
     assert "| a | no |" in card
@@ -377,7 +377,7 @@ def test_a_person_alone_in_a_group_is_not_revealed_by_class_or_gap(tmp_path):
     equidp.write_card(run, tmp_path / "card.md", test=test)
     card = (tmp_path / "card.md").read_text()
     assert "| alone |" not in card
-    assert "all groups: alone. " in card
+    assert "the totals: alone. " in card
     equidp.write_card(run, tmp_path / "others.md", test=data.subset(torch.arange(1, len(data))))
     gap = re.compile(r"Equalized odds difference: .* points")
     assert gap.search(card)[0] == gap.search((tmp_path / "others.md").read_text())[0]
@@ -396,7 +396,7 @@ def test_the_card_says_where_the_initial_weights_came_from(tmp_path, name):
     data, plain = toy(), {"policy": equidp.SGD(), "noise_multiplier": None}
     text, run = card(make_trainer(data))
     assert "initial weights" in text
-    assert "given; they must not come from this data unless that was paid for and is added" in text
+    assert "given; if they were trained on this data, the epsilon of that training must be added" in text
     assert "Warning" not in text
     with pytest.warns(PrivacyWarning):
         text, second = card(make_trainer(data, model=run.model))
@@ -411,7 +411,7 @@ def test_the_card_says_where_the_initial_weights_came_from(tmp_path, name):
     assert "of another run; see the warning above" in text
     model = nn.Linear(5, 2)
     mark_fresh(model)
-    assert "fresh: they hold nothing of the data" in card(make_trainer(data, model=model))[0]
+    assert "fresh: independent of the data" in card(make_trainer(data, model=model))[0]
     raw = nn.Linear(5, 2)
     optimizer = torch.optim.SGD(raw.parameters(), lr=0.1, momentum=0.9)
     raw(data.inputs).sum().backward()

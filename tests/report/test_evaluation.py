@@ -74,7 +74,7 @@ def test_blind_spots_are_said():
     assert share == "Always answering 'well' would be right for 75.0% of the test examples."
     assert never == "The model answers 'ill', 'dead' for none of them."
     assert nothing.startswith("By accuracy the model is no better than one constant answer")
-    assert "Its ranking does tell something (AUC 0.700)" in nothing
+    assert "Its ranking is informative (AUC 0.700)" in nothing
     assert len(blind_spot_sentences(replace(found, blind_spots=BlindSpots("well", 0.75)))) == 1
     (numbers,) = blind_spot_sentences(replace(found, blind_spots=BlindSpots("", 1234.0)))
     assert numbers.endswith("an RMSE of 1,230.")

@@ -24,7 +24,7 @@ CLEAR = {"dpsgd": {"a": 0.02, "b": 0.40}, "fair": {"a": 0.03, "b": 0.05}}
 
 
 def findings_of(comparison: Comparison) -> list[str]:
-    return words.finding(summarise(comparison))
+    return words.finding_sentences(summarise(comparison))
 
 
 def test_clear_differences_are_named_with_their_figures():
@@ -281,7 +281,7 @@ def test_a_recommendation_says_how_sure_it_is_and_how_the_others_compare():
     )
     unsure = recommendation(**{**given, "epsilon": 1.0}, alike=(dpsgd,), uninformative=("silent",))
     assert unsure.startswith("At epsilon 1: take fair: accuracy")
-    assert "This is not sure; more seeds would tell. Not clearly different" in unsure
+    assert "This is not certain; more seeds would help. Not clearly different" in unsure
     assert "No better than one constant answer: silent." in unsure
     assert "by more than tau on average: poor" in recommendation(**given, far_behind=(poor,))
     assert "No other method was compared." in recommendation(**given)

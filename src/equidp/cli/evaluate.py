@@ -69,7 +69,7 @@ def evaluate_command(
 
     Groups of few people count in no figure, so that no difference between figures is about them.
     Intervals treat the test examples as a sample.
-    They do not say what another training run would give.
+    They do not show the variation between training runs.
     """
     place = chosen_device(device)
     check_outputs({"--json": json_file}, run, test, reference)
@@ -96,7 +96,7 @@ def evaluate_command(
     if figures is not None:
         save_evaluation_figures(found, figures)
     if include_sensitive:
-        print("Sensitive, not for release: these figures include those of few people.")
+        print("Sensitive, not for release: these figures include groups of few people.")
     print_run(kept.run, found)
     if reliability:
         if len(data.class_names) != 2:
@@ -108,7 +108,7 @@ def evaluate_command(
     if kept.released:
         clear, too_noisy = split_noisy_means(kept.released, kept.run.epsilon())
         means = [f"{row['group']} {row['mean']:.3g} ± {row['standard_error']:.2g}" for row in clear]
-        means += [f"{name} not told: too few people for the noise" for name in too_noisy]
+        means += [f"{name} not shown: too few people for the noise" for name in too_noisy]
         of = "each group's training examples, as released with noise"
         print(f"Estimated mean epsilon of {of}: {', '.join(means)}.")
     for sentence in gap_sentences(found):

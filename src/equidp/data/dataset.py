@@ -126,8 +126,8 @@ class GroupedDataset:
         if isinstance(self.inputs, Tensor):
             return self.inputs
         raise DataError(
-            f"the inputs are {_inputs_text(self.inputs)}; what was asked for takes one tensor. Train a model "
-            "of several with equidp.Trainer."
+            f"the inputs are {_inputs_text(self.inputs)}; expected one tensor. Train a model of several "
+            "input tensors with equidp.Trainer."
         )
 
     @property

@@ -115,11 +115,11 @@ class WithFeatures:
             plain = self.source.split(seed)
             found = DataSplit(self._with_features(plain.train), self._with_features(plain.test), plain.notes)
         note = f"Inputs are features of each example alone ({self.features}), which cost no privacy"
-        note += "." if self.features in FEATURES else ", if what makes them was not trained on this data."
+        note += "." if self.features in FEATURES else ", provided that the transform was not trained on this data."
         return replace(found, notes=(*found.notes, note))
 
     def _with_features(self, data: GroupedDataset) -> GroupedDataset:
-        return replace(data, inputs=_kept_features(self.name, self.features, self.transform, data.one_tensor))
+        return replace(data, inputs=_cached_features(self.name, self.features, self.transform, data.one_tensor))
 
 
 def features_named(name: str) -> Transform:
@@ -146,7 +146,7 @@ def check_not_varied(features: str | None, views: Views) -> None:
         )
 
 
-def _kept_features(what: str, name: str, transform: Transform, inputs: Tensor) -> Tensor:
+def _cached_features(what: str, name: str, transform: Transform, inputs: Tensor) -> Tensor:
     """Features of all rows as a memory-mapped tensor, computed now or earlier."""
     probe = _probe_transform(name, transform, inputs)
     shape = (len(inputs), *probe.shape[1:])
@@ -174,7 +174,7 @@ def _write_features(
     ):
         task = progress.add_task(f"{name} features, once", total=len(inputs))
         for rows in inputs.split(_BLOCK):
-            with from_the_system():  # numbers too small for the trial to see would go by place
+            with from_the_system():  # noise too small for the probe must not follow from a row's place
                 made = _make_features(name, transform, rows)
             if not np.isfinite(made).all():
                 raise DataError(f"features {name!r} are NaN or infinite for some examples; correct them.")

@@ -143,7 +143,7 @@ class ExampleAccount(KeptCallback):
 
     def after_step(self, trainer: Trainer) -> None:
         self._check_step(trainer)
-        counts = self._counted
+        counts = self._started_counts
         self._count_missed(trainer.steps_done - 1 - self._steps, trainer)
         counts.step(trainer.policy_state)
         self._steps += 1
@@ -160,14 +160,14 @@ class ExampleAccount(KeptCallback):
             files.save(checkpoint, facts, self._counts)
 
     def restore(self, trainer: Trainer, folder: Path, number: int, checkpoint: str) -> None:
-        files, told = HistoryFiles(folder, number), trainer.processes.broadcast_from_first
-        found = told(lambda: files.load(checkpoint))
+        files, broadcast = HistoryFiles(folder, number), trainer.processes.broadcast_from_first
+        found = broadcast(lambda: files.load(checkpoint))
         if found is None:
             if self._missed_at_worst or not trainer.steps_done:
                 return
             raise CheckpointError(
                 f"{os.fspath(folder)!r} holds no histories of single examples (sensitive-histories-*) of the "
-                "step of the checkpoint. Bring them back, or say missed_at_worst=True: the steps so far then "
+                "step of the checkpoint. Restore them, or pass missed_at_worst=True: the steps so far then "
                 "count as if everyone had used all of the sensitivity."
             )
         facts, arrays = found
@@ -182,7 +182,7 @@ class ExampleAccount(KeptCallback):
                 "it; give the data that the run began with."
             )
         counts = self._new_counts(trainer)
-        told(lambda: files.load_parts(facts["parts"], counts.histories))
+        broadcast(lambda: files.load_parts(facts["parts"], counts.histories))
         counts.restore(*arrays)
         lost = trainer.steps_done - facts["steps"]
         counts.add_worst_steps(lost)
@@ -233,13 +233,13 @@ class ExampleAccount(KeptCallback):
         """
         if not trainer.processes.first:
             raise SettingError(
-                f"the report was asked for in process {trainer.processes.rank}, and the first alone keeps "
-                "all histories; ask for it where torch.distributed.get_rank() == 0."
+                f"report in process {trainer.processes.rank}; expected process 0, which alone keeps all "
+                "histories. Call it where torch.distributed.get_rank() == 0."
             )
         if not self._steps:
             raise SettingError("no step was watched; give the accountant to the Trainer as a callback.")
         data = in_memory(trainer, _PURPOSE)
-        counts = self._counted
+        counts = self._started_counts
         counts.settle()
         delta = trainer.delta if delta is None else delta
         event, steps = trainer.event, ((trainer.event, self._steps),)
@@ -266,10 +266,11 @@ class ExampleAccount(KeptCallback):
         )
 
     @property
-    def _counted(self) -> StepCounts:
+    def _started_counts(self) -> StepCounts:
+        """Counts of the run's steps; SettingError: accounting has not started."""
         if self._counts is None:
             raise SettingError(
-                "individual accounting has not begun: Trainer.fit begins it; in a loop of your own, call "
+                "individual accounting has not started: Trainer.fit starts it; in a loop of your own, call "
                 "accountant.before_training(trainer) before the first step."
             )
         return self._counts
@@ -285,9 +286,9 @@ class ExampleAccount(KeptCallback):
             raise SettingError(
                 f"{trainer.steps_done} steps were taken, and this accountant saw "
                 f"{trainer.steps_done - missed}; it cannot account for others. Give it to the Trainer from "
-                "the start, or say missed_at_worst=True for an upper bound."
+                "the start, or pass missed_at_worst=True for an upper bound."
             )
-        self._counted.add_worst_steps(missed)
+        self._started_counts.add_worst_steps(missed)
         self._steps += missed
 
     def _take_norms(self, trainer: Trainer) -> None:
@@ -303,9 +304,9 @@ class ExampleAccount(KeptCallback):
             norms = dataset_norms(trainer.engine, inputs, targets, chunk, device, context)
         norms = processes.gather_shards(norms, len(data))
         # The private step leaves out an example whose gradient is not finite.
-        self._counted.take(torch.where(torch.isfinite(norms), norms, 0.0))
+        self._started_counts.take(torch.where(torch.isfinite(norms), norms, 0.0))
         if not processes.first:  # which alone reports: the others need no more than the norms that hold
-            self._counted.histories.periods.clear()
+            self._started_counts.histories.periods.clear()
 
 
 def _settings_text(settings: dict[str, Any]) -> str:
@@ -354,7 +355,7 @@ class IndividualAccountant(ExampleAccount):
 
     def _begin(self, trainer: Trainer) -> bool:
         if self._interval == "sampled":
-            trainer.limit_shares(self._counted.draw)
+            trainer.limit_shares(self._started_counts.draw)
         return self._interval == 1 and self._rounding == "up" and _repeats(trainer)
 
     def _check_step(self, trainer: Trainer) -> None:
@@ -397,7 +398,7 @@ class IndividualClipping(ExampleAccount):
             )
 
     def _limits(self, indices: Tensor, norms: Tensor) -> Tensor:
-        return self._counted.shares(self._trainer.policy_state, indices).to(norms)
+        return self._started_counts.shares(self._trainer.policy_state, indices).to(norms)
 
 
 def _repeats(trainer: Trainer) -> bool:

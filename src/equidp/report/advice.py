@@ -5,8 +5,8 @@ from __future__ import annotations
 from equidp.advice.advise import Advice, Reason, settings_text
 
 _SENTENCES = {
-    "no results": "DP-SGD as usual: no runs on {text} stand behind a choice.",
-    "given": "Asked for: {text}.",
+    "no results": "DP-SGD as usual: there are no benchmark runs on {text} to choose by.",
+    "given": "Given: {text}.",
     "large samples": (
         "Large samples, and a learning rate that ends at zero: the noise of single steps averages out, and "
         "little of it is left at the end."
@@ -35,11 +35,11 @@ _SENTENCES = {
     "bound of rows": (
         "Clipping bound 2: most gradients of a row of up to some tens of standardised columns are shorter. "
         "Those of a rare class can be longer; what clipping shifts in predicted risks, recalibration "
-        "corrects where it is asked for."
+        "corrects where it is chosen."
     ),
     "bound of people": (
         "Clipping bound 2: a person's gradient is the sum over up to {0:,} rows, and is longer than it for "
-        "some people; what clipping shifts in predicted risks, recalibration corrects where it is asked for."
+        "some people; what clipping shifts in predicted risks, recalibration corrects where it is chosen."
     ),
     "table": "DP-SGD: with these settings no method that evens out the cost does clearly better.",
     "quantile of norms": (

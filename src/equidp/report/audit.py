@@ -69,7 +69,7 @@ def audit_sentence(audit: Audit) -> str:
         f"confidence its epsilon is {least}, and the claim is {audit.claimed:.2f}, at delta {audit.delta:g}."
     )
     if audit.bound < USEFUL * audit.claimed:
-        sentence += " That is below a tenth of the claim: the audit saw too little to say much."
+        sentence += " That is below a tenth of the claim: the audit is too weak to say much."
     if audit.bound > audit.claimed:
         chance = f"{1 - audit.level:.0%}"
         sentence += f" By chance, at most {chance} of audits say so: repeat it with another seed."

@@ -64,21 +64,21 @@ _RANDOMNESS = {
     "SeededRandomness": "a seed: for research only",
 }
 _LIMITS = (
-    "It covers this training run. Other runs on the same data, and settings chosen by looking at their "
-    "results, add to it.",
+    "The guarantee covers this training run. Other runs on the same data, and settings chosen by looking at "
+    "their results, spend more.",
     "The number of examples or people, the names of groups and classes, and all settings count as public.",
-    "Figures are about at least {fewest}, of two classes as many of each. Smaller groups count in no figure, "
-    "so that no difference between figures is about them. Evaluations of other files that hold the same "
-    "people can differ by a few of them.",
+    "Every figure is over at least {fewest}, and with two classes over as many of each. Smaller groups count "
+    "in no figure, so that no difference between two figures reveals them. Evaluations of files that overlap "
+    "can still differ by a few people.",
     "Metrics are exact for the test examples, which the guarantee does not cover. Intervals account for the "
-    "number of test examples only, not for what another training run would give.{rows}",
+    "number of test examples only, not for the variation between training runs.{rows}",
     "Noisy sums are rounded to about a thousandth of their noise, so the gaps between floating-point numbers "
     "could reveal something only beyond 8 standard deviations of noise. Timing and memory of the machine are "
     "not covered.",
     "What holds for the test examples may not hold for people unlike them.",
 )
 _ROWS_OF_PEOPLE = (
-    " They take test examples for independent, and are too narrow where the rows of one person are alike."
+    " They assume that test examples are independent, and are too narrow where the rows of one person are alike."
 )
 
 
@@ -255,8 +255,8 @@ def _individual(
         )
     if group_risks:
         yield Paragraph(
-            "The most that any attack achieves on a member of each group, from the bounds that the method "
-            "released, along the training that took place:"
+            "Bounds on what any attack achieves against a member of each group, from the clipping bounds that the "
+            "method released during this training:"
         )
         yield _group_risk_table(group_risks)
 
@@ -286,8 +286,8 @@ def _check_paid_for(released: Mapping[str, float], run: Run) -> None:
     events = {event for event, _ in run.entries}
     if len(events) == 1 or all(getattr(event, "sample_rate", 0) != 1 for event in events):
         raise SettingError(
-            f"released={dict(released)}, but this run was taken before the release was paid for; write the "
-            "card of trainer.run()."
+            f"released={dict(released)}; expected a run that counts this release, and this one was made before "
+            "it. Write the card of trainer.run()."
         )
 
 
@@ -296,8 +296,8 @@ def _start(start: Start) -> str:
     if start.earlier:
         return "of another run; see the warning above"
     if start.weights == FRESH:
-        return "fresh: they hold nothing of the data"
-    return "given; they must not come from this data unless that was paid for and is added"
+        return "fresh: independent of the data"
+    return "given; if they were trained on this data, the epsilon of that training must be added"
 
 
 def _settings(facts: RunFacts) -> dict[str, Any]:
@@ -361,7 +361,7 @@ def _why_delta(run: Run) -> str:
     if examples is None:
         return f"{run.delta:g}"
     usual = run.delta == default_delta(examples)
-    chosen = "a tenth of 1/n, rounded down to a power of ten" if usual else "as it was given"
+    chosen = "a tenth of 1/n, rounded down to a power of ten" if usual else "as given"
     unit = privacy_unit(run.facts)
     return (
         f"{run.delta:g}: {chosen}, where n = {examples:,}. Publishing one {unit} whole, drawn at random, "

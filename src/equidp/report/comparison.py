@@ -61,14 +61,14 @@ def render(comparison: Comparison, *, include_sensitive: bool = False) -> str:
             detail_table(summary, each, summary.kinds) for each in summary.details + summary.further_details
         ],
         setup=summary.setup,
-        finding=words.finding(summary),
+        finding=words.finding_sentences(summary),
         recommended=words.recommendation_sentences(summary),
         tests=words.test_sentences(summary),
         plots=draw_plots(PLOTS.values(), summary),
         individual=individual_section(summary, include_sensitive=include_sensitive),
         diagnosis=diagnosis_section(summary),
-        guarantee=words.guarantee(summary),
-        not_covered=words.not_covered(summary.setup),
+        guarantee=words.guarantee_sentences(summary),
+        not_covered=words.exclusion_sentences(summary.setup),
         settings=_settings_table(summary.setup),
     )
 
@@ -117,7 +117,7 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     console, summary = console or Console(), summarise(comparison)
     setup = summary.setup
     console.print()
-    for sentence in words.finding(summary):
+    for sentence in words.finding_sentences(summary):
         console.print(escape(sentence), highlight=False)
     console.print()
     overview_table(summary).print(console)

@@ -225,11 +225,11 @@ def withheld_sentences(found: Evaluation | None) -> list[str]:
     sentences = []
     if small.groups:
         sentences.append(
-            f"Left out of all figures, also of those of all groups: {'; '.join(small.groups)}. Each of these "
+            f"Left out of all figures, including the totals: {'; '.join(small.groups)}. Each of these "
             f"groups has fewer than {FEWEST} {who}, or fewer than {FEWEST} of a class."
         )
     if small.classes:
-        sentences.append(f"Left out in the same way, as classes: {'; '.join(small.classes)}.")
+        sentences.append(f"Classes left out in the same way: {'; '.join(small.classes)}.")
     return sentences
 
 
@@ -271,8 +271,8 @@ def blind_spot_sentences(found: Evaluation) -> list[str]:
         ranking = ""
         if spots.ranking_auc is not None:
             ranking = (
-                f" Its ranking does tell something (AUC {spots.ranking_auc:.3f}): judge it by --metric auc, "
-                f"and answer {found.positive!r} from a lower risk on (--threshold)."
+                f" Its ranking is informative (AUC {spots.ranking_auc:.3f}): judge it by --metric auc, and "
+                f"answer {found.positive!r} from a lower risk on (--threshold)."
             )
         sentences.append(
             f"By {found.metric.label} the model is no better than one constant answer, so its figures by "
@@ -299,20 +299,20 @@ def risk_sentences(found: Evaluation, facts: RunFacts) -> list[str]:
 def _risk_remedy(facts: RunFacts, overall: bool) -> str:
     if facts.class_weighted:
         return (
-            "This run weighs classes, which shifts risks towards the rarer one; they are those of the data "
-            "where it is trained without --class-weight."
+            "This run weighs classes, which shifts predicted risks towards the rarer class; without "
+            "--class-weight they are not shifted."
         )
     if not overall:
         return (
-            "Over all test examples together they are not, so what acts on all groups alike, such as "
-            "recalibration or a larger clipping bound, cannot correct this; inputs that tell these groups "
-            "apart can."
+            "Over all test examples together they are not, so a correction that all groups share, such as "
+            "recalibration or a larger clipping bound, does not help; inputs that distinguish these groups "
+            "can."
         )
     private = facts.policy is not None and facts.policy.private
     if private and facts.recalibrated:
         return (
             "The run is recalibrated, with noise; a larger share of epsilon for that (--recalibration), or a "
-            "larger epsilon, lessens the noise. Test examples may also differ from training examples."
+            "larger epsilon, reduces the noise. Test examples may also differ from training examples."
         )
     if facts.recalibrated:
         return "The run is recalibrated, without noise: test examples differ from training examples."

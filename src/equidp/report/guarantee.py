@@ -110,7 +110,7 @@ def attack_risk_sentences(run: Run) -> list[str]:
         )
     ]
     return [
-        f"As a risk{alone}, for any attack on what was released that is to tell which {who} were in the "
+        f"As a risk{alone}, for any attack that infers from what was released which {who} were in the "
         f"data: {'; '.join(found)}. Its advantage is at most {upper(risk.advantage)}, and its AUC at most "
         f"{upper(risk.auc)} (.5 is guessing). These are bounds on all attacks, not the success of one."
     ]
@@ -126,16 +126,16 @@ def several_rows_sentence(run: Run) -> str:
     rows = run.facts.rows
     if rows is not None:
         return (
-            f"The guarantee is for each person, of whose rows at most {rows:,} were trained on. It takes the "
-            "data's word for who is who: someone who is in it under two names counts as two people."
+            f"The guarantee is for each person, of whose rows at most {rows:,} were trained on. It relies on "
+            "the ids in the data: someone with two ids counts as two people."
         )
     single = "The guarantee is for one example. Someone who owns several is protected less"
     if math.isinf(run.epsilon()):
         return f"{single}."
     listed = ", ".join(f"{upper(run.epsilon(rows=rows))} with {rows}" for rows in _ROWS)
     return (
-        f"{single}: epsilon is {listed} examples, at the same delta. equidp account --rows-per-person says "
-        "it for other numbers."
+        f"{single}: epsilon is {listed} examples, at the same delta. equidp account --rows-per-person "
+        "computes it for other numbers of examples."
     )
 
 

@@ -31,7 +31,7 @@ _MOST_SETTINGS = 4
 """Largest number of settings, such as epsilons, that each get all sentences."""
 
 
-def finding(summary: Summary) -> list[str]:
+def finding_sentences(summary: Summary) -> list[str]:
     """Findings of a comparison, in a few sentences; with several settings, such as epsilons, for each.
 
     A group is named as paying most, or a method as narrowing the gap, only if the interval over seeds of that
@@ -40,35 +40,35 @@ def finding(summary: Summary) -> list[str]:
     """
     served = [kind for kind in summary.private_kinds if summary.judgements[kind].serves]
     settings = list(dict.fromkeys(kind.setting for kind in served))
-    sentences = [_reference_fault(summary, each) for each in summary.judged.values() if not each.serves]
+    sentences = [_reference_sentence(summary, each) for each in summary.judged.values() if not each.serves]
     for setting in settings:
-        said = _finding_of(summary, setting, brief=len(settings) > _MOST_SETTINGS)
+        said = _setting_sentences(summary, setting, brief=len(settings) > _MOST_SETTINGS)
         at = f"At {setting.replace('=', ' ')}: " if len(settings) > 1 else ""
         sentences += [at + each for each in said]
-    sentences += _no_better_than_one_answer(summary) + _risks_off(summary)
-    return sentences + _few_to_test_on(summary.setup) + _too_noisy(summary)
+    sentences += _uninformative_sentences(summary) + _risk_sentences(summary)
+    return sentences + _small_test_sentences(summary.setup) + _noise_sentences(summary)
 
 
-def _finding_of(summary: Summary, setting: str, *, brief: bool) -> list[str]:
+def _setting_sentences(summary: Summary, setting: str, *, brief: bool) -> list[str]:
     """Return the sentences on one setting; only the verdict with `brief`."""
     setup = summary.setup
     rows = [row for row in summary.overview if row.kind.setting == setting]
     verdicts = {row.kind.method: row.verdict for row in rows if summary.judgements[row.kind].serves}
     verdicts.pop(setup.baseline, None)
-    holds = _who_holds(verdicts, summary)
+    holds = _equal_cost_sentence(verdicts, summary)
     if brief:
         return [holds]
     standard = STANDARD if STANDARD in verdicts else next(iter(verdicts))
-    pays = _who_pays(summary, Kind(standard, setting)).removesuffix(".")
-    sentences = [f"{pays}{_what_makes_it_small(summary, standard, setting, list(verdicts))}."]
+    pays = _costliest_group_sentence(summary, Kind(standard, setting)).removesuffix(".")
+    sentences = [f"{pays}{_cheapest_method_clause(summary, standard, setting, list(verdicts))}."]
     if len(verdicts) > 1:
         gaps = group_gaps(summary.costs).query("pair == 'largest' and setting == @setting")
         table = gaps.pivot(index="seed", columns="method", values="cost_gap")[list(verdicts)]
-        sentences.append(_who_narrows(table, standard, summary))
+        sentences.append(_gap_sentence(table, standard, summary))
     return [*sentences, holds]
 
 
-def _reference_fault(summary: Summary, judged: Judgement) -> str:
+def _reference_sentence(summary: Summary, judged: Judgement) -> str:
     """Sentence on a reference that does not serve."""
     label = Kind(summary.setup.baseline, judged.reference).label
     seeds = f"in {judged.seeds} of {judged.of} seeds"
@@ -81,13 +81,13 @@ def _reference_fault(summary: Summary, judged: Judgement) -> str:
         are = "is" if len(labels) == 1 else "are"
         what = f"has learnt too little: {_join_labels(labels)} {are} better in every group"
     return (
-        f"The reference without privacy, {label}, {what}. What is lost against it is no price of privacy, so "
+        f"The reference without privacy, {label}, {what}. Losses against it are not the price of privacy, so "
         "there is no verdict on gaps and no recommendation. Try other learning rates or more epochs "
         "(--learning-rate, --epochs)."
     )
 
 
-def _no_better_than_one_answer(summary: Summary) -> list[str]:
+def _uninformative_sentences(summary: Summary) -> list[str]:
     """Warning on methods whose models are no better than one constant answer: their costs mean nothing."""
     data, metric = summary.setup.data, summary.metric
     listed = [
@@ -104,7 +104,7 @@ def _no_better_than_one_answer(summary: Summary) -> list[str]:
         always = f"Always answering {answer!r} would be right for {points(share)}% of the test examples. "
     ranking = ""
     if "auc" in summary.costs and metric.name != "auc":
-        ranking = "Their ranking may tell more: --metric auc says what privacy costs there. "
+        ranking = "Their ranking may be informative: --metric auc measures what privacy costs it. "
     are = "is" if len(listed) == 1 else "are"
     return [
         f"{always}By {metric.label}, {', '.join(listed)} {are} no better than one constant answer: what "
@@ -113,7 +113,7 @@ def _no_better_than_one_answer(summary: Summary) -> list[str]:
     ]
 
 
-def _risks_off(summary: Summary) -> list[str]:
+def _risk_sentences(summary: Summary) -> list[str]:
     """Sentence on private runs whose mean predicted risk is off by more than a fifth of the observed risk."""
     if "mean_predicted" not in summary.costs:
         return []
@@ -140,7 +140,7 @@ def _risks_off(summary: Summary) -> list[str]:
     ]
 
 
-def _too_noisy(summary: Summary) -> list[str]:
+def _noise_sentences(summary: Summary) -> list[str]:
     """Warning on methods whose released mean epsilons differ by no more than the release's noise."""
     noisy = []
     for kind, part in summary.individual.items():
@@ -152,11 +152,11 @@ def _too_noisy(summary: Summary) -> list[str]:
     cost = next(iter(summary.individual.values()))["release_epsilon"].iloc[0]
     return [
         f"The released mean epsilons of {', '.join(noisy)} are too noisy to compare groups: noise alone "
-        f"explains how they differ. A larger --release-epsilon than {cost:g}, or larger groups, would tell."
+        f"explains how they differ. A larger --release-epsilon than {cost:g}, or larger groups, would help."
     ]
 
 
-def _few_to_test_on(setup: Setup) -> list[str]:
+def _small_test_sentences(setup: Setup) -> list[str]:
     sizes = zip(setup.data.group_names, setup.data.test_group_sizes, strict=True)
     few = [f"{name} {size}" for name, size in sizes if size < _FEW_TESTS]
     if not few:
@@ -171,7 +171,7 @@ def _few_to_test_on(setup: Setup) -> list[str]:
     ]
 
 
-def _who_pays(summary: Summary, kind: Kind) -> str:
+def _costliest_group_sentence(summary: Summary, kind: Kind) -> str:
     costs, text = summary.costs, summary.text
     rows = by_kind(costs[costs["group"] != ALL])[kind]
     table = rows.pivot(index="seed", columns="group", values="privacy_cost").dropna(axis=1, how="all")
@@ -195,8 +195,8 @@ def _who_pays(summary: Summary, kind: Kind) -> str:
     )
 
 
-def _what_makes_it_small(summary: Summary, standard: str, setting: str, methods: list[str]) -> str:
-    """Clause on that of the methods under which who pays most under the standard clearly pays least."""
+def _cheapest_method_clause(summary: Summary, standard: str, setting: str, methods: list[str]) -> str:
+    """Clause on the method under which the group that pays most under the standard clearly pays least."""
     costs = summary.costs[summary.costs["group"] != ALL]
     by_standard = costs[(costs["method"] == standard) & (costs["setting"] == setting)]
     means = by_standard.groupby("group")["privacy_cost"].mean()
@@ -212,10 +212,10 @@ def _what_makes_it_small(summary: Summary, standard: str, setting: str, methods:
         return ""
     left = table[best].mean()
     cost = summary.amount(left) if left > 0 else "nothing"
-    return f"; {best}{_made_of(summary.setup, best)} costs it {cost}"
+    return f"; {best}{_auto_text(summary.setup, best)} costs it {cost}"
 
 
-def _made_of(setup: Setup, method: str) -> str:
+def _auto_text(setup: Setup, method: str) -> str:
     """Method and settings behind "auto", in brackets; "" for other methods."""
     chosen = setup.training.by_method.get(AUTO)
     if method != AUTO or chosen is None:
@@ -225,7 +225,7 @@ def _made_of(setup: Setup, method: str) -> str:
     return f" ({parts}, no more epsilon)"
 
 
-def _who_narrows(gaps: pd.DataFrame, standard: str, summary: Summary) -> str:
+def _gap_sentence(gaps: pd.DataFrame, standard: str, summary: Summary) -> str:
     """Sentence on the method that narrows the largest gap most; `gaps`: largest gaps, [seeds, methods]."""
     means, text, level = gaps.mean(), summary.text, summary.setup.level
     by_mean = [method for method in means.sort_values().index if method != standard]
@@ -247,7 +247,7 @@ def _who_narrows(gaps: pd.DataFrame, standard: str, summary: Summary) -> str:
     )
 
 
-def _who_holds(verdicts: dict[str, str], summary: Summary) -> str:
+def _equal_cost_sentence(verdicts: dict[str, str], summary: Summary) -> str:
     setup = summary.setup
     of = "points" if summary.metric.percent else f"of {summary.unit}"
     rule = f"Equal cost of privacy (every gap at most {summary.text(setup.tau)} {of})"
@@ -264,10 +264,10 @@ def _who_holds(verdicts: dict[str, str], summary: Summary) -> str:
 
 def recommendation_sentences(summary: Summary) -> list[str]:
     """Recommended method at each target epsilon, how sure that is, and how the others compare."""
-    return [_recommendation(each, summary.metric) for each in summary.comparison.recommendation()]
+    return [_recommendation_sentence(each, summary.metric) for each in summary.comparison.recommendation()]
 
 
-def _recommendation(found: Recommendation, metric: Metric) -> str:
+def _recommendation_sentence(found: Recommendation, metric: Metric) -> str:
     at = "" if found.epsilon is None else f"At epsilon {found.epsilon:g}: "
     if found.chosen is None:
         if found.faults:
@@ -290,13 +290,13 @@ def _recommendation(found: Recommendation, metric: Metric) -> str:
         },
         "Beaten in every group by another": {each.label: text(each.behind) for each in found.beaten},
         "With a clearly larger gap": {each.label: text(each.gap) for each in found.wider},
-        "Not clearly different, so a choice by other reasons will do": alike,
+        "Not clearly different, so choose by other criteria": alike,
         "No better than one constant answer": dict.fromkeys(found.uninformative, ""),
     }
     if not found.compared:
         sure = "No other method was compared."
     else:
-        sure = "This is clear." if found.sure else "This is not sure; more seeds would tell."
+        sure = "This is clear." if found.sure else "This is not certain; more seeds would help."
     chosen, unit = found.chosen, " points" if metric.percent else ""
     return " ".join(
         [
@@ -339,7 +339,7 @@ def test_sentences(summary: Summary) -> list[str]:
     ]
 
 
-def guarantee(summary: Summary) -> list[str]:
+def guarantee_sentences(summary: Summary) -> list[str]:
     """Sentences on the meaning of epsilon and delta for the private runs of a comparison."""
     rows = [row for row in summary.overview if row.kind in summary.private_kinds]
     listed = ", ".join(f"{row.kind.label} {row.epsilon:.3f}" for row in rows)
@@ -349,7 +349,7 @@ def guarantee(summary: Summary) -> list[str]:
         "the same distribution: probabilities of outcomes differ by at most a factor e^epsilon, up to a "
         f"probability of delta = {summary.setup.training.plan.delta:g}.",
         f"Epsilon of each private run: {listed} (tight accounting by privacy loss distributions).",
-        f"{_steps(summary.setup)}{_other_seeds(summary.setup)}. Statistics that a method reads privately "
+        f"{_steps_text(summary.setup)}{_other_seeds_text(summary.setup)}. Statistics that a method reads privately "
         "are accounted for jointly with the gradients of the same sample.",
         "Noise and samples of a comparison come from seeds, so that all methods get the same samples. That "
         "is for research: train a model for release with randomness from the operating system, the default "
@@ -357,7 +357,7 @@ def guarantee(summary: Summary) -> list[str]:
     ]
 
 
-def _steps(setup: Setup) -> str:
+def _steps_text(setup: Setup) -> str:
     plan, of = setup.training.plan, f"each of the {setup.data.num_train:,} training examples"
     if setup.steps_differ:
         own = f"a Poisson sample that contains {of} with the run's own probability"
@@ -366,7 +366,7 @@ def _steps(setup: Setup) -> str:
     return f"It holds for {plan.steps:,} steps, each on {sample}"
 
 
-def _other_seeds(setup: Setup) -> str:
+def _other_seeds_text(setup: Setup) -> str:
     sizes = setup.num_train_by_seed
     if min(sizes) == max(sizes):
         return ""
@@ -376,7 +376,7 @@ def _other_seeds(setup: Setup) -> str:
     )
 
 
-def not_covered(setup: Setup) -> list[str]:
+def exclusion_sentences(setup: Setup) -> list[str]:
     """Sentences on what the guarantee does not cover, with the notes on how the data was prepared."""
     return [
         f"This page: it shows results of training without privacy ({setup.baseline}).",

@@ -135,7 +135,7 @@ def open_ledger(
 
 
 def check_randomness(randomness: Randomness | None, secure: bool, seed: int | None) -> None:
-    """Refuse a seed, or `secure=False`, beside randomness of one's own, which would ignore them."""
+    """Refuse a seed, or `secure=False`, together with a `randomness`, which would ignore both."""
     if randomness is not None and (seed is not None or not secure):
         raise SettingError(
             f"seed={seed}, secure={secure} and randomness={type(randomness).__name__}; expected randomness "
@@ -364,7 +364,7 @@ def check_examples(examples: object, row: tuple[Inputs, Tensor], train: object) 
 
 
 def check_own_policy(policy: Policy, num_groups: int, noise_multiplier: float) -> None:
-    """Tries a policy that equidp did not bring; the kernel holds the guarantee, and this tells of mistakes.
+    """Try a user-defined policy, to find its mistakes early; the guarantee rests on the kernel alone.
 
     Raises:
         PolicyError: names the promise that it breaks.
