@@ -265,7 +265,12 @@ def test_an_evaluation_in_place_of_a_test_set_gives_the_same_card(run, tmp_path,
 
 def test_both_formats_say_the_same_words_in_the_same_order(run, tmp_path):
     """Captions of figures apart, which Markdown has not."""
-    given = {"test": toy(seed=1), "data": "toys <b>|", "released": {"mean epsilon": 0.25}, "remarks": "One.\n\nTwo."}
+    given = {
+        "test": toy(seed=1),
+        "data": "toys <b>|",
+        "released": {"mean epsilon": 0.25},
+        "remarks": "One.\n\nTwo.",
+    }
     paths = tmp_path / "card.html", tmp_path / "card.md"
     equidp.write_card(run, *paths, **given, too_noisy=["few"])
     html, markdown = (path.read_text() for path in paths)

@@ -46,6 +46,7 @@ from equidp.report.evaluation import (
     summary_sentence,
     withheld_sentences,
 )
+from equidp.report.figures import risk_figure
 from equidp.report.format import count_text, facts_table, number, upper
 from equidp.report.guarantee import (
     attack_risk_sentences,
@@ -54,7 +55,6 @@ from equidp.report.guarantee import (
     privacy_unit,
     several_rows_sentence,
 )
-from equidp.report.figures import risk_figure
 from equidp.training.initial_weights import FRESH, Start
 from equidp.training.run import Run, RunFacts
 
@@ -78,7 +78,7 @@ _LIMITS = (
     "What holds for the test examples may not hold for people unlike them.",
 )
 _ROWS_OF_PEOPLE = (
-    " They assume that test examples are independent, and are too narrow where the rows of one person are alike."
+    " They assume independent test examples, and are too narrow where the rows of one person are alike."
 )
 
 
@@ -250,13 +250,11 @@ def _individual(
             "the guarantee above."
         )
     if too_noisy:
-        yield Paragraph(
-            f"No figure of {'; '.join(too_noisy)}: too few people for the noise of the release."
-        )
+        yield Paragraph(f"No figure of {'; '.join(too_noisy)}: too few people for the noise of the release.")
     if group_risks:
         yield Paragraph(
-            "Bounds on what any attack achieves against a member of each group, from the clipping bounds that the "
-            "method released during this training:"
+            "Bounds on what any attack achieves against a member of each group, from the clipping bounds "
+            "that the method released during this training:"
         )
         yield _group_risk_table(group_risks)
 
@@ -286,8 +284,8 @@ def _check_paid_for(released: Mapping[str, float], run: Run) -> None:
     events = {event for event, _ in run.entries}
     if len(events) == 1 or all(getattr(event, "sample_rate", 0) != 1 for event in events):
         raise SettingError(
-            f"released={dict(released)}; expected a run that counts this release, and this one was made before "
-            "it. Write the card of trainer.run()."
+            f"released={dict(released)}; expected a run that counts this release, and this one was made "
+            "before it. Write the card of trainer.run()."
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,12 +14,22 @@ from equidp.data.dataset import ALL
 from equidp.display import Cell, Column, Interval, Table
 from equidp.evaluation.costs import COSTS
 from equidp.report import words
-from equidp.report.diagnosis import diagnosis_section
-from equidp.report.format import count_text, facts_table, heading, number, whole_number
-from equidp.report.individual import individual_section, individual_table
+from equidp.report.diagnosis import diagnosis_blocks
+from equidp.report.document import (
+    Block,
+    Callout,
+    Code,
+    Document,
+    Facts,
+    Heading,
+    Listing,
+    Paragraph,
+    paragraphs,
+)
+from equidp.report.format import capitalise, count_text, facts_table, heading, number, whole_number
+from equidp.report.individual import individual_blocks, individual_table
 from equidp.report.plots import PLOTS
 from equidp.report.plots.style import draw_plots
-from equidp.report.render import filled
 from equidp.report.summary import Detail, Kind, Summary, summarise
 
 
@@ -53,24 +63,61 @@ def write_report(
 def render(comparison: Comparison, *, include_sensitive: bool = False) -> str:
     """Return the page as text."""
     summary = summarise(comparison)
-    return filled(
-        "comparison.html",
-        summary=summary,
-        overview=overview_table(summary),
-        details=[
-            detail_table(summary, each, summary.kinds) for each in summary.details + summary.further_details
-        ],
-        setup=summary.setup,
-        finding=words.finding_sentences(summary),
-        recommended=words.recommendation_sentences(summary),
-        tests=words.test_sentences(summary),
-        plots=draw_plots(PLOTS.values(), summary),
-        individual=individual_section(summary, include_sensitive=include_sensitive),
-        diagnosis=diagnosis_section(summary),
-        guarantee=words.guarantee_sentences(summary),
-        not_covered=words.exclusion_sentences(summary.setup),
-        settings=_settings_table(summary.setup),
+    blocks = [
+        *_result_blocks(summary),
+        *individual_blocks(summary, include_sensitive=include_sensitive),
+        *diagnosis_blocks(summary),
+        *_guarantee_blocks(summary),
+    ]
+    return Document(f"What privacy cost each group: {summary.setup.data.name}", blocks).to_html()
+
+
+def _result_blocks(summary: Summary) -> Iterator[Block]:
+    """Findings and recommendations, all methods side by side, plots, and tables by group."""
+    setup = summary.setup
+    data, training = setup.data, setup.training.plan
+    yield Paragraph(
+        f"{data.name}, model {training.plan.model_name}; {data.num_train:,} training examples, "
+        f"{count_text(len(data.group_names), 'group')}; {count_text(len(setup.seeds), 'seed')}; "
+        f"delta {training.delta:g}",
+        small=True,
     )
+    yield Callout(
+        [
+            *paragraphs(words.finding_sentences(summary)),
+            Heading("Which method to take", 3),
+            *paragraphs(words.recommendation_sentences(summary)),
+        ]
+    )
+    only_inside = "For internal use: this page shows results of training without privacy."
+    yield Callout([Paragraph(only_inside)], warning=True)
+    yield Heading("Methods side by side")
+    yield overview_table(summary)
+    yield Paragraph(
+        f"{capitalise(heading(summary.metric))}: over all test examples. Cost: what is lost against the "
+        f"non-private run of the same seed, in {summary.unit}. Gap: the largest difference in cost between "
+        f"two groups. Beside figures: {setup.level:.0%} intervals over seeds.",
+        small=True,
+    )
+    yield from paragraphs(words.test_sentences(summary), small=True)
+    yield Heading("Plots")
+    yield from draw_plots(PLOTS.values(), summary)
+    yield Heading("All figures by group")
+    for detail in summary.details + summary.further_details:
+        yield Heading(detail.title, 3)
+        yield detail_table(summary, detail, summary.kinds)
+
+
+def _guarantee_blocks(summary: Summary) -> Iterator[Block]:
+    """The guarantee of the private runs, its limits, and how the comparison was made."""
+    yield Heading("What is guaranteed")
+    yield from paragraphs(words.guarantee_sentences(summary))
+    yield Heading("What the guarantee does not cover", 3)
+    yield Listing(words.exclusion_sentences(summary.setup))
+    yield Heading("Settings and versions")
+    if summary.setup.command:
+        yield Code(summary.setup.command, "console")
+    yield Facts(_settings_table(summary.setup))
 
 
 def _settings_table(setup: Setup) -> Table:

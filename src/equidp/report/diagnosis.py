@@ -1,4 +1,4 @@
-"""Diagnosis of a comparison: findings that its standard errors support, and a section of the page.
+"""Diagnosis of a comparison: findings that its standard errors support, and a section of the report.
 
 Everything in it is sensitive. docs/diagnostics.md has the rules of the findings.
 """
@@ -6,13 +6,14 @@ Everything in it is sensitive. docs/diagnostics.md has the rules of the findings
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import pandas as pd
 
 from equidp.comparison.result import Comparison
 from equidp.display import Cell, Column, Noted, Table
+from equidp.report.document import Block, Callout, Heading, Paragraph, paragraphs
 from equidp.report.format import capitalise, number
 from equidp.report.plots import DIAGNOSIS_PLOTS
 from equidp.report.plots.style import draw_plots
@@ -56,31 +57,32 @@ _CAUSES = {
 """Cause -> its name, its verb, and where the loss comes from if it is the main one."""
 
 
-class MethodDiagnosis(NamedTuple):
-    """Diagnosis of one kind of run: findings, and tables of excess risk and of gradients."""
-
-    name: str
-    finding: list[str]
-    risks: Table
-    gradients: Table
-
-
-def diagnosis_section(summary: Summary) -> dict[str, Any] | None:
-    """Values of the section for its template; None without a diagnosis."""
+def diagnosis_blocks(summary: Summary) -> Iterator[Block]:
+    """Section of a report; empty without a diagnosis."""
     diagnosis = summary.comparison.sensitive_diagnosis
     if diagnosis is None:
-        return None
-    pairs = by_kind(diagnosis.sensitive_pairs)
-    methods = [
-        MethodDiagnosis(
-            kind.label,
-            _finding(part),
-            _risk_table(kind.label, part),
-            _gradient_table(kind.label, part, bound_sentences(pairs[kind]) if kind in pairs else []),
-        )
-        for kind, part in by_kind(diagnosis.sensitive_groups).items()
-    ]
-    return {"methods": methods, "plots": draw_plots(DIAGNOSIS_PLOTS.values(), summary)}
+        return
+    parts, pairs = by_kind(diagnosis.sensitive_groups), by_kind(diagnosis.sensitive_pairs)
+    warning = (
+        "Must not be shared: everything in this part is computed from raw training data, and no epsilon "
+        "covers it."
+    )
+    yield Heading("Where the disparity comes from")
+    yield Callout([Paragraph(warning)], warning=True)
+    yield Callout([Paragraph(f"{kind.label}: {' '.join(_finding(part))}") for kind, part in parts.items()])
+    yield Paragraph(
+        "Excess risk: what clipping and noise add to a group's mean training loss in one step, to second "
+        "order. Averages over the diagnosed steps; differences within two standard errors are not "
+        "mentioned. Plots: means over batches and seeds, at the diagnosed steps.",
+        small=True,
+    )
+    yield from draw_plots(DIAGNOSIS_PLOTS.values(), summary)
+    for kind, part in parts.items():
+        bounds = bound_sentences(pairs[kind]) if kind in pairs else []
+        for table in (_risk_table(kind.label, part), _gradient_table(kind.label, part, bounds)):
+            yield Heading(table.caption, 3)
+            yield table
+            yield from paragraphs(table.notes, small=True)
 
 
 def _risk_table(name: str, part: pd.DataFrame) -> Table:

@@ -50,9 +50,15 @@ class Listing:
 @final
 @dataclass(frozen=True)
 class Code:
-    """Python code."""
+    """Code, or a command.
+
+    Attributes:
+        text: of one or several lines.
+        language: name of it in Markdown.
+    """
 
     text: str
+    language: str = "python"
 
 
 @final
@@ -163,7 +169,7 @@ def _block_markdown(block: Block) -> str:
         case Listing():
             return "\n".join(f"- {markdown_text(item)}" for item in block.items)
         case Code():
-            return f"```python\n{block.text}\n```"
+            return f"```{block.language}\n{block.text}\n```"
         case Table():
             return block.to_markdown().rstrip("\n")
         case Facts():

@@ -1,56 +1,49 @@
-"""Privacy of each group's examples in a comparison: a table, and a section of the page."""
+"""Privacy of each group's examples in a comparison: a table, and a section of the report."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from equidp.display import Cell, Column, Noted, Table
+from equidp.report.document import Block, Callout, Heading, Paragraph, paragraphs
 from equidp.report.format import number, upper, whole_number
 from equidp.report.plots import INDIVIDUAL_PLOTS
-from equidp.report.plots.style import Drawn, draw_plots
+from equidp.report.plots.style import draw_plots
 from equidp.report.summary import Summary
 
 
-class Part(NamedTuple):
-    """Part of the section: a table with a title and a text, and its plot."""
-
-    title: str
-    text: str
-    table: Table
-    plot: Drawn | None = None
-    sensitive: bool = False
-
-
-def individual_section(summary: Summary, *, include_sensitive: bool) -> dict[str, Any] | None:
-    """Values of the section for its template, with true epsilons if requested; None without epsilons."""
+def individual_blocks(summary: Summary, *, include_sensitive: bool) -> Iterator[Block]:
+    """Section of a report, with true epsilons on request; empty without epsilons."""
     found = summary.individual
     if not found:
-        return None
-    parts = [_plot_part("released", summary, individual_table(summary))]
+        return
+    yield Heading("The privacy of each group's examples")
+    yield from paragraphs(_sentences(summary))
+    yield from draw_plots([INDIVIDUAL_PLOTS["released"]], summary)
+    yield individual_table(summary)
     if any((part["group_epsilon"] < part["epsilon"] * (1 - 1e-9)).any() for part in found.values()):
-        parts.append(
-            Part(
-                "The most that a member of a group can have",
-                "A method with a bound for each group holds its members to an epsilon below the run's. This "
-                "follows from released values and costs nothing. Small print: the bound as a share of the "
-                "largest, times the run's epsilon, as papers read it; no guarantee.",
-                individual_table(summary, "group_epsilon", lambda row: number(row.linear_group_epsilon)),
-            )
+        yield Heading("The most that a member of a group can have", 3)
+        yield Paragraph(
+            "A method with a bound for each group holds its members to an epsilon below the run's. This "
+            "follows from released values and costs nothing. Small print: the bound as a share of the "
+            "largest, times the run's epsilon, as papers read it; no guarantee.",
+            small=True,
         )
+        yield individual_table(summary, "group_epsilon", lambda row: number(row.linear_group_epsilon))
     if include_sensitive:
-        table = individual_table(
+        warning = (
+            "Sensitive: the figures of this section follow from raw training data. With them, this page must "
+            "not be shared."
+        )
+        yield Heading("True epsilons of each group's examples")
+        yield Callout([Paragraph(warning)], warning=True)
+        yield from draw_plots([INDIVIDUAL_PLOTS["sensitive_epsilon"]], summary)
+        yield individual_table(
             summary,
             "sensitive_mean",
             lambda row: f"{number(row.sensitive_median)}, {number(row.sensitive_q95)}",
         )
-        parts.append(_plot_part("sensitive_epsilon", summary, table)._replace(sensitive=True))
-    return {"sentences": _sentences(summary), "parts": parts}
-
-
-def _plot_part(name: str, summary: Summary, table: Table) -> Part:
-    (plot,) = draw_plots([INDIVIDUAL_PLOTS[name]], summary)
-    return Part(plot.title, plot.caption, table, plot)
 
 
 def individual_table(

@@ -349,8 +349,8 @@ def guarantee_sentences(summary: Summary) -> list[str]:
         "the same distribution: probabilities of outcomes differ by at most a factor e^epsilon, up to a "
         f"probability of delta = {summary.setup.training.plan.delta:g}.",
         f"Epsilon of each private run: {listed} (tight accounting by privacy loss distributions).",
-        f"{_steps_text(summary.setup)}{_other_seeds_text(summary.setup)}. Statistics that a method reads privately "
-        "are accounted for jointly with the gradients of the same sample.",
+        f"{_steps_text(summary.setup)}{_other_seeds_text(summary.setup)}. Statistics that a method reads "
+        "privately are accounted for jointly with the gradients of the same sample.",
         "Noise and samples of a comparison come from seeds, so that all methods get the same samples. That "
         "is for research: train a model for release with randomness from the operating system, the default "
         "of equidp's Trainer.",
