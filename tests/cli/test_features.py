@@ -44,7 +44,10 @@ def test_a_run_refuses_a_network_of_ones_own_that_has_changed(run, tmp_path, mon
     monkeypatch.delitem(sys.modules, "my_net", raising=False)
     (tmp_path / "my_net.py").write_text(OWN)
     assert run("train", "digits", "--features", "my_net:network", *PLAN, "--out", "run")[0] == 0
-    assert "provided that the transform was not trained on this data" in (tmp_path / "run" / "card.md").read_text()
+    assert (
+        "provided that the transform was not trained on this data"
+        in (tmp_path / "run" / "card.md").read_text()
+    )
     monkeypatch.delitem(sys.modules, "my_net")
     (tmp_path / "my_net.py").write_text(OWN.replace("manual_seed(1)", "manual_seed(2)  # other weights"))
     code, _, err = run("evaluate", "run")
@@ -66,7 +69,7 @@ def test_advice_trains_on_the_same_features_and_a_plain_model(run):
     ("arguments", "says"),
     [
         (("train", "digits", "--features", "scatering", *PLAN, "--dry-run"), "Did you mean 'scattering'?"),
-        (("train", "digits", "--features", "scattering", "--dry-run"), "how private should it be?"),
+        (("train", "digits", "--features", "scattering", "--dry-run"), "without a level of privacy"),
         (("train", "people.csv", "--features", "scattering", *PLAN, "--dry-run"), "people.csv' is a table"),
         (
             ("train", "digits", "--features", "scattering", *PLAN, "--augmentation", "shift", "--dry-run"),

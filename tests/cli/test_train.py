@@ -406,7 +406,7 @@ def test_every_option_can_come_from_a_file(run):
     [
         (("train",), "nothing to train on"),
         (("train", "adlut", "--epsilon", "3", "--out", "run"), "Did you mean 'adult'"),
-        (("train", *TABLE, "--out", "run"), "how private should it be"),
+        (("train", *TABLE, "--out", "run"), "without a level of privacy"),
         (("train", *TABLE, *PLAN), "nowhere to keep the run"),
         (("train", *TABLE, *PLAN, "--epsilon", "3", "--out", "run"), "give one of the two"),
         (("train", *TABLE, *PLAN, "--method", "fair", "--out", "run"), "unknown method 'fair'"),

@@ -327,7 +327,7 @@ def test_a_sweep_at_one_epsilon_has_no_picture_over_epsilons_and_is_in_the_page_
     assert "What the swept settings change" not in html.render(made_up(COSTS, epsilons=(1.0, 3.0)))
 
 
-def test_unknown_and_empty_pictures_are_refused():
+def test_unknown_and_empty_figures_are_refused():
     comparison = made_up(COSTS)
     with pytest.raises(SettingError, match=r"unknown plot 'cost'\. Did you mean 'costs'\?"):
         equidp.plot(comparison, "cost")

@@ -47,7 +47,7 @@ FAULTS = {
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_reference_that_does_not_serve_is_named_and_nothing_is_judged_by_it(kind, tmp_path):
     comparison = reference(kind)
-    (finding,) = words.finding(summarise(comparison))
+    (finding,) = words.finding_sentences(summarise(comparison))
     assert FAULTS[kind] in finding
     (recommended,) = words.recommendation_sentences(summarise(comparison))
     assert recommended.startswith("No method can be recommended: the reference without privacy")
@@ -70,5 +70,5 @@ def test_a_well_trained_reference_has_verdicts_and_a_recommendation(tmp_path):
 
 
 def test_private_models_are_not_called_constant_where_the_reference_is():
-    said = " ".join(words.finding(summarise(reference("constant"))))
+    said = " ".join(words.finding_sentences(summarise(reference("constant"))))
     assert "dpsgd" not in said

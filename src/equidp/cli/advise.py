@@ -93,10 +93,10 @@ def advise_command(
 ) -> None:
     """Recommend method and settings for a target epsilon, with reasons.
 
-    It is what did best on data of this kind, at no cost, as equidp train --method auto takes it. For a model
-    of your own (--model), and where there are no results, clipping bound and learning rate follow from norms
-    of gradients, which are read once, through noise (--profile-epsilon); the recommended noise makes up for
-    what that cost.
+    The recommendation is what did best in benchmarks on data of this kind. It costs no privacy, and equidp
+    train --method auto takes the same. For a model of your own (--model), and for data without benchmarks,
+    clipping bound and learning rate follow from norms of gradients, which are measured once, with noise
+    (--profile-epsilon); the recommended noise of training includes that cost.
     """
     read = (data, wanted.public, config, table.recipe)
     charged = budget.file(*read)
@@ -179,10 +179,10 @@ def _profile(
 
 
 def _recommend(data: str, typed: list[str], lines: Sequence[str], out: Path | None) -> None:
-    """Prints advice and the command that follows it, and writes the file where one is asked for."""
+    """Print advice and the command that uses it; write the options to the file, if given."""
     print(*lines, sep="\n")
     given = command_line("equidp", "train", Path(data) if os.path.exists(data) else data, *typed, "--out=run")
-    print(f"\nTo train so:\n{given}")
+    print(f"\nTo train with these settings:\n{given}")
     if out is not None:
         write_whole(out, _toml([f"--data={data}", *typed], lines))
         print("or:\n" + command_line("equidp", "train", "--config", out, "--out", "run"))

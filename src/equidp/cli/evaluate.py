@@ -25,9 +25,9 @@ from equidp.report.evaluation import (
     risk_sentences,
     split_noisy_means,
 )
+from equidp.report.figures import save_evaluation_figures
 from equidp.report.format import amount
 from equidp.report.guarantee import attack_risk_sentences, guarantee_sentences
-from equidp.report.figures import save_evaluation_figures
 from equidp.runs.saved import FinishedRun, open_run
 from equidp.training.device import chosen_device
 from equidp.training.run import Run

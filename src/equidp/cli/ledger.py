@@ -97,8 +97,8 @@ def _session(blocks: list[Spent], one: str) -> list[str]:
     open_steps = sum(block.steps for block in blocks if not block.settled)
     if open_steps:
         lines.append(
-            f"  Of these, {open_steps:,} were paid for ahead by a process that is still at work, or was "
-            "stopped before it could say how many it took: they count in full."
+            f"  Of these, {open_steps:,} were paid for ahead by a process that is still running, or "
+            "was stopped before it recorded how many it took: they count in full."
         )
     return lines
 

@@ -32,7 +32,7 @@ def methods_command(
 ) -> None:
     """List the methods, or the settings of one of them with defaults and meaning.
 
-    A setting is an option of train, compare and ablate, and a key of their TOML files.
+    A setting is an option of train and compare, and a key of their TOML files.
     """
     if name is None:
         content: dict[str, Any] = {each: method.summary for each, method in METHODS.items()}

@@ -21,7 +21,7 @@ else:
 
 BASE_RATE = "base-rate"
 METRIC_HELP = (
-    f"What cost, gap and verdict are about: {', '.join(METRICS)}, or one of your own as module:Name, an "
+    f"Metric of costs, gaps and verdicts: {', '.join(METRICS)}, or one of your own as module:Name, an "
     "equidp.Metric."
 )
 
@@ -29,18 +29,18 @@ METRIC_HELP = (
 @Parameter(name="*", group=Group("Cut between two classes", sort_key=5))
 @dataclass(frozen=True)
 class CutOptions:
-    """Options for two classes: the positive one, and the predicted risk from which it is answered."""
+    """Options for two classes: the positive one, and the risk from which it is predicted."""
 
     positive: str | None = None
     """Positive class; default: the one whose name says so (yes, true, 1, >50K), else the second."""
     threshold: str | None = None
-    """Predicted risk from which on it is answered, in [0, 1], or base-rate; default: the likelier class."""
+    """Lowest risk at which it is predicted, in [0, 1], or base-rate; default: the more probable class."""
     base_rate: float | None = None
     """For --threshold base-rate: how many of 1 are positive, a public number such as 0.08; default: as the
     run counted its classes with noise (train --counts-share)."""
 
     def cut(self, kept: Cut = Cut(), counts: Mapping[str, float] = MappingProxyType({})) -> Cut:
-        """The cut that was asked for; what was not is that of `kept`.
+        """Cut of these options; `kept` has what they leave out.
 
         Args:
             kept: what else holds.

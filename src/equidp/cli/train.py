@@ -137,7 +137,9 @@ def train_command(
     noisy = not target.is_open or "noise_multiplier" in changed
     published = published_settings(data) and table.features is None and method != AUTO
     if not published and method != BASELINE and not noisy:
-        raise SettingError("how private should it be? Give --epsilon, --risk or --noise-multiplier.")
+        raise SettingError(
+            f"method {method!r} without a level of privacy; give --epsilon, --risk or --noise-multiplier."
+        )
     if rank():
         if out is not None and not dry_run:
             with several_processes(place), stoppable(""):
@@ -166,7 +168,7 @@ def train_command(
             wanted, None if dry_run else out, place, lambda folder, trained: _report(folder, *trained)
         )
         return
-    prepared_by = partial(_prepare_auto, changed=changed) if method == AUTO else _as_asked
+    prepared_by = partial(_prepare_auto, changed=changed) if method == AUTO else _prepare_as_given
     if dry_run or out is None:
         prepared, why = prepared_by(wanted, place)
         print(*why, sep="", end="")
@@ -196,8 +198,8 @@ def _read_notes(path: Path) -> str:
     return text
 
 
-def _as_asked(wanted: TrainConfig, device: torch.device) -> tuple[PreparedRun, list[str]]:
-    """The run as it was asked for, of which nothing needs to be said."""
+def _prepare_as_given(wanted: TrainConfig, device: torch.device) -> tuple[PreparedRun, list[str]]:
+    """Prepare the run with the options that were given; return it without reasons."""
     return prepare(wanted, device), []
 
 
@@ -283,6 +285,6 @@ def _report(folder: Path, run: Run, found: Evaluation, *, advised: bool = False)
     print_run(run, found.withholding())
     if found.blind_spots or found.risks_off:
         recommended = "equidp advise recommends some for the same data and options"
-        most = "these are those of equidp advise; a larger epsilon, or more data, would help most"
+        most = "this run has the settings of equidp advise; a larger epsilon, or more data, would help most"
         say(f"Other settings may do better: {most if advised else recommended}.")
     print(f"Model card: {folder / 'card.html'}")

@@ -115,11 +115,17 @@ class WithFeatures:
             plain = self.source.split(seed)
             found = DataSplit(self._with_features(plain.train), self._with_features(plain.test), plain.notes)
         note = f"Inputs are features of each example alone ({self.features}), which cost no privacy"
-        note += "." if self.features in FEATURES else ", provided that the transform was not trained on this data."
+        note += (
+            "."
+            if self.features in FEATURES
+            else ", provided that the transform was not trained on this data."
+        )
         return replace(found, notes=(*found.notes, note))
 
     def _with_features(self, data: GroupedDataset) -> GroupedDataset:
-        return replace(data, inputs=_cached_features(self.name, self.features, self.transform, data.one_tensor))
+        return replace(
+            data, inputs=_cached_features(self.name, self.features, self.transform, data.one_tensor)
+        )
 
 
 def features_named(name: str) -> Transform:

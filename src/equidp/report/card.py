@@ -359,7 +359,7 @@ def _why_delta(run: Run) -> str:
     if examples is None:
         return f"{run.delta:g}"
     usual = run.delta == default_delta(examples)
-    chosen = "a tenth of 1/n, rounded down to a power of ten" if usual else "as given"
+    chosen = "a tenth of 1/n, rounded down to a power of ten" if usual else "set for this run"
     unit = privacy_unit(run.facts)
     return (
         f"{run.delta:g}: {chosen}, where n = {examples:,}. Publishing one {unit} whole, drawn at random, "

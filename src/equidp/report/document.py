@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from equidp.display import Table, markdown_text
 from equidp.report.plots.style import Drawn
-from equidp.report.render import filled, scrolled, two_layouts, unbroken
+from equidp.report.render import figure_element, filled, table_element, unbroken
 
 
 @final
@@ -140,13 +140,13 @@ def _block_html(block: Block) -> Markup:
         case Code():
             return Markup("<pre>{}</pre>").format(block.text)
         case Table():
-            return scrolled(block)
+            return table_element(block)
         case Facts():
-            return scrolled(block.table, heads=False)
+            return table_element(block.table, heads=False)
         case Drawn():
-            caption = [Heading(block.title, 3), Paragraph(block.caption, small=True)]
+            caption: list[Block] = [Heading(block.title, 3), Paragraph(block.caption, small=True)]
             return Markup("<figure><figcaption>{}</figcaption>{}</figure>").format(
-                _joined_html(caption), two_layouts(block)
+                _joined_html(caption), figure_element(block)
             )
         case Callout():
             return Markup('<section class="callout{}">\n{}\n</section>').format(

@@ -16,7 +16,7 @@ _MOST_COLUMNS = 4
 
 
 def filled(template: str, package: str = "equidp.report", **values: Any) -> str:
-    """Fill in an HTML template; texts are escaped, and its functions `scrolled` and `two_layouts` are known.
+    """Fill in an HTML template, which may call `table_element` and `figure_element`; texts are escaped.
 
     Args:
         template: name of a file in the folder `templates` of the package, or of equidp.report, whose parts
@@ -32,7 +32,7 @@ def filled(template: str, package: str = "equidp.report", **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"scrolled": scrolled, "two_layouts": two_layouts}
+    environment.globals |= {"table_element": table_element, "figure_element": figure_element}
     return environment.get_template(template).render(values)
 
 
@@ -47,14 +47,14 @@ def _whole_numbers(html: str) -> str:
     return re.sub(r"\b\d+(\.\d+)?e-\d+", r'<span class="whole">\g<0></span>', html)
 
 
-def scrolled(table: Table, heads: bool = True) -> Markup:
+def table_element(table: Table, heads: bool = True) -> Markup:
     """Element of a table that scrolls sideways on a narrow screen; `heads`: as `Table.to_html` has it."""
     many = " many" if len(table.columns) > _MOST_COLUMNS else ""
     html = Markup(_whole_numbers(str(table.to_html(heads=heads))))
     return Markup('<div class="scroll{}">{}</div>').format(many, html)
 
 
-def two_layouts(plot: Drawn) -> Markup:
+def figure_element(plot: Drawn) -> Markup:
     """Element of a figure, which shows the layout that suits the width of the screen."""
     return Markup(
         '<div role="img" aria-label="{}"><div class="wide">{}</div><div class="narrow">{}</div></div>'

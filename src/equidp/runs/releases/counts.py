@@ -41,7 +41,7 @@ class CountsRelease(RunRelease):
     counts_share: float = option(
         COUNTS_SHARE,
         "Share of --epsilon to count the classes with, by noise, for --class-weight balanced and "
-        f"--threshold base-rate; default: {COUNTS_SHARE} where one of these is asked for, else none.",
+        f"--threshold base-rate; default: {COUNTS_SHARE} where one of these is given, else none.",
     )
     balanced: bool = False
     base_rate_cut: bool = False
