@@ -71,7 +71,7 @@ def test_inputs_of_several_tensors_are_held_together():
     other = dataclasses.replace(few, inputs={"ids": ids, "mask": 2 * mask})
     digests = [DataSplit(part, part).digest() for part in (few, other)]
     assert digests[0] != digests[1]
-    with pytest.raises(DataError, match=r"mapping of ids: \[4, 3\], mask: \[4, 3\]; .* takes one tensor"):
+    with pytest.raises(DataError, match=r"mapping of ids: \[4, 3\], mask: \[4, 3\]; expected one tensor"):
         few.one_tensor  # noqa: B018
 
 
