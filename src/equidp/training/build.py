@@ -21,7 +21,7 @@ from equidp.kernel.noise import Randomness
 from equidp.losses import Loss
 from equidp.training.assemble import class_names
 from equidp.training.initial_weights import copy_model, mark_fresh
-from equidp.training.optimizers import PrivateAdam
+from equidp.training.optimizers import SGD, PrivateAdam
 from equidp.training.plan import ModelFactory, ResolvedPlan
 from equidp.training.recalibration import check_recalibrates
 from equidp.training.trainer import Callback, Trainer
@@ -147,6 +147,4 @@ def make_optimizer(plan: ResolvedPlan, model: nn.Module) -> torch.optim.Optimize
     given, rate = plan.plan, plan.learning_rate
     if given.optimizer == "adam":
         return PrivateAdam(model.parameters(), lr=rate, weight_decay=given.weight_decay)
-    return torch.optim.SGD(
-        model.parameters(), lr=rate, momentum=given.momentum, weight_decay=given.weight_decay
-    )
+    return SGD(model.parameters(), lr=rate, momentum=given.momentum, weight_decay=given.weight_decay)

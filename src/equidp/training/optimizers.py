@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import math
 import warnings
+from abc import ABC
 from collections.abc import Callable, Iterable
+from inspect import unwrap
 from typing import Any, final
 
 import torch
@@ -30,8 +32,34 @@ def _no_noise() -> float:
     return 0.0
 
 
+class _EagerOptimizer(torch.optim.Optimizer, ABC):
+    """Base of optimizers that do not load torch's compiler.
+
+    torch wraps these methods so that `torch.compile` leaves them alone, and the wrappers import the compiler,
+    which takes longer than importing the rest of torch. What is wrapped is unchanged.
+    """
+
+    add_param_group = unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = unwrap(torch.optim.Optimizer.zero_grad)
+    state_dict = unwrap(torch.optim.Optimizer.state_dict)
+    load_state_dict = unwrap(torch.optim.Optimizer.load_state_dict)
+
+
+_sgd_step = unwrap(torch.optim.SGD.step)
+
+
 @final
-class PrivateAdam(torch.optim.Optimizer):
+class SGD(_EagerOptimizer, torch.optim.SGD):
+    """`torch.optim.SGD`, step by step, without torch's compiler."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Takes a step along the gradients in `p.grad`."""
+        _sgd_step(self)
+
+
+@final
+class PrivateAdam(_EagerOptimizer):
     """Adam whose second moments are those of the gradients, without the variance of their noise.
 
     The mean of squared private gradients is the mean of squared gradients plus the noise's variance, which

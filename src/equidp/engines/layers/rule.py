@@ -275,7 +275,7 @@ class Tape:
                 "no layer that owns a trained parameter was called, so there are no gradients to measure. "
                 "Call the layers themselves (self.layer(x)), not functions of their weights."
             )
-        torch.autograd.grad(losses, self._ends, torch.ones_like(losses), allow_unused=True)
+        torch.autograd.grad(losses.sum(), self._ends, allow_unused=True)
         reached = [call for call in self.calls if call.gradients or call.pending]
         self.calls, self._ends = [], []
         return reached
