@@ -18,7 +18,7 @@ import torch
 
 import equidp
 from equidp.data import open_source
-from equidp.policies.methods import METHODS
+from equidp.policies.table import METHODS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 

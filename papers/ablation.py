@@ -52,7 +52,7 @@ def ablate(
 
     Args:
         data: a name from `equidp.data.SOURCES`, a path to a table, or a source of your own.
-        method: whose clipping; a name from `equidp.policies.methods.METHODS`.
+        method: whose clipping; a name from `equidp.policies.table.METHODS`.
         errors: names from `ERRORS`.
         seeds: how many seeds (0, 1, ...), or which.
         plan: how to train; default: `default_plan(data)`.

@@ -11,7 +11,7 @@ import pytest
 
 from equidp.cli import main
 from equidp.ledger.format import read_ledger
-from equidp.policies.methods import METHODS
+from equidp.policies.table import METHODS
 from support.command import equidp
 
 ROOT = Path(__file__).parents[1]

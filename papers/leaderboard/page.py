@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from equidp.evaluation.intervals import mean_interval
-from equidp.policies.methods import BASELINE
+from equidp.policies.table import BASELINE
 from papers.leaderboard.results import (
     CHOSEN,
     FINALISTS,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from equidp.extend import write_whole
-from equidp.policies.methods import BASELINE
+from equidp.policies.table import BASELINE
 
 FINALISTS = 3
 """Settings of a method that are tried on every tuning seed; the others on the first alone."""

@@ -34,7 +34,7 @@ from equidp.comparison.compare import with_metrics
 from equidp.comparison.workers import Workers, spread
 from equidp.data.dataset import ALL
 from equidp.extend import versions
-from equidp.policies.methods import BASELINE
+from equidp.policies.table import BASELINE
 from equidp.training.progress import duration
 from papers.leaderboard.page import KEPT, RECALIBRATION, STANDARD
 from papers.leaderboard.results import (

@@ -10,7 +10,8 @@ import numpy as np
 
 from equidp import METHODS, DataSource, Plan
 from equidp.data import open_source
-from equidp.policies.methods import BASELINE, make_policy
+from equidp.policies.methods import make_policy
+from equidp.policies.table import BASELINE
 
 DRAWS = 20260
 """Seed that all random settings follow from."""

@@ -14,7 +14,8 @@ import torch
 from equidp import DataSource, Plan
 from equidp.comparison import cells
 from equidp.data import open_source
-from equidp.policies.methods import BASELINE, METHODS, make_policy
+from equidp.policies.methods import make_policy
+from equidp.policies.table import BASELINE, METHODS
 from papers.leaderboard import page as page_module, search
 from papers.leaderboard.results import CHOSEN, TUNING_SEEDS, Reported, Results, Tried, expected_best
 from papers.leaderboard.search import Validated

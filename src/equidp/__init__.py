@@ -8,6 +8,8 @@ import importlib.metadata
 import importlib.util
 from typing import Any
 
+from equidp._lazy import lazy_names
+
 _HOMES = {
     "accounting.budget": "PrivacyBudget",
     "accounting.risk": "Risk RiskTarget",
@@ -33,7 +35,7 @@ _HOMES = {
     "kernel.policy": "NoState Policy Setting",
     "policies": "DPSGD DPSGDF PSAC SGD Automatic DPSGDFCode FairLens Global GlobalAdapt Naive Quantile "
     "QuantileBounded SoftAdaClip check_policy",
-    "policies.methods": "METHODS Method",
+    "policies.table": "METHODS Method",
     "report.audit": "print_audit",
     "report.card": "write_card",
     "report.figures": "plot save_figures",
@@ -53,14 +55,15 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 __all__ = sorted(_HOME)
 
 
+_load = lazy_names("equidp", {f"equidp.{home}": names for home, names in _HOMES.items()})
+
+
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return importlib.metadata.version("equidp")
-    if name in _HOME:
-        return getattr(importlib.import_module(f"equidp.{_HOME[name]}"), name)
-    if not name.startswith("_") and importlib.util.find_spec(f"equidp.{name}"):
+    if name not in _HOME and not name.startswith("_") and importlib.util.find_spec(f"equidp.{name}"):
         return importlib.import_module(f"equidp.{name}")
-    raise AttributeError(f"module 'equidp' has no attribute {name!r}")
+    return _load(name)
 
 
 def __dir__() -> list[str]:

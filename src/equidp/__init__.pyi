@@ -68,7 +68,7 @@ from equidp.policies import (
     SoftAdaClip as SoftAdaClip,
     check_policy as check_policy,
 )
-from equidp.policies.methods import METHODS as METHODS, Method as Method
+from equidp.policies.table import METHODS as METHODS, Method as Method
 from equidp.report.audit import print_audit as print_audit
 from equidp.report.card import write_card as write_card
 from equidp.report.comparison import print_comparison as print_comparison, write_report as write_report

@@ -11,6 +11,8 @@ import pytest
 from equidp.cli.app import COMMANDS
 
 HEAVY = ("torch", "numpy", "pandas", "scipy", "sklearn", "matplotlib", "dp_accounting")
+COMPILER = ("torch._dynamo", "torch._inductor", "sympy")
+"""The compiler of torch, and what it needs: they take longer to load than the rest of torch."""
 
 
 def loaded(code: str) -> tuple[str, list[str]]:
@@ -18,7 +20,7 @@ def loaded(code: str) -> tuple[str, list[str]]:
     program = f"""
 import sys
 def end():
-    print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr)
+    print([name for name in {HEAVY + COMPILER} if name in sys.modules], file=sys.stderr)
 import atexit
 atexit.register(end)
 {code}
@@ -41,6 +43,30 @@ def test_account_loads_neither_tables_nor_models_to_compare():
     out, heavy = loaded(code)
     assert "--noise-multiplier" in out
     assert not {"pandas", "sklearn", "matplotlib"} & set(heavy)
+
+
+@pytest.mark.parametrize("noise", [["--noise-multiplier", "2"], ["--epsilon", "1"]])
+@pytest.mark.parametrize("method", ["dpsgd", "quantile"])
+def test_accounting_for_a_method_of_equidp_loads_no_torch(noise, method):
+    """Noise of one full batch, which is worked out in no time."""
+    plan = ["--examples", "100", "--batch-size", "100", "--steps", "1", "--method", method, *noise]
+    code = f"import sys; sys.argv = {['equidp', 'account', *plan]}; from equidp.cli import main; main()"
+    out, heavy = loaded(code)
+    assert "1 steps, each" in out
+    assert set(heavy) == {"numpy", "scipy", "dp_accounting"}
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", pytest.param("adam", marks=pytest.mark.soak)])
+def test_training_loads_no_compiler(tmp_path, optimizer):
+    """Neither its trial nor its steps, its checkpoints or its card."""
+    options = [*("--batch-size", "256", "--epochs", "1", "--noise-multiplier", "1", "--method", "dpsgd")]
+    options += ["--optimizer", optimizer, "--schedule", "linear", "--out", str(tmp_path / "run")]
+    typed = ["equidp", "train", "digits", *options]
+    code = f"import sys; sys.argv = {typed}; from equidp.cli import main; main()"
+    out, heavy = loaded(code)
+    assert "Model card" in out
+    assert "torch" in heavy
+    assert not set(COMPILER) & set(heavy)
 
 
 def test_importing_equidp_loads_nothing_heavy():

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from equidp.cli import main
 from equidp.kernel.policy import NoState, Policy
-from equidp.policies.methods import METHODS, Method
+from equidp.policies.table import METHODS, Method
 from equidp.policies.setting import setting
 
 

@@ -65,6 +65,14 @@ def test_every_method_has_a_case():
     assert {name_of(case.policy) for case in CASES} == set(METHODS)
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_the_row_of_a_method_states_the_noise_of_its_policy(name):
+    """Accounting reads the row and does not load the policy: a wrong ratio would be a wrong epsilon."""
+    row, policy = METHODS.row(name), METHODS[name].policy()
+    assert row is not None
+    assert (row.statistics_ratio, row.private) == (policy.statistics_ratio, policy.private)
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: repr(case.policy))
 class TestPolicy:
     def test_keeps_the_contract(self, case: Case) -> None:

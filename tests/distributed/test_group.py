@@ -13,7 +13,7 @@ from equidp.errors import SettingError
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.kernel.processes import Alone
 from equidp.kernel.sampling import PoissonSampler
-from equidp.policies.methods import METHODS
+from equidp.policies.table import METHODS
 from support import several
 from support.processes import together
 

@@ -23,7 +23,7 @@ import equidp
 from equidp.accounting.planned import default_delta
 from equidp.errors import BudgetError, DataError, PrivacyWarning, SettingError
 from equidp.estimator.base import plan_of
-from equidp.policies.methods import METHODS
+from equidp.policies.table import METHODS
 from support.errors import raises_field
 
 N = 240

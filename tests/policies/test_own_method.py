@@ -17,7 +17,7 @@ from equidp.comparison.cells import Cell
 from equidp.data.dataset import DataSplit
 from equidp.digest import without_words
 from equidp.errors import SettingError
-from equidp.policies.methods import METHODS, Method
+from equidp.policies.table import METHODS, Method
 from equidp.store import FIGURES
 from equidp.training.build import build
 from equidp.training.plan import Plan, ResolvedPlan

@@ -18,7 +18,7 @@ from equidp.data.dataset import ALL
 from equidp.errors import SettingError
 from equidp.evaluation.costs import group_gaps
 from equidp.evaluation.evaluation import evaluate
-from equidp.policies.methods import METHODS
+from equidp.policies.table import METHODS
 from equidp.report import comparison as html
 from equidp.report.figures import save_evaluation_figures
 from equidp.report.plots import ALL_PLOTS, PLOTS

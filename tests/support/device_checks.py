@@ -26,7 +26,8 @@ from equidp.kernel.noise import SeededRandomness, SystemRandomness, exact_place
 from equidp.kernel.noisy_sum import private_sum
 from equidp.ledger.file import LedgerFile
 from equidp.models import resnet20, small_cnn
-from equidp.policies.methods import METHODS, make_policy
+from equidp.policies.methods import make_policy
+from equidp.policies.table import METHODS
 from equidp.training.checkpoint import Checkpoints
 
 from .second_device import second_device

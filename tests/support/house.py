@@ -22,6 +22,7 @@ GROUND = (
     "errors",
     "_validate",
     "_files",
+    "_lazy",
     "_parts",
     "_provenance",
     "extend",

@@ -18,7 +18,7 @@ from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.kernel.policy import NoState, Policy, Setting, statistics_noise
 from equidp.kernel.step import PrivateStep
-from equidp.policies.methods import METHODS
+from equidp.policies.table import METHODS
 from equidp.training.recalibration import fit_recalibration
 from support.given_gradients import GivenGradients
 from support.policies import POLICIES

@@ -14,7 +14,7 @@ from equidp.data.published import PUBLISHED
 from equidp.errors import SettingError
 from equidp.kernel.policy import statistics_noise
 from equidp.policies import DPSGD, PSAC, GlobalAdapt
-from equidp.policies.methods import METHODS
+from equidp.policies.table import METHODS
 from equidp.training.averages import WeightAverage
 from equidp.training.build import build
 from equidp.training.optimizers import ADAM_RATE

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import dp_accounting
 
+from equidp import policies
 from equidp._validate import check_number, check_whole
 from equidp.accounting.cache import epsilon
 from equidp.accounting.calibration import calibrate_noise, calibrate_noise_to_risk
@@ -15,8 +16,7 @@ from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk, RiskTarget
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import checked_accountant, checked_delta, run_event
 from equidp.kernel.ledger import StepEvent
-from equidp.kernel.policy import statistics_noise
-from equidp.policies.methods import make_policy
+from equidp.policies.table import METHODS
 
 PREPROCESSING, COUNTS, INDIVIDUAL = "preprocessing", "class counts", "individual privacy"
 RECALIBRATION = "recalibration"
@@ -181,8 +181,9 @@ def account(
     """
     check_whole(1, num_examples=num_examples)
     checked_accountant(accountant)
-    policy = make_policy(method, {})
-    if not policy.private:
+    known = METHODS.row(method) or policies.make_policy(method, {})
+    ratio = known.statistics_ratio
+    if not known.private:
         raise SettingError("sgd takes no noise and has no epsilon; name a private method.")
     if (noise_multiplier, target_epsilon, risk).count(None) != 2:
         raise SettingError(
@@ -192,11 +193,9 @@ def account(
     rate, steps = checked_schedule(num_examples, batch_size, epochs=epochs, steps=steps)
     delta = checked_delta(default_delta(num_examples) if delta is None else delta)
     if risk is not None:
-        noise_multiplier = calibrate_noise_to_risk(risk, rate, steps, policy.statistics_ratio)
+        noise_multiplier = calibrate_noise_to_risk(risk, rate, steps, ratio)
     elif target_epsilon is not None:
-        noise_multiplier = calibrate_noise(
-            target_epsilon, delta, rate, steps, policy.statistics_ratio, accountant
-        )
+        noise_multiplier = calibrate_noise(target_epsilon, delta, rate, steps, ratio, accountant)
     assert noise_multiplier is not None
-    statistics = statistics_noise(policy, noise_multiplier)
+    statistics = None if ratio is None else ratio * noise_multiplier
     return PlannedRun(StepEvent(rate, float(noise_multiplier), statistics), steps, delta)

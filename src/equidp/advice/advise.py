@@ -24,7 +24,7 @@ from equidp.data.scattering import SMALLEST, number_of_features
 from equidp.display import Column, Table
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import checked_delta, epsilon as epsilon_of
-from equidp.policies.methods import STANDARD
+from equidp.policies.table import STANDARD
 from equidp.training.plan import Plan
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from equidp.cli.app import command
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.metrics import Metric
-from equidp.policies.methods import BASELINE
+from equidp.policies.table import BASELINE
 from equidp.report.evaluation import (
     blind_spot_sentences,
     gap_sentences,

@@ -10,8 +10,9 @@ from cyclopts import Parameter
 from equidp.cli import options
 from equidp.cli.app import command
 from equidp.display import Column, Table
-from equidp.policies.methods import METHODS, method_named
+from equidp.policies.methods import method_named
 from equidp.policies.setting import settings_of
+from equidp.policies.table import METHODS
 
 app = command(
     "methods",

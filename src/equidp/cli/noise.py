@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from equidp.kernel.epsilon import ACCOUNTANTS
-from equidp.policies.methods import METHODS
+from equidp.policies.table import METHODS
 
 if TYPE_CHECKING:
     MethodName = str

@@ -32,7 +32,7 @@ from equidp.engines import ENGINES
 from equidp.errors import SettingError
 from equidp.ledger.append_only import check_ledger_place
 from equidp.models import MODELS
-from equidp.policies.methods import METHODS
+from equidp.policies.table import METHODS
 from equidp.runs.config import BudgetFile, Execution, RunData
 from equidp.tables.recipe import ALL_COLUMNS, MARKS, MISSING_RULES
 from equidp.training.plan import Plan, default_plan

@@ -26,7 +26,7 @@ from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predictions import Cut, has_diverged
 from equidp.kernel.epsilon import epsilon
-from equidp.policies.methods import BASELINE, STANDARD
+from equidp.policies.table import BASELINE, STANDARD
 from equidp.report.advice import advice_sentences, reason_sentence
 from equidp.report.format import count_text
 from equidp.report.planned import planned_sentences

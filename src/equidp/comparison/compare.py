@@ -64,7 +64,8 @@ from equidp.evaluation.predictions import Cut, Predictions
 from equidp.evaluation.small_cells import SmallCells
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import Event
-from equidp.policies.methods import BASELINE, MethodLike
+from equidp.policies.methods import MethodLike
+from equidp.policies.table import BASELINE
 from equidp.store import Store
 from equidp.training.device import chosen_device, wait_for
 from equidp.training.plan import Plan, default_plan

@@ -16,8 +16,6 @@ from equidp.kernel.epsilon import epsilon as epsilon_of
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.policy import Policy
 from equidp.policies.methods import (
-    BASELINE,
-    STANDARD,
     MethodLike,
     all_settings,
     found_policy,
@@ -25,6 +23,7 @@ from equidp.policies.methods import (
     method_named,
     name_of,
 )
+from equidp.policies.table import BASELINE, STANDARD
 from equidp.training.plan import Plan, ResolvedPlan
 
 Sweep = Mapping[str, Sequence[Any]]

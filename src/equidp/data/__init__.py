@@ -1,7 +1,8 @@
 """Datasets with groups: the table of names, and any CSV or Parquet file. Names load on first use."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from equidp._lazy import lazy_names
 
 if TYPE_CHECKING:
     from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
@@ -11,15 +12,12 @@ if TYPE_CHECKING:
 
 __all__ = ["SOURCES", "DataSource", "DataSplit", "GroupedDataset", "Recipe", "TableSource", "open_source"]
 
-_MODULES = {
-    "SOURCES": "data.sources",
-    "open_source": "data.sources",
-    "TableSource": "data.table",
-    "Recipe": "tables.recipe",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"equidp.{_MODULES.get(name, 'data.dataset')}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "equidp.data.dataset": "DataSource DataSplit GroupedDataset",
+        "equidp.data.sources": "SOURCES open_source",
+        "equidp.data.table": "TableSource",
+        "equidp.tables.recipe": "Recipe",
+    },
+)

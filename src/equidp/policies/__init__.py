@@ -1,21 +1,27 @@
-"""Methods of private training, one a file, and the table of their names."""
+"""Methods of private training, one a file, and the table of their names. Names load on first use."""
 
 from __future__ import annotations
 
-from equidp.kernel.policy import NoState, Policy, Setting
-from equidp.policies.automatic import Automatic
-from equidp.policies.checks import check_policy
-from equidp.policies.dpsgd import DPSGD
-from equidp.policies.dpsgd_f import DPSGDF, DPSGDFCode
-from equidp.policies.experimental.fairlens import FairLens
-from equidp.policies.global_ import Global
-from equidp.policies.global_adapt import GlobalAdapt
-from equidp.policies.methods import METHODS, Method
-from equidp.policies.naive import Naive
-from equidp.policies.psac import PSAC
-from equidp.policies.quantile import Quantile, QuantileBounded
-from equidp.policies.sgd import SGD
-from equidp.policies.softadaclip import SoftAdaClip
+from typing import TYPE_CHECKING
+
+from equidp._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from equidp.kernel.policy import NoState, Policy, Setting
+    from equidp.policies.automatic import Automatic
+    from equidp.policies.checks import check_policy
+    from equidp.policies.dpsgd import DPSGD
+    from equidp.policies.dpsgd_f import DPSGDF, DPSGDFCode
+    from equidp.policies.experimental.fairlens import FairLens
+    from equidp.policies.global_ import Global
+    from equidp.policies.global_adapt import GlobalAdapt
+    from equidp.policies.methods import make_policy
+    from equidp.policies.naive import Naive
+    from equidp.policies.psac import PSAC
+    from equidp.policies.quantile import Quantile, QuantileBounded
+    from equidp.policies.sgd import SGD
+    from equidp.policies.softadaclip import SoftAdaClip
+    from equidp.policies.table import METHODS, Method
 
 __all__ = [
     "DPSGD",
@@ -37,4 +43,26 @@ __all__ = [
     "Setting",
     "SoftAdaClip",
     "check_policy",
+    "make_policy",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "equidp.kernel.policy": "NoState Policy Setting",
+        "equidp.policies.automatic": "Automatic",
+        "equidp.policies.checks": "check_policy",
+        "equidp.policies.dpsgd": "DPSGD",
+        "equidp.policies.dpsgd_f": "DPSGDF DPSGDFCode",
+        "equidp.policies.experimental.fairlens": "FairLens",
+        "equidp.policies.global_": "Global",
+        "equidp.policies.global_adapt": "GlobalAdapt",
+        "equidp.policies.methods": "make_policy",
+        "equidp.policies.naive": "Naive",
+        "equidp.policies.psac": "PSAC",
+        "equidp.policies.quantile": "Quantile QuantileBounded",
+        "equidp.policies.sgd": "SGD",
+        "equidp.policies.softadaclip": "SoftAdaClip",
+        "equidp.policies.table": "METHODS Method",
+    },
+)

@@ -1,82 +1,17 @@
-"""The table of methods: a name, the policy behind it, and what it does in a line."""
+"""Methods by name, import path, policy or class; policies of given settings, and all settings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from inspect import getdoc, isabstract
-from typing import Any, NamedTuple
+from typing import Any
 
 from equidp._parts import is_import_path, own_part
 from equidp._validate import unknown_name
 from equidp.errors import EquidpError, PolicyError, SettingError
 from equidp.kernel.policy import Policy, check_settings
-from equidp.policies.automatic import Automatic
-from equidp.policies.dpsgd import DPSGD
-from equidp.policies.dpsgd_f import DPSGDF, DPSGDFCode
-from equidp.policies.experimental.fairlens import FairLens
-from equidp.policies.global_ import Global
-from equidp.policies.global_adapt import GlobalAdapt
-from equidp.policies.naive import Naive
-from equidp.policies.psac import PSAC
-from equidp.policies.quantile import Quantile, QuantileBounded
-from equidp.policies.sgd import SGD
-from equidp.policies.softadaclip import SoftAdaClip
-
-BASELINE = "sgd"
-"""The method without privacy that costs are measured against."""
-STANDARD = "dpsgd"
-"""The private method that others are measured against."""
-
-
-class Method(NamedTuple):
-    """Policy and summary of a name in `METHODS`.
-
-    Attributes:
-        policy: a frozen dataclass; its fields are the method's settings.
-        summary: what it does and when to use it, in a line.
-
-    Example:
-        >>> import equidp
-        >>> equidp.METHODS["global"].policy(strict_bound=10.0)
-        Global(clipping_bound=1.0, strict_bound=10.0)
-    """
-
-    policy: type[Policy]
-    summary: str
-
-
-METHODS: dict[str, Method] = {
-    "sgd": Method(SGD, "no privacy: the reference that costs are measured against"),
-    "dpsgd": Method(DPSGD, "one clipping bound for everyone: the standard (Abadi 2016)"),
-    "dpsgd-f": Method(
-        DPSGDF, "a higher bound for groups that are clipped more often; needs groups (Xu 2021, as printed)"
-    ),
-    "dpsgd-f-code": Method(DPSGDFCode, "DPSGD-F as its authors ran it: ratios to the mean over groups"),
-    "fairlens": Method(
-        FairLens,
-        "penalises what makes two groups lose differently; small models, functional engine (Tran 2021)",
-    ),
-    "naive": Method(Naive, "reweights groups by size; a baseline (Xu 2021)"),
-    "global": Method(
-        Global, "scales all gradients by one factor and drops the longest; needs no groups (Bu 2021)"
-    ),
-    "global-adapt": Method(
-        GlobalAdapt, "scales all gradients by one factor, learnt privately; needs no groups (Esipova 2023)"
-    ),
-    "quantile": Method(Quantile, "DP-SGD whose bound follows the median norm (Andrew 2021)"),
-    "quantile-bounded": Method(
-        QuantileBounded, "quantile with a lowest bound, which keeps hard examples in play (Zhao 2025)"
-    ),
-    "softadaclip": Method(
-        SoftAdaClip,
-        "clips smoothly by tanh, at a bound that follows the median norm (Soleymani 2025)",
-    ),
-    "automatic": Method(Automatic, "normalises every gradient: no bound to tune (Bu 2022)"),
-    "psac": Method(PSAC, "normalises, without blowing up small gradients (Xia 2022)"),
-}
-"""Name -> method. A line here makes a policy known to the command line, plans, comparisons and estimators."""
-
+from equidp.policies.table import METHODS, Method
 
 MethodLike = str | Policy | type[Policy]
 """A name from `METHODS`, an import path such as "my_module:MyPolicy", a policy, or a policy's class."""

@@ -17,7 +17,7 @@ from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metrics import Metric
 from equidp.evaluation.references import Judgement
 from equidp.evaluation.small_cells import FEWEST
-from equidp.policies.methods import STANDARD
+from equidp.policies.table import STANDARD
 from equidp.report.evaluation import RECALIBRATE
 from equidp.report.format import capitalise, points
 from equidp.report.plots.accuracy_and_epsilon import ERRORS, too_noisy
