@@ -4,7 +4,8 @@
 
 `equidp train adult` needs the downloaded table (EQUIDP_DATA); without it, its time is infinite. Each turn
 starts one process of each kind, so that other work on the machine slows all. Prints medians, and the median
-of the ratios within a turn. The first turn, which fills caches, does not count.
+of the ratios within a turn. The first turn, which fills caches, does not count. Compiled modules are kept,
+as of an installed package, also where PYTHONDONTWRITEBYTECODE is set.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ LIMITS = {
 
 def seconds(arguments: tuple[str, ...]) -> float:
     """Processor seconds of a process, by user and system; infinite where it fails."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryDirectory() as folder:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(
-            [sys.executable, *arguments], capture_output=True, cwd=folder, env=os.environ | {"NO_COLOR": "1"}
+            [sys.executable, *arguments], capture_output=True, cwd=folder, env=kept | {"NO_COLOR": "1"}
         )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
