@@ -117,6 +117,7 @@ def make_policy(method: MethodLike, settings: Mapping[str, Any]) -> Policy:
 def name_of(method: MethodLike) -> str:
     """Name of a method: its name in `METHODS`, its import path, or the name of its class.
 
+    >>> from equidp.policies import DPSGD
     >>> name_of(DPSGD(2.0)), name_of("my_module:MyPolicy")
     ('dpsgd', 'my_module:MyPolicy')
     """
