@@ -1,10 +1,11 @@
-"""Every option of every command parses, also those of earlier versions, and its help lists it."""
+"""Every option of every command parses, also those of earlier versions, and errors show its form."""
 
 from __future__ import annotations
 
 import pytest
 
 from equidp.cli.app import app
+from equidp.cli.options import parse_bounds
 from equidp.cli.train import _read_notes
 from equidp.data import Recipe
 from equidp.errors import SettingError
@@ -146,3 +147,13 @@ def test_notes_for_a_card_are_text_of_a_file(tmp_path):
             _read_notes(path)
     path.write_text("Purpose: beds.\n\nWho answers: ward 3.")
     assert _read_notes(path) == path.read_text()
+
+
+def test_bounds_are_ranges_by_column():
+    assert parse_bounds("age=0:100, hours=-1.5:99") == {"age": (0.0, 100.0), "hours": (-1.5, 99.0)}
+    assert parse_bounds("") == {}
+    with pytest.raises(SettingError, match="twice"):
+        parse_bounds("age=0:1,age=0:2")
+    for wrong in ("age", "age=5", "age=9:1", "=0:1", "age=0:inf", "age=a:b", "age=0:1:2"):
+        with pytest.raises(SettingError, match="low:high"):
+            parse_bounds(wrong)

@@ -6,12 +6,14 @@ import dataclasses
 import itertools
 import re
 from html.parser import HTMLParser
+from unittest.mock import Mock
 
 import matplotlib.colors
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 import equidp
 from equidp.data.dataset import ALL
@@ -32,6 +34,8 @@ from equidp.report.plots.style import (
     OWN_LOOKS,
     PAGE,
     PHONE,
+    Plot,
+    draw_plots,
     filled_in,
     group_looks,
     kind_looks,
@@ -445,3 +449,20 @@ def test_an_evaluation_is_written_as_figures(evaluated, tmp_path):
     names = {path.name for path in save_evaluation_figures(evaluated, tmp_path)}
     stems = ("accuracies", "calibration", "reliability")
     assert names == {f"{stem}.{kind}" for stem in stems for kind in ("pdf", "svg")}
+
+
+def test_a_new_plot_is_one_function_and_one_line(monkeypatch):
+    def sizes(summary, axis, layout):
+        figure = Figure()
+        panel = figure.subplots()
+        panel.bar(list(summary.sizes()), list(summary.sizes().values()))
+        panel.set_ylabel(axis)
+        return figure
+
+    monkeypatch.setitem(PLOTS, "sizes", Plot("Sizes", "In training.", "examples", sizes))
+    summary = Mock(unit="points", details=[Mock(title="Accuracy")])
+    summary.sizes.return_value = {"a": 3, "all": 3}
+    (drawn,) = draw_plots([PLOTS["sizes"]], summary)
+    assert drawn.title == "Sizes"
+    assert "<svg" in drawn.wide
+    assert "<svg" in drawn.narrow

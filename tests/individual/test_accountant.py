@@ -16,6 +16,7 @@ import equidp
 from equidp.engines import MeasuredBatch, dataset_norms, make_engine
 from equidp.errors import DataError, SettingError
 from equidp.individual import step_counts
+from equidp.individual.accountant import chunk_of
 from equidp.individual.step_counts import StepCounts, current_shares
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import StepEvent
@@ -631,3 +632,11 @@ def test_all_else_in_the_ledger_counts_in_full_for_everyone(how):
     assert_allclose(
         report.linear_group_epsilons, alone.linear_group_epsilons + report.largest - alone.largest
     )
+
+
+@pytest.mark.parametrize(
+    ("shape", "device", "expected"),
+    [((5, 3), "cpu", 4096), ((5, 1, 2, 2), "cpu", 128), ((5, 1, 2, 2), "cuda", 256), ((5, 3, 2), "cpu", 256)],
+)
+def test_more_rows_than_images_are_measured_at_a_time(shape, device, expected):
+    assert chunk_of(torch.zeros(shape), torch.device(device)) == expected
