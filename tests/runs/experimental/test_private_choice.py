@@ -9,7 +9,6 @@ import warnings
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -41,7 +40,7 @@ from equidp.runs.releases import IndividualRelease
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
 from equidp.training.plan import Plan
-from support.toy import DropsInEvaluation, make_trainer, toy
+from support.toy import DropsInEvaluation, make_trainer, save_patients, toy
 
 DELTA = 1e-4
 PLAN = equidp.Plan(batch_size=100, epochs=1, delta=DELTA)
@@ -51,12 +50,7 @@ TABLE = ("people.csv", "--target", "ill", "--group", "sex", "--epochs", "1", "--
 
 @pytest.fixture(scope="module")
 def people(tmp_path_factory):
-    rng = np.random.default_rng(0)
-    table = pd.DataFrame({"age": rng.integers(20, 60, 1000), "sex": rng.choice(["F", "M"], 1000)})
-    table["ill"] = np.where(table["age"] > 45, "yes", "no")
-    path = tmp_path_factory.mktemp("people") / "people.csv"
-    table.to_csv(path, index=False)
-    return path
+    return save_patients(tmp_path_factory.mktemp("people"), ill_above=45)
 
 
 @pytest.fixture

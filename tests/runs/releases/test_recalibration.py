@@ -2,8 +2,6 @@
 
 import json
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -22,6 +20,7 @@ from equidp.runs.saved import open_run
 from equidp.runs.train import train
 from equidp.training import recalibration
 from support.releases import paid_for
+from support.toy import save_patients
 
 DELTA = 1e-4
 PLAN = equidp.Plan(batch_size=100, epochs=2, delta=DELTA, recalibration=0.2)
@@ -34,12 +33,7 @@ def event():
 
 @pytest.fixture(scope="module")
 def people(tmp_path_factory):
-    rng = np.random.default_rng(0)
-    table = pd.DataFrame({"age": rng.integers(20, 60, 1000), "sex": rng.choice(["F", "M"], 1000)})
-    table["ill"] = np.where(table["age"] > 52, "yes", "no")
-    path = tmp_path_factory.mktemp("people") / "people.csv"
-    table.to_csv(path, index=False)
-    return path
+    return save_patients(tmp_path_factory.mktemp("people"), ill_above=52)
 
 
 @pytest.fixture
