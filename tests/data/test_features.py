@@ -108,18 +108,18 @@ def test_a_network_that_changed_under_its_name_gives_new_features_and_back_the_o
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "given"),
     [
-        ("depends", "depend on other examples or on chance"),
-        ("fails", "fail on inputs of shape"),
-        ("shorter", r"give torch.float32 \[1, 64\] for 4 inputs"),
+        ("depends", "other examples"),
+        ("fails", "inputs of shape"),
+        ("shorter", "torch.float32 [1, 64]"),
         ("whole_numbers", "floating point"),
-        ("number", "of type int; expected a function"),
-        ("netwrk", "Did you mean 'my_features:network'"),
+        ("number", "int"),
+        ("netwrk", "'my_features:network'"),
     ],
 )
-def test_what_gives_no_features_of_single_examples_is_refused(own, name, says):
-    with pytest.raises(SettingError, match=says):
+def test_what_gives_no_features_of_single_examples_is_refused(own, name, given):
+    with raises_field(SettingError, "features", given):
         open_source("digits", features=f"{own}:{name}").split(0)
     assert table_store().entries() == []
 

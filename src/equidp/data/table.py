@@ -63,9 +63,11 @@ class TableSource:
 
     def __post_init__(self) -> None:
         if not self.recipe.target:
-            raise SettingError("no target; name the column to predict.")
+            raise SettingError("no target; name the column to predict.", field="target")
         if not self.recipe.group:
-            raise SettingError("no group column; name the column (or columns) whose values are the groups.")
+            raise SettingError(
+                "no group column; name the column (or columns) whose values are the groups.", field="group"
+            )
 
     @property
     def name(self) -> str:
@@ -288,7 +290,8 @@ def can_be_private(source: DataSource) -> EncodedSource:
     if not isinstance(source, EncodedSource):
         raise SettingError(
             f"private preprocessing is for tables, and for censuses such as adult; {source.name!r} takes "
-            "nothing from its rows to preprocess by. Leave it out."
+            "nothing from its rows to preprocess by. Leave it out.",
+            field="preprocessing_share",
         )
     return source
 

@@ -100,7 +100,8 @@ def check_read(table: pd.DataFrame, names: Sequence[str]) -> None:
     if lacking:
         raise DataError(
             f"the table lacks {', '.join(map(repr, lacking))}; expected the columns that the model was "
-            "trained on. Where new rows cannot have one, train anew without it (--drop)."
+            "trained on. Where new rows cannot have one, train anew without it (--drop).",
+            field=", ".join(lacking),
         )
 
 

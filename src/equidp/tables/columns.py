@@ -140,7 +140,8 @@ def read_table(
         cells = read_cells(path, recipe, choose, file=file)
         if cells.rows < fewest:
             raise DataError(
-                f"{path} holds {cells.rows} rows; expected at least {fewest}. Give a larger file."
+                f"{path} holds {cells.rows} rows; expected at least {fewest}. Give a larger file.",
+                field="rows",
             )
         return cells
 
@@ -161,7 +162,9 @@ def read_table(
     def write(folder: Path) -> dict[str, Any]:
         cells = read(folder / "cells")
         if stamp(path) != before:
-            raise DataError(f"{os.fspath(path)!r} changed while it was read; try again when it is complete.")
+            raise DataError(
+                f"{os.fspath(path)!r} changed while it was read; try again when it is complete.", field="path"
+            )
         found = _interpret_each(cells, names, recipe, was_numeric or {}, folder)
         (folder / "cells").unlink(missing_ok=True)
         columns = [(dataclasses.asdict(meaning), texts) for meaning, texts, _ in found.values()]

@@ -282,7 +282,7 @@ def inspect_table(
     """
     file = Path(path)
     if not file.exists():
-        raise DataError(f"there is no file {str(path)!r}; check the path.")
+        raise DataError(f"there is no file {str(path)!r}; check the path.", field="path")
     check_read_twice(file, "equidp inspect finds separator and encoding first")
     with suppress(OSError, ValueError, EOFError):  # read_cells says why
         recipe = with_format(file, recipe)
