@@ -14,6 +14,7 @@ from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import StepEvent
 from equidp.training.build import build
 from equidp.training.optimizers import SCHEDULES, chosen_scheduler, noise_deviation
+from support.errors import raises_field
 from support.several import step_of
 from support.toy import make_trainer, toy
 
@@ -135,17 +136,17 @@ def test_a_resumed_run_is_where_one_in_one_go_is(tmp_path):
 
 def test_bad_settings_are_named():
     parameters = list(nn.Linear(1, 1).parameters())
-    for settings, message in (
-        ({"lr": 0.0}, "lr=0"),
-        ({"floor": 0.0}, "floor=0"),
-        ({"betas": (0.9, 1.0)}, "beta=1"),
-        ({"weight_decay": -1.0}, "weight_decay=-1"),
+    for settings, field in (
+        ({"lr": 0.0}, "lr"),
+        ({"floor": 0.0}, "floor"),
+        ({"betas": (0.9, 1.0)}, "beta"),
+        ({"weight_decay": -1.0}, "weight_decay"),
     ):
-        with pytest.raises(SettingError, match=message):
+        with raises_field(SettingError, field):
             equidp.PrivateAdam(parameters, **settings)
-    with pytest.raises(SettingError, match="Did you mean 'adam'"):
+    with raises_field(SettingError, "optimizer", "'adam'"):
         equidp.Plan(optimizer="adm")
-    with pytest.raises(SettingError, match=r"momentum=0\.9 is of SGD, and adam has its own"):
+    with raises_field(SettingError, "momentum", "0.9"):
         equidp.Plan(optimizer="adam", momentum=0.9)
 
 
@@ -202,5 +203,5 @@ def test_an_optimizer_may_have_had_a_schedule_before():
 
 
 def test_a_typo_is_named_before_anything_is_spent():
-    with pytest.raises(SettingError, match=r"schedule 'cosin'\. Did you mean 'cosine'"):
+    with raises_field(SettingError, "schedule", "'cosin'", "'cosine'"):
         make_trainer(scheduler="cosin")
