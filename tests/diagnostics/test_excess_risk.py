@@ -19,6 +19,7 @@ from equidp.diagnostics.excess_risk import (
 )
 from equidp.diagnostics.gradients import BatchGradients, cosine
 from equidp.errors import SettingError
+from support.errors import raises_field
 
 
 def drawn(seed: int, size: int = 6):
@@ -258,5 +259,5 @@ def test_the_error_lies_between_the_bounds():
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan])
 def test_an_epsilon_that_is_none_is_refused(epsilon):
-    with pytest.raises(SettingError, match="epsilon="):
+    with raises_field(SettingError, "epsilon"):
         best_clipping_bound(torch.ones(3), epsilon=epsilon, expected_count=1.0)
