@@ -1,11 +1,12 @@
 """What `equidp advise` recommends, and its accuracy beside other methods at the same settings and epsilon.
 
-EQUIDP_DATA=... python benchmarks/advice.py adult
+EQUIDP_DATA=... python benchmarks/advice.py adult [--json figures.json]
 """
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import torch
 
@@ -27,6 +28,7 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=3.0)
     parser.add_argument("--methods", default="dpsgd,dpsgd-f,dpsgd-f-code,global-adapt")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="file for the figures, as of equidp compare --json")
     arguments = parser.parse_args()
 
     source = open_source(arguments.data)
@@ -55,6 +57,8 @@ def main() -> None:
         plan=advice.plan(Plan()),
         epsilons=[arguments.epsilon],
     )
+    if arguments.json is not None:
+        comparison.to_json(arguments.json)
     costs = comparison.costs()
     figures = costs.groupby(["method", "group"])[["accuracy", "privacy_cost"]].mean()
     print(figures.round(4).unstack("group").to_string())

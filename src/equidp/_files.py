@@ -59,8 +59,7 @@ def check_writable(path: Name, *needed: Name | None) -> None:
         if there and os.path.exists(other) and _holds(other, place.file):
             raise SettingError(
                 f"{os.fspath(path)!r} is read by this command, or part of a run, and would be lost; choose "
-                "another place.",
-                field="path",
+                "another place."
             )
     try:
         with tempfile.TemporaryFile(dir=place.file.parent):
@@ -69,8 +68,7 @@ def check_writable(path: Name, *needed: Name | None) -> None:
             if place.file.stat().st_nlink > 1:
                 raise SettingError(
                     f"{os.fspath(path)!r} has a second name (a hard link), which would keep the old content; "
-                    "remove it, or choose another place.",
-                    field="path",
+                    "remove it, or choose another place."
                 )
             with place.file.open("r+b"):
                 pass
@@ -100,8 +98,7 @@ def check_outputs(outputs: Mapping[str, Name | None], *needed: Name | None) -> N
             if place.plain and taken.setdefault(place.file, option) != option:
                 raise SettingError(
                     f"{taken[place.file]} and {option} name one file, {os.fspath(path)!r}; give each a name "
-                    "of its own.",
-                    field=option,
+                    "of its own."
                 )
 
 
@@ -117,8 +114,7 @@ def check_folder(path: Name) -> None:
         if not nearest.is_dir():
             what = "" if nearest == place else f"{os.fspath(nearest)!r} "
             raise SettingError(
-                f"{os.fspath(path)!r} cannot be a folder: {what or 'it '}is a file; choose another place.",
-                field="path",
+                f"{os.fspath(path)!r} cannot be a folder: {what or 'it '}is a file; choose another place."
             )
         with tempfile.TemporaryFile(dir=nearest):
             pass
@@ -220,9 +216,9 @@ def _place(path: Name) -> _Place:
     except OSError as error:
         raise _unwritable(path, error) from error
     if stat.S_ISDIR(mode):
-        raise SettingError(f"{name!r} is a folder; expected the name of a file.", field="path")
+        raise SettingError(f"{name!r} is a folder; expected the name of a file.")
     if name[-1] in (os.sep, os.altsep):
-        raise SettingError(f"{name!r} names a folder; expected the name of a file.", field="path")
+        raise SettingError(f"{name!r} names a folder; expected the name of a file.")
     for refused, what in ((stat.S_ISBLK, "a disk"), (stat.S_ISSOCK, "a socket")):
         if refused(mode) and descriptor is None:
             raise _unwritable(path, f"it is {what}")
@@ -233,7 +229,7 @@ def _real_path(path: Name) -> str:
     """Path with all links resolved; SettingError for a text that is not a path."""
     name = os.fspath(path)
     if not name or "\0" in name:
-        raise SettingError(f"{name!r} is no name of a file; expected a path.", field="path")
+        raise SettingError(f"{name!r} is no name of a file; expected a path.")
     return os.path.realpath(name)
 
 
@@ -269,6 +265,4 @@ def _holds(other: str, file: Path) -> bool:
 
 def _unwritable(path: Name, reason: OSError | str) -> SettingError:
     said = reason if isinstance(reason, str) else reason.strerror or str(reason)
-    return SettingError(
-        f"{os.fspath(path)!r} cannot be written ({said}); choose another place.", field="path"
-    )
+    return SettingError(f"{os.fspath(path)!r} cannot be written ({said}); choose another place.")

@@ -28,9 +28,7 @@ def unknown_name(kind: str, given: object, known: Iterable[str]) -> SettingError
     names = sorted(known)
     close = difflib.get_close_matches(str(given), names, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    return SettingError(
-        f"unknown {kind} {given!r}.{hint} Known: {', '.join(names)}.", field=kind.partition(" (")[0]
-    )
+    return SettingError(f"unknown {kind} {given!r}.{hint} Known: {', '.join(names)}.")
 
 
 def names(text: str) -> list[str]:
@@ -85,11 +83,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, Real)
 
 
-def check_weights(weights: npt.NDArray[np.float64], what: str, field: str = "") -> None:
+def check_weights(weights: npt.NDArray[np.float64], what: str) -> None:
     """Raises unless the weights, [n], are numbers from 0 to `MOST_WEIGHT`.
 
     Raises:
-        DataError: of the field, begins with `what` and says in which row, never which value.
+        DataError: begins with `what` and says in which row, never which value.
 
     >>> import numpy as np
     >>> check_weights(np.array([1.0, -1.0]), "column 'weight'")
@@ -105,12 +103,11 @@ def check_weights(weights: npt.NDArray[np.float64], what: str, field: str = "") 
         if wrong.any():
             raise DataError(
                 f"{what} has {int(wrong.sum()):,} of {len(weights):,} weights that are {kind}, the first in "
-                f"row {int(wrong.argmax()) + 1:,}; expected numbers from 0 to {MOST_WEIGHT:g}.",
-                field=field,
+                f"row {int(wrong.argmax()) + 1:,}; expected numbers from 0 to {MOST_WEIGHT:g}."
             )
 
 
-def check_some_weight(weights: npt.NDArray[np.float64], what: str, field: str = "") -> None:
+def check_some_weight(weights: npt.NDArray[np.float64], what: str) -> None:
     """Raises a DataError, which begins with `what`, where all weights to train with, [n], are 0."""
     if not weights.any():
-        raise DataError(f"{what} is zero in each row; expected at least one weight above zero.", field=field)
+        raise DataError(f"{what} is zero in each row; expected at least one weight above zero.")

@@ -13,11 +13,9 @@ from hypothesis import Phase, given, settings, strategies as st
 from equidp.data import Recipe, open_source
 from equidp.errors import DataError, EquidpError
 from equidp.tables.cells import MISSING_TEXTS
-from equidp.tables.checks import MISSING_NUMBERS, RARE_ROWS
-from equidp.tables.inspect import inspect_column, inspect_table, recipe_toml
-from equidp.tables.interpret import MISSING_WORDS
+from equidp.tables.checks import MISSING_NUMBERS, MISSING_WORDS
+from equidp.tables.inspect import RARE_ROWS, inspect_column, inspect_table, recipe_toml
 from equidp.tables.read import Cells, with_format
-from support.errors import raises_field
 
 ROWS = 240
 
@@ -44,7 +42,7 @@ def patients(rows: int = ROWS) -> pd.DataFrame:
 def settled(values, **recipe) -> set[tuple[str, str]]:
     cells = Cells.of(pd.DataFrame({"x": values}))
     report = inspect_column("x", cells.series("x"), Recipe(**recipe))
-    return {each for finding in report.findings if finding.sure for each in finding.options}
+    return {(finding.option, finding.value) for finding in report.findings if finding.option}
 
 
 DAYS = pd.Series(pd.date_range("2020-01-28", periods=ROWS, freq="D"))
@@ -145,10 +143,10 @@ def test_the_recipe_gives_the_reason_for_each_line(tmp_path):
     for line in (
         '# target = "COLUMN"  # to be named',
         '    "country",  # one value in all rows',
-        '    "zip",  # numbers with leading zeros, as codes have',
+        '    "zip",  # leading zeros: a code, not a number',
         '"Alter" = ["-999"]  # -999 in 4 rows, far from the others',
-        '"pain" = ["Unknown"]  # \'Unknown\' in 3 rows, among numbers',
-        '"Einkommen €" = ","  # numbers with commas between thousands',
+        '"pain" = ["Unknown"]  # \'Unknown\' in 3 rows',
+        '"Einkommen €" = ","  # comma between thousands',
     ):
         assert line in text
 
@@ -164,19 +162,19 @@ def test_people_with_several_rows_are_said_to_be_protected_by_row_alone(tmp_path
     table.to_csv(tmp_path / "visits.csv", index=False)
     assert inspect_table(tmp_path / "visits.csv").persons == persons
     assert inspect_table(tmp_path / "p.csv", person="zip").persons.count == 30
-    with raises_field(DataError, "column in person", "'zp'", "'zip'"):
+    with pytest.raises(DataError, match=r"unknown column in person 'zp'. Did you mean 'zip'"):
         inspect_table(tmp_path / "p.csv", person="zp")
 
 
 def test_wrong_names_and_unreadable_files_are_refused(tmp_path):
     patients().to_csv(tmp_path / "p.csv", index=False)
-    with raises_field(DataError, "column in target", "'il'", "'ill'"):
+    with pytest.raises(DataError, match=r"in target 'il'. Did you mean 'ill'"):
         inspect_table(tmp_path / "p.csv", Recipe(target="il"))
-    with raises_field(DataError, "path"):
+    with pytest.raises(DataError, match="there is no file"):
         inspect_table(tmp_path / "nowhere.csv")
     for name in ("odd.parquet", "odd.csv.gz"):
         (tmp_path / name).write_bytes(b"\x00\x01odd")
-        with raises_field(DataError, "path"):
+        with pytest.raises(DataError, match="cannot be read as a table"):
             inspect_table(tmp_path / name)
 
 

@@ -116,16 +116,14 @@ class PrivacyBudget:
         if kept is None:
             self.close()
             raise BudgetError(
-                f"{self.path!r} is the ledger of a single run, not a budget; name another file.",
-                field="path",
+                f"{self.path!r} is the ledger of a single run, not a budget; name another file."
             )
         for name, value in given.items():
             if kept[name] != value:
                 self.close()
                 raise BudgetError(
                     f"the budget {os.fspath(self.path or '')!r} was made with {name}={kept[name]}, not "
-                    f"{value}. A budget does not change: leave {name} out.",
-                    field=name,
+                    f"{value}. A budget does not change: leave {name} out."
                 )
         return kept
 
@@ -173,8 +171,7 @@ class PrivacyBudget:
         return BudgetError(
             f"{self._named} is for the people of {self.data!r}, not of {given!r}. Other people have a budget "
             "of their own: name another file. If they are the same people under another name, say so: "
-            f"PrivacyBudget(data={self.data!r}), or --budget-data {shlex.quote(self.data)}.",
-            field="data",
+            f"PrivacyBudget(data={self.data!r}), or --budget-data {shlex.quote(self.data)}."
         )
 
     def _take_data(self, kept: str | None, given: str | None) -> None:
@@ -213,20 +210,17 @@ class PrivacyBudget:
             stated = together(*entries)
             if self._limit.stated is not None:
                 raise SettingError(
-                    "plans are stated before anything is spent, all at once; give a new budget, or train.",
-                    field="plans",
+                    "plans are stated before anything is spent, all at once; give a new budget, or train."
                 )
             if not self._limit.holds(stated):
                 raise BudgetError(
                     f"the plans that were stated cost epsilon {self._limit.compute_epsilon(stated):.4g} "
-                    f"together, more than the budget's {self.epsilon:g}; state less. Nothing was spent.",
-                    field="plans",
+                    f"together, more than the budget's {self.epsilon:g}; state less. Nothing was spent."
                 )
             if not self._after(stated).holds(self._spent_and_reserved()):
                 raise BudgetError(
                     "runs that began already, or were promised what they will spend, do not fit beside the "
-                    "plans that were stated; state their plans as well, all at once. Nothing was spent.",
-                    field="plans",
+                    "plans that were stated; state their plans as well, all at once. Nothing was spent."
                 )
             self._fix(stated)
 
@@ -295,8 +289,7 @@ class PrivacyBudget:
             f"the plan of {steps:,} steps ({event}) does not fit into the budget: "
             f"{self} At least {fitting:,} of its steps would fit. "
             f"{later if self._limit.stated else ''}Plan for a smaller epsilon or fewer steps; nothing was "
-            "spent.",
-            field="budget",
+            "spent."
         )
 
     def ledger(self, own: Ledger) -> Ledger:
@@ -348,8 +341,7 @@ class PrivacyBudget:
     def __getstate__(self) -> None:
         raise BudgetError(
             "a budget cannot be pickled or sent to another process: each would spend it whole. Train in one "
-            "process (n_jobs=1).",
-            field="budget",
+            "process (n_jobs=1)."
         )
 
     def _spent_and_reserved(self) -> Entries:
@@ -382,8 +374,7 @@ class PrivacyBudget:
                     f"the run's ledger holds {sum(steps for _, steps in more):,} steps, epsilon "
                     f"{limit.compute_epsilon(more):.4g}, that the budget was not charged, and that do not "
                     f"fit: {self} They are spent all the same"
-                    f"{'; give a budget that holds them' if refuse else ', and charged now'}.",
-                    field="ledger",
+                    f"{'; give a budget that holds them' if refuse else ', and charged now'}."
                 )
                 if refuse:
                     raise error
@@ -421,8 +412,7 @@ class PrivacyBudget:
                 raise BudgetError(
                     f"the plan, epsilon {costs:.4g} in all with what it releases beside its steps, does not "
                     f"fit into the budget: {self} Plan for a smaller epsilon; nothing was "
-                    "spent.",
-                    field="budget",
+                    "spent."
                 )
             self._planned[run] = dict(more)
 
@@ -446,8 +436,7 @@ class PrivacyBudget:
         if os.getpid() != self._process:
             raise BudgetError(
                 "this budget belongs to the process that made it: each copy would spend it whole. Train in "
-                "one process (n_jobs=1).",
-                field="budget",
+                "one process (n_jobs=1)."
             )
 
     def give_back(self, run: Ledger) -> None:

@@ -136,8 +136,7 @@ class Diagnostics(Callback):
         if any(isinstance(callback, IndividualClipping) for callback in trainer.callbacks):
             raise SettingError(
                 "diagnostics weigh gradients as the policy does, and do not know the limits of "
-                "IndividualClipping; diagnose a run without it.",
-                field="callbacks",
+                "IndividualClipping; diagnose a run without it."
             )
         chosen_groups(data, self.plan.groups)
         warn_of_kinks(_subject(trainer), data)
@@ -181,8 +180,7 @@ def _step(trainer: Trainer) -> Step:
     if len(rates) > 1:
         raise SettingError(
             f"the optimizer has learning rates {sorted(rates)}; diagnostics describe a step with one. Give "
-            "all parameters the same.",
-            field="optimizer",
+            "all parameters the same."
         )
     size = trainer.expected_batch_size
     return Step(trainer.policy, trainer.policy_state, rates.pop(), trainer.noise_multiplier, size)

@@ -111,8 +111,7 @@ def view_group(
     if not finite.any():
         raise DataError(
             f"no example of group {data.group_names[group]!r} has a finite gradient; look at its inputs and "
-            "the learning rate.",
-            field="group",
+            "the learning rate."
         )
     norms = known[finite]
     groups = torch.full_like(norms, group, dtype=torch.int64)

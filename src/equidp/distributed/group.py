@@ -108,8 +108,7 @@ class Together(Processes):
                     for name in differing
                 )
                 self._everywhere = SettingError(
-                    f"the processes disagree: {listed}. Give all of them the same settings and data.",
-                    field=", ".join(differing),
+                    f"the processes disagree: {listed}. Give all of them the same settings and data."
                 )
                 raise self._everywhere
 

@@ -147,8 +147,7 @@ class FunctionalEngine:
                     raise
                 raise ModelError(
                     "the model decides by values of its inputs how it computes, as `transformers` does with "
-                    "attention masks, and torch.func cannot follow that.",
-                    field="model",
+                    "attention masks, and torch.func cannot follow that."
                 ) from error
             yield gradients, aside if context else None
 

@@ -40,9 +40,7 @@ def in_memory(trainer: Trainer, purpose: str) -> GroupedDataset:
     """Returns the training data; raises SettingError, beginning with `purpose`, where it cannot."""
     if not isinstance(trainer.train, GroupedDataset):
         raise SettingError(
-            f"{purpose} the training data in memory, as a GroupedDataset; got "
-            f"{type(trainer.train).__name__}.",
-            field="train",
+            f"{purpose} the training data in memory, as a GroupedDataset; got {type(trainer.train).__name__}."
         )
     trainer.views.refuse(purpose)
     return trainer.train
@@ -126,8 +124,7 @@ class ExampleAccount(KeptCallback):
         if trainer.noise_multiplier == 0:
             raise SettingError(
                 "individual accounting of a run without noise: every epsilon is infinite. Choose a private "
-                "policy.",
-                field="noise_multiplier",
+                "policy."
             )
         if self._interval == "sampled" and trainer.processes.count > 1:
             raise SettingError(
@@ -171,21 +168,18 @@ class ExampleAccount(KeptCallback):
             raise CheckpointError(
                 f"{os.fspath(folder)!r} holds no histories of single examples (sensitive-histories-*) of the "
                 "step of the checkpoint. Restore them, or pass missed_at_worst=True: the steps so far then "
-                "count as if everyone had used all of the sensitivity.",
-                field="folder",
+                "count as if everyone had used all of the sensitivity."
             )
         facts, arrays = found
         if facts["settings"] != self._settings:
             raise SettingError(
                 f"the histories in {os.fspath(folder)!r} are of {_settings_text(facts['settings'])}; this is "
-                f"{_settings_text(self._settings)}. Make it, and the trainer's callbacks, as the run began.",
-                field="folder",
+                f"{_settings_text(self._settings)}. Make it, and the trainer's callbacks, as the run began."
             )
         if facts["fingerprint"] != (fingerprint := fingerprint_of(in_memory(trainer, _PURPOSE))):
             raise DataError(
                 f"the histories in {os.fspath(folder)!r} are of other training data, or of another order of "
-                "it; give the data that the run began with.",
-                field="train",
+                "it; give the data that the run began with."
             )
         counts = self._new_counts(trainer)
         broadcast(lambda: files.load_parts(facts["parts"], counts.histories))
@@ -240,13 +234,10 @@ class ExampleAccount(KeptCallback):
         if not trainer.processes.first:
             raise SettingError(
                 f"report in process {trainer.processes.rank}; expected process 0, which alone keeps all "
-                "histories. Call it where torch.distributed.get_rank() == 0.",
-                field="report",
+                "histories. Call it where torch.distributed.get_rank() == 0."
             )
         if not self._steps:
-            raise SettingError(
-                "no step was watched; give the accountant to the Trainer as a callback.", field="callbacks"
-            )
+            raise SettingError("no step was watched; give the accountant to the Trainer as a callback.")
         data = in_memory(trainer, _PURPOSE)
         counts = self._started_counts
         counts.settle()
@@ -280,17 +271,14 @@ class ExampleAccount(KeptCallback):
         if self._counts is None:
             raise SettingError(
                 "individual accounting has not started: Trainer.fit starts it; in a loop of your own, call "
-                "accountant.before_training(trainer) before the first step.",
-                field="callbacks",
+                "accountant.before_training(trainer) before the first step."
             )
         return self._counts
 
     def _check_data(self, data: GroupedDataset) -> None:
         fingerprint = fingerprint_of(data)
         if self._fingerprint is not None and fingerprint != self._fingerprint:
-            raise DataError(
-                "the training data changed between two passes; each example's history is lost.", field="train"
-            )
+            raise DataError("the training data changed between two passes; each example's history is lost.")
         self._fingerprint = fingerprint
 
     def _count_missed(self, missed: int, trainer: Trainer) -> None:
@@ -298,8 +286,7 @@ class ExampleAccount(KeptCallback):
             raise SettingError(
                 f"{trainer.steps_done} steps were taken, and this accountant saw "
                 f"{trainer.steps_done - missed}; it cannot account for others. Give it to the Trainer from "
-                "the start, or pass missed_at_worst=True for an upper bound.",
-                field="callbacks",
+                "the start, or pass missed_at_worst=True for an upper bound."
             )
         self._started_counts.add_worst_steps(missed)
         self._steps += missed
@@ -407,8 +394,7 @@ class IndividualClipping(ExampleAccount):
         if trainer.share_limits != self._limits:
             raise SettingError(
                 "a step was taken without the limits of IndividualClipping, which end with fit(); call "
-                "before_training(trainer) before the first step of a loop of your own.",
-                field="callbacks",
+                "before_training(trainer) before the first step of a loop of your own."
             )
 
     def _limits(self, indices: Tensor, norms: Tensor) -> Tensor:

@@ -77,8 +77,7 @@ class HistoryFiles:
         if facts["format"] != _FORMAT:
             raise CheckpointError(
                 f"the histories in {os.fspath(states[0])!r} have format {facts['format']}, and this version "
-                f"of equidp reads format {_FORMAT}; go on with the version that wrote them.",
-                field="format",
+                f"of equidp reads format {_FORMAT}; go on with the version that wrote them."
             )
         return facts, list(arrays)
 
@@ -143,8 +142,7 @@ class HistoryFiles:
                 f"{os.fspath(path)!r}, which holds histories of single examples, {what}. Bring it back; or "
                 "resume from the checkpoint before, with previous=True (--previous); or delete all files "
                 f"{self._prefix}*: an accountant with missed_at_worst=True, such as that of equidp train, "
-                "then counts the steps so far as if everyone had used all of the sensitivity.",
-                field="path",
+                "then counts the steps so far as if everyone had used all of the sensitivity."
             )
         with pa.CompressedInputStream(pa.OSFile(os.fspath(path)), "zstd") as stream:
             while stream.read(1):

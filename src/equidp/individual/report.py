@@ -83,9 +83,7 @@ class IndividualReport:
             SettingError: a report without profiles.
         """
         if self.group_profiles is None:
-            raise SettingError(
-                "this report has no profiles; take one from IndividualAccountant.report.", field="profiles"
-            )
+            raise SettingError("this report has no profiles; take one from IndividualAccountant.report.")
         whole = Risk.of(self.spent)
         return {
             name: Risk.of_profile(EPSILONS, deltas).at_most(whole)
@@ -132,8 +130,7 @@ class IndividualReport:
         if losses.shape != self.sensitive_epsilons.shape:
             raise DataError(
                 f"losses have shape {tuple(losses.shape)}; expected one per training example, "
-                f"{self.sensitive_epsilons.shape}.",
-                field="losses",
+                f"{self.sensitive_epsilons.shape}."
             )
         logs = losses.double().clamp_min(torch.finfo(torch.float32).eps).log().cpu().numpy()
         if np.ptp(logs) == 0 or np.ptp(self.sensitive_epsilons) == 0:

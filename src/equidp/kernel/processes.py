@@ -63,8 +63,7 @@ class Processes(ABC):
         """
         if self.count > num_examples:
             raise SettingError(
-                f"{self.count} processes for {num_examples} examples; start at most one for each.",
-                field="processes",
+                f"{self.count} processes for {num_examples} examples; start at most one for each."
             )
         start, stop = (num_examples * rank // self.count for rank in (self.rank, self.rank + 1))
         return slice(start, stop)

@@ -30,14 +30,11 @@ def method_named(method: MethodLike) -> Method:
     policy = found if isinstance(found, type) else type(found)
     if not (is_dataclass(policy) and policy.__dataclass_params__.frozen):
         raise PolicyError(
-            f"{policy.__name__} is not a frozen dataclass; write @dataclass(frozen=True) above the class.",
-            field="method",
+            f"{policy.__name__} is not a frozen dataclass; write @dataclass(frozen=True) above the class."
         )
     if isabstract(policy):
         missing = ", ".join(sorted(policy.__abstractmethods__))
-        raise PolicyError(
-            f"{policy.__name__} lacks {missing}; a policy has weight and sensitivity.", field="method"
-        )
+        raise PolicyError(f"{policy.__name__} lacks {missing}; a policy has weight and sensitivity.")
     return Method(policy, (getdoc(policy) or "").partition("\n")[0])
 
 

@@ -140,8 +140,7 @@ def write_card(
     for target in targets:
         if target.suffix.lower() not in (".html", ".md"):
             raise SettingError(
-                f"{os.fspath(target)!r} ends in {target.suffix!r}; a card ends in .html or .md.",
-                field="path",
+                f"{os.fspath(target)!r} ends in {target.suffix!r}; a card ends in .html or .md."
             )
         check_writable(target)
     if test is not None:

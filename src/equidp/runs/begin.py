@@ -65,8 +65,7 @@ def begin(prepared: PreparedRun, folder: str | os.PathLike[str]) -> PreparedRun:
             sync_folder(target.parent)
     except OSError as error:
         raise SettingError(
-            f"the folder {os.fspath(target)!r} cannot be made ({error.strerror}); choose another place.",
-            field="folder",
+            f"the folder {os.fspath(target)!r} cannot be made ({error.strerror}); choose another place."
         ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -123,7 +122,5 @@ def check_new(folder: str | os.PathLike[str]) -> None:
         what = f"{os.fspath(folder)!r} exists and is not empty"
         if (place / layout.CONFIG).exists():
             continued = layout.resume_command(place)
-            raise SettingError(
-                f"{what}. Choose another place, or continue the run there:\n{continued}", field="folder"
-            )
-        raise SettingError(f"{what}. Choose another place.", field="folder")
+            raise SettingError(f"{what}. Choose another place, or continue the run there:\n{continued}")
+        raise SettingError(f"{what}. Choose another place.")

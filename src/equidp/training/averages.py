@@ -132,8 +132,7 @@ class Averaging:
         if saved != self.average:
             raise SettingError(
                 f"the checkpoint holds {saved}, and this trainer has {self.average}; make the trainer "
-                "with the settings of that run.",
-                field="average",
+                "with the settings of that run."
             )
         if self._averaged is not None:
             self._averaged.n_averaged.fill_(state["count"])

@@ -382,8 +382,7 @@ class Trainer:
         """
         if self.steps_done >= self.steps and not self._loop.waiting:
             raise SettingError(
-                f"all {self.steps} planned steps are spent; make a new Trainer to plan and account for more.",
-                field="steps",
+                f"all {self.steps} planned steps are spent; make a new Trainer to plan and account for more."
             )
         self._loop.take(batch)
         with self.processes.leave_on_failure():
@@ -410,8 +409,7 @@ class Trainer:
         if not self._loop.begun and self.steps_done >= self.steps:
             raise SettingError(
                 f"the ledger holds all {self.steps} planned steps, and this Trainer took none. Restore the "
-                "model from the run's checkpoints (Checkpoints.restore), or give a ledger of its own.",
-                field="ledger",
+                "model from the run's checkpoints (Checkpoints.restore), or give a ledger of its own."
             )
         was_training = self.model.training
         self.model.train()
@@ -440,9 +438,7 @@ class Trainer:
         """Set the limits, by norm, of each example's share of the sensitivity; None: no limits."""
         taken = self._step.share_limits
         if limits is not None and taken is not None and limits != taken:
-            raise SettingError(
-                "two callbacks would limit examples' shares; give the Trainer one of them.", field="callbacks"
-            )
+            raise SettingError("two callbacks would limit examples' shares; give the Trainer one of them.")
         self._step.share_limits = limits
 
     @property

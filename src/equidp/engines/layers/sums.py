@@ -43,8 +43,7 @@ def by_example(values: Tensor, rows: int) -> Tensor:
     if len(values) % rows:
         raise ModelError(
             f"a layer reads {len(values)} rows, and each person, or example with its views, has {rows}: they "
-            "must come first in every layer (batch_first=True?).",
-            field="model",
+            "must come first in every layer (batch_first=True?)."
         )
     grouped: Tensor = values.unflatten(0, (len(values) // rows, rows))
     return grouped

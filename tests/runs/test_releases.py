@@ -21,7 +21,6 @@ from equidp.runs.begin import begin
 from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.train import train
-from support.errors import raises_field
 from support.releases import paid_for
 
 DELTA = 1e-3
@@ -119,7 +118,7 @@ def test_release_of_one_file_is_in_config_dry_run_ledger_notice_and_card(kind, t
     drawn = (place / kind.file).read_bytes()
     train(place)  # reads the kind of release by its import path
     assert (place / kind.file).read_bytes() == drawn
-    with raises_field(SettingError, "group_counts_share"):
+    with pytest.raises(SettingError, match="group_counts_share"):
         kind(0.2).check(None, "dpsgd", plan)
 
 
