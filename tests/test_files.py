@@ -13,6 +13,7 @@ import pytest
 
 from equidp._files import check_folder, check_outputs, check_writable, command_line, write_whole
 from equidp.errors import SettingError
+from support.errors import raises_field
 from support.odd_places import made
 
 
@@ -68,7 +69,7 @@ def test_what_cannot_hold_a_text_is_refused_and_left(tmp_path, kind):
     made(path, kind)
     before = path.lstat()
     for call in (check_writable, lambda path: write_whole(path, b"new")):
-        with pytest.raises(SettingError, match="out"):
+        with raises_field(SettingError, "path", path):
             call(path)
     assert path.lstat() == before
     assert list(tmp_path.iterdir()) == [path]
@@ -154,14 +155,14 @@ def test_a_file_that_is_open_for_reading_alone_is_refused(tmp_path):
     if not os.path.exists("/dev/fd"):
         pytest.skip("no such names here")
     (tmp_path / "read").touch()
-    with (tmp_path / "read").open() as file, pytest.raises(SettingError, match="open"):
+    with (tmp_path / "read").open() as file, raises_field(SettingError, "path", "open"):
         check_writable(f"/dev/fd/{file.fileno()}")
 
 
 def test_a_second_name_of_a_file_would_keep_the_old_content(tmp_path):
     (tmp_path / "page.html").write_bytes(b"old")
     (tmp_path / "other").hardlink_to(tmp_path / "page.html")
-    with pytest.raises(SettingError, match="link"):
+    with raises_field(SettingError, "path", "link"):
         check_writable(tmp_path / "page.html")
 
 
@@ -171,7 +172,7 @@ def test_what_a_command_reads_is_not_overwritten(tmp_path, monkeypatch):
     Path("run/part/card.md").touch()
     Path("link").symlink_to("run/part/card.md")
     for name in ("run/part/card.md", "./run/part/card.md", "link", tmp_path / "run/part/card.md"):
-        with pytest.raises(SettingError, match="lost"):
+        with raises_field(SettingError, "path", "lost"):
             check_writable(name, None, "run")
     check_writable("run/part/new.md", "run")
 
@@ -180,7 +181,7 @@ def test_two_outputs_of_one_name_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("link").symlink_to("a.json")
     for second in ("./a.json", "link", tmp_path / "a.json"):
-        with pytest.raises(SettingError, match="--report"):
+        with raises_field(SettingError, "--report"):
             check_outputs({"--json": "a.json", "--table": None, "--report": second})
     check_outputs({"--json": "a.json", "--report": "b.html"})
     assert not Path("a.json").exists()

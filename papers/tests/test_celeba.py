@@ -17,6 +17,7 @@ from equidp.errors import DataError, SettingError
 from equidp.tables.cache import table_store
 from papers.celeba import CelebA
 from support.data_folders import empty_source_folder
+from support.errors import raises_field
 
 ATTRIBUTES = ("5_o_Clock_Shadow", "Eyeglasses", "Male", "Smiling", "Young")
 PARTS = [0] * 8 + [1] * 3 + [2] * 4
@@ -131,14 +132,14 @@ def test_an_image_of_another_size_is_resized(place):
 
 def test_an_attribute_with_a_typo_names_the_nearest(place):
     of_kaggle(place)
-    with pytest.raises(SettingError, match="'Eyeglasses'"):
+    with raises_field(SettingError, "attribute of CelebA", "'Eyeglasses'"):
         open_source("papers.celeba:CelebA", group="Eyeglases").split(0)
-    with pytest.raises(SettingError, match="'Male'"):
+    with raises_field(SettingError, "attribute of CelebA", "'Male'"):
         open_source("papers.celeba:CelebA", target="male").split(0)
 
 
 def test_other_settings_of_files_are_refused_by_name(place):
-    with pytest.raises(SettingError, match=r"^test_share "):
+    with raises_field(SettingError, "test_share"):
         open_source("papers.celeba:CelebA", target="Male", test_share=0.3)
 
 
@@ -147,7 +148,7 @@ def test_images_that_are_missing_or_cut_are_named(place):
     path = place / "img_align_celeba" / "img_align_celeba" / "000003.jpg"
     whole = path.read_bytes()
     path.write_bytes(whole[:300])
-    with pytest.raises(DataError, match=r"000003\.jpg"):
+    with raises_field(DataError, "image", "000003"):
         open_source("papers.celeba:CelebA").split(0)
     assert not table_store().entries()  # nothing half-made is left
     path.unlink()

@@ -59,7 +59,8 @@ def check_writable(path: Name, *needed: Name | None) -> None:
         if there and os.path.exists(other) and _holds(other, place.file):
             raise SettingError(
                 f"{os.fspath(path)!r} is read by this command, or part of a run, and would be lost; choose "
-                "another place."
+                "another place.",
+                field="path",
             )
     try:
         with tempfile.TemporaryFile(dir=place.file.parent):
@@ -68,7 +69,8 @@ def check_writable(path: Name, *needed: Name | None) -> None:
             if place.file.stat().st_nlink > 1:
                 raise SettingError(
                     f"{os.fspath(path)!r} has a second name (a hard link), which would keep the old content; "
-                    "remove it, or choose another place."
+                    "remove it, or choose another place.",
+                    field="path",
                 )
             with place.file.open("r+b"):
                 pass
@@ -98,7 +100,8 @@ def check_outputs(outputs: Mapping[str, Name | None], *needed: Name | None) -> N
             if place.plain and taken.setdefault(place.file, option) != option:
                 raise SettingError(
                     f"{taken[place.file]} and {option} name one file, {os.fspath(path)!r}; give each a name "
-                    "of its own."
+                    "of its own.",
+                    field=option,
                 )
 
 
@@ -114,7 +117,8 @@ def check_folder(path: Name) -> None:
         if not nearest.is_dir():
             what = "" if nearest == place else f"{os.fspath(nearest)!r} "
             raise SettingError(
-                f"{os.fspath(path)!r} cannot be a folder: {what or 'it '}is a file; choose another place."
+                f"{os.fspath(path)!r} cannot be a folder: {what or 'it '}is a file; choose another place.",
+                field="path",
             )
         with tempfile.TemporaryFile(dir=nearest):
             pass
@@ -216,9 +220,9 @@ def _place(path: Name) -> _Place:
     except OSError as error:
         raise _unwritable(path, error) from error
     if stat.S_ISDIR(mode):
-        raise SettingError(f"{name!r} is a folder; expected the name of a file.")
+        raise SettingError(f"{name!r} is a folder; expected the name of a file.", field="path")
     if name[-1] in (os.sep, os.altsep):
-        raise SettingError(f"{name!r} names a folder; expected the name of a file.")
+        raise SettingError(f"{name!r} names a folder; expected the name of a file.", field="path")
     for refused, what in ((stat.S_ISBLK, "a disk"), (stat.S_ISSOCK, "a socket")):
         if refused(mode) and descriptor is None:
             raise _unwritable(path, f"it is {what}")
@@ -229,7 +233,7 @@ def _real_path(path: Name) -> str:
     """Path with all links resolved; SettingError for a text that is not a path."""
     name = os.fspath(path)
     if not name or "\0" in name:
-        raise SettingError(f"{name!r} is no name of a file; expected a path.")
+        raise SettingError(f"{name!r} is no name of a file; expected a path.", field="path")
     return os.path.realpath(name)
 
 
@@ -265,4 +269,6 @@ def _holds(other: str, file: Path) -> bool:
 
 def _unwritable(path: Name, reason: OSError | str) -> SettingError:
     said = reason if isinstance(reason, str) else reason.strerror or str(reason)
-    return SettingError(f"{os.fspath(path)!r} cannot be written ({said}); choose another place.")
+    return SettingError(
+        f"{os.fspath(path)!r} cannot be written ({said}); choose another place.", field="path"
+    )

@@ -28,7 +28,9 @@ def unknown_name(kind: str, given: object, known: Iterable[str]) -> SettingError
     names = sorted(known)
     close = difflib.get_close_matches(str(given), names, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    return SettingError(f"unknown {kind} {given!r}.{hint} Known: {', '.join(names)}.")
+    return SettingError(
+        f"unknown {kind} {given!r}.{hint} Known: {', '.join(names)}.", field=kind.partition(" (")[0]
+    )
 
 
 def names(text: str) -> list[str]:
@@ -83,11 +85,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, Real)
 
 
-def check_weights(weights: npt.NDArray[np.float64], what: str) -> None:
+def check_weights(weights: npt.NDArray[np.float64], what: str, field: str = "") -> None:
     """Raises unless the weights, [n], are numbers from 0 to `MOST_WEIGHT`.
 
     Raises:
-        DataError: begins with `what` and says in which row, never which value.
+        DataError: of the field, begins with `what` and says in which row, never which value.
 
     >>> import numpy as np
     >>> check_weights(np.array([1.0, -1.0]), "column 'weight'")
@@ -103,11 +105,12 @@ def check_weights(weights: npt.NDArray[np.float64], what: str) -> None:
         if wrong.any():
             raise DataError(
                 f"{what} has {int(wrong.sum()):,} of {len(weights):,} weights that are {kind}, the first in "
-                f"row {int(wrong.argmax()) + 1:,}; expected numbers from 0 to {MOST_WEIGHT:g}."
+                f"row {int(wrong.argmax()) + 1:,}; expected numbers from 0 to {MOST_WEIGHT:g}.",
+                field=field,
             )
 
 
-def check_some_weight(weights: npt.NDArray[np.float64], what: str) -> None:
+def check_some_weight(weights: npt.NDArray[np.float64], what: str, field: str = "") -> None:
     """Raises a DataError, which begins with `what`, where all weights to train with, [n], are 0."""
     if not weights.any():
-        raise DataError(f"{what} is zero in each row; expected at least one weight above zero.")
+        raise DataError(f"{what} is zero in each row; expected at least one weight above zero.", field=field)

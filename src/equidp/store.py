@@ -160,7 +160,8 @@ class Store:
                 pass
         except OSError as error:
             raise SettingError(
-                f"results cannot be kept in {os.fspath(self.folder)!r} ({error.strerror}); {self.advice}"
+                f"results cannot be kept in {os.fspath(self.folder)!r} ({error.strerror}); {self.advice}",
+                field="folder",
             ) from error
 
     def get(self, key: str) -> Entry | None:
@@ -424,7 +425,9 @@ class Claim:
 
     def _unwritable(self, what: str, error: OSError) -> DataError:
         reason, place = error.strerror or error, os.fspath(self.store.folder)
-        return DataError(f"{what} cannot be kept in {place!r} ({reason}); {self.store.advice}")
+        return DataError(
+            f"{what} cannot be kept in {place!r} ({reason}); {self.store.advice}", field="folder"
+        )
 
 
 def _write_part(folder: Path, name: str, part: pd.DataFrame | npt.NDArray[Any] | bytes) -> None:

@@ -35,9 +35,7 @@ def test_runs_add_up_and_the_one_that_does_not_fit_is_refused(budget):
     assert budget.entries == (*first.entries, *second.entries)
     spent = budget.spent()
     assert 5.0 > spent > together > max(first.epsilon(), second.epsilon())
-    with pytest.raises(
-        BudgetError, match=r"40 private steps have spent epsilon .* of 5 .* is left"
-    ) as refused:
+    with raises_field(BudgetError, "budget", "40 private steps") as refused:
         make_trainer(budget=budget, noise_multiplier=0.7)
     assert "of its steps would fit" in str(refused.value)
     assert budget.spent() == spent
@@ -53,7 +51,7 @@ def test_a_run_stops_at_the_last_step_that_fits():
     assert run.entries[0][1] == trainer.steps
     assert budget.spent() <= 5.0
     assert epsilon(((trainer.event, trainer.steps + 1),), 1e-5, "rdp") > 5.0
-    with pytest.raises(BudgetError, match="At least 0 of its steps would fit"):
+    with raises_field(BudgetError, "budget", "At least 0 of its steps"):
         make_trainer(**plan)
     with raises_field(SettingError, "beyond_budget"):
         make_trainer(**{**plan, "beyond_budget": "stopp"})
@@ -64,12 +62,12 @@ def test_a_file_remembers_across_processes(tmp_path):
     with equidp.PrivacyBudget(path, epsilon=5.0, delta=1e-5) as budget:
         make_trainer(budget=budget, noise_multiplier=2.0).fit()
         spent = budget.spent()
-        with pytest.raises(BudgetError, match="in use by another process"):
+        with raises_field(BudgetError, "lock"):
             equidp.PrivacyBudget(path)
     with equidp.PrivacyBudget(path) as again:
         assert (again.spent(), again.epsilon, again.delta) == (spent, 5.0, 1e-5)
     for given in ({"epsilon": 9.0}, {"delta": 1e-6}, {"accountant": "rdp"}):
-        with pytest.raises(BudgetError, match="A budget does not change"):
+        with raises_field(BudgetError, *given):
             equidp.PrivacyBudget(path, **given)
 
 
@@ -79,7 +77,7 @@ def test_two_trainers_cannot_be_promised_the_same_steps(budget):
     one, two = (make_trainer(budget=budget, noise_multiplier=0.9) for _ in range(2))
     batches = one.batches()
     one.step(next(batches))
-    with pytest.raises(BudgetError, match="does not fit"):
+    with raises_field(BudgetError, "budget"):
         two.fit()
     assert two.steps_done == 0
     for batch in batches:
@@ -99,10 +97,10 @@ def test_a_stopped_run_gives_back_what_it_planned_and_goes_on_if_that_still_fits
         stopped.fit()
     assert [steps for _, steps in budget.entries] == [3]
     assert budget.fits(stopped.event, 17)
-    with pytest.raises(BudgetError, match="planned after the first result"):  # beside all 20 of the first
+    with raises_field(BudgetError, "budget"):  # beside all 20 of the first
         make_trainer(budget=budget, noise_multiplier=1.0)
     make_trainer(budget=budget, noise_multiplier=0.9, steps=10, epochs=None).fit()  # of what the first left
-    with pytest.raises(BudgetError, match="does not fit"):
+    with raises_field(BudgetError, "budget"):
         stopped.fit()
 
 
@@ -113,7 +111,7 @@ def test_steps_without_a_plan_and_releases_are_checked_one_by_one(budget):
     release = StepEvent(1.0, 1.0)
     for _ in range(budget.steps_that_fit(release, 10)):
         ledger.spend(release)
-    with pytest.raises(BudgetError, match="does not fit"):
+    with raises_field(BudgetError, "budget"):
         ledger.spend(release)
     assert budget.spent() <= 5.0
     assert budget.entries == ledger.entries
@@ -127,19 +125,19 @@ def test_steps_beyond_those_that_were_set_aside_are_checked(budget):
     run.expect(event, fitting)
     for _ in range(fitting):
         run.spend(event)
-    with pytest.raises(BudgetError, match="the plan of 1 steps"):
+    with raises_field(BudgetError, "budget", "1 steps"):
         run.spend(event)
     assert run.steps == fitting
 
 
 def test_training_without_noise_never_fits(budget):
-    with pytest.raises(BudgetError, match="At least 0 of its steps would fit"):
+    with raises_field(BudgetError, "budget"):
         make_trainer(policy=equidp.SGD(), noise_multiplier=None, budget=budget)
 
 
 def test_a_copy_is_the_same_budget_and_cannot_be_sent_away(budget):
     assert copy.copy(budget) is copy.deepcopy([budget])[0] is budget
-    with pytest.raises(BudgetError, match="n_jobs=1"):
+    with raises_field(BudgetError, "budget"):
         pickle.dumps(budget)
 
 
@@ -158,25 +156,25 @@ def test_a_forked_process_cannot_spend_it_again(budget):
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "field"),
     [
-        ({}, "needs both"),
-        ({"epsilon": 1.0}, "needs both"),
-        ({"epsilon": 0.0, "delta": 1e-5}, "epsilon=0.0"),
-        ({"epsilon": 1.0, "delta": 2.0}, "delta=2.0"),
-        ({"epsilon": 1.0, "delta": 1e-5, "accountant": "pdl"}, "Did you mean 'pld'"),
+        ({}, "epsilon"),
+        ({"epsilon": 1.0}, "epsilon"),
+        ({"epsilon": 0.0, "delta": 1e-5}, "epsilon"),
+        ({"epsilon": 1.0, "delta": 2.0}, "delta"),
+        ({"epsilon": 1.0, "delta": 1e-5, "accountant": "pdl"}, "accountant"),
     ],
 )
-def test_what_is_no_budget_is_refused(tmp_path, settings, message):
+def test_what_is_no_budget_is_refused(tmp_path, settings, field):
     for path in (None, tmp_path / "new.ledger"):
-        with pytest.raises(SettingError, match=message):
+        with raises_field(SettingError, field):
             equidp.PrivacyBudget(path, **settings)
     assert not (tmp_path / "new.ledger").exists()
 
 
 def test_a_runs_own_ledger_is_no_budget(tmp_path):
     equidp.LedgerFile(tmp_path / "ledger").close()
-    with pytest.raises(BudgetError, match="ledger of a single run"):
+    with raises_field(BudgetError, "path"):
         equidp.PrivacyBudget(tmp_path / "ledger", epsilon=1.0, delta=1e-5)
 
 
@@ -205,7 +203,7 @@ def test_a_budget_that_was_brought_back_from_a_copy_catches_up(tmp_path):
     with equidp.PrivacyBudget(path) as budget:
         budget.ledger(second)
         assert budget.entries == ((event, 3 + 7),)
-        with pytest.raises(BudgetError, match=r"holds 1,000,000 steps, epsilon .* was not charged, and"):
+        with raises_field(BudgetError, "ledger", "1,000,000"):
             budget.ledger(MemoryLedger(((event, 10**6),)))
         assert budget.entries == ((event, 3 + 7),)
 
@@ -267,7 +265,7 @@ def test_a_trainer_whose_ledger_holds_steps_charges_them_to_its_budget(tmp_path,
         again.step(batch)
     assert again.run().epsilon(accountant="rdp") <= budget.spent() <= 9.0
     small = equidp.PrivacyBudget(epsilon=0.9 * again.run().epsilon(), delta=1e-5, accountant="rdp")
-    with pytest.raises(BudgetError, match=r"20 steps, epsilon .* was not charged"):
+    with raises_field(BudgetError, "ledger", "20"):
         make_trainer(ledger=ledger, budget=small)
     assert small.entries == ()
 
@@ -309,12 +307,12 @@ def test_steps_taken_beside_the_budget_that_do_not_fit_are_charged_and_end_all_p
         each.expect(event, 2)
     other.spend(event)
     ledger.count(event, 1000)
-    with pytest.raises(BudgetError, match=r"holds 1,000 steps, epsilon .*, and charged now"):
+    with raises_field(BudgetError, "ledger", "1,000"):
         run.spend(event) if end == "spend" else run.settle()
     assert ledger.steps == 1000
     assert budget.entries == ((event, 1001),)
     for each in (run, other):
-        with pytest.raises(BudgetError, match=r"the plan of 1 steps .* does not fit"):
+        with raises_field(BudgetError, "budget"):
             each.spend(event)
 
 
@@ -329,15 +327,15 @@ def test_a_budget_for_other_people_is_refused(tmp_path):
     with equidp.PrivacyBudget(path) as budget:
         make_trainer(budget=budget)
         for other in (budget, budget.rehearsal()):
-            with pytest.raises(BudgetError, match=r"the people of 'adult', not of 'dutch'.*another file"):
+            with raises_field(BudgetError, "data", "'adult'", "'dutch'"):
                 make_trainer(budget=other, train=named("dutch"))
     with equidp.PrivacyBudget(path, data="adult") as budget:
         make_trainer(budget=budget, train=named("adult as others call it"))
-    with pytest.raises(BudgetError, match="not of 'dutch'"):
+    with raises_field(BudgetError, "data", "'dutch'"):
         equidp.PrivacyBudget(path, data="dutch")
     in_memory = equidp.PrivacyBudget(epsilon=9.0, delta=1e-5, accountant="rdp")
     make_trainer(budget=in_memory, train=named("adult"))
-    with pytest.raises(BudgetError, match="this budget is for the people of 'adult'"):
+    with raises_field(BudgetError, "data", "'adult'"):
         make_trainer(budget=in_memory, train=named("dutch"))
 
 

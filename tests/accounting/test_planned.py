@@ -9,6 +9,7 @@ import pytest
 import equidp
 from equidp.accounting.planned import Schedule, account, checked_schedule
 from equidp.errors import SettingError
+from support.errors import raises_field
 from support.toy import make_trainer
 
 
@@ -31,24 +32,24 @@ def test_noise_for_a_target_meets_it_from_below(accountant):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "field"),
     [
-        ({"num_examples": 0}, "num_examples=0"),
-        ({"batch_size": 2000}, "more than the 1000 training examples"),
-        ({"epochs": None}, "epochs=None and steps=None"),
-        ({"noise_multiplier": None}, "expected exactly one of the three"),
-        ({"target_epsilon": 1.0}, "expected exactly one of the three"),
-        ({"noise_multiplier": None, "target_epsilon": 0.0}, "target_epsilon=0"),
-        ({"noise_multiplier": math.nan}, "noise_multiplier=nan"),
-        ({"delta": 1.0}, "delta=1"),
-        ({"method": "dpsdg"}, "Did you mean 'dpsgd'"),
-        ({"method": "sgd"}, "no epsilon"),
-        ({"accountant": "pdl"}, "Did you mean 'pld'"),
+        ({"num_examples": 0}, "num_examples"),
+        ({"batch_size": 2000}, "batch_size"),
+        ({"epochs": None}, "epochs"),
+        ({"noise_multiplier": None}, "noise_multiplier"),
+        ({"target_epsilon": 1.0}, "noise_multiplier"),
+        ({"noise_multiplier": None, "target_epsilon": 0.0}, "target_epsilon"),
+        ({"noise_multiplier": math.nan}, "noise_multiplier"),
+        ({"delta": 1.0}, "delta"),
+        ({"method": "dpsdg"}, "method"),
+        ({"method": "sgd"}, "method"),
+        ({"accountant": "pdl"}, "accountant"),
     ],
 )
-def test_numbers_that_make_no_plan_are_refused(changes, message):
+def test_numbers_that_make_no_plan_are_refused(changes, field):
     given = {"num_examples": 1000, "batch_size": 50, "epochs": 3, "noise_multiplier": 1.0, **changes}
-    with pytest.raises(SettingError, match=message):
+    with raises_field(SettingError, field):
         account(**given)
 
 

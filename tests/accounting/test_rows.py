@@ -250,7 +250,7 @@ def test_rows_that_cannot_be_are_refused(rows):
 
 @pytest.mark.parametrize("accountant", ["rdp", "rdp-classic"])
 def test_renyi_accounting_of_several_rows_is_refused(accountant):
-    with pytest.raises(SettingError, match="use accountant 'pld'"):
+    with raises_field(SettingError, "rows", "'pld'"):
         epsilon(MNIST, 1e-6, accountant, rows=2)
 
 

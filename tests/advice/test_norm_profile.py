@@ -17,6 +17,7 @@ from equidp.errors import ModelError, SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
+from support.errors import raises_field
 from support.toy import toy
 
 
@@ -114,16 +115,16 @@ def test_a_public_one_is_exact_and_free():
 def test_noise_alone_is_not_taken_for_counts():
     found = private_profile(toy(20), model(), epsilon=0.01, delta=1e-6, randomness=SeededRandomness(1))
     assert not found.is_usable
-    with pytest.raises(SettingError, match="noise alone"):
+    with raises_field(SettingError, "epsilon"):
         found.quantile(0.5)
-    with pytest.raises(SettingError, match="level=1"):
+    with raises_field(SettingError, "level"):
         NormProfile((1.0,)).quantile(1)
 
 
 def test_a_model_that_mixes_examples_is_refused_before_anything_is_spent():
     ledger = MemoryLedger()
     mixing = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    with pytest.raises(ModelError, match="BatchNorm1d"):
+    with raises_field(ModelError, "1"):
         private_profile(toy(), mixing, epsilon=0.5, delta=1e-5, ledger=ledger)
     assert ledger.entries == ()
 

@@ -185,7 +185,7 @@ def test_blind_guesses_prove_nothing():
 
 
 def test_counts_that_cannot_be_are_refused():
-    with pytest.raises(SettingError, match="more guesses than runs"):
+    with raises_field(SettingError, "found"):
         Rates(11, 10, 0, 10)
     with raises_field(SettingError, "right"):
         epsilon_of_guesses(10, 5, 11, 1e-5)
@@ -193,7 +193,7 @@ def test_counts_that_cannot_be_are_refused():
         Rates(-1, 10, 0, 10)
     with raises_field(SettingError, "level"):
         epsilon_from_rates(Rates(1, 10, 0, 10), 1e-5, level=95)
-    with pytest.raises(SettingError, match="claim no privacy"):
+    with raises_field(SettingError, "noise_multiplier"):
         NoiseFamily([(StepEvent(1.0, 0.0), 1)])
 
 

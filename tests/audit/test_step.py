@@ -107,7 +107,7 @@ def test_as_many_runs_as_are_needed_are_taken():
 
 
 def test_what_cannot_be_audited_is_refused():
-    with pytest.raises(SettingError, match="claims no epsilon"):
+    with raises_field(SettingError, "noise_multiplier"):
         equidp.audit_step(toy(), "sgd", plan=PLAN)
     with raises_field(SettingError, "method"):
         equidp.audit_step(toy(), "dpsgdf", plan=PLAN)
@@ -121,7 +121,7 @@ def test_what_cannot_be_audited_is_refused():
         equidp.audit_step(toy(), plan=PLAN, seed=-1)
     with raises_field(DataError, "train"):
         equidp.audit_step("digits", plan=PLAN)
-    with pytest.raises(SettingError, match="or a policy such as"):
+    with raises_field(SettingError, "method"):
         equidp.audit_step(toy(), object(), plan=PLAN)
 
 

@@ -1,14 +1,16 @@
-"""Every option of every command parses, also those of earlier versions, and its help lists it."""
+"""Every option of every command parses, also those of earlier versions, and errors show its form."""
 
 from __future__ import annotations
 
 import pytest
 
 from equidp.cli.app import app
+from equidp.cli.options import parse_bounds
 from equidp.cli.train import _read_notes
 from equidp.data import Recipe
 from equidp.errors import SettingError
 from support.command import people  # noqa: F401 -- a fixture
+from support.errors import raises_field
 
 FILE = (
     "--target income --group sex,job --drop id --missing category --bounds age=0:100 --test-share 0.3"
@@ -142,7 +144,17 @@ def test_notes_for_a_card_are_text_of_a_file(tmp_path):
     for content in (None, b"", b"\xff\xfe\x00", b"a" * 30_000):
         if content is not None:
             path.write_bytes(content)
-        with pytest.raises(SettingError, match="--card-notes"):
+        with raises_field(SettingError, "--card-notes"):
             _read_notes(path)
     path.write_text("Purpose: beds.\n\nWho answers: ward 3.")
     assert _read_notes(path) == path.read_text()
+
+
+def test_bounds_are_ranges_by_column():
+    assert parse_bounds("age=0:100, hours=-1.5:99") == {"age": (0.0, 100.0), "hours": (-1.5, 99.0)}
+    assert parse_bounds("") == {}
+    with raises_field(SettingError, "bounds"):
+        parse_bounds("age=0:1,age=0:2")
+    for wrong in ("age", "age=5", "age=9:1", "=0:1", "age=0:inf", "age=a:b", "age=0:1:2"):
+        with raises_field(SettingError, "bounds"):
+            parse_bounds(wrong)

@@ -17,6 +17,7 @@ from equidp.comparison import compare as comparing, workers as cluster
 from equidp.comparison.cells import check_here, facts
 from equidp.comparison.workers import Call, StaleWorker
 from equidp.errors import DataError, SettingError
+from support.errors import raises_field
 
 distributed = pytest.importorskip("distributed", reason="needs the extra: pip install 'equidp[cluster]'")
 
@@ -52,7 +53,7 @@ def test_a_comparison_on_a_cluster_has_the_figures_of_one_without(tmp_path, addr
 
 
 def test_a_device_that_a_worker_lacks_is_refused_by_its_name(tmp_path, address):
-    with pytest.raises(SettingError, match=r"worker .*: device 'xpu:7': this machine has no XPU device"):
+    with raises_field(SettingError, "device", "'xpu:7'"):
         compared(tmp_path, methods=["dpsgd"], jobs=None, cluster=address, device="xpu:7")
 
 
@@ -106,9 +107,9 @@ def test_bad_addresses_are_told_before_anything_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(cluster, "PATIENCE", 0.3)
     asked = partial(compared, tmp_path, jobs=None)
     for address in ("tcp://127.0.0.1:1", "nowhere.invalid:8786", "no address", "nothing.json"):
-        with pytest.raises(SettingError, match=f"no scheduler answers at '{address}'.*dask scheduler"):
+        with raises_field(SettingError, "cluster", repr(address), "dask scheduler"):
             asked(cluster=address)
-    with pytest.raises(SettingError, match=r"jobs=2 and cluster='tcp://.*give one of the two"):
+    with raises_field(SettingError, "jobs"):
         asked(cluster="tcp://127.0.0.1:1", jobs=2)
     assert not (tmp_path / "runs").exists()
 
@@ -122,7 +123,7 @@ def test_a_scheduler_without_workers_is_told_before_anything_is_read(tmp_path, m
         try:
             while not file.exists() and scheduler.poll() is None:
                 time.sleep(0.05)
-            with pytest.raises(SettingError, match=r"has no workers. .*dask worker "):
+            with raises_field(SettingError, "cluster", "dask worker "):
                 compared(tmp_path, jobs=None, cluster=str(file))
         finally:
             scheduler.kill()
@@ -131,15 +132,13 @@ def test_a_scheduler_without_workers_is_told_before_anything_is_read(tmp_path, m
 
 def test_without_the_extra_it_says_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(SettingError, match=r"pip install 'equidp\[cluster\]', here and where its workers"):
+    with raises_field(SettingError, "cluster", "'equidp[cluster]'"):
         compared(tmp_path, jobs=None, cluster="tcp://127.0.0.1:8786")
 
 
 def test_a_worker_with_other_packages_is_named(client, monkeypatch):
     monkeypatch.setattr(cluster, "versions", lambda: {"torch": "9.9", "equidp": "0.1.0", "python": "3.99.0"})
-    with pytest.raises(
-        SettingError, match=r"worker inproc.* has 2\S* of torch, 3\S* of python; install torch 9.9, python"
-    ):
+    with raises_field(SettingError, "packages", "9.9"):
         comparing.check_cluster(client, [cell("dpsgd")])
 
 
@@ -168,31 +167,29 @@ def test_a_worker_without_the_data_is_named_before_anything_is_trained(tmp_path,
 
 def test_a_worker_with_other_data_is_named(client, monkeypatch):
     monkeypatch.setattr(comparing, "facts", lambda cell: {**facts(cell), "examples": "of another table"})
-    with pytest.raises(DataError, match=r"worker inproc\S*: 'toy' gives a worker process other examples"):
+    with raises_field(DataError, "data", "'toy'"):
         comparing.check_cluster(client, [cell("dpsgd")])
 
 
 def test_a_worker_with_other_code_is_named(client, monkeypatch):
     monkeypatch.setattr(comparing, "facts", lambda cell: {**facts(cell), "module own": "another"})
-    with pytest.raises(
-        SettingError, match=r"other code of the module own .*: worker inproc\S*\. Copy the same"
-    ):
+    with raises_field(SettingError, "module own"):
         comparing.check_cluster(client, [cell("dpsgd")])
 
 
 @pytest.mark.parametrize(
-    ("name", "error", "message"),
+    ("name", "error", "field"),
     [
-        ("examples", DataError, "'toy' gives a worker process other examples"),
-        ("module own", StaleWorker, "other code of the module own than"),
-        ("torch", StaleWorker, r"other code of the torch \(.*, not another\) than"),
+        ("examples", DataError, "data"),
+        ("module own", StaleWorker, "module own"),
+        ("torch", StaleWorker, "torch"),
     ],
 )
-def test_each_run_checks_its_worker(name, error, message):
+def test_each_run_checks_its_worker(name, error, field):
     """Workers may join after the first look at them."""
     one = cell("dpsgd")
     check_here(one, facts(one))
-    with pytest.raises(error, match=message):
+    with raises_field(error, field):
         check_here(one, {**facts(one), name: "another"})
 
 

@@ -312,8 +312,8 @@ def with_batchnorm(shape, classes):
         ({"tau": 0.0}, SettingError, "tau"),
         ({"level": 1.0}, SettingError, "level"),
         ({"plan": replace(PLAN, model="lenet")}, ModelError, "input_shape"),
-        ({"plan": replace(PLAN, model=with_batchnorm)}, ModelError, ""),
-        ({"directory": "/proc/runs"}, SettingError, ""),
+        ({"plan": replace(PLAN, model=with_batchnorm)}, ModelError, "1"),
+        ({"directory": "/proc/runs"}, SettingError, "folder"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -6,19 +6,16 @@ import math
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import torch
 
 from comparison.test_compare import Toy
 from equidp.accounting.cache import epsilon, remembered
 from equidp.audit.setup import Measurements
 from equidp.comparison.cells import Cell, train_all
-from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.data.features import WithFeatures
 from equidp.errors import CacheWarning, DataError
 from equidp.kernel.ledger import StepEvent
@@ -26,7 +23,7 @@ from equidp.store import Claim, Store, key_of
 from equidp.tables.columns import read_table
 from equidp.tables.recipe import Recipe
 from equidp.training.plan import Plan
-from support.toy import toy
+from support.toy import RandomImages, toy
 
 WRITING = threading.Lock()
 PLAN = Plan("logistic", batch_size=40, epochs=1, delta=1e-4)
@@ -83,7 +80,7 @@ def spent(folder: Path, *, delta: float = 1e-5, steps: int = 50) -> Any:
 def featured(folder: Path, *, seed: int = 0) -> Any:
     """Features of images, which are mapped into memory."""
     os.environ["EQUIDP_CACHE"] = str(folder)
-    split = WithFeatures(Squares(), "scattering").split(seed)
+    split = WithFeatures(RandomImages(), "scattering").split(seed)
     return [part.inputs.tolist() for part in (split.train, split.test)]
 
 
@@ -96,20 +93,6 @@ def tabled(folder: Path, *, first: str = "cook", recipe: Recipe = Recipe()) -> A
             path.write_text(f"age,job\n30,{first}\n" + "31,clerk\n40,nurse\n" * 9, encoding="utf-8")
     read = read_table(path, recipe)
     return [read.table[name].astype(object).tolist() for name in read.table]
-
-
-@dataclass(frozen=True)
-class Squares:
-    """Images of random pixels; each seed has its own."""
-
-    name: str = "squares"
-    highlighted_groups: tuple[str, str] | None = None
-
-    def split(self, seed: int) -> DataSplit:
-        draw = torch.Generator().manual_seed(seed)
-        inputs, targets = torch.rand(6, 1, 8, 8, generator=draw), torch.arange(6) % 2
-        data = GroupedDataset(inputs, targets, targets.clone(), ("a", "b"), ("no", "yes"))
-        return DataSplit(data.subset(torch.arange(4)), data.subset(torch.arange(4, 6)))
 
 
 CASES = {

@@ -21,6 +21,7 @@ from equidp.data import cifar10, open_source
 from equidp.errors import DataError
 from equidp.tables.cache import table_store
 from support.data_folders import empty_source_folder
+from support.errors import raises_field
 from support.served import served
 
 SIZES = {name: 10 for names in cifar10._BATCHES.values() for name in names}
@@ -112,7 +113,7 @@ def test_the_archive_is_downloaded_once_and_another_file_in_its_place_is_refused
     with served(offered) as address:
         url = f"{address}/cifar-10-python.tar.gz"
         monkeypatch.setattr(cifar10, "_ARCHIVE", replace(cifar10._ARCHIVE, url=url))
-        with pytest.raises(DataError, match=r"another checksum.* or get CIFAR-10 from https.* \(163 MB;"):
+        with raises_field(DataError, "checksum", "163 MB"):
             open_source("cifar10").split(0)
         monkeypatch.setattr(
             cifar10, "_ARCHIVE", replace(cifar10._ARCHIVE, url=url, known_hash=f"sha256:{digest}")
@@ -133,7 +134,7 @@ def test_a_file_that_would_run_code_is_refused(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_batches(folder / "cifar-10-batches-py")
     (folder / "cifar-10-batches-py" / "data_batch_3").write_bytes(pickle.dumps({b"data": Evil()}, protocol=2))
-    with pytest.raises(DataError, match=r"holds no batches of CIFAR-10 .*mkdir"):
+    with raises_field(DataError, "files", "mkdir"):
         open_source("cifar10").split(0)
     assert not (tmp_path / "was-here").exists()
 
@@ -142,32 +143,32 @@ def test_files_that_are_missing_cut_or_foreign_are_refused(folder):
     place = folder / "cifar-10-batches-py"
     write_batches(place)
     (place / "test_batch").write_bytes(batch("test_batch")[:2000])
-    with pytest.raises(DataError, match="holds no batches"):
+    with raises_field(DataError, "files"):
         open_source("cifar10").split(0)
     (place / "test_batch").unlink()
-    with pytest.raises(DataError, match="lacks test_batch; bring the whole folder back"):
+    with raises_field(DataError, "test_batch"):
         open_source("cifar10").split(0)
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "field"),
     [
-        (lambda table: table.rename_columns(["pixels", "label"]), "expected img"),
-        (lambda table: table.drop(["label"]), "expected Parquet with columns label and img"),
-        (lambda table: table.set_column(1, "label", pa.array([77] * len(table))), "labels other than 0 to 9"),
+        (lambda table: table.rename_columns(["pixels", "label"]), "columns"),
+        (lambda table: table.drop(["label"]), "columns"),
+        (lambda table: table.set_column(1, "label", pa.array([77] * len(table))), "labels"),
         (
             lambda table: table.set_column(
                 0, "img", pa.array([{"bytes": b"\xff\xd8", "path": ""}] * len(table))
             ),
-            r"image 'train-0.*' cannot be decoded",
+            "image",
         ),
     ],
 )
-def test_parquet_files_of_another_kind_are_refused(change, says, folder):
+def test_parquet_files_of_another_kind_are_refused(change, field, folder):
     write_parquet(folder)
     path = folder / "train-00000-of-00001.parquet"
     pq.write_table(change(pq.read_table(path)), path)
-    with pytest.raises(DataError, match=says):
+    with raises_field(DataError, field):
         open_source("cifar10").split(0)
 
 

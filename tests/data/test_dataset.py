@@ -32,31 +32,31 @@ def test_subsets_and_sizes():
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "field"),
     [
-        ({"targets": torch.zeros(5, dtype=torch.int64)}, "targets has shape"),
-        ({"groups": torch.zeros(6)}, "dtype torch.float32"),
-        ({"groups": torch.full((6,), 3)}, "there are 3 group names"),
-        ({"group_names": ("a", "b", "all")}, "'all', which stands for all groups"),
-        ({"group_names": ("a", "b", "a")}, "called 'a', 'b', 'a'; expected names that differ"),
-        ({"targets": torch.full((6,), 2)}, "there are 2 class names"),
-        ({"inputs": torch.full((6, 3), torch.nan)}, "in 6 of 6 examples"),
-        ({"inputs": torch.full((6, 2, 2), torch.inf)}, "in 6 of 6 examples"),
-        ({"people": torch.arange(5)}, r"people are torch.int64 of shape \(5,\) beside 6 examples"),
-        ({"people": torch.zeros(6)}, "people are torch.float32"),
+        ({"targets": torch.zeros(5, dtype=torch.int64)}, "targets"),
+        ({"groups": torch.zeros(6)}, "groups"),
+        ({"groups": torch.full((6,), 3)}, "groups"),
+        ({"group_names": ("a", "b", "all")}, "group_names"),
+        ({"group_names": ("a", "b", "a")}, "group_names"),
+        ({"targets": torch.full((6,), 2)}, "targets"),
+        ({"inputs": torch.full((6, 3), torch.nan)}, "inputs"),
+        ({"inputs": torch.full((6, 2, 2), torch.inf)}, "inputs"),
+        ({"people": torch.arange(5)}, "people"),
+        ({"people": torch.zeros(6)}, "people"),
     ],
 )
-def test_bad_data_is_named(changes, message):
-    with pytest.raises(DataError, match=message):
+def test_bad_data_is_named(changes, field):
+    with raises_field(DataError, field):
         dataset(**changes)
 
 
 def test_splits_need_every_group_on_both_sides_and_two_classes():
     with raises_field(DataError, "group"):
         DataSplit(dataset(), dataset(2))
-    with pytest.raises(DataError, match="one class only"):
+    with raises_field(DataError, "targets"):
         DataSplit(dataset(targets=torch.zeros(6, dtype=torch.int64)), dataset())
-    with pytest.raises(DataError, match="differ"):
+    with raises_field(DataError, "group_names"):
         DataSplit(dataset(), dataset(group_names=("a", "b", "d")))
 
 
@@ -71,24 +71,21 @@ def test_inputs_of_several_tensors_are_held_together():
     other = dataclasses.replace(few, inputs={"ids": ids, "mask": 2 * mask})
     digests = [DataSplit(part, part).digest() for part in (few, other)]
     assert digests[0] != digests[1]
-    with pytest.raises(DataError, match=r"mapping of ids: \[4, 3\], mask: \[4, 3\]; expected one tensor"):
+    with raises_field(DataError, "inputs"):
         few.one_tensor  # noqa: B018
 
 
 @pytest.mark.parametrize(
-    ("inputs", "message"),
+    ("inputs", "given"),
     [
-        (
-            {"ids": torch.zeros(4), "mask": torch.ones(1, 3)},
-            r"\[4\], mask: \[1, 3\]; expected the same first",
-        ),
-        ((torch.zeros(4), [1, 2, 3, 4]), r"a tuple of \[4\], list; expected a tensor \[n, \.\.\.\]"),
+        ({"ids": torch.zeros(4), "mask": torch.ones(1, 3)}, "[4], mask: [1, 3]"),
+        ((torch.zeros(4), [1, 2, 3, 4]), "a tuple of [4], list"),
         ({}, "expected a tensor"),
-        ([torch.zeros(4)], "are list; expected a tensor"),
-        ((torch.zeros(4), torch.full((4, 2), torch.nan)), "NaN or infinite values in 4 of 4"),
+        ([torch.zeros(4)], "list"),
+        ((torch.zeros(4), torch.full((4, 2), torch.nan)), "4 of 4"),
     ],
     ids=str,
 )
-def test_inputs_that_do_not_come_by_example_are_refused(inputs, message):
-    with pytest.raises(DataError, match=message):
+def test_inputs_that_do_not_come_by_example_are_refused(inputs, given):
+    with raises_field(DataError, "inputs", given):
         GroupedDataset(inputs, torch.zeros(4).long(), torch.zeros(4).long(), ("a",), ("n", "y"))

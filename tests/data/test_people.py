@@ -108,21 +108,21 @@ def test_several_inputs_and_labels_of_any_kind():
 def test_bad_people_are_refused_in_words():
     with raises_field(SettingError, "most_rows"):
         by_person(toy(4), [1, 1, 2, 2], most_rows=0)
-    with pytest.raises(DataError, match="1 of 4 rows do not say whose they are"):
+    with raises_field(DataError, "people"):
         by_person(toy(4), ["a", None, "b", "b"], most_rows=2)
-    with pytest.raises(DataError, match="people are 3 beside 4 rows"):
+    with raises_field(DataError, "people"):
         by_person(toy(4), [1, 2, 3], most_rows=2)
-    with pytest.raises(DataError, match="have 2 rows each already"):
+    with raises_field(DataError, "rows"):
         by_person(by_person(toy(4), [1, 1, 2, 2], most_rows=2), [1, 2], most_rows=2)
 
 
 def test_rows_that_do_not_fit_the_targets_are_refused():
     targets, groups = torch.zeros(3, 2, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)
-    with pytest.raises(DataError, match="targets have 2 rows an example, and inputs the shape"):
+    with raises_field(DataError, "targets"):
         equidp.GroupedDataset(torch.zeros(3, 4, 5), targets, groups, ("a",), ("no", "yes"))
-    with pytest.raises(DataError, match="at least one row"):
+    with raises_field(DataError, "targets"):
         equidp.GroupedDataset(torch.zeros(3, 0, 5), targets[:, :0], groups, ("a",), ("no", "yes"))
-    with pytest.raises(DataError, match="weights have shape"):
+    with raises_field(DataError, "weights"):
         equidp.GroupedDataset(
             torch.zeros(3, 2, 5), targets, groups, ("a",), ("no", "yes"), weights=torch.ones(3)
         )
@@ -131,9 +131,9 @@ def test_rows_that_do_not_fit_the_targets_are_refused():
 def test_people_are_trained_on_and_rows_tested_on():
     rows = toy(8)
     people = by_person(rows, [1, 1, 2, 2, 3, 3, 4, 4], most_rows=2)
-    with pytest.raises(DataError, match="a test takes single rows, and these examples have 2 each"):
+    with raises_field(DataError, "rows"):
         equidp.DataSplit(people, people)
-    with pytest.raises(DataError, match="a test takes single rows"):
+    with raises_field(DataError, "rows"):
         evaluate(torch.nn.Linear(5, 2), people)
 
 
@@ -167,7 +167,7 @@ def test_a_budget_counts_rows_or_people_and_not_both():
     make_trainer(rows, batch_size=20, delta=1e-4, accountant="rdp", budget=budget)
     make_trainer(people, batch_size=10, delta=1e-4, accountant="rdp", budget=budget)  # nothing is spent yet
     make_trainer(rows, batch_size=20, delta=1e-4, accountant="rdp", budget=budget).fit()
-    with pytest.raises(equidp.BudgetError, match="cannot be added"):
+    with raises_field(equidp.BudgetError, "unit"):
         make_trainer(people, batch_size=10, delta=1e-4, accountant="rdp", budget=budget)
 
 
@@ -188,14 +188,14 @@ def test_no_name_makes_people_of_rows(first, name, tmp_path):
         assert (budget.unit, ledger.unit) == (first, first)
     with equidp.PrivacyBudget(tmp_path / "b") as budget, equidp.LedgerFile(tmp_path / "run") as ledger:
         for given in ({"budget": budget}, {"ledger": ledger}, {"budget": budget.rehearsal()}):
-            with pytest.raises(equidp.BudgetError, match="cannot be added"):
+            with raises_field(equidp.BudgetError, "unit"):
                 make_trainer(other, **asked, **given)
             make_trainer(data, **asked, **given)
         begun = equidp.PrivacyBudget(**limits, unit="people" if first == "rows" else "rows")
         begun.ledger(MemoryLedger()).pay("counts of my own", 20.0)
-        with pytest.raises(equidp.BudgetError, match="cannot be added"):
+        with raises_field(equidp.BudgetError, "unit"):
             begun.ledger(ledger)
-    with pytest.raises(equidp.BudgetError, match="cannot be added"):
+    with raises_field(equidp.BudgetError, "unit"):
         equidp.PrivacyBudget(tmp_path / "b", unit=begun.unit)
 
 
@@ -209,7 +209,7 @@ def test_no_name_lets_a_budget_add_rows_and_people(data, first):
     budget = equidp.PrivacyBudget(epsilon=50.0, delta=1e-3, data=data)
     asked = {"batch_size": 10, "delta": 1e-4, "accountant": "rdp", "budget": budget}
     make_trainer(both[first], **asked).fit()
-    with pytest.raises(equidp.BudgetError, match="what they spend cannot be added"):
+    with raises_field(equidp.BudgetError, "unit"):
         make_trainer(second, **asked)
     make_trainer(both[first], **asked)
 

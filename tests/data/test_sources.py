@@ -7,6 +7,7 @@ import torch
 
 from equidp.data import census, open_source
 from equidp.errors import SettingError
+from support.errors import raises_field
 
 
 def test_digits_keep_a_tenth_of_the_eights_in_training_and_all_in_the_test_set():
@@ -114,7 +115,7 @@ def test_yus_mnist_is_whole(real_data):
 
 
 def test_unknown_names_and_settings_that_do_not_belong_are_refused():
-    with pytest.raises(SettingError, match="Did you mean 'adult'"):
+    with raises_field(SettingError, "data", "'adult'"):
         open_source("adlut")
     for settings in ({"target": "x"}, {"group": "x"}, {"test_share": 0.3}, {"missing": "category"}):
         with pytest.raises(SettingError, match="are for files"):

@@ -328,49 +328,49 @@ def test_tables_that_cannot_be_used(save, change, arguments, message):
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    ("value", "kind"),
     [
-        (pd.Timestamp("2020-01-01"), "'age' holds dates"),
-        (pd.Timestamp("2020-01-01").date(), "'age' holds dates"),
-        (pd.Timedelta("1D"), r"'age' holds durations.*--date 'age=duration'"),
-        ([1, 2], "'age' holds values of type list"),
-        ({"years": 1}, "'age' holds values of type dict"),
-        (b"abc", "'age' holds values of type bytes"),
+        (pd.Timestamp("2020-01-01"), "dates"),
+        (pd.Timestamp("2020-01-01").date(), "dates"),
+        (pd.Timedelta("1D"), "--date 'age=duration'"),
+        ([1, 2], "list"),
+        ({"years": 1}, "dict"),
+        (b"abc", "bytes"),
     ],
     ids=["time", "date", "duration", "list", "struct", "bytes"],
 )
-def test_values_that_are_neither_numbers_nor_texts(save, value, message):
+def test_values_that_are_neither_numbers_nor_texts(save, value, kind):
     table = people()
     table["age"] = pd.Series([value] * len(table))
-    with pytest.raises(DataError, match=message):
+    with raises_field(DataError, "column", "'age'", kind):
         split_of(save(table, "people.parquet"))
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "field", "given"),
     [
-        ("", "it is empty"),
-        ("age,age,income\n1,2,3\n" * 20, "several columns named 'age'"),
-        ("age,,income\n1,2,3\n", r"column 2 has no name \(pandas' index\? Write the file with index=False\)"),
-        (people().to_csv(index=False, sep=";"), "is one column; if ';' separates, give --sep ';'"),
-        (people().head(0).to_csv(index=False), "holds 0 rows"),
-        ('age,sex,income\n1,F,"no\n' + "2,M,yes\n" * 20, "cannot be read as a table"),
-        (b"\x1f\x8b\x08\x00", "it is a gzip file under another name"),
-        (b"PAR1\x15\x04", "it is a Parquet file under another name"),
-        (b"a\x8b\x08\x00", r"byte 2 is not UTF-8"),
-        (b"\xff\xfe\x00age,sex,income\n", r"byte 1 is not UTF-8; give its --encoding, such as latin-1"),
-        ("age,sex,income\n" + "1,F,no\n2,M,yes,extra\n" * 30, "cannot be read as a table"),
+        ("", "path", "empty"),
+        ("age,age,income\n1,2,3\n" * 20, "age", "columns"),
+        ("age,,income\n1,2,3\n", "path", "column 2"),
+        (people().to_csv(index=False, sep=";"), "path", "--sep ';'"),
+        (people().head(0).to_csv(index=False), "rows", "0 rows"),
+        ('age,sex,income\n1,F,"no\n' + "2,M,yes\n" * 20, "path", "cannot be read"),
+        (b"\x1f\x8b\x08\x00", "path", "gzip"),
+        (b"PAR1\x15\x04", "path", "a Parquet file"),
+        (b"a\x8b\x08\x00", "path", "byte 2"),
+        (b"\xff\xfe\x00age,sex,income\n", "path", "byte 1"),
+        ("age,sex,income\n" + "1,F,no\n2,M,yes,extra\n" * 30, "path", "cannot be read"),
     ],
 )
-def test_files_that_are_no_tables(save, content, message):
-    with pytest.raises(DataError, match=message):
+def test_files_that_are_no_tables(save, content, field, given):
+    with raises_field(DataError, field, given):
         split_of(save(content))
 
 
 def test_a_file_that_is_not_there_and_settings_that_are_missing(save):
-    with pytest.raises(DataError, match="there is no file"):
+    with raises_field(DataError, "path"):
         open_source("nowhere.csv", target="a", group=["b"])
-    with pytest.raises(SettingError, match="needs the column to predict"):
+    with raises_field(SettingError, "target"):
         open_source(save(people()))
     with raises_field(SettingError, "rule for missing values"):
         split_of(save(people()), missing="refus")
@@ -461,7 +461,7 @@ def test_compressed_files_are_read_as_plain_ones(save, tmp_path, ending):
     assert split_of(str(packed)).digest() == plain.digest()
     assert open_source(str(packed), target="income", group="sex").name == "people"
     packed.write_bytes(packed.read_bytes()[:40])
-    with pytest.raises(DataError, match="cannot be read as a table"):
+    with raises_field(DataError, "path", "cannot be read"):
         split_of(str(packed))
 
 
@@ -479,15 +479,15 @@ def test_a_column_of_weights_is_no_input_and_follows_its_rows(save):
 
 
 @pytest.mark.parametrize(
-    ("weights", "message"),
+    ("weights", "kind"),
     [
-        (np.where(np.arange(60) == 3, "heavy", "1"), "column 'w' of weights holds texts"),
-        (np.where(np.arange(60) == 3, -1, 1), "column 'w' has 1 of 60 weights that are negative"),
-        (np.zeros(60), "column 'w' is zero in each row"),
-        (np.where(np.arange(60) == 3, 1e9, 1), "beyond 1e\\+06"),
+        (np.where(np.arange(60) == 3, "heavy", "1"), "texts"),
+        (np.where(np.arange(60) == 3, -1, 1), "1 of 60 weights that are negative"),
+        (np.zeros(60), "zero"),
+        (np.where(np.arange(60) == 3, 1e9, 1), "1e+06"),
     ],
 )
-def test_a_column_that_holds_no_weights_is_refused(save, weights, message):
+def test_a_column_that_holds_no_weights_is_refused(save, weights, kind):
     recipe = Recipe(target="income", group=("sex",), weight="w")
-    with pytest.raises(DataError, match=message):
+    with raises_field(DataError, "column", "'w'", kind):
         open_source(save(people().assign(w=weights)), recipe=recipe).split(0)

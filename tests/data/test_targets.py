@@ -123,18 +123,18 @@ def test_accounts_of_single_examples_see_weighted_norms():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("wrong", "kind"),
     [
-        ([1.0, float("nan")], "missing or no numbers, the first in row 2"),
-        ([1.0, float("inf")], "beyond 1e\\+06, the first in row 2"),
-        ([-1.0, 1.0], "1 of 2 weights that are negative, the first in row 1"),
-        ([1.0, 2e6], "expected numbers from 0 to 1e\\+06"),
+        ([1.0, float("nan")], "missing"),
+        ([1.0, float("inf")], "beyond 1e+06"),
+        ([-1.0, 1.0], "negative"),
+        ([1.0, 2e6], "beyond 1e+06"),
     ],
 )
-def test_what_is_no_weight_is_refused(wrong, message):
-    with pytest.raises(DataError, match=message):
+def test_what_is_no_weight_is_refused(wrong, kind):
+    with raises_field(DataError, "column", "'w'", kind):
         check_weights(np.array(wrong), "column 'w'")
-    with pytest.raises(DataError, match=message):
+    with raises_field(DataError, "weights", kind):
         dataset(2, weights=torch.tensor(wrong))
 
 
@@ -143,22 +143,22 @@ def test_part_of_a_dataset_may_have_no_weight_and_training_needs_some():
     part = data.subset(torch.arange(32))
     assert not part.weights.any()
     plan = equidp.Plan(batch_size=8, epochs=1).resolve("dpsgd", 32)
-    with pytest.raises(DataError, match="is zero in each row"):
+    with raises_field(DataError, "weights"):
         build(plan, part, seed=0, secure=False)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "given"),
     [
-        ("yes", "class weight 'yes'; expected class=number"),
-        ("yes=-1", "expected class=number with a number from 0"),
-        ("yes=nan", "class weight 'yes=nan'"),
-        ("yes=1,yes=2", "name class 'yes' twice"),
-        ("", "are empty"),
+        ("yes", "'yes'"),
+        ("yes=-1", "'yes=-1'"),
+        ("yes=nan", "'yes=nan'"),
+        ("yes=1,yes=2", "'yes' twice"),
+        ("", "empty"),
     ],
 )
-def test_class_weights_on_a_command_line_are_pairs(text, message):
-    with pytest.raises(SettingError, match=message):
+def test_class_weights_on_a_command_line_are_pairs(text, given):
+    with raises_field(SettingError, "class_weight", given):
         parse_class_weights(text)
     assert parse_class_weights("no=1, yes=8") == {"no": 1.0, "yes": 8.0}
 
@@ -179,5 +179,5 @@ def test_weights_move_with_their_rows_and_count_in_the_digest():
     assert data.to("cpu").trained_targets[:2].tolist() == [[0.0, 0.0], [1.0, 1.0]]
     other = dataset(weights=torch.arange(1.0, 13.0))
     assert equidp.data.DataSplit(data, data).digest() != equidp.data.DataSplit(other, data).digest()
-    with pytest.raises(DataError, match=r"weights have shape \(3,\); expected \(12,\)"):
+    with raises_field(DataError, "weights", (3,), (12,)):
         dataset(weights=torch.ones(3))

@@ -18,6 +18,7 @@ from equidp.kernel.noise import SeededRandomness
 from equidp.kernel.sampling import PoissonSampler
 from equidp.policies.dpsgd_f import GroupBounds
 from support.dense import full_hessian, gradients
+from support.errors import raises_field
 from support.toy import toy
 
 EVERYTHING = Effort(
@@ -291,23 +292,23 @@ def test_examples_whose_gradient_is_not_finite_are_left_out_and_counted():
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "message"),
+    ("changes", "error", "field"),
     [
-        ({"policy": equidp.SGD()}, SettingError, "neither clips nor adds noise"),
-        ({"groups": ["c"]}, SettingError, "unknown group 'c'"),
-        ({"batch_size": 81}, SettingError, "batch_size=81"),
-        ({"engine": "gost"}, SettingError, "Did you mean 'ghost'"),
+        ({"policy": equidp.SGD()}, SettingError, "policy"),
+        ({"groups": ["c"]}, SettingError, "group"),
+        ({"batch_size": 81}, SettingError, "batch_size"),
+        ({"engine": "gost"}, SettingError, "engine"),
     ],
 )
-def test_what_makes_no_sense_is_refused(changes, error, message):
+def test_what_makes_no_sense_is_refused(changes, error, field):
     given = {"policy": equidp.DPSGD(0.4), **STEP, **changes}
-    with pytest.raises(error, match=message):
+    with raises_field(error, field):
         diagnose(model_of(), given.pop("policy"), data_of(), **given)
 
 
 def test_a_group_without_examples_is_refused_by_name_unless_left_out():
     data = replace(data_of(), group_names=("a", "b", "nobody"))
-    with pytest.raises(DataError, match="group 'nobody' has no example"):
+    with raises_field(DataError, "group", "'nobody'"):
         diagnose(model_of(), equidp.DPSGD(0.4), data, **STEP)
     effort = Effort(batches=2, trace_vectors=2)
     kept = diagnose(model_of(), equidp.DPSGD(0.4), data, groups=["a", "b"], effort=effort, **STEP)
@@ -326,7 +327,7 @@ def test_a_group_without_examples_is_refused_by_name_unless_left_out():
     ids=str,
 )  # fmt: skip
 def test_efforts_out_of_range_are_refused(setting):
-    with pytest.raises(SettingError, match=next(iter(setting))):
+    with raises_field(SettingError, next(iter(setting))):
         Effort(**setting)
 
 

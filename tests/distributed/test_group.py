@@ -15,6 +15,7 @@ from equidp.kernel.processes import Alone
 from equidp.kernel.sampling import PoissonSampler
 from equidp.policies.table import METHODS
 from support import several
+from support.errors import raises_field
 from support.processes import together
 
 
@@ -28,7 +29,7 @@ def one_of(rank: int, count: int) -> Alone:
 @given(st.integers(1, 500), st.integers(1, 40))
 def test_shards_are_disjoint_and_together_all_examples(n, count):
     if count > n:
-        with pytest.raises(SettingError, match=f"{count} processes for {n} examples"):
+        with raises_field(SettingError, "processes", count, n):
             one_of(0, count).shard(n)
         return
     shards = [range(n)[one_of(rank, count).shard(n)] for rank in range(count)]

@@ -104,7 +104,7 @@ def test_inputs_that_require_a_gradient_change_nothing():
 
 def test_a_mean_loss_is_refused():
     engine = make_engine("ghost", nn.Linear(3, 2), nn.CrossEntropyLoss())
-    with pytest.raises(ModelError, match="reduction='none'"):
+    with raises_field(ModelError, "loss"):
         engine(torch.randn(4, 3), torch.zeros(4, dtype=torch.int64))
 
 
@@ -139,13 +139,13 @@ def test_an_output_that_does_not_lead_with_the_batch_is_refused():
         def forward(self, values: Tensor) -> Tensor:
             return self.across(values).T
 
-    with pytest.raises(ModelError, match="Across has outputs whose first dimension is not the batch"):
+    with raises_field(ModelError, "Across"):
         make_engine("ghost", Model(), loss)(torch.randn(4, 3), torch.zeros(4, dtype=torch.int64))
 
 
 def test_a_layer_that_reads_examples_in_another_dimension_is_refused():
     engine = make_engine("ghost", Sideways(nn.Linear(3, 2)), loss)
-    with pytest.raises(ModelError, match="Linear reads a tensor whose first dimension is not the batch"):
+    with raises_field(ModelError, "Linear"):
         engine(torch.randn(4, 5, 3), torch.zeros(4, dtype=torch.int64))
 
 
@@ -263,7 +263,7 @@ class Shuffled(nn.Module):
 
 def test_a_module_that_cannot_drop_out_the_same_again_is_refused_when_it_is_tried():
     model, inputs, targets = Shuffled(), torch.randn(9, 6), torch.arange(9) % 2
-    with pytest.raises(ModelError, match="draws random numbers"):
+    with raises_field(ModelError, "dropout"):
         check_engine(make_engine("ghost", model, loss), model, loss, inputs, targets)
     check_engine(make_engine("functional", model, loss), model, loss, inputs, targets)
 
@@ -281,7 +281,7 @@ def test_a_little_dropout_in_another_order_is_found_out_too(seed):
 
     torch.manual_seed(seed)
     model, inputs, targets = Reads(), torch.randn(16, 5, 6), torch.arange(16) % 2
-    with pytest.raises(ModelError, match="draws random numbers"):
+    with raises_field(ModelError, "dropout"):
         check_engine(make_engine("ghost", model, loss), model, loss, inputs, targets)
 
 

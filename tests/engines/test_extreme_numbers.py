@@ -19,6 +19,7 @@ from equidp.errors import ModelError
 from equidp.kernel.bounding import SMALLEST_NORM, capped_weights
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.noise import SeededRandomness
+from support.errors import raises_field
 from support.oracle import loss
 
 
@@ -215,7 +216,7 @@ def test_a_gradient_that_is_edited_after_it_was_measured_is_never_summed():
         randomness=SeededRandomness(0),
     )
     step(inputs[:20], groups[:20], groups[:20])
-    with pytest.raises(ModelError, match="changed in place after its norms were taken"):
+    with raises_field(ModelError, "Linear"):
         step(inputs, groups, groups)
     assert ledger.steps == 2
     assert all(parameter.grad is None for parameter in model.parameters())

@@ -16,6 +16,7 @@ from equidp.kernel.engine import measure
 from equidp.kernel.policy import Setting
 from equidp.policies import FairLens
 from equidp.policies.experimental.fairlens import closeness
+from support.errors import raises_field
 
 CROSS_ENTROPY = nn.CrossEntropyLoss(reduction="none")
 SHAPE = 6
@@ -180,7 +181,7 @@ class _Distances(nn.Module):
 
 def test_a_model_without_second_derivatives_is_refused_in_words():
     model = _Distances()
-    with pytest.raises(ModelError, match="needs second derivatives"):
+    with raises_field(ModelError, "policy"):
         check_objective(ENGINE(model), POLICY, state_of(model), batch()[0].float(), batch()[1])
 
 
@@ -197,5 +198,5 @@ class _Wrong(FunctionalEngine):
 def test_an_engine_with_other_gradients_is_refused():
     model = nn.Linear(SHAPE, 2)
     engine = _Wrong(model, CROSS_ENTROPY, objective=POLICY.objective)
-    with pytest.raises(ModelError, match="differ from"):
+    with raises_field(ModelError, "gradients"):
         check_objective(engine, POLICY, state_of(model), batch()[0].float(), batch()[1])

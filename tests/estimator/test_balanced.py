@@ -19,6 +19,7 @@ from equidp.kernel.epsilon import epsilon as epsilon_of
 from equidp.kernel.ledger import StepEvent
 from equidp.losses import Loss
 from equidp.tables.release import private_counts
+from support.errors import raises_field
 from support.releases import paid_for
 
 N = 2000
@@ -126,7 +127,7 @@ def test_a_budget_that_holds_the_whole_is_charged_once_and_one_that_does_not_rea
     between = (epsilon_of(steps, DELTA, "rdp") + epsilon_of(model.run_.entries, DELTA, "rdp")) / 2
     small = equidp.PrivacyBudget(epsilon=between, delta=DELTA, accountant="rdp")
     again, kept = model.set_params(budget=small), model.coef_.copy()
-    with pytest.raises(BudgetError, match="does not fit into the budget"):
+    with raises_field(BudgetError, "budget"):
         again.fit(X, y)
     assert len(drawn) == 1
     assert small.entries == ()
@@ -169,20 +170,20 @@ def test_each_fit_counts_anew_and_calls_of_partial_fit_keep_the_first_weights(dr
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "field"),
     [
-        ({"counts_share": 0.0}, "counts_share=0"),
-        ({"counts_share": 1.0}, "counts_share=1"),
-        ({"epsilon": -1.0}, "epsilon=-1"),
-        ({"class_weight": "balance"}, "or 'balanced'"),
-        ({"epsilon": None}, "expected a number > 0"),
+        ({"counts_share": 0.0}, "counts_share"),
+        ({"counts_share": 1.0}, "counts_share"),
+        ({"epsilon": -1.0}, "epsilon"),
+        ({"class_weight": "balance"}, "class_weight"),
+        ({"epsilon": None}, "epsilon"),
     ],
     ids=str,
 )
-def test_wrong_settings_are_refused_before_anything_is_read(settings, message, drawn):
+def test_wrong_settings_are_refused_before_anything_is_read(settings, field, drawn):
     X, y = table(7)
     budget = equidp.PrivacyBudget(epsilon=3.0, delta=DELTA, accountant="rdp")
-    with pytest.raises(SettingError, match=message):
+    with raises_field(SettingError, field):
         quick(budget=budget, **settings).fit(X, y)
     assert not drawn
     assert budget.entries == ()
@@ -221,16 +222,16 @@ def test_a_loss_of_ones_own_by_object_or_import_path(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("loss", "message"),
+    ("loss", "field"),
     [
-        ("my_losses", "expected an import path"),
-        (3, "not callable"),
-        (nn.CrossEntropyLoss(), "loss of one example changes with the other examples"),
+        ("my_losses", "loss"),
+        (3, "loss"),
+        (nn.CrossEntropyLoss(), "losses"),
     ],
 )
-def test_losses_that_are_none_are_refused(loss, message):
+def test_losses_that_are_none_are_refused(loss, field):
     X, y = table(10)
     budget = equidp.PrivacyBudget(epsilon=3.0, delta=DELTA, accountant="rdp")
-    with pytest.raises(equidp.EquidpError, match=message):
+    with raises_field(equidp.EquidpError, field):
         quick(loss=loss, budget=budget).fit(X, y)
     assert budget.entries == ()

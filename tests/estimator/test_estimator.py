@@ -91,15 +91,11 @@ def test_rows_in_another_order_are_refused_and_other_labels_are_not():
     """Matched by position they would give every example someone else's group, and nobody would notice."""
     inputs, target = (values(each) for values, each in zip((pd.DataFrame, pd.Series), table(), strict=True))
     groups = pd.Series(GROUPS)
-    with pytest.raises(
-        DataError,
-        match=r"sensitive_features names the same rows as X .*"
-        r" sensitive_features\.loc\[X\.index\]; .*to_numpy",
-    ):
+    with raises_field(DataError, "sensitive_features"):
         quick("dpsgd-f").fit(inputs, target, sensitive_features=groups[::-1])
-    with pytest.raises(DataError, match="y names the same rows as X in another order"):
+    with raises_field(DataError, "y"):
         quick("dpsgd-f").fit(inputs, target[::-1], sensitive_features=groups)
-    with pytest.raises(DataError, match="sensitive_features names the same rows as y in another order"):
+    with raises_field(DataError, "sensitive_features"):
         quick("dpsgd-f").fit(inputs.to_numpy(), target, sensitive_features=groups[::-1])
     shifted = groups.set_axis(groups.index + 1)
     assert quick("dpsgd-f").fit(inputs, target, sensitive_features=shifted).group_names_ == (
@@ -110,7 +106,7 @@ def test_rows_in_another_order_are_refused_and_other_labels_are_not():
 
 def test_measurements_are_no_groups():
     X, y = table()
-    with pytest.raises(DataError, match=r"gives \d+ groups; bin or merge values, to at most 100"):
+    with raises_field(DataError, "sensitive_features", "100"):
         quick("dpsgd").fit(X, y, sensitive_features=X[:, 0])
 
 
@@ -120,30 +116,30 @@ def test_a_method_that_needs_groups_says_so_before_it_spends():
     for method in ("dpsgd-f", "dpsgd-f-code", "naive"):
         with raises_field(SettingError, "method"):
             quick(method, budget=budget).fit(X, y)
-    with pytest.raises(DataError, match="12 rows beside 240"):
+    with raises_field(DataError, "sensitive_features", "12", "240"):
         quick(budget=budget).fit(X, y, sensitive_features=GROUPS[:12])
     assert budget.entries == ()
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "field"),
     [
-        ({"method": "dpsgd-g"}, "unknown method 'dpsgd-g'"),
-        ({"epsilon": None}, "expected a number > 0"),
-        ({"method": "sgd"}, "expected None"),
-        ({"epsilon": -1}, "^epsilon=-1"),
-        ({"epochs": 0}, "epochs=0"),
-        ({"model": "logstic"}, "Did you mean 'logistic'"),
-        ({"model": nn.Linear(4, 2)}, "model is a module; expected a name, or a function"),
-        ({"batch_size": 1000}, "batch_size=1000 is more than"),
-        ({"method_settings": {"learning_rate": 1}}, "unknown method setting 'learning_rate'"),
-        ({"method_settings": {"smothing": 0.9}}, "Did you mean 'smoothing'"),
+        ({"method": "dpsgd-g"}, "method"),
+        ({"epsilon": None}, "epsilon"),
+        ({"method": "sgd"}, "epsilon"),
+        ({"epsilon": -1}, "epsilon"),
+        ({"epochs": 0}, "epochs"),
+        ({"model": "logstic"}, "model"),
+        ({"model": nn.Linear(4, 2)}, "model"),
+        ({"batch_size": 1000}, "batch_size"),
+        ({"method_settings": {"learning_rate": 1}}, "method setting"),
+        ({"method_settings": {"smothing": 0.9}}, "method setting"),
     ],
     ids=str,
 )
-def test_wrong_settings_are_refused(settings, message):
+def test_wrong_settings_are_refused(settings, field):
     X, y = table()
-    with pytest.raises(SettingError, match=message):
+    with raises_field(SettingError, field):
         quick(**settings).fit(X, y)
 
 
@@ -285,11 +281,11 @@ def test_one_budget_holds_for_all_folds_and_refuses_the_one_too_many():
         warnings.simplefilter("error", PrivacyWarning)
         cross_validate(model, X, y, cv=2, error_score="raise")
     assert 1.5 < budget.spent() <= 3.0
-    with pytest.raises(BudgetError, match="does not fit into the budget"):
+    with raises_field(BudgetError, "budget"):
         cross_validate(model, X, y, cv=5, error_score="raise")
     assert budget.spent() <= 3.0
     assert clone(model).budget is budget
-    with pytest.raises(BudgetError, match="n_jobs=1"):
+    with raises_field(BudgetError, "budget"):
         pickle.dumps(model)
 
 
@@ -321,7 +317,7 @@ def test_a_regressor_within_public_bounds():
     model = equidp.PrivateRegressor(target_bounds=(0, 100_000), epsilon=5.0, random_state=0)
     assert model.fit(X, y).score(X, y) > 0.8
     assert model.epsilon_spent_ <= 5.0
-    with pytest.raises(SettingError, match="target_bounds"):
+    with raises_field(SettingError, "target_bounds"):
         equidp.PrivateRegressor(target_bounds=(1, 1)).fit(X, y)
 
 

@@ -151,17 +151,17 @@ def test_weights_that_are_none_are_refused_before_anything_is_spent(weights, mes
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "field"),
     [
-        ({"yse": 8}, "unknown class in class_weight 'yse'. Did you mean 'yes'"),
-        ({"yes": -1}, "class_weight=-1; expected a number in"),
-        ({"yes": 0}, "fewer than two classes"),
-        ([1, 8], "expected a dictionary"),
+        ({"yse": 8}, "class in class_weight"),
+        ({"yes": -1}, "class_weight"),
+        ({"yes": 0}, "class_weight"),
+        ([1, 8], "class_weight"),
     ],
 )
-def test_class_weights_that_are_none_are_refused(given, message):
+def test_class_weights_that_are_none_are_refused(given, field):
     X, y = table(6)
-    with pytest.raises(SettingError, match=message):
+    with raises_field(SettingError, field):
         quick(class_weight=given).fit(X, y)
 
 
@@ -256,7 +256,7 @@ def test_a_budget_refuses_the_call_of_partial_fit_that_does_not_fit():
     spent, kept = budget.spent(), model.coef_.copy()
     assert spent == pytest.approx(model.epsilon_total_)
     assert 1.0 < spent <= 1.6
-    with pytest.raises(BudgetError, match="does not fit into the budget"):
+    with raises_field(BudgetError, "budget"):
         model.partial_fit(X, y)
     assert budget.spent() == spent
     assert (model.coef_ == kept).all()
@@ -264,15 +264,15 @@ def test_a_budget_refuses_the_call_of_partial_fit_that_does_not_fit():
 
 def test_partial_fit_says_what_the_first_call_must_name():
     X, y = table(12)
-    with pytest.raises(DataError, match="classes must be passed on the first call"):
+    with raises_field(DataError, "classes"):
         quick().partial_fit(X, y)
     model = quick().partial_fit(X, y, classes=["no", "yes"], sensitive_features=np.arange(N) % 2)
     with raises_field(DataError, "classes"):
         model.partial_fit(X, y, classes=["no", "maybe"])
-    with pytest.raises(DataError, match="'maybe', which is not among the classes"):
+    with raises_field(DataError, "y", "'maybe'"):
         model.partial_fit(X[:3], ["no", "maybe", "yes"], sensitive_features=[0, 1, 0])
-    with pytest.raises(DataError, match="group '2', which the first call did not"):
+    with raises_field(DataError, "sensitive_features", "'2'"):
         model.partial_fit(X, y, sensitive_features=np.arange(N) % 3)
-    with pytest.raises(DataError, match="earlier calls had the groups 0, 1; pass sensitive_features again"):
+    with raises_field(DataError, "sensitive_features"):
         model.partial_fit(X, y)
     assert model.partial_fit(X, y, sensitive_features=np.ones(N, dtype=int)).group_names_ == ("0", "1")

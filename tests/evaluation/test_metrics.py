@@ -23,6 +23,7 @@ from equidp.evaluation.metrics import (
     tells_something,
 )
 from equidp.evaluation.predictions import Cut, Predictions, positive_by_name
+from support.errors import raises_field
 
 NAMES = ("no", "yes", "maybe")
 SCORED = {
@@ -174,28 +175,28 @@ def test_an_object_with_the_four_attributes_is_a_metric():
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "field"),
     [
-        (lambda: metric_named("aucc"), "Did you mean 'auc'"),
-        (lambda: metric_named(7), "with name, function, higher_is_better, range"),
-        (lambda: Metric("my f1", F1.function, True, (0, 1)), "letters, digits"),
-        (lambda: Metric("f1", F1.function, True, (1, 0)), "low < high"),
+        (lambda: metric_named("aucc"), "metric"),
+        (lambda: metric_named(7), "metric"),
+        (lambda: Metric("my f1", F1.function, True, (0, 1)), "name"),
+        (lambda: Metric("f1", F1.function, True, (1, 0)), "range"),
         (
             lambda: measure_metric(Metric("odd", lambda found: found.nothing, True, (0, 1)), made()),
-            "fails on 400",
+            "metric",
         ),
-        (lambda: check_task(METRICS["auc"], NAMES), "choose one of accuracy, balanced_accuracy, log_loss"),
-        (lambda: figure(F1, made(), 1.0), r"level=1\.0"),
-        (lambda: Cut(threshold=1.5), r"threshold=1\.5"),
-        (lambda: Cut(threshold=math.nan), "threshold=nan"),
-        (lambda: Cut("yess").index(NAMES[:2]), "Did you mean 'yes'"),
-        (lambda: Cut("yes").index(NAMES), "is for two classes, and there are 3"),
-        (lambda: Cut(threshold=0.3).index(NAMES), r"threshold=0\.3 is for two classes"),
-        (lambda: Predictions(np.array([0]), np.eye(3)[:1], NAMES).risks, "that is for two"),
+        (lambda: check_task(METRICS["auc"], NAMES), "metric"),
+        (lambda: figure(F1, made(), 1.0), "level"),
+        (lambda: Cut(threshold=1.5), "threshold"),
+        (lambda: Cut(threshold=math.nan), "threshold"),
+        (lambda: Cut("yess").index(NAMES[:2]), "positive class"),
+        (lambda: Cut("yes").index(NAMES), "positive"),
+        (lambda: Cut(threshold=0.3).index(NAMES), "threshold"),
+        (lambda: Predictions(np.array([0]), np.eye(3)[:1], NAMES).risks, "positive"),
     ],
 )
-def test_bad_input_is_named(call, message):
-    with pytest.raises(SettingError, match=message):
+def test_bad_input_is_named(call, field):
+    with raises_field(SettingError, field):
         call()
 
 

@@ -172,7 +172,7 @@ def test_a_target_that_cannot_be_is_refused(target):
 
 
 def test_a_target_below_what_a_conversion_can_express_is_refused():
-    with pytest.raises(SettingError, match="cannot be reached"):
+    with raises_field(SettingError, "target_epsilon"):
         calibrate_noise(1e-4, 1e-6, 0.1, 10, None, "rdp-classic")
 
 

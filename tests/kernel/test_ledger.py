@@ -11,6 +11,7 @@ import pytest
 from equidp.accounting.budget import PrivacyBudget
 from equidp.errors import SettingError
 from equidp.kernel.ledger import MemoryLedger, StepEvent
+from support.errors import raises_field
 
 
 def test_equal_neighbours_are_counted_together_in_order():
@@ -24,10 +25,17 @@ def test_equal_neighbours_are_counted_together_in_order():
 
 
 @pytest.mark.parametrize(
-    "settings", [(0.0, 1.0), (1.1, 1.0), (0.1, -1.0), (0.1, float("nan")), (0.1, 1.0, -2.0)]
+    ("settings", "field"),
+    [
+        ((0.0, 1.0), "sample_rate"),
+        ((1.1, 1.0), "sample_rate"),
+        ((0.1, -1.0), "noise_multiplier"),
+        ((0.1, float("nan")), "noise_multiplier"),
+        ((0.1, 1.0, -2.0), "statistics_noise"),
+    ],
 )
-def test_events_that_cannot_be_are_refused(settings):
-    with pytest.raises(SettingError, match="expected"):
+def test_events_that_cannot_be_are_refused(settings, field):
+    with raises_field(SettingError, field):
         StepEvent(*settings)
 
 

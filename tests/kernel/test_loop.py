@@ -16,6 +16,7 @@ from equidp.kernel.loop import Batch, PrivateLoop
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.kernel.step import PrivateStep
 from equidp.policies import DPSGD
+from support.errors import raises_field
 from support.given_gradients import GivenGradients
 
 N, RATE, D = 40, 0.25, 3
@@ -260,11 +261,11 @@ def test_a_step_takes_the_last_sample_once():
     own = Batch(*(part[:1] for part in next(load([torch.arange(len(second.indices))]))))
     subset = Batch(*(part[1:] for part in second))
     for batch in (own, first, subset, second._replace(indices=second.indices.flip(0))):
-        with pytest.raises(SettingError, match=r"not the last of trainer\.batches\(\), or was used already"):
+        with raises_field(SettingError, "batch"):
             loop.take(batch)
     assert loop.steps_done == 2
     loop.take(second)
-    with pytest.raises(SettingError, match="was used already"):
+    with raises_field(SettingError, "batch"):
         loop.take(second)
     assert loop.steps_done == 2
 
@@ -274,7 +275,7 @@ def test_a_step_takes_the_last_sample_once():
 def test_parts_of_another_length_are_refused(part, change):
     loop = make_loop()
     batch = next(loop.batches())
-    with pytest.raises(SettingError, match="of another number of examples than was drawn"):
+    with raises_field(SettingError, "batch"):
         loop.take(batch._replace(**{part: change(getattr(batch, part))}))
     loop.take(batch)
     assert loop.steps_done == 1
@@ -298,34 +299,32 @@ def test_a_step_that_fails_uses_its_sample_up():
         raise RuntimeError("no memory")
 
     loop.private_step.engine = broken
-    for message in ("no memory", "was used already"):
-        with pytest.raises((RuntimeError, SettingError), match=message):
-            loop.take(batch)
+    with pytest.raises(RuntimeError, match="no memory"):
+        loop.take(batch)
+    with raises_field(SettingError, "batch"):
+        loop.take(batch)
     assert loop.steps_done == 1
     assert loop.model.weight.tolist() == [0.0] * D
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "field"),
     [
-        (lambda model: model.weight.requires_grad_(False), "frozen or unfrozen"),
-        (
-            lambda model: model.register_parameter("late", nn.Parameter(torch.zeros(2))),
-            "added, removed or replaced",
-        ),
-        (lambda model: model.register_parameter("weight", None), "added, removed or replaced"),
-        (lambda model: setattr(model, "weight", nn.Parameter(torch.zeros(D))), "added, removed or replaced"),
+        (lambda model: model.weight.requires_grad_(False), "requires_grad"),
+        (lambda model: model.register_parameter("late", nn.Parameter(torch.zeros(2))), "parameters"),
+        (lambda model: model.register_parameter("weight", None), "parameters"),
+        (lambda model: setattr(model, "weight", nn.Parameter(torch.zeros(D))), "parameters"),
     ],
     ids=["frozen", "added", "removed", "replaced"],
 )  # fmt: skip
-def test_a_model_that_the_noise_does_not_cover_is_refused(change, message):
+def test_a_model_that_the_noise_does_not_cover_is_refused(change, field):
     loop = make_loop()
     batches = loop.batches()
     batch = next(batches)
     change(loop.model)
-    with pytest.raises(SettingError, match=message):
+    with raises_field(SettingError, field):
         loop.take(batch)
-    with pytest.warns(PrivacyWarning), pytest.raises(SettingError, match=message):
+    with pytest.warns(PrivacyWarning), raises_field(SettingError, field):
         next(batches)
     assert loop.steps_done == 1
 

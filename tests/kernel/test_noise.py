@@ -24,6 +24,7 @@ from equidp.kernel.noise import (
     grid,
     to_double,
 )
+from support.errors import raises_field
 
 CPU = torch.device("cpu")
 
@@ -117,7 +118,7 @@ def test_neighbouring_words_far_out_are_no_further_apart_than_a_grid_point_is_wi
 @pytest.mark.parametrize("deviation", [1e-101, 1e-320])
 def test_noise_that_leaves_no_room_for_a_grid_is_refused(deviation):
     """Dividing by its points would give no numbers, or infinite ones, and tell sums apart."""
-    with pytest.raises(SettingError, match="noise of standard deviation"):
+    with raises_field(SettingError, "deviation"):
         grid(deviation)
 
 

@@ -26,6 +26,7 @@ from equidp.kernel.policy import (
     on_device,
 )
 from equidp.policies import DPSGD, METHODS
+from support.errors import raises_field
 from support.policies import POLICIES, Keeps, Largest
 
 
@@ -83,23 +84,23 @@ class Stray(Plain):
 
 
 @pytest.mark.parametrize(
-    ("policy", "message"),
+    ("policy", "field"),
     [
-        ("dpsgd", "policy='dpsgd'; expected a policy, such as"),
-        (DPSGD, "expected a policy, such as"),
-        (Plain(), "Plain is not a frozen dataclass"),
-        (Mutable(), "Mutable is not a frozen dataclass"),
-        (ListField(), "ListField.kept is a list; expected a number"),
-        (TensorField(), "TensorField.kept is a Tensor; expected a number"),
-        (ClassList(), "ClassList.kept is a list, which rules could write to"),
-        (InheritedList(), "ClassList.kept is a list, which rules could write to"),
-        (ClassTensor(), "ClassTensor.kept is a Tensor, which rules could write to"),
-        (ClassModule(), "ClassModule.kept is a Identity, which rules could write to"),
-        (Stray(), r"Stray has attributes that are no fields \(largest\)"),
+        ("dpsgd", "policy"),
+        (DPSGD, "policy"),
+        (Plain(), "policy"),
+        (Mutable(), "policy"),
+        (ListField(), "kept"),
+        (TensorField(), "kept"),
+        (ClassList(), "kept"),
+        (InheritedList(), "kept"),
+        (ClassTensor(), "kept"),
+        (ClassModule(), "kept"),
+        (Stray(), "policy"),
     ],
 )
-def test_what_could_hold_state_is_refused(policy, message):
-    with pytest.raises(PolicyError, match=message):
+def test_what_could_hold_state_is_refused(policy, field):
+    with raises_field(PolicyError, field):
         check_settings(policy)
 
 
@@ -162,7 +163,7 @@ def test_what_a_rule_writes_to_the_policy_or_its_class_is_noticed(where, monkeyp
     before = attributes(policy)
     check_unchanged(policy, before)
     policy.weight(NoState(), torch.ones(()), torch.zeros(()))
-    with pytest.raises(PolicyError, match="Keeps changed its settings; keep what changes in the state"):
+    with raises_field(PolicyError, "settings"):
         check_unchanged(policy, before)
 
 
@@ -181,16 +182,16 @@ class InTuple(Plain):
 
 
 @pytest.mark.parametrize(
-    ("policy", "message"),
+    ("policy", "field"),
     [
-        (Slotted(), "keeps clipping_bound in slots"),
-        (Memory(), "memory is a member_descriptor, which rules could write to"),
-        (InTuple(), "seen is a tuple, which rules could write to"),
-        (Fine(Number(1.0)), "bound is a Number; expected a number"),
+        (Slotted(), "policy"),
+        (Memory(), "memory"),
+        (InTuple(), "seen"),
+        (Fine(Number(1.0)), "bound"),
     ],
 )
-def test_hidden_places_for_state_are_refused(policy, message):
-    with pytest.raises(PolicyError, match=message):
+def test_hidden_places_for_state_are_refused(policy, field):
+    with raises_field(PolicyError, field):
         check_settings(policy)
 
 

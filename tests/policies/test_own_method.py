@@ -21,6 +21,7 @@ from equidp.policies.table import METHODS, Method
 from equidp.store import FIGURES
 from equidp.training.build import build
 from equidp.training.plan import Plan, ResolvedPlan
+from support.errors import raises_field
 from support.toy import toy
 
 SOURCE = '''
@@ -117,7 +118,7 @@ def test_a_plan_gives_it_its_settings_and_a_trainer_trains_with_them(own):
     assert float(trainer.policy_state.bound) == 0.5**trainer.steps == 0.5**4
     assert run.facts.method == {"method": "Own", "softness": 0.25, "shrinkage": 0.5, "statistics_ratio": 10.0}
     assert run.entries[0][0].statistics_noise == 10.0
-    with pytest.raises(SettingError, match="Did you mean 'softness'"):
+    with raises_field(SettingError, "method setting", "'softness'"):
         plan(sofness=1.0)
 
 

@@ -6,12 +6,14 @@ import dataclasses
 import itertools
 import re
 from html.parser import HTMLParser
+from unittest.mock import Mock
 
 import matplotlib.colors
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 import equidp
 from equidp.data.dataset import ALL
@@ -32,12 +34,15 @@ from equidp.report.plots.style import (
     OWN_LOOKS,
     PAGE,
     PHONE,
+    Plot,
+    draw_plots,
     filled_in,
     group_looks,
     kind_looks,
     method_looks,
 )
 from equidp.report.summary import summarise
+from support.errors import raises_field
 from support.made_up import made_up
 
 COSTS = {
@@ -329,13 +334,13 @@ def test_a_sweep_at_one_epsilon_has_no_picture_over_epsilons_and_is_in_the_page_
 
 def test_unknown_and_empty_figures_are_refused():
     comparison = made_up(COSTS)
-    with pytest.raises(SettingError, match=r"unknown plot 'cost'\. Did you mean 'costs'\?"):
+    with raises_field(SettingError, "plot", "'cost'", "'costs'"):
         equidp.plot(comparison, "cost")
-    with pytest.raises(SettingError, match="nothing to show"):
+    with raises_field(SettingError, "plot"):
         equidp.plot(comparison, "trade_off")
-    with pytest.raises(SettingError, match="nothing to show"):
+    with raises_field(SettingError, "plot"):
         equidp.plot(comparison, "sensitive_noise")
-    with pytest.raises(SettingError, match="width=0; expected a finite number > 0, in inches"):
+    with raises_field(SettingError, "width"):
         equidp.plot(comparison, width=0)
 
 
@@ -372,7 +377,7 @@ def test_figures_of_raw_data_are_written_only_if_asked_for(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(SettingError, match="cannot be a folder"):
+    with raises_field(SettingError, "path"):
         equidp.save_figures(made_up(COSTS), tmp_path / "file" / "figures")
 
 
@@ -445,3 +450,20 @@ def test_an_evaluation_is_written_as_figures(evaluated, tmp_path):
     names = {path.name for path in save_evaluation_figures(evaluated, tmp_path)}
     stems = ("accuracies", "calibration", "reliability")
     assert names == {f"{stem}.{kind}" for stem in stems for kind in ("pdf", "svg")}
+
+
+def test_a_new_plot_is_one_function_and_one_line(monkeypatch):
+    def sizes(summary, axis, layout):
+        figure = Figure()
+        panel = figure.subplots()
+        panel.bar(list(summary.sizes()), list(summary.sizes().values()))
+        panel.set_ylabel(axis)
+        return figure
+
+    monkeypatch.setitem(PLOTS, "sizes", Plot("Sizes", "In training.", "examples", sizes))
+    summary = Mock(unit="points", details=[Mock(title="Accuracy")])
+    summary.sizes.return_value = {"a": 3, "all": 3}
+    (drawn,) = draw_plots([PLOTS["sizes"]], summary)
+    assert drawn.title == "Sizes"
+    assert "<svg" in drawn.wide
+    assert "<svg" in drawn.narrow

@@ -1,25 +1,28 @@
-"""A run begins in a folder that is new or empty, whatever its name, and never in one that holds something."""
+"""A run begins in a new or empty folder, on any budget, and never in one that holds something."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import equidp
 from equidp.accounting.target import Target
 from equidp.data import DataSplit, Recipe
-from equidp.errors import SettingError
+from equidp.errors import BudgetError, SettingError
 from equidp.ledger.format import read_ledger
 from equidp.runs import begin as begin_module, layout
 from equidp.runs.begin import begin, check_new
-from equidp.runs.config import RunData, TrainConfig
+from equidp.runs.config import BudgetFile, RunData, TrainConfig
 from equidp.runs.prepare import prepare
-from equidp.runs.releases import CountsRelease
+from equidp.runs.releases import CountsRelease, IndividualRelease, PreprocessingRelease
 from equidp.runs.train import train
 from equidp.training.plan import Plan
 from support.command import people  # noqa: F401
+from support.errors import raises_field
 from support.odd_places import made
 
 RECIPE = Recipe(target="income", group=("sex",), bounds=(("age", 20.0, 60.0),))
@@ -49,7 +52,7 @@ def test_a_run_begins_where_it_is_asked_for(prepared, tmp_path, monkeypatch, nam
     assert {layout.CONFIG, layout.LEDGER, layout.SEAL, layout.COUNTS, layout.NOTICE} <= set(os.listdir(name))
     assert read_ledger(Path(name) / layout.LEDGER).blocks
     assert not [each for each in tmp_path.rglob("*") if each.name.startswith(".")]
-    with pytest.raises(SettingError, match="not empty"):
+    with raises_field(SettingError, "folder", "not empty"):
         check_new(name)
 
 
@@ -57,7 +60,7 @@ def test_a_run_begins_where_it_is_asked_for(prepared, tmp_path, monkeypatch, nam
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path, kind):
     made(tmp_path / "run", kind) if kind != "a file" else (tmp_path / "run").touch()
     for name in ("run", "run/under"):
-        with pytest.raises(SettingError, match="run"):
+        with raises_field(SettingError, "path", "run"):
             check_new(tmp_path / name)
     assert [each.name for each in tmp_path.iterdir()] == ["run"]
 
@@ -103,3 +106,68 @@ def test_a_run_makes_one_trainer_and_hashes_its_data_once(people, tmp_path, monk
     run, _ = train(tmp_path / "run", prepared=begin(prepare(config), tmp_path / "run"))
     assert (len(made), len(hashed)) == (1, 1)
     assert read_ledger(tmp_path / "run" / layout.LEDGER).entries == run.entries
+
+
+RELEASES = {
+    "nothing": (),
+    "preprocessing": (PreprocessingRelease(0.1),),
+    "class counts": (CountsRelease(0.1),),
+    "individual privacy": (IndividualRelease(0.1),),
+    "recalibration": (),
+}
+
+
+@pytest.fixture
+def config(tmp_path):
+    """Returns the configuration of a run on people with one kind of release, of one year's file."""
+    rng = np.random.default_rng(0)
+    for year in ("t24", "t25"):
+        table = pd.DataFrame({"id": np.arange(300) // 3, "x": rng.random(300)})
+        table["g"], table["y"] = rng.choice(["a", "b"], 300), rng.choice(["no", "yes"], 300)
+        table.to_csv(tmp_path / f"{year}.csv", index=False)
+
+    def made(year, release, person="id", **limits):
+        plan = equidp.Plan(
+            batch_size=20, epochs=1, delta=1e-5, recalibration=0.1 * (release == "recalibration")
+        )
+        owners = {"person": person, "rows_per_person": 4} if person else {}
+        recipe = Recipe(target="y", group=("g",), bounds=(("x", 0.0, 1.0),), **owners)
+        data, budget = (
+            RunData(str(tmp_path / f"{year}.csv"), recipe),
+            BudgetFile(tmp_path / "n.ledger", **limits),
+        )
+        target = Target(2.0, accountant="rdp")
+        return TrainConfig(data, "dpsgd", plan, target, budget, RELEASES[release])
+
+    return made
+
+
+NEW = {"epsilon": 9.0, "delta": 1e-5}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_run_with_releases_begins_a_budget_for_people(config, tmp_path, release):
+    prepare(config("t24", release, **NEW))  # as --dry-run
+    assert not (tmp_path / "n.ledger").exists()
+    run, _ = train(tmp_path / "run", prepared=begin(prepare(config("t24", release, **NEW)), tmp_path / "run"))
+    kept = read_ledger(tmp_path / "n.ledger")
+    assert (kept.facts["unit"], kept.facts["data"]) == ("people", "t24")
+    assert set(kept.entries) == set(run.entries)
+    with equidp.PrivacyBudget(tmp_path / "n.ledger") as budget:  # the first plan is as tight as alone
+        assert budget.spent() == run.epsilon(accountant="pld")
+    with raises_field(BudgetError, "unit"):
+        prepare(config("t24", release, person=None))
+
+
+@pytest.mark.soak
+def test_the_name_of_a_budget_opens_it_again_next_year(config, tmp_path):
+    named = {"data": "people"}
+    begin(prepare(config("t24", "class counts", **NEW, **named)), tmp_path / "a")
+    begin(prepare(config("t25", "class counts", **named)), tmp_path / "b")
+    begin(prepare(config("t24", "class counts", **named)), tmp_path / "c")
+    assert sum(steps for _, steps in read_ledger(tmp_path / "n.ledger").entries) == 3
+    with raises_field(BudgetError, "data", "'t25'"):
+        prepare(config("t25", "class counts"))
+    with raises_field(BudgetError, "data", "'others'"):
+        prepare(config("t24", "class counts", data="others"))

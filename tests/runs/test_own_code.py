@@ -18,6 +18,7 @@ from equidp.runs.prepare import prepare
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
 from equidp.training.plan import Plan
+from support.errors import raises_field
 
 MODULE = '''
 from dataclasses import dataclass
@@ -99,7 +100,7 @@ def test_it_is_read_predicts_and_names_its_parts(run):
 )
 def test_a_changed_model_or_loss_is_refused(run, old, new, part):
     write(run.parent, MODULE.replace(old, new))
-    with pytest.raises(DataError, match=f"the code of {part} 'own_run_parts:.* bring back that code"):
+    with raises_field(DataError, part, "'own_run_parts:"):
         open_run(run)
     write(run.parent)
     open_run(run)
@@ -109,7 +110,7 @@ def test_a_changed_model_or_loss_is_refused(run, old, new, part):
 def test_a_changed_method_is_refused_where_the_run_goes_on(run):
     write(run.parent, MODULE.replace("(norm + 1)", "(norm + 2)"))
     open_run(run)
-    with pytest.raises(DataError, match="the code of method 'own_run_parts:Soft'"):
+    with raises_field(DataError, "method", "'own_run_parts:Soft'"):
         train(run)
 
 

@@ -1,22 +1,27 @@
-"""A finished run is read as it was left, and a folder whose files do not belong together is refused."""
+"""A finished run is read as it was left, whole or in batches; damaged folders are refused."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from dataclasses import replace
 
 import pandas as pd
 import pytest
 import torch
 
+from equidp.cli import predict as command
+from equidp.cli.app import app
 from equidp.errors import BudgetError, DataError, DataWarning, SettingError
 from equidp.evaluation.evaluation import evaluate
 from equidp.kernel.ledger import StepEvent
 from equidp.ledger.file import LedgerFile
-from equidp.runs import layout
+from equidp.runs import layout, saved
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
+from equidp.tables import read as stream
+from support.errors import raises_field
 
 
 def test_a_run_is_read_as_it_was_left(finished):
@@ -42,7 +47,7 @@ def test_a_table_is_read_by_the_runs_columns_in_any_order(finished, tmp_path):
     table.assign(job="cleaner").to_csv(tmp_path / "new.csv", index=False)
     with pytest.warns(DataWarning, match=r"values that the training data did not \('job': 200\)"):
         kept.inputs(tmp_path / "new.csv")
-    with pytest.raises(SettingError, match="not on a table; leave the table out"):
+    with raises_field(SettingError, "table"):
         replace(kept, encoder=None).inputs(finished.table)
 
 
@@ -73,14 +78,14 @@ def test_a_code_for_a_missing_value_in_new_rows_is_named_and_counted(finished, t
 
 
 def test_a_run_that_is_not_finished_says_how_to_go_on(begun):
-    with pytest.raises(DataError, match=r"not finished. To continue:\nequidp train --resume"):
+    with raises_field(DataError, "folder", "\nequidp train --resume"):
         open_run(begun)
 
 
 @pytest.mark.parametrize("name", [layout.MODEL, layout.ENCODER])
 def test_a_damaged_model_or_encoder_is_refused(finished, name):
     (finished.folder / name).write_bytes(b"damaged")
-    with pytest.raises(DataError, match=r"is not as equidp wrote it .*bring it back"):
+    with raises_field(DataError, name):
         open_run(finished.folder)
 
 
@@ -90,24 +95,24 @@ def test_files_of_another_run_are_refused(finished, begun):
         ledger.spend(StepEvent(0.1, 1.0))
     kept = {name: (finished.folder / name).read_bytes() for name in (layout.MODEL, "ledger", "ledger.seal")}
     shutil.copy(begun / layout.MODEL, finished.folder)
-    with pytest.raises(DataError, match=r"^model\.pt in .* is not the one that card\.md there names"):
+    with raises_field(DataError, layout.MODEL, layout.CARD):
         open_run(finished.folder)
     (finished.folder / layout.MODEL).write_bytes(kept[layout.MODEL])
     for name in ("ledger", "ledger.seal"):
         shutil.copy(begun / name, finished.folder)
-    with pytest.raises(DataError, match=r"^the ledger in .* is not the one that card\.md there names"):
+    with raises_field(DataError, "the ledger", layout.CARD):
         open_run(finished.folder)
     for name in ("ledger", "ledger.seal"):
         (finished.folder / name).write_bytes(kept[name])
     (finished.folder / layout.RECORD).unlink()
-    with pytest.raises(DataError, match=r"^record\.parquet in .* is not as equidp wrote it"):
+    with raises_field(DataError, layout.RECORD):
         open_run(finished.folder)
 
 
 def test_a_missing_card_and_an_edited_ledger_are_refused(finished):
     card = (finished.folder / layout.CARD).read_text()
     (finished.folder / layout.CARD).unlink()
-    with pytest.raises(DataError, match=r"card\.md in .* cannot be read (?s:.*)\nequidp train --resume"):
+    with raises_field(DataError, layout.CARD, "\nequidp train --resume"):
         open_run(finished.folder)
     (finished.folder / layout.CARD).write_text(card)
     ledger = finished.folder / "ledger"
@@ -121,5 +126,90 @@ def test_test_examples_are_those_that_the_run_began_with(finished):
     path = finished.folder / layout.CONFIG
     facts = json.loads(path.read_text())["facts"]
     kept = replace(open_run(finished.folder), facts={**facts, "sensitive_data_sha256": "0"})
-    with pytest.raises(DataError, match="is not the data that"):
+    with raises_field(DataError, "data"):
         kept.test()
+
+
+@pytest.fixture
+def small_batches(tmp_path, monkeypatch):
+    monkeypatch.setenv("EQUIDP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(stream, "_BATCH_ROWS", 70)
+    for module in (saved, command):
+        monkeypatch.setattr(module, "ROWS", 33)
+
+
+@pytest.fixture
+def rows(finished, tmp_path, small_batches):
+    path = tmp_path / "new.csv"
+    table = pd.read_csv(finished.table).assign(id=lambda table: [f"id {at}" for at in table.index])
+    table.assign(job=lambda table: table["job"].mask(table.index == 150, "cleaner")).to_csv(path, index=False)
+    return path
+
+
+def ways(monkeypatch):
+    for limit in ("inf", "0"):
+        monkeypatch.setenv("EQUIDP_STREAM_ABOVE", limit)
+        yield limit
+
+
+def predicted(*arguments):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        app(
+            ["predict", *map(str, arguments)],
+            print_error=False,
+            exit_on_error=False,
+            result_action="return_value",
+        )
+
+
+@pytest.mark.soak
+def test_predictions_of_batches_are_those_of_the_whole_file(finished, rows, tmp_path, monkeypatch, capsys):
+    written = []
+    for limit in ways(monkeypatch):
+        predicted(finished.folder, rows, "--keep", "id,age", "--out", tmp_path / f"{limit}.csv")
+        capsys.readouterr()
+        predicted(finished.folder, rows, "--keep", "id,age")
+        assert capsys.readouterr().out == (tmp_path / f"{limit}.csv").read_text()
+        written.append((tmp_path / f"{limit}.csv").read_text())
+    assert written[0] == written[1]
+    table = pd.read_csv(tmp_path / "0.csv")
+    assert table["id"].tolist() == [f"id {at}" for at in range(200)]
+    kept = open_run(finished.folder)
+    with pytest.warns(DataWarning, match="'job': 1"):
+        outputs = torch.softmax(kept.run.model(kept.inputs(rows)), 1)
+    assert torch.allclose(torch.from_numpy(table["p(low)"].to_numpy()), outputs[:, 1].double(), atol=1e-5)
+    assert not list((tmp_path / "cache" / "tables").glob("[!.]*"))
+
+
+def test_evaluation_of_others_reads_the_same_examples(finished, rows, monkeypatch):
+    kept, found = open_run(finished.folder), []
+    for _ in ways(monkeypatch):
+        with pytest.warns(DataWarning, match="'job': 1"):
+            data = kept.read_grouped(rows)
+        found.append((data.inputs.tolist(), data.targets.tolist(), data.groups.tolist(), data.group_names))
+        with pytest.warns(DataWarning, match="is the file that the run was trained on"):
+            kept.read_grouped(finished.table)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("column", "row", "value", "message"),
+    [
+        ("age", 190, "1e30", "holds numbers beyond"),
+        ("age", 190, "old", "holds texts, the first in row 191, where the training data had numbers"),
+        ("age", 190, "", "1 of 200 rows have missing values"),
+    ],
+)
+def test_a_bad_row_at_the_end_is_refused_before_anything_is_written(
+    finished, rows, tmp_path, monkeypatch, capsys, column, row, value, message
+):
+    table = pd.read_csv(rows, dtype=str)
+    table.loc[row, column] = value
+    table.to_csv(rows, index=False)
+    for _ in ways(monkeypatch):
+        for options in ((), ("--out", tmp_path / "p.csv")):
+            with pytest.raises(DataError, match=message):
+                predicted(finished.folder, rows, *options)
+    assert capsys.readouterr().out == ""
+    assert not (tmp_path / "p.csv").exists()

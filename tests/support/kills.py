@@ -120,18 +120,7 @@ def kill_over_and_over(
     tally, moments = Tally(), random.Random(seed)
     for number in range(rounds):
         run = folder / f"run-{number}"
-        changes = {"model": "logistic", "epochs": epochs, "batch_size": 256, "noise_multiplier": 4.0}
-        plan = default_plan("digits").with_changes(changes)
-        config = TrainConfig(
-            RunData("digits"),
-            METHODS[number % 3],
-            plan,
-            Target(accountant="rdp"),
-            BudgetFile(folder / "budget", epsilon=1e3, delta=1e-5),
-            releases=(IndividualRelease(0.1),),
-            execution=Execution(checkpoint_seconds=0.0),
-        )
-        prepared = prepare(config)
+        prepared = prepare(config_of_run(number, folder, epochs))
         begin(prepared, run)
         copy = {path: path.read_bytes() for path in folder.glob("budget*")}
         kinds = [
@@ -146,6 +135,20 @@ def kill_over_and_over(
                     path.write_bytes(content)
         check_complete(run, prepared.trainer.steps, tally)
     return tally
+
+
+def config_of_run(number: int, folder: Path, epochs: float) -> TrainConfig:
+    """Configuration of a run on scikit-learn's digits, by one method after the other, on one budget."""
+    changes = {"model": "logistic", "epochs": epochs, "batch_size": 256, "noise_multiplier": 4.0}
+    return TrainConfig(
+        RunData("digits"),
+        METHODS[number % 3],
+        default_plan("digits").with_changes(changes),
+        Target(accountant="rdp"),
+        BudgetFile(folder / "budget", epsilon=1e3, delta=1e-5),
+        releases=(IndividualRelease(0.1),),
+        execution=Execution(checkpoint_seconds=0.0),
+    )
 
 
 def _trained(run: Path, moment: Moment | None, tally: Tally) -> bool:

@@ -18,15 +18,19 @@ from typing import Any
 
 import torch.distributed as dist
 
-from equidp.accounting.target import Target
 from equidp.errors import EquidpError
 from equidp.runs.begin import begin
-from equidp.runs.config import BudgetFile, Execution, RunData, TrainConfig
 from equidp.runs.prepare import prepare
-from equidp.runs.releases import IndividualRelease
 from equidp.runs.train import train
-from equidp.training.plan import default_plan
-from support.kills import KINDS, METHODS, Moment, Tally, check_complete, check_killed, prepare_child
+from support.kills import (
+    KINDS,
+    Moment,
+    Tally,
+    check_complete,
+    check_killed,
+    config_of_run,
+    prepare_child,
+)
 
 _SECONDS = 60.0
 """What others may take to notice; they take a fraction of a second on an idle machine."""
@@ -59,18 +63,7 @@ def kill_one_of_several(
     kinds: list[str] = []
     while sum(tally.kills.values()) < kills:
         run = folder / f"run-{number}"
-        changes = {"model": "logistic", "epochs": epochs, "batch_size": 256, "noise_multiplier": 4.0}
-        plan = default_plan("digits").with_changes(changes)
-        config = TrainConfig(
-            RunData("digits"),
-            METHODS[number % 3],
-            plan,
-            Target(accountant="rdp"),
-            BudgetFile(folder / "budget", epsilon=1e3, delta=1e-5),
-            releases=(IndividualRelease(0.1),),
-            execution=Execution(checkpoint_seconds=0.0),
-        )
-        prepared = prepare(config)
+        prepared = prepare(config_of_run(number, folder, epochs))
         begin(prepared, run)
         count = 1  # so that a run begins with several
         for attempt in range(each + 1):

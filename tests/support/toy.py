@@ -1,7 +1,12 @@
-"""A task that trains in no time, and a trainer for it."""
+"""Tasks that train in no time, and a trainer for one."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 
@@ -24,6 +29,29 @@ def make_trainer(train=None, policy=None, model=None, optimizer=None, **settings
     return equidp.Trainer(
         model, optimizer, toy() if train is None else train, policy=policy or equidp.DPSGD(1.0), **given
     )
+
+
+@dataclass(frozen=True)
+class RandomImages:
+    """A source of images of random pixels; each seed has its own."""
+
+    name: str = "images"
+    highlighted_groups: tuple[str, str] | None = None
+
+    def split(self, seed: int) -> equidp.DataSplit:
+        draw = torch.Generator().manual_seed(seed)
+        inputs, targets = torch.rand(12, 1, 8, 8, generator=draw), torch.arange(12) % 2
+        data = equidp.GroupedDataset(inputs, targets, targets.clone(), ("a", "b"), ("no", "yes"), self.name)
+        return equidp.DataSplit(data.subset(torch.arange(8)), data.subset(torch.arange(8, 12)), ("as it is",))
+
+
+def save_patients(folder: Path, ill_above: int) -> Path:
+    """Saves a table of 1,000 people, who are ill above an age, as `people.csv`; returns its path."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"age": rng.integers(20, 60, 1000), "sex": rng.choice(["F", "M"], 1000)})
+    table["ill"] = np.where(table["age"] > ill_above, "yes", "no")
+    table.to_csv(folder / "people.csv", index=False)
+    return folder / "people.csv"
 
 
 class DropsInEvaluation(nn.Module):

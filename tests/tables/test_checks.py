@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equidp.tables.checks import doubts
+from equidp.tables.checks import doubts, table_findings
+from equidp.tables.columns import Columns
 from equidp.tables.recipe import Recipe
 
 ROWS = np.arange(120)
@@ -14,7 +15,8 @@ LABELS = pd.DataFrame({"sex": ["F", "M"] * 60, "ill": ["yes", "no", "no"] * 40})
 
 
 def of(values, **others) -> list[str]:
-    return doubts(LABELS.assign(lab=values, **others), Recipe(target="ill", group=("sex",)))
+    table = Columns(LABELS.assign(lab=values, **others))
+    return doubts(table_findings(table, Recipe(target="ill", group=("sex",))))
 
 
 @pytest.mark.parametrize(
@@ -23,13 +25,13 @@ def of(values, **others) -> list[str]:
         (ROWS + 7000.0, "'lab' holds another whole number in each row; if it names the rows, drop it"),
         (
             np.where(ROWS % 9 == 0, -999.0, ROWS / 7),
-            "'lab' holds -999 or the like in 14 of 120 rows; if it stands",
+            "'lab' holds -999 in 14 rows, far from the others; if it stands",
         ),
         ([f"{row % 7},{row % 5}" for row in ROWS], "'lab' holds numbers with decimal commas"),
         ([f"{row + 1},{row % 5}00.5" for row in ROWS], "commas between thousands, taken as categories"),
         (
             ["1,87" if row == 3 else f"{row / 7:.2f}" for row in ROWS],
-            "'lab' holds numbers, but 1 of its 120 values are not numbers, the first in row 4: all",
+            "'lab' holds numbers, but 1 of its 120 values are not, the first in row 4: all",
         ),
     ],
     ids=["names of rows", "codes for missing", "decimal commas", "thousands", "a slip among numbers"],

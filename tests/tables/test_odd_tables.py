@@ -28,8 +28,10 @@ from equidp.errors import DataWarning, EquidpError
 from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.saved import FinishedRun
 from equidp.tables import cache, read as stream
+from equidp.tables.checks import doubts, table_findings
 from equidp.tables.columns import read_table
 from equidp.tables.encode import Numbers
+from equidp.tables.findings import sentence
 from equidp.tables.inspect import inspect_table, recipe_toml
 from equidp.training.plan import Plan
 
@@ -212,7 +214,7 @@ ODD = {
     "dates that a stated order does not have": Odd(
         [*GERMAN[:-1], "12.31.2024"],
         recipe={"date": {"x": "dayfirst"}, **CATEGORY},
-        says=("'x' is to hold dates (dayfirst): 1 of its 120 values are not, the first in row 120",),
+        says=("'x' is to hold dates (dayfirst), but 1 of its 120 values are not, the first in row 120",),
         inputs=2,
     ),
     "dates of two digits": Odd(
@@ -222,7 +224,7 @@ ODD = {
     ),
     "dates of two digits, not stated": Odd(
         [f"{day[8:]}.{day[5:7]}.{day[2:4]}" for day in DAYS],
-        says=("'x' holds dates or times, taken as", "--date 'x=%d.%m.%y'"),
+        says=("'x' holds dates, taken as", "--date 'x=%d.%m.%y'"),
     ),
     "a word where a date is to be": Odd(
         [*DAYS[:-1], "now"],
@@ -397,7 +399,7 @@ ODD = {
     ),
     "times of day": Odd(
         [f"{row // 60:02d}:{row % 60:02d}" for row in range(N)],
-        says=("'x' holds dates or times", "--date 'x=%H:%M'"),
+        says=("'x' holds times of day", "--date 'x=%H:%M'"),
     ),
     "brackets": Odd(
         [f"({row % 40})" if row % 2 else str(row % 40) for row in range(N)],
@@ -412,7 +414,7 @@ ODD = {
     "U+2212": Odd(turns("\u22125", "7"), numbers=(-5, 7), inputs=1),
     "errors of a spreadsheet": Odd(
         ["#DIV/0!" if row % 9 == 0 else str(row % 60) for row in range(N)],
-        says=("'x' holds numbers, but 14 of its 120 values are not", "first in row 1", "--numeric 'x'"),
+        says=("'x' holds '#DIV/0!' in 14 rows, among numbers", "--na 'x=#DIV/0!'"),
     ),
     "errors of a spreadsheet, stated": Odd(
         ["#DIV/0!" if row % 9 == 0 else str(row % 60) for row in range(N)],
@@ -588,6 +590,21 @@ def test_inspect_proposes_a_recipe_that_reads_the_table_alike(what, kind, tmp_pa
     else:
         assert found[0].digest() == streamed[0].digest()
         assert report.problems == ()
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_reading_by_the_proposed_recipe_says_nothing_that_inspect_does_not_show(what, tmp_path):
+    path = save(ODD[what], tmp_path / "odd.parquet")
+    report, _ = quiet(inspect_table, path, ROLES.with_changes(ODD[what].recipe))
+    shown = {
+        sentence(found, column.name)
+        for column in report.columns
+        for found in column.findings
+        if not (found.sure and found.options)
+    }
+    read, _ = quiet(read_table, path, report.recipe)
+    said = {*read.notes, *doubts(table_findings(read, report.recipe))}
+    assert said <= shown
 
 
 PROPOSED = {

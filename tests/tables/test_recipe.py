@@ -7,10 +7,11 @@ import pandas as pd
 import pytest
 
 from equidp.data import open_source
-from equidp.errors import DataError, EquidpError, SettingError
+from equidp.errors import DataError, SettingError
 from equidp.tables.columns import Columns, interpret_cells
 from equidp.tables.read import Cells, read_cells
 from equidp.tables.recipe import Recipe
+from support.errors import raises_field
 
 WHOLE = Recipe(
     target="ill",
@@ -55,34 +56,34 @@ def test_changes_win_over_the_recipe_and_add_to_it():
 
 
 @pytest.mark.parametrize(
-    ("plain", "message"),
+    ("plain", "field"),
     [
-        ({"tarjet": "x"}, "unknown option in a recipe 'tarjet'. Did you mean 'target'"),
-        ({"drop": ["a", "a"]}, "'a' is named twice: under drop"),
-        ({"categorical": "a", "date": "a"}, "'a' is named twice: under categorical and date"),
-        ({"decimal": "comma", "thousands": {"pay": ","}}, "thousands and decimal of 'pay' are both ','"),
-        ({"decimal": "dot"}, "decimal 'dot' of .*expected comma, point"),
-        ({"date": {"a": "dd.mm"}}, "date format 'dd.mm' of 'a'; expected iso"),
-        ({"sep": ";;"}, "sep ';;'; expected one character"),
-        ({"encoding": "latin-9000"}, "encoding 'latin-9000' is not known"),
-        ({"bounds": {"a": [1]}}, "expected \\[low, high\\]"),
-        ({"bounds": [1]}, "a value for each column"),
-        ({"drop": [1]}, "expected texts"),
-        ({"target": 1}, "expected a text"),
-        ({"missing": "drop"}, "unknown rule for missing values"),
+        ({"tarjet": "x"}, "option in a recipe"),
+        ({"drop": ["a", "a"]}, "column"),
+        ({"categorical": "a", "date": "a"}, "column"),
+        ({"decimal": "comma", "thousands": {"pay": ","}}, "thousands"),
+        ({"decimal": "dot"}, "decimal"),
+        ({"date": {"a": "dd.mm"}}, "date"),
+        ({"sep": ";;"}, "sep"),
+        ({"encoding": "latin-9000"}, "encoding"),
+        ({"bounds": {"a": [1]}}, "bounds"),
+        ({"bounds": [1]}, "bounds"),
+        ({"drop": [1]}, "drop"),
+        ({"target": 1}, "target"),
+        ({"missing": "drop"}, "rule for missing values"),
     ],
 )
-def test_what_cannot_be_is_refused_when_a_recipe_is_made(plain, message):
-    with pytest.raises(SettingError, match=message):
+def test_what_cannot_be_is_refused_when_a_recipe_is_made(plain, field):
+    with raises_field(SettingError, field):
         Recipe.from_plain(plain)
 
 
 def test_a_file_that_holds_no_recipe_is_named(tmp_path):
-    for content, message in (("target = ", "cannot be read as TOML"), ("x = 1", "r.toml.*unknown option")):
+    for content, error, given in (("target = ", DataError, "TOML"), ("x = 1", SettingError, "'x'")):
         (tmp_path / "r.toml").write_text(content)
-        with pytest.raises(EquidpError, match=message):
+        with raises_field(error, "recipe", "r.toml", given):
             Recipe.read(tmp_path / "r.toml")
-    with pytest.raises(DataError, match="No such file"):
+    with raises_field(DataError, "recipe"):
         Recipe.read(tmp_path / "nowhere.toml")
 
 
@@ -192,7 +193,7 @@ def test_all_problems_of_a_table_come_at_once_and_wrong_names_before_them(tmp_pa
         "'sex': 1",
     ):
         assert part in str(raised.value)
-    with pytest.raises(DataError, match=r"column in target 'illl'. Did you mean 'ill'") as raised:
+    with raises_field(DataError, "column in target", "'illl'", "'ill'") as raised:
         open_source(str(path), target="illl", group="sexx", drop="x").split(0)
     assert "Did you mean 'sex'" in str(raised.value)
     assert "in drop 'x'" in str(raised.value)
@@ -202,7 +203,7 @@ def test_all_problems_of_a_table_come_at_once_and_wrong_names_before_them(tmp_pa
 def test_a_recipe_that_does_not_fit_the_file_names_its_columns(tmp_path):
     people().to_csv(tmp_path / "people.csv", index=False)
     recipe = Recipe(target="ill", group=("sex",), na=(("agee", "1"),), date=(("bron", "iso"),))
-    with pytest.raises(DataError, match=r"date 'bron'. Did you mean 'born'.*na 'agee'. Did you mean 'age'"):
+    with raises_field(DataError, "column in date", "'bron'", "'born'", "'agee'", "'age'"):
         open_source(str(tmp_path / "people.csv"), recipe=recipe).split(0)
 
 

@@ -6,6 +6,7 @@ import pytest
 from equidp.errors import DataError, SettingError
 from equidp.kernel.noise import SeededRandomness
 from equidp.tables.release import Release, private_counts, private_quantile
+from support.errors import raises_field
 
 SIGMA = 3.0
 
@@ -56,7 +57,7 @@ def test_noise_is_as_large_as_the_share_asks_for(name):
 def test_more_than_the_whole_release_is_refused_before_anything_is_read():
     release = Release(SIGMA, SeededRandomness(0))
     release.counts(np.zeros((1, 1), dtype=np.int64), cells=1, share=0.75)
-    with pytest.raises(SettingError, match=r"only 0\.25 of this release is left"):
+    with raises_field(SettingError, "share", "0.25"):
         release.sums(np.zeros((1, 1)), bound=1.0, share=0.5)
 
 
@@ -109,7 +110,7 @@ def test_a_quantile_refuses_settings_that_mean_nothing(wrong):
 
 def test_a_row_that_would_count_several_times_is_refused():
     given = {"noise_multiplier": 1.0, "randomness": SeededRandomness(0)}
-    with pytest.raises(DataError, match=r"codes has shape \[3, 8\]; expected one number for each row"):
+    with raises_field(DataError, "codes"):
         private_counts(np.zeros((3, 8), dtype=np.int64), 1, **given)
-    with pytest.raises(DataError, match=r"values has shape \[3, 8\]"):
+    with raises_field(DataError, "values"):
         private_quantile(np.zeros((3, 8)), 0.5, low=0.0, high=1.0, **given)

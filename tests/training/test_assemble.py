@@ -16,6 +16,7 @@ import equidp
 from equidp.errors import DataError, ModelError, PolicyError, SettingError
 from equidp.kernel.ledger import MemoryLedger
 from equidp.kernel.policy import NoState, Setting
+from support.errors import raises_field
 from support.toy import make_trainer, toy
 
 
@@ -25,26 +26,26 @@ class Stream(IterableDataset):
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "message"),
+    ("given", "error", "field"),
     [
         (
             {"train": DataLoader(TensorDataset(torch.zeros(40, 5)))},
             DataError,
-            r"pass its dataset \(loader\.dataset\)",
+            'train',
         ),
         (
             {"train": Stream()},
             DataError,
-            "train is a Stream; expected an equidp.GroupedDataset, or a dataset with",
+            'train',
         ),
-        ({"ledger": "run.ledger"}, SettingError, "ledger='run.ledger'; expected a ledger"),
-        ({"budget": 3.0}, SettingError, r"budget=3\.0; expected an equidp\.PrivacyBudget"),
-        ({"optimizer": torch.optim.SGD}, SettingError, "expected a torch optimizer, such as"),
-        ({"model": nn.Linear(5, 2, device="meta")}, ModelError, "weight is on the meta device"),
+        ({"ledger": "run.ledger"}, SettingError, 'ledger'),
+        ({"budget": 3.0}, SettingError, 'budget'),
+        ({"optimizer": torch.optim.SGD}, SettingError, 'optimizer'),
+        ({"model": nn.Linear(5, 2, device="meta")}, ModelError, 'weight'),
     ],
 )  # fmt: skip
-def test_things_that_are_something_else_get_a_clear_error(given, error, message):
-    with pytest.raises(error, match=message):
+def test_things_that_are_something_else_get_a_clear_error(given, error, field):
+    with raises_field(error, field):
         make_trainer(**given)
 
 
@@ -54,7 +55,7 @@ def test_a_class_that_was_not_among_the_examples_that_were_tried():
     rare = equidp.GroupedDataset(
         data.inputs, data.targets, data.groups, data.group_names, ("no", "yes", "maybe")
     )
-    with pytest.raises(ModelError, match="3 classes, and the loss fails for the last, 'maybe'"):
+    with raises_field(ModelError, "class_names", "'maybe'"):
         make_trainer(rare)
     make_trainer(rare, model=nn.Linear(5, 3))
 
@@ -95,36 +96,36 @@ def test_every_optimizer_of_torch_trains_or_is_refused_before_a_step(kind):
 
 def test_optimizers_that_would_not_train_the_model():
     """As after make_compatible or a new head: nothing, or not all, would be trained, and all spent."""
-    with pytest.raises(SettingError, match="holds no parameter of the model"):
+    with raises_field(SettingError, "optimizer", "no parameter"):
         make_trainer(optimizer=of(nn.Linear(5, 2)))
     model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2))
     optimizer = of(model)
     model[2] = nn.Linear(4, 2)
-    with pytest.raises(SettingError, match=r"does not hold 2\.weight, 2\.bias: .*freeze those"):
+    with raises_field(SettingError, "optimizer", "2.weight, 2.bias"):
         make_trainer(model=model, optimizer=optimizer)
     model[2].requires_grad_(False)
     make_trainer(model=model, optimizer=optimizer).fit()
     model = nn.Linear(5, 2)
-    with pytest.raises(SettingError, match="LBFGS asks for several gradients"):
+    with raises_field(SettingError, "optimizer", "LBFGS"):
         make_trainer(model=model, optimizer=of(model, torch.optim.LBFGS))
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "given"),
     [
-        (lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer), "follows a measured figure"),
-        (lambda optimizer: lr_scheduler.StepLR, "expected a scheduler made for the optimizer"),
-        (lambda optimizer: lr_scheduler.StepLR(of(nn.Linear(5, 2)), 3), "made for another optimizer"),
+        (lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer), "ReduceLROnPlateau"),
+        (lambda optimizer: lr_scheduler.StepLR, "StepLR"),
+        (lambda optimizer: lr_scheduler.StepLR(of(nn.Linear(5, 2)), 3), "another optimizer"),
         (
             lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=5),
-            "ends after 5 more steps, and the plan has 20",
+            "5 more steps",
         ),
     ],
 )  # fmt: skip
-def test_schedulers_that_would_stop_training_or_do_nothing(make, message):
+def test_schedulers_that_would_stop_training_or_do_nothing(make, given):
     model = nn.Linear(5, 2)
     optimizer = of(model)
-    with pytest.raises(SettingError, match=message):
+    with raises_field(SettingError, "scheduler", given):
         make_trainer(model=model, optimizer=optimizer, scheduler=make(optimizer))
 
 
@@ -134,7 +135,7 @@ def test_a_used_up_schedule_is_refused():
     scheduler = lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=20)
     settings = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
     make_trainer(**settings).fit()
-    with pytest.raises(SettingError, match="ends after 0 more steps, and the plan has 20"):
+    with raises_field(SettingError, "scheduler", "0 more steps"):
         make_trainer(**settings)
 
 
@@ -161,7 +162,7 @@ def test_schedulers_that_fit_are_stepped():
 
 def test_lazy_layers_are_to_be_run_first():
     model = nn.Sequential(nn.Linear(5, 4), nn.LazyLinear(2))
-    with pytest.raises(ModelError, match=r"1\.weight has no shape yet"):
+    with raises_field(ModelError, "1.weight"):
         make_trainer(model=model, optimizer=of(model[0]))
 
 
@@ -197,6 +198,6 @@ class TooHeavy(equidp.Policy):
 def test_a_policy_of_ones_own_is_tried_before_the_first_step():
     """The kernel would cap its weights and train on, with accuracy nobody can explain."""
     ledger = MemoryLedger()
-    with pytest.raises(PolicyError, match=r"TooHeavy gives weight .* a contribution above its sensitivity"):
+    with raises_field(PolicyError, "weight", "TooHeavy"):
         make_trainer(policy=TooHeavy(), ledger=ledger)
     assert ledger.steps == 0

@@ -6,6 +6,7 @@ import torch
 import equidp
 from equidp.errors import SettingError
 from equidp.training.device import chosen_device
+from support.errors import raises_field
 from support.toy import toy
 
 
@@ -63,7 +64,7 @@ def test_each_process_of_torchrun_takes_its_own_device(gpus, monkeypatch):
     assert (str(chosen_device("cuda")), str(chosen_device("cuda:0"))) == ("cuda:1", "cuda:0")
     assert str(chosen_device("auto")) == "cuda:1"
     monkeypatch.setenv("LOCAL_RANK", "2")
-    with pytest.raises(SettingError, match="2 CUDA devices"):
+    with raises_field(SettingError, "device", "2 CUDA"):
         chosen_device("cuda")
 
 
@@ -94,7 +95,7 @@ def test_estimators_and_comparisons_refuse_it_too(gpus, tmp_path):
     rows, answers = data.inputs.numpy(), data.targets.numpy()
     budget = equidp.PrivacyBudget(epsilon=3.0, delta=1e-3)
     classifier = equidp.PrivateClassifier(device="cuda:3", budget=budget, delta=1e-4)
-    with pytest.raises(SettingError, match="one CUDA device"):
+    with raises_field(SettingError, "device", "one CUDA device"):
         classifier.fit(rows, answers)
     assert budget.spent() == 0
     for call in (
@@ -102,5 +103,5 @@ def test_estimators_and_comparisons_refuse_it_too(gpus, tmp_path):
         lambda: equidp.audit_step(data, device="cuda:3"),
         lambda: equidp.audit_training(data, device="cuda:3"),
     ):
-        with pytest.raises(SettingError, match="one CUDA device"):
+        with raises_field(SettingError, "device", "one CUDA device"):
             call()

@@ -6,6 +6,7 @@ import pytest
 
 from equidp.errors import DataError
 from equidp.training.record import RunRecord
+from support.errors import raises_field
 
 
 def test_save_and_load(tmp_path):
@@ -31,5 +32,5 @@ def test_a_save_that_fails_leaves_the_old_file(tmp_path):
 def test_a_damaged_file_is_named(tmp_path):
     path = tmp_path / "run.parquet"
     path.write_bytes(b"not parquet")
-    with pytest.raises(DataError, match=r"run\.parquet is not a run's record"):
+    with raises_field(DataError, "path"):
         RunRecord.load(path)

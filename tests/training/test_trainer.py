@@ -64,7 +64,7 @@ def test_large_samples_of_images_go_through_the_engine_in_parts(shape, batch, po
 
 def test_a_model_without_parameters_is_refused():
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
-    with pytest.raises(ModelError, match="no trainable parameter"):
+    with raises_field(ModelError, "model"):
         make_trainer(model=nn.Identity(), optimizer=optimizer)
 
 
@@ -72,7 +72,7 @@ def test_a_model_without_parameters_is_refused():
 def test_freezing_after_the_plan_was_made_is_refused_before_it_costs(change):
     trainer = make_trainer()
     change(trainer.model).requires_grad_(False)
-    with pytest.raises(SettingError, match="frozen or unfrozen"):
+    with raises_field(SettingError, "requires_grad"):
         trainer.fit()
     assert trainer.steps_done == 0
 
@@ -127,7 +127,7 @@ def test_your_own_loop_does_what_fit_does():
     for batch in looped.batches():
         looped.step(batch)
     torch.testing.assert_close(looped.model.weight, fitted.model.weight)
-    with pytest.raises(SettingError, match="all 20 planned steps are spent"):
+    with raises_field(SettingError, "steps", "20"):
         looped.step(batch)
 
 
@@ -292,7 +292,7 @@ def test_samples_from_before_another_ledger_cost_nothing():
     first, before = trainer.ledger, trainer.batches()
     trainer.attach(None)
     trainer.step(next(trainer.batches()))
-    with pytest.raises(SettingError, match="another ledger"):
+    with raises_field(SettingError, "batches"):
         next(before)
     assert first.steps == 0
     assert trainer.steps_done == 1
@@ -384,9 +384,9 @@ def test_secure_is_the_default_and_takes_no_seed():
         trainer.fit()
         weights.append(trainer.model.weight.detach())
     assert not torch.equal(*weights)
-    with pytest.raises(SettingError, match="secure=False"):
+    with raises_field(SettingError, "seed"):
         make_trainer(seed=1)
-    with pytest.raises(SettingError, match="without a seed"):
+    with raises_field(SettingError, "secure"):
         make_trainer(secure=False)
 
 
@@ -472,33 +472,29 @@ def test_recording_does_not_change_training():
 
 
 @pytest.mark.parametrize(
-    ("settings", "error", "message"),
+    ("settings", "error", "field"),
     [
-        ({"batch_size": 301}, SettingError, "batch_size=301 is more than the 300"),
-        ({"batch_size": 0}, SettingError, "batch_size=0"),
-        ({"epochs": 0}, SettingError, "epochs=0"),
-        ({"epochs": 0.01}, SettingError, "0 steps"),
-        ({"steps": 5}, SettingError, "exactly one of the two"),
-        ({"target_epsilon": 1.0}, SettingError, "exactly one of the two"),
-        ({"noise_multiplier": None}, SettingError, "exactly one of the two"),
-        ({"noise_multiplier": None, "target_epsilon": 0.0}, SettingError, "epsilon"),
+        ({"batch_size": 301}, SettingError, "batch_size"),
+        ({"batch_size": 0}, SettingError, "batch_size"),
+        ({"epochs": 0}, SettingError, "epochs"),
+        ({"epochs": 0.01}, SettingError, "epochs"),
+        ({"steps": 5}, SettingError, "epochs"),
+        ({"target_epsilon": 1.0}, SettingError, "noise_multiplier"),
+        ({"noise_multiplier": None}, SettingError, "noise_multiplier"),
+        ({"noise_multiplier": None, "target_epsilon": 0.0}, SettingError, "target_epsilon"),
         ({"noise_multiplier": -1.0}, SettingError, "noise_multiplier"),
         ({"delta": 0.0}, SettingError, "delta"),
         ({"delta": 1.0}, SettingError, "delta"),
-        ({"policy": equidp.SGD()}, SettingError, "plain SGD takes no noise"),
-        ({"engine": "gost"}, SettingError, "ghost"),
-        ({"accountant": "pdl"}, SettingError, "pld"),
-        ({"loss": nn.CrossEntropyLoss()}, ModelError, "reduction"),
-        (
-            {"model": nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))},
-            ModelError,
-            "BatchNorm",
-        ),
+        ({"policy": equidp.SGD()}, SettingError, "noise_multiplier"),
+        ({"engine": "gost"}, SettingError, "engine"),
+        ({"accountant": "pdl"}, SettingError, "accountant"),
+        ({"loss": nn.CrossEntropyLoss()}, ModelError, "loss"),
+        ({"model": nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))}, ModelError, "1"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_bad_input_is_refused_when_the_trainer_is_made(settings, error, message):
-    with pytest.raises(error, match=message):
+def test_bad_input_is_refused_when_the_trainer_is_made(settings, error, field):
+    with raises_field(error, field):
         make_trainer(**settings)
 
 
@@ -522,7 +518,7 @@ def test_parameters_that_were_added_later_are_refused(engine):
     trainer = make_trainer(engine=engine)
     batch = next(trainer.batches())
     trainer.model.add_module("late", nn.Linear(2, 2))
-    with pytest.raises(SettingError, match="parameters were added"):
+    with raises_field(SettingError, "parameters"):
         trainer.step(batch)
     assert trainer.steps_done == 1  # the sample's that was drawn
 
@@ -541,7 +537,7 @@ def test_a_model_is_tried_on_examples_from_all_over_the_data():
 
     data = toy()
     data.inputs[: len(data) // 2, 0] = 1.0
-    with pytest.raises(ModelError, match="examples may change places"):
+    with raises_field(ModelError, "engine"):
         make_trainer(train=data, model=SortedByLength())
 
 
@@ -558,36 +554,36 @@ class Branches(equidp.DPSGD):
 
 
 @pytest.mark.parametrize(
-    ("policy", "message"),
+    ("policy", "field"),
     [
-        (FlatWeights(1.0), r"weights have shape \[batch, 1\]"),
-        (Branches(1.0), "cannot be applied to one example"),
-        ("dpsgd", "policy='dpsgd'; expected a policy, such as"),
-        (equidp.DPSGD, "expected a policy, such as"),
+        (FlatWeights(1.0), "weight"),
+        (Branches(1.0), "Branches.weight"),
+        ("dpsgd", "policy"),
+        (equidp.DPSGD, "policy"),
     ],
 )
-def test_a_policy_that_cannot_be_applied_is_refused_while_nothing_is_spent(policy, message):
-    with pytest.raises((PolicyError, SettingError), match=message):
+def test_a_policy_that_cannot_be_applied_is_refused_while_nothing_is_spent(policy, field):
+    with raises_field(PolicyError, field):
         make_trainer(policy=policy)
 
 
 @pytest.mark.parametrize("callbacks", [[print], [equidp.ProgressBar], equidp.ProgressBar()])
 def test_callbacks_that_are_none_are_refused(callbacks):
-    with pytest.raises(SettingError, match=r"expected a list of equidp\.Callback objects"):
+    with raises_field(SettingError, "callbacks"):
         make_trainer(callbacks=callbacks)
 
 
 @pytest.mark.parametrize("groups", [1, 3])
 def test_other_groups_than_the_datas_are_refused_while_nothing_is_spent(groups):
-    with pytest.raises(SettingError, match=f"num_groups={groups}, and the data has 2 groups"):
+    with raises_field(SettingError, "num_groups", f"={groups}", "2 groups"):
         make_trainer(num_groups=groups)
     make_trainer(num_groups=2)
 
 
 def test_a_method_that_tells_groups_apart_needs_their_number_with_a_torch_dataset():
-    with pytest.raises(SettingError, match=r"DPSGDF treats groups differently, .* give num_groups="):
+    with raises_field(SettingError, "num_groups", "DPSGDF"):
         make_trainer(Rows(toy()), policy=equidp.DPSGDF(1.0))
-    with pytest.raises(SettingError, match="num_groups=0"):
+    with raises_field(SettingError, "num_groups", "num_groups=0"):
         make_trainer(Rows(toy()), policy=equidp.DPSGDF(1.0), num_groups=0)
     assert len(make_trainer(Rows(toy()), policy=equidp.DPSGDF(1.0), num_groups=2).policy_state.bounds) == 2
     make_trainer(Rows(toy()))
@@ -604,11 +600,11 @@ def test_groups_as_texts_and_test_sets_that_are_not_in_memory_get_a_clear_error(
         def __getitem__(self, index):
             return torch.zeros(5), index % 2, self.group
 
-    with pytest.raises(DataError, match=r"\('Tensor', 'int', 'str'\) for an example; expected"):
+    with raises_field(DataError, "inputs", "'Tensor'", "'int'", "'str'"):
         make_trainer(Own("women"))
     run = make_trainer(Own(0), epochs=1).fit()
     for measure in (run.metrics, run.check_test):
-        with pytest.raises(DataError, match=r"a Own; expected an equidp\.GroupedDataset"):
+        with raises_field(DataError, "test"):
             measure(Own(0))
 
 
@@ -633,10 +629,10 @@ def test_a_step_takes_the_last_sample_once():
     first = next(batches)
     with pytest.warns(PrivacyWarning, match="its step is charged"):
         second = next(batches)
-    with pytest.raises(SettingError, match=r"not the last of trainer\.batches\(\), or was used already"):
+    with raises_field(SettingError, "batch"):
         trainer.step(first)
     trainer.step(second._replace(inputs=-second.inputs))
-    with pytest.raises(SettingError, match="was used already"):
+    with raises_field(SettingError, "batch"):
         trainer.step(second)
     assert trainer.steps_done == 2  # the first sample, which was never stepped on, and the second
 
@@ -680,7 +676,7 @@ def test_a_model_that_cannot_be_copied_says_so():
             self.file = open(__file__)  # noqa: SIM115
 
     trainer = make_trainer(model=Open())
-    with pytest.raises(ModelError, match="cannot be copied"):
+    with raises_field(ModelError, "model"):
         trainer.run()
     trainer.fit()
 
@@ -703,7 +699,7 @@ def test_a_policys_state_is_restored_by_name():
     other = make_trainer(policy=equidp.DPSGDF(1.0))
     other.restore(saved)
     torch.testing.assert_close(other.policy_state, trainer.policy_state)
-    with pytest.raises(SettingError, match=r"the saved state has \{'bounds': .*Naive expects"):
+    with raises_field(SettingError, "state", "'bounds'"):
         make_trainer(policy=equidp.Naive(1.0)).restore(saved)
 
 
@@ -713,7 +709,7 @@ def test_a_finished_ledger_and_a_fresh_model_are_no_run():
     trainer = make_trainer(ledger=ledger)
     trainer.fit()
     assert trainer.fit().model is trainer.model  # that is done
-    with pytest.raises(SettingError, match=r"this Trainer took none\. Restore the model"):
+    with raises_field(SettingError, "ledger", "all 20"):
         make_trainer(ledger=ledger).fit()
 
 
@@ -763,18 +759,18 @@ class Tuples(Dataset):
 
 
 @pytest.mark.parametrize(
-    ("group", "message"),
+    ("group", "given"),
     [
-        (lambda index: index % 2 - 1, "not among the whole numbers from 0 to 1"),
-        (lambda index: index % 2 + 1, "not among the whole numbers from 0 to 1"),
-        (lambda index: torch.tensor(index % 2 == 1), "type torch.bool"),
-        (lambda index: float(index % 2), "type torch.float64 for an example; expected whole numbers"),
-        (lambda index: torch.tensor([0, 1]), r"groups of shape \[2\]"),
+        (lambda index: index % 2 - 1, "from 0 to 1"),
+        (lambda index: index % 2 + 1, "from 0 to 1"),
+        (lambda index: torch.tensor(index % 2 == 1), "torch.bool"),
+        (lambda index: float(index % 2), "torch.float64"),
+        (lambda index: torch.tensor([0, 1]), "[2]"),
     ],
 )
-def test_groups_that_the_policy_does_not_know_are_refused(group, message):
+def test_groups_that_the_policy_does_not_know_are_refused(group, given):
     """Group -1 would get the last group's bound, and be counted in others' cells."""
-    with pytest.raises(DataError, match=message):
+    with raises_field(DataError, "groups", given):
         make_trainer(Tuples(group), policy=equidp.DPSGDF(1.0), num_groups=2).fit()
 
 
@@ -794,7 +790,7 @@ def test_a_policy_of_ones_own_is_tried_on_every_group():
     """A rare group beyond its bounds would end training in the middle."""
     data = toy()
     rare = equidp.GroupedDataset(data.inputs, data.targets, data.groups, ("a", "b", "c"), data.class_names)
-    with pytest.raises(PolicyError, match="failed on some group"):
+    with raises_field(PolicyError, "state"):
         make_trainer(rare, policy=TwoBounds(1.0))
     make_trainer(data, policy=TwoBounds(1.0))
 
@@ -805,7 +801,7 @@ def test_training_on_nothing_but_nan_is_refused():
     def loss(outputs, targets):
         return nn.functional.cross_entropy(outputs, targets, reduction="none") * float("nan")
 
-    with pytest.raises(ModelError, match="gradients of all 16 examples that were tried"):
+    with raises_field(ModelError, "loss", "16"):
         make_trainer(loss=loss)
 
 
@@ -816,9 +812,7 @@ def test_metrics_need_the_models_classes_in_their_order_and_an_output_for_each()
         data.inputs, 1 - data.targets, data.groups, data.group_names, ("yes", "no")
     )
     for measure in (run.metrics, run.check_test):
-        with pytest.raises(
-            DataError, match="counts its classes 'yes', 'no', and the model was trained with 'no', 'yes'"
-        ):
+        with raises_field(DataError, "class_names", "'yes'", "'no'", "'no'", "'yes'"):
             measure(turned)
 
     def loss(outputs, targets):
@@ -828,6 +822,6 @@ def test_metrics_need_the_models_classes_in_their_order_and_an_output_for_each()
 
     record = equidp.RunRecord()
     one_logit = make_trainer(model=nn.Linear(5, 1), loss=loss, callbacks=[equidp.EpochRecorder(record, data)])
-    with pytest.raises(DataError, match=r"outputs are \[n, 1\] for 2 classes"):
+    with raises_field(DataError, "model"):
         one_logit.fit()
     assert one_logit.steps_done == 0

@@ -116,14 +116,16 @@ class PrivacyBudget:
         if kept is None:
             self.close()
             raise BudgetError(
-                f"{self.path!r} is the ledger of a single run, not a budget; name another file."
+                f"{self.path!r} is the ledger of a single run, not a budget; name another file.",
+                field="path",
             )
         for name, value in given.items():
             if kept[name] != value:
                 self.close()
                 raise BudgetError(
                     f"the budget {os.fspath(self.path or '')!r} was made with {name}={kept[name]}, not "
-                    f"{value}. A budget does not change: leave {name} out."
+                    f"{value}. A budget does not change: leave {name} out.",
+                    field=name,
                 )
         return kept
 
@@ -171,7 +173,8 @@ class PrivacyBudget:
         return BudgetError(
             f"{self._named} is for the people of {self.data!r}, not of {given!r}. Other people have a budget "
             "of their own: name another file. If they are the same people under another name, say so: "
-            f"PrivacyBudget(data={self.data!r}), or --budget-data {shlex.quote(self.data)}."
+            f"PrivacyBudget(data={self.data!r}), or --budget-data {shlex.quote(self.data)}.",
+            field="data",
         )
 
     def _take_data(self, kept: str | None, given: str | None) -> None:
@@ -210,17 +213,20 @@ class PrivacyBudget:
             stated = together(*entries)
             if self._limit.stated is not None:
                 raise SettingError(
-                    "plans are stated before anything is spent, all at once; give a new budget, or train."
+                    "plans are stated before anything is spent, all at once; give a new budget, or train.",
+                    field="plans",
                 )
             if not self._limit.holds(stated):
                 raise BudgetError(
                     f"the plans that were stated cost epsilon {self._limit.compute_epsilon(stated):.4g} "
-                    f"together, more than the budget's {self.epsilon:g}; state less. Nothing was spent."
+                    f"together, more than the budget's {self.epsilon:g}; state less. Nothing was spent.",
+                    field="plans",
                 )
             if not self._after(stated).holds(self._spent_and_reserved()):
                 raise BudgetError(
                     "runs that began already, or were promised what they will spend, do not fit beside the "
-                    "plans that were stated; state their plans as well, all at once. Nothing was spent."
+                    "plans that were stated; state their plans as well, all at once. Nothing was spent.",
+                    field="plans",
                 )
             self._fix(stated)
 
@@ -289,7 +295,8 @@ class PrivacyBudget:
             f"the plan of {steps:,} steps ({event}) does not fit into the budget: "
             f"{self} At least {fitting:,} of its steps would fit. "
             f"{later if self._limit.stated else ''}Plan for a smaller epsilon or fewer steps; nothing was "
-            "spent."
+            "spent.",
+            field="budget",
         )
 
     def ledger(self, own: Ledger) -> Ledger:
@@ -341,7 +348,8 @@ class PrivacyBudget:
     def __getstate__(self) -> None:
         raise BudgetError(
             "a budget cannot be pickled or sent to another process: each would spend it whole. Train in one "
-            "process (n_jobs=1)."
+            "process (n_jobs=1).",
+            field="budget",
         )
 
     def _spent_and_reserved(self) -> Entries:
@@ -374,7 +382,8 @@ class PrivacyBudget:
                     f"the run's ledger holds {sum(steps for _, steps in more):,} steps, epsilon "
                     f"{limit.compute_epsilon(more):.4g}, that the budget was not charged, and that do not "
                     f"fit: {self} They are spent all the same"
-                    f"{'; give a budget that holds them' if refuse else ', and charged now'}."
+                    f"{'; give a budget that holds them' if refuse else ', and charged now'}.",
+                    field="ledger",
                 )
                 if refuse:
                     raise error
@@ -412,7 +421,8 @@ class PrivacyBudget:
                 raise BudgetError(
                     f"the plan, epsilon {costs:.4g} in all with what it releases beside its steps, does not "
                     f"fit into the budget: {self} Plan for a smaller epsilon; nothing was "
-                    "spent."
+                    "spent.",
+                    field="budget",
                 )
             self._planned[run] = dict(more)
 
@@ -436,7 +446,8 @@ class PrivacyBudget:
         if os.getpid() != self._process:
             raise BudgetError(
                 "this budget belongs to the process that made it: each copy would spend it whole. Train in "
-                "one process (n_jobs=1)."
+                "one process (n_jobs=1).",
+                field="budget",
             )
 
     def give_back(self, run: Ledger) -> None:

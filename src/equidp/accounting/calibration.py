@@ -82,7 +82,8 @@ def calibrate_noise(
             if not spent
             else f"what is released beside the steps costs epsilon "
             f"{ACCOUNTANTS[accountant](run_event(spent), delta):.4g} of {target_epsilon:g}, and leaves "
-            "nothing to train with; give it a smaller share."
+            "nothing to train with; give it a smaller share.",
+            field="target_epsilon",
         )
     return noise
 
@@ -126,7 +127,8 @@ def calibrate_choice(
     if noise is None:
         raise SettingError(
             f"a choice with {mean:g} tries on average cannot keep to epsilon={target_epsilon:g}: what is "
-            "released beside the steps leaves nothing to train with. Raise epsilon, or choose among fewer."
+            "released beside the steps leaves nothing to train with. Raise epsilon, or choose among fewer.",
+            field="target_epsilon",
         )
     return noise
 
@@ -163,7 +165,8 @@ def calibrate_noise_to_risk(
     if noise is None:
         raise SettingError(
             f"risk {target} cannot be reached with any noise"
-            f"{', since what was spent before counts too' if spent else ''}; allow a larger one."
+            f"{', since what was spent before counts too' if spent else ''}; allow a larger one.",
+            field="risk",
         )
     return noise
 

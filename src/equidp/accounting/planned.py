@@ -84,7 +84,8 @@ def checked_schedule(
         )
         if steps < 1:
             raise SettingError(
-                f"the plan has 0 steps: epochs={epochs} is less than a batch. Train for longer."
+                f"the plan has 0 steps: epochs={epochs} is less than a batch. Train for longer.",
+                field="epochs",
             )
     check_whole(1, steps=steps)
     assert steps is not None
@@ -116,7 +117,8 @@ def check_share(name: str, share: float | None, epsilon: float | None) -> None:
     check_number("(0, 1)", "", **{name: share})
     if epsilon is None:
         raise SettingError(
-            f"{name}={share:g} takes a share of a target epsilon, which is not given; give --epsilon."
+            f"{name}={share:g} takes a share of a target epsilon, which is not given; give --epsilon.",
+            field=name,
         )
 
 
@@ -184,7 +186,7 @@ def account(
     known = METHODS.row(method) or policies.make_policy(method, {})
     ratio = known.statistics_ratio
     if not known.private:
-        raise SettingError("sgd takes no noise and has no epsilon; name a private method.")
+        raise SettingError("sgd takes no noise and has no epsilon; name a private method.", field="method")
     if (noise_multiplier, target_epsilon, risk).count(None) != 2:
         raise SettingError(
             f"noise_multiplier={noise_multiplier}, target_epsilon={target_epsilon} and risk={risk}; expected "

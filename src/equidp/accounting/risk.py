@@ -222,7 +222,8 @@ class RiskTarget:
         if (self.measure == "tpr") != (self.false_positive_rate is not None):
             raise SettingError(
                 f"risk {self}; expected a false-positive rate for tpr alone: tpr=0.05@0.01, advantage=0.1 or "
-                "auc=0.6."
+                "auc=0.6.",
+                field="risk",
             )
         if self.false_positive_rate is not None:
             check_number("(0, 1)", ", a share of non-members", false_positive_rate=self.false_positive_rate)

@@ -61,7 +61,8 @@ class NormProfile:
         check_number("(0, 1)", level=level)
         if not self.is_usable:
             raise SettingError(
-                "the profile is noise alone; give it more epsilon, or a public dataset like yours."
+                "the profile is noise alone; give it more epsilon, or a public dataset like yours.",
+                field="epsilon",
             )
         below = np.cumsum(self.counts)
         cell = int(np.searchsorted(below, level * below[-1]))

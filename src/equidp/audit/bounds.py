@@ -59,7 +59,9 @@ class Rates:
     def __post_init__(self) -> None:
         check_whole(0, found=self.found, inside=self.inside, false=self.false, outside=self.outside)
         if self.found > self.inside or self.false > self.outside:
-            raise SettingError(f"{self}: more guesses than runs.")
+            raise SettingError(
+                f"{self}: more guesses than runs.", field="found" if self.found > self.inside else "false"
+            )
 
     def limits(self, level: float) -> tuple[float, float]:
         """Return the least true-positive rate and the largest false-positive rate, both at once at `level`.
@@ -288,7 +290,9 @@ class NoiseFamily:
         if len(self.entries) < len(given):
             raise SettingError("a private choice has no family of noises; audit a run without one.")
         if not self.entries or any(_sigma(event) == 0 for event, _ in self.entries):
-            raise SettingError("steps without noise claim no privacy; there is nothing to audit.")
+            raise SettingError(
+                "steps without noise claim no privacy; there is nothing to audit.", field="noise_multiplier"
+            )
 
     @cached_property
     def mu(self) -> float | None:

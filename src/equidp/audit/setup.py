@@ -56,24 +56,31 @@ def resolve_plan(
     if not isinstance(train, GroupedDataset) or not len(train):
         raise DataError(f"train={train!r}; expected an equidp.GroupedDataset with at least one example.")
     if plan.class_weight is not None:
-        raise SettingError("an audit trains without class weights; leave them out.")
+        raise SettingError("an audit trains without class weights; leave them out.", field="class_weight")
     Views(plan.views, plan.augmentation).refuse("an audit needs")
     if plan.for_method(method).recalibration:
         raise SettingError(
-            "an audit is of the steps of training; leave out recalibration, which is a release of its own."
+            "an audit is of the steps of training; leave out recalibration, which is a release of its own.",
+            field="recalibration",
         )
     if train.target_bounds is not None:
-        raise SettingError("an audit trains classifiers; leave out --task regression, and give classes.")
+        raise SettingError(
+            "an audit trains classifiers; leave out --task regression, and give classes.", field="train"
+        )
     if epsilon is not None:
         check_number("(0, inf)", epsilon=epsilon)
     found = plan.resolve(method, examples)
     check_own_policy(found.policy, train.num_groups, found.noise_multiplier)
     if not (found.policy.private and found.noise_multiplier):
-        raise SettingError(f"{found.method} without noise claims no epsilon; there is nothing to audit.")
+        raise SettingError(
+            f"{found.method} without noise claims no epsilon; there is nothing to audit.",
+            field="noise_multiplier",
+        )
     if found.policy.loss_terms:
         raise SettingError(
             f"an audit puts canaries of known gradients into the data, and {found.method} adds terms to "
-            "losses, which canaries have not; audit dpsgd, whose weights are the same."
+            "losses, which canaries have not; audit dpsgd, whose weights are the same.",
+            field="method",
         )
     if epsilon is None:
         return found

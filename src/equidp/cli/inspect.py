@@ -18,9 +18,9 @@ from equidp.cli.app import command
 from equidp.cli.messages import say
 from equidp.display import Column, Table
 from equidp.errors import SettingError
+from equidp.tables.checks import RARE_ROWS
 from equidp.tables.inspect import (
     PRIVACY_NOTE,
-    RARE_ROWS,
     ColumnReport,
     TableReport,
     inspect_table,
@@ -98,9 +98,9 @@ def _row(column: ColumnReport, report: TableReport) -> tuple[str, ...]:
 def _findings(column: ColumnReport, width: int) -> list[str]:
     """A line for each finding; an option that does not fit into it stands below."""
     lines = []
-    for finding in column.findings:
-        flag, plain = finding.flag(column.name), f"  {column.name}: {finding.says}  "
-        line = f"[bold]{escape(column.name)}[/]: {escape(finding.says)}"
+    for says, flag in column.lines():
+        plain = f"  {column.name}: {says}  "
+        line = f"[bold]{escape(column.name)}[/]: {escape(says)}"
         between = "  " if len(plain) + len(flag) <= width else "\n      "
         lines.append(f"{line}{between}[cyan]{escape(flag)}[/]" if flag else line)
     return lines

@@ -241,11 +241,14 @@ def check_here(cell: Training, asked: Mapping[str, str | None]) -> None:
         data = getattr(cell.source, "path", cell.source.name)
         raise DataError(
             f"{os.fspath(data)!r} gives a worker process other examples (seed {cell.seed}) than the process "
-            "that asks; copy the same data there."
+            "that asks; copy the same data there.",
+            field="data",
         )
     if changed:
         listed = ", ".join(installed.get(name, name) for name in changed)
-        raise StaleWorker(f"a worker process has other code of the {listed} than this one")
+        raise StaleWorker(
+            f"a worker process has other code of the {listed} than this one", field=", ".join(changed)
+        )
 
 
 def source_parts(source: DataSource) -> list[Any]:

@@ -349,7 +349,8 @@ def prepare(
     if data_split.train.target_bounds is not None:
         raise SettingError(
             "a comparison is of classifiers. For numbers, train by --method sgd and by a private method, and "
-            "see what privacy cost each group by equidp evaluate --reference."
+            "see what privacy cost each group by equidp evaluate --reference.",
+            field="data",
         )
     check_metric(metric, asked.cut, data_split.test)
     plan = _shared_plan(asked, source, max(sizes.values()))
@@ -500,7 +501,10 @@ def _warn_of_unknown_code(cells: Sequence[Cell]) -> None:
 def _preprocess_source(source: DataSource, variant: Variant, plan: Plan, share: float | None) -> DataSource:
     """Return the source that a run reads; private runs preprocess privately, for a share of their epsilon."""
     if share is not None and releases_of(source):
-        raise SettingError("the source preprocesses privately already; leave out preprocessing_share.")
+        raise SettingError(
+            "the source preprocesses privately already; leave out preprocessing_share.",
+            field="preprocessing_share",
+        )
     if share is None or variant.name == BASELINE:
         return source
     check_share("preprocessing_share", share, variant.epsilon)

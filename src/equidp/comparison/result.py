@@ -288,7 +288,9 @@ def checked_ending(path: str | os.PathLike[str]) -> str:
     """Return ".tex" or ".md"; SettingError: another ending."""
     ending = Path(path).suffix.lower()
     if ending not in (".tex", ".md"):
-        raise SettingError(f"{os.fspath(path)!r} ends in {ending!r}; tables are written to .tex or .md.")
+        raise SettingError(
+            f"{os.fspath(path)!r} ends in {ending!r}; tables are written to .tex or .md.", field="path"
+        )
     return ending
 
 

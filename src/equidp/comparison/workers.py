@@ -104,7 +104,7 @@ def spread(
         except StaleWorker as error:  # processes of an earlier comparison; new ones read the files anew
             if renewed:
                 advice = "a file changed after it was imported. Start Python anew, or give jobs=1."
-                raise StaleWorker(f"{error}: {advice}") from error
+                raise StaleWorker(f"{error}: {advice}", field=error.field) from error
             get_reusable_executor().shutdown(wait=True)
             renewed = True
         except _deaths() as error:
@@ -120,7 +120,8 @@ def killed_error(name: str, what: str) -> SettingError:
     """Error for a run whose process died each time."""
     return SettingError(
         f"the run {name} killed {what}; most often, memory is too small. Finished runs are kept: give it "
-        "more memory or fewer processes, and start the same again."
+        "more memory or fewer processes, and start the same again.",
+        field="runs",
     )
 
 
@@ -209,21 +210,25 @@ def connect_client(address: str | None) -> Iterator[Client | None]:
     except ImportError as error:
         raise SettingError(
             f"a cluster needs the package distributed ({error}); install it with pip install "
-            "'equidp[cluster]', here and where its workers run."
+            "'equidp[cluster]', here and where its workers run.",
+            field="cluster",
         ) from error
     try:
         place = json.loads(Path(address).read_text())["address"] if address.endswith(".json") else address
         client = Client(place, timeout=PATIENCE, set_as_default=False)
     except (OSError, ValueError, TypeError, KeyError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise SettingError(f"no scheduler answers at {address!r} ({reason}). {_START}") from error
+        raise SettingError(
+            f"no scheduler answers at {address!r} ({reason}). {_START}", field="cluster"
+        ) from error
     with client:
         try:
             client.wait_for_workers(1, timeout=PATIENCE)
         except TimeoutError as error:  # one class from Python 3.11 on
             raise SettingError(
                 f"the scheduler at {address!r} has no workers. Start some, such as two with one thread each: "
-                f"dask worker {address} --nworkers 2 --nthreads 1"
+                f"dask worker {address} --nworkers 2 --nthreads 1",
+                field="cluster",
             ) from error
         yield client
 
@@ -246,7 +251,10 @@ def check_workers(client: Client, check: Callable[..., Any], calls: Sequence[tup
         has = {name: installed[name].get(worker) for name in wanted}
         if other := [f"{_number(has[name])} {name}" for name in wanted if has[name] != wanted[name]]:
             needs = ", ".join(f"{name} {wanted[name]}" for name in wanted if has[name] != wanted[name])
-            raise SettingError(f"worker {worker} has {', '.join(other)}; install {needs} there, as here.")
+            raise SettingError(
+                f"worker {worker} has {', '.join(other)}; install {needs} there, as here.",
+                field="packages",
+            )
     payload = cloudpickle.dumps((check, calls))
     for worker, error in client.run(_check, payload, on_error="return").items():
         if error is not None:
@@ -271,10 +279,16 @@ def _check_each(payload: bytes) -> None:
 def _of_worker(worker: str, error: Exception) -> Exception:
     """Return the error with its worker and with what to do about it."""
     if isinstance(error, StaleWorker):
-        return SettingError(f"{error}: worker {worker}. Copy the same files there, and start it anew.")
+        return SettingError(
+            f"{error}: worker {worker}. Copy the same files there, and start it anew.", field=error.field
+        )
     if isinstance(error, ModuleNotFoundError):
         return SettingError(f"worker {worker}: {error}. Put the module where its workers import from.")
-    return type(error)(f"worker {worker}: {error}") if isinstance(error, EquidpError) else error
+    return (
+        type(error)(f"worker {worker}: {error}", field=error.field)
+        if isinstance(error, EquidpError)
+        else error
+    )
 
 
 def on_cluster(
@@ -338,5 +352,6 @@ def _result(future: Future[Any], call: Call) -> Any:
     except CancelledError as error:
         raise SettingError(
             "the cluster's scheduler is gone, or dropped the runs. Finished runs are kept: start the cluster "
-            "anew, and then the same comparison."
+            "anew, and then the same comparison.",
+            field="cluster",
         ) from error

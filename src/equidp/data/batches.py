@@ -54,14 +54,17 @@ def loaded_batches(
         DataError: examples of a different form, or groups outside 0 to num_groups - 1.
     """
     if len(dataset) == 0:  # type: ignore[arg-type]
-        raise DataError("the dataset is empty; expected at least one example.")
+        raise DataError("the dataset is empty; expected at least one example.", field="train")
     first = dataset[0]
     if not (isinstance(first, tuple | list) and len(first) in (2, 3)):
-        raise DataError(f"the dataset gives {_describe_example(first)} for an example; {_EXPECTED}.")
+        raise DataError(
+            f"the dataset gives {_describe_example(first)} for an example; {_EXPECTED}.", field="train"
+        )
     if len(first) == 2 and num_groups is not None:
         raise DataError(
             "the dataset gives (input, target) for an example, and groups are asked for; let it give "
-            "(input, target, group), or put it into an equidp.GroupedDataset."
+            "(input, target, group), or put it into an equidp.GroupedDataset.",
+            field="train",
         )
     lists = any(isinstance(part, list) for part in tensors(tuple(first)))
     example = None if lists else _collate([first])
@@ -69,7 +72,8 @@ def loaded_batches(
         raise DataError(
             f"the dataset gives {tuple(type(part).__name__ for part in first)} for an example; {_EXPECTED}: "
             "an input is a tensor, or a tuple or mapping of tensors (of lists, make tensors), and target "
-            "and group are whole numbers, or tensors of them, that count classes and groups from 0."
+            "and group are whole numbers, or tensors of them, that count classes and groups from 0.",
+            field="inputs",
         )
     pending: list[Tensor] = []  # samples whose examples have not come out of the loader yet
 
@@ -101,10 +105,11 @@ def _check_groups(groups: Tensor, num_groups: int | None) -> None:
     if groups.dim() != 1 or groups.is_floating_point() or groups.dtype == torch.bool:
         raise DataError(
             f"the dataset gives groups of shape {list(groups.shape[1:])} and type {groups.dtype} for an "
-            f"example; expected {expected}."
+            f"example; expected {expected}.",
+            field="groups",
         )
     if len(groups) and not (groups.min() >= 0 and (num_groups is None or groups.max() < num_groups)):
-        raise DataError(f"the dataset gives a group that is not among the {expected}.")
+        raise DataError(f"the dataset gives a group that is not among the {expected}.", field="groups")
 
 
 def _collate(rows: list[Any]) -> Any:

@@ -256,7 +256,8 @@ def _dutch_rows() -> pd.DataFrame:
     except (arff.ParseArffError, NotImplementedError, ValueError, StopIteration) as error:
         raise DataError(
             f"{_DUTCH_FILE.name} cannot be read as ARFF; it is truncated or altered, so download it again: "
-            f"{error}"
+            f"{error}",
+            field=_DUTCH_FILE.name,
         ) from error
     return pd.DataFrame({name: values[name].astype(str) for name in values.dtype.names})
 

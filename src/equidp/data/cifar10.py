@@ -93,16 +93,18 @@ def _read(part: str, files: Path) -> GroupedDataset:
     elif files.name == _FOLDER:
         paths = [files / name for name in _BATCHES[part]]
         if missing := [path.name for path in paths if not path.is_file()]:
-            raise DataError(f"{files} lacks {', '.join(missing)}; bring the whole folder back.")
+            raise DataError(
+                f"{files} lacks {', '.join(missing)}; bring the whole folder back.", field=", ".join(missing)
+            )
         read, state = _of_batches(part, files, [path.read_bytes() for path in paths]), state_of(paths)
     else:
         paths = sorted(files.glob(f"{part}*.parquet"))
         if not paths:
-            raise DataError(f"{files} has no file {part}*.parquet; bring it back.")
+            raise DataError(f"{files} has no file {part}*.parquet; bring it back.", field="files")
         read, state = _of_parquet(paths), state_of(paths)
     labels = torch.from_numpy(read.labels.astype(np.int64))
     if not len(labels) or int(labels.min()) < 0 or int(labels.max()) >= len(CLASSES):
-        raise DataError(f"{files} has labels other than 0 to 9, or none; it is not CIFAR-10.")
+        raise DataError(f"{files} has labels other than 0 to 9, or none; it is not CIFAR-10.", field="labels")
     pixels = kept_pixels(f"CIFAR-10, {part}", key_of(state), len(labels), SIDE, read.images)
     return GroupedDataset(pixels, labels, labels.clone(), CLASSES, CLASSES, "cifar10")
 
@@ -116,7 +118,7 @@ def _of_batches(part: str, files: Path, contents: list[bytes]) -> _Part:
             every.append((images.reshape(len(labels), 3, SIDE, SIDE), labels))
         except Exception as error:  # a pickle that is cut or foreign raises nearly anything
             message = f"{files} holds no batches of CIFAR-10 ({error}); bring the files back."
-            raise DataError(message) from error
+            raise DataError(message, field="files") from error
     return _Part(np.concatenate([labels for _, labels in every]), (images for images, _ in every))
 
 
@@ -154,7 +156,8 @@ def _of_parquet(paths: list[Path]) -> _Part:
     except (KeyError, pa.ArrowException, OSError) as error:
         raise DataError(
             f"{paths[0]} cannot be read as images of CIFAR-10 ({error}); expected Parquet with columns label "
-            "and img."
+            "and img.",
+            field="columns",
         ) from error
 
 
@@ -163,7 +166,9 @@ def _from_parquet(paths: list[Path]) -> Iterator[Array]:
         file = pq.ParquetFile(path)
         column = next((name for name in ("img", "image") if name in file.schema_arrow.names), None)
         if column is None:
-            raise DataError(f"{path} has columns {', '.join(file.schema_arrow.names)}; expected img.")
+            raise DataError(
+                f"{path} has columns {', '.join(file.schema_arrow.names)}; expected img.", field="columns"
+            )
         for batch in file.iter_batches(1000, columns=[column]):
             for at, image in enumerate(batch.column(0).to_pylist()):
                 yield decoded(image["bytes"], f"{path.name}, {at}", SIDE)

@@ -73,23 +73,31 @@ class GroupedDataset:
         for label, column, shape in (("targets", self.targets, expected), ("groups", self.groups, (n,))):
             if column.shape != shape:
                 raise DataError(
-                    f"{label} has shape {tuple(column.shape)} beside {n} inputs; expected {shape}."
+                    f"{label} has shape {tuple(column.shape)} beside {n} inputs; expected {shape}.",
+                    field=label,
                 )
         for each in tensors(self.inputs) if self.rows is not None else ():
             if each.shape[1:2] != (self.rows,) or not self.rows:
                 raise DataError(
                     f"targets have {self.rows} rows an example, and inputs the shape {list(each.shape)}; "
-                    "expected [n, rows, ...], with at least one row."
+                    "expected [n, rows, ...], with at least one row.",
+                    field="targets",
                 )
         if self.people is not None and (self.people.shape != (n,) or self.people.dtype != torch.int64):
             given = f"{self.people.dtype} of shape {tuple(self.people.shape)}"
-            raise DataError(f"people are {given} beside {n} examples; expected torch.int64, {(n,)}.")
+            raise DataError(
+                f"people are {given} beside {n} examples; expected torch.int64, {(n,)}.", field="people"
+            )
         if self.groups.dtype != torch.int64:
-            raise DataError(f"groups has dtype {self.groups.dtype}; expected torch.int64 indices of groups.")
+            raise DataError(
+                f"groups has dtype {self.groups.dtype}; expected torch.int64 indices of groups.",
+                field="groups",
+            )
         if ALL in self.group_names or len(set(self.group_names)) < len(self.group_names):
             raise DataError(
                 f"the groups are called {', '.join(map(repr, self.group_names))}; expected names that "
-                f"differ, none of them {ALL!r}, which stands for all groups together. Rename it."
+                f"differ, none of them {ALL!r}, which stands for all groups together. Rename it.",
+                field="group_names",
             )
         for label, kind, column, names in (
             ("groups", "group", self.groups, self.group_names),
@@ -100,17 +108,21 @@ class GroupedDataset:
             elif n and (int(column.min()) < 0 or int(column.max()) >= len(names)):
                 raise DataError(
                     f"{label} reach from {int(column.min())} to {int(column.max())}, but there are "
-                    f"{len(names)} {kind} names; number {'groups' if kind == 'group' else 'classes'} from 0."
+                    f"{len(names)} {kind} names; number {'groups' if kind == 'group' else 'classes'} from 0.",
+                    field=label,
                 )
         if self.weights is not None:
             if self.weights.shape != expected:
-                raise DataError(f"weights have shape {tuple(self.weights.shape)}; expected {expected}.")
-            check_weights(self.weights.cpu().double().numpy().reshape(-1), "the dataset")
+                raise DataError(
+                    f"weights have shape {tuple(self.weights.shape)}; expected {expected}.", field="weights"
+                )
+            check_weights(self.weights.cpu().double().numpy().reshape(-1), "the dataset", "weights")
         for each in tensors(self.inputs):
             if each.is_floating_point() and (bad := _not_finite(each)):
                 raise DataError(
                     f"inputs hold NaN or infinite values in {bad} of {n} examples; drop, fill or encode them "
-                    "first."
+                    "first.",
+                    field="inputs",
                 )
 
     def __len__(self) -> int:
@@ -127,7 +139,8 @@ class GroupedDataset:
             return self.inputs
         raise DataError(
             f"the inputs are {_inputs_text(self.inputs)}; expected one tensor. Train a model of several "
-            "input tensors with equidp.Trainer."
+            "input tensors with equidp.Trainer.",
+            field="inputs",
         )
 
     @property
@@ -148,7 +161,9 @@ class GroupedDataset:
     def check_single_rows(self, what: str) -> None:
         """Raise a DataError, beginning with `what`, unless each example is a row."""
         if self.rows is not None:
-            raise DataError(f"{what} takes single rows, and these examples have {self.rows} each.")
+            raise DataError(
+                f"{what} takes single rows, and these examples have {self.rows} each.", field="rows"
+            )
 
     def one_row(self) -> tuple[Any, Tensor]:
         """Return inputs [1, ...] and target [1] of a row, for their shapes and types."""
@@ -231,7 +246,8 @@ class DataSplit:
         if self.train.group_names != self.test.group_names:
             raise DataError(
                 f"training groups {self.train.group_names} and test groups {self.test.group_names} differ; "
-                "give both sets the same group_names."
+                "give both sets the same group_names.",
+                field="group_names",
             )
         self.test.check_single_rows("a test")
         for label, part in (("training", self.train), ("test", self.test)):
@@ -242,7 +258,9 @@ class DataSplit:
                         "give a larger dataset."
                     )
         if self.train.target_bounds is None and len(torch.unique(self.train.targets)) < 2:
-            raise DataError("the training set holds one class only; a classifier needs at least two.")
+            raise DataError(
+                "the training set holds one class only; a classifier needs at least two.", field="targets"
+            )
 
     def digest(self) -> str:
         """Return a checksum of all examples of both parts and of their order."""
@@ -265,13 +283,15 @@ def _number_of_examples(inputs: Inputs) -> int:
     every = tensors(inputs)
     if not every or not all(isinstance(each, Tensor) and each.dim() for each in every):
         raise DataError(
-            f"inputs are {_inputs_text(inputs)}; expected a tensor [n, ...], or a tuple or mapping of such."
+            f"inputs are {_inputs_text(inputs)}; expected a tensor [n, ...], or a tuple or mapping of such.",
+            field="inputs",
         )
     sizes = {len(each) for each in every}
     if len(sizes) > 1:
         raise DataError(
             f"inputs are {_inputs_text(inputs)}; expected the same first dimension, the number of examples, "
-            "in all. What is the same for all examples belongs in the model."
+            "in all. What is the same for all examples belongs in the model.",
+            field="inputs",
         )
     return sizes.pop()
 

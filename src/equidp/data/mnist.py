@@ -106,11 +106,15 @@ def _idx(file: RemoteFile) -> Tensor:
     dimensions = content[3] if content[:3] == b"\x00\x00\x08" and len(content) > 3 else 0
     header = 4 + 4 * dimensions
     if not dimensions or len(content) < header:
-        raise DataError(f"{file.name} is not an idx file of unsigned bytes; remove it and download it again.")
+        raise DataError(
+            f"{file.name} is not an idx file of unsigned bytes; remove it and download it again.",
+            field=file.name,
+        )
     shape = struct.unpack(f">{dimensions}I", content[4:header])
     values = np.frombuffer(content, dtype=np.uint8, offset=header)
     if len(values) != np.prod(shape):
         raise DataError(
-            f"{file.name} holds {len(values)} values, but its header says {list(shape)}; it is truncated."
+            f"{file.name} holds {len(values)} values, but its header says {list(shape)}; it is truncated.",
+            field=file.name,
         )
     return torch.from_numpy(values.reshape(shape).copy())

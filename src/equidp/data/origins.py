@@ -32,7 +32,10 @@ def data_folder() -> Path | None:
     """
     given = os.environ.get(DATA_VARIABLE)
     if given and not Path(given).is_dir():
-        raise DataError(f"{DATA_VARIABLE} names {given!r}, which is no folder; correct it, or unset it.")
+        raise DataError(
+            f"{DATA_VARIABLE} names {given!r}, which is no folder; correct it, or unset it.",
+            field=DATA_VARIABLE,
+        )
     return Path(given) if given else None
 
 
@@ -69,7 +72,7 @@ class Origin:
         """Return an error for a missing dataset that equidp does not download."""
         folder = data_folder()
         where = f"{DATA_VARIABLE} is not set" if folder is None else f"it is not in {folder}"
-        return DataError(f"{self.dataset} is not downloaded, and {where}: {self.by_hand}")
+        return DataError(f"{self.dataset} is not downloaded, and {where}: {self.by_hand}", field="dataset")
 
 
 ORIGINS: dict[str, Origin] = {
@@ -145,12 +148,14 @@ class RemoteFile:
             content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(
-                f"{path} cannot be read ({error}); remove it, and it will be downloaded again."
+                f"{path} cannot be read ({error}); remove it, and it will be downloaded again.",
+                field="content",
             ) from error
         if hashlib.sha256(content).hexdigest() != self.sha256:
             raise DataError(
                 f"{path} is not the file of {self.origin.dataset} that was expected (its content has another "
-                "checksum); remove it, and it will be downloaded again."
+                "checksum); remove it, and it will be downloaded again.",
+                field="checksum",
             )
         return content
 
@@ -186,17 +191,20 @@ class RemoteFile:
         except requests.RequestException as error:
             raise DataError(
                 f"{self.name} could not be downloaded from {self.url} ({type(error).__name__}). Try again, "
-                f"or {way_out}"
+                f"or {way_out}",
+                field="url",
             ) from error
         except ValueError as error:
             raise DataError(
                 f"what {self.url} sends is not the {self.name} that was expected (it has another checksum), "
-                f"and was removed. Try again, or {way_out}"
+                f"and was removed. Try again, or {way_out}",
+                field="checksum",
             ) from error
         except OSError as error:
             raise DataError(
                 f"{self.name} cannot be kept in {folder} ({error}). Set {CACHE_VARIABLE} to a folder to "
-                f"write to, or {way_out}"
+                f"write to, or {way_out}",
+                field=CACHE_VARIABLE,
             ) from error
         finally:
             bar.close()

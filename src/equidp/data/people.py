@@ -63,7 +63,8 @@ class PeoplesRows:
         listed = pd.Series(column).reset_index(drop=True)
         if absent := int(listed.isna().sum()):
             raise DataError(
-                f"{absent} of {len(listed)} rows do not say whose they are; fill that in, or remove them."
+                f"{absent} of {len(listed)} rows do not say whose they are; fill that in, or remove them.",
+                field="people",
             )
         codes, labels = pd.factorize(listed)
         counts = np.bincount(codes, minlength=len(labels))
@@ -157,9 +158,13 @@ def by_person(rows: GroupedDataset, people: Any, most_rows: int, seed: int = 0) 
             [1., 0.]]))
     """
     if rows.rows is not None:
-        raise DataError(f"these examples have {rows.rows} rows each already; give a dataset of single rows.")
+        raise DataError(
+            f"these examples have {rows.rows} rows each already; give a dataset of single rows.", field="rows"
+        )
     if len(people) != len(rows):
-        raise DataError(f"people are {len(people)} beside {len(rows)} rows; say of each row whose it is.")
+        raise DataError(
+            f"people are {len(people)} beside {len(rows)} rows; say of each row whose it is.", field="people"
+        )
     chosen = PeoplesRows.choose_rows(people, most_rows, seed)
     if message := chosen.left_out_message():
         warnings.warn(message, DataWarning, stacklevel=2)
@@ -195,7 +200,8 @@ def rows_by_person(
             raise DataError(
                 f"fewer than two people are in group {name!r}, which needs one to train and one to test on. "
                 "A person is in the group of the first row that is trained on. Merge it with another group, "
-                "or group by a column that is the same in all rows of a person."
+                "or group by a column that is the same in all rows of a person.",
+                field="person",
             )
     drawn = draw_rows(pd.DataFrame({"person": pd.Series(labels)}), seed)
     train, test = rows_by_content(drawn, of_person, group_names, recipe.test_share, seed)

@@ -42,7 +42,8 @@ def scattering(images: Tensor) -> Tensor:
     if images.dim() != 4 or min(images.shape[2:]) < SMALLEST:
         raise DataError(
             f"scattering reads images [channels, height, width] of at least {SMALLEST}x{SMALLEST} pixels; "
-            f"this data has inputs of shape {list(images.shape[1:])}. Leave out the features."
+            f"this data has inputs of shape {list(images.shape[1:])}. Leave out the features.",
+            field="inputs",
         )
     n, channels, height, width = images.shape
     bank = _bank(height, width)

@@ -96,11 +96,12 @@ def open_source(
         if given:
             raise SettingError(
                 f"{', '.join(sorted(given))} and other settings of a recipe are for files; {name_or_path!r} "
-                "comes with its own. Leave them out."
+                "comes with its own. Leave them out.",
+                field=", ".join(sorted(given)),
             )
         return named if features is None else WithFeatures(named, features)
     if not path.exists():
-        raise DataError(f"there is no file {name_or_path!r}; check the path.")
+        raise DataError(f"there is no file {name_or_path!r}; check the path.", field="path")
     if features is not None:
         raise SettingError(
             f"features {features!r} are for images and for sources of your own; {name_or_path!r} is a table. "
@@ -108,7 +109,8 @@ def open_source(
         )
     if not whole.target or not whole.group:
         raise SettingError(
-            f"{name_or_path!r} needs the column to predict (target) and the column of the groups (group)."
+            f"{name_or_path!r} needs the column to predict (target) and the column of the groups (group).",
+            field="target",
         )
     # Worker processes may run in another folder, so the path is absolute.
     return TableSource(str(path.absolute()), whole)

@@ -19,7 +19,7 @@ from equidp.kernel.ledger import StepEvent
 from equidp.kernel.noise import SeededRandomness
 from equidp.store import key_of
 from equidp.tables.cache import cached_array, stored_parts
-from equidp.tables.checks import absences, doubts, label_columns, problems_of, refuse
+from equidp.tables.checks import doubts, label_columns, problems_of, refuse, table_findings
 from equidp.tables.columns import read_table
 from equidp.tables.encode import PRIVATE as COUNTED, TableEncoder
 from equidp.tables.labels import code_values, cross_columns
@@ -63,9 +63,11 @@ class TableSource:
 
     def __post_init__(self) -> None:
         if not self.recipe.target:
-            raise SettingError("no target; name the column to predict.")
+            raise SettingError("no target; name the column to predict.", field="target")
         if not self.recipe.group:
-            raise SettingError("no group column; name the column (or columns) whose values are the groups.")
+            raise SettingError(
+                "no group column; name the column (or columns) whose values are the groups.", field="group"
+            )
 
     @property
     def name(self) -> str:
@@ -135,11 +137,10 @@ class TableSource:
     def _table(self) -> tuple[pd.DataFrame, str]:
         """Return the checked columns of the file without dropped ones, and the key of a table on disk."""
         read = read_table(Path(self.path), self.recipe)
-        absent = {name: found.absent for name, found in read.findings.items()}
-        said = [*doubts(read.table, self.recipe), *absences(absent, read.table, self.recipe)]
-        for sentence in (*read.notes, *said):
+        found = table_findings(read, self.recipe)
+        for sentence in (*read.notes, *doubts(found)):
             warnings.warn(sentence, DataWarning, stacklevel=5)
-        refuse(self.path, problems_of(read, self.recipe))
+        refuse(self.path, problems_of(read, self.recipe, found))
         return read.table, read.key
 
     def _draws(self, table: pd.DataFrame, seed: int, key: str) -> npt.NDArray[np.float64]:
@@ -289,7 +290,8 @@ def can_be_private(source: DataSource) -> EncodedSource:
     if not isinstance(source, EncodedSource):
         raise SettingError(
             f"private preprocessing is for tables, and for censuses such as adult; {source.name!r} takes "
-            "nothing from its rows to preprocess by. Leave it out."
+            "nothing from its rows to preprocess by. Leave it out.",
+            field="preprocessing_share",
         )
     return source
 

@@ -67,13 +67,19 @@ def parse_class_weights(text: str) -> dict[str, float]:
         if not (name.strip() and 0 <= weight <= MOST_WEIGHT):
             raise SettingError(
                 f"class weight {part!r}; expected class=number with a number from 0 to {MOST_WEIGHT:g}, such "
-                "as no=1,yes=8; equidp train also takes balanced."
+                "as no=1,yes=8; equidp train also takes balanced.",
+                field="class_weight",
             )
         if name.strip() in weights:
-            raise SettingError(f"class weights {text!r} name class {name.strip()!r} twice; name each once.")
+            raise SettingError(
+                f"class weights {text!r} name class {name.strip()!r} twice; name each once.",
+                field="class_weight",
+            )
         weights[name.strip()] = weight
     if not weights:
-        raise SettingError("class weights are empty; expected class=number, such as no=1,yes=8.")
+        raise SettingError(
+            "class weights are empty; expected class=number, such as no=1,yes=8.", field="class_weight"
+        )
     return weights
 
 
@@ -110,4 +116,6 @@ def in_units(
 def check_numbers(targets: Tensor) -> None:
     """Raise a DataError unless targets are finite numbers, [n]."""
     if not targets.is_floating_point() or not torch.isfinite(targets).all():
-        raise DataError(f"targets have dtype {targets.dtype}; expected finite floating-point numbers.")
+        raise DataError(
+            f"targets have dtype {targets.dtype}; expected finite floating-point numbers.", field="targets"
+        )

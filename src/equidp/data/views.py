@@ -110,7 +110,8 @@ class Views:
             return
         if not isinstance(train, GroupedDataset):
             raise SettingError(
-                "views and augmentation are for a GroupedDataset; a torch Dataset can augment by itself."
+                "views and augmentation are for a GroupedDataset; a torch Dataset can augment by itself.",
+                field="views",
             )
         shape = train.input_shape if isinstance(train.inputs, Tensor) else ()
         if len(shape) != 3 or not train.one_tensor.is_floating_point():
@@ -124,7 +125,8 @@ class Views:
         if self.random:
             raise SettingError(
                 f"{purpose} gradients of examples as they are, and with augmentation {self.augmentation!r} "
-                "they are others in each step; train without (--augmentation none)."
+                "they are others in each step; train without (--augmentation none).",
+                field="views",
             )
 
     def loss(self, loss: LossFunction, dtype: torch.dtype) -> LossFunction:

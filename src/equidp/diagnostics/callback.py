@@ -136,7 +136,8 @@ class Diagnostics(Callback):
         if any(isinstance(callback, IndividualClipping) for callback in trainer.callbacks):
             raise SettingError(
                 "diagnostics weigh gradients as the policy does, and do not know the limits of "
-                "IndividualClipping; diagnose a run without it."
+                "IndividualClipping; diagnose a run without it.",
+                field="callbacks",
             )
         chosen_groups(data, self.plan.groups)
         warn_of_kinks(_subject(trainer), data)
@@ -180,7 +181,8 @@ def _step(trainer: Trainer) -> Step:
     if len(rates) > 1:
         raise SettingError(
             f"the optimizer has learning rates {sorted(rates)}; diagnostics describe a step with one. Give "
-            "all parameters the same."
+            "all parameters the same.",
+            field="optimizer",
         )
     size = trainer.expected_batch_size
     return Step(trainer.policy, trainer.policy_state, rates.pop(), trainer.noise_multiplier, size)

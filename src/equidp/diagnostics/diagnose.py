@@ -169,7 +169,8 @@ def check_clips(step: Step) -> None:
     if math.isinf(step.sensitivity):
         raise SettingError(
             f"{type(step.policy).__name__} neither clips nor adds noise, so there is nothing to diagnose; "
-            "choose a private policy."
+            "choose a private policy.",
+            field="policy",
         )
 
 

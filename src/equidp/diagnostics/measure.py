@@ -111,7 +111,8 @@ def view_group(
     if not finite.any():
         raise DataError(
             f"no example of group {data.group_names[group]!r} has a finite gradient; look at its inputs and "
-            "the learning rate."
+            "the learning rate.",
+            field="group",
         )
     norms = known[finite]
     groups = torch.full_like(norms, group, dtype=torch.int64)

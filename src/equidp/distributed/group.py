@@ -108,7 +108,8 @@ class Together(Processes):
                     for name in differing
                 )
                 self._everywhere = SettingError(
-                    f"the processes disagree: {listed}. Give all of them the same settings and data."
+                    f"the processes disagree: {listed}. Give all of them the same settings and data.",
+                    field=", ".join(differing),
                 )
                 raise self._everywhere
 

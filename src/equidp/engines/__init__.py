@@ -145,11 +145,12 @@ def checked_engine(
             with suppress(ModelError):
                 taken_by = tried_with(other)
             if taken_by is not None:
-                raise ModelError(f"{error} engine={other!r} takes this model.") from error
+                raise ModelError(f"{error} engine={other!r} takes this model.", field="engine") from error
         raise ModelError(
             f"{error} No other engine takes this model. Where examples take ways of their own (experts, "
             "early exit, rows that a mask picks), compute every way for every example and choose by a weight "
-            "or by torch.where: outputs are the same, and engines take it."
+            "or by torch.where: outputs are the same, and engines take it.",
+            field="model",
         ) from error
 
 

@@ -147,7 +147,8 @@ class FunctionalEngine:
                     raise
                 raise ModelError(
                     "the model decides by values of its inputs how it computes, as `transformers` does with "
-                    "attention masks, and torch.func cannot follow that."
+                    "attention masks, and torch.func cannot follow that.",
+                    field="model",
                 ) from error
             yield gradients, aside if context else None
 

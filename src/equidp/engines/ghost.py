@@ -98,7 +98,8 @@ class GhostEngine:
             if losses.shape != (batch,):
                 raise ModelError(
                     "the loss is not of shape [batch]; expected one per example. Pass one that does not "
-                    "average, such as CrossEntropyLoss(reduction='none')."
+                    "average, such as CrossEntropyLoss(reduction='none').",
+                    field="loss",
                 )
             precisely = full_precision(losses.device)
             with precisely():
@@ -284,11 +285,13 @@ def _one_per_example(rows: Tensor, module: nn.Module, batch: int) -> Tensor:
         raise ModelError(
             f"an Embedding of {module.num_embeddings} rows reads numbers whose first dimension is not the "
             f"batch. A table of positions does so in self.p(positions): {_ONCE_PER_EXAMPLE[0].lower()}"
-            f"{_ONCE_PER_EXAMPLE[1:]} {_PICKED}"
+            f"{_ONCE_PER_EXAMPLE[1:]} {_PICKED}",
+            field="Embedding",
         )
     if len(rows) != batch:
         raise ModelError(
             f"{type(module).__name__} reads a tensor whose first dimension is not the batch: examples must "
-            f"come first in every layer (batch_first=True?). {_PICKED}"
+            f"come first in every layer (batch_first=True?). {_PICKED}",
+            field=type(module).__name__,
         )
     return rows

@@ -67,7 +67,8 @@ def outputs_in(result: Any) -> Tensor:
     names = f" of {', '.join(map(str, result))}" if isinstance(result, Mapping) else ""
     raise ModelError(
         f"the model gives a {type(result).__name__}{names}; expected a tensor [batch, ...], or a mapping "
-        "whose 'logits' are one. Wrap it in a module that returns the part that the loss takes."
+        "whose 'logits' are one. Wrap it in a module that returns the part that the loss takes.",
+        field="model",
     )
 
 

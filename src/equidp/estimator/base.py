@@ -326,7 +326,8 @@ def check_open_ended(estimator: Any) -> None:
         if getattr(estimator, name) != value:
             raise SettingError(
                 f"{name}={getattr(estimator, name)!r} runs over all steps, and partial_fit cannot know how "
-                f"many calls will follow; use fit, or {name}={value!r}."
+                f"many calls will follow; use fit, or {name}={value!r}.",
+                field=name,
             )
 
 

@@ -109,11 +109,12 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         if progress is not None and progress.of_people:
             raise SettingError(
                 "the model was fitted on people, and partial_fit trains on rows: what they spend cannot be "
-                "added. Fit a new one."
+                "added. Fit a new one.",
+                field="people",
             )
         if progress is None:
             if classes is None:
-                raise DataError("classes must be passed on the first call to partial_fit.")
+                raise DataError("classes must be passed on the first call to partial_fit.", field="classes")
             self._learn(column_or_1d(classes))
             progress = Progress(learnt=True)
         elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
@@ -129,13 +130,14 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         self.classes_ = np.unique(y)
         if len(self.classes_) < 2:
             only = self.classes_.tolist()[0]
-            raise DataError(f"y has one class only, {only!r}; a classifier needs at least two.")
+            raise DataError(f"y has one class only, {only!r}; a classifier needs at least two.", field="y")
 
     def _targets(self, y: npt.NDArray[Any]) -> Tensor:
         codes = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
         if (new := self.classes_[codes] != y).any():
             raise DataError(
-                f"y holds {y[new].tolist()[0]!r}, which is not among the classes {self.classes_.tolist()}."
+                f"y holds {y[new].tolist()[0]!r}, which is not among the classes {self.classes_.tolist()}.",
+                field="y",
             )
         return torch.from_numpy(codes.astype(np.int64))
 
@@ -200,7 +202,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     def _check_weighted(self, targets: Tensor, weights: Tensor) -> None:
         if len(targets[weights > 0].unique()) < 2:
             raise DataError(
-                "sample_weight leaves one class with weights above zero; a classifier needs at least two."
+                "sample_weight leaves one class with weights above zero; a classifier needs at least two.",
+                field="sample_weight",
             )
 
     @property

@@ -76,7 +76,7 @@ def check_finite(rows: Any) -> None:
     numbers = rows.data if sparse.issparse(rows) else rows
     with np.errstate(over="ignore"):
         if not np.isfinite(numbers.astype(np.float32)).all():
-            raise DataError("X holds numbers that float32 cannot; scale them first.")
+            raise DataError("X holds numbers that float32 cannot; scale them first.", field="X")
 
 
 def groups_of(sensitive_features: Any, n: int, known: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
@@ -88,25 +88,31 @@ def groups_of(sensitive_features: Any, n: int, known: Sequence[str] | None) -> t
     if sensitive_features is None:
         if known is not None and len(known) > 1:
             raise DataError(
-                f"earlier calls had the groups {', '.join(known)}; pass sensitive_features again."
+                f"earlier calls had the groups {', '.join(known)}; pass sensitive_features again.",
+                field="sensitive_features",
             )
         return torch.zeros(n, dtype=torch.int64), ("everyone",) if known is None else tuple(known)
     table = pd.DataFrame(sensitive_features).reset_index(drop=True)
     if len(table) != n:
-        raise DataError(f"sensitive_features has {len(table)} rows beside {n} in X; expected one for each.")
+        raise DataError(
+            f"sensitive_features has {len(table)} rows beside {n} in X; expected one for each.",
+            field="sensitive_features",
+        )
     table.columns = [str(name) for name in table.columns]
     texts = table.apply(lambda column: column.map(str, na_action="ignore").astype(object))
     codes, names = cross_columns(texts.where(table.notna(), None), list(table.columns))
     if len(names) > MOST_GROUPS:
         raise DataError(
-            f"sensitive_features gives {len(names)} groups; bin or merge values, to at most {MOST_GROUPS}."
+            f"sensitive_features gives {len(names)} groups; bin or merge values, to at most {MOST_GROUPS}.",
+            field="sensitive_features",
         )
     if known is None:
         return torch.from_numpy(codes), names
     if new := [name for name in names if name not in known]:
         raise DataError(
             f"sensitive_features holds group {new[0]!r}, which the first call did not; known: "
-            f"{', '.join(known)}. Groups are counted from the first call on."
+            f"{', '.join(known)}. Groups are counted from the first call on.",
+            field="sensitive_features",
         )
     places = torch.tensor([known.index(name) for name in names])
     return places[torch.from_numpy(codes)], tuple(known)
@@ -124,9 +130,12 @@ def weights_of_rows(sample_weight: Any, n: int) -> Tensor | None:
     if weights.ndim == 0:
         weights = np.full(n, weights)
     if weights.shape != (n,):
-        raise DataError(f"sample_weight has shape {weights.shape} beside {n} rows of X; expected ({n},).")
-    check_weights(weights, "sample_weight")
-    check_some_weight(weights, "sample_weight")
+        raise DataError(
+            f"sample_weight has shape {weights.shape} beside {n} rows of X; expected ({n},).",
+            field="sample_weight",
+        )
+    check_weights(weights, "sample_weight", "sample_weight")
+    check_some_weight(weights, "sample_weight", "sample_weight")
     return None if (weights == 1).all() else torch.from_numpy(weights.astype(np.float32))
 
 
@@ -145,9 +154,12 @@ def people_of(people: Any, most_rows: int | None, rows: Any) -> PeoplesRows | No
     if people is None or most_rows is None:
         return None
     if sparse.issparse(rows):
-        raise DataError("people are for rows in memory, and X is sparse; pass X.toarray().")
+        raise DataError("people are for rows in memory, and X is sparse; pass X.toarray().", field="X")
     if len(people) != rows.shape[0]:
-        raise DataError(f"people has {len(people)} rows beside {rows.shape[0]} in X; expected one for each.")
+        raise DataError(
+            f"people has {len(people)} rows beside {rows.shape[0]} in X; expected one for each.",
+            field="people",
+        )
     chosen = PeoplesRows.choose_rows(people, most_rows, seed=0)
     if message := chosen.left_out_message():
         warnings.warn(message, DataWarning, stacklevel=4)
@@ -161,7 +173,9 @@ def of_people(rows: GroupedDataset | Dataset[Any], people: PeoplesRows) -> Group
         SettingError: the targets are numbers.
     """
     if not isinstance(rows, GroupedDataset):
-        raise SettingError("people are for classifiers; to predict numbers, train with equidp.Trainer.")
+        raise SettingError(
+            "people are for classifiers; to predict numbers, train with equidp.Trainer.", field="people"
+        )
     return people.gather_examples(rows)
 
 
@@ -186,5 +200,6 @@ def check_order(**given: Any) -> None:
             raise DataError(
                 f"{name} names the same rows as {first} in another order, and rows belong together by "
                 f"position. If the names are right, pass {name}.loc[{first}.index]; if the positions are, "
-                f"{name}.to_numpy()."
+                f"{name}.to_numpy().",
+                field=name,
             )

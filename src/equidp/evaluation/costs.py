@@ -50,12 +50,15 @@ def privacy_costs(
     own = (costs["method"] == baseline).to_numpy()
     reference = costs.loc[own, columns].set_index(keys[own])
     if reference.index.has_duplicates:
-        raise DataError(f"the results hold more than one {baseline!r} run of a seed; expected one.")
+        raise DataError(
+            f"the results hold more than one {baseline!r} run of a seed; expected one.", field="results"
+        )
     missing = keys.difference(reference.index)
     if len(missing):
         _, *missed = missing[0]
         raise DataError(
-            f"no {baseline!r} run for (seed, group) {tuple(missed)}; every run needs one of its seed."
+            f"no {baseline!r} run for (seed, group) {tuple(missed)}; every run needs one of its seed.",
+            field="results",
         )
     paired = reference.loc[keys].reset_index(drop=True)
     costs["privacy_cost"] = metric.sign * (paired[metric.name] - costs[metric.name])
@@ -80,7 +83,7 @@ def group_gaps(costs: pd.DataFrame) -> pd.DataFrame:
             for a, b in itertools.combinations(values.index, 2)
         ]
         if not pairs:
-            raise DataError(f"run {run} has one group; gaps need two.")
+            raise DataError(f"run {run} has one group; gaps need two.", field="results")
         largest = ("largest", *(np.fmax.reduce([pair[at] for pair in pairs]) for at in (1, 2)))
         rows += [(*run, *pair) for pair in [*pairs, largest]]
     return pd.DataFrame(rows, columns=[*RUN, "pair", "cost_gap", "risk_gap"])

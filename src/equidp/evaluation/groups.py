@@ -70,7 +70,7 @@ def check_outputs(outputs: Tensor, test: GroupedDataset) -> None:
         _check_logits(outputs, test.targets)
     elif outputs.dim() != 2 or outputs.shape[1] != 1:
         shape = shape_text(outputs, "n")
-        raise DataError(f"the model's outputs are {shape}; expected one number each, [n, 1].")
+        raise DataError(f"the model's outputs are {shape}; expected one number each, [n, 1].", field="model")
 
 
 def _check_logits(outputs: Tensor, targets: Tensor) -> None:
@@ -78,7 +78,9 @@ def _check_logits(outputs: Tensor, targets: Tensor) -> None:
     if outputs.dim() != 2 or outputs.shape[1] < classes:
         raise DataError(
             f"the model's outputs are {shape_text(outputs, 'n')} for {classes} classes; group metrics "
-            "need one logit per class, [n, classes]. Have a model of one logit z give the two outputs (0, z)."
+            "need one logit per class, [n, classes]. Have a model of one logit z give the two outputs "
+            "(0, z).",
+            field="model",
         )
 
 

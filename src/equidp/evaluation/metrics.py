@@ -71,7 +71,9 @@ class Metric:
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
-            raise SettingError(f"metric name {self.name!r}; expected letters, digits and underscores.")
+            raise SettingError(
+                f"metric name {self.name!r}; expected letters, digits and underscores.", field="name"
+            )
         if not self.range[0] < self.range[1]:
             raise SettingError(
                 f"range={self.range} of metric {self.name!r}; expected (low, high), low < high."

@@ -82,7 +82,10 @@ class Cut:
                 given = f"positive={self.positive!r}" if self.positive else f"threshold={self.threshold:g}"
                 there = f"there are {len(class_names)}: {', '.join(class_names)}"
                 there = there if class_names else "this model predicts numbers"
-                raise SettingError(f"{given} is for two classes, and {there}. Leave it out.")
+                raise SettingError(
+                    f"{given} is for two classes, and {there}. Leave it out.",
+                    field="positive" if self.positive else "threshold",
+                )
             return None
         if self.positive is not None and self.positive not in class_names:
             raise unknown_name("positive class", self.positive, class_names)
@@ -205,7 +208,8 @@ class Predictions:
     def _of_two(self) -> int:
         if self.positive is None:
             raise SettingError(
-                f"there are {len(self.class_names)} classes, and none is the positive one; that is for two."
+                f"there are {len(self.class_names)} classes, and none is the positive one; that is for two.",
+                field="positive",
             )
         return self.positive
 

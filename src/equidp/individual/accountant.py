@@ -40,7 +40,9 @@ def in_memory(trainer: Trainer, purpose: str) -> GroupedDataset:
     """Returns the training data; raises SettingError, beginning with `purpose`, where it cannot."""
     if not isinstance(trainer.train, GroupedDataset):
         raise SettingError(
-            f"{purpose} the training data in memory, as a GroupedDataset; got {type(trainer.train).__name__}."
+            f"{purpose} the training data in memory, as a GroupedDataset; got "
+            f"{type(trainer.train).__name__}.",
+            field="train",
         )
     trainer.views.refuse(purpose)
     return trainer.train
@@ -124,7 +126,8 @@ class ExampleAccount(KeptCallback):
         if trainer.noise_multiplier == 0:
             raise SettingError(
                 "individual accounting of a run without noise: every epsilon is infinite. Choose a private "
-                "policy."
+                "policy.",
+                field="noise_multiplier",
             )
         if self._interval == "sampled" and trainer.processes.count > 1:
             raise SettingError(
@@ -168,18 +171,21 @@ class ExampleAccount(KeptCallback):
             raise CheckpointError(
                 f"{os.fspath(folder)!r} holds no histories of single examples (sensitive-histories-*) of the "
                 "step of the checkpoint. Restore them, or pass missed_at_worst=True: the steps so far then "
-                "count as if everyone had used all of the sensitivity."
+                "count as if everyone had used all of the sensitivity.",
+                field="folder",
             )
         facts, arrays = found
         if facts["settings"] != self._settings:
             raise SettingError(
                 f"the histories in {os.fspath(folder)!r} are of {_settings_text(facts['settings'])}; this is "
-                f"{_settings_text(self._settings)}. Make it, and the trainer's callbacks, as the run began."
+                f"{_settings_text(self._settings)}. Make it, and the trainer's callbacks, as the run began.",
+                field="folder",
             )
         if facts["fingerprint"] != (fingerprint := fingerprint_of(in_memory(trainer, _PURPOSE))):
             raise DataError(
                 f"the histories in {os.fspath(folder)!r} are of other training data, or of another order of "
-                "it; give the data that the run began with."
+                "it; give the data that the run began with.",
+                field="train",
             )
         counts = self._new_counts(trainer)
         broadcast(lambda: files.load_parts(facts["parts"], counts.histories))
@@ -234,10 +240,13 @@ class ExampleAccount(KeptCallback):
         if not trainer.processes.first:
             raise SettingError(
                 f"report in process {trainer.processes.rank}; expected process 0, which alone keeps all "
-                "histories. Call it where torch.distributed.get_rank() == 0."
+                "histories. Call it where torch.distributed.get_rank() == 0.",
+                field="report",
             )
         if not self._steps:
-            raise SettingError("no step was watched; give the accountant to the Trainer as a callback.")
+            raise SettingError(
+                "no step was watched; give the accountant to the Trainer as a callback.", field="callbacks"
+            )
         data = in_memory(trainer, _PURPOSE)
         counts = self._started_counts
         counts.settle()
@@ -271,14 +280,17 @@ class ExampleAccount(KeptCallback):
         if self._counts is None:
             raise SettingError(
                 "individual accounting has not started: Trainer.fit starts it; in a loop of your own, call "
-                "accountant.before_training(trainer) before the first step."
+                "accountant.before_training(trainer) before the first step.",
+                field="callbacks",
             )
         return self._counts
 
     def _check_data(self, data: GroupedDataset) -> None:
         fingerprint = fingerprint_of(data)
         if self._fingerprint is not None and fingerprint != self._fingerprint:
-            raise DataError("the training data changed between two passes; each example's history is lost.")
+            raise DataError(
+                "the training data changed between two passes; each example's history is lost.", field="train"
+            )
         self._fingerprint = fingerprint
 
     def _count_missed(self, missed: int, trainer: Trainer) -> None:
@@ -286,7 +298,8 @@ class ExampleAccount(KeptCallback):
             raise SettingError(
                 f"{trainer.steps_done} steps were taken, and this accountant saw "
                 f"{trainer.steps_done - missed}; it cannot account for others. Give it to the Trainer from "
-                "the start, or pass missed_at_worst=True for an upper bound."
+                "the start, or pass missed_at_worst=True for an upper bound.",
+                field="callbacks",
             )
         self._started_counts.add_worst_steps(missed)
         self._steps += missed
@@ -394,7 +407,8 @@ class IndividualClipping(ExampleAccount):
         if trainer.share_limits != self._limits:
             raise SettingError(
                 "a step was taken without the limits of IndividualClipping, which end with fit(); call "
-                "before_training(trainer) before the first step of a loop of your own."
+                "before_training(trainer) before the first step of a loop of your own.",
+                field="callbacks",
             )
 
     def _limits(self, indices: Tensor, norms: Tensor) -> Tensor:

@@ -77,7 +77,8 @@ class HistoryFiles:
         if facts["format"] != _FORMAT:
             raise CheckpointError(
                 f"the histories in {os.fspath(states[0])!r} have format {facts['format']}, and this version "
-                f"of equidp reads format {_FORMAT}; go on with the version that wrote them."
+                f"of equidp reads format {_FORMAT}; go on with the version that wrote them.",
+                field="format",
             )
         return facts, list(arrays)
 
@@ -142,7 +143,8 @@ class HistoryFiles:
                 f"{os.fspath(path)!r}, which holds histories of single examples, {what}. Bring it back; or "
                 "resume from the checkpoint before, with previous=True (--previous); or delete all files "
                 f"{self._prefix}*: an accountant with missed_at_worst=True, such as that of equidp train, "
-                "then counts the steps so far as if everyone had used all of the sensitivity."
+                "then counts the steps so far as if everyone had used all of the sensitivity.",
+                field="path",
             )
         with pa.CompressedInputStream(pa.OSFile(os.fspath(path)), "zstd") as stream:
             while stream.read(1):

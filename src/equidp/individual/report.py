@@ -83,7 +83,9 @@ class IndividualReport:
             SettingError: a report without profiles.
         """
         if self.group_profiles is None:
-            raise SettingError("this report has no profiles; take one from IndividualAccountant.report.")
+            raise SettingError(
+                "this report has no profiles; take one from IndividualAccountant.report.", field="profiles"
+            )
         whole = Risk.of(self.spent)
         return {
             name: Risk.of_profile(EPSILONS, deltas).at_most(whole)
@@ -130,7 +132,8 @@ class IndividualReport:
         if losses.shape != self.sensitive_epsilons.shape:
             raise DataError(
                 f"losses have shape {tuple(losses.shape)}; expected one per training example, "
-                f"{self.sensitive_epsilons.shape}."
+                f"{self.sensitive_epsilons.shape}.",
+                field="losses",
             )
         logs = losses.double().clamp_min(torch.finfo(torch.float32).eps).log().cpu().numpy()
         if np.ptp(logs) == 0 or np.ptp(self.sensitive_epsilons) == 0:

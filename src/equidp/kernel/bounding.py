@@ -133,7 +133,8 @@ def bounded_shares(shares: Tensor, norms: Tensor) -> Tensor:
     """
     if shares.shape != norms.shape:
         raise PolicyError(
-            f"share limits have shape {_shape(shares, norms)}; expected one per example, [batch]."
+            f"share limits have shape {_shape(shares, norms)}; expected one per example, [batch].",
+            field="share limits",
         )
     return shares.to(norms.dtype).nan_to_num(nan=0.0).clamp(0.0, 1.0)
 
@@ -162,13 +163,15 @@ def each_alone(rule: Callable[..., Any], state: Any, *examples: Tensor) -> Any:
     except IndexError as error:
         raise PolicyError(
             f"{name} failed on some group ({error}); the state must be made for as many groups as the data "
-            "has."
+            "has.",
+            field="state",
         ) from error
     except Exception as error:
         raise PolicyError(
             f"{name} cannot be applied to one example at a time ({error}). Use torch operations without "
             "Python branches on the values (torch.where in place of if), and return one row or number per "
-            "example."
+            "example.",
+            field=name,
         ) from error
 
 
@@ -176,7 +179,9 @@ def example_weights(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -
     """The policy's weights before they are capped, [batch]."""
     weights: Tensor = each_alone(policy.weight, state, norms, groups)
     if weights.shape != norms.shape:
-        raise PolicyError(f"weights have shape {_shape(weights, norms)}; expected one per example, [batch].")
+        raise PolicyError(
+            f"weights have shape {_shape(weights, norms)}; expected one per example, [batch].", field="weight"
+        )
     return weights
 
 
@@ -192,7 +197,8 @@ def example_rows(
     rows: Tensor = each_alone(policy.statistics, state, norms, groups, *terms.unbind(dim=1))
     if rows.dim() != 2:
         raise PolicyError(
-            f"statistics have shape {_shape(rows, norms)}; expected one row per example, [batch, cells]."
+            f"statistics have shape {_shape(rows, norms)}; expected one row per example, [batch, cells].",
+            field="statistics",
         )
     return rows
 
@@ -215,7 +221,10 @@ def example_context(policy: Policy, state: Any, groups: Tensor) -> Context:
         return ()
     context = each_alone(policy.context, state, groups)
     if not isinstance(context, tuple):
-        raise PolicyError(f"context of {type(policy).__name__} is {context!r}; expected a tuple of tensors.")
+        raise PolicyError(
+            f"context of {type(policy).__name__} is {context!r}; expected a tuple of tensors.",
+            field="context",
+        )
     return context
 
 

@@ -73,7 +73,8 @@ class ReleaseEvent(StepEvent):
         super().__post_init__()
         if not self.name or self.sample_rate != 1 or self.statistics_noise is not None:
             raise SettingError(
-                f"{self!r}; expected the name of what is released, and one query of all examples at once."
+                f"{self!r}; expected the name of what is released, and one query of all examples at once.",
+                field="name",
             )
 
 
@@ -140,7 +141,8 @@ def checked_unit(kept: str, unit: str, what: str) -> str:
         raise BudgetError(
             f"{what} counts {counted}, and this run is on {given}: what they spend cannot be added. Give "
             "the run a ledger or a budget of its own, and see equidp account --rows-per-person for what runs "
-            "on rows cost people."
+            "on rows cost people.",
+            field="unit",
         )
     return unit
 
@@ -166,7 +168,8 @@ class Payment:
             why = "was drawn already" if self._drawn else "was paid for by another process"
             raise BudgetError(
                 f"the release of {self.event.name} {why}, and a payment is drawn once, where it was made; "
-                "pay again (Ledger.pay)."
+                "pay again (Ledger.pay).",
+                field="payment",
             )
         self._drawn = True
         return self.event.noise_multiplier
@@ -178,7 +181,7 @@ class Payment:
         return self
 
     def __getstate__(self) -> NoReturn:
-        raise BudgetError("a payment cannot be sent to another process; pay there.")
+        raise BudgetError("a payment cannot be sent to another process; pay there.", field="payment")
 
 
 def new_session(run: str = "") -> str:

@@ -135,7 +135,8 @@ class PrivateLoop:
             if drawing is not self._drawing:
                 raise SettingError(
                     "batches() was called again since, or the trainer has another ledger now: one iterator "
-                    "at a time draws samples. Use the newest."
+                    "at a time draws samples. Use the newest.",
+                    field="batches",
                 )
             processes = self.private_step.processes
             with processes.leave_on_failure():
@@ -187,7 +188,8 @@ class PrivateLoop:
         if self.private_step.processes.count > 1:
             raise SettingError(
                 "a sample was drawn from batches() and not given to step(), where other processes wait for "
-                "it; its step is charged. Give every sample to step(), also an empty one."
+                "it; its step is charged. Give every sample to step(), also an empty one.",
+                field="batch",
             )
         warnings.warn(
             "a sample was drawn from batches() and not given to step(); its step is charged. Give every "
@@ -223,13 +225,15 @@ class PrivateLoop:
         if [parameter.requires_grad for parameter in self._parameters] != self._trained:
             raise SettingError(
                 "parameters were frozen or unfrozen after the Trainer was made, and the noise covers those "
-                "that were trained then; make a new Trainer."
+                "that were trained then; make a new Trainer.",
+                field="requires_grad",
             )
         now = list(self.model.parameters())
         if len(now) != len(self._parameters) or not all(map(operator.is_, now, self._parameters)):
             raise SettingError(
                 "parameters were added, removed or replaced after the Trainer was made, and the noise covers "
-                "those that were there then; make a new Trainer."
+                "those that were there then; make a new Trainer.",
+                field="parameters",
             )
 
     def _check_sample(self, batch: Batch) -> None:
@@ -241,13 +245,15 @@ class PrivateLoop:
             raise SettingError(
                 "step() was given a batch that is not the last of trainer.batches(), or was used already: "
                 "epsilon holds for Poisson samples, each used once. Write `for batch in trainer.batches(): "
-                "trainer.step(batch)`."
+                "trainer.step(batch)`.",
+                field="batch",
             )
         if any(each.shape[:1] != drawn.shape for each in tensors(batch)):
             raise SettingError(
                 "step() was given inputs, targets or groups of another number of examples than was drawn: "
                 "each may be in a sample once. Average augmentations of an example inside the model or the "
-                "loss."
+                "loss.",
+                field="batch",
             )
 
     def _drop_other_gradients(self) -> None:

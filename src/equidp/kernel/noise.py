@@ -56,7 +56,8 @@ def grid(deviation: float) -> float:
     if deviation < _SMALLEST:
         raise SettingError(
             f"noise of standard deviation {deviation:g}; expected at least {_SMALLEST:g}. Choose a larger "
-            "bound or multiplier."
+            "bound or multiplier.",
+            field="deviation",
         )
     return math.ldexp(1.0, math.frexp(deviation)[1] - 1 - _GRID)
 

@@ -169,19 +169,24 @@ def check_settings(policy: object) -> None:
     if not isinstance(policy, Policy):
         raise PolicyError(f"policy={policy!r}; expected a policy, such as equidp.DPSGD(clipping_bound=1.0).")
     if not (is_dataclass(policy) and type(policy).__dataclass_params__.frozen):
-        raise PolicyError(f"{name} is not a frozen dataclass; write @dataclass(frozen=True) above the class.")
+        raise PolicyError(
+            f"{name} is not a frozen dataclass; write @dataclass(frozen=True) above the class.",
+            field="policy",
+        )
     own = {each.name: getattr(policy, each.name) for each in fields(policy)}
     if slots := [each for each in own if each not in vars(policy)]:
-        raise PolicyError(f"{name} keeps {', '.join(slots)} in slots; leave slots=True out.")
+        raise PolicyError(f"{name} keeps {', '.join(slots)} in slots; leave slots=True out.", field="policy")
     if stray := sorted(vars(policy).keys() - own.keys()):
         raise PolicyError(
-            f"{name} has attributes that are no fields ({', '.join(stray)}); keep state in init and update."
+            f"{name} has attributes that are no fields ({', '.join(stray)}); keep state in init and update.",
+            field="policy",
         )
     for field, value in own.items():
         if not isinstance(value, int | float | str | None) or hasattr(value, "__dict__"):
             raise PolicyError(
                 f"{name}.{field} is a {type(value).__name__}; expected a number, a text or None. Keep "
-                "tensors in the state."
+                "tensors in the state.",
+                field=field,
             )
     for owner in _holders(policy):
         for field, value in vars(owner).items():
@@ -189,7 +194,8 @@ def check_settings(policy: object) -> None:
             if not field.startswith(("__", "_abc_")) and (slot or not _is_constant(value)):
                 raise PolicyError(
                     f"{owner.__name__}.{field} is a {type(value).__name__}, which rules could write to; "
-                    "expected a number, a text or a tuple of them. Keep what changes in the state."
+                    "expected a number, a text or a tuple of them. Keep what changes in the state.",
+                    field=field,
                 )
 
 
@@ -229,7 +235,8 @@ def check_unchanged(policy: Policy, before: Held) -> None:
             space.get(name, added) is value for name, value in values
         ):
             raise PolicyError(
-                f"{type(policy).__name__} changed its settings; keep what changes in the state."
+                f"{type(policy).__name__} changed its settings; keep what changes in the state.",
+                field="settings",
             )
 
 
@@ -261,7 +268,8 @@ def checked_state(policy: Policy, state: Any) -> Any:
     ):
         raise PolicyError(
             f"{type(policy).__name__} gives the state {state!r}; expected a NamedTuple whose fields are "
-            "tensors."
+            "tensors.",
+            field="state",
         )
     return state
 
@@ -277,7 +285,8 @@ def restored_state(policy: Policy, state: Any, values: Mapping[str, Tensor]) -> 
     if there != expected:
         raise SettingError(
             f"the saved state has {there}; {type(policy).__name__} expects {expected}. "
-            "Restore it with the policy and the groups it was saved from."
+            "Restore it with the policy and the groups it was saved from.",
+            field="state",
         )
     return copy_state(type(state)(**values))
 
@@ -294,7 +303,8 @@ def checked_sensitivity(policy: Policy, state: Any, noise_multiplier: float) -> 
     if not (math.isfinite(sensitivity) and sensitivity > 0):
         raise PolicyError(
             f"{type(policy).__name__} has sensitivity {sensitivity}; expected a finite number > 0 "
-            f"for noise multiplier {noise_multiplier}."
+            f"for noise multiplier {noise_multiplier}.",
+            field="sensitivity",
         )
     return sensitivity
 

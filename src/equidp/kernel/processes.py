@@ -63,7 +63,8 @@ class Processes(ABC):
         """
         if self.count > num_examples:
             raise SettingError(
-                f"{self.count} processes for {num_examples} examples; start at most one for each."
+                f"{self.count} processes for {num_examples} examples; start at most one for each.",
+                field="processes",
             )
         start, stop = (num_examples * rank // self.count for rank in (self.rank, self.rank + 1))
         return slice(start, stop)

@@ -144,7 +144,8 @@ class PrivateStep:
         if event.statistics_noise != statistics_noise(policy, event.noise_multiplier):
             raise SettingError(
                 f"the event charges statistics noise {event.statistics_noise}, and the policy uses "
-                f"{statistics_noise(policy, event.noise_multiplier)}; make the event for this policy."
+                f"{statistics_noise(policy, event.noise_multiplier)}; make the event for this policy.",
+                field="event",
             )
         if policy.loss_terms and getattr(engine, "objective", None) is None:
             raise SettingError(
@@ -229,9 +230,14 @@ class PrivateStep:
             except PolicyError:
                 raise
             except Exception as error:
-                raise PolicyError(f"after_gradient of {name} fails: {error!r}.") from error
+                raise PolicyError(
+                    f"after_gradient of {name} fails: {error!r}.", field="after_gradient"
+                ) from error
             if [part.shape for part in after] != [part.shape for part in self.state]:
-                raise PolicyError(f"after_gradient of {name} changes the shapes of its state; keep them.")
+                raise PolicyError(
+                    f"after_gradient of {name} changes the shapes of its state; keep them.",
+                    field="after_gradient",
+                )
         example_weights(self.policy, self.state, norms, groups)
         if self.event.statistics_noise is not None:
             example_rows(self.policy, self.state, norms, groups)

@@ -25,7 +25,8 @@ def check_ledger_place(path: Path) -> None:
         return  # nothing is there, or opening it says why it cannot be used
     if not plain:
         raise BudgetError(
-            f"the ledger {os.fspath(path)!r} is no plain file, so it would keep no record; name a file."
+            f"the ledger {os.fspath(path)!r} is no plain file, so it would keep no record; name a file.",
+            field="path",
         )
 
 
@@ -57,7 +58,8 @@ class AppendOnlyFile:
             self.close()
             raise BudgetError(
                 f"the ledger {os.fspath(path)!r} cannot be opened for writing ({error.strerror}); give a "
-                "place that can be written."
+                "place that can be written.",
+                field="path",
             ) from error
         try:
             free = lock_descriptor(self._file, blocking=False)
@@ -67,7 +69,8 @@ class AppendOnlyFile:
         if not free:
             self.close()
             raise BudgetError(
-                f"the ledger {os.fspath(path)!r} is in use by another process; wait for it, or stop it."
+                f"the ledger {os.fspath(path)!r} is in use by another process; wait for it, or stop it.",
+                field="lock",
             )
 
     def close(self) -> None:
@@ -95,7 +98,8 @@ class AppendOnlyFile:
         """
         if os.fstat(self._file).st_size != read:
             raise BudgetError(
-                f"the ledger {os.fspath(self.path)!r} changed while it was opened; stop what writes to it."
+                f"the ledger {os.fspath(self.path)!r} changed while it was opened; stop what writes to it.",
+                field="path",
             )
         if size != read:
             os.ftruncate(self._file, size)
@@ -140,14 +144,17 @@ class AppendOnlyFile:
         if os.getpid() != self._process:
             raise BudgetError(
                 f"the ledger {os.fspath(self.path)!r} was opened by another process; spend in the process "
-                "that opened it."
+                "that opened it.",
+                field="ledger",
             )
 
     def _check_usable(self) -> None:
         if self._file < 0:
-            raise BudgetError(f"the ledger {os.fspath(self.path)!r} is closed; open it anew.")
+            raise BudgetError(f"the ledger {os.fspath(self.path)!r} is closed; open it anew.", field="ledger")
         if self.broken:
-            raise BudgetError(f"the ledger {os.fspath(self.path)!r} cannot go on: {self.broken}.")
+            raise BudgetError(
+                f"the ledger {os.fspath(self.path)!r} cannot go on: {self.broken}.", field="ledger"
+            )
         self.check_process()
         try:
             there, ours = os.stat(self.path), os.fstat(self._file)
@@ -156,11 +163,13 @@ class AppendOnlyFile:
         if (there.st_dev, there.st_ino, there.st_size) != (ours.st_dev, ours.st_ino, self._size):
             raise BudgetError(
                 f"the ledger {os.fspath(self.path)!r} was moved, replaced or edited while in use; put back "
-                "the file that was there."
+                "the file that was there.",
+                field="path",
             )
 
     def _unwritten(self, error: OSError) -> BudgetError:
         return BudgetError(
             f"the ledger {os.fspath(self.path)!r} cannot be written ({error.strerror}), so training stops "
-            "before it spends more. Make room or make it writable, then go on from the last checkpoint."
+            "before it spends more. Make room or make it writable, then go on from the last checkpoint.",
+            field="path",
         )

@@ -226,7 +226,8 @@ def _read(path: Path) -> tuple[bytes, LedgerContent]:
     read = parse_ledger(path, content)
     if not read.checks and not HEADER.startswith(read.torn[: len(HEADER)]):
         raise BudgetError(
-            f"{os.fspath(path)!r} holds no ledger; name one that equidp wrote, or one that is not there yet."
+            f"{os.fspath(path)!r} holds no ledger; name one that equidp wrote, or one that is not there yet.",
+            field="path",
         )
     return content, read
 

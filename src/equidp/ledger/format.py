@@ -89,10 +89,14 @@ def read_ledger(path: str | os.PathLike[str]) -> LedgerContent:
         seal = seal_path(path).read_text() if seal_path(path).exists() else ""
         content = Path(path).read_bytes()
     except OSError as error:
-        raise BudgetError(f"the ledger {os.fspath(path)!r} cannot be read ({error.strerror}).") from error
+        raise BudgetError(
+            f"the ledger {os.fspath(path)!r} cannot be read ({error.strerror}).", field="path"
+        ) from error
     read = parse_ledger(path, content)
     if not read.checks:
-        raise BudgetError(f"{os.fspath(path)!r} holds no ledger; expected a file that equidp wrote.")
+        raise BudgetError(
+            f"{os.fspath(path)!r} holds no ledger; expected a file that equidp wrote.", field="path"
+        )
     check_seal(path, read, seal)
     return read
 
@@ -123,7 +127,8 @@ def check_seal(path: str | os.PathLike[str], read: LedgerContent, seal: str) -> 
         raise BudgetError(
             f"the ledger {os.fspath(path)!r} and its seal {seal_path(path).name!r} do not belong together: "
             "lines are missing at the end, or one of the two files was replaced. Bring back both as equidp "
-            "wrote them."
+            "wrote them.",
+            field="seal",
         )
 
 
@@ -138,7 +143,8 @@ def parse_ledger(path: str | os.PathLike[str], content: bytes) -> LedgerContent:
             raise BudgetError(
                 f"line {number} of {os.fspath(path)!r} does not match its checksum: it was edited or "
                 "damaged, or is no ledger, and what was spent cannot be told from it. Bring back the file as "
-                "equidp wrote it."
+                "equidp wrote it.",
+                field="checksum",
             )
         checks.append(check)
         records.append(json.loads(text))
@@ -148,12 +154,14 @@ def parse_ledger(path: str | os.PathLike[str], content: bytes) -> LedgerContent:
                 f"{os.fspath(path)!r} is a ledger of format {found}; this version reads format {FORMAT}, "
                 "which names each release and whose privacy it counts. Go on with the version that wrote it. "
                 "Or, for a budget, make a new file for what the old one has left: epsilons add up, and so do "
-                "deltas."
+                "deltas.",
+                field="format",
             )
         facts, blocks = _read_records(records)
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise BudgetError(
-            f"{os.fspath(path)!r} is no ledger that this version of equidp can read ({error!r})."
+            f"{os.fspath(path)!r} is no ledger that this version of equidp can read ({error!r}).",
+            field="format",
         ) from error
     return LedgerContent(facts, blocks, tuple(checks), torn)
 

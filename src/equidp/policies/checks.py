@@ -63,7 +63,7 @@ def check_policy(policy: Policy, num_groups: int = 2, *, noise_multiplier: float
     except PolicyError:
         raise
     except Exception as error:
-        raise PolicyError(f"{name} failed with {type(error).__name__}: {error}") from error
+        raise PolicyError(f"{name} failed with {type(error).__name__}: {error}", field="policy") from error
 
 
 def _batch(generator: torch.Generator, num_groups: int) -> tuple[Tensor, Tensor]:
@@ -78,7 +78,9 @@ def _check_rules(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -> N
     name, before = type(policy).__name__, copy_state(state)
     sensitivity = policy.sensitivity(state)
     if not sensitivity > 0 or math.isnan(sensitivity):
-        raise PolicyError(f"{name} has sensitivity {sensitivity}; expected a number > 0.")
+        raise PolicyError(
+            f"{name} has sensitivity {sensitivity}; expected a number > 0.", field="sensitivity"
+        )
     rules = {"weight": example_weights}
     if policy.statistics_ratio is not None:
         rules["statistics"] = example_rows
@@ -89,7 +91,8 @@ def _check_rules(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -> N
         policy.statistics(state, norms[0].clone(), groups[0], *norms.new_zeros(policy.loss_terms))
     if not _equal(before, state) or policy.sensitivity(state) != sensitivity:
         raise PolicyError(
-            f"{name} changes its state in statistics() or weight(); only update() may, from noisy sums."
+            f"{name} changes its state in statistics() or weight(); only update() may, from noisy sums.",
+            field="state",
         )
     for rule, compute in rules.items():
         last = torch.arange(len(norms) - 1, -1, -1)
@@ -97,13 +100,15 @@ def _check_rules(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -> N
         if not torch.allclose(results[rule].double(), again.double(), rtol=1e-6, equal_nan=True):
             raise PolicyError(
                 f"{name}.{rule} of an example changes with what came before it; it must follow from the "
-                "example alone."
+                "example alone.",
+                field=rule,
             )
     if "statistics" in results:
         lengths = torch.linalg.vector_norm(results["statistics"].to(torch.float64), dim=1)
         if not (lengths <= _SLACK).all():
             raise PolicyError(
-                f"{name}.statistics gives a row of norm {float(lengths.max())}; expected at most 1."
+                f"{name}.statistics gives a row of norm {float(lengths.max())}; expected at most 1.",
+                field="statistics",
             )
     _check_weights(name, results["weight"], norms, groups, sensitivity)
     _check_group_bounds(policy, state, results["weight"], norms, groups)
@@ -111,13 +116,16 @@ def _check_rules(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -> N
 
 def _check_weights(name: str, weights: Tensor, norms: Tensor, groups: Tensor, sensitivity: float) -> None:
     if not (torch.isfinite(weights).all() and (weights >= 0).all()):
-        raise PolicyError(f"{name}.weight gives {weights}; expected one finite weight >= 0 per example.")
+        raise PolicyError(
+            f"{name}.weight gives {weights}; expected one finite weight >= 0 per example.", field="weight"
+        )
     excess = weights.to(torch.float64) * norms.to(torch.float64) - sensitivity * _SLACK
     if (excess > 0).any():
         worst = int(excess.argmax())
         raise PolicyError(
             f"{name} gives weight {float(weights[worst])} to norm {float(norms[worst])} in group "
-            f"{int(groups[worst])}, a contribution above its sensitivity {sensitivity}."
+            f"{int(groups[worst])}, a contribution above its sensitivity {sensitivity}.",
+            field="weight",
         )
 
 
@@ -131,7 +139,8 @@ def _check_group_bounds(policy: Policy, state: Any, weights: Tensor, norms: Tens
         worst = int((given - allowed).argmax())
         raise PolicyError(
             f"{type(policy).__name__} says in released() that group {int(groups[worst])} has clipping_bound "
-            f"{float(bounds[groups[worst]])}, and lets a contribution be {float(given[worst])}."
+            f"{float(bounds[groups[worst]])}, and lets a contribution be {float(given[worst])}.",
+            field="released",
         )
 
 
@@ -146,7 +155,8 @@ def _check_update(policy: Policy, state: Any, norm: Tensor, group: Tensor, gener
     checked_state(policy, new)
     if not _equal(new, again):
         raise PolicyError(
-            f"{type(policy).__name__}.update gives another state for the same state and release."
+            f"{type(policy).__name__}.update gives another state for the same state and release.",
+            field="update",
         )
     return policy.update(new, _BATCH * torch.rand(cells, generator=generator))
 

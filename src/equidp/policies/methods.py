@@ -30,11 +30,14 @@ def method_named(method: MethodLike) -> Method:
     policy = found if isinstance(found, type) else type(found)
     if not (is_dataclass(policy) and policy.__dataclass_params__.frozen):
         raise PolicyError(
-            f"{policy.__name__} is not a frozen dataclass; write @dataclass(frozen=True) above the class."
+            f"{policy.__name__} is not a frozen dataclass; write @dataclass(frozen=True) above the class.",
+            field="method",
         )
     if isabstract(policy):
         missing = ", ".join(sorted(policy.__abstractmethods__))
-        raise PolicyError(f"{policy.__name__} lacks {missing}; a policy has weight and sensitivity.")
+        raise PolicyError(
+            f"{policy.__name__} lacks {missing}; a policy has weight and sensitivity.", field="method"
+        )
     return Method(policy, (getdoc(policy) or "").partition("\n")[0])
 
 

@@ -140,7 +140,8 @@ def write_card(
     for target in targets:
         if target.suffix.lower() not in (".html", ".md"):
             raise SettingError(
-                f"{os.fspath(target)!r} ends in {target.suffix!r}; a card ends in .html or .md."
+                f"{os.fspath(target)!r} ends in {target.suffix!r}; a card ends in .html or .md.",
+                field="path",
             )
         check_writable(target)
     if test is not None:

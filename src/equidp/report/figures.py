@@ -127,6 +127,7 @@ def figures_folder(folder: str | os.PathLike[str]) -> None:
         Path(os.path.realpath(folder)).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SettingError(
-            f"figures cannot be written to {os.fspath(folder)!r}: {error.strerror}."
+            f"figures cannot be written to {os.fspath(folder)!r}: {error.strerror}.",
+            field="folder",
         ) from error
     check_writable(Path(folder) / "costs.pdf")

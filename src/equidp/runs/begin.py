@@ -65,7 +65,8 @@ def begin(prepared: PreparedRun, folder: str | os.PathLike[str]) -> PreparedRun:
             sync_folder(target.parent)
     except OSError as error:
         raise SettingError(
-            f"the folder {os.fspath(target)!r} cannot be made ({error.strerror}); choose another place."
+            f"the folder {os.fspath(target)!r} cannot be made ({error.strerror}); choose another place.",
+            field="folder",
         ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -122,5 +123,7 @@ def check_new(folder: str | os.PathLike[str]) -> None:
         what = f"{os.fspath(folder)!r} exists and is not empty"
         if (place / layout.CONFIG).exists():
             continued = layout.resume_command(place)
-            raise SettingError(f"{what}. Choose another place, or continue the run there:\n{continued}")
-        raise SettingError(f"{what}. Choose another place.")
+            raise SettingError(
+                f"{what}. Choose another place, or continue the run there:\n{continued}", field="folder"
+            )
+        raise SettingError(f"{what}. Choose another place.", field="folder")

@@ -199,7 +199,8 @@ def read_given_entries(place: Path) -> Entries:
         return tuple((event_of(event), int(steps)) for event, steps in entries)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{SETTINGS} in {os.fspath(place)!r} is not as equidp wrote it; bring it back."
+            f"{SETTINGS} in {os.fspath(place)!r} is not as equidp wrote it; bring it back.",
+            field=SETTINGS,
         ) from error
 
 
@@ -210,7 +211,8 @@ def check_given(place: Path) -> None:
     except OSError as error:
         raise DataError(
             f"{GIVEN} in {os.fspath(place)!r} cannot be read ({error.strerror}); it lists checksums of what "
-            "may leave the folder of a run. Bring it from there."
+            "may leave the folder of a run. Bring it from there.",
+            field=GIVEN,
         ) from error
     listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
     there = {name: digest for name, digest in listed.items() if (place / name).exists()}
@@ -218,7 +220,8 @@ def check_given(place: Path) -> None:
     if changed:
         raise DataError(
             f"{', '.join(changed)} in {os.fspath(place)!r}: not as equidp wrote it ({GIVEN} lists "
-            "checksums); bring it from the folder of the run."
+            "checksums); bring it from the folder of the run.",
+            field=", ".join(changed),
         )
 
 
@@ -229,7 +232,8 @@ def read_text(place: Path, name: str) -> str:
     except OSError as error:
         raise DataError(
             f"{name} in {os.fspath(place)!r} cannot be read ({error.strerror}); bring it back, or write it "
-            f"anew:\n{resume_command(place)}"
+            f"anew:\n{resume_command(place)}",
+            field=name,
         ) from error
 
 
@@ -242,7 +246,8 @@ def check_files(place: Path, config: TrainConfig) -> None:
         are, them = ("is", "it") if len(changed) == 1 else ("are", "them")
         raise DataError(
             f"{', '.join(changed)} in {os.fspath(place)!r} {are} not as equidp wrote {them} ({MANIFEST} "
-            f"lists checksums); bring {them} back."
+            f"lists checksums); bring {them} back.",
+            field=", ".join(changed),
         )
 
 
@@ -261,7 +266,8 @@ def read_encoder(place: Path, config: TrainConfig) -> TableEncoder | None:
     except Exception as error:
         raise DataError(
             f"{ENCODER} in {os.fspath(place)!r} is not as equidp wrote it ({type(error).__name__}); bring it "
-            "back."
+            "back.",
+            field=ENCODER,
         ) from error
 
 
@@ -272,7 +278,9 @@ def read_counts(place: Path) -> dict[str, float]:
         counts: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
         return counts
     except ValueError as error:
-        raise DataError(f"{os.fspath(path)!r} is not as equidp wrote it; bring it back.") from error
+        raise DataError(
+            f"{os.fspath(path)!r} is not as equidp wrote it; bring it back.", field=path.name
+        ) from error
 
 
 def read_released(place: Path) -> list[dict[str, Any]]:
@@ -284,26 +292,29 @@ def read_released(place: Path) -> list[dict[str, Any]]:
         return []
     except ValueError as error:
         raise DataError(
-            f"{RELEASED} in {os.fspath(place)!r} is not as equidp wrote it; bring it back."
+            f"{RELEASED} in {os.fspath(place)!r} is not as equidp wrote it; bring it back.",
+            field=RELEASED,
         ) from error
 
 
 def read_config(place: Path) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any]]:
     """Read the configuration of a run, its plan, and the facts that followed."""
     if not place.exists():
-        raise DataError(f"there is no folder {os.fspath(place)!r}; check the path.")
+        raise DataError(f"there is no folder {os.fspath(place)!r}; check the path.", field="folder")
     try:
         content = json.loads((place / (SETTINGS if is_given(place) else CONFIG)).read_text())
         config, plan = TrainConfig.from_plain(content["config"]), ResolvedPlan.from_plain(content["plan"])
         return config, plan, content["facts"]
     except EquidpError as error:
         raise DataError(
-            f"the run in {os.fspath(place)!r} cannot be read as it was asked for: {error}"
+            f"the run in {os.fspath(place)!r} cannot be read as it was asked for: {error}",
+            field=error.field,
         ) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"{os.fspath(place)!r} holds no run that this version of equidp can read "
-            f"({type(error).__name__}); expected a folder that equidp train --out made."
+            f"({type(error).__name__}); expected a folder that equidp train --out made.",
+            field="folder",
         ) from error
 
 
@@ -328,7 +339,8 @@ def check_code(
         listed = ", ".join(f"{part} {names[part]!r}" for part in changed)
         raise DataError(
             f"the code of {listed} is not the one that the run in {os.fspath(place)!r} was trained with; "
-            "bring back that code, or train anew."
+            "bring back that code, or train anew.",
+            field=", ".join(changed),
         )
 
 
@@ -338,5 +350,6 @@ def check_same(split: DataSplit, config: TrainConfig, facts: dict[str, Any], pla
         features = f" with features {config.data.features!r}" if config.data.features else ""
         raise DataError(
             f"{config.data.name!r}{features} is not the data that {os.fspath(place)!r} began with; bring it "
-            "back, or train anew."
+            "back, or train anew.",
+            field="data",
         )

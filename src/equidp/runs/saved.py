@@ -68,7 +68,8 @@ class FinishedRun:
         if layout.is_given(self.folder):
             raise DataError(
                 f"{os.fspath(self.folder)!r} holds what may leave the folder of a run, without its data; "
-                "give a table, or take the run's own folder."
+                "give a table, or take the run's own folder.",
+                field="data",
             )
         split = self.config.load(self.encoder)[0]
         layout.check_same(split, self.config, self.facts, self.folder)
@@ -98,12 +99,14 @@ class FinishedRun:
             raise DataError(
                 f"{layout.ENCODER} is not in {os.fspath(self.folder)!r}, and makes inputs of a table; bring "
                 "it from the folder of the run. Its means, deviations and categories follow from "
-                "training rows, unless the run has private preprocessing."
+                "training rows, unless the run has private preprocessing.",
+                field=layout.ENCODER,
             )
         if self.encoder is None or self.config.data.recipe.target is None:
             raise SettingError(
                 f"{os.fspath(self.folder)!r} was trained on {self.config.data.name}, not on a table; leave "
-                "the table out to use its test examples."
+                "the table out to use its test examples.",
+                field="table",
             )
         columns, recipe = self.encoder.columns, self.config.data.recipe
         was_numeric = {each.name: isinstance(each, Numbers) for each in columns}
@@ -290,7 +293,8 @@ def open_run(folder: str | os.PathLike[str]) -> FinishedRun:
     config, plan, facts = layout.read_config(place)
     if not (place / layout.MODEL).exists():
         raise DataError(
-            f"the run in {os.fspath(place)!r} is not finished. To continue:\n{layout.resume_command(place)}"
+            f"the run in {os.fspath(place)!r} is not finished. To continue:\n{layout.resume_command(place)}",
+            field="folder",
         )
     layout.check_code(plan, facts, place, ("model", "loss"))
     bounds = config.data.recipe.target_bounds
@@ -303,7 +307,8 @@ def open_run(folder: str | os.PathLike[str]) -> FinishedRun:
     except Exception as error:  # what is not a pickle can fail as anything
         raise DataError(
             f"{layout.MODEL} in {os.fspath(place)!r} is not as equidp wrote it ({type(error).__name__}); "
-            "bring it back."
+            "bring it back.",
+            field=layout.MODEL,
         ) from error
     if layout.is_given(place):
         entries = layout.read_given_entries(place)
@@ -337,5 +342,6 @@ def _check_card(place: Path, check: str = "") -> None:
         if digest not in card:
             raise DataError(
                 f"{what} in {os.fspath(place)!r} is not the one that {layout.CARD} there names: one of them "
-                "was replaced. Bring back all of the run's files as equidp wrote them."
+                "was replaced. Bring back all of the run's files as equidp wrote them.",
+                field=what,
             )

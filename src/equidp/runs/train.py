@@ -198,7 +198,8 @@ def _check_budget(budget: Path, began_with: str, place: Path) -> None:
     if not os.path.exists(budget) or read_ledger(budget).facts["id"] != began_with:
         raise BudgetError(
             f"{os.fspath(budget)!r} is not the budget that the run in {os.fspath(place)!r} began with; bring "
-            "back that file. An older copy of it will do: it is charged what the run spent since."
+            "back that file. An older copy of it will do: it is charged what the run spent since.",
+            field="budget",
         )
 
 

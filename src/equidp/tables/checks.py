@@ -1,12 +1,13 @@
-"""Checks of a table's columns: names, reasons against training, and doubts about what cells mean.
+"""Checks of a table: findings on the values of its columns, and reasons against training.
 
-`problems_of` returns all reasons against training at once, and `doubts` a sentence for each column that may
-hold something else than it seems to. The table is not changed. The first lines hold what is guessed by.
+`value_findings` is pure: what the values of a column speak for, beside what its recipe says. `problems_of`
+returns all reasons against training at once, and `doubts` the warnings. The table is not changed. The first
+lines hold what is guessed by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import TypeVar
@@ -19,8 +20,16 @@ from equidp._validate import check_some_weight, check_weights
 from equidp.errors import DataError
 from equidp.tables.cells import DAY_ZERO, MISSING, as_amounts, as_numbers, fold_spellings, read_dates
 from equidp.tables.columns import Columns
+from equidp.tables.findings import Finding, Kind, Level, count_phrase, sentence
+from equidp.tables.interpret import (
+    MISSING_WORDS,
+    ColumnRecipe,
+    Floats,
+    Values,
+    found_word,
+)
 from equidp.tables.labels import code_values, cross_columns
-from equidp.tables.recipe import MARKS, Recipe, as_key, in_shell
+from equidp.tables.recipe import Recipe, as_key, in_shell
 
 LARGEST_NUMBER = 1e18
 MOST_CATEGORIES = 1000
@@ -28,16 +37,6 @@ MOST_GROUPS = 100
 _MOST_CLASSES = 100
 FEW_TEXTS = 0.1
 """Share of a column's values that may be slips among numbers; a column with more holds texts."""
-MISSING_CODES = (-99, -999, -9999, 999, 9999, 99999)
-"""Numbers that people write for a missing value."""
-MISSING_WORDS = frozenset((
-    "-", "--", ".", "..", "unknown", "unk", "unbekannt", "k.a.", "k. a.", "keine angabe", "missing",
-    "not available", "not applicable", "not known", "none", "nil", "nd", "n.d.", "tbd", "na", "n.a.",
-    "(null)", "(none)", "inconnu", "desconocido", "undefined", "void", "error", "#ref!", "#value!",
-    "#div/0!", "#div/0", "#name?", "#num!", "#null!", "#spill!", "#calc!", "#error!", "#wert!", "#bezug!",
-    "#zahl!", "#nv", "#valeur!", "err:502", "err:503", "err:508", "err:511", "err:522",
-))  # fmt: skip
-"""Words that, among numbers or dates, stand for a missing value; in small letters."""
 MISSING_DAYS = (
     "9999-12-31", "9999-01-01", "9999-09-09", "3000-01-01", "2999-12-31", "2999-01-01", "2500-01-01",
     "2262-04-11", "2222-02-02", "2200-01-01", "2199-12-31", "2100-01-01", "2100-12-31", "2099-12-31",
@@ -49,13 +48,20 @@ MISSING_DAYS = (
 MISSING_NUMBERS = (-1, -9, -99, -999, -9999, -99999, 99, 999, 9999, 99999, 999999, 9999999)
 """Numbers that people write for a missing value."""
 RARE_CODES = 0.005
-"""Share of a column that such codes must exceed: below it, they may be measurements."""
+"""Share of a column that such a code must exceed among other numbers: below it, it may be a measurement."""
 FEW_NUMBERS = 10
-"""With so few different numbers or fewer, a code such as 999 is one of them."""
+"""With so few different numbers or fewer, a code such as 999 among others is one of them."""
+SMALL_CODES = (-9, 99)
+"""Codes between these, ends included, are measurements where they lie among other numbers, or classes."""
 MANY_ROWS = 100
 """From here on, whole numbers rarely differ in all rows by chance."""
 MANY_CLASSES = 20
 """A target with more different numbers is taken to measure something."""
+RARE_ROWS = 20
+"""A class, group or category of fewer rows is counted, but not named."""
+MANY_CATEGORIES = 50
+FAR = 20
+"""Numbers farther from the median than this many interquartile ranges are outliers."""
 
 _MARKS = ((".", None), (".", ","), (",", None), (",", "."), (".", " "), (",", " "), (".", "'"), (",", "'"))
 _TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
@@ -64,8 +70,12 @@ _DAYS = (
     *("%d/%m/%y", "%m/%d/%y", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y"),
 )
 FORMATS = ("iso", *(day + time for day in _DAYS for time in _TIMES), "duration", "%H:%M", "%H:%M:%S")
+_EITHER_MARK = r"[+-]?([1-9]\d{0,2}([.,]\d{3})*|0)"
+"""Numbers whose mark may be a decimal one or one between thousands."""
 _LIKE_A_DATE = r"\d.*[-./ :].*\d|-?\d+ days?"
 _SAMPLE = 500
+FEW_DATES = 10
+"""So few different texts, such as 2024-05, may be categories though they can be read as dates."""
 _MANY_NUMBERS = 50
 """With more different numbers than this, a column measures something, whatever else it holds."""
 
@@ -90,40 +100,9 @@ def check_read(table: pd.DataFrame, names: Sequence[str]) -> None:
     if lacking:
         raise DataError(
             f"the table lacks {', '.join(map(repr, lacking))}; expected the columns that the model was "
-            "trained on. Where new rows cannot have one, train anew without it (--drop)."
+            "trained on. Where new rows cannot have one, train anew without it (--drop).",
+            field=", ".join(lacking),
         )
-
-
-def feature_problems(table: pd.DataFrame) -> list[str]:
-    """Return a sentence for each column that cannot be an input: infinite or very large numbers, or texts
-    that name rows."""
-    found = []
-    for name in table.columns:
-        column = table[name]
-        if column.dtype == float:
-            infinite = int(np.isinf(column).sum())
-            if infinite:
-                found.append(
-                    f"column {name!r} holds {infinite} infinite values; fix them or drop the column."
-                )
-            elif (column.abs() > LARGEST_NUMBER).any():
-                found.append(
-                    f"column {name!r} holds numbers beyond {LARGEST_NUMBER:g}; rescale it or drop it."
-                )
-        elif column.nunique() > MOST_CATEGORIES:
-            left = int(fold_spellings(pd.Series(column.dropna().unique(), dtype="string")).nunique())
-            fold = (
-                f" make {left:,} of them by taking capitals and leading zeros for the same (--fold "
-                f"{in_shell(name)});"
-            )
-            found.append(
-                f"column {name!r} has {column.nunique()} distinct texts, more than the {MOST_CATEGORIES} "
-                "that make sense as categories. If it names the rows, drop it (--drop); if it holds numbers "
-                "such as 1,234.5, say so (--thousands, --decimal, --numeric). If it holds "
-                f"codes,{fold if left < column.nunique() else ''} in the file, shorten them to their first "
-                "signs, or keep the frequent ones and write the others as one."
-            )
-    return found
 
 
 def missing_problem(table: pd.DataFrame, otherwise: str) -> list[str]:
@@ -186,10 +165,10 @@ def label_columns(recipe: Recipe) -> list[str]:
     return list(dict.fromkeys([str(recipe.target), *recipe.group, *others]))
 
 
-def problems_of(read: Columns, recipe: Recipe) -> list[str]:
-    """Return a sentence for each reason why a table cannot be trained on by this recipe."""
+def problems_of(read: Columns, recipe: Recipe, found: Sequence[tuple[str, Finding]]) -> list[str]:
+    """Return a sentence for each reason why a table cannot be trained on; `found` is of `table_findings`."""
     table, labels = read.table, label_columns(recipe)
-    problems = [*read.problems, *feature_problems(table.drop(columns=labels, errors="ignore"))]
+    problems = [*read.problems, *_sentences_of(found, Level.PROBLEM)]
     if len(table.columns) + len(read.problems) == len(labels):
         problems.append(
             "no column is left as an input; expected at least one beside target, groups and dropped columns."
@@ -205,9 +184,9 @@ def problems_of(read: Columns, recipe: Recipe) -> list[str]:
     if recipe.missing == "refuse":
         words = (
             f" Where {word!r} is a value, say so (--not-na {in_shell(f'{as_key(name)}={word}')})."
-            for name, found in read.findings.items()
-            for word in found.absent
-            if word and name in table and table[name].dtype != float
+            for name, meaning in read.meanings.items()
+            for word in _words_of(meaning.absent)
+            if name in table and table[name].dtype != float
         )
         problems += missing_problem(
             table,
@@ -276,19 +255,14 @@ class Written:
     values: pd.Series
     words: npt.NDArray[np.bool_]
 
-    def options(self, name: str, recipe: Recipe) -> dict[str, str]:
+    def options(self, rules: ColumnRecipe) -> tuple[tuple[str, str], ...]:
         """Return the options that the recipe lacks to read these numbers, with values."""
-        found = {}
-        if self.thousands is not None and self.thousands != recipe.thousands_of(name):
-            found["thousands"] = self.thousands
-        if self.decimal != recipe.decimal_of(name):
-            found["decimal"] = self.decimal
-        return found
-
-
-def word_of(mark: str) -> str:
-    """Return the word for a mark within numbers."""
-    return next(word for word, other in MARKS.items() if other == mark)
+        found = [("numeric", "")] if self.amounts else []
+        if self.thousands is not None and self.thousands != rules.thousands:
+            found.append(("thousands", self.thousands))
+        if self.decimal != rules.decimal:
+            found.append(("decimal", self.decimal))
+        return tuple(found)
 
 
 def best(options: Sequence[_Option], share: Callable[[_Option], float]) -> _Option:
@@ -307,9 +281,7 @@ def share_of(values: pd.Series, rows: npt.NDArray[np.int64]) -> float:
     return float(rows[values.notna().to_numpy()].sum() / max(1, rows.sum()))
 
 
-def written_numbers(
-    name: str, text: pd.Series, rows: npt.NDArray[np.int64], recipe: Recipe, *, stated: bool = False
-) -> Written | None:
+def written_numbers(text: pd.Series, rows: npt.NDArray[np.int64], rules: ColumnRecipe) -> Written | None:
     """Return the number format of distinct texts with these row counts; None if most of them hold no number.
 
     Known words for missing values, and error texts of spreadsheets, are ignored.
@@ -318,8 +290,8 @@ def written_numbers(
     plain, counts = text[~words], rows[~words]
     if plain.empty or counts.sum() * 2 < rows.sum():
         return None
-    own = (recipe.decimal_of(name), recipe.thousands_of(name))
-    german = sorted(_MARKS, key=lambda pair: pair[0] != ",") if recipe.sep == ";" else _MARKS
+    own = (rules.decimal, rules.thousands)
+    german = sorted(_MARKS, key=lambda pair: pair[0] != ",") if rules.sep == ";" else _MARKS
     for read in (as_numbers, as_amounts):
         sample = plain[:_SAMPLE]
         shares = {pair: share_of(read(sample, *pair), counts) for pair in dict.fromkeys((own, *german))}
@@ -327,7 +299,7 @@ def written_numbers(
         values = read(text, *marks)
         share = share_of(values[~words], counts)
         many = values.nunique() > _MANY_NUMBERS and share >= 0.5
-        if share >= 1 - FEW_TEXTS or (many and read is as_amounts) or stated:
+        if share >= 1 - FEW_TEXTS or (many and read is as_amounts):
             amounts = read is as_amounts and not as_numbers(text, *marks).notna().equals(values.notna())
             return Written(marks[0], marks[1], amounts, values, words)
     return None
@@ -359,144 +331,306 @@ def written_dates(
     return form if share_of(found, rows) >= 1 - FEW_TEXTS else None
 
 
-def doubts(table: pd.DataFrame, recipe: Recipe) -> list[str]:
-    """Return a sentence for each doubt about a table of `read_table`; rows are counted from 1.
-
-    No doubts concern what the recipe states of a column.
+def table_findings(read: Columns, recipe: Recipe) -> list[tuple[str, Finding]]:
+    """Return the findings on the values of a table, each with the column's name.
 
     >>> table = pd.DataFrame({"lab": ["1,5", "2,0"], "sex": ["F", "M"], "ill": ["no", "yes"]})
-    >>> doubts(table, Recipe(target="ill", group=("sex",)))
+    >>> doubts(table_findings(Columns(table), Recipe(target="ill", group=("sex",))))
     ["column 'lab' holds numbers with decimal commas, taken as categories; say so (--decimal 'lab=comma')."]
     """
-    found: list[str | None] = []
-    forms = dict(recipe.date)
-    for name in table.columns:
-        column = table[name].dropna()
-        if name in (recipe.target, *recipe.group, recipe.person) and table[name].dtype != float:
-            found.append(_spellings(name, column, recipe))
-        if name in recipe.categorical or name in recipe.fold or name == recipe.person:
-            continue
-        if table[name].dtype != float:
-            found.append(_numbers_as_texts(name, column, recipe))
-        elif name in forms:
-            found.append(_missing_days(name, column))
-        elif name == recipe.target:
-            found.append(_many_classes(name, column) if recipe.target_bounds is None else None)
-        elif name not in recipe.group:
-            found.append(_missing_codes(name, column, len(table)))
-            found.append(None if name in recipe.numeric else _names_of_rows(name, table[name]))
-    return [sentence for sentence in found if sentence]
+    return [
+        (name, found)
+        for name in read.table.columns
+        for found in value_findings(read.values(name), read.absent(name), ColumnRecipe.of(name, recipe))
+        if recipe.missing == "category" or found.kind is not Kind.MISSING_TEXT
+    ]
 
 
-def absences(absent: Mapping[str, Mapping[str, int]], table: pd.DataFrame, recipe: Recipe) -> list[str]:
-    """Return a sentence for each column of texts in which a word such as NA counts as missing beside other
-    cells without a value, or that is a target, group or person; or in which the text "missing" is one with
-    cells that have none.
+def doubts(found: Sequence[tuple[str, Finding]]) -> list[str]:
+    """Return a sentence for each doubt among findings; rows are counted from 1."""
+    return _sentences_of(found, Level.DOUBT)
+
+
+def _sentences_of(found: Sequence[tuple[str, Finding]], level: Level) -> list[str]:
+    return [sentence(each, name) for name, each in found if each.level is level]
+
+
+def value_findings(
+    values: Floats | Values, absent: Mapping[str, int], rules: ColumnRecipe
+) -> tuple[Finding, ...]:
+    """Return findings on the values of a column: what they may be beside what the recipe says.
 
     Args:
-        absent: rows of each such word by column, "" for other cells without a value.
-        table: of `read_table`.
-        recipe: with the roles of the columns.
+        values: numbers or days, [n], NaN where missing; or distinct texts, the most frequent first.
+        absent: rows of each word that counts as missing; "" for other cells without a value.
+        rules: statements of the recipe.
+
+    >>> rules = ColumnRecipe.of("age", Recipe())
+    >>> [found.options for found in value_findings(np.array([20.0, 25, 31, 44, -999]), {}, rules)]
+    [(('na', '-999'),)]
     """
-    found = []
-    for name in table.columns:
-        if table[name].dtype == float:
-            continue
-        words = {word: rows for word, rows in absent.get(name, {}).items() if word}
-        others = absent.get(name, {}).get("", 0)
-        if words and (others or len(words) > 1 or name in (recipe.target, *recipe.group, recipe.person)):
-            listed = " and ".join(f"{word!r} in {rows:,} rows" for word, rows in words.items())
-            beside = f", beside {others:,} rows without a value" if others else ""
-            found.append(
-                f"column {name!r} holds {listed}, which count as missing{beside}; where it is a value, say "
-                f"so (--not-na {in_shell(f'{as_key(name)}={next(iter(words))}')})."
+    if isinstance(values, Values):
+        return tuple(_text_findings(values, absent, rules))
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return ()
+    return tuple(_number_findings(known, len(values), rules) if rules.form is None else _day_findings(known))
+
+
+def value_hints(
+    values: Floats | Values, absent: Mapping[str, int], rules: ColumnRecipe
+) -> tuple[Finding, ...]:
+    """Return what else `equidp inspect` shows of the values of a column; arguments as of `value_findings`.
+
+    >>> [found.options for found in value_hints(np.ones(20), {}, ColumnRecipe.of("one", Recipe()))]
+    [(('drop', ''),)]
+    """
+    missing = sum(absent.values())
+    if isinstance(values, Values):
+        return tuple(_text_hints(values, absent, missing, rules))
+    known = values[~np.isnan(values)]
+    return tuple(_number_hints(known, absent, len(known) < len(values), rules))
+
+
+def _text_hints(
+    values: Values, absent: Mapping[str, int], missing: int, rules: ColumnRecipe
+) -> Iterator[Finding]:
+    text, rows = values.text, values.rows
+    if not _words_of(absent):
+        yield from _listed_absent(absent)
+    if rules.roles:
+        return
+    drop = (("drop", ""),)
+    if text.empty:
+        yield Finding(Kind.EMPTY, Level.HINT, drop)
+    elif len(text) == 1 and not missing:
+        yield Finding(Kind.CONSTANT, Level.HINT, drop)
+    elif len(text) > 1 and (rows == 1).all() and rows.sum() >= RARE_ROWS:
+        yield Finding(Kind.ROW_NAMES, Level.HINT, drop, detail="text")
+    elif len(text) <= MOST_CATEGORIES:
+        if left := 0 if rules.fold else fall_together(text):
+            yield _found_spellings(len(text), left, rules)
+        if len(text) > MANY_CATEGORIES:
+            yield Finding(Kind.MANY_CATEGORIES, Level.HINT, of=len(text))
+        if rare := int((rows < RARE_ROWS).sum()):
+            yield Finding(Kind.RARE_CATEGORIES, Level.HINT, rows=rare, of=len(text), detail=str(RARE_ROWS))
+
+
+def _number_hints(
+    known: Floats, absent: Mapping[str, int], missing: bool, rules: ColumnRecipe
+) -> Iterator[Finding]:
+    yield from _listed_absent(absent)
+    if rules.roles:
+        return
+    if not len(known):
+        yield Finding(Kind.EMPTY, Level.HINT, (("drop", ""),))
+    elif not missing and known.min() == known.max():
+        yield Finding(Kind.CONSTANT, Level.HINT, (("drop", ""),))
+    elif rules.form is None and np.isfinite(known).all() and (far := _count_far(known)):
+        yield Finding(Kind.FAR, Level.HINT, (("bounds", "LOW:HIGH"),), rows=far)
+
+
+def _words_of(absent: Mapping[str, int]) -> dict[str, int]:
+    """Return those texts that count as missing which may be values, such as NA for Namibia."""
+    return {text: rows for text, rows in absent.items() if any(map(str.isalpha, text))}
+
+
+def _listed_absent(
+    absent: Mapping[str, int], level: Level = Level.HINT, options: tuple[tuple[str, str], ...] = ()
+) -> Iterator[Finding]:
+    """Yield the finding on texts that count as missing, if there are any."""
+    listed = " and ".join(f"{text!r} in {count_phrase(rows)}" for text, rows in absent.items() if text)
+    if listed:
+        yield Finding(Kind.ABSENT, level, options, False, absent.get("", 0), detail=listed)
+
+
+def _found_absent(absent: Mapping[str, int], rules: ColumnRecipe) -> Iterator[Finding]:
+    """Yield the finding on words such as NA, which count as missing, in a column of texts."""
+    words = _words_of(absent)
+    if words:
+        others = sum(absent.values()) - sum(words.values())
+        doubted = others or len(words) > 1 or rules.roles & {"target", "group", "person"}
+        level = Level.DOUBT if doubted else Level.HINT
+        yield from _listed_absent({**words, "": others}, level, (("not_na", next(iter(words))),))
+
+
+def _found_spellings(texts: int, fewer: int, rules: ColumnRecipe) -> Finding:
+    """Return the finding on texts that differ in their spelling alone; it is settled for people."""
+    level = Level.DOUBT if rules.roles & {"target", "group", "person"} else Level.HINT
+    role = "person" if "person" in rules.roles else ""
+    return Finding(Kind.SPELLINGS, level, (("fold", ""),), bool(role), texts - fewer, texts, detail=role)
+
+
+def _number_findings(known: Floats, num_rows: int, rules: ColumnRecipe) -> Iterator[Finding]:
+    """Yield findings on numbers, [k], of which none is missing."""
+    drop, is_input = (("drop", ""),), not rules.roles
+    if rules.is_class and (classes := len(pd.unique(known))) > MANY_CLASSES:
+        yield Finding(Kind.MANY_CLASSES, Level.DOUBT, of=classes)
+        return
+    if is_input and (infinite := int(np.isinf(known).sum())):
+        yield Finding(Kind.INFINITE, Level.PROBLEM, drop, rows=infinite)
+    elif is_input and (np.abs(known) > LARGEST_NUMBER).any():
+        yield Finding(Kind.BEYOND, Level.PROBLEM, drop, detail=f"{LARGEST_NUMBER:g}")
+    elif is_input and not rules.amounts and _are_compact_dates(known):
+        yield Finding(Kind.DATES_AS_NUMBERS, Level.DOUBT, (("date", "%Y%m%d"),))
+    elif is_input and not rules.amounts and len(known) >= MANY_ROWS and _are_whole_and_unique(known):
+        yield Finding(Kind.ROW_NAMES, Level.DOUBT, drop, detail="whole number")
+    else:
+        yield from _found_codes(known, num_rows, rules)
+
+
+def _found_codes(known: Floats, num_rows: int, rules: ColumnRecipe) -> Iterator[Finding]:
+    """Yield a finding for each number that people write for a missing value, far from others or frequent."""
+    present = known[np.isin(known, MISSING_NUMBERS)]
+    sure = not rules.roles & {"target", "weight"}
+    for code in (code for code in MISSING_NUMBERS if (present == code).any()):
+        rows, large = int((present == code).sum()), not SMALL_CODES[0] <= code <= SMALL_CODES[1]
+        if _lies_apart(code, known[known != code]):
+            if large or not rules.is_class:
+                yield Finding(
+                    Kind.CODE,
+                    Level.DOUBT,
+                    options=(("na", str(code)),),
+                    rows=rows,
+                    detail=str(code),
+                    sure=sure,
+                    other="far from the others",
+                )
+        elif large and rows > RARE_CODES * num_rows and len(pd.unique(known)) > FEW_NUMBERS:
+            yield Finding(
+                Kind.CODE, Level.DOUBT, options=(("na", str(code)),), rows=rows, detail=str(code), sure=False
             )
-        if recipe.missing == "category" and table[name].isna().any() and (table[name] == MISSING).any():
-            rows = int((table[name] == MISSING).sum())
-            found.append(
-                f"column {name!r} holds the text {MISSING!r} in {rows:,} rows, which are one category with "
-                "those without a value; if that is meant, say so (--na "
-                f"{in_shell(f'{as_key(name)}={MISSING}')})."
+
+
+def _are_compact_dates(known: Floats) -> bool:
+    """Return True if numbers are dates as 20240131 is one."""
+    for part in (known[:MANY_ROWS], known):
+        if not ((part % 1 == 0) & (part >= 19_000_101) & (part <= 20_991_231)).all():
+            return False
+    text = pd.Series(np.unique(known).astype(np.int64).astype(str), dtype="string")
+    return bool(read_dates(text, "%Y%m%d").notna().all())
+
+
+def _are_whole_and_unique(known: Floats) -> bool:
+    return all((part % 1 == 0).all() and pd.Series(part).is_unique for part in (known[:MANY_ROWS], known))
+
+
+def _lies_apart(code: int, others: Floats) -> bool:
+    """Return True if a code for missing values lies apart from all other numbers, of which there are two."""
+    if not len(others) or others.min() == others.max():
+        return False
+    low, high = others.min(), others.max()
+    gap = 0.5 * (high - low)
+    if code < 0:
+        return bool(code < low - gap or (low >= 0 and (others % 1 == 0).all()))
+    return bool(code > high + max(gap, 1.0))
+
+
+def _count_far(known: Floats) -> int:
+    """Count the numbers that lie far out."""
+    low, middle, high = np.quantile(known, [0.25, 0.5, 0.75])
+    return int((np.abs(known - middle) > FAR * (high - low)).sum()) if high > low else 0
+
+
+def _day_findings(known: Floats) -> Iterator[Finding]:
+    """Yield a finding for each day that stands for a missing date."""
+    for day, rows in days_for_none(pd.Series(known)).items():
+        yield Finding(Kind.DAY, Level.DOUBT, (("na", day),), rows=rows, of=len(known), detail=day)
+
+
+def _text_findings(values: Values, absent: Mapping[str, int], rules: ColumnRecipe) -> Iterator[Finding]:
+    """Yield findings on distinct texts."""
+    text, rows = values.text, values.rows
+    yield from _found_absent(absent, rules)
+    said = (text == MISSING).to_numpy()
+    if said.any() and sum(absent.values()):
+        option = (("na", MISSING),)
+        yield Finding(Kind.MISSING_TEXT, Level.DOUBT, option, False, int(rows[said].sum()), detail=MISSING)
+    crowded = len(text) > MOST_CATEGORIES and not rules.roles
+    labels = bool(rules.roles & {"target", "group", "person"})
+    fewer = fall_together(text) if (crowded or labels) and not rules.fold else 0
+    if fewer and labels:
+        yield _found_spellings(len(text), fewer, rules)
+    if not rules.texts:
+        yield from _found_in_texts(values, rules)
+    if crowded:
+        left = len(text) - fewer
+        option = (("fold", ""),) if left <= MOST_CATEGORIES else (("drop", ""),)
+        yield Finding(
+            Kind.TOO_MANY_TEXTS, Level.PROBLEM, option, rows=left, of=len(text), detail=str(MOST_CATEGORIES)
+        )
+
+
+def _found_in_texts(values: Values, rules: ColumnRecipe) -> Iterator[Finding]:
+    """Yield findings on numbers, with slips or marks, or dates that texts may be."""
+    text, rows, total = values.text, values.rows, int(values.rows.sum())
+    if not text.str.contains(r"\d", regex=True).any():
+        return
+    written = written_numbers(text, rows, rules)
+    if written is None:
+        if not rules.roles and (form := written_dates(text, rows)) is not None:
+            level = Level.DOUBT if len(text) > FEW_DATES else Level.HINT
+            yield Finding(
+                Kind.DATES_AS_TEXTS,
+                level,
+                (("date", form),),
+                of=len(text),
+                detail=noun_of_dates(form),
+                other=other_order(text, rows, form),
             )
-    return found
+        return
+    lost = written.values.isna().to_numpy()
+    options = written.options(rules)
+    sure = not rules.roles & {"target", "group", "weight"}
+    if options:
+        either = "" if written.amounts or not text.str.fullmatch(_EITHER_MARK).all() else "either"
+        yield Finding(
+            Kind.MARKS,
+            Level.DOUBT,
+            options,
+            sure or not written.amounts,
+            rows=int(rows[~lost].sum()),
+            of=total,
+            other=either,
+        )
+    for word, count in zip(text[written.words & lost], rows[written.words & lost].tolist(), strict=True):
+        yield found_word(word, count, "numbers", rules, Level.DOUBT)
+    if (slips := lost & ~written.words).any():
+        first = int(values.first[slips].min())
+        yield Finding(
+            Kind.UNREADABLE,
+            Level.DOUBT,
+            (("numeric", ""),),
+            sure,
+            rows=int(rows[slips].sum()),
+            of=total,
+            first=first,
+            detail="numbers",
+        )
+
+
+def noun_of_dates(form: str) -> str:
+    """Return what columns of a format hold, in words."""
+    if form == "duration":
+        return "durations"
+    return "times of day" if form in ("%H:%M", "%H:%M:%S") else "dates"
+
+
+def other_order(text: pd.Series, rows: npt.NDArray[np.int64], form: str) -> str:
+    """Return the format with day and month in the other order, if it reads as many rows; else ""."""
+    for first, second in (("%d/%m", "%m/%d"), ("%d-%m", "%m-%d")):
+        other = form.replace(first, second)
+        if other != form and share_of(read_dates(text, other), rows) >= share_of(
+            read_dates(text, form), rows
+        ):
+            return other
+    return ""
 
 
 def fall_together(column: pd.Series) -> int:
     """Return the number by which `fold_spellings` reduces the distinct texts."""
     texts = pd.Series(column.dropna().unique(), dtype="string")
     return len(texts) - int(fold_spellings(texts).nunique())
-
-
-def _spellings(name: str, known: pd.Series, recipe: Recipe) -> str | None:
-    fewer = 0 if name in recipe.fold else fall_together(known)
-    if not fewer:
-        return None
-    number, alone = known.nunique(), "differ in capitals, spaces, leading zeros or '.0' at the end alone"
-    if name == recipe.person:
-        return (
-            f"person {name!r} has {number:,} different values, and without those that {alone} "
-            f"{number - fewer:,}: epsilon is promised to each as a person of its own. If they are the same "
-            f"people, say so (--fold {in_shell(name)})."
-        )
-    return (
-        f"column {name!r} has {number:,} different values, and without those that {alone} "
-        f"{number - fewer:,}; if they are the same, say so (--fold {in_shell(name)})."
-    )
-
-
-def _numbers_as_texts(name: str, known: pd.Series, recipe: Recipe) -> str | None:
-    """Return a sentence on numbers (with slips or marks) or dates that a column of texts may hold."""
-    places, distinct = pd.factorize(known)
-    text, rows = pd.Series(distinct, dtype="string"), np.bincount(places, minlength=len(distinct))
-    if not text.str.contains(r"\d", regex=True).any():
-        return None
-    written = written_numbers(name, text, rows, recipe)
-    if written is None:
-        form = written_dates(text, rows) if len(text) > _MANY_NUMBERS / 5 else None
-        if form is None or form == "iso":
-            return None
-        return (
-            f"column {name!r} holds dates or times, taken as {len(text):,} categories; say so (--date "
-            f"{in_shell(f'{name}={form}')}), or that they are texts (--categorical {in_shell(name)})."
-        )
-    options = written.options(name, recipe)
-    lost = written.values.isna().to_numpy()
-    at = np.flatnonzero(lost[places])
-    slips = f"{len(at):,} of its {len(known):,} values are not numbers, the first in row "
-    slips += f"{known.index[at[0]] + 1:,}" if len(at) else ""
-    if not len(at) and not options and not written.amounts:  # codes of more digits than numbers have
-        return None
-    says = [f"--{option} {in_shell(f'{as_key(name)}={word_of(mark)}')}" for option, mark in options.items()]
-    if not written.amounts and options and not len(at):
-        kind = (
-            f"decimal {word_of(options['decimal'])}s"
-            if "decimal" in options
-            else f"{word_of(options['thousands'])}s between thousands"
-        )
-        return f"column {name!r} holds numbers with {kind}, taken as categories; say so ({' '.join(says)})."
-    says = [f"--numeric {in_shell(name)}", *says]
-    if written.amounts or options:
-        return (
-            f"column {name!r} holds numbers with marks, such as a currency, a unit, percent or brackets, in "
-            f"{len(known) - len(at):,} of its {len(known):,} values, taken as {len(text):,} categories; say "
-            f"so ({' '.join(says)}){f', where {slips} and count as missing' if len(at) else ''}."
-        )
-    return (
-        f"column {name!r} holds numbers, but {slips}: all become categories. Let those count as missing "
-        f"({says[0]})."
-    )
-
-
-def _missing_days(name: str, known: pd.Series) -> str | None:
-    found = days_for_none(known)
-    if not found:
-        return None
-    rows = sum(found.values())
-    return (
-        f"column {name!r} holds the date {' and '.join(found)} in {rows:,} of {len(known):,} rows, apart "
-        "from the others; if it stands for no date, say so (--na "
-        f"{in_shell(f'{as_key(name)}={next(iter(found))}')})."
-    )
 
 
 def days_for_none(known: pd.Series) -> dict[str, int]:
@@ -521,30 +655,3 @@ def days_for_none(known: pd.Series) -> dict[str, int]:
         if apart or (not low <= day <= high and counts[day] > often):
             found[codes[day]] = int(counts[day])
     return found
-
-
-def _missing_codes(name: str, known: pd.Series, num_rows: int) -> str | None:
-    codes = known[known.isin(MISSING_CODES)]
-    if len(codes) <= RARE_CODES * num_rows or known.nunique() <= FEW_NUMBERS:
-        return None
-    return (
-        f"column {name!r} holds {codes.mode()[0]:g} or the like in {len(codes):,} of {num_rows:,} rows; if "
-        f"it stands for a missing value, say so (--na {in_shell(f'{as_key(name)}={codes.mode()[0]:g}')})."
-    )
-
-
-def _names_of_rows(name: str, column: pd.Series) -> str | None:
-    first, whole = column[:MANY_ROWS], len(column) >= MANY_ROWS and (column % 1 == 0).all()
-    if not (whole and first.is_unique and column.is_unique):
-        return None
-    names = f"column {name!r} holds another whole number in each row"
-    return f"{names}; if it names the rows, drop it (drop; --drop)."
-
-
-def _many_classes(name: str, known: pd.Series) -> str | None:
-    if known.nunique() <= MANY_CLASSES:
-        return None
-    return (
-        f"target {name!r} holds {known.nunique()} different numbers, each a class of its own; if it measures "
-        "something, predict it as a number (--task regression), or bin it into few classes."
-    )

@@ -21,7 +21,17 @@ from equidp._validate import unknown_name
 from equidp.errors import DataError
 from equidp.store import Entry, key_of
 from equidp.tables.cache import Array, mapped_array, table_store, write_array
-from equidp.tables.interpret import ColumnRecipe, Evidence, Finding, category_numbers, examine, interpret
+from equidp.tables.findings import Finding, Kind, Level, sentence
+from equidp.tables.interpret import (
+    ColumnRecipe,
+    Evidence,
+    Floats,
+    Meaning,
+    Values,
+    category_numbers,
+    examine,
+    interpret,
+)
 from equidp.tables.read import (
     Cells,
     check_distinct,
@@ -32,7 +42,7 @@ from equidp.tables.read import (
     readable,
     stamp,
 )
-from equidp.tables.recipe import Recipe, in_shell
+from equidp.tables.recipe import Recipe
 
 MOST_TEXTS = 2**16
 """Distinct texts of a column that are listed: far more than may be categories."""
@@ -51,26 +61,50 @@ class Columns:
     Attributes:
         table: columns of floats (NaN where missing) or of categories of texts (none where missing); without
             those that cannot be used.
-        findings: of each column, in the order of the file.
+        meanings: of each column, in the order of the file.
         notes: sentences on the rows of the file, and on columns of which some cells count as missing or lose
             how they look.
         key: cache key of a table on disk; "": it is in memory.
     """
 
     table: pd.DataFrame
-    findings: Mapping[str, Finding] = field(default_factory=dict)
+    meanings: Mapping[str, Meaning] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     key: str = ""
 
     @property
     def problems(self) -> tuple[str, ...]:
         """Return a sentence for each column that cannot be used."""
-        return tuple(found.problem for found in self.findings.values() if found.problem)
+        return _sentences(self.meanings, Level.PROBLEM)
 
     def first_text_phrase(self, name: str) -> str:
         """Return ", the first in row N" for the first cell that is no number, without its value; or ""."""
-        row = self.findings[name].first_text if name in self.findings else -1
+        row = self.meanings[name].first_text if name in self.meanings else -1
         return "" if row < 0 else f", the first in row {row + 1:,}"
+
+    def absent(self, name: str) -> Mapping[str, int]:
+        """Return the rows of each text that counts as missing in a column; "" for others without a value."""
+        if name in self.meanings:
+            return self.meanings[name].absent
+        return {"": int(self.table[name].isna().sum())}
+
+    def values(self, name: str) -> Floats | Values:
+        """Return the numbers of a column, [n], NaN where missing, or its texts, the most frequent first."""
+        column = self.table[name]
+        if column.dtype == float:
+            return np.asarray(column, dtype=np.float64)
+        column = column.astype("category")
+        codes, listed = column.cat.codes.to_numpy(), pd.Series(column.cat.categories, dtype="string")
+        places = codes[codes >= 0]
+        rows, first = np.bincount(places, minlength=len(listed)), np.zeros(len(listed), dtype=np.int64)
+        first[places[::-1]] = np.flatnonzero(codes >= 0)[::-1]
+        return Values(listed.mask(rows == 0), rows, first, places[:0], {}).group_texts()
+
+
+def _sentences(meanings: Mapping[str, Meaning], level: Level) -> tuple[str, ...]:
+    """Return a sentence for each finding of a level."""
+    each = ((name, found) for name, meaning in meanings.items() for found in meaning.findings)
+    return tuple(sentence(found, name) for name, found in each if found.level is level)
 
 
 def read_table(
@@ -106,7 +140,8 @@ def read_table(
         cells = read_cells(path, recipe, choose, file=file)
         if cells.rows < fewest:
             raise DataError(
-                f"{path} holds {cells.rows} rows; expected at least {fewest}. Give a larger file."
+                f"{path} holds {cells.rows} rows; expected at least {fewest}. Give a larger file.",
+                field="rows",
             )
         return cells
 
@@ -121,15 +156,18 @@ def read_table(
     with readable(path):
         content = content_digest(path)
     plain = {name: value for name, value in recipe.to_plain().items() if name not in _NOT_OF_CELLS}
-    key = key_of("table" if only is None else "new rows", content, plain, names, dict(was_numeric or {}))
+    kind = "columns" if only is None else "columns of new rows"
+    key = key_of(kind, content, plain, names, dict(was_numeric or {}))
 
     def write(folder: Path) -> dict[str, Any]:
         cells = read(folder / "cells")
         if stamp(path) != before:
-            raise DataError(f"{os.fspath(path)!r} changed while it was read; try again when it is complete.")
+            raise DataError(
+                f"{os.fspath(path)!r} changed while it was read; try again when it is complete.", field="path"
+            )
         found = _interpret_each(cells, names, recipe, was_numeric or {}, folder)
         (folder / "cells").unlink(missing_ok=True)
-        columns = [(dataclasses.asdict(finding), texts) for finding, texts, _ in found.values()]
+        columns = [(dataclasses.asdict(meaning), texts) for meaning, texts, _ in found.values()]
         return {"rows": cells.rows, "notes": cells.notes, "columns": dict(zip(found, columns, strict=True))}
 
     size = 2 * sum(size for _, size, _ in before)
@@ -145,12 +183,12 @@ def read_table(
 def _mapped_columns(entry: Entry, key: str) -> Columns:
     """Return the columns of an entry; mapped files outlive its removal."""
     found, rows = {}, entry.facts["rows"]
-    for at, (name, (plain_finding, texts)) in enumerate(entry.facts["columns"].items()):
-        finding, array = Finding(**plain_finding), None
-        if not finding.problem:
-            kind, dtype = ("numbers", "float64") if finding.numeric else ("codes", "int32")
+    for at, (name, (plain_meaning, texts)) in enumerate(entry.facts["columns"].items()):
+        meaning, array = Meaning.from_plain(plain_meaning), None
+        if not meaning.unusable:
+            kind, dtype = ("numbers", "float64") if meaning.numeric else ("codes", "int32")
             array = mapped_array(entry.path(f"{at}.{kind}"), dtype, (rows,))
-        found[name] = finding, texts, array
+        found[name] = meaning, texts, array
     return _to_columns(found, rows, entry.facts["notes"], key)
 
 
@@ -200,8 +238,8 @@ def check_names(columns: Iterable[str], wanted: Mapping[str, Sequence[str]]) -> 
         raise DataError(" ".join(each.removesuffix(known) for each in found) + known)
 
 
-_Found = dict[str, tuple[Finding, list[str] | None, Array | None]]
-"""Name of a column -> finding, texts by category number (None for numbers), and the array of its rows."""
+_Found = dict[str, tuple[Meaning, list[str] | None, Array | None]]
+"""Name of a column -> meaning, texts by category number (None for numbers), and the array of its rows."""
 
 
 def _to_columns(found: _Found, rows: int, notes: Sequence[str], key: str = "") -> Columns:
@@ -212,9 +250,9 @@ def _to_columns(found: _Found, rows: int, notes: Sequence[str], key: str = "") -
         elif array is not None:
             listed = pd.Index(texts or [], dtype=object)
             table[name] = pd.Series(pd.Categorical.from_codes(array, listed), copy=False)
-    findings = {name: finding for name, (finding, *_) in found.items()}
-    said = (*notes, *(finding.note for finding in findings.values() if finding.note))
-    return Columns(pd.DataFrame(table, index=pd.RangeIndex(rows), copy=False), findings, said, key)
+    meanings = {name: meaning for name, (meaning, *_) in found.items()}
+    said = (*notes, *_sentences(meanings, Level.DOUBT))
+    return Columns(pd.DataFrame(table, index=pd.RangeIndex(rows), copy=False), meanings, said, key)
 
 
 def _interpret_each(
@@ -229,39 +267,33 @@ def _interpret_each(
                 part, further = examine(column, rules, rows)
                 evidence, rows = evidence + further, rows + len(column)
                 numbers.append(part)
-        finding, texts = interpret(evidence, rules), None
-        if finding.numeric:
-            found[name] = finding, None, numbers.array
+        meaning, texts = interpret(evidence, rules), None
+        if meaning.numeric:
+            found[name] = meaning, None, numbers.array
             continue
         numbers.remove()
-        if not finding.problem:
+        if not meaning.unusable:
             with _Growing(folder and folder / f"{at}.codes", np.int32) as numbers:
                 few = name != recipe.person and was_numeric.get(name) is not False
                 most = MOST_TEXTS if few else cells.rows
-                finding, texts = _read_texts(cells, rules, finding, most, numbers)
-        found[name] = finding, texts, None if finding.problem else numbers.array
+                meaning, texts = _read_texts(cells, rules, meaning, most, numbers)
+        found[name] = meaning, texts, None if meaning.unusable else numbers.array
     return found
 
 
 def _read_texts(
-    cells: Cells, rules: ColumnRecipe, finding: Finding, most: int, numbers: _Growing
-) -> tuple[Finding, list[str]]:
-    """Append the category numbers of a column of texts; return its finding, and its texts by number."""
+    cells: Cells, rules: ColumnRecipe, meaning: Meaning, most: int, numbers: _Growing
+) -> tuple[Meaning, list[str]]:
+    """Append the category numbers of a column of texts; return its meaning, and its texts by number."""
     listed: dict[str, int] = {}
     for column in cells.column(rules.name):
         numbers.append(category_numbers(column, rules, listed))
         if len(listed) > most:
-            row = finding.first_text + 1
-            problem = (
-                f"column {rules.name!r} has more than {most:,} distinct "
-                f"texts{f', the first that is no number in row {row:,}' if row else ''}: too many for "
-                "categories. If it names the rows, drop it (--drop); if it holds numbers such as 1,234.5, "
-                "say so (--thousands, --decimal); if what is no number counts as missing, say so (--numeric "
-                f"{in_shell(rules.name)})."
-            )
+            first = meaning.first_text
+            problem = Finding(Kind.UNCOUNTED_TEXTS, Level.PROBLEM, (("drop", ""),), of=most, first=first)
             numbers.remove()
-            return dataclasses.replace(finding, problem=problem, note=""), []
-    return finding, list(listed)
+            return dataclasses.replace(meaning, findings=(problem,)), []
+    return meaning, list(listed)
 
 
 class _Growing:

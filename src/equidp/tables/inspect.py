@@ -1,4 +1,8 @@
-"""Inspection of a table: findings by column, and a recipe that settles them."""
+"""Inspection of a table: findings by column, and a recipe that settles them.
+
+A column is read as a recipe says, by the functions that read tables for training, and its findings settle the
+recipe, until nothing is left to settle: what reading by the final recipe would say is shown too.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,8 @@ import dataclasses
 import json
 import math
 import re
-import shlex
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from os import PathLike
@@ -19,81 +22,34 @@ import numpy as np
 import pandas as pd
 
 from equidp.errors import DataError, DataWarning
-from equidp.tables.cells import (
-    DAY_ZERO,
-    LIKE_SCIENTIFIC_OR_PLUS,
-    as_numbers,
-    days,
-    is_number,
-    is_sentinel,
-    is_time,
-    read_dates,
-    without_dates,
-)
+from equidp.tables.cells import is_time, number_text
 from equidp.tables.checks import (
-    LARGEST_NUMBER,
-    MANY_CLASSES,
-    MANY_ROWS,
-    MISSING_NUMBERS,
-    MISSING_WORDS,
-    MOST_CATEGORIES,
-    Written,
-    days_for_none,
+    MANY_CATEGORIES,
+    RARE_ROWS,
     fall_together,
+    noun_of_dates,
+    other_order,
     problems_of,
-    share_of,
-    word_of,
+    table_findings,
+    value_findings,
+    value_hints,
     written_dates,
-    written_numbers,
 )
 from equidp.tables.columns import check_names, interpret_cells
-from equidp.tables.interpret import (
-    LONG,
-    SCIENTIFIC_OR_PLUS,
-    ZEROS,
-    ColumnRecipe,
-    Values,
-    identifier_like,
-    odd_type,
-)
+from equidp.tables.findings import Finding, Kind, Level, phrase
+from equidp.tables.interpret import ColumnRecipe, Floats, Values, date_options, examine, interpret
 from equidp.tables.read import Cells, check_read_twice, read_cells, with_format
 from equidp.tables.recipe import BY_COLUMN, Recipe, as_key
 
-RARE_ROWS = 20
-"""A class, group or category of fewer rows is counted, but not named."""
-MANY_CATEGORIES = 50
-FAR = 20
-"""Numbers farther from the median than this many interquartile ranges are outliers."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something to know about a column.
-
-    Attributes:
-        says: a phrase, such as "leading zeros: a code, not a number".
-        option: of a recipe, which settles it; "": none does.
-        value: of the option, for this column.
-    """
-
-    says: str
-    option: str = ""
-    value: str = ""
-
-    def flag(self, column: str) -> str:
-        """The option as it is typed; "" where there is none."""
-        if not self.option:
-            return ""
-        if self.option == "positive":
-            return f"--positive {shlex.quote(self.value)}"
-        value = word_of(self.value) if self.option in ("thousands", "decimal") else self.value
-        option = self.option.replace("_", "-")
-        return f"--{option} {shlex.quote(f'{as_key(column)}={value}' if value else column)}"
+_MEANING = ("categorical", "numeric", "date", "fold", "na", "thousands", "decimal")
+"""Options that change what the cells of a column mean, so that it is read anew."""
+_DECISIVE = ("categorical", "date")
+"""Options of which one settles a column's meaning by itself."""
 
 
 @dataclass(frozen=True)
 class ColumnReport:
-    """One column: how it would be read, and what to know about it.
+    """One column: how it would be read by the proposed recipe, and what to know about it.
 
     Attributes:
         name: of the column.
@@ -115,169 +71,115 @@ class ColumnReport:
     names: tuple[tuple[str, int], ...] = field(default=(), kw_only=True)
     rare: int = field(default=0, kw_only=True)
 
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Yield the words for each finding, and the option that the recipe takes; "" for none."""
+        for found in self.findings:
+            flags = found.flags(self.name)
+            if flags and not found.sure:
+                yield f"{phrase(found)}: check ({flags})", ""
+            else:
+                yield phrase(found), flags
+
 
 def inspect_column(name: str, column: pd.Series, recipe: Recipe) -> ColumnReport:
     """Return what there is to know about a column of `Cells`.
 
     >>> report = inspect_column("zip", pd.Series(["01067", "99084"] * 20), Recipe())
-    >>> report.kind, report.findings[0].flag("zip")
+    >>> report.kind, report.findings[0].flags("zip")
     ('category', '--categorical zip')
     """
-    options = {option for option, columns in recipe.columns_by_option().items() if name in columns}
-    if odd_type(column):
-        return ColumnReport(name, "text", 0, 0, "", (Finding("neither numbers nor texts", "drop"),))
-    if is_time(column):
-        times, durations = days(column).dropna(), pd.api.types.is_timedelta64_dtype(column)
-        form = "duration" if durations else "iso"
-        further = [Finding("durations by type" if durations else "dates by type", "date", form)]
-        further += [] if durations else _days_found(name, times, recipe, "iso")
-        found = [each for each in further if each.option not in options & {"date", "categorical", "drop"}]
-        return ColumnReport(name, "date", len(column) - len(times), times.nunique(), "", tuple(found))
-    rules, found = ColumnRecipe.of(name, recipe), []
+    settled: dict[str, Finding] = {}
+    while True:
+        rules = ColumnRecipe.of(name, recipe)
+        values, found = _read_column(column, rules)
+        left = {phrase(each): each for each in found if phrase(each) not in settled}
+        changes = _changes_of_meaning(left)
+        if not changes or name in recipe.drop:
+            break
+        settled |= changes
+        recipe = _with_options(recipe, {name: list(changes.values())})
+    stated = [option for option in ("drop", "bounds") if name in recipe.columns(option)]
+    findings = [each for each in (settled | left).values() if not each.settles_by(*stated)]
+    if name in recipe.drop:
+        findings = [each for each in findings if not each.options]
+    return _report_of(name, len(column), values, findings, rules)
+
+
+def _changes_of_meaning(found: Mapping[str, Finding]) -> dict[str, Finding]:
+    """Return the findings, by their words, that settle the meaning of a column next."""
+    changes = {words: each for words, each in found.items() if each.sure and each.settles_by(*_MEANING)}
+    for words, each in changes.items():
+        if each.settles_by(*_DECISIVE):
+            return {words: each}
+    crowded = {words: each for words, each in changes.items() if each.kind is Kind.TOO_MANY_TEXTS}
+    return {words: each for words, each in changes.items() if words not in crowded} or crowded
+
+
+def _read_column(column: pd.Series, rules: ColumnRecipe) -> tuple[Floats | Values | None, list[Finding]]:
+    """Return the values of a column by its recipe, None where it cannot be used, and all findings on it."""
+    numbers, evidence = examine(column, rules)
+    meaning = interpret(evidence, rules)
+    found = list(meaning.findings)
+    if meaning.unusable:
+        return None, [_with_format(each, column, rules) for each in found]
+    values: Floats | Values | None = numbers if meaning.numeric else None
+    if values is None:
+        values = Values.of(column, rules).group_texts()
+    for findings in (value_findings, value_hints):
+        found += findings(values, meaning.absent, rules)
+    return values, found
+
+
+def _with_format(found: Finding, column: pd.Series, rules: ColumnRecipe) -> Finding:
+    """Return a finding on dates with the format in which the texts of a column are written."""
+    if is_time(column) or found.kind is not Kind.DATES or not found.settles_by("date"):
+        return found
     known = Values.of(column, rules).group_texts()
-    absent = {text: rows for text, rows in known.absent.items() if text and rows}
-    if rules.missing:
-        sentinel = is_sentinel(
-            as_numbers(known.text, rules.decimal, rules.thousands), rules.missing
-        ).to_numpy()
-        absent |= dict(zip(known.text[sentinel], known.rows[sentinel].tolist(), strict=True))
-        known = known.select(~sentinel)
-    missing = len(column) - int(known.rows.sum())
-    if absent:
-        listed = ", ".join(f"{text!r} in {rows:,}" for text, rows in absent.items())
-        words = any(map(str.isalpha, "".join(absent))) and not is_number(column) and "not_na" not in options
-        value = "; a value of its own, such as a country? Say so (--not-na)" if words else ""
-        found.append(Finding(f"missing values written {listed}{value}"))
-    if known.text.empty:
-        return ColumnReport(name, "empty", missing, 0, "", (*found, Finding("no value at all", "drop")))
-    kind, span, further = _judge_column(name, known.text, known.rows, recipe)
-    if len(known.text) == 1 and not missing and not options & {"target", "group"}:
-        kind, span, further = "constant", "", [Finding("one value in all rows", "drop")]
-    if options & {"target", "group", "weight"}:  # a class may be anything
-        further = [finding for finding in further if finding.option not in ("drop", "bounds", "numeric")]
-    if "person" in options:
-        further = []
-    further = [finding for finding in further if finding.option not in options]
-    labels = bool(options & {"target", "group"})
-    frequent = zip(known.text.tolist(), known.rows.tolist(), strict=True) if labels else ()
+    form = written_dates(known.text, known.rows)
+    if form is None:
+        return dataclasses.replace(found, sure=False)
+    options, other = date_options(form, rules), other_order(known.text, known.rows, form)
+    return dataclasses.replace(found, options=options, detail=noun_of_dates(form), other=other)
+
+
+def _report_of(
+    name: str, rows: int, values: Floats | Values | None, found: Sequence[Finding], rules: ColumnRecipe
+) -> ColumnReport:
+    """Return the report of a column from its final values."""
+    kinds = {each.kind for each in found}
+    labels = bool(rules.roles & {"target", "group"})
+    if values is None:
+        return ColumnReport(name, "text", 0, 0, findings=tuple(found))
+    names: list[str]
+    if isinstance(values, Values):
+        counts, missing = values.rows, rows - int(values.rows.sum())
+        names = values.text[: MANY_CATEGORIES + 1].tolist() if labels else []
+        kind, span = "text" if kinds & {Kind.TOO_MANY_TEXTS, Kind.ROW_NAMES} else "category", ""
+    else:
+        known = values[~np.isnan(values)]
+        missing = rows - len(known)
+        numbers, counts = np.unique(known, return_counts=True)
+        order = np.argsort(-counts, kind="stable")
+        numbers, counts = numbers[order], counts[order]
+        names = [number_text(value) for value in numbers[: MANY_CATEGORIES + 1].tolist()] if labels else []
+        kind = "number" if rules.form is None else "date"
+        plain = kind == "number" and len(known) and not kinds & {Kind.INFINITE, Kind.BEYOND, Kind.ROW_NAMES}
+        span = f"{_decade(known.min(), -1)} to {_decade(known.max(), 1)}" if plain else ""
+    for special, word in ((Kind.EMPTY, "empty"), (Kind.CONSTANT, "constant")):
+        if special in kinds:
+            kind, span = word, ""
+    frequent = [(each, int(count)) for each, count in zip(names, counts, strict=False) if count >= RARE_ROWS]
+    rare = int((counts < RARE_ROWS).sum()) if kind == "category" or labels else 0
     return ColumnReport(
         name,
         kind,
         missing,
-        len(known.text),
+        len(counts),
         span,
-        (*found, *further),
-        names=tuple((text, rows) for text, rows in frequent if rows >= RARE_ROWS)[:MANY_CATEGORIES],
-        rare=int((known.rows < RARE_ROWS).sum()) if kind == "category" or labels else 0,
+        tuple(found),
+        names=tuple(frequent[:MANY_CATEGORIES]),
+        rare=rare,
     )
-
-
-def _judge_column(
-    name: str, text: pd.Series, rows: np.ndarray, recipe: Recipe
-) -> tuple[str, str, list[Finding]]:
-    """Return kind, span and findings of distinct texts with these numbers of rows."""
-    if name in recipe.categorical or name in recipe.fold:
-        return _texts(name, text, rows, recipe)
-    stated = dict(recipe.date).get(name)
-    if stated is None:
-        numeric = name in recipe.numeric
-        if (written := written_numbers(name, text, rows, recipe, stated=numeric)) is not None:
-            found = _marks_found(name, text, written, recipe)
-            return _numbers(text, written, rows, found)
-    form = written_dates(text, rows) if stated is None else stated
-    if form is None:
-        return _texts(name, text, rows, recipe)
-    dates = without_dates(read_dates(text, form), recipe.missing_texts(name), form)
-    repeated = dates.repeat(rows).dropna()
-    found = [*_date_found(text, rows, form), *_days_found(name, repeated, recipe, form)]
-    return "date", "", [*found, *_slips(text, dates, rows, "date")]
-
-
-def _days_found(name: str, known: pd.Series, recipe: Recipe, form: str) -> list[Finding]:
-    """Dates that stand for none, as a cell may write them."""
-    stated = {
-        float(np.floor(day))
-        for day in read_dates(pd.Series(recipe.missing_texts(name), dtype="string"), f"iso|{form}").dropna()
-    }
-    return [
-        Finding(f"{day} in {rows:,} rows, apart from the other dates", "na", day)
-        for day, rows in days_for_none(known).items()
-        if float((pd.Timestamp(day) - DAY_ZERO) / pd.Timedelta(days=1)) not in stated
-    ]
-
-
-def _marks_found(name: str, text: pd.Series, written: Written, recipe: Recipe) -> list[Finding]:
-    """Marks within and around numbers other than those of the recipe."""
-    options, found = written.options(name, recipe), []
-    if written.amounts:
-        found.append(
-            Finding("numbers with marks, such as a currency, a unit, percent or brackets", "numeric")
-        )
-    if "thousands" in options:
-        found.append(
-            Finding(f"{word_of(options['thousands'])} between thousands", "thousands", options["thousands"])
-        )
-    if "decimal" in options:
-        found.append(Finding(f"decimal {word_of(options['decimal'])}", "decimal", options["decimal"]))
-    if options and text.str.fullmatch(r"[+-]?([1-9]\d{0,2}([.,]\d{3})*|0)").all():
-        found.append(Finding("the mark may be a decimal one or one between thousands: check"))
-    return found
-
-
-def _numbers(
-    text: pd.Series, written: Written, rows: np.ndarray, found: list[Finding]
-) -> tuple[str, str, list[Finding]]:
-    numbers, whole = written.values, text.str.fullmatch(r"\d+")
-    code = ""
-    kinds = {kind for kind, mask in identifier_like(text, numbers).items() if mask.any()}
-    if whole.all() and ZEROS in kinds:
-        code = "leading zeros"
-    elif LONG in kinds and not found:
-        code = "more digits than numbers tell apart"
-    elif SCIENTIFIC_OR_PLUS in kinds and text.str.fullmatch(rf"{LIKE_SCIENTIFIC_OR_PLUS}|\d+").all():
-        code = "written as 3E2 or +49"
-    if code and len(text) > MOST_CATEGORIES:
-        says = f"{code}: a code, with {len(text):,} values too many for categories"
-        return "category", "", [Finding(says, "drop")]
-    if code:
-        return "category", "", [Finding(f"{code}: a code, not a number", "categorical")]
-    if not found and numbers.nunique() < int(numbers.notna().sum()) <= MANY_CATEGORIES:
-        found = [
-            Finding("one number written in several ways, as 1.1 and 1.10 are: a code? Say so (--categorical)")
-        ]
-    if whole.all() and text.str.fullmatch(r"(19|20)\d{6}").all() and read_dates(text, "%Y%m%d").notna().all():
-        return "date", "", [Finding("dates without separators", "date", "%Y%m%d")]
-    found = [*found, *_slips(text, numbers, rows, "numeric")]
-    if not numbers.notna().any():
-        return "number", "", found
-    values, weights = numbers[numbers.notna()].to_numpy(), rows[numbers.notna().to_numpy()]
-    if np.isinf(values).any() or (np.abs(values) > LARGEST_NUMBER).any():
-        return "number", "", [*found, Finding(f"infinite numbers, or beyond {LARGEST_NUMBER:g}", "drop")]
-    if not written.amounts and len(values) >= MANY_ROWS and (weights == 1).all() and (values % 1 == 0).all():
-        return "number", "", [*found, Finding("another whole number in each row: names rows", "drop")]
-    for number in MISSING_NUMBERS:
-        others = values[values != number]
-        if number in values and _apart(number, others):
-            count = int(weights[values == number].sum())
-            found.append(Finding(f"{number} in {count:,} rows, far from the others", "na", str(number)))
-            values, weights = others, weights[values != number]
-    order = np.argsort(values)
-    ends = np.interp([0.25, 0.5, 0.75], np.cumsum(weights[order]) / weights.sum(), values[order])
-    far = np.abs(values - ends[1]) > FAR * max(ends[2] - ends[0], 1e-300)
-    if ends[2] > ends[0] and far.any():
-        says = f"{int(weights[far].sum()):,} rows lie far out: state a public range"
-        found.append(Finding(says, "bounds", "LOW:HIGH"))
-    return "number", f"{_decade(values.min(), -1)} to {_decade(values.max(), 1)}", found
-
-
-def _apart(code: int, others: np.ndarray) -> bool:
-    """Return True if a code for missing values lies apart from all other numbers."""
-    if len(others) < 2:
-        return False
-    low, high, gap = others.min(), others.max(), 0.5 * np.ptp(others)
-    if code < 0:
-        return bool(code < low - gap or (low >= 0 and (others % 1 == 0).all()))
-    return bool(code > high + max(gap, 1.0))
 
 
 def _decade(value: float, towards: int) -> str:
@@ -290,54 +192,6 @@ def _decade(value: float, towards: int) -> str:
     if abs(value) < 1:
         tens = 1.0 if outwards else 0.0
     return f"{math.copysign(tens, value) if tens else 0:,.0f}"
-
-
-def _slips(text: pd.Series, values: pd.Series, rows: np.ndarray, option: str) -> list[Finding]:
-    """Texts among numbers or dates: known words for missing values, and others."""
-    lost = values.isna().to_numpy()
-    words = lost & text.str.lower().isin(MISSING_WORDS).to_numpy()
-    found = [
-        Finding(f"{word!r} in {int(count):,} rows", "na", str(word))
-        for word, count in zip(text[words], rows[words], strict=True)
-    ]
-    if others := int(rows[lost & ~words].sum()):
-        kind = {"numeric": "numbers", "date": "dates"}[option]
-        says = f"{others:,} of {int(rows.sum()):,} values are no {kind}; they would count as missing"
-        found.append(Finding(says, option if option == "numeric" else ""))
-    return found
-
-
-def _date_found(text: pd.Series, rows: np.ndarray, form: str) -> list[Finding]:
-    found = [Finding("durations" if form == "duration" else "dates", "date", form)]
-    for first, second in (("%d/%m", "%m/%d"), ("%d-%m", "%m-%d")):
-        other = form.replace(first, second)
-        if other != form and share_of(read_dates(text, other), rows) >= share_of(
-            read_dates(text, form), rows
-        ):
-            found.append(Finding(f"{other} fits as well: check which is meant"))
-    return found
-
-
-def _texts(name: str, text: pd.Series, rows: np.ndarray, recipe: Recipe) -> tuple[str, str, list[Finding]]:
-    total, found = int(rows.sum()), []
-    fewer = 0 if name in recipe.fold else fall_together(text)
-    if len(text) > 1 and (rows == 1).all() and total >= RARE_ROWS:
-        return "text", "", [Finding("another text in each row: names rows", "drop")]
-    if len(text) > MOST_CATEGORIES and len(text) - fewer > MOST_CATEGORIES:
-        return "text", "", [Finding(f"{len(text):,} texts, too many for categories", "drop")]
-    if fewer:
-        says = (
-            f"{fewer:,} of {len(text):,} texts differ from others in capitals, spaces or leading zeros alone"
-        )
-        crowded = len(text) > MOST_CATEGORIES
-        found.append(
-            Finding(f"{says}: the same?{'' if crowded else ' Say so (--fold)'}", "fold" if crowded else "")
-        )
-    if len(text) > MANY_CATEGORIES:
-        found.append(Finding(f"{len(text):,} categories, an input for each"))
-    if rare := int((rows < RARE_ROWS).sum()):
-        found.append(Finding(f"{rare:,} of {len(text):,} categories have fewer than {RARE_ROWS} rows"))
-    return "category", "", found
 
 
 PRIVACY_NOTE = (
@@ -391,22 +245,18 @@ class TableReport:
     def reasons(self) -> dict[tuple[str, str], str]:
         """Return why the recipe has a line: by option and column."""
         return {
-            (
-                finding.option,
-                as_key(report.name) if finding.option in BY_COLUMN else report.name,
-            ): finding.says
+            (option, as_key(report.name) if option in BY_COLUMN else report.name): phrase(found)
             for report in self.columns
-            for finding in report.findings
-            if finding.option
+            for found in report.findings
+            if found.sure
+            for option, _ in found.options
         }
 
     def to_plain(self) -> dict[str, Any]:
         """Return the report as plain values, for JSON."""
         plain = {**dataclasses.asdict(self), "recipe": self.recipe.to_plain(), "note": PRIVACY_NOTE}
         for column, report in zip(plain["columns"], self.columns, strict=True):
-            column["findings"] = [
-                {"says": finding.says, "flag": finding.flag(report.name)} for finding in report.findings
-            ]
+            column["findings"] = [{"says": says, "flag": flags} for says, flags in report.lines()]
         return plain
 
 
@@ -432,7 +282,7 @@ def inspect_table(
     """
     file = Path(path)
     if not file.exists():
-        raise DataError(f"there is no file {str(path)!r}; check the path.")
+        raise DataError(f"there is no file {str(path)!r}; check the path.", field="path")
     check_read_twice(file, "equidp inspect finds separator and encoding first")
     with suppress(OSError, ValueError, EOFError):  # read_cells says why
         recipe = with_format(file, recipe)
@@ -443,11 +293,18 @@ def inspect_table(
     reports = [inspect_column(name, cells.series(name), recipe) for name in cells.names]
     persons = _persons(cells, reports, recipe, person)
     reports = [_with_role(report, recipe, persons, cells.rows) for report in reports]
-    recipe = _settle_recipe(recipe, reports)
+    recipe = _with_options(recipe, {report.name: report.findings for report in reports})
+    if any(
+        report.missing
+        for report in reports
+        if report.name not in recipe.drop and report.name != recipe.target
+    ):
+        recipe = dataclasses.replace(recipe, missing="category")
     problems: list[str] = []
     if recipe.target and recipe.group:
         used = [name for name in cells.names if name not in recipe.drop]
-        problems = problems_of(interpret_cells(cells, recipe, used), recipe)
+        read = interpret_cells(cells, recipe, used)
+        problems = problems_of(read, recipe, table_findings(read, recipe))
     return TableReport(str(path), cells.rows, tuple(reports), recipe, persons, tuple(problems))
 
 
@@ -483,68 +340,44 @@ def _with_role(report: ColumnReport, recipe: Recipe, persons: Persons | None, ro
     found = list(report.findings)
     if report.name == recipe.target:
         if report.missing:
-            found.append(Finding(f"missing in {report.missing:,} rows: remove those rows"))
-        if report.distinct == len(report.names) == 2 and (recipe.positive, recipe.target_bounds) == (
-            None,
-            None,
-        ):
+            found.append(Finding(Kind.ABSENT_TARGET, Level.HINT, rows=report.missing))
+        undecided = recipe.positive is None and recipe.target_bounds is None
+        if undecided and report.distinct == len(report.names) == 2:
             rarer = report.names[-1][0]
-            name = f"{float(rarer):.12g}" if report.kind == "number" else rarer
-            found.append(Finding(f"{name!r} is the rarer class: the positive one?", "positive", name))
-        if report.kind == "number" and report.distinct > MANY_CLASSES and recipe.target_bounds is None:
-            found.append(
-                Finding(
-                    f"{report.distinct:,} numbers, each a class: predict it as a number (--task regression "
-                    "--target-bounds LOW:HIGH), or bin it"
-                )
-            )
+            found.append(Finding(Kind.POSITIVE, Level.HINT, (("positive", rarer),), detail=rarer))
     if report.name in recipe.group and report.rare:
+        found.append(Finding(Kind.RARE_GROUPS, Level.HINT, rows=report.rare, detail=str(RARE_ROWS)))
+    names_persons = persons is not None and report.name == persons.column
+    if names_persons:
+        found = [each for each in found if not each.settles_by("drop")]
+        if report.name != recipe.person and report.name not in recipe.drop:
+            found.append(Finding(Kind.PERSONS, Level.HINT, (("drop", ""),)))
+    if any(each.sure and each.settles_by("drop") for each in found):  # nothing else is worth saying
+        found = [each for each in found if not each.options or (each.sure and each.settles_by("drop"))]
+    if names_persons and persons is not None and persons.fewer and report.name != recipe.person:
+        left = persons.count - persons.fewer
+        options = (("fold", ""),)
         found.append(
-            Finding(f"groups of fewer than {RARE_ROWS} rows: {report.rare:,}; merge them with others")
+            Finding(Kind.SPELLINGS, Level.HINT, options, False, left, persons.count, detail="person")
         )
-    if persons is not None and report.name == persons.column:
-        found = [finding for finding in found if finding.option != "drop"]
-        if persons.fewer:
-            says = (
-                f"{persons.fewer:,} of {persons.count:,} differ from others in capitals, spaces or leading "
-                "zeros alone: the same people?"
-            )
-            role = report.name == recipe.person
-            found.append(Finding(says if role else f"{says} Say so (--fold)", "fold" if role else ""))
-        if report.name != recipe.person and report.name not in recipe.columns("drop"):
-            found.append(Finding("names people", "drop"))
-    if any(finding.option == "drop" for finding in found):  # nothing else is worth saying
-        found = [finding for finding in found if finding.option in ("", "drop")]
     return dataclasses.replace(report, findings=tuple(found))
 
 
-def _settle_recipe(recipe: Recipe, reports: list[ColumnReport]) -> Recipe:
-    """The recipe with what the findings suggest."""
+def _with_options(recipe: Recipe, findings: Mapping[str, Sequence[Finding]]) -> Recipe:
+    """Return the recipe with the options of all findings that need no check, by column."""
     given: dict[str, Any] = {}
-    for report in reports:
-        for finding in report.findings:
-            if finding.option in ("drop", "categorical", "numeric", "fold"):
-                given.setdefault(finding.option, []).append(report.name)
-            elif finding.option == "na":
-                given.setdefault("na", {}).setdefault(as_key(report.name), []).append(finding.value)
-            elif finding.option == "positive":
-                given["positive"] = finding.value
-            elif finding.option in ("date", "thousands", "decimal"):
-                key = report.name if finding.option == "date" else as_key(report.name)
-                given.setdefault(finding.option, {})[key] = finding.value
-    if "na" in given:
-        before = recipe.to_plain().get("na", {})
-        stated = {as_key(report.name): before.get(as_key(report.name), []) for report in reports}
-        given["na"] = {name: [*stated[name], *texts] for name, texts in given["na"].items()}
-    recipe = recipe.with_changes(given)
-    kept = [report for report in reports if report.name not in recipe.drop and report.name != recipe.target]
-    lacking = any(report.missing or _loses(report) for report in kept)
-    return dataclasses.replace(recipe, missing="category") if lacking else recipe
-
-
-def _loses(report: ColumnReport) -> bool:
-    """Return True if some cells of a column will count as missing."""
-    return any(finding.option == "na" or "count as missing" in finding.says for finding in report.findings)
+    for name, found in findings.items():
+        for option, value in (each for one in found if one.sure for each in one.options):
+            if option == "na":
+                stated = recipe.to_plain().get("na", {}).get(as_key(name), [])
+                given.setdefault("na", {}).setdefault(as_key(name), [*stated]).append(value)
+            elif option == "positive":
+                given["positive"] = value
+            elif option in ("date", "thousands", "decimal"):
+                given.setdefault(option, {})[name if option == "date" else as_key(name)] = value
+            elif option != "bounds" and name not in given.setdefault(option, []):
+                given[option].append(name)
+    return recipe.with_changes(given)
 
 
 def recipe_toml(report: TableReport) -> str:

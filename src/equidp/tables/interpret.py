@@ -1,8 +1,8 @@
 """Meaning of a column under a recipe: numbers, dates as numbers, texts, or nothing that can be used.
 
 `examine` reads cells of a column, or of a part of it, and counts what speaks for and against each meaning;
-such `Evidence` adds up over parts. `interpret` turns it into a `Finding`. Both are pure, so that a small
-table and a large one in parts give the same findings.
+such `Evidence` adds up over parts. `interpret` turns it into a `Meaning` with findings. Both are pure, so
+that a small table and a large one in parts give the same ones.
 """
 
 from __future__ import annotations
@@ -39,13 +39,23 @@ from equidp.tables.cells import (
     without_dates,
     without_sentinels,
 )
-from equidp.tables.recipe import Recipe, in_shell
+from equidp.tables.findings import Finding, Kind, Level
+from equidp.tables.recipe import Recipe
 
 UNREADABLE_SHARE = 0.5
 """Share of a column that may be unreadable as the numbers or dates that it was said to hold."""
-UNREADABLE, LONG, ZEROS, SCIENTIFIC_OR_PLUS = "unreadable", "long", "zeros", "scientific or plus"
+UNREADABLE, LONG, ZEROS = "unreadable", "long", "zeros"
+SCIENTIFIC_OR_PLUS, POINTS = "scientific or plus", "points"
 """Kinds of cells that are counted: no number or date; whole numbers that floats merge; with leading zeros; as
-3E2 or +49."""
+3E2 or +49; beside the last two, with other signs than digits."""
+MISSING_WORDS = frozenset((
+    "-", "--", ".", "..", "unknown", "unk", "unbekannt", "k.a.", "k. a.", "keine angabe", "missing",
+    "not available", "not applicable", "not known", "none", "nil", "nd", "n.d.", "tbd", "na", "n.a.",
+    "(null)", "(none)", "inconnu", "desconocido", "undefined", "void", "error", "#ref!", "#value!",
+    "#div/0!", "#div/0", "#name?", "#num!", "#null!", "#spill!", "#calc!", "#error!", "#wert!", "#bezug!",
+    "#zahl!", "#nv", "#valeur!", "err:502", "err:503", "err:508", "err:511", "err:522",
+))  # fmt: skip
+"""Words that, among numbers or dates, stand for a missing value; in small letters."""
 _FIRST = 1000
 _FEW_SPELLINGS = 1000
 """Distinct numbers up to which it is counted how many are written in several ways."""
@@ -70,6 +80,9 @@ class ColumnRecipe:
         missing: texts and numbers that stand for a missing value.
         absent_texts: texts without a value, these among them.
         was_numeric: True if it held numbers in the table that a model was trained on.
+        roles: those of "target", "group", "weight" and "person" that it has; "number" for a target to predict
+            as a number.
+        sep: separator of the file.
     """
 
     name: str
@@ -82,6 +95,8 @@ class ColumnRecipe:
     missing: tuple[str, ...]
     absent_texts: frozenset[str]
     was_numeric: bool = False
+    roles: frozenset[str] = frozenset()
+    sep: str = Recipe.sep
 
     @classmethod
     def of(cls, name: str, recipe: Recipe, was_numeric: bool | None = None) -> ColumnRecipe:
@@ -96,6 +111,9 @@ class ColumnRecipe:
         form, amounts = dict(recipe.date).get(name), name in recipe.numeric
         declared_texts = name in recipe.categorical or name == recipe.person or name in recipe.fold
         missing = recipe.missing_texts(name)
+        roles = {role for role in ("target", "group", "weight", "person") if name in recipe.columns(role)}
+        if "target" in roles and recipe.target_bounds is not None:
+            roles.add("number")
         return cls(
             name=name,
             form=form,
@@ -107,12 +125,19 @@ class ColumnRecipe:
             missing=tuple(missing),
             absent_texts=MISSING_TEXTS.union(missing).difference(recipe.known_texts(name)),
             was_numeric=was_numeric is True,
+            roles=frozenset(roles),
+            sep=recipe.sep,
         )
 
     @property
     def declared_numeric(self) -> bool:
         """True if the column is said to hold numbers or dates."""
         return self.amounts or self.form is not None
+
+    @property
+    def is_class(self) -> bool:
+        """True for a target whose values are classes."""
+        return "target" in self.roles and "number" not in self.roles
 
     @property
     def undeclared(self) -> bool:
@@ -129,9 +154,6 @@ class Count:
 
     def __add__(self, other: Count) -> Count:
         return Count(self.rows + other.rows, min(self.first, other.first))
-
-    def __str__(self) -> str:
-        return f"{self.rows:,} {'row' if self.rows == 1 else 'rows'}, the first in row {self.first + 1:,}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,8 +230,9 @@ class Evidence:
 
     Attributes:
         known: number of rows with a value.
-        counts: rows of `UNREADABLE`, `LONG`, `ZEROS` and `SCIENTIFIC_OR_PLUS`.
-        absent: rows of each word that counts as missing, such as NA; "" for other cells without a value.
+        counts: rows of `UNREADABLE`, `LONG`, `ZEROS`, `SCIENTIFIC_OR_PLUS` and `POINTS`.
+        absent: rows of each text that counts as missing, such as NA or ?; "" for other cells without a value.
+        words: rows of each of `MISSING_WORDS`, in a column that is said to hold numbers or dates.
         marks: rows of each mark around numbers that are said to have some.
         date_formats: formats that read all cells, thus all formats without any cell; (): all cells look like
             dates, and no format reads all of them; None: some cell is no date.
@@ -221,6 +244,7 @@ class Evidence:
     known: int = 0
     counts: Mapping[str, Count] = field(default_factory=dict)
     absent: Mapping[str, int] = field(default_factory=dict)
+    words: Mapping[str, int] = field(default_factory=dict)
     marks: Mapping[str, int] = field(default_factory=dict)
     date_formats: tuple[str, ...] | None = _FORMS
     spellings: Mapping[str, tuple[float, Count]] | None = field(default_factory=dict)
@@ -242,6 +266,7 @@ class Evidence:
             self.known + other.known,
             _add_counts(self.counts, other.counts),
             _add_counts(self.absent, other.absent),
+            _add_counts(self.words, other.words),
             _add_counts(self.marks, other.marks),
             date_formats,
             spellings,
@@ -268,8 +293,8 @@ def examine(column: pd.Series, rules: ColumnRecipe, start: int = 0) -> tuple[Flo
         start: number of rows before them.
 
     >>> numbers, evidence = examine(pd.Series(["44", "?", "007"]), ColumnRecipe.of("zip", Recipe()))
-    >>> numbers, str(evidence.counts[ZEROS])
-    (array([44., nan,  7.]), '1 row, the first in row 3')
+    >>> numbers, evidence.counts[ZEROS]
+    (array([44., nan,  7.]), Count(rows=1, first=2))
     """
     if odd := odd_type(column):
         return None, Evidence(odd=odd)
@@ -338,6 +363,9 @@ def _examine_values(
         by_mark = {
             mark: int(known.rows[(marked == mark).fillna(False)].sum()) for mark in marked.dropna().unique()
         }
+    lost = text[read.isna()] if rules.declared_numeric else text[:0]
+    words = lost[lost.str.lower().isin(MISSING_WORDS)].unique()
+    by_word = {word: int(known.rows[(text == word).to_numpy()].sum()) for word in words}
     date_formats: tuple[str, ...] | None = _FORMS
     spellings: dict[str, tuple[float, Count]] | None = {}
     if rules.undeclared and len(text):
@@ -346,15 +374,19 @@ def _examine_values(
             spellings = _spellings(known, read)
         date_formats = _fitting_formats(text) if found[UNREADABLE].any() else None
     counts = {kind: count for kind, mask in found.items() if (count := known.count(mask)) is not None}
-    return read, Evidence(counts=counts, marks=by_mark, date_formats=date_formats, spellings=spellings)
+    return read, Evidence(
+        counts=counts, words=by_word, marks=by_mark, date_formats=date_formats, spellings=spellings
+    )
 
 
 def identifier_like(text: pd.Series, numbers: pd.Series) -> dict[str, pd.Series]:
-    """Return masks of texts that lose notation as numbers: `LONG`, `ZEROS` and `SCIENTIFIC_OR_PLUS`."""
+    """Return masks of texts that lose notation as numbers: `LONG`, `ZEROS` and `SCIENTIFIC_OR_PLUS`; and of
+    the `POINTS` beside them."""
     found = {LONG: long_numbers(text, numbers)}
     if may_be_identifiers(text):
         found[ZEROS] = text.str.contains(r"^[+-]?0\d", regex=True)
         found[SCIENTIFIC_OR_PLUS] = text.str.fullmatch(LIKE_SCIENTIFIC_OR_PLUS)
+        found[POINTS] = ~text.str.fullmatch(rf"\d+|{LIKE_SCIENTIFIC_OR_PLUS}")
     return found
 
 
@@ -378,10 +410,10 @@ def _fitting_formats(text: pd.Series) -> tuple[str, ...] | None:
 
 
 def _absent_words(values: Values) -> dict[str, int]:
-    """Return rows by word that counts as missing; other signs of a missing value count as one, ""."""
+    """Return rows by text that counts as missing in every column; "" for other cells without a value."""
     found: dict[str, int] = {}
     for text, rows in values.absent.items():
-        word = text if text in MISSING_TEXTS and any(map(str.isalpha, text)) else ""
+        word = text if text in MISSING_TEXTS else ""
         if rows:
             found[word] = found.get(word, 0) + rows
     return found
@@ -409,82 +441,128 @@ def category_numbers(column: pd.Series, rules: ColumnRecipe, numbers: dict[str, 
 
 
 @dataclass(frozen=True)
-class Finding:
+class Meaning:
     """Meaning of a column.
 
     Attributes:
         numeric: True for numbers, and for dates as numbers; False for texts.
-        problem: reason why the column cannot be used, with a remedy; "" if it can.
-        note: sentence on cells that count as missing, or lose how they look; "" without any.
+        findings: reasons why the column cannot be used, and doubts about cells that count as missing or lose
+            their notation.
         first_text: row of the first cell that is no number, from 0; -1 without any.
-        absent: rows of each word that counts as missing; "" for other cells without a value.
+        absent: rows of each text that counts as missing; "" for other cells without a value.
     """
 
     numeric: bool = False
-    problem: str = ""
-    note: str = ""
+    findings: tuple[Finding, ...] = ()
     first_text: int = -1
     absent: Mapping[str, int] = field(default_factory=dict)
 
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Meaning:
+        """Return a meaning from what `dataclasses.asdict` made of it, read from JSON."""
+        return cls(**{**plain, "findings": tuple(map(Finding.from_plain, plain["findings"]))})
 
-def interpret(evidence: Evidence, rules: ColumnRecipe) -> Finding:
+    @property
+    def unusable(self) -> bool:
+        """True if the column cannot be used."""
+        return any(found.level is Level.PROBLEM for found in self.findings)
+
+
+def interpret(evidence: Evidence, rules: ColumnRecipe) -> Meaning:
     """Return the meaning of a column, from the evidence of all its cells and the recipe's statements.
 
     >>> column, rules = pd.Series(["01067", "99084"]), ColumnRecipe.of("zip", Recipe())
-    >>> interpret(examine(column, rules)[1], rules).note.split(";")[0]
-    "column 'zip' holds numbers with leading zeros, which are lost"
+    >>> [found.options for found in interpret(examine(column, rules)[1], rules).findings]
+    [(('categorical', ''),)]
     """
-    name, counts = rules.name, evidence.counts
-    unreadable = counts.get(UNREADABLE)
-    first = -1 if unreadable is None else unreadable.first
+    unreadable = evidence.counts.get(UNREADABLE)
+    first, absent = -1 if unreadable is None else unreadable.first, evidence.absent
     if evidence.odd:
-        return Finding(
-            problem=f"column {name!r} holds values of type {evidence.odd}; expected numbers or texts. Spread "
-            "it over columns, or drop it (--drop)."
-        )
+        found = Finding(Kind.ODD_TYPE, Level.PROBLEM, (("drop", ""),), detail=evidence.odd)
+        return Meaning(findings=(found,))
     if rules.texts:
-        return Finding(absent=evidence.absent)
-    if rules.declared_numeric and unreadable is not None:
-        kind = "numbers" if rules.form is None else f"dates ({rules.form})"
-        is_to = f"column {name!r} is to hold {kind}"
-        says = f"{unreadable.rows:,} of its {evidence.known:,} values are not, the first in row {first + 1:,}"
-        if unreadable.rows > UNREADABLE_SHARE * evidence.known:
-            return Finding(problem=f"{is_to}, but {says}; equidp inspect shows what it holds.")
-        note = f"{is_to}: {says}, and count as missing.{_note_of_marks(evidence, name)}"
-        return Finding(True, note=note, first_text=first, absent=evidence.absent)
+        return Meaning(absent=absent)
     if rules.declared_numeric:
-        return Finding(True, note=_note_of_marks(evidence, name), absent=evidence.absent)
-    if evidence.is_time:
-        return Finding(problem=_dates_problem(evidence.date_formats or (), name), first_text=first)
-    if unreadable is None and LONG not in counts:
-        note = "" if rules.was_numeric else _note_of_identifiers(evidence, name)
-        return Finding(True, note=note, absent=evidence.absent)
+        meaning = Meaning(True, _declared_findings(evidence, rules), first, absent)
+        return Meaning(findings=meaning.findings) if meaning.unusable else meaning
+    if evidence.is_time or (unreadable is not None and evidence.date_formats is not None):
+        return Meaning(findings=(_found_dates(evidence.date_formats or (), rules),), first_text=first)
+    if unreadable is None and LONG not in evidence.counts:
+        return Meaning(True, () if rules.was_numeric else _found_identifiers(evidence, rules), absent=absent)
     if unreadable is None:
-        note = (
-            f"column {name!r} holds whole numbers of more than 15 digits in {counts[LONG]}: numbers would "
-            "merge those that differ at the end, so they are texts, each as it is written. Say that they "
-            f"are (--categorical {in_shell(name)}), or that they are numbers (--numeric {in_shell(name)})."
+        return Meaning(False, (_found_code(Kind.LONG, evidence.counts[LONG], rules),), absent=absent)
+    return Meaning(False, first_text=first, absent=absent)
+
+
+def _declared_findings(evidence: Evidence, rules: ColumnRecipe) -> tuple[Finding, ...]:
+    """Return findings on a column that is said to hold numbers or dates."""
+    unreadable = evidence.counts.get(UNREADABLE)
+    noun = "numbers" if rules.form is None else "dates"
+    found = [found_word(word, rows, noun, rules, Level.HINT) for word, rows in evidence.words.items()]
+    if unreadable is not None:
+        refused = unreadable.rows > UNREADABLE_SHARE * evidence.known
+        what = noun if rules.form is None else f"dates ({rules.form})"
+        level = Level.PROBLEM if refused else Level.DOUBT
+        found.append(
+            Finding(
+                Kind.UNREADABLE,
+                level,
+                rows=unreadable.rows,
+                of=evidence.known,
+                first=unreadable.first,
+                detail=what,
+            )
         )
-        return Finding(False, note=note, absent=evidence.absent)
-    if evidence.date_formats is not None:
-        return Finding(problem=_dates_problem(evidence.date_formats, name), first_text=first)
-    return Finding(False, first_text=first, absent=evidence.absent)
+        if refused:
+            return tuple(found)
+    measured = any(mark and not is_currency(mark) for mark in evidence.marks)
+    kinds = {mark: rows for mark, rows in evidence.marks.items() if mark or measured}
+    if len(kinds) > 1:
+        listed = ", ".join(f"{mark or 'none'}: {rows:,}" for mark, rows in kinds.items())
+        found.append(Finding(Kind.SEVERAL_MARKS, Level.DOUBT, (("drop", ""),), False, detail=listed))
+    return tuple(found)
 
 
-def _note_of_identifiers(evidence: Evidence, name: str) -> str:
-    """Return a sentence if numbers lose their notation, and may be identifiers; else ""."""
-    counts, say = evidence.counts, f"say so (--categorical {in_shell(name)})."
-    if ZEROS in counts:
-        zeros = f"column {name!r} holds numbers with leading zeros, which are lost"
-        return f"{zeros}; if it is a code, such as a ZIP code, {say}"
-    if SCIENTIFIC_OR_PLUS in counts:
-        coded = f"column {name!r} holds numbers written as 3E2 or +49 are, in {counts[SCIENTIFIC_OR_PLUS]}"
-        return f"{coded}; they are read as 300 and 49: if it is a code, {say}"
+def found_word(word: str, rows: int, among: str, rules: ColumnRecipe, level: Level) -> Finding:
+    """Return the finding on a word for a missing value among numbers or dates; targets must have values."""
+    sure = not rules.roles & {"target", "weight"}
+    return Finding(Kind.WORD, level, (("na", word),), sure, rows, detail=word, other=among)
+
+
+def _found_dates(forms: tuple[str, ...], rules: ColumnRecipe) -> Finding:
+    """Return the finding on a column of dates, of which these formats read all."""
+    first, *others = forms or ("FORMAT",)
+    noun = "durations" if first == "duration" else "dates"
+    other = "monthfirst" if first == "dayfirst" and others else ""
+    return Finding(Kind.DATES, Level.PROBLEM, date_options(first, rules), detail=noun, other=other)
+
+
+def date_options(form: str, rules: ColumnRecipe) -> tuple[tuple[str, str], ...]:
+    """Return the option that settles dates: numbers for an input, texts for a target or a group."""
+    if rules.roles & {"target", "group"}:
+        return (("categorical", ""),)
+    return () if rules.roles else (("date", form),)
+
+
+def _found_code(kind: Kind, count: Count, rules: ColumnRecipe, *, sure: bool = True) -> Finding:
+    """Return the finding on numbers that may be codes."""
+    options = () if "weight" in rules.roles else (("categorical", ""),)
+    return Finding(kind, Level.DOUBT, options, sure, count.rows, first=count.first)
+
+
+def _found_identifiers(evidence: Evidence, rules: ColumnRecipe) -> tuple[Finding, ...]:
+    """Return the finding on numbers that lose their notation, and may be identifiers."""
+    counts = evidence.counts
     merged = _merged_rows(evidence.spellings or {})
+    if ZEROS in counts:
+        plain = not {POINTS, SCIENTIFIC_OR_PLUS} & set(counts)
+        return (_found_code(Kind.ZEROS, counts[ZEROS], rules, sure=plain),)
+    if SCIENTIFIC_OR_PLUS in counts:
+        plain = POINTS not in counts
+        return (_found_code(Kind.SCIENTIFIC_OR_PLUS, counts[SCIENTIFIC_OR_PLUS], rules, sure=plain),)
     if merged is not None:
-        several = f"column {name!r} writes one number in several ways, as 1.1 and 1.10 are, in {merged}"
-        return f"{several}; they count as one: if it is a code, {say}"
-    return ""
+        return (_found_code(Kind.NUMBER_SPELLINGS, merged, rules, sure=False),)
+    return ()
 
 
 def _merged_rows(spellings: Mapping[str, tuple[float, Count]]) -> Count | None:
@@ -495,29 +573,3 @@ def _merged_rows(spellings: Mapping[str, tuple[float, Count]]) -> Count | None:
         if plain.setdefault(value, text) != text:
             found = count if found is None else found + count
     return found
-
-
-def _note_of_marks(evidence: Evidence, name: str) -> str:
-    """Return a sentence if numbers have marks of several kinds around them; else ""."""
-    measured = any(mark and not is_currency(mark) for mark in evidence.marks)
-    kinds = {mark: rows for mark, rows in evidence.marks.items() if mark or measured}
-    if len(kinds) < 2:
-        return ""
-    listed = ", ".join(f"{mark or 'none'}: {rows:,}" for mark, rows in kinds.items())
-    return (
-        f"column {name!r} holds numbers with several marks ({listed} rows), which are read as they stand, "
-        "12.5% as 12.5; if they measure different things, write them in one unit, or drop it (--drop "
-        f"{in_shell(name)})."
-    )
-
-
-def _dates_problem(forms: tuple[str, ...], name: str) -> str:
-    """Return what to do with a column of dates, of which these formats read all."""
-    first, *others = forms or ("FORMAT",)
-    typed = name if first == "iso" else f"{name}={first}"
-    check = " (or monthfirst: check which is meant)" if first == "dayfirst" and others else ""
-    return (
-        f"column {name!r} holds {'durations' if first == 'duration' else 'dates'}; make them numbers (--date "
-        f"{in_shell(typed)}){check}, keep them as texts (--categorical {in_shell(name)}), or drop it (--drop "
-        f"{in_shell(name)})."
-    )

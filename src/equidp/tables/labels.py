@@ -88,6 +88,7 @@ def known_codes(table: pd.DataFrame, columns: Sequence[str], names: Sequence[str
         strange = texts[places[codes < 0][0]]
         raise DataError(
             f"{', '.join(columns)} holds {strange!r}, which the training data did not; known: "
-            f"{', '.join(names)}."
+            f"{', '.join(names)}.",
+            field=", ".join(columns),
         )
     return codes

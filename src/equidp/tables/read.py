@@ -236,14 +236,17 @@ def check_distinct(path: Path, columns: Iterable[object]) -> None:
     if repeated:
         raise DataError(
             f"{path} has several columns named {', '.join(map(repr, repeated))}; rename or remove all but "
-            "one."
+            "one.",
+            field=", ".join(repeated),
         )
 
 
 def check_read_twice(path: Path, why: str) -> None:
     """Raise where a file can be read once only, such as a pipe; `why` says what needs it twice."""
     if path.exists() and not (path.is_file() or path.is_dir()):
-        raise DataError(f"{path} can be read only once, and {why}: write it to a file, and give that.")
+        raise DataError(
+            f"{path} can be read only once, and {why}: write it to a file, and give that.", field="path"
+        )
 
 
 @contextmanager
@@ -260,7 +263,8 @@ def readable(path: Path) -> Iterator[None]:
             reason = f"{place}; give its --encoding, such as latin-1"
         raise DataError(
             f"{path} cannot be read as a table: {reason}. Expected a CSV file with a header, or Parquet; "
-            "equidp inspect finds the separator and the encoding of a file."
+            "equidp inspect finds the separator and the encoding of a file.",
+            field="path",
         ) from error
 
 
@@ -276,7 +280,8 @@ def is_large(path: Path) -> bool:
         check_number("[0, inf]", limit=limit)
     except (ValueError, SettingError) as error:
         raise SettingError(
-            f"{STREAM_VARIABLE} is {given!r}; expected megabytes, such as {STREAM_ABOVE}."
+            f"{STREAM_VARIABLE} is {given!r}; expected megabytes, such as {STREAM_ABOVE}.",
+            field=STREAM_VARIABLE,
         ) from error
     packed = path.is_dir() or is_parquet(path.name) or plain_name(path.name) != path.name
     return sum(size for _, size, _ in stamp(path)) * (_PACKED if packed else 1) > limit * 1e6

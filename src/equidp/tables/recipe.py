@@ -69,7 +69,7 @@ def parse_option(option: str, value: Any) -> Any:
     if value is None and option in ("target", "weight", "person", "positive"):
         return value
     if not isinstance(value, str):
-        raise SettingError(f"{option} = {value!r}; expected a text.")
+        raise SettingError(f"{option} = {value!r}; expected a text.", field=option)
     return {"tab": "\t", "\\t": "\t"}.get(value, value) if option == "sep" else value
 
 
@@ -78,20 +78,20 @@ def _texts(option: str, value: Any) -> list[str]:
     if option in ("na", "not_na"):  # -999 needs no quotes
         values = [f"{each:.12g}" if type(each) in (int, float) else each for each in values]
     if not all(isinstance(each, str) for each in values):
-        raise SettingError(f"{option} = {value!r}; expected texts.")
+        raise SettingError(f"{option} = {value!r}; expected texts.", field=option)
     return values
 
 
 def _mapping(option: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise SettingError(f"{option} = {value!r}; expected a value for each column by name.")
+        raise SettingError(f"{option} = {value!r}; expected a value for each column by name.", field=option)
     return value
 
 
 def _by_column(option: str, value: Any) -> list[tuple[str, str]]:
     pairs = list(_mapping(option, value).items())
     if not all(isinstance(text, str) for _, text in pairs):
-        raise SettingError(f"{option} = {value!r}; expected texts.")
+        raise SettingError(f"{option} = {value!r}; expected texts.", field=option)
     return pairs
 
 
@@ -100,7 +100,9 @@ def _range(name: str, span: Any) -> tuple[str, float, float]:
         low, high = span
         return name, float(low), float(high)
     except (TypeError, ValueError) as error:
-        raise SettingError(f"bounds of {name!r} are {span!r}; expected [low, high].") from error
+        raise SettingError(
+            f"bounds of {name!r} are {span!r}; expected [low, high].", field="bounds"
+        ) from error
 
 
 MISSING_RULES = ("refuse", "category")
@@ -211,21 +213,27 @@ class Recipe:
         for name, low, high in (*own, *self.bounds):
             if not (low < high and math.isfinite(low) and math.isfinite(high)):
                 raise SettingError(
-                    f"bounds of {name!r} are {low:g} to {high:g}; expected finite numbers, low < high."
+                    f"bounds of {name!r} are {low:g} to {high:g}; expected finite numbers, low < high.",
+                    field="bounds",
                 )
         for name, form in self.date:
             if not all(each in DATE_FORMATS or "%" in each for each in form.split("|")):
                 raise SettingError(
                     f"date format {form!r} of {name!r}; expected {', '.join(DATE_FORMATS)} or one such as "
-                    "%d.%m.%Y, or several such as %d.%m.%Y|iso."
+                    "%d.%m.%Y, or several such as %d.%m.%Y|iso.",
+                    field="date",
                 )
         for option in ("thousands", "decimal"):
             for name, mark in getattr(self, option):
                 if mark not in MARKS.values() or (option, mark) == ("decimal", " "):
-                    raise SettingError(f"{option} {mark!r} of {name!r}; expected {', '.join(MARKS)}.")
+                    raise SettingError(
+                        f"{option} {mark!r} of {name!r}; expected {', '.join(MARKS)}.", field=option
+                    )
         for name in (as_name(each) for each, _ in (*self.thousands, *self.decimal)):
             if self.thousands_of(name) == (mark := self.decimal_of(name)):
-                raise SettingError(f"thousands and decimal of {name!r} are both {mark!r}; change one.")
+                raise SettingError(
+                    f"thousands and decimal of {name!r} are both {mark!r}; change one.", field="thousands"
+                )
         if len(self.sep) != 1 or self.sep in '"\r\n':
             raise SettingError(f"sep {self.sep!r}; expected one character, such as , ; | or tab.")
         try:

@@ -218,4 +218,6 @@ def _check_one_each(**column: npt.NDArray[np.generic]) -> None:
     """Raise unless each row has one number, as the sensitivity of a single count takes for granted."""
     for name, numbers in column.items():
         if numbers.ndim != 1:
-            raise DataError(f"{name} has shape {list(numbers.shape)}; expected one number for each row, [n].")
+            raise DataError(
+                f"{name} has shape {list(numbers.shape)}; expected one number for each row, [n].", field=name
+            )

@@ -118,6 +118,7 @@ def rows_by_content(
         elif tested[members].all():
             raise DataError(
                 f"no row of group {name!r}, which has {len(members)}, falls into the training set. Merge it "
-                f"with another group, or change the seed or test_share={test_share:g}."
+                f"with another group, or change the seed or test_share={test_share:g}.",
+                field="group",
             )
     return np.flatnonzero(~tested), np.flatnonzero(tested)

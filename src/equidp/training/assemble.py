@@ -89,7 +89,8 @@ def _chosen_noise(
     if not policy.private:
         if noise_multiplier or target_epsilon is not None:
             raise SettingError(
-                "plain SGD takes no noise and has no epsilon; give noise_multiplier=0, or a private policy."
+                "plain SGD takes no noise and has no epsilon; give noise_multiplier=0, or a private policy.",
+                field="noise_multiplier",
             )
         return 0.0
     if target_epsilon is None and noise_multiplier is not None:
@@ -189,7 +190,8 @@ def chosen_engine(
     if policy.loss_terms and value.row_weights:
         raise SettingError(
             f"{type(policy).__name__} adds terms to losses of rows that count once each; leave out "
-            "weights of rows, several rows a person and views, or choose another method."
+            "weights of rows, several rows a person and views, or choose another method.",
+            field="policy",
         )
     return checked_engine(
         engine,
@@ -231,7 +233,8 @@ def check_on_the_way(engine: Engine, policy: Policy, steps_done: int) -> None:
     except ModelError as error:
         raise ModelError(
             f"after {steps_done} steps, on the examples that the model was tried on before: {error} Steps "
-            "so far may not keep to their epsilon either; this was found without looking at data."
+            "so far may not keep to their epsilon either; this was found without looking at data.",
+            field=error.field,
         ) from error
 
 
@@ -296,16 +299,19 @@ def check_kinds(
         raise ModelError(f"model={model!r}; expected a torch.nn.Module.")
     if isinstance(train, DataLoader):
         raise DataError(
-            "train is a DataLoader, whose batches are not Poisson samples; pass its dataset (loader.dataset)."
+            "train is a DataLoader, whose batches are not Poisson samples; pass its dataset "
+            "(loader.dataset).",
+            field="train",
         )
     by_index = hasattr(train, "__len__") and hasattr(train, "__getitem__")
     if isinstance(train, IterableDataset) or not (by_index or isinstance(train, GroupedDataset)):
         raise DataError(
             f"train is a {type(train).__name__}; expected an equidp.GroupedDataset, or a dataset with "
-            "__len__ and __getitem__: a Poisson sample takes examples by index."
+            "__len__ and __getitem__: a Poisson sample takes examples by index.",
+            field="train",
         )
     if isinstance(train, GroupedDataset) and train.weights is not None:
-        check_some_weight(train.weights.cpu().numpy(), "the dataset's weight")
+        check_some_weight(train.weights.cpu().numpy(), "the dataset's weight", "weights")
     check_settings(policy)
     if not isinstance(ledger, Ledger | None):
         raise SettingError(f"ledger={ledger!r}; expected a ledger, such as equidp.LedgerFile('run.ledger').")
@@ -348,18 +354,21 @@ def check_examples(examples: object, row: tuple[Inputs, Tensor], train: object) 
         ) from error
     if given != form:
         raise DataError(
-            f"examples have {given}; expected rows of the shapes and types of the data's, {form}."
+            f"examples have {given}; expected rows of the shapes and types of the data's, {form}.",
+            field="examples",
         )
     if len(counts) != 1 or min(counts) < 2:
         raise DataError(
             f"examples have {sorted(counts)} rows; expected as many inputs as targets, 2 at least, that "
-            "differ in what rows can differ in."
+            "differ in what rows can differ in.",
+            field="examples",
         )
     own = {each.untyped_storage().data_ptr() for each in tensors(getattr(train, "inputs", ()))}
     if any(each.untyped_storage().data_ptr() in own for each in tensors(inputs)):
         raise DataError(
             "examples are rows of the training data, and what is accepted would tell about them. Give rows "
-            "that are public: made up, or of another source."
+            "that are public: made up, or of another source.",
+            field="examples",
         )
 
 
@@ -387,6 +396,7 @@ def checked_groups(policy: Policy, train: object, num_groups: int | None) -> int
     elif policy.needs_groups:
         raise SettingError(
             f"{type(policy).__name__} treats groups differently, and a torch Dataset does not say how many "
-            "there are; let it give (input, target, group), and give num_groups=..., which is public."
+            "there are; let it give (input, target, group), and give num_groups=..., which is public.",
+            field="num_groups",
         )
     return num_groups

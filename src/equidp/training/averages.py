@@ -132,7 +132,8 @@ class Averaging:
         if saved != self.average:
             raise SettingError(
                 f"the checkpoint holds {saved}, and this trainer has {self.average}; make the trainer "
-                "with the settings of that run."
+                "with the settings of that run.",
+                field="average",
             )
         if self._averaged is not None:
             self._averaged.n_averaged.fill_(state["count"])

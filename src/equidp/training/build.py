@@ -137,7 +137,9 @@ def _class_weighted(
         return loss
     names = class_names(train)
     if not names:
-        raise SettingError("class_weight is by class names, and this data has none; leave it out.")
+        raise SettingError(
+            "class_weight is by class names, and this data has none; leave it out.", field="class_weight"
+        )
     plain = nn.CrossEntropyLoss(reduction="none") if loss is None else loss
     return Loss.of(plain).with_class_weights(weights_of_classes(by_class, names))
 

@@ -169,19 +169,22 @@ class Checkpoints(Callback):
         if state["event"] != asdict(trainer.event):
             raise SettingError(
                 f"the checkpoint is of a run with steps {state['event']}, this trainer's are "
-                f"{asdict(trainer.event)}; make the trainer with the settings of that run."
+                f"{asdict(trainer.event)}; make the trainer with the settings of that run.",
+                field="event",
             )
         if state["run"] != trainer.ledger.run_id:
             raise BudgetError(
                 f"the checkpoint is of run {state['run']}, and the ledger of run {trainer.ledger.run_id}: it "
                 "does not count what this model cost. Give the ledger that the run began with, or the "
-                "checkpoints of this run's own folder."
+                "checkpoints of this run's own folder.",
+                field="run",
             )
         lost: int = trainer.steps_done - state["steps"]
         if lost < 0:
             raise BudgetError(
                 f"the checkpoint was saved after {state['steps']} steps, and the ledger has "
-                f"{trainer.steps_done}; give the ledger of that run."
+                f"{trainer.steps_done}; give the ledger of that run.",
+                field="steps",
             )
         restore_state(trainer, state, lost)
         for number, callback in kept_callbacks(trainer):
@@ -219,7 +222,8 @@ class Checkpoints(Callback):
             raise CheckpointError(
                 f"no checkpoint can be kept in {os.fspath(self.folder)!r} ({error.strerror}), so training "
                 "stops. Make room or make the folder writable, then resume: what was spent is in the ledger, "
-                "and the checkpoint before is intact."
+                "and the checkpoint before is intact.",
+                field="folder",
             ) from error
         self._saved = trainer.steps_done
         if self._after_saving is not None:
@@ -242,7 +246,8 @@ class Checkpoints(Callback):
         if len(files) < 1 + previous:
             raise CheckpointError(
                 f"there is no {'earlier ' if previous and files else ''}checkpoint in "
-                f"{os.fspath(self.folder)!r}; expected the folder of an earlier run."
+                f"{os.fspath(self.folder)!r}; expected the folder of an earlier run.",
+                field="folder",
             )
         chosen = files[-1 - previous]
         state = _unpack_state(chosen)
@@ -256,7 +261,8 @@ class Checkpoints(Callback):
             "previous=True (--previous)."
         )
         raise CheckpointError(
-            f"the checkpoint {os.fspath(chosen)!r} is damaged: it does not match its checksum. {offer}"
+            f"the checkpoint {os.fspath(chosen)!r} is damaged: it does not match its checksum. {offer}",
+            field="checkpoint",
         )
 
     def _catch_signals(self, trainer: Trainer) -> None:
@@ -326,7 +332,8 @@ def _pack_state(trainer: Trainer, *, check: bool) -> bytes:
             raise ModelError(
                 "the state of model, optimizer, scheduler or policy holds more than tensors and plain "
                 f"values, so its checkpoint could not be loaded safely ({str(error).splitlines()[0]}). Keep "
-                "such objects out of state_dict()."
+                "such objects out of state_dict().",
+                field="state",
             ) from error
     return buffer.getvalue()
 
@@ -337,7 +344,8 @@ def _unpack_state(path: Path) -> dict[str, Any] | None:
         content = path.read_bytes()
     except OSError as error:
         raise CheckpointError(
-            f"the checkpoint {os.fspath(path)!r} cannot be read ({error.strerror})."
+            f"the checkpoint {os.fspath(path)!r} cannot be read ({error.strerror}).",
+            field="checkpoint",
         ) from error
     if _digest(content) != path.stem.rsplit("-", 1)[1]:
         return None
@@ -345,6 +353,7 @@ def _unpack_state(path: Path) -> dict[str, Any] | None:
     if state["format"] != _FORMAT:
         raise CheckpointError(
             f"the checkpoint {os.fspath(path)!r} has format {state['format']}, and this version of equidp "
-            f"reads format {_FORMAT}; go on with the version that wrote it."
+            f"reads format {_FORMAT}; go on with the version that wrote it.",
+            field="format",
         )
     return state

@@ -186,7 +186,8 @@ def copy_model(model: nn.Module, what: str) -> nn.Module:
     except Exception as error:
         raise ModelError(
             f"the model cannot be copied ({error}), and {what} needs a copy; go without, or let "
-            "copy.deepcopy copy the model."
+            "copy.deepcopy copy the model.",
+            field="model",
         ) from error
     carry_over(model, twin)
     return twin

@@ -217,7 +217,8 @@ def restore_scheduler(scheduler: LRScheduler | None, state: dict[str, Any] | Non
     if had != has:
         raise SettingError(
             f"the checkpoint was saved with {'a' if had else 'no'} scheduler, and this trainer has "
-            f"{'one' if has else 'none'}; make the trainer with the settings of that run."
+            f"{'one' if has else 'none'}; make the trainer with the settings of that run.",
+            field="scheduler",
         )
     if scheduler is None or state is None:
         return
@@ -238,7 +239,8 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
     if isinstance(optimizer, torch.optim.LBFGS):
         raise SettingError(
             "LBFGS asks for several gradients in a step, and each of them costs; use SGD, Adam or another "
-            "that takes one."
+            "that takes one.",
+            field="optimizer",
         )
     _check_step(optimizer)
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
@@ -247,13 +249,15 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
     if trained and len(left) == len(trained):
         raise SettingError(
             "the optimizer holds no parameter of the model; make it from model.parameters(), after "
-            "make_compatible or any other call that returns a new model."
+            "make_compatible or any other call that returns a new model.",
+            field="optimizer",
         )
     if left:
         raise SettingError(
             f"the optimizer does not hold {', '.join(left[:3])}{' and others' if len(left) > 3 else ''}: "
             "their gradients would be clipped and noised for nothing. Make the optimizer after the last "
-            "change to the model, or freeze those (requires_grad_(False))."
+            "change to the model, or freeze those (requires_grad_(False)).",
+            field="optimizer",
         )
 
 
@@ -278,7 +282,8 @@ def _check_step(optimizer: torch.optim.Optimizer) -> None:
     except Exception as error:
         raise SettingError(
             f"{type(optimizer).__name__} cannot take a step on dense gradients, which private ones are "
-            f"({type(error).__name__}: {error}); use SGD, Adam or another that can."
+            f"({type(error).__name__}: {error}); use SGD, Adam or another that can.",
+            field="optimizer",
         ) from error
 
 
@@ -289,7 +294,8 @@ def check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int
     if isinstance(scheduler, ReduceLROnPlateau):
         raise SettingError(
             "ReduceLROnPlateau follows a measured figure, and the Trainer steps a scheduler without one; "
-            "step it in a callback's after_epoch, with a figure of public or test data."
+            "step it in a callback's after_epoch, with a figure of public or test data.",
+            field="scheduler",
         )
     if isinstance(scheduler, type) or not callable(getattr(scheduler, "step", None)):
         raise SettingError(
@@ -298,10 +304,12 @@ def check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int
         )
     if getattr(scheduler, "optimizer", optimizer) is not optimizer:
         raise SettingError(
-            "the scheduler was made for another optimizer, and would change nothing; make it for this one."
+            "the scheduler was made for another optimizer, and would change nothing; make it for this one.",
+            field="scheduler",
         )
     if isinstance(scheduler, OneCycleLR) and scheduler.total_steps - scheduler.last_epoch < steps:
         raise SettingError(
             f"the scheduler ends after {scheduler.total_steps - scheduler.last_epoch} more steps, and the "
-            f"plan has {steps}; set its total_steps to cover them."
+            f"plan has {steps}; set its total_steps to cover them.",
+            field="scheduler",
         )

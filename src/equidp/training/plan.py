@@ -95,7 +95,8 @@ def _check_model(name: str, value: Any) -> None:
     if isinstance(value, nn.Module):
         raise SettingError(
             "model is a module; expected a name, or a function that makes a fresh one for each training: "
-            "lambda shape, classes: nn.Linear(shape[0], classes)."
+            "lambda shape, classes: nn.Linear(shape[0], classes).",
+            field="model",
         )
     if isinstance(value, str):
         model_named(value)
@@ -356,7 +357,8 @@ class Plan:
             if not target.is_open:
                 raise SettingError(
                     f"{name_of(method)} takes no noise and has no epsilon; choose a private method, such as "
-                    "dpsgd."
+                    "dpsgd.",
+                    field="method",
                 )
             noise: float | None = 0.0
         else:

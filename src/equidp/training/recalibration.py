@@ -169,7 +169,8 @@ def check_recalibrates(trainer: Trainer) -> None:
         has = "a target that is a number" if numbers else "a loss of its own"
         raise SettingError(
             f"recalibration mends the logits of classes that were trained by cross entropy; this run has "
-            f"{has}. Leave recalibration out (--recalibration 0)."
+            f"{has}. Leave recalibration out (--recalibration 0).",
+            field="recalibration",
         )
 
 
@@ -204,7 +205,9 @@ def fit_recalibration(model: nn.Module, trainer: Trainer, noise: float | Payment
         )
     first = trainer.processes.first  # which alone has the ledger that pays
     if paid and first and not any(paid[0].event in spent for spent in trainer.ledger.by_session.values()):
-        raise SettingError("the recalibration was paid for in another ledger than the trainer's; pay there.")
+        raise SettingError(
+            "the recalibration was paid for in another ledger than the trainer's; pay there.", field="payment"
+        )
     if noise_multiplier and not paid:
         trainer.processes.run_on_first(
             lambda: paid.append(trainer.ledger.pay(RECALIBRATION, noise_multiplier))
@@ -247,7 +250,8 @@ def _read(model: nn.Module, trainer: Trainer) -> tuple[Tensor, Tensor, Tensor]:
                 if logits.dim() != 2 or logits.shape[1] < 2:
                     raise ModelError(
                         f"the model's outputs have shape {list(logits.shape)}; recalibration expects logits "
-                        "of two or more classes, [batch, classes]."
+                        "of two or more classes, [batch, classes].",
+                        field="model",
                     )
                 read.append((logits.view(-1, rows, logits.shape[1]), targets, weights))
     finally:

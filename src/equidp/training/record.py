@@ -80,7 +80,8 @@ class RunRecord:
             settings = json.loads(table.attrs["settings"])
         except (OSError, ValueError, KeyError) as error:
             raise DataError(
-                f"{path} is not a run's record ({error}); expected a file that RunRecord.save wrote."
+                f"{path} is not a run's record ({error}); expected a file that RunRecord.save wrote.",
+                field="path",
             ) from error
         return cls(settings, table.to_dict("records"))
 

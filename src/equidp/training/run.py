@@ -188,7 +188,8 @@ class Run:
         if not isinstance(test, GroupedDataset):
             raise DataError(
                 f"the test set is a {type(test).__name__}; expected an equidp.GroupedDataset, which holds "
-                "inputs, targets and groups."
+                "inputs, targets and groups.",
+                field="test",
             )
         test.check_single_rows("a test")
         classes = self.facts.classes or test.class_names
@@ -196,7 +197,8 @@ class Run:
             raise DataError(
                 f"the test set counts its classes {', '.join(map(repr, test.class_names))}, and the model "
                 f"was trained with {', '.join(map(repr, classes))}; give them the same order, and all of "
-                "them."
+                "them.",
+                field="class_names",
             )
 
 

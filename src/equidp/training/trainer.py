@@ -382,7 +382,8 @@ class Trainer:
         """
         if self.steps_done >= self.steps and not self._loop.waiting:
             raise SettingError(
-                f"all {self.steps} planned steps are spent; make a new Trainer to plan and account for more."
+                f"all {self.steps} planned steps are spent; make a new Trainer to plan and account for more.",
+                field="steps",
             )
         self._loop.take(batch)
         with self.processes.leave_on_failure():
@@ -409,7 +410,8 @@ class Trainer:
         if not self._loop.begun and self.steps_done >= self.steps:
             raise SettingError(
                 f"the ledger holds all {self.steps} planned steps, and this Trainer took none. Restore the "
-                "model from the run's checkpoints (Checkpoints.restore), or give a ledger of its own."
+                "model from the run's checkpoints (Checkpoints.restore), or give a ledger of its own.",
+                field="ledger",
             )
         was_training = self.model.training
         self.model.train()
@@ -438,7 +440,9 @@ class Trainer:
         """Set the limits, by norm, of each example's share of the sensitivity; None: no limits."""
         taken = self._step.share_limits
         if limits is not None and taken is not None and limits != taken:
-            raise SettingError("two callbacks would limit examples' shares; give the Trainer one of them.")
+            raise SettingError(
+                "two callbacks would limit examples' shares; give the Trainer one of them.", field="callbacks"
+            )
         self._step.share_limits = limits
 
     @property

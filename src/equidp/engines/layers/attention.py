@@ -34,10 +34,11 @@ def attention(
     if query.dim() != 3:
         raise ModelError(
             f"MultiheadAttention got queries of shape {list(query.shape)}; expected one sequence per "
-            "example, 3 dimensions."
+            "example, 3 dimensions.",
+            field="MultiheadAttention",
         )
     if is_causal and attn_mask is None:
-        raise ModelError("is_causal is a hint about attn_mask; give the mask.")
+        raise ModelError("is_causal is a hint about attn_mask; give the mask.", field="is_causal")
     batch_dimension = 0 if module.batch_first else 1
     queries, keys, values = (
         each.movedim(batch_dimension, 0).unflatten(-1, (module.num_heads, module.head_dim)).transpose(1, 2)

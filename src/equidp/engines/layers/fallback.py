@@ -115,7 +115,8 @@ class RerunGradients(Gradients):
         if not read:
             raise ModelError(
                 f"{type(call.module).__name__} reads no tensor, and makes one output for all examples. Give "
-                "it a tensor [batch, ...]."
+                "it a tensor [batch, ...].",
+                field=type(call.module).__name__,
             )
         self.inputs = read[0]
         places = [(len(self._flat), position) for position in range(len(self._flat))]
@@ -158,7 +159,8 @@ class RerunGradients(Gradients):
         if any(len(gradient) != batch for gradient in gradients):
             raise ModelError(
                 f"{type(self.module).__name__} has outputs whose first dimension is not the batch; use those "
-                "that have it."
+                "that have it.",
+                field=type(self.module).__name__,
             )
         every = dict(self.module.named_parameters())
         trained = {name: every[name].detach() for name in self._trained}
@@ -192,7 +194,8 @@ class RerunGradients(Gradients):
         except RuntimeError as error:
             raise ModelError(
                 f"{type(self.module).__name__} cannot be computed one example at a time by torch.func "
-                f"({error}). Replace it by layers that can."
+                f"({error}). Replace it by layers that can.",
+                field=type(self.module).__name__,
             ) from error
         by_name = {name: precise(each, each)[0] for name, each in by_name.items()}
         if self._random:

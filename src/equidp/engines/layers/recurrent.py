@@ -72,7 +72,8 @@ def _check_sequences(module: nn.Module, inputs: Tensor, *, dimensions: int) -> N
     if inputs.dim() != dimensions:
         raise ModelError(
             f"{type(module).__name__} got inputs of shape {list(inputs.shape)}; expected one row or sequence "
-            f"per example, {dimensions} dimensions."
+            f"per example, {dimensions} dimensions.",
+            field=type(module).__name__,
         )
 
 

@@ -201,7 +201,8 @@ class Call:
             raise ModelError(
                 f"the input of {type(self.module).__name__}, or the gradient of its output, was changed in "
                 "place after its norms were taken, so the sum would not keep to them. A backward pass of "
-                "your own must return a new tensor."
+                "your own must return a new tensor.",
+                field=type(self.module).__name__,
             )
         gradients = self.gradients if left_out is None else self.gradients.without(left_out)
         return gradients.weighted_gradients(weights)
@@ -249,7 +250,8 @@ class Tape:
             if inputs._version != version:
                 raise ModelError(
                     f"the input of {type(module).__name__} was changed in place after the layer read it. Use "
-                    "operations that are not in place."
+                    "operations that are not in place.",
+                    field=type(module).__name__,
                 )
             receive(gradient)
 
@@ -273,7 +275,8 @@ class Tape:
         if not self._ends:
             raise ModelError(
                 "no layer that owns a trained parameter was called, so there are no gradients to measure. "
-                "Call the layers themselves (self.layer(x)), not functions of their weights."
+                "Call the layers themselves (self.layer(x)), not functions of their weights.",
+                field="model",
             )
         torch.autograd.grad(losses.sum(), self._ends, allow_unused=True)
         reached = [call for call in self.calls if call.gradients or call.pending]

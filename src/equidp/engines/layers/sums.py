@@ -43,7 +43,8 @@ def by_example(values: Tensor, rows: int) -> Tensor:
     if len(values) % rows:
         raise ModelError(
             f"a layer reads {len(values)} rows, and each person, or example with its views, has {rows}: they "
-            "must come first in every layer (batch_first=True?)."
+            "must come first in every layer (batch_first=True?).",
+            field="model",
         )
     grouped: Tensor = values.unflatten(0, (len(values) // rows, rows))
     return grouped

@@ -96,7 +96,8 @@ def check_engine(
             raise ModelError(
                 f"the gradients of all {len(targets)} examples that were tried are infinite or not numbers: "
                 "nothing would be learned, and epsilon spent. Look at the scale of the model's initial "
-                "weights, and at the loss."
+                "weights, and at the loss.",
+                field="loss",
             )
         size = found.true.norm(dim=1).max()
         same_norms = ((found.norms - found.true.norm(dim=1)).abs() <= _tolerance(targets) * size).all()
@@ -181,7 +182,8 @@ def _set_layers_to_evaluation(model: nn.Module, inputs: Inputs) -> None:
             raise ModelError(
                 "the model draws random numbers in evaluation mode too, so that no two passes can be "
                 "compared. Let it draw them in training mode alone (if self.training), or take them as "
-                "an input."
+                "an input.",
+                field="randomness",
             )
 
 
@@ -245,7 +247,8 @@ class _Trial:
                 failed = error
         if failed is not None and not single:
             raise ModelError(
-                f"no gradient can be taken of the model's loss: {error_text(failed)}"
+                f"no gradient can be taken of the model's loss: {error_text(failed)}",
+                field="loss",
             ) from failed
         found = torch.stack([flat(gradients, self.trained) for gradients in single])
         return found, torch.tensor(places, device=found.device)
@@ -420,7 +423,8 @@ def _differs(engine: Engine, count: int, how: str = "") -> ModelError:
     return EngineRefusal(
         f"{_name(engine)}'s gradients of {count} examples {how}. A parameter may be used outside of "
         "the layer that owns it (such as F.linear(x, self.words.weight); call the layer), or examples may "
-        "change places on their way (sorted by length: enforce_sorted=False does without)."
+        "change places on their way (sorted by length: enforce_sorted=False does without).",
+        field="gradients",
     )
 
 
@@ -433,7 +437,8 @@ def _check_random_numbers(engine: Engine, inputs: Inputs, targets: Tensor) -> No
     if drew_otherwise is not None and drew_otherwise.any():
         raise EngineRefusal(
             "a module that torch.func runs again for one example at a time draws random numbers (dropout) in "
-            "an order of its own. Leave them out of that module."
+            "an order of its own. Leave them out of that module.",
+            field="dropout",
         )
 
 
@@ -443,7 +448,8 @@ def _explain_failures(engine: Engine) -> Iterator[None]:
         yield
     except Exception as error:
         raise EngineRefusal(
-            f"{_name(engine)} cannot take per-example gradients of this model: {str(error).rstrip('.')}."
+            f"{_name(engine)} cannot take per-example gradients of this model: {str(error).rstrip('.')}.",
+            field="engine",
         ) from error
 
 
@@ -516,10 +522,12 @@ def check_objective(
         except Exception as error:
             raise ModelError(
                 f"{type(policy).__name__} needs second derivatives of model and loss: {error_text(error)}. "
-                "Choose another method, or a model of plain layers."
+                "Choose another method, or a model of plain layers.",
+                field="policy",
             ) from error
     if not torch.linalg.vector_norm(found - true) <= _TOLERANCE * torch.linalg.vector_norm(true):
         raise ModelError(
             f"the gradients of {len(targets)} examples under {type(policy).__name__} differ from those of "
-            "one backward pass each; choose another method, or a model of plain layers."
+            "one backward pass each; choose another method, or a model of plain layers.",
+            field="gradients",
         )

@@ -60,19 +60,22 @@ def check_model(
         ):
             raise ModelError(
                 f"{name or 'the model'} is a scripted or traced module, whose layers cannot be read: engines "
-                "measure gradients layer by layer. Train the Python module, and script it after training."
+                "measure gradients layer by layer. Train the Python module, and script it after training.",
+                field=name or "model",
             )
         if isinstance(module, _BatchNorm):
             raise ModelError(
                 f"{name or 'the model'} is {type(module).__name__}, which mixes the examples of a batch: no "
                 "example's influence is bounded then. Use GroupNorm or LayerNorm, or let "
                 "equidp.make_compatible(model) replace it, which keeps the statistics of one that is frozen "
-                "(requires_grad_(False))."
+                "(requires_grad_(False)).",
+                field=name or "model",
             )
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
             raise ModelError(
                 f"{name or 'the model'} has sparse gradients, and noise makes every entry count. Make it "
-                "with sparse=False, and take a dense optimizer."
+                "with sparse=False, and take a dense optimizer.",
+                field=name or "model",
             )
     if len(targets) == 1:
         inputs, targets = taken((inputs, targets), [0, 0])
@@ -100,12 +103,14 @@ def _check_buffers(model: nn.Module, before: dict[str, Tensor], inputs: Inputs) 
     if follows_from_data:
         raise ModelError(
             f"buffer {name} changes in training: it carries statistics of the data past the noise. "
-            "Turn its tracking off (track_running_stats=False)."
+            "Turn its tracking off (track_running_stats=False).",
+            field=name,
         )
     raise ModelError(
         f"buffer {name} changes in every forward pass, whatever the model reads, as those of spectral_norm "
         "do: how many passes a step takes follows from the size of its sample, which is private. Leave it "
-        "out, or take weight_norm, which has no buffers."
+        "out, or take weight_norm, which has no buffers.",
+        field=name,
     )
 
 
@@ -142,7 +147,8 @@ def _check_last_class(
         raise ModelError(
             f"the data has {len(class_names)} classes, and the loss fails for the last, {class_names[-1]!r} "
             f"({error_text(error)}). The model's outputs are {shape_text(outputs, 'batch')}; give one "
-            "per class."
+            "per class.",
+            field="class_names",
         ) from error
 
 
@@ -209,7 +215,8 @@ def check_mixing(
         if name is not None and trial.carries(ordinary, among, seed):
             raise ModelError(
                 f"attribute {name} changes with the data in training and carries it from step to step, past "
-                "the noise. Compute it from each example itself, or keep it in evaluation mode only."
+                "the noise. Compute it from each example itself, or keep it in evaluation mode only.",
+                field="attributes",
             )
         _compare(ordinary, among, _ORDINARY)
         if padded is not None and (seeds == 1 or size == _SMALL_BATCH):
@@ -368,7 +375,8 @@ class _Trial:
             return self.run(inputs, seed)
         except ModelError as error:
             raise ModelError(
-                f"the model or the loss fails on a batch of examples that it takes one at a time: {error}"
+                f"the model or the loss fails on a batch of examples that it takes one at a time: {error}",
+                field="model",
             ) from error
 
     def rows_like(self, inputs: Inputs, model: nn.Module) -> TrialRows:
@@ -401,7 +409,8 @@ def _compare(ran: _Ran, again: _Ran, places: list[int], *, other_size: bool = Fa
             "the model's output for one example changes with the other examples in the batch, so no "
             "example's influence is bounded. Look for statistics over the batch, trimming to its longest "
             "sequence, or attention over the batch axis (batch_first=True?), also behind a gate or scale "
-            "that starts at 0."
+            "that starts at 0.",
+            field="outputs",
         )
     if not _equal(ran.losses[places], again.losses[others], other_size=other_size):
         raise _mixing_loss()
@@ -421,7 +430,8 @@ def _mixing_loss() -> ModelError:
     return ModelError(
         "the loss of one example changes with the other examples in the batch, so no example's influence is "
         "bounded. Look for division by the size of the batch, or for outliers that are left out or cut by a "
-        "mean, a quantile or a rank over the batch."
+        "mean, a quantile or a rank over the batch.",
+        field="losses",
     )
 
 

@@ -28,31 +28,36 @@ def check_parameters(model: nn.Module) -> None:
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not trained:
         raise ModelError(
-            "the model has no trainable parameter; set requires_grad on those that training should change."
+            "the model has no trainable parameter; set requires_grad on those that training should change.",
+            field="model",
         )
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
             raise ModelError(
                 f"parameter {name} has no shape yet (a lazy layer); run the model once on a batch before "
-                "making the optimizer."
+                "making the optimizer.",
+                field=name,
             )
         if parameter.is_meta:
             raise ModelError(
                 f"parameter {name} is on the meta device and holds no values; give it some "
-                "(model.to_empty(device='cpu'), then initialise or load)."
+                "(model.to_empty(device='cpu'), then initialise or load).",
+                field=name,
             )
     for name, parameter in trained.items():
         if parameter.is_complex():
             raise ModelError(
                 f"parameter {name} is {parameter.dtype}, and gradients of complex numbers are not supported; "
                 "expected torch.float32. Keep real and imaginary parts in a real parameter of shape "
-                "[..., 2], and let the model read torch.view_as_complex(parameter)."
+                "[..., 2], and let the model read torch.view_as_complex(parameter).",
+                field=name,
             )
         if parameter.dtype not in (torch.float32, torch.float64):
             raise ModelError(
                 f"parameter {name} is {parameter.dtype}, in which sums are too coarse for a bound; expected "
                 "torch.float32. Keep parameters in float32 and train under torch.autocast(..., "
-                "dtype=torch.bfloat16)."
+                "dtype=torch.bfloat16).",
+                field=name,
             )
 
 
@@ -77,12 +82,14 @@ def outputs_of(model: nn.Module, inputs: Inputs, seed: int = 0) -> Tensor:
             f"the model cannot read inputs of shape {shapes}: {error_text(error)}. A model is "
             "tried on numbers that are made up, normal or between 0 and 1, never on data: check values "
             "before training, not in the model. If it demands more of a row, such as an end mark, give "
-            "public rows that have it: examples=(inputs, targets)."
+            "public rows that have it: examples=(inputs, targets).",
+            field="inputs",
         ) from error
     count = len(tensors(inputs)[0])
     if outputs.shape[:1] != (count,):
         raise ModelError(
-            f"the model gives {list(outputs.shape)} for {count} examples; expected a tensor [batch, ...]."
+            f"the model gives {list(outputs.shape)} for {count} examples; expected a tensor [batch, ...].",
+            field="model",
         )
     return outputs
 
@@ -98,12 +105,14 @@ def losses_of(loss: LossFunction, outputs: Tensor, targets: Tensor) -> Tensor:
         if other is not None:
             raise ModelError(
                 f"the loss cannot be taken of targets of {targets.dtype} ({error_text(error)}); "
-                f"expected {other}. Let the dataset give them as such: targets.to({other})."
+                f"expected {other}. Let the dataset give them as such: targets.to({other}).",
+                field="targets",
             ) from error
         raise ModelError(
             f"the loss cannot be taken of outputs {list(outputs.shape)} and targets {list(targets.shape)} "
             f"({error_text(error)}). A loss is tried on targets that are made up, classes from 0 on or "
-            "numbers: let it take such, and turn them into others (-1 and 1) itself."
+            "numbers: let it take such, and turn them into others (-1 and 1) itself.",
+            field="loss",
         ) from error
     if not isinstance(losses, Tensor) or losses.shape != (len(outputs),):
         given = (
@@ -111,7 +120,8 @@ def losses_of(loss: LossFunction, outputs: Tensor, targets: Tensor) -> Tensor:
         )
         raise ModelError(
             f"the loss has {given} for {len(outputs)} examples; expected one number per example, "
-            f"[{len(outputs)}]. Pass one that does not average, such as CrossEntropyLoss(reduction='none')."
+            f"[{len(outputs)}]. Pass one that does not average, such as CrossEntropyLoss(reduction='none').",
+            field="loss",
         )
     return losses
 
@@ -157,7 +167,8 @@ def try_model(model: nn.Module, loss: LossFunction | None = None) -> Iterator[di
     if rewritten:
         raise ModelError(
             f"parameter {rewritten[0]} is written to when the model runs: it carries data past the noise. "
-            "Initialise it without data, and let nothing but the optimizer change it."
+            "Initialise it without data, and let nothing but the optimizer change it.",
+            field=rewritten[0],
         )
 
 

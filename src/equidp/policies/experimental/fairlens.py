@@ -77,7 +77,8 @@ class FairLens(Bounded):
         if setting.num_groups != 2:
             raise SettingError(
                 f"FairLens is for two groups, and the data has {setting.num_groups}; choose another method, "
-                "such as dpsgd-f, or a column with two groups."
+                "such as dpsgd-f, or a column with two groups.",
+                field="num_groups",
             )
         largest = 2 * setting.expected_batch_size * max(self.slope_penalty, self.boundary_penalty)
         if largest > _LARGEST * self.min_count:
@@ -105,7 +106,8 @@ class FairLens(Bounded):
         if outputs.dim() != 2 or outputs.shape[1] < 2:
             raise ModelError(
                 f"the model gives {list(outputs.shape[1:])} for an example; FairLens needs a classifier with "
-                "one output per class, [batch, classes >= 2]. Choose another method."
+                "one output per class, [batch, classes >= 2]. Choose another method.",
+                field="model",
             )
         parts = direction.split([each.numel() for each in gradient.values()])
         along = zip(gradient.values(), parts, strict=True)

@@ -100,11 +100,12 @@ class PrivateChoice(RunRelease):
         check_whole(2, " tries on average, as there is nothing to choose with fewer", choose=self.tries)
         if epsilon is None or not method_named(method).policy.private:
             raise SettingError(
-                "a private choice needs a target epsilon and a private method; give --epsilon."
+                "a private choice needs a target epsilon and a private method; give --epsilon.",
+                field="epsilon",
             )
 
     def check_resumable(self) -> None:
-        raise DataError(MADE_ONCE)
+        raise DataError(MADE_ONCE, field="resume")
 
     def card_entries(self, epsilon: float | None, folder: Path, units: str) -> dict[str, str]:
         chosen = read_chosen(folder)
@@ -124,7 +125,8 @@ def read_chosen(folder: Path) -> dict[str, Any]:
         return chosen
     except (OSError, ValueError) as error:
         raise DataError(
-            f"{path.name} in {os.fspath(folder)!r} is not as equidp wrote it; bring it back."
+            f"{path.name} in {os.fspath(folder)!r} is not as equidp wrote it; bring it back.",
+            field=path.name,
         ) from error
 
 
@@ -164,13 +166,18 @@ def combinations(config: TrainConfig, num_examples: int) -> list[dict[str, Any]]
         if name not in known:
             raise unknown_name("setting to choose", name, known)
         if name in _COSTS:
-            raise SettingError(f"{name} cannot be chosen: it changes what a step costs, or what is released.")
+            raise SettingError(
+                f"{name} cannot be chosen: it changes what a step costs, or what is released.", field=name
+            )
         if not isinstance(values, list | tuple) or not values:
-            raise SettingError(f"{name} = {values!r} to choose from; expected a list, such as [0.1, 1].")
+            raise SettingError(
+                f"{name} = {values!r} to choose from; expected a list, such as [0.1, 1].", field=name
+            )
     listed = [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
     if not 2 <= len(listed) <= _MOST:
         raise SettingError(
-            f"there are {len(listed)} combinations of settings to choose from; expected 2 to {_MOST}."
+            f"there are {len(listed)} combinations of settings to choose from; expected 2 to {_MOST}.",
+            field="choose_from",
         )
     return listed
 
@@ -187,9 +194,13 @@ def choice_of(config: TrainConfig, num_examples: int) -> tuple[list[ResolvedPlan
             does not go with a choice.
     """
     if later := [each.name for each in config.releases if each.after_training]:
-        raise SettingError(f"a private choice has no {', '.join(later)}; leave it out (--individual).")
+        raise SettingError(
+            f"a private choice has no {', '.join(later)}; leave it out (--individual).", field="individual"
+        )
     if config.data.recipe.target_bounds is not None:
-        raise SettingError("a private choice is of classifiers, by the accuracy of the worst group.")
+        raise SettingError(
+            "a private choice is of classifiers, by the accuracy of the worst group.", field="target"
+        )
     plans = [
         replace(
             config,
@@ -220,7 +231,7 @@ def prepare_choice(config: TrainConfig, device: torch.device = CPU) -> tuple[Pre
         EquidpError: says what is wrong.
     """
     if processes_here().count > 1:
-        raise SettingError("a private choice trains in one process; leave out torchrun.")
+        raise SettingError("a private choice trains in one process; leave out torchrun.", field="processes")
     split, encoder = config.load()
     config.check_measures(split.test.class_names)
     if config.plan.for_method(config.method).delta is None:  # one for all that is paid, whatever the draw
@@ -273,7 +284,7 @@ def train_choice(
     with ExitStack() as stack:
         ledger = stack.enter_context(LedgerFile(place / layout.LEDGER, run=config.name, dated=False))
         if any(isinstance(spent, ChoiceEvent) for spent, _ in ledger.entries):
-            raise DataError(MADE_ONCE)
+            raise DataError(MADE_ONCE, field="resume")
         budget = None if config.budget is None else stack.enter_context(config.budget.open(config.name))
         if budget is not None:
             budget.for_data(split.train.source, split.train.unit)
@@ -353,7 +364,9 @@ def drawn_out(num_examples: int, randomness: Randomness) -> Tensor:
         SettingError: fewer than 20 examples.
     """
     if num_examples < 20:
-        raise SettingError(f"{num_examples} training examples; a private choice takes at least 20.")
+        raise SettingError(
+            f"{num_examples} training examples; a private choice takes at least 20.", field="num_examples"
+        )
     held = np.zeros(num_examples, dtype=np.bool_)
     while not 0 < held.sum() < num_examples:
         held = randomness.uniform(num_examples) < HELD_OUT
@@ -472,7 +485,8 @@ def choose(
         if costs != tried or (times, score.sample_rate) != (1, 1.0):
             raise SettingError(
                 "the settings to choose among change what a step costs; leave sample rate, steps and noise "
-                "as they are (batch_size, epochs, noise_multiplier, delta, recalibration)."
+                "as they are (batch_size, epochs, noise_multiplier, delta, recalibration).",
+                field="tried",
             )
     ledger.spend(event)
     ledger.settle()

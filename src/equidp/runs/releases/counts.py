@@ -52,13 +52,17 @@ class CountsRelease(RunRelease):
     def check(self, epsilon: float | None, method: str, plan: Plan) -> None:
         check_share("counts_share", self.counts_share, epsilon)
         if self.balanced and plan.class_weight is not None:
-            raise SettingError("balanced weights of classes replace class_weight; leave one of the two out.")
+            raise SettingError(
+                "balanced weights of classes replace class_weight; leave one of the two out.",
+                field="class_weight",
+            )
 
     def check_data(self, train: GroupedDataset) -> None:
         if not train.class_names:
             raise SettingError(
                 "the target holds numbers, and there are no classes to count; leave out counts_share and "
-                "balanced weights (--counts-share, --class-weight)."
+                "balanced weights (--counts-share, --class-weight).",
+                field="counts_share",
             )
 
     def draw(self, preparation: Preparation, payment: Payment, folder: Path) -> Preparation:

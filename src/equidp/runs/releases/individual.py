@@ -61,7 +61,8 @@ class IndividualRelease(RunRelease):
         if not method_named(method).policy.private:
             raise SettingError(
                 f"{method} takes no noise and has no epsilon to release; choose a private method, such as "
-                "dpsgd."
+                "dpsgd.",
+                field="method",
             )
         if epsilon is not None and self.release_epsilon >= epsilon:
             raise SettingError(

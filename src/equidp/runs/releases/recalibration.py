@@ -83,10 +83,13 @@ class RecalibrationRelease(RunRelease):
                 return None
             raise self.missing(training.folder) from error
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{os.fspath(path)!r} is not as equidp wrote it; bring it back.") from error
+            raise DataError(
+                f"{os.fspath(path)!r} is not as equidp wrote it; bring it back.", field=path.name
+            ) from error
         spent = (event for each in training.trainer.ledger.by_session.values() for event in each)
         if kept.payment not in ["", *(event.id for event in spent if isinstance(event, ReleaseEvent))]:
             raise DataError(
-                f"{os.fspath(path)!r} is not what this run's ledger paid for; bring back its own."
+                f"{os.fspath(path)!r} is not what this run's ledger paid for; bring back its own.",
+                field=path.name,
             )
         return kept

@@ -172,7 +172,8 @@ class RunRelease(ABC):
         """Return the error of a folder whose file is gone, although it was paid for."""
         return DataError(
             f"{os.fspath(folder / self.file)!r} is gone. What it held was released, and paid for, once; "
-            "bring it back."
+            "bring it back.",
+            field=self.file,
         )
 
 

@@ -12,6 +12,7 @@ from joblib.parallel import BACKENDS, ThreadingBackend, register_parallel_backen
 
 from equidp.comparison.workers import TRIES, Call, Workers, spread
 from equidp.errors import SettingError
+from support.errors import raises_field
 
 
 def calls(*arguments):
@@ -88,8 +89,6 @@ def test_a_call_whose_process_dies_is_made_again(tmp_path):
 @pytest.mark.soak
 def test_a_call_that_kills_its_process_each_time_is_named_and_its_neighbour_is_not(tmp_path):
     asked = [Call(name, f"run {name}", (tmp_path, name, times)) for name, times in (("a", 0), ("b", 99))]
-    with pytest.raises(
-        SettingError, match=r"the run run b killed its process 2 times.*Finished runs are kept"
-    ):
+    with raises_field(SettingError, "runs", "run b", "2 times"):
         list(spread(dies, asked, Workers.of(2, 2)))
     assert begun(tmp_path, "b") == 2 * TRIES + 1

@@ -12,6 +12,7 @@ from torch.nn.functional import linear
 from equidp.engines import check_engine, check_model, make_compatible, make_engine
 from equidp.engines.trial.mixing import moved_parameters
 from equidp.errors import ModelError
+from support.errors import raises_field
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
 
@@ -102,49 +103,49 @@ def frozen() -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("model", "message"),
+    ("model", "field"),
     [
         (
             nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)),
-            "1 is BatchNorm1d.*make_compatible",
+            "1",
         ),
-        (Centred(), "changes with the other examples"),
-        (Counting(), "buffer total changes"),
-        (frozen(), "no trainable parameter"),
-        (nn.Linear(4, 2).bfloat16(), "parameter weight is torch.bfloat16.*autocast"),
-        (nn.Linear(5, 2), "cannot read inputs of shape"),
+        (Centred(), "outputs"),
+        (Counting(), "total"),
+        (frozen(), "model"),
+        (nn.Linear(4, 2).bfloat16(), "weight"),
+        (nn.Linear(5, 2), "inputs"),
         (
             nn.Flatten(0).append(nn.Linear(16, 2))
             if hasattr(nn.Flatten, "append")
             else nn.Sequential(nn.Flatten(0), nn.Linear(16, 2)),
-            r"expected a tensor \[batch",
+            "model",
         ),
     ],
     ids=["batchnorm", "centred", "buffer", "frozen", "bfloat16", "shape", "no batch"],
 )
-def test_models_that_cannot_be(model, message):
-    with pytest.raises(ModelError, match=message):
+def test_models_that_cannot_be(model, field):
+    with raises_field(ModelError, field):
         check_model(model, LOSS, torch.randn(4, 4), torch.tensor([0, 1, 0, 1]))
 
 
 @pytest.mark.parametrize(
-    ("model", "message"),
+    ("model", "field"),
     [
         (
             nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)), nn.Linear(3, 2)),
-            "changes in every forward pass, whatever the model reads",
+            "0.parametrizations.weight.0._u",
         ),
-        (torch.jit.script(nn.Linear(4, 2)), "scripted or traced"),
+        (torch.jit.script(nn.Linear(4, 2)), "model"),
         (
             nn.Sequential(torch.jit.trace(nn.Linear(4, 3), torch.zeros(1, 4)), nn.Linear(3, 2)),
-            "0 is a scripted",
+            "0",
         ),
-        (nn.Linear(4, 2, dtype=torch.complex64), "weight is torch.complex64, and gradients of complex"),
+        (nn.Linear(4, 2, dtype=torch.complex64), "weight"),
     ],
     ids=["spectral norm", "scripted", "traced", "complex"],
 )
-def test_models_that_are_refused_for_the_reason_they_have(model, message):
-    with pytest.raises(ModelError, match=message):
+def test_models_that_are_refused_for_the_reason_they_have(model, field):
+    with raises_field(ModelError, field):
         check_model(model, LOSS, torch.randn(4, 4), torch.tensor([0, 1, 0, 1]))
 
 
@@ -154,16 +155,16 @@ def test_targets_of_a_type_that_the_loss_does_not_take_are_named(loss, dtype):
     def each(outputs: Tensor, targets: Tensor) -> Tensor:
         return loss(outputs, targets) if loss is LOSS else loss(outputs, targets, reduction="none")
 
-    with pytest.raises(ModelError, match=rf"targets of {dtype}.*expected torch\.int64"):
+    with raises_field(ModelError, "targets", dtype, "torch.int64"):
         check_model(nn.Linear(4, 2), each, torch.randn(4, 4), torch.tensor([0, 1, 0, 1]).to(dtype))
     binary = nn.BCEWithLogitsLoss(reduction="none")
     one = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))
-    with pytest.raises(ModelError, match=r"targets of torch\.int64.*expected torch\.float32"):
+    with raises_field(ModelError, "targets"):
         check_model(one, binary, torch.randn(4, 4), torch.tensor([0, 1, 0, 1]))
 
 
 def test_attention_over_the_batch_is_found_out():
-    with pytest.raises(ModelError, match="batch_first"):
+    with raises_field(ModelError, "outputs"):
         check_model(BatchAttention(), LOSS, torch.randn(4, 3, 4), torch.tensor([0, 1, 0, 1]))
 
 
@@ -171,12 +172,12 @@ def test_attention_over_the_batch_is_found_out():
     "loss", [nn.CrossEntropyLoss(), nn.CrossEntropyLoss(reduction="sum"), lambda outputs, targets: outputs]
 )
 def test_losses_that_are_not_one_per_example(loss):
-    with pytest.raises(ModelError, match="reduction='none'"):
+    with raises_field(ModelError, "loss", "CrossEntropyLoss"):
         check_model(nn.Linear(4, 2), loss, torch.randn(4, 4), torch.tensor([0, 1, 0, 1]))
 
 
 def test_a_loss_that_does_not_fit_the_targets():
-    with pytest.raises(ModelError, match="cannot be taken"):
+    with raises_field(ModelError, "loss"):
         check_model(nn.Linear(4, 2), LOSS, torch.randn(4, 4), torch.tensor([0, 1, 0, 7]))
 
 
@@ -270,7 +271,7 @@ class Sideways(nn.Module):
 def test_gradients_that_the_fast_engine_would_get_wrong_are_found_out(model, inputs):
     targets = torch.tensor([0, 1, 0, 1])
     check_model(model, LOSS, inputs, targets)
-    with pytest.raises(ModelError, match="differ from those of one backward pass"):
+    with raises_field(ModelError, "gradients"):
         check_engine(make_engine("ghost", model, LOSS), model, LOSS, inputs, targets)
     check_engine(make_engine("functional", model, LOSS), model, LOSS, inputs, targets)
 
@@ -296,13 +297,13 @@ def test_examples_that_change_places_are_found_out():
     """The norms are of rows of several examples then, and bound none of them."""
     model, inputs = SortedByLength(), torch.randn(16, 4)
     targets = torch.zeros(16, dtype=torch.int64)
-    with pytest.raises(ModelError, match="examples may change places"):
+    with raises_field(ModelError, "gradients"):
         check_engine(make_engine("ghost", model, LOSS), model, LOSS, inputs, targets)
 
 
 def test_a_parameter_that_the_model_writes_to_is_refused_and_set_back():
     model = FromItsFirstBatch()
-    with pytest.raises(ModelError, match="parameter shift is written to when the model runs"):
+    with raises_field(ModelError, "shift"):
         check_model(model, LOSS, torch.randn(4, 4), torch.zeros(4, dtype=torch.int64))
     assert torch.equal(model.shift, torch.zeros(4))
 
@@ -331,7 +332,7 @@ class Flipped(nn.Module):
 
 def test_weights_that_go_to_other_examples_are_found_out_where_all_norms_are_equal():
     model, inputs = Flipped(), torch.eye(4)
-    with pytest.raises(ModelError, match="examples may change places"):
+    with raises_field(ModelError, "gradients"):
         check_engine(
             make_engine("ghost", model, LOSS), model, LOSS, inputs, torch.zeros(4, dtype=torch.int64)
         )
@@ -343,7 +344,7 @@ def test_mixing_in_some_passes_only_is_found_out():
             mixed = 0.5 * values + 0.5 * values.roll(1, 0)
             return super().forward(mixed if self.training and torch.rand(1) < 0.4 else values)
 
-    with pytest.raises(ModelError, match="changes with the other examples in the batch"):
+    with raises_field(ModelError, "outputs"):
         check_model(Sometimes(4, 2), LOSS, torch.randn(6, 4), torch.arange(6) % 2)
 
 
@@ -353,7 +354,7 @@ def test_a_buffer_that_a_forward_pass_makes_is_refused():
             self.register_buffer("seen", values.mean())
             return super().forward(values)
 
-    with pytest.raises(ModelError, match="buffer seen changes in training"):
+    with raises_field(ModelError, "seen"):
         check_model(Makes(4, 2), LOSS, torch.randn(6, 4), torch.arange(6) % 2)
 
 
@@ -402,7 +403,7 @@ def test_a_wrong_gradient_of_huge_rows_is_found_out_beside_one_of_rounding():
     for seed in range(6):
         torch.manual_seed(seed)
         model = WrongWhereHuge()
-        with pytest.raises(ModelError, match="differ from those of one backward pass"):
+        with raises_field(ModelError, "gradients"):
             check_engine(make_engine("ghost", model, LOSS), model, LOSS, inputs, targets)
 
 
@@ -428,7 +429,7 @@ def test_a_matter_of_rounding_excuses_no_ordinary_row():
     for seed in range(6):
         torch.manual_seed(seed)
         model, inputs = SortedBehindAGate(), torch.randn(4, 2).sort(dim=0).values
-        with pytest.raises(ModelError, match="examples may change places"):
+        with raises_field(ModelError, "gradients"):
             check_engine(make_engine("ghost", model, LOSS), model, LOSS, inputs, torch.tensor([0, 1, 0, 1]))
 
 
@@ -483,7 +484,7 @@ def test_models_that_draw_random_numbers_of_their_own_are_taken_or_refused_for_t
         model = DrawsItself(always=False)
         check_engine(make_engine(kind, model, LOSS), model, LOSS, inputs, targets)
         model = DrawsItself(always=True)
-        with pytest.raises(ModelError, match="draws random numbers in evaluation mode too"):
+        with raises_field(ModelError, "randomness"):
             check_engine(make_engine(kind, model, LOSS), model, LOSS, inputs, targets)
 
 

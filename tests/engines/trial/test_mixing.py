@@ -14,6 +14,7 @@ import equidp
 from equidp.engines import check_engine, check_model, made_up_examples, make_engine
 from equidp.engines.trial.running import Attributes
 from equidp.errors import ModelError
+from support.errors import raises_field
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
 FLOATS, SEQUENCES = torch.zeros(1, 6), torch.zeros(1, 8, 6)
@@ -82,7 +83,7 @@ class RareValues(Layers):
     ids=["trimmed tokens", "trimmed numbers", "large batches", "rare values"],
 )
 def test_mixing_that_sixteen_ordinary_rows_do_not_show(model, like):
-    with pytest.raises(ModelError, match="changes with the other examples in the batch"):
+    with raises_field(ModelError, "outputs"):
         tried(model, like)
 
 
@@ -123,7 +124,7 @@ class ForgottenAxis(nn.Module):
 )
 def test_mixing_behind_a_gate_that_training_will_open(model, like):
     before = {name: values.clone() for name, values in model.state_dict().items()}
-    with pytest.raises(ModelError, match="a gate or scale that starts at 0"):
+    with raises_field(ModelError, "outputs"):
         tried(model, like)
     assert all(torch.equal(values, before[name]) for name, values in model.state_dict().items())
 
@@ -166,7 +167,7 @@ def test_a_model_that_writes_to_parameters_is_found_out_when_they_were_moved():
                 self.kept.data.copy_(values[0])
             return hidden + self.gate
 
-    with pytest.raises(ModelError, match=r"parameter kept is written to"):
+    with raises_field(ModelError, "kept"):
         tried(Writes(), FLOATS)
 
 
@@ -198,7 +199,7 @@ class Zeros(Layers):
 def test_a_loss_that_mixes_examples_is_refused(loss, make):
     torch.manual_seed(0)
     model = make()
-    with pytest.raises(ModelError, match="the loss of one example changes with the other examples"):
+    with raises_field(ModelError, "losses"):
         tried(model, FLOATS, loss)
 
 
@@ -254,9 +255,7 @@ class Collects(Layers):
 @pytest.mark.parametrize("make", [Running, RunningInPlace, Collects])
 def test_state_in_plain_attributes_is_refused_and_put_back(make):
     model = make()
-    with pytest.raises(
-        ModelError, match=r"attribute (scale|seen) of the model .* carries it from step to step"
-    ):
+    with raises_field(ModelError, "attributes"):
         tried(model, FLOATS)
     assert model.scale == 1.0 if make is not Collects else model.seen == []
 
@@ -308,9 +307,7 @@ def running_closure():
     ids=["object", "module", "closure", "method", "partial"],
 )
 def test_state_in_a_loss_is_refused(loss):
-    with pytest.raises(
-        ModelError, match=r"attribute (mean|inner) of the loss .* carries it from step to step"
-    ):
+    with raises_field(ModelError, "attributes"):
         tried(Layers(), FLOATS, loss)
 
 
@@ -348,7 +345,7 @@ class LossOfModules:
 )
 def test_state_in_the_buffers_of_a_loss_is_refused_and_put_back(wrapped):
     inner = Centre()
-    with pytest.raises(ModelError, match=r"attribute \w+ of the loss .* carries it from step to step"):
+    with raises_field(ModelError, "attributes"):
         tried(Layers(), FLOATS, wrapped(inner))
     assert inner.centre.tolist() == [0.0, 0.0]
 
@@ -550,20 +547,20 @@ def test_attributes_are_put_back_wherever_they_are():
 
 
 @pytest.mark.parametrize(
-    ("model", "like", "loss", "message"),
+    ("model", "like", "loss", "field"),
     [
         (
             nn.Sequential(nn.Embedding(5, 4, sparse=True), nn.Flatten(), nn.Linear(256, 2)),
             TOKENS,
             LOSS,
-            "0 has sparse gradients.*sparse=False",
+            "0",
         ),
-        (nn.Linear(6, 2), FLOATS, lambda *given: (LOSS(*given), given), "the loss has type tuple"),
+        (nn.Linear(6, 2), FLOATS, lambda *given: (LOSS(*given), given), "loss"),
     ],
     ids=["sparse", "tuple"],
 )
-def test_what_cannot_be_trained_is_said_clearly(model, like, loss, message):
-    with pytest.raises(ModelError, match=message):
+def test_what_cannot_be_trained_is_said_clearly(model, like, loss, field):
+    with raises_field(ModelError, field):
         tried(model, like, loss)
 
 
@@ -584,7 +581,7 @@ class Positions(nn.Module):
 
 def test_a_table_of_positions_is_told_how_to_be_read():
     tried(Positions(each=True), TOKENS)
-    with pytest.raises(ModelError, match=r"positions\.expand\(len\(x\), -1\)"):
+    with raises_field(ModelError, "engine"):
         tried(Positions(each=False), TOKENS)
     model = Positions(each=False)
     few = made_up_examples(model, LOSS, TOKENS, CLASS, 2)
@@ -608,15 +605,15 @@ def signs(outputs: Tensor, targets: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("names", [(), ("no", "yes")])
 @pytest.mark.parametrize(
-    ("model", "loss", "message"),
+    ("model", "loss", "field"),
     [
-        (Years(), LOSS, r"the model cannot read inputs .* ValueError: no years\..*made up"),
-        (Layers(), signs, r"the loss cannot be taken .*AssertionError\)?.*made up"),
-        (Layers(), lambda outputs, targets: {}["loss"], "the loss cannot be taken .*KeyError"),
+        (Years(), LOSS, "inputs"),
+        (Layers(), signs, "loss"),
+        (Layers(), lambda outputs, targets: {}["loss"], "loss"),
     ],
     ids=["model", "assertion without a message", "another error"],
 )
-def test_any_error_of_a_model_or_loss_is_put_in_words(model, loss, message, names):
+def test_any_error_of_a_model_or_loss_is_put_in_words(model, loss, field, names):
     few = made_up_examples(model, loss, FLOATS, CLASS, 2)
-    with pytest.raises(ModelError, match=message):
+    with raises_field(ModelError, field):
         check_model(model, loss, *few, names)

@@ -21,6 +21,7 @@ from equidp.runs.begin import begin
 from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.train import train
+from support.errors import raises_field
 from support.releases import paid_for
 
 DELTA = 1e-3
@@ -118,7 +119,7 @@ def test_release_of_one_file_is_in_config_dry_run_ledger_notice_and_card(kind, t
     drawn = (place / kind.file).read_bytes()
     train(place)  # reads the kind of release by its import path
     assert (place / kind.file).read_bytes() == drawn
-    with pytest.raises(SettingError, match="group_counts_share"):
+    with raises_field(SettingError, "group_counts_share"):
         kind(0.2).check(None, "dpsgd", plan)
 
 
