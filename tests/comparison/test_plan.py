@@ -21,6 +21,9 @@ from support.errors import raises_field
         ({"level": 1.0}, "level"),
         ({"metric": "acuracy"}, "metric"),
         ({"preprocessing_share": 1.0}, "preprocessing_share"),
+        ({"methods": ["dpsgd", "naive"], "against": "dpsgd-f"}, "against"),
+        ({"methods": ["dpsgd", "naive"], "against": "sgd"}, "against"),
+        ({"methods": ["dpsgd"], "against": "dpsgd"}, "against"),
     ],
 )
 def test_what_no_comparison_can_have_is_refused(values, field):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 from html.parser import HTMLParser
@@ -160,3 +161,32 @@ def test_a_notebook_shows_advice_and_an_audit():
     assert {"<b>", "3.1", "inf"} <= set(shown.texts)
     assert "keep it to yourself" in shown.texts[-1]
     assert "m" not in shown.tags
+
+
+def against(name: str, **arguments):
+    comparison = made_up(COSTS, **arguments)
+    return dataclasses.replace(comparison, setup=dataclasses.replace(comparison.setup, against=name))
+
+
+def test_differences_from_a_named_method_are_in_every_format(tmp_path):
+    comparison = against("dpsgd-f")
+    table = comparison.table("differences")
+    assert list(table["method"]) == ["dpsgd"] * 3
+    assert list(table["of"]) == ["accuracy, all", "accuracy, worst group", "largest gap"]
+    for found, row in zip(table.to_dict("records"), comparison.differences().to_dict("records"), strict=True):
+        expected = [100 * row[end] for end in ("mean", "low", "high")]
+        assert figures(found["difference, points"]) == pytest.approx(expected, abs=0.0501)
+    comparison.write_tables(tmp_path / "tables.tex")
+    comparison.write_tables(tmp_path / "tables.md")
+    comparison.to_json(tmp_path / "found.json")
+    assert r"\label{tab:differences}" in (tmp_path / "tables.tex").read_text()
+    assert comparison.to_markdown("differences") in (tmp_path / "tables.md").read_text()
+    listed = json.loads((tmp_path / "found.json").read_text())["differences"]
+    assert [row["mean"] for row in listed] == pytest.approx(comparison.differences()["mean"].tolist())
+
+
+def test_a_comparison_without_a_named_method_has_no_table_of_differences():
+    comparison = made_up(COSTS)
+    assert comparison.differences().empty
+    with pytest.raises(SettingError):
+        comparison.table("differences")

@@ -162,6 +162,20 @@ def test_the_terminal_breaks_no_word_of_the_overview_at_80_columns(tmp_path):
     assert {"hardest", "largest", "verdict", "reference"} <= set(text.split())
 
 
+def test_page_and_terminal_show_the_differences_from_a_named_method(tmp_path):
+    comparison = made_up(CLEAR)
+    assert "Differences from" not in html.render(comparison)
+    named = replace(comparison, setup=replace(comparison.setup, against="dpsgd"))
+    page, console = html.render(named), Console(record=True, width=80, file=(tmp_path / "out").open("w"))
+    print_comparison(named, console)
+    text = console.export_text()
+    means = [points(row) for row in named.differences()["mean"]]
+    for shown in (page, text):
+        assert "Differences from dpsgd" in shown
+        assert all(mean in shown for mean in means)
+    assert f"fair accuracy, worst group {means[1]}" in " ".join(text.split())
+
+
 def test_paths_that_cannot_be_written_are_found_out_and_nothing_is_lost(tmp_path):
     existing = tmp_path / "report.html"
     existing.write_text("old")

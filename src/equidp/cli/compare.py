@@ -37,6 +37,7 @@ app = command(
     "equidp compare adult --methods sgd,dpsgd,dpsgd-f --seeds 5",
     "equidp compare people.csv --target income --group sex --epsilon 1,3,8 \\\n      --report report.html",
     "equidp compare adult --methods dpsgd,my_module:MyPolicy --sweep clipping_bound=0.5,1,2",
+    "equidp compare adult --methods dpsgd,my_module:MyPolicy --against dpsgd --table table.tex",
     "equidp compare --individual --report report.html",
     "equidp compare adult --seeds 20 --cluster tcp://10.0.0.5:8786",
 )
@@ -60,6 +61,9 @@ class ComparisonOptions:
     """Largest gap in privacy cost that counts as equal, in the metric: 0.05 is 5 points of accuracy."""
     metric: metrics.Metric = "accuracy"
     engine: options.Engine = "ghost"
+    against: str | None = None
+    """Private method among --methods with which each other one is compared seed by seed: differences with
+    intervals and corrected p values."""
 
     def plan(self) -> ComparisonPlan:
         """Return the plan of the comparison that these options ask for."""

@@ -98,6 +98,7 @@ def compare(
     release_epsilon: float | None = None,
     diagnosis: DiagnosisPlan | None = None,
     preprocessing_share: float | None = None,
+    against: str | None = None,
     fresh: bool = False,
 ) -> Comparison:
     """Trains one model several ways, private and not, and measures what privacy cost each group.
@@ -137,6 +138,8 @@ def compare(
         diagnosis: what to diagnose of the private runs, and when; None: nothing.
         preprocessing_share: of each epsilon, for private preprocessing of the private runs, in (0, 1); None:
             exact preprocessing, which epsilon does not cover.
+        against: name of a private method among `methods`, with which each other one is compared seed by seed
+            (`Comparison.differences`); None: no such table.
         fresh: train again the runs that are kept in `directory`.
 
     Raises:
@@ -163,6 +166,7 @@ def compare(
         release_epsilon=release_epsilon,
         diagnosis=diagnosis,
         preprocessing_share=preprocessing_share,
+        against=against,
     )
     return run_comparison(
         data,
@@ -229,6 +233,7 @@ def run_comparison(
             metric=prepared.metric.name,
             positive=found.positive_name,
             threshold=asked.cut.threshold,
+            against=asked.against or "",
         ),
         pd.DataFrame(results),
         join_runs("epochs"),

@@ -10,11 +10,13 @@ from equidp._validate import check_number
 from equidp.advice.advise import AUTO
 from equidp.comparison.sweep import Sweep, named_methods
 from equidp.diagnostics import DiagnosisPlan
+from equidp.errors import SettingError
 from equidp.evaluation.costs import check_tau
 from equidp.evaluation.intervals import check_level
 from equidp.evaluation.metrics import Metric, metric_named
 from equidp.evaluation.predictions import Cut
 from equidp.policies.methods import MethodLike
+from equidp.policies.table import BASELINE
 from equidp.training.plan import Plan, checked_seeds
 
 DEFAULT_METHODS = ("sgd", "dpsgd", "dpsgd-f", "global-adapt", AUTO)
@@ -27,7 +29,7 @@ class ComparisonPlan:
 
     Attributes:
         methods, seeds, plan, epsilons, sweep, tau, level, metric, cut, engine, release_epsilon, diagnosis,
-            preprocessing_share: see `equidp.compare`.
+            preprocessing_share, against: see `equidp.compare`.
 
     Raises:
         SettingError, PolicyError: a value that no comparison can have.
@@ -46,6 +48,7 @@ class ComparisonPlan:
     release_epsilon: float | None = None
     diagnosis: DiagnosisPlan | None = None
     preprocessing_share: float | None = None
+    against: str | None = None
 
     def __post_init__(self) -> None:
         check_level(self.level)
@@ -53,6 +56,23 @@ class ComparisonPlan:
         if self.preprocessing_share is not None:
             check_number("(0, 1)", preprocessing_share=self.preprocessing_share)
         _ = self.seed_numbers, self.policies, self.cost_metric  # refuse what they cannot be
+        if self.against is not None:
+            self._check_against(self.against)
+
+    def _check_against(self, against: str) -> None:
+        known = [*list(self.policies)[1:], *([AUTO] if AUTO in self.methods else [])]
+        if against == BASELINE:
+            raise SettingError(
+                f"against={against!r}; expected a private method: differences from {BASELINE} are "
+                "privacy costs, which each comparison has."
+            )
+        if against not in known:
+            raise SettingError(
+                f"against={against!r}, which is not compared; expected one of {', '.join(known)}, or add it "
+                "to methods."
+            )
+        if len(known) < 2:
+            raise SettingError(f"against={against!r}; expected another private method to compare with it.")
 
     @property
     def seed_numbers(self) -> list[int]:

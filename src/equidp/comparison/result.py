@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from functools import cached_property
+from functools import cached_property, partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from equidp._validate import unknown_name
 from equidp.comparison.recommend import Recommendation, recommendations
 from equidp.data.dataset import ALL
 from equidp.diagnostics import Diagnosis
-from equidp.display import Table
+from equidp.display import Column, Interval, Table
 from equidp.errors import SettingError
 from equidp.evaluation.costs import equal_cost, privacy_costs, summary
+from equidp.evaluation.differences import GAP, OVERALL, WORST_GROUP, paired_differences
 from equidp.evaluation.metrics import METRICS, Metric
 from equidp.training.plan import ResolvedPlan
 
@@ -29,6 +30,7 @@ TABLES = {
     "methods": "What privacy costs by method",
     "costs": "Privacy cost by group",
     "metric": "The metric by group",
+    "differences": "Differences from another method by seed, p corrected for all tests of the table",
 }
 """Name of a table -> its caption."""
 _OF_BASELINE = ("method", "policy", "noise_multiplier", "recalibration_noise")  # of what a plan holds
@@ -105,6 +107,7 @@ class Setup:
         positive: name of the positive class; "" unless there are two.
         threshold: predicted risk from which on the positive class is the answer; None: the most probable
             class is the answer.
+        against: the method that others are compared with seed by seed; "" for none.
     """
 
     data: DataFacts
@@ -121,6 +124,7 @@ class Setup:
     metric: str = "accuracy"
     positive: str = ""
     threshold: float | None = None
+    against: str = ""
 
     @property
     def steps_differ(self) -> bool:
@@ -191,6 +195,25 @@ class Comparison:
             self._costs, self.metric, baseline=setup.baseline, tau=setup.tau, level=setup.level
         )
 
+    @cached_property
+    def _differences(self) -> pd.DataFrame:
+        setup = self.setup
+        return paired_differences(
+            self._costs,
+            setup.against,
+            swept=tuple(setup.swept),
+            baseline=setup.baseline,
+            metric=self.metric,
+            level=setup.level,
+        )
+
+    def differences(self) -> pd.DataFrame:
+        """Differences of each private method from `Setup.against`, with intervals and corrected p values.
+
+        See `equidp.evaluation.differences.paired_differences`; empty where no such method was named.
+        """
+        return self._differences.copy()
+
     def recommendation(self) -> tuple[Recommendation, ...]:
         """Recommended method at each target epsilon, how sure it is, and how the others compare."""
         return self._recommendations
@@ -199,13 +222,25 @@ class Comparison:
         """Means over seeds with intervals, as texts for a paper.
 
         Args:
-            name: "methods" for a row per method and setting; "costs" or "metric" for a row per group.
+            name: "methods" for a row per method and setting; "costs" or "metric" for a row per group;
+                "differences" for a row per method and setting, if a method to compare with was named.
 
         Raises:
             SettingError: an unknown table.
         """
         setup = self.setup
+        if name not in self.table_names:
+            raise unknown_name("table", name, self.table_names)
+        if name == "differences":
+            found = differences_table(self)
+            heads = [column.heading for column in found.columns]
+            return pd.DataFrame(found.texts("[{}, {}]"), columns=heads)
         return text_table(name, self._costs, setup.baseline, setup.tau, setup.level, self.metric)
+
+    @property
+    def table_names(self) -> tuple[str, ...]:
+        """Names of the tables that the comparison has."""
+        return tuple(name for name in TABLES if name != "differences" or self.setup.against)
 
     def to_latex(self, name: str = "methods") -> str:
         """A table, as `table` has it, in LaTeX; it needs the package booktabs."""
@@ -224,7 +259,7 @@ class Comparison:
         ending = checked_ending(path)
         parts = [
             self.to_latex(name) if ending == ".tex" else f"{self._caption(name)}\n\n{self.to_markdown(name)}"
-            for name in TABLES
+            for name in self.table_names
         ]
         write_whole(path, "\n".join(parts))
 
@@ -232,7 +267,8 @@ class Comparison:
         setup = self.setup
         seeds = f"{len(setup.seeds)} seed{'s' if len(setup.seeds) > 1 else ''}"
         intervals = f"; {setup.level:.0%} intervals over {seeds}" if len(setup.seeds) > 1 else f"; {seeds}"
-        about = f"{TABLES[name]} ({unit(self.metric)})"
+        named = setup.against if name == "differences" else unit(self.metric)
+        about = f"{TABLES[name]} ({named})"
         return f"{about}: {setup.data.name}{intervals}, delta {setup.training.plan.delta:g}."
 
     def _repr_html_(self) -> str:
@@ -240,7 +276,7 @@ class Comparison:
         return f"{table}<p>{escape(self._caption('methods'))}</p>"
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Writes setup, costs, recommendations and released individual privacy as JSON.
+        """Writes setup, costs, differences, recommendations and released individual privacy as JSON.
 
         An infinite epsilon becomes null.
         """
@@ -248,6 +284,7 @@ class Comparison:
         content = {
             "settings": self.setup.to_dict(),
             "results": json.loads(self._costs.to_json(orient="records")),
+            "differences": json.loads(self._differences.to_json(orient="records")),
             "recommendation": [each.to_dict() for each in self.recommendation()],
             "individual": json.loads(released.to_json(orient="records")),
         }
@@ -266,12 +303,7 @@ def text_table(
         tau: largest gap that counts as equal.
         level: of the intervals.
         metric: the metric of costs and gaps.
-
-    Raises:
-        SettingError: an unknown table.
     """
-    if name not in TABLES:
-        raise unknown_name("table", name, TABLES)
     rows = summary(costs, level, metric)
     rows.insert(0, "label", [_label(*key) for key in zip(rows["method"], rows["setting"], strict=True)])
     if name == "methods":
@@ -282,6 +314,34 @@ def text_table(
     table = texts.pivot(index="group", columns="label", values="text")
     groups, labels = (list(dict.fromkeys(shown[key])) for key in ("group", "label"))
     return table.loc[groups, labels].rename_axis(columns=None).reset_index()
+
+
+def differences_table(comparison: Comparison) -> Table:
+    """Table of the differences from `Setup.against`: a row for each kind of run and quantity."""
+    setup, metric = comparison.setup, comparison.metric
+    said = {OVERALL: f"{metric.label}, all", WORST_GROUP: f"{metric.label}, worst group", GAP: "largest gap"}
+    rows = []
+    for row in comparison.differences().to_dict("records"):
+        name, other = _label(row["method"], row["setting"]), row["against_setting"]
+        if other not in ("", row["setting"]):
+            name = f"{name} - {_label(setup.against, other)}"
+        ends = Interval(row["mean"], row["low"], row["high"])
+        rows.append([name, said[row["quantity"]], ends, row["corrected_p"]])
+    points = ", points" if metric.percent else ""
+    columns = [
+        Column("method", "label"),
+        Column("of", "text"),
+        Column(f"difference{points}", show=partial(_text, metric=metric)),
+        Column("p", show=_p_text),
+    ]
+    return Table(columns, rows, f"Differences from {setup.against}")
+
+
+def _p_text(p: float) -> str:
+    """Text of a p value."""
+    if math.isnan(p):
+        return "–"
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def checked_ending(path: str | os.PathLike[str]) -> str:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from equidp._files import check_writable, write_whole
-from equidp.comparison.result import Comparison, Setup
+from equidp.comparison.result import Comparison, Setup, differences_table
 from equidp.data.dataset import ALL
 from equidp.display import Cell, Column, Interval, Table
 from equidp.evaluation.costs import COSTS
@@ -100,12 +100,23 @@ def _result_blocks(summary: Summary) -> Iterator[Block]:
         small=True,
     )
     yield from paragraphs(words.test_sentences(summary), small=True)
+    yield from _difference_blocks(summary)
     yield Heading("Plots")
     yield from draw_plots(PLOTS.values(), summary)
     yield Heading("All figures by group")
     for detail in summary.details + summary.further_details:
         yield Heading(detail.title, 3)
         yield detail_table(summary, detail, summary.kinds)
+
+
+def _difference_blocks(summary: Summary) -> Iterator[Block]:
+    """Differences of each method from the named one; nothing where none was named."""
+    if not summary.setup.against:
+        return
+    table = differences_table(summary.comparison)
+    yield Heading(table.caption)
+    yield table
+    yield from paragraphs(words.difference_sentences(summary), small=True)
 
 
 def _guarantee_blocks(summary: Summary) -> Iterator[Block]:
@@ -176,6 +187,11 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     )
     for sentence in words.test_sentences(summary):
         console.print(escape(sentence), highlight=False, style="dim")
+    if setup.against:
+        console.print()
+        differences_table(comparison).print(console, split=True)
+        for sentence in words.difference_sentences(summary):
+            console.print(escape(sentence), highlight=False, style="dim")
     for detail in summary.details:
         console.print()
         kinds = summary.private_kinds if detail.column in COSTS else summary.kinds

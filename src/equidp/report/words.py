@@ -87,6 +87,20 @@ def _reference_sentence(summary: Summary, judged: Judgement) -> str:
     )
 
 
+def difference_sentences(summary: Summary) -> list[str]:
+    """Sentences on how differences from the named method are taken; empty where none was named."""
+    setup = summary.setup
+    if not setup.against:
+        return []
+    better = "above" if summary.metric.higher_is_better else "below"
+    return [
+        f"Each method less {setup.against}, run by run of one seed: {summary.metric.label} over all test "
+        f"examples and in the group where a run is worst ({better} 0 is better), and the largest gap in "
+        f"privacy cost between two groups (below 0 is better). Intervals: Student's, {setup.level:.0%}, not "
+        "corrected. p: two-sided t-test of pairs, corrected for all tests of the table (Holm)."
+    ]
+
+
 def _uninformative_sentences(summary: Summary) -> list[str]:
     """Warning on methods whose models are no better than one constant answer: their costs mean nothing."""
     data, metric = summary.setup.data, summary.metric
