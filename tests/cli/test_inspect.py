@@ -80,7 +80,7 @@ def test_one_recipe_leads_from_the_raw_file_to_predictions_for_new_ones(inspecte
     evaluated = equidp("evaluate", "run", "others.csv", cwd=folder)
     assert evaluated.returncode == 0, evaluated.stderr
     assert "weiblich" in evaluated.stdout
-    kept = json.loads((folder / "run" / "config.json").read_text())["config"]["recipe"]
+    kept = json.loads((folder / "run" / "config.json").read_text())["config"]["data"]["recipe"]
     assert kept["encoding"] == "cp1252"
 
 

@@ -356,7 +356,7 @@ def test_options_from_a_file_and_the_command_line_goes_first(run, people):
     assert run("train", "--config", "train.toml", "--method", "dpsgd")[0] == 0
     config = json.loads((people / "run" / "config.json").read_text())["config"]
     assert config["method"] == "dpsgd"
-    assert config["recipe"]["group"] == ["sex", "job"]
+    assert config["data"]["recipe"]["group"] == ["sex", "job"]
     assert config["plan"]["noise_multiplier"] == 2.0
 
 
