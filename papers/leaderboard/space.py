@@ -11,7 +11,7 @@ import numpy as np
 from equidp import METHODS, DataSource, Plan
 from equidp.data import open_source
 from equidp.policies.methods import make_policy
-from equidp.policies.table import BASELINE
+from equidp.policies.table import BASELINE, STANDARD
 
 DRAWS = 20260
 """Seed that all random settings follow from."""
@@ -153,7 +153,8 @@ class Contest:
         Every option that the training follows from is in it, so that no default or published setting counts.
         """
         plan, policy = Plan(delta=self.delta).with_changes(settings), make_policy(method, settings)
-        given: dict[str, Any] = {"methods": method, "features": self.features, "epsilon": epsilon}
+        methods = f"{BASELINE},{STANDARD}" if method == BASELINE else method  # no comparison is of SGD alone
+        given: dict[str, Any] = {"methods": methods, "features": self.features, "epsilon": epsilon}
         given |= {"seeds": len(self.reported)}
         given |= {each.name: getattr(plan, each.name) for each in Plan.options()}
         given |= {each.name: getattr(policy, each.name) for each in fields(policy)}  # type: ignore[arg-type]

@@ -97,21 +97,22 @@ def test_the_expected_best_is_the_mean_over_all_draws(draws):
 @pytest.mark.parametrize("name", ["adult", "mnist"])
 def test_the_command_of_a_row_has_every_option_that_its_runs_followed_from(name, monkeypatch, tmp_path):
     """Read beside the published settings of the dataset, it is the plan of the search."""
-    seen, contest = {}, CONTESTS[name]
+    seen, contest = [], CONTESTS[name]
     monkeypatch.setattr(
-        "equidp.cli.compare.compare", lambda source, **given: seen.update(given) or sys.exit()
+        "equidp.cli.compare.run_comparison", lambda source, asked, **place: seen.append(asked) or sys.exit()
     )
     for number, method in enumerate((BASELINE, *PRIVATE)):
         settings = contest.settings(method, number % contest.draws)
         epsilon = None if method == BASELINE else 2.41
         done = equidp_here(*contest.command(method, epsilon, settings).split()[1:], cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        searched = Plan(delta=contest.delta).with_changes(settings).for_method(method)
-        read = seen["plan"].for_method(method)
+        searched, asked = Plan(delta=contest.delta).with_changes(settings).for_method(method), seen.pop()
+        read = asked.plan.for_method(method)
         assert replace(read, method_settings={}) == replace(searched, method_settings={})
         assert read.policy(method) == searched.policy(method)
-        assert (seen["methods"], seen["seeds"]) == ((method,), len(contest.reported))
-        assert seen["epsilons"] == (() if epsilon is None else (epsilon,))
+        assert method in asked.policies
+        assert asked.seeds == len(contest.reported)
+        assert asked.epsilons == (() if epsilon is None else (epsilon,))
 
 
 def results_of(accuracies: dict[int, tuple[float, ...]]) -> Results:
