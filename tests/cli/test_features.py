@@ -29,7 +29,8 @@ def run(command, tmp_path, monkeypatch):
 @pytest.mark.soak
 def test_a_run_applies_its_features_again(run, tmp_path):
     assert run("train", "digits", "--features", "scattering", *PLAN, "--out", "run")[0] == 0
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["config"]["data"]["features"] == "scattering"
+    config = json.loads((tmp_path / "run" / "config.json").read_text())["config"]
+    assert config["data"]["features"] == "scattering"
     card = (tmp_path / "run" / "card.md").read_text()
     assert "digits, scattering" in card
     assert "features of each example alone (scattering), which cost no privacy." in card
