@@ -57,6 +57,11 @@ def test_quick_commands_give_what_they_are_said_to_give(claim, real_data, tmp_pa
     assert list(script.moved_figures(claim, script.measure(claim, ROOT, tmp_path))) == []
 
 
+@pytest.mark.soak
+def test_soak_alone_finds_a_page_that_differs_too():
+    assert [sentence for claim in CLAIMS.claims for sentence in script.differences(claim, ROOT)] == []
+
+
 @pytest.fixture
 def checkout(tmp_path) -> Path:
     """Root with a copy of the file of claims and of all pages with claims."""
