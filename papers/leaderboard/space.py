@@ -155,7 +155,7 @@ class Contest:
         plan, policy = Plan(delta=self.delta).with_changes(settings), make_policy(method, settings)
         methods = f"{BASELINE},{STANDARD}" if method == BASELINE else method  # no comparison is of SGD alone
         given: dict[str, Any] = {"methods": methods, "features": self.features, "epsilon": epsilon}
-        given |= {"seeds": len(self.reported)}
+        given |= {"seeds": len(self.reported), "reference": "plan"}
         given |= {each.name: getattr(plan, each.name) for each in Plan.options()}
         given |= {each.name: getattr(policy, each.name) for each in fields(policy)}  # type: ignore[arg-type]
         del given["noise_multiplier"]  # it follows from epsilon

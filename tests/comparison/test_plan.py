@@ -24,6 +24,7 @@ from support.errors import raises_field
         ({"methods": ["dpsgd", "naive"], "against": "dpsgd-f"}, "against"),
         ({"methods": ["dpsgd", "naive"], "against": "sgd"}, "against"),
         ({"methods": ["dpsgd"], "against": "dpsgd"}, "against"),
+        ({"reference": "plans"}, "reference"),
     ],
 )
 def test_what_no_comparison_can_have_is_refused(values, field):

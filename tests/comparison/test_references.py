@@ -1,20 +1,33 @@
-"""Boosted trees on a table: they read the rows and columns that networks read, and their results are kept."""
+"""A reference is the best of several candidates of its class of models; boosted trees join on a table."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import accuracy_score, log_loss
 
+import equidp
 from equidp.comparison import cells, references
-from equidp.comparison.references import BoostedTrees, takes_boosted_trees
+from equidp.comparison.references import (
+    RATES,
+    BoostedTrees,
+    ReferencePlan,
+    choose_references,
+    keep_chosen,
+    takes_boosted_trees,
+)
+from equidp.comparison.sweep import named_methods, sweep_variants
 from equidp.comparison.workers import Workers, spread
 from equidp.data.dataset import DataSplit, GroupedDataset
+from equidp.evaluation.metrics import METRICS
 from equidp.evaluation.predictions import Cut
+from equidp.training.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -104,3 +117,168 @@ def test_trees_are_for_rows_of_numbers_and_classes_alone():
     assert takes_boosted_trees(table)
     for inputs in (torch.zeros(300, 1, 4, 4), torch.zeros(300, 2, dtype=torch.int64), (table.inputs,)):
         assert not takes_boosted_trees(replace(table, inputs=inputs))
+
+
+PLAN = Plan("logistic", learning_rate=0.5, batch_size=60, epochs=2, delta=1e-4)
+
+
+def planned(sweep=None, *, plan: Plan = PLAN, searched: bool = True) -> ReferencePlan:
+    variants = sweep_variants(named_methods(["dpsgd", "dpsgd-f"]), plan, [1.0, 3.0], sweep or {})
+    private = [(each, Squares()) for each in variants if each.name != "sgd"]
+    return ReferencePlan(plan, Squares(), private, searched)
+
+
+def rates(found: ReferencePlan) -> list[float]:
+    return [each.resolve(300).learning_rate for each in found.candidates(300)]
+
+
+def test_candidates_have_multiples_of_the_rate_and_the_first_is_the_plans():
+    assert rates(planned()) == [factor * 0.5 for factor in RATES]
+    assert RATES[0] == 1.0
+    assert min(RATES) < 1 < max(RATES)
+    first = planned().candidates(300)[0].resolve(300)
+    assert first.settings == PLAN.resolve("sgd", 300).settings
+    by_steps = planned(plan=replace(PLAN, learning_rate=None))
+    assert rates(by_steps) == pytest.approx([factor * 10**-0.5 for factor in RATES])
+    assert rates(planned(searched=False)) == [0.5]
+
+
+def test_each_value_of_a_shared_setting_is_a_candidate_and_those_of_methods_are_not():
+    swept = planned({"learning_rate": [0.5, 2.0], "epochs": [2, 4], "clipping_bound": [0.1, 1.0]})
+    found = [(each.plan.epochs, each.resolve(300).learning_rate) for each in swept.candidates(300)]
+    assert found == [*((2, factor * 0.5) for factor in RATES), (4, 0.5), (2, 2.0), (4, 2.0)]
+    assert len({each.label for each in swept.candidates(300)}) == len(found)
+    settings = PLAN.with_changes({"momentum": 0.9})
+    own = replace(PLAN, by_method={"dpsgd-f": {"momentum": 0.9}})
+    assert settings.momentum in {each.plan.momentum for each in planned(plan=own).candidates(300)}
+
+
+def test_each_model_that_private_runs_have_is_a_class_with_candidates_of_its_own():
+    found = planned({"model": ["logistic", "mlp"]})
+    names = {found.name_of(*each) for each in found.private}
+    assert names == {"", "model=mlp"}
+    for name, model in (("", "logistic"), ("model=mlp", "mlp")):
+        own = [each for each in found.candidates(300) if each.name == name]
+        assert [each.plan.model for each in own] == [model] * len(RATES)
+    assert set(found.other_classes.values()) == {"model=mlp"}
+    alone = planned({"model": ["mlp"]})
+    assert {each.name for each in alone.candidates(300)} == {""}
+    assert {each.plan.model for each in alone.candidates(300)} == {"mlp"}
+    by_plan = replace(found, searched=False)
+    assert {by_plan.name_of(*each) for each in by_plan.private} == {""}
+    assert by_plan.other_classes == found.other_classes
+
+
+def test_two_functions_of_one_name_are_two_classes():
+    def make(width):
+        def model(shape, classes):
+            return torch.nn.Sequential(torch.nn.Linear(shape[0], width), torch.nn.Linear(width, classes))
+
+        return model
+
+    found = planned({"model": [make(2), make(3)]})
+    assert len({found.name_of(*each) for each in found.private}) == 2
+
+
+def runs(scores: dict[tuple[str, str, str], list[float]]) -> pd.DataFrame:
+    """Rows of models without privacy: (method, class, setting) -> accuracies by seed; NaN: it diverged."""
+    return pd.DataFrame(
+        [
+            {"method": method, "reference": name, "setting": setting, "seed": seed, "group": group,
+             "accuracy": accuracy, "loss": np.nan if np.isnan(accuracy) else 1.0}
+            for (method, name, setting), accuracies in scores.items()
+            for seed, accuracy in enumerate(accuracies)
+            for group in ("a", "all")
+        ]
+    )  # fmt: skip
+
+
+def test_the_best_mean_over_seeds_is_chosen_for_each_class_and_the_best_of_all():
+    found = choose_references(
+        runs(
+            {
+                ("sgd", "", "one"): [0.8, 0.6],
+                ("sgd", "", "two"): [0.7, 0.72],
+                ("sgd", "", "lost"): [0.99, np.nan],
+                ("sgd", "model=mlp", "one"): [0.75, 0.75],
+                ("boosted trees", "", ""): [0.9, 0.9],
+            }
+        ),
+        METRICS["accuracy"],
+    )
+    assert set(found[found["chosen"]]["setting"] + found[found["chosen"]]["reference"]) == {
+        "two",
+        "onemodel=mlp",
+    }
+    assert set(found[found["best"]]["method"]) == {"boosted trees"}
+    private = runs({("dpsgd", "", "epsilon=1"): [0.6, 0.6]})
+    kept = keep_chosen(pd.concat([found, private]), found)
+    assert list(dict.fromkeys(zip(kept["method"], kept["setting"], strict=True))) == [
+        ("sgd", ""),
+        ("sgd", "model=mlp"),
+        ("dpsgd", "epsilon=1"),
+    ]
+    lower = choose_references(
+        runs({("sgd", "", "one"): [0.8], ("sgd", "", "two"): [0.7]}).rename(columns={"accuracy": "brier"}),
+        METRICS["brier"],
+    )
+    assert set(lower[lower["chosen"]]["setting"]) == {"two"}
+
+
+def compared(tmp_path, **given) -> equidp.Comparison:
+    asked = {"methods": ["dpsgd"], "seeds": 2, "plan": PLAN, "epsilons": [3.0], "jobs": 1}
+    return equidp.compare(Squares(), directory=tmp_path, **{**asked, **given})
+
+
+def test_costs_of_model_and_privacy_add_up_and_trees_take_what_a_line_cannot(tmp_path):
+    found = compared(tmp_path)
+    assert list(found.results["method"].unique()) == ["sgd", "dpsgd"]
+    costs = found.costs()
+    assert costs["total_cost"].to_numpy() == pytest.approx(
+        (costs["model_cost"] + costs["privacy_cost"]).to_numpy()
+    )
+    trees = found.references[found.references["method"] == "boosted trees"].set_index(["seed", "group"])
+    for row in costs[costs["method"] == "dpsgd"].itertuples():
+        assert row.total_cost == pytest.approx(trees.at[(row.seed, row.group), "accuracy"] - row.accuracy)
+    assert trees["best"].all()
+    overall = costs[(costs["group"] == "all") & (costs["method"] == "sgd")]
+    assert overall["model_cost"].mean() > 0.2
+    chosen = found.references[found.references["chosen"]]
+    own = found.results[found.results["method"] == "sgd"]
+    assert own["accuracy"].tolist() == chosen["accuracy"].tolist()
+    tried = found.references.query("method == 'sgd' and group == 'all'")
+    means = tried.groupby("setting")["accuracy"].mean()
+    assert len(means) == len(RATES)
+    assert own[own["group"] == "all"]["accuracy"].mean() == means.max()
+    assert set(found.epochs["method"]) == {"sgd", "dpsgd"}
+    assert not found.epochs.duplicated(["method", "seed", "epoch", "group"]).any()
+    found.to_json(tmp_path / "out.json")
+    content = json.loads((tmp_path / "out.json").read_text())
+    assert {"model_cost", "privacy_cost", "total_cost"} <= content["results"][0].keys()
+    assert len(content["references"]) == len(found.references)
+    assert content["judgements"][0]["fault"] in ("", "constant", "beaten")
+    assert content["settings"]["search"] == "best"
+
+
+def test_by_the_plan_alone_there_is_one_reference_and_no_model_cost(tmp_path):
+    found = compared(tmp_path, reference="plan")
+    assert found.references.empty
+    assert "model_cost" not in found.costs()
+    assert "price" not in found.table_names
+    wide = compared(tmp_path)
+    plans = wide.references[wide.references["setting"] == "learning_rate=0.5"]
+    own = found.results[found.results["method"] == "sgd"]
+    assert own["accuracy"].tolist() == plans["accuracy"].tolist()
+    with pytest.raises(equidp.errors.SettingError):
+        found.table("price")
+
+
+def test_a_plan_whose_rate_is_too_large_without_clipping_does_not_make_the_reference_weak(tmp_path):
+    wild = replace(PLAN, model="mlp", learning_rate=10.0, batch_size=30, epochs=6)
+    found = compared(tmp_path, plan=wild, methods=["automatic"])
+    overall = (
+        found.references.query("group == 'all' and method == 'sgd'").groupby("setting")["accuracy"].mean()
+    )
+    assert overall["learning_rate=10"] < overall.max() - 0.1
+    reached = found.results.query("group == 'all' and method == 'sgd'")["accuracy"].mean()
+    assert reached == overall.max()

@@ -50,7 +50,7 @@ def test_a_row_of_methods_is_the_comparisons():
     table = comparison.table().set_index("method")
     assert list(table.index) == ["sgd", *(f"{m} (epsilon={e})" for m in COSTS for e in (1, 3))]
     assert table.at["sgd", "epsilon"] == "∞"
-    assert table.at["sgd", "cost, points"] == ""
+    assert table.at["sgd", "privacy cost, points"] == ""
     for (method, setting), row in verdicts.query("method != 'sgd'").iterrows():
         cells = table.loc[f"{method} ({setting})"]
         gap = [100 * row[f"gap_{end}"] for end in ("mean", "low", "high")]
@@ -64,7 +64,7 @@ def test_tables_are_of_the_metric_of_the_comparison():
     results = comparison.results.assign(auc=comparison.results["accuracy"] / 2)
     setup = dataclasses.replace(comparison.setup, metric="auc")
     found = dataclasses.replace(comparison, results=results, setup=setup, metric=METRICS["auc"])
-    assert list(found.table())[2:4] == ["AUC", "cost"]
+    assert list(found.table())[2:4] == ["AUC", "privacy cost"]
     mean = found.costs().query("method == 'dpsgd' and group == 'b'")["privacy_cost"].mean()
     assert float(found.table("costs").set_index("group").at["b", "dpsgd"].split()[0]) == pytest.approx(
         mean, rel=6e-3

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from rich.console import Console
 
@@ -29,6 +30,20 @@ def reference(kind: str) -> Comparison:
     if kind == "constant":
         results.loc[own, "informative"] = False
     return replace(found, results=results)
+
+
+def tried(comparison: Comparison, trees: float | None) -> Comparison:
+    """The comparison after a search for its reference; `trees`: how much better boosted trees are."""
+    own = comparison.results[comparison.results["method"] == "sgd"].assign(reference="")
+    rows = [own.assign(setting="learning_rate=0.1", chosen=True, best=trees is None or trees <= 0)]
+    rows.append(own.assign(setting="learning_rate=1", chosen=False, best=False, loss=np.inf))
+    if trees is not None:
+        better = own.assign(method="boosted trees", chosen=False, best=trees > 0)
+        better.loc[better["group"] != "a", "accuracy"] += trees
+        rows.append(better)
+    setup = replace(comparison.setup, search="best")
+    results = comparison.results.assign(reference="")
+    return replace(comparison, setup=setup, results=results, references=pd.concat(rows))
 
 
 def shown(comparison: Comparison, tmp_path) -> str:
@@ -72,3 +87,81 @@ def test_a_well_trained_reference_has_verdicts_and_a_recommendation(tmp_path):
 def test_private_models_are_not_called_constant_where_the_reference_is():
     said = " ".join(words.finding_sentences(summarise(reference("constant"))))
     assert "dpsgd" not in said
+
+
+def test_the_price_has_two_parts_by_group_and_in_all():
+    comparison = tried(reference("well trained"), 0.04)
+    costs = (
+        comparison.costs().groupby(["method", "group"])[["model_cost", "privacy_cost", "total_cost"]].mean()
+    )
+    assert costs.loc[("sgd", "b")].tolist() == pytest.approx([0.04, 0.0, 0.04])
+    assert costs.loc[("dpsgd", "a"), "model_cost"] == pytest.approx(0.0)
+    assert costs["total_cost"].to_numpy() == pytest.approx(
+        (costs["model_cost"] + costs["privacy_cost"]).to_numpy()
+    )
+    table = comparison.table("price").set_index("method")
+    assert list(table.index) == ["dpsgd", "fair"]
+    best, same, private, model, privacy, total = (
+        float(cell.split()[0]) for cell in table.loc["fair"].astype(str)
+    )
+    assert (best, same, model) == (94.0, 90.0, 4.0)
+    assert private == pytest.approx(best - total, abs=0.11)
+    assert total == pytest.approx(model + privacy, abs=0.11)
+
+
+def test_terminal_and_page_say_what_the_model_costs(tmp_path):
+    comparison = tried(reference("well trained"), 0.04)
+    terminal, page = shown(comparison, tmp_path), html.render(comparison)
+    for text in (terminal, page):
+        plain = " ".join(text.split())
+        assert "The best model without privacy is boosted trees: accuracy 94.0." in plain
+        assert "has 90.0: the model costs 4.0 points of accuracy" in plain
+        assert "Model cost" in text
+        assert "holds under fair" in plain
+    assert "diverged in 5 of 5 seeds" in page
+
+
+@pytest.mark.parametrize(
+    ("trees", "sentence"),
+    [
+        (-0.01, "It is the same model as the private models, so their model costs nothing."),
+        (None, "No other model was tried without privacy, so the model costs nothing by definition."),
+    ],
+)
+def test_where_no_other_model_is_better_the_model_costs_nothing(trees, sentence, tmp_path):
+    comparison = tried(reference("well trained"), trees)
+    assert any(sentence in each for each in words.finding_sentences(summarise(comparison)))
+    assert (comparison.costs()["model_cost"].abs() < 1e-12).all()
+    assert "What the model costs, and what privacy costs" not in html.render(comparison)
+
+
+def test_a_private_run_of_another_model_than_the_only_reference_is_named(tmp_path):
+    comparison = reference("well trained")
+    setup = replace(comparison.setup, other_classes={"fair": "features=scattering"})
+    comparison = replace(comparison, setup=setup)
+    named = "Not the same model as the reference sgd: fair (features=scattering)."
+    assert named in words.finding_sentences(summarise(comparison))[0]
+    assert named in " ".join(shown(comparison, tmp_path).split())
+    assert named in html.render(comparison)
+
+
+def test_each_kind_of_model_is_measured_against_its_own_reference(tmp_path):
+    comparison = tried(reference("well trained"), None)
+    own = comparison.results["method"] == "sgd"
+    results = comparison.results.assign(
+        reference=comparison.results["method"].map({"fair": "features=f"}).fillna("")
+    )
+    other = comparison.results[own].assign(setting="features=f", reference="features=f")
+    other["accuracy"] += 0.02
+    references = comparison.references.assign(best=False)
+    second = other.assign(setting="learning_rate=0.1", chosen=True, best=True)
+    comparison = replace(
+        comparison, results=pd.concat([other, results]), references=pd.concat([references, second])
+    )
+    means = comparison.costs().query("group == 'all'").groupby("method")["total_cost"].mean()
+    assert means["fair"] - means["dpsgd"] == pytest.approx(-0.125, abs=0.005)
+    (first, *_) = words.finding_sentences(summarise(comparison))
+    assert "The best model without privacy is sgd (features=f): accuracy 92.0." in first
+    assert "It is the same model as fair, so their model costs nothing." in first
+    assert "sgd, the same model as dpsgd without privacy, has 90.0: the model costs 2.0 points" in first
+    assert "Model cost" in html.render(comparison)

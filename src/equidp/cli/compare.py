@@ -17,7 +17,7 @@ from equidp.cli.app import command
 from equidp.cli.messages import progress_bar, say, stoppable
 from equidp.cli.settings import changes
 from equidp.comparison.compare import PreparedComparison, check_cluster, prepare, run_comparison
-from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan
+from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan, Search
 from equidp.comparison.result import checked_ending
 from equidp.comparison.sweep import parse_sweep
 from equidp.comparison.workers import check_one_place, connect_client
@@ -60,6 +60,9 @@ class ComparisonOptions:
     tau: float = 0.05
     """Largest gap in privacy cost that counts as equal, in the metric: 0.05 is 5 points of accuracy."""
     metric: metrics.Metric = "accuracy"
+    reference: Search = "best"
+    """Models without privacy that costs are measured against: best: of several settings for each model, and
+    boosted trees on a table; plan: plain SGD by the plan alone."""
     engine: options.Engine = "ghost"
     against: str | None = None
     """Private method among --methods with which each other one is compared seed by seed: differences with

@@ -77,6 +77,10 @@ class Training(Protocol):
         """Key of the results: equal for equal data, settings and code; None for code without source."""
 
     @property
+    def names(self) -> dict[str, Any]:
+        """Names in tables of a comparison."""
+
+    @property
     def label(self) -> str:
         """Name in messages."""
 
@@ -99,7 +103,8 @@ class Cell:
     Attributes:
         source: where the split of `seed` comes from.
         plan: how to train.
-        setting: label of the epsilon and the swept settings; "" without either.
+        setting: label of the epsilon and the swept settings, or of what tells a candidate for the reference
+            from others; "" without either.
         target_epsilon: NaN without a target.
         seed: of the split, the initial weights, the samples and the noise.
         engine: name of the gradient engine.
@@ -110,6 +115,8 @@ class Cell:
         diagnosis: what to diagnose of the run; None: nothing.
         curves: take figures of the test set after each epoch too.
         swept: the swept settings that the method has, by name.
+        reference: name of the class of models whose reference the run is measured against, or which it is a
+            candidate for.
     """
 
     source: DataSource
@@ -123,12 +130,13 @@ class Cell:
     diagnosis: DiagnosisPlan | None = None
     curves: bool = True
     swept: Mapping[str, Any] = field(default_factory=dict)
+    reference: str = ""
 
     @property
     def names(self) -> dict[str, Any]:
         """Names of the run in tables of a comparison; not part of the key of a kept run."""
-        names = {"method": self.method, "setting": self.setting, "target_epsilon": self.target_epsilon}
-        return {**names, "seed": self.seed, **self.swept}
+        names = {"method": self.method, "setting": self.setting, "reference": self.reference}
+        return {**names, "target_epsilon": self.target_epsilon, "seed": self.seed, **self.swept}
 
     @property
     def method(self) -> str:

@@ -7,7 +7,7 @@ import os
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +25,7 @@ from equidp.comparison.cells import (
     Cell,
     CellResult,
     Progress,
+    Training,
     check_here,
     facts,
     one_at_a_time,
@@ -33,7 +34,15 @@ from equidp.comparison.cells import (
     split_facts,
     train_all,
 )
-from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan
+from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan, Search
+from equidp.comparison.references import (
+    BOOSTING,
+    BoostedTrees,
+    ReferencePlan,
+    choose_references,
+    keep_chosen,
+    takes_boosted_trees,
+)
 from equidp.comparison.result import Comparison, DataFacts, Setup, TrainingFacts
 from equidp.comparison.sweep import Sweep, Variant, automatic_variants, sweep_variants
 from equidp.comparison.workers import (
@@ -99,6 +108,7 @@ def compare(
     diagnosis: DiagnosisPlan | None = None,
     preprocessing_share: float | None = None,
     against: str | None = None,
+    reference: Search = "best",
     fresh: bool = False,
 ) -> Comparison:
     """Trains one model several ways, private and not, and measures what privacy cost each group.
@@ -116,7 +126,7 @@ def compare(
         plan: how to train; default: `default_plan(data)`.
         epsilons: target epsilons; noise is calibrated to each of them; empty: the plan's noise multiplier.
         sweep: settings of the plan and of methods, by name -> values to compare; several settings: every
-            combination. The baseline keeps the plan's values.
+            combination. The baseline is trained by each combination of those that it has, too.
         tau: largest gap in privacy cost that counts as equal (Xu et al.: 0.05).
         level: of the confidence intervals.
         metric: the metric of cost, gap, tau and tests (`equidp.evaluation.metrics.metric_named`). Every run
@@ -140,6 +150,11 @@ def compare(
             exact preprocessing, which epsilon does not cover.
         against: name of a private method among `methods`, with which each other one is compared seed by seed
             (`Comparison.differences`); None: no such table.
+        reference: "best": plain SGD is trained at several multiples of the learning rate, by each combination
+            of shared settings, and for each model and features that private runs have; a private run is
+            measured against the best of its own model. Boosted trees read a table too, so that costs have
+            two parts: of the model, and of privacy. "plan": the only reference is plain SGD by the plan, as
+            in published results.
         fresh: train again the runs that are kept in `directory`.
 
     Raises:
@@ -167,6 +182,7 @@ def compare(
         diagnosis=diagnosis,
         preprocessing_share=preprocessing_share,
         against=against,
+        reference=reference,
     )
     return run_comparison(
         data,
@@ -199,23 +215,26 @@ def run_comparison(
         here = device if client is None else "cpu"  # the workers' device may not exist here
         prepared = prepare(data, asked, directory=directory, device=here)
         cells = tuple(replace(cell, device=device) for cell in prepared.cells)
+        trainings: tuple[Training, ...] = (*cells, *prepared.trees)
         if client is None:
-            place = partial(spread, workers=Workers.of(jobs, len(cells)))
+            place = partial(spread, workers=Workers.of(jobs, len(trainings)))
         else:
             check_cluster(client, cells[: len(prepared.first)])
             place = partial(on_cluster, client=client)
-        runs = train_all(cells, prepared.folder, place, on_progress, fresh=fresh)
+        runs = train_all(trainings, prepared.folder, place, on_progress, fresh=fresh)
     results: list[dict[str, Any]] = []
-    for cell, run in zip(cells, runs, strict=True):
+    for cell, run in zip(trainings, runs, strict=True):
         test = split(prepared.source, cell.seed).test
         found = run.predictions(test, asked.cut)
         rows = [{**cell.names, **row} for row in run.results.to_dict("records")]
         results += with_metrics(rows, found, test, prepared.metric, asked.level)
+    whole = pd.DataFrame(results)
+    references = choose_references(whole[whole["method"].isin([BASELINE, BOOSTING])], prepared.metric)
+    trained = tuple(zip(cells, runs[: len(cells)], strict=True))
 
     def join_runs(table: str) -> pd.DataFrame:
-        pairs = zip(cells, runs, strict=True)
-        rows = ((cell, row) for cell, run in pairs for row in getattr(run, table).to_dict("records"))
-        return pd.DataFrame([{**cell.names, **row} for cell, row in rows])
+        rows = ((cell, row) for cell, run in trained for row in getattr(run, table).to_dict("records"))
+        return keep_chosen(pd.DataFrame([{**cell.names, **row} for cell, row in rows]), references)
 
     return Comparison(
         Setup(
@@ -234,12 +253,15 @@ def run_comparison(
             positive=found.positive_name,
             threshold=asked.cut.threshold,
             against=asked.against or "",
+            search=asked.reference,
+            other_classes=prepared.other_classes,
         ),
-        pd.DataFrame(results),
+        keep_chosen(whole, references),
         join_runs("epochs"),
+        references=pd.DataFrame() if asked.reference == "plan" else references,
         individual=join_runs("individual"),
         metric=prepared.metric,
-        sensitive_diagnosis=None if asked.diagnosis is None else _join_diagnoses(cells, runs),
+        sensitive_diagnosis=None if asked.diagnosis is None else _join_diagnoses(trained),
         seconds=sum(run.seconds for run in runs),
     )
 
@@ -288,6 +310,8 @@ class PreparedComparison:
         swept: settings of which several values are compared -> those values.
         metric: the metric of costs.
         choice: what "auto" trains with; None: "auto" is not compared.
+        trees: boosted trees, one for each seed; none where the data is no table.
+        other_classes: see `Setup`.
     """
 
     source: DataSource
@@ -300,6 +324,8 @@ class PreparedComparison:
     metric: Metric
     choice: Advice | None = None
     built: tuple[_Built, ...] = ()
+    trees: tuple[BoostedTrees, ...] = ()
+    other_classes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def first(self) -> list[Cell]:
@@ -373,10 +399,20 @@ def prepare(
     with remembered(folder):
         if asked.release_epsilon is not None:  # refuse one that no noise can meet
             calibrate_noise(asked.release_epsilon, plan.delta, 1.0, 1)
+        private = [
+            (variant, source if choice is None or variant.name != AUTO else choice.source(source))
+            for variant in variants
+            if variant.name != BASELINE
+        ]
+        references = ReferencePlan(plan, source, private, searched=asked.reference == "best")
+        tried = references.candidates(next(iter(sizes.values())))
         cells = []
         for seed, size in sizes.items():
-            for variant in variants:
-                read = source if choice is None or variant.name != AUTO else choice.source(source)
+            alike = math.nan, seed, asked.engine, device
+            for each in tried:
+                cell = Cell(each.source, each.resolve(size), each.label, *alike, reference=each.name)
+                cells.append(replace(cell, swept=dict.fromkeys(asked.sweep)))
+            for variant, read in private:
                 own = _preprocess_source(read, variant, plan, share)
                 resolved = variant.resolve(size, releases_of(own))
                 if isinstance(own, WithFeatures):
@@ -387,12 +423,26 @@ def prepare(
                 names = {**dict.fromkeys(asked.sweep), **variant.swept}
                 wanted = variant.epsilon if epsilons and variant.epsilon is not None else math.nan
                 where = variant.setting, wanted, seed, asked.engine, device
-                cells.append(Cell(own, resolved, *where, *watched, swept=names))
+                against = references.name_of(variant, read)
+                cells.append(Cell(own, resolved, *where, *watched, swept=names, reference=against))
         if share is not None:
             data_split = replace(data_split, notes=_private_notes(cells))
         _warn_of_unknown_code(cells)
+        trees: tuple[BoostedTrees, ...] = ()
+        if references.searched and takes_boosted_trees(data_split.train):
+            trees = tuple(BoostedTrees(source, seed, plan.class_weights) for seed in sizes)
         prepared = PreparedComparison(
-            source, data_split, plan, tuple(cells), sizes, folder, asked.swept, metric, choice
+            source,
+            data_split,
+            plan,
+            tuple(cells),
+            sizes,
+            folder,
+            asked.swept,
+            metric,
+            choice,
+            trees=trees,
+            other_classes=references.other_classes,
         )
         return replace(prepared, built=_build_each(prepared.first, data_split))
 
@@ -510,7 +560,7 @@ def _preprocess_source(source: DataSource, variant: Variant, plan: Plan, share: 
             "the source preprocesses privately already; leave out preprocessing_share.",
             field="preprocessing_share",
         )
-    if share is None or variant.name == BASELINE:
+    if share is None:
         return source
     check_share("preprocessing_share", share, variant.epsilon)
     assert variant.epsilon is not None
@@ -549,10 +599,10 @@ def _build_each(cells: Sequence[Cell], data: DataSplit) -> tuple[_Built, ...]:
     return tuple(built)
 
 
-def _join_diagnoses(cells: Sequence[Cell], runs: Sequence[CellResult]) -> Diagnosis:
+def _join_diagnoses(trained: Sequence[tuple[Cell, CellResult]]) -> Diagnosis:
     """Join the tables of all diagnosed runs, with the columns method, setting and seed before the others."""
     tables: dict[str, list[dict[str, Any]]] = {"groups": [], "pairs": []}
-    for cell, run in zip(cells, runs, strict=True):
+    for cell, run in trained:
         names = {name: value for name, value in cell.names.items() if name != "target_epsilon"}
         for name, table in run.diagnosis.items():
             tables[name] += [{**names, **row} for row in table.to_dict("records")]

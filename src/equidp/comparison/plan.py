@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, Literal, final, get_args
 
-from equidp._validate import check_number
+from equidp._validate import check_number, unknown_name
 from equidp.advice.advise import AUTO
 from equidp.comparison.sweep import Sweep, named_methods
 from equidp.diagnostics import DiagnosisPlan
@@ -19,6 +19,8 @@ from equidp.policies.methods import MethodLike
 from equidp.policies.table import BASELINE
 from equidp.training.plan import Plan, checked_seeds
 
+Search = Literal["best", "plan"]
+"""References of a comparison: the best of several candidates, or the baseline by the plan alone."""
 DEFAULT_METHODS = ("sgd", "dpsgd", "dpsgd-f", "global-adapt", AUTO)
 
 
@@ -29,7 +31,7 @@ class ComparisonPlan:
 
     Attributes:
         methods, seeds, plan, epsilons, sweep, tau, level, metric, cut, engine, release_epsilon, diagnosis,
-            preprocessing_share, against: see `equidp.compare`.
+            preprocessing_share, against, reference: see `equidp.compare`.
 
     Raises:
         SettingError, PolicyError: a value that no comparison can have.
@@ -49,10 +51,13 @@ class ComparisonPlan:
     diagnosis: DiagnosisPlan | None = None
     preprocessing_share: float | None = None
     against: str | None = None
+    reference: Search = "best"
 
     def __post_init__(self) -> None:
         check_level(self.level)
         check_tau(self.tau)
+        if self.reference not in get_args(Search):
+            raise unknown_name("reference", self.reference, get_args(Search))
         if self.preprocessing_share is not None:
             check_number("(0, 1)", preprocessing_share=self.preprocessing_share)
         _ = self.seed_numbers, self.policies, self.cost_metric  # refuse what they cannot be

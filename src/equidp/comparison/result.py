@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property, partial
 from html import escape
@@ -19,20 +19,34 @@ from equidp._validate import unknown_name
 from equidp.comparison.recommend import Recommendation, recommendations
 from equidp.data.dataset import ALL
 from equidp.diagnostics import Diagnosis
-from equidp.display import Column, Interval, Table
+from equidp.display import Cell, Column, Interval, Table
 from equidp.errors import SettingError
 from equidp.evaluation.costs import equal_cost, privacy_costs, summary
 from equidp.evaluation.differences import GAP, OVERALL, WORST_GROUP, paired_differences
+from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metrics import METRICS, Metric
+from equidp.evaluation.references import Judgement, judge_references
 from equidp.training.plan import ResolvedPlan
 
 TABLES = {
     "methods": "What privacy costs by method",
+    "price": "Model cost and privacy cost over all test examples",
     "costs": "Privacy cost by group",
+    "model_costs": "Model cost by group",
+    "total_costs": "Model cost and privacy cost together by group",
     "metric": "The metric by group",
     "differences": "Differences from another method by seed, p corrected for all tests of the table",
+    "references": "Models tried without privacy",
 }
 """Name of a table -> its caption."""
+_OF_REFERENCES = ("price", "model_costs", "total_costs", "references")
+"""Tables that need the models without privacy that were tried."""
+_BY_GROUP = {
+    "costs": "privacy_cost",
+    "model_costs": "model_cost",
+    "total_costs": "total_cost",
+}
+"""Name of a table of costs by group -> its column of the costs."""
 _OF_BASELINE = ("method", "policy", "noise_multiplier", "recalibration_noise")  # of what a plan holds
 
 
@@ -108,6 +122,10 @@ class Setup:
         threshold: predicted risk from which on the positive class is the answer; None: the most probable
             class is the answer.
         against: the method that others are compared with seed by seed; "" for none.
+        search: "best" where references are the best of several candidates, "plan" where the only reference is
+            the baseline by the comparison's plan.
+        other_classes: label of each kind of private run whose model or inputs are not those of the baseline
+            by the plan -> name of its class.
     """
 
     data: DataFacts
@@ -125,6 +143,8 @@ class Setup:
     positive: str = ""
     threshold: float | None = None
     against: str = ""
+    search: str = "plan"
+    other_classes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def steps_differ(self) -> bool:
@@ -147,8 +167,11 @@ class Comparison:
         setup: what was compared and how.
         results: one row per run and group (and "all"): method, setting, seed, group, count, loss, epsilon,
             each swept setting (NaN for a method without it), each metric of the task, mean_predicted and
-            observed (of two classes), and informative: whether the run is better than one constant answer by
-            the metric of the comparison.
+            observed (of two classes), informative: whether the run is better than one constant answer by the
+            metric of the comparison, and reference: the setting of the baseline's runs that the run is
+            measured against.
+        references: rows as in `results` of every model without privacy that was tried, with chosen: whether
+            it is the reference of its class, and best: whether it is the best model; empty where none were.
         epochs: one row per run, epoch and group: see `equidp.training.record.EpochRecorder`.
         individual: one row per private run and group, if requested: the privacy of its examples. Columns that
             start with "sensitive" follow from raw training data and must not be shared.
@@ -175,6 +198,7 @@ class Comparison:
     setup: Setup
     results: pd.DataFrame
     epochs: pd.DataFrame
+    references: pd.DataFrame = field(default_factory=pd.DataFrame)
     individual: pd.DataFrame = field(default_factory=pd.DataFrame)
     sensitive_diagnosis: Diagnosis | None = None
     metric: Metric = METRICS["accuracy"]
@@ -182,11 +206,22 @@ class Comparison:
 
     @cached_property
     def _costs(self) -> pd.DataFrame:
-        return privacy_costs(self.results, self.setup.baseline, self.metric)
+        best = None if self.references.empty else self.references[self.references["best"]]
+        return privacy_costs(self.results, self.setup.baseline, self.metric, best)
 
     def costs(self) -> pd.DataFrame:
-        """`results` with privacy_cost, in the metric, and excessive_risk against the baseline of the seed."""
+        """`results` with what was lost in the metric, by run and group.
+
+        privacy_cost and excessive_risk are against the run's reference: the baseline's run of the same seed
+        and of the same class of models. model_cost is what this reference lost against the best model without
+        privacy, and total_cost the sum of both; where no other models were tried, there are neither.
+        """
         return self._costs.copy()
+
+    @cached_property
+    def judgements(self) -> tuple[Judgement, ...]:
+        """Judgement of each reference."""
+        return tuple(judge_references(self._costs, self.setup.tau, self.setup.baseline).values())
 
     @cached_property
     def _recommendations(self) -> tuple[Recommendation, ...]:
@@ -222,25 +257,29 @@ class Comparison:
         """Means over seeds with intervals, as texts for a paper.
 
         Args:
-            name: "methods" for a row per method and setting; "costs" or "metric" for a row per group;
-                "differences" for a row per method and setting, if a method to compare with was named.
+            name: of `table_names`: "methods", "price" and "differences" have a row per method and setting,
+                "costs", "model_costs", "total_costs" and "metric" a row per group, and "references" a row per
+                model without privacy that was tried. Those about other models without privacy are there
+                where some were tried, and "differences" where a method to compare with was named.
 
         Raises:
             SettingError: an unknown table.
         """
-        setup = self.setup
         if name not in self.table_names:
             raise unknown_name("table", name, self.table_names)
-        if name == "differences":
-            found = differences_table(self)
-            heads = [column.heading for column in found.columns]
-            return pd.DataFrame(found.texts("[{}, {}]"), columns=heads)
+        if name in _MADE_BY:
+            made = _MADE_BY[name](self)
+            heads = [column.heading for column in made.columns]
+            return pd.DataFrame(made.texts("[{}, {}]"), columns=heads)
+        setup = self.setup
         return text_table(name, self._costs, setup.baseline, setup.tau, setup.level, self.metric)
 
     @property
     def table_names(self) -> tuple[str, ...]:
         """Names of the tables that the comparison has."""
-        return tuple(name for name in TABLES if name != "differences" or self.setup.against)
+        needs = {"differences": bool(self.setup.against)}
+        needs |= dict.fromkeys(_OF_REFERENCES, not self.references.empty)
+        return tuple(name for name in TABLES if needs.get(name, True))
 
     def to_latex(self, name: str = "methods") -> str:
         """A table, as `table` has it, in LaTeX; it needs the package booktabs."""
@@ -276,7 +315,7 @@ class Comparison:
         return f"{table}<p>{escape(self._caption('methods'))}</p>"
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Writes setup, costs, differences, recommendations and released individual privacy as JSON.
+        """Writes setup, costs, references, differences, recommendations and released privacy as JSON.
 
         An infinite epsilon becomes null.
         """
@@ -285,6 +324,8 @@ class Comparison:
             "settings": self.setup.to_dict(),
             "results": json.loads(self._costs.to_json(orient="records")),
             "differences": json.loads(self._differences.to_json(orient="records")),
+            "references": json.loads(self.references.to_json(orient="records")),
+            "judgements": [each.to_dict() for each in self.judgements],
             "recommendation": [each.to_dict() for each in self.recommendation()],
             "individual": json.loads(released.to_json(orient="records")),
         }
@@ -308,12 +349,85 @@ def text_table(
     rows.insert(0, "label", [_label(*key) for key in zip(rows["method"], rows["setting"], strict=True)])
     if name == "methods":
         return _methods(rows, equal_cost(costs, tau, level, metric), baseline, tau, metric)
-    column = "privacy_cost" if name == "costs" else metric.name
-    shown = rows[rows["method"] != baseline] if name == "costs" else rows
+    column = _BY_GROUP.get(name, metric.name)
+    own = rows["method"] == baseline
+    shown = {"costs": rows[~own], "total_costs": rows[~own], "model_costs": rows[own]}.get(name, rows)
     texts = shown.assign(text=[_interval(row, column, metric) for row in shown.to_dict("records")])
     table = texts.pivot(index="group", columns="label", values="text")
     groups, labels = (list(dict.fromkeys(shown[key])) for key in ("group", "label"))
     return table.loc[groups, labels].rename_axis(columns=None).reset_index()
+
+
+def best_label(references: pd.DataFrame) -> str:
+    """Name of the best model without privacy, such as "boosted trees"."""
+    first = references[references["best"]].iloc[0]
+    return str(first["method"]) if not first["chosen"] else _label(first["method"], first["reference"])
+
+
+def price_table(comparison: Comparison) -> Table:
+    """Table of the best model without privacy, the same model without privacy and the private one.
+
+    A row per kind of private run, over all test examples, with model cost, privacy cost and their sum.
+    """
+    setup, metric, references = comparison.setup, comparison.metric, comparison.references
+    rows = summary(comparison.costs(), setup.level, metric)
+    rows = rows[rows["group"] == ALL]
+    kinds = comparison.results.groupby(["method", "setting"], sort=False)["reference"].first()
+    means = rows.set_index(["method", "setting"])
+    of_best = references[references["best"] & (references["group"] == ALL)]
+    best = Interval(*mean_interval(of_best[metric.name].dropna(), setup.level, metric.range))
+    show = partial(_text, metric=metric)
+    columns = [
+        Column("method", "label"),
+        Column("best without privacy", show=show),
+        Column("same model without privacy", show=show),
+        Column("private", show=show),
+        *(Column(f"{name} cost", show=show) for name in ("model", "privacy", "total")),
+    ]
+    table: list[list[Cell]] = []
+    for kind, reference in kinds.items():
+        if kind[0] == setup.baseline:
+            continue
+        same, own = means.loc[(setup.baseline, reference)], means.loc[kind]
+        table.append(
+            [
+                _label(*kind),
+                best,
+                _ends(same, metric.name),
+                _ends(own, metric.name),
+                *(_ends(own, name) for name in ("model_cost", "privacy_cost", "total_cost")),
+            ]
+        )
+    return Table(columns, table, f"{TABLES['price']}, {unit(metric)}; best: {best_label(references)}")
+
+
+def references_table(comparison: Comparison) -> Table:
+    """Table of the models without privacy that were tried, and what each serves as."""
+    setup, metric, references = comparison.setup, comparison.metric, comparison.references
+    overall, rows = references[references["group"] == ALL], list[Sequence[Cell]]()
+    for (method, reference, setting), part in overall.groupby(["method", "reference", "setting"], sort=False):
+        finite = part[metric.name].notna() & ~part["loss"].isin([math.inf, math.nan])
+        roles = [name for name, column in (("reference", "chosen"), ("best", "best")) if part[column].all()]
+        lost = int((~finite).sum())
+        figures = (
+            Interval(*mean_interval(part.loc[finite, name], setup.level, within))
+            for name, within in ((metric.name, metric.range), ("loss", (0.0, math.inf)))
+        )
+        state = [*roles, *([f"diverged in {lost} of {len(part)} seeds"] if lost else [])]
+        rows.append(
+            [_label(method, ", ".join(filter(None, (reference, setting)))), *figures, ", ".join(state)]
+        )
+    columns = [
+        Column("model", "name"),
+        Column(unit(metric), show=partial(_text, metric=metric)),
+        Column("loss", show="{:.3g}".format),
+        Column("serves as", "text"),
+    ]
+    return Table(columns, rows, TABLES["references"])
+
+
+def _ends(row: pd.Series, name: str) -> Interval:
+    return Interval(*(row[f"{name}_{end}"] for end in ("mean", "low", "high")))
 
 
 def differences_table(comparison: Comparison) -> Table:
@@ -342,6 +456,10 @@ def _p_text(p: float) -> str:
     if math.isnan(p):
         return "–"
     return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+_MADE_BY = {"price": price_table, "references": references_table, "differences": differences_table}
+"""Name of a table that is made by a function of its own -> that function."""
 
 
 def checked_ending(path: str | os.PathLike[str]) -> str:
@@ -376,7 +494,7 @@ def _methods(
             by_group = part["privacy_cost_mean"].drop(ALL)
             gap = verdicts.loc[(method, setting)]
             row |= {
-                f"cost{points}": _interval(overall, "privacy_cost", metric),
+                f"privacy cost{points}": _interval(overall, "privacy_cost", metric),
                 "hit hardest": f"{by_group.idxmax()}: {_text(by_group.max(), metric)}",
                 f"largest gap{points}": _interval(gap, "gap", metric),
                 f"gap at most {_text(tau, metric)}": gap["verdict"],

@@ -61,6 +61,11 @@ class Variant:
     setting: str
     swept: Mapping[str, Any]
 
+    @property
+    def label(self) -> str:
+        """Name of the method, with its setting where there is one."""
+        return f"{self.name} ({self.setting})" if self.setting else self.name
+
     def resolve(self, num_train: int, releases: Sequence[StepEvent] = ()) -> ResolvedPlan:
         """Return the plan for `num_train` examples, by the method's name; epsilon covers the releases too."""
         spent = tuple((event, 1) for event in releases)
@@ -111,10 +116,11 @@ def _distinguish(method: MethodLike, others: Sequence[MethodLike]) -> str:
     settings = asdict(method)  # type: ignore[call-overload]
     alike = [asdict(each) for each in others if type(each) is type(method)]  # type: ignore[call-overload]
     differing = [name for name in settings if len({each[name] for each in alike}) > 1]
-    return f"{name_of(method)} {_label({name: settings[name] for name in differing or settings})}".strip()
+    return f"{name_of(method)} {label_of({name: settings[name] for name in differing or settings})}".strip()
 
 
-def _label(settings: Mapping[str, Any]) -> str:
+def label_of(settings: Mapping[str, Any]) -> str:
+    """Label of settings, such as "learning_rate=0.1, epochs=20"."""
     return ", ".join(f"{name}={value_text(value)}" for name, value in settings.items())
 
 
@@ -146,7 +152,7 @@ def sweep_variants(
         for epsilon, swept in itertools.product(targets, _combinations(method, sweep)):
             parts = {"epsilon": epsilon} if len(targets) > 1 else {}
             shown = {key: value if _plain(value) else value_text(value) for key, value in swept.items()}
-            label, changed = _label({**parts, **shown}), plan.with_changes(swept)
+            label, changed = label_of({**parts, **shown}), plan.with_changes(swept)
             variants.append(Variant(name, _with(method, swept), changed, epsilon, label, shown))
     return variants
 
@@ -169,7 +175,7 @@ def automatic_variants(
         event = StepEvent(standard.sample_rate, standard.noise_multiplier)
         spent = epsilon_of([(event, standard.steps)], standard.delta)
         return [Variant(AUTO, policy, own, spent, "", {})]
-    shown = {epsilon: _label({"epsilon": epsilon}) if len(epsilons) > 1 else "" for epsilon in epsilons}
+    shown = {epsilon: label_of({"epsilon": epsilon}) if len(epsilons) > 1 else "" for epsilon in epsilons}
     return [Variant(AUTO, policy, own, epsilon, label, {}) for epsilon, label in shown.items()]
 
 

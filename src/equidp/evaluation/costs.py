@@ -24,6 +24,9 @@ from equidp.evaluation.metrics import METRICS, Metric
 from equidp.evaluation.references import informative, judge_references, reference_names
 
 COSTS = ("privacy_cost", "excessive_risk")
+"""Columns of what a run lost against its reference."""
+TOTAL_COSTS = ("model_cost", "total_cost")
+"""Columns of what a run's reference, and the run, lost against the best model without privacy."""
 SAYS_NOTHING = "says nothing"
 """Verdict on costs that are equal because models give one answer to everything."""
 NO_VERDICT = "no verdict"
@@ -32,13 +35,24 @@ RUN = ["method", "setting", "seed"]
 
 
 def privacy_costs(
-    results: pd.DataFrame, baseline: str = "sgd", metric: Metric = METRICS["accuracy"]
+    results: pd.DataFrame,
+    baseline: str = "sgd",
+    metric: Metric = METRICS["accuracy"],
+    best: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """Returns `results` with what each run lost against its reference: the baseline's run of the same seed.
 
     privacy_cost = metric(baseline) - metric(run), the other way round where lower is better; of accuracy, the
-    cost of Xu et al. excessive_risk = loss(run) - loss(baseline) (Tran et al.). Both are NaN where the column
-    `few_people` says that a run was tested on too few of a group: no gap, mean or verdict rests on them.
+    cost of Xu et al. excessive_risk = loss(run) - loss(baseline) (Tran et al.). With results of the best
+    model without privacy, model_cost = metric(best) - metric(baseline), and total_cost = model_cost +
+    privacy_cost. All are NaN where the column `few_people` says that a run was tested on too few of a group:
+    no gap, mean or verdict rests on them.
+
+    Args:
+        results: of the baseline and of private runs.
+        baseline: the method without privacy.
+        metric: the metric of costs.
+        best: results of the best model without privacy, with a row for each seed and group; None: not known.
 
     Raises:
         DataError: a run has no baseline run of its seed, or several.
@@ -63,8 +77,14 @@ def privacy_costs(
     paired = reference.loc[keys].reset_index(drop=True)
     costs["privacy_cost"] = metric.sign * (paired[metric.name] - costs[metric.name])
     costs["excessive_risk"] = costs["loss"] - paired["loss"]
+    if best is not None:
+        reached = best.set_index(["seed", "group"])[metric.name]
+        reached = reached.loc[pd.MultiIndex.from_frame(costs[["seed", "group"]])].reset_index(drop=True)
+        costs["model_cost"] = metric.sign * (reached - paired[metric.name])
+        costs["total_cost"] = costs["model_cost"] + costs["privacy_cost"]
     if "few_people" in costs:
-        costs.loc[costs["few_people"], list(COSTS)] = np.nan
+        shown = [name for name in (*COSTS, *TOTAL_COSTS) if name in costs]
+        costs.loc[costs["few_people"].astype(bool), shown] = np.nan
     return costs
 
 
@@ -99,7 +119,7 @@ def ranges(metric: Metric, columns: Collection[str]) -> dict[str, tuple[float, f
     return {
         **{name: ends for name, ends in known.items() if name in columns},
         "loss": (0.0, np.inf),
-        "privacy_cost": (-metric.width, metric.width),
+        **{name: (-metric.width, metric.width) for name in ("privacy_cost", *TOTAL_COSTS) if name in columns},
         "excessive_risk": (-np.inf, np.inf),
     }
 

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.markup import escape
 
 from equidp._files import check_writable, write_whole
-from equidp.comparison.result import Comparison, Setup, differences_table
+from equidp.comparison.result import (
+    Comparison,
+    Setup,
+    best_label,
+    differences_table,
+    price_table,
+    references_table,
+)
 from equidp.data.dataset import ALL
 from equidp.display import Cell, Column, Interval, Table
-from equidp.evaluation.costs import COSTS
 from equidp.report import words
 from equidp.report.diagnosis import diagnosis_blocks
 from equidp.report.document import (
@@ -100,13 +107,37 @@ def _result_blocks(summary: Summary) -> Iterator[Block]:
         small=True,
     )
     yield from paragraphs(words.test_sentences(summary), small=True)
+    if summary.has_model_cost:
+        yield from _price_blocks(summary)
     yield from _difference_blocks(summary)
     yield Heading("Plots")
     yield from draw_plots(PLOTS.values(), summary)
     yield Heading("All figures by group")
     for detail in summary.details + summary.further_details:
         yield Heading(detail.title, 3)
-        yield detail_table(summary, detail, summary.kinds)
+        yield detail_table(summary, detail, summary.kinds_of(detail.column))
+    if not summary.comparison.references.empty:
+        table = references_table(summary.comparison)
+        yield Heading(table.caption, 3)
+        yield table
+        yield Paragraph(
+            f"The best of each kind of model, by mean {summary.metric.label} of all test examples, is the "
+            "reference of the private models of that kind. It is chosen by the test set, so costs are never "
+            "too low for that.",
+            small=True,
+        )
+
+
+def _price_blocks(summary: Summary) -> Iterator[Block]:
+    """Model cost and privacy cost of each kind of private run."""
+    yield Heading("What the model costs, and what privacy costs")
+    yield price_table(summary.comparison)
+    yield Paragraph(
+        f"Over all test examples, in {summary.unit}. Model cost: what the same model as the private one "
+        f"loses, without privacy, against {best_label(summary.comparison.references)}, the best. Privacy "
+        "cost: what the private model loses on top. Total cost: both together; tables by group are below.",
+        small=True,
+    )
 
 
 def _difference_blocks(summary: Summary) -> Iterator[Block]:
@@ -187,6 +218,9 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     )
     for sentence in words.test_sentences(summary):
         console.print(escape(sentence), highlight=False, style="dim")
+    if summary.has_model_cost:
+        console.print()
+        _without_intervals(price_table(comparison)).print(console)
     if setup.against:
         console.print()
         differences_table(comparison).print(console, split=True)
@@ -194,8 +228,8 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
             console.print(escape(sentence), highlight=False, style="dim")
     for detail in summary.details:
         console.print()
-        kinds = summary.private_kinds if detail.column in COSTS else summary.kinds
-        _means_alone(detail_table(summary, detail, kinds)).print(console, split=True)
+        table = detail_table(summary, detail, summary.kinds_of(detail.column))
+        _means_alone(table).print(console, split=True)
     if summary.individual:
         cost = number(comparison.individual["release_epsilon"].iloc[0])
         console.print(
@@ -210,16 +244,15 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
 def _means_alone(table: Table) -> Table:
     """Table of one row's name and size in one column, without intervals; the page has the intervals."""
     name, size, *figures = table.columns
-    rows = [
-        [
-            f"{group} ({size.show(count)})",
-            *(cell[0] if isinstance(cell, Interval) else cell for cell in cells),
-        ]
-        for group, count, *cells in table.rows
-    ]
+    rows = [[f"{group} ({size.show(count)})", *cells] for group, count, *cells in table.rows]
     columns = [Column("group (in training)", name.kind), *figures]
     total = str(rows[-1][0]) if table.total else ""
-    return Table(columns, rows, table.caption, table.notes, total)
+    return _without_intervals(Table(columns, rows, table.caption, table.notes, total))
+
+
+def _without_intervals(table: Table) -> Table:
+    rows = [[cell[0] if isinstance(cell, Interval) else cell for cell in row] for row in table.rows]
+    return replace(table, rows=rows)
 
 
 def overview_table(summary: Summary) -> Table:
@@ -229,7 +262,7 @@ def overview_table(summary: Summary) -> Table:
         Column("method", "name" if setup.swept else "label"),
         Column("epsilon", show=number),
         Column(heading(summary.metric), show=text),
-        Column("cost", show=text),
+        Column("privacy cost", show=text),
         Column("hit hardest", "text"),
         Column("largest gap", "text", text),
         Column(f"gap ≤ {text(setup.tau)}?", "verdict"),
@@ -252,14 +285,26 @@ def overview_table(summary: Summary) -> Table:
 
 
 def detail_table(summary: Summary, detail: Detail, kinds: Sequence[Kind]) -> Table:
-    """Table of means over seeds with intervals, groups down and kinds of run across."""
+    """Table of means over seeds with intervals, groups down and kinds of run across.
+
+    That of the comparison's metric begins with the best model without privacy, if that is no kind of run.
+    """
+    best = (
+        not summary.best.empty and not summary.best["chosen"].all() and detail.column == summary.metric.name
+    )
     rows: list[list[Cell]] = [
-        [group, size, *(summary.interval(kind, group, detail.column) for kind in kinds)]
+        [
+            group,
+            size,
+            *([summary.best_interval(group)] if best else []),
+            *(summary.interval(kind, group, detail.column) for kind in kinds),
+        ]
         for group, size in summary.sizes().items()
     ]
     columns = [
         Column("group", "name"),
         Column("in training", show=whole_number),
+        *([Column(best_label(summary.best), show=detail.show)] if best else []),
         *(Column(kind.label, show=detail.show) for kind in kinds),
     ]
     return Table(columns, rows, detail.title, total=ALL)

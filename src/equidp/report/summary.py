@@ -13,7 +13,8 @@ import pandas as pd
 from equidp.comparison.result import Comparison, Setup
 from equidp.data.dataset import ALL
 from equidp.display import Interval
-from equidp.evaluation.costs import equal_cost, summary
+from equidp.evaluation.costs import COSTS, TOTAL_COSTS, equal_cost, summary
+from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metrics import METRICS, Metric
 from equidp.evaluation.references import Judgement, judge_references, reference_names
 from equidp.report.format import amount, capitalise, heading, metric_text, number, unit
@@ -107,10 +108,13 @@ class Summary:
 
     @property
     def details(self) -> tuple[Detail, ...]:
-        """Details that are shown first of each group: the metric, its cost, loss and excessive risk."""
+        """Details that are shown first of each group: the metric, its costs, loss and excessive risk."""
+        titles = {"model_cost": "Model cost", "total_cost": "Model cost and privacy cost together"}
+        both = TOTAL_COSTS if self.has_model_cost else ()
         return (
             self._detail(self.metric),
             Detail("privacy_cost", f"Privacy cost, {self.unit}", self.text),
+            *(Detail(name, f"{titles[name]}, {self.unit}", self.text) for name in both),
             Detail("loss", "Loss", number),
             Detail("excessive_risk", "Excessive risk: loss beyond the non-private run's", number),
         )
@@ -152,6 +156,22 @@ class Summary:
         gaps = by_kind(equal_cost(self.costs, setup.tau, setup.level, self.metric, setup.baseline))
         return tuple(self._overview(kind, gaps[kind].iloc[0]) for kind in self.kinds)
 
+    @property
+    def best(self) -> pd.DataFrame:
+        """Results of the best model without privacy; empty where no models were tried."""
+        references = self.comparison.references
+        return references if references.empty else references[references["best"]]
+
+    @property
+    def has_model_cost(self) -> bool:
+        """True where the best model without privacy is another one than some reference."""
+        return not self.best.empty and (len(self.reference_kinds) > 1 or not self.best["chosen"].all())
+
+    def best_interval(self, group: str) -> Interval:
+        """Interval over seeds of the metric of the best model without privacy."""
+        values = self.best.loc[self.best["group"] == group, self.metric.name]
+        return Interval(*mean_interval(values.dropna(), self.setup.level, self.metric.range))
+
     @cached_property
     def judged(self) -> dict[str, Judgement]:
         """Judgement of each reference, by its setting."""
@@ -167,6 +187,17 @@ class Summary:
     def kinds(self) -> tuple[Kind, ...]:
         """All kinds of run, the baseline first."""
         return tuple(self.by_group)
+
+    @property
+    def reference_kinds(self) -> tuple[Kind, ...]:
+        """Kinds of run of the baseline."""
+        return tuple(kind for kind in self.by_group if kind.method == self.setup.baseline)
+
+    def kinds_of(self, column: str) -> tuple[Kind, ...]:
+        """Kinds of run that have a column: of costs those that can lose, of others all."""
+        if column == "model_cost":
+            return self.reference_kinds
+        return self.private_kinds if column in (*COSTS, *TOTAL_COSTS) else self.kinds
 
     @property
     def private_kinds(self) -> tuple[Kind, ...]:

@@ -9,7 +9,8 @@ import pandas as pd
 
 from equidp.advice.advise import AUTO
 from equidp.comparison.recommend import Recommendation
-from equidp.comparison.result import Setup
+from equidp.comparison.references import BOOSTING
+from equidp.comparison.result import Setup, best_label
 from equidp.data.dataset import ALL
 from equidp.evaluation.blind_spots import RISKS_OFF
 from equidp.evaluation.costs import SAYS_NOTHING, group_gaps, wilcoxon_table
@@ -41,10 +42,13 @@ def finding_sentences(summary: Summary) -> list[str]:
     served = [kind for kind in summary.private_kinds if summary.judgements[kind].serves]
     settings = list(dict.fromkeys(kind.setting for kind in served))
     sentences = [_reference_sentence(summary, each) for each in summary.judged.values() if not each.serves]
+    prices = [] if sentences else _model_cost_sentences(summary)
+    sentences += _other_class_sentences(summary.setup) + (prices if summary.has_model_cost else [])
     for setting in settings:
         said = _setting_sentences(summary, setting, brief=len(settings) > _MOST_SETTINGS)
         at = f"At {setting.replace('=', ' ')}: " if len(settings) > 1 else ""
         sentences += [at + each for each in said]
+    sentences += [] if summary.has_model_cost else prices
     sentences += _uninformative_sentences(summary) + _risk_sentences(summary)
     return sentences + _small_test_sentences(summary.setup) + _noise_sentences(summary)
 
@@ -66,6 +70,47 @@ def _setting_sentences(summary: Summary, setting: str, *, brief: bool) -> list[s
         table = gaps.pivot(index="seed", columns="method", values="cost_gap")[list(verdicts)]
         sentences.append(_gap_sentence(table, standard, summary))
     return [*sentences, holds]
+
+
+def _model_cost_sentences(summary: Summary) -> list[str]:
+    """Sentences on the best model without privacy, and on what each reference loses against it."""
+    references, text = summary.comparison.references, summary.text
+    if references.empty:
+        return []
+    if not summary.has_model_cost and BOOSTING not in set(references["method"]):
+        return ["No other model was tried without privacy, so the model costs nothing by definition."]
+    label, value = best_label(references), text(summary.best_interval(ALL).value)
+    sentences = [f"The best model without privacy is {label}: {summary.metric.label} {value}."]
+    for kind in summary.reference_kinds:
+        own = [
+            each.label for each in summary.private_kinds if summary.judgements[each].reference == kind.setting
+        ]
+        same = (
+            "the private models"
+            if len(summary.reference_kinds) == 1
+            else _join_labels(dict.fromkeys(own, ""))
+        )
+        reached = text(summary.interval(kind, ALL, summary.metric.name).value)
+        cost = summary.interval(kind, ALL, "model_cost").value
+        if summary.best["chosen"].all() and kind.label == label:
+            sentences.append(f"It is the same model as {same}, so their model costs nothing.")
+        else:
+            sentences.append(
+                f"{kind.label}, the same model as {same} without privacy, has {reached}: the model costs "
+                f"{summary.amount(cost)}, and what privacy costs comes on top."
+            )
+    return [" ".join(sentences)]
+
+
+def _other_class_sentences(setup: Setup) -> list[str]:
+    """Sentence on private runs of another model than the only reference."""
+    if setup.search == "best" or not setup.other_classes:
+        return []
+    labels = _join_labels(setup.other_classes)
+    return [
+        f"Not the same model as the reference {setup.baseline}: {labels}. What they lose against it is not "
+        "what privacy alone costs."
+    ]
 
 
 def _reference_sentence(summary: Summary, judged: Judgement) -> str:
