@@ -82,7 +82,7 @@ def _counts(accountant: Any) -> Any:
 
 
 def refused() -> tuple[str, str]:
-    """What is said of sampled norms, after which the group is left, and of a report in each process."""
+    """Return the error of sampled norms, after which the group is left, and the field of that of a report."""
     accountant = ACCOUNTANTS["held"]()
     trainer = _trainer(accountant)
     trainer.fit()
@@ -90,7 +90,7 @@ def refused() -> tuple[str, str]:
         accountant.report(trainer, accountant="rdp")
         report = ""
     except EquidpError as error:
-        report = str(error)
+        report = error.field
     try:
         _trainer(equidp.IndividualAccountant("sampled")).fit()
         sampled = ""
