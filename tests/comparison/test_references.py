@@ -148,9 +148,9 @@ def test_each_value_of_a_shared_setting_is_a_candidate_and_those_of_methods_are_
     found = [(each.plan.epochs, each.resolve(300).learning_rate) for each in swept.candidates(300)]
     assert found == [*((2, factor * 0.5) for factor in RATES), (4, 0.5), (2, 2.0), (4, 2.0)]
     assert len({each.label for each in swept.candidates(300)}) == len(found)
-    settings = PLAN.with_changes({"momentum": 0.9})
-    own = replace(PLAN, by_method={"dpsgd-f": {"momentum": 0.9}})
-    assert settings.momentum in {each.plan.momentum for each in planned(plan=own).candidates(300)}
+    own = replace(PLAN, by_method={"dpsgd-f": {"momentum": 0.9, "learning_rate": 2.0}})
+    of_method = [each for each in planned(plan=own).candidates(300) if each.plan.momentum == 0.9]
+    assert [each.resolve(300).learning_rate for each in of_method] == [factor * 2.0 for factor in RATES]
 
 
 def test_each_model_that_private_runs_have_is_a_class_with_candidates_of_its_own():

@@ -1,8 +1,9 @@
 """References without privacy of a comparison: candidates of the private models' own class, and boosted trees.
 
 A class is a model with its inputs. For each class that private runs have, the baseline is trained as several
-candidates: at multiples of the learning rate, and by the settings of each private run that it shares.
-`choose_references` takes the best candidate of each class, and the best model of all.
+candidates: by the plan, and by the settings of each private run that it shares; also at multiples of their
+learning rate, unless a sweep gave these settings. `choose_references` takes the best candidate of each class,
+and the best model of all.
 """
 
 from __future__ import annotations
@@ -226,16 +227,18 @@ class ReferencePlan:
         by_plan = self.plan.for_method(BASELINE)
         if not self.searched:
             return [Candidate(self.source, by_plan)]
-        plans: dict[ModelClass, list[Plan]] = {kind: [] for kind in self._names}
+        options = {each.name for each in Plan.options()}
+        plans: dict[ModelClass, list[tuple[Plan, bool]]] = {kind: [] for kind in self._names}
         if self._own in plans:
-            plans[self._own].append(by_plan)
+            plans[self._own].append((by_plan, False))
         for variant, read in self.private:
             shared = replace(variant.plan.for_method(variant.method), method_settings={})
-            plans[_class_of(variant, read)].append(shared)
+            plans[_class_of(variant, read)].append((shared, not options.isdisjoint(variant.swept)))
         found: list[Candidate] = []
-        for kind, (first, *others) in plans.items():
+        for kind, ((first, _), *others) in plans.items():
             usual, chosen = first.resolve(BASELINE, num_train).settings, dict[str, Candidate]()
-            tried = [*((first, factor) for factor in RATES), *((each, 1.0) for each in others)]
+            tried = [(first, factor) for factor in RATES]
+            tried += [(plan, rate) for plan, swept in others for rate in ((1.0,) if swept else RATES)]
             for plan, factor in tried:
                 candidate = Candidate(kind.source, plan, factor, self._names[kind])
                 settings = candidate.resolve(num_train).settings
