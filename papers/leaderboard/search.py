@@ -21,7 +21,6 @@ from equidp import (
     ApproximationWarning,
     Cut,
     DataSource,
-    DataSplit,
     DataWarning,
     Plan,
     PrivacyWarning,
@@ -33,6 +32,7 @@ from equidp.comparison.cells import Cell, CellResult, split, split_facts, train_
 from equidp.comparison.compare import with_metrics
 from equidp.comparison.workers import Workers, spread
 from equidp.data.dataset import ALL
+from equidp.data.validation import validation_part
 from equidp.extend import versions
 from equidp.policies.table import BASELINE
 from equidp.training.progress import duration
@@ -58,27 +58,6 @@ PUBLISHED_METHODS = (BASELINE, STANDARD)
 
 
 @dataclass(frozen=True)
-class Validated:
-    """Source whose test set is a fifth of the training set of another source."""
-
-    source: DataSource
-
-    @property
-    def name(self) -> str:
-        return self.source.name
-
-    @property
-    def highlighted_groups(self) -> tuple[str, str] | None:
-        return self.source.highlighted_groups
-
-    def split(self, seed: int) -> DataSplit:
-        train = self.source.split(seed).train
-        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
-        held = len(train) // 5
-        return DataSplit(train.subset(order[held:]), train.subset(order[:held]))
-
-
-@dataclass(frozen=True)
 class PendingRun:
     """Run of a contest without a result yet; `kind` is None where it tries the settings of a number."""
 
@@ -92,7 +71,7 @@ class PendingRun:
 
     def cell(self, source: DataSource) -> Cell:
         """The comparison's own cell of this run."""
-        source = Validated(source) if self.kind is None else source
+        source = validation_part(source) if self.kind is None else source
         size = split_facts(source, self.seed).num_train
         plan = self.plan.resolve(self.method, size, Target(self.epsilon))
         target = math.nan if self.epsilon is None else self.epsilon
@@ -151,7 +130,7 @@ class Runner:
     def _seconds_per_epoch(self) -> float:
         settings = {**self.contest.settings("dpsgd", 0), "epochs": 2}
         plan = Plan(delta=self.contest.delta).with_changes(settings)
-        data = split(Validated(self.source), TUNING_SEEDS[0])
+        data = split(validation_part(self.source), TUNING_SEEDS[0])
         trainer = PendingRun("dpsgd", None, TUNING_SEEDS[0], plan).cell(self.source).trainer(data)
         began = time.perf_counter()
         trainer.fit()

@@ -4,73 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from equidp import METHODS, DataSource, Plan
 from equidp.data import open_source
 from equidp.policies.methods import make_policy
+from equidp.policies.ranges import Log, OneOf, Range, Uniform
 from equidp.policies.table import BASELINE, STANDARD
 
 DRAWS = 20260
 """Seed that all random settings follow from."""
 
 
-class Space(Protocol):
-    """Distribution of the values of one setting."""
-
-    def draw(self, randomness: np.random.Generator) -> Any: ...
-
-    def __str__(self) -> str: ...
-
-
-@dataclass(frozen=True)
-class Log:
-    """Numbers whose logarithm is uniform, to three digits."""
-
-    low: float
-    high: float
-
-    def draw(self, randomness: np.random.Generator) -> float:
-        return float(f"{np.exp(randomness.uniform(np.log(self.low), np.log(self.high))):.3g}")
-
-    def __str__(self) -> str:
-        return f"{self.low:g} to {self.high:g}, log-uniform"
-
-
-@dataclass(frozen=True)
-class Uniform:
-    """Numbers between two, to two digits."""
-
-    low: float
-    high: float
-
-    def draw(self, randomness: np.random.Generator) -> float:
-        return round(float(randomness.uniform(self.low, self.high)), 2)
-
-    def __str__(self) -> str:
-        return f"{self.low:g} to {self.high:g}, uniform"
-
-
-@dataclass(frozen=True)
-class OneOf:
-    """One of several values."""
-
-    values: tuple[Any, ...]
-
-    def draw(self, randomness: np.random.Generator) -> Any:
-        return self.values[int(randomness.integers(len(self.values)))]
-
-    def __str__(self) -> str:
-        return ", ".join(str(value) for value in self.values)
-
-
 STEP, RATIO = "step", "bound ratio"
 """Drawn in place of the learning rate, which is the step over the clipping bound, so that the step alone says
 how much noise an update holds; and in place of a second bound: how many times the first it is."""
 
-OWN: dict[str, Mapping[str, Space]] = {
+OWN: dict[str, Mapping[str, Range]] = {
     "dpsgd-f": {"smoothing": OneOf((0.0, 0.9))},
     "dpsgd-f-code": {"smoothing": OneOf((0.0, 0.9))},
     "global": {RATIO: Log(1, 20)},
@@ -118,14 +70,14 @@ class Contest:
     title: str
     delta: float
     epsilons: tuple[float, ...]
-    common: Mapping[str, Space]
-    baseline: Mapping[str, Space]
+    common: Mapping[str, Range]
+    baseline: Mapping[str, Range]
     fixed: Mapping[str, Any] = field(default_factory=dict)
     draws: int = 12
     reported: tuple[int, ...] = (0, 1, 2, 3, 4)
     published: bool = True
     features: str | None = None
-    own: Mapping[str, Mapping[str, Space]] = field(default_factory=lambda: OWN)
+    own: Mapping[str, Mapping[str, Range]] = field(default_factory=lambda: OWN)
     note: str = ""
 
     def data(self) -> DataSource:
@@ -166,31 +118,31 @@ class Contest:
 
 PRIVATE = tuple(name for name, method in METHODS.items() if name != BASELINE and not method.policy.loss_terms)
 """Compared methods: all private ones but fairlens, which takes two groups and small models alone."""
-_SCHEDULE: Mapping[str, Space] = {
+_SCHEDULE: Mapping[str, Range] = {
     "schedule": OneOf(("constant", "linear", "cosine")),
     "average": OneOf(("none", "tail", "ema")),
 }
-_CENSUS: Mapping[str, Space] = {
+_CENSUS: Mapping[str, Range] = {
     STEP: Log(2, 50),
     "clipping_bound": Log(0.2, 4),
     "batch_size": OneOf((2048, 4096, 8192)),
     "epochs": OneOf((10, 20, 40)),
     **_SCHEDULE,
 }
-_PLAIN: Mapping[str, Space] = {
+_PLAIN: Mapping[str, Range] = {
     "learning_rate": Log(0.2, 10),
     "batch_size": OneOf((512, 1024, 2048)),
     "epochs": OneOf((10, 20, 40)),
     **_SCHEDULE,
 }
-_IMAGES: Mapping[str, Space] = {
+_IMAGES: Mapping[str, Range] = {
     STEP: Log(0.5, 100),
     "clipping_bound": Log(0.05, 2),
     "batch_size": OneOf((4096, 8192)),
     "epochs": OneOf((10, 20)),
     **_SCHEDULE,
 }
-_PLAIN_IMAGES: Mapping[str, Space] = {
+_PLAIN_IMAGES: Mapping[str, Range] = {
     "learning_rate": Log(0.001, 0.1),
     "batch_size": OneOf((512, 1024)),
     "epochs": OneOf((10, 20)),

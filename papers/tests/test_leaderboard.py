@@ -14,12 +14,13 @@ import torch
 from equidp import DataSource, Plan
 from equidp.comparison import cells
 from equidp.data import open_source
+from equidp.data.validation import validation_part
 from equidp.policies.methods import make_policy
+from equidp.policies.ranges import Log, OneOf
 from equidp.policies.table import BASELINE, METHODS
 from papers.leaderboard import page as page_module, search
 from papers.leaderboard.results import CHOSEN, TUNING_SEEDS, Reported, Results, Tried, expected_best
-from papers.leaderboard.search import Validated
-from papers.leaderboard.space import CONTESTS, PRIVATE, Contest, Log, OneOf
+from papers.leaderboard.space import CONTESTS, PRIVATE, Contest
 from support.command import equidp_here
 
 FOLDER = Path(__file__).parents[1]
@@ -74,12 +75,12 @@ def test_each_setting_makes_its_method(contest):
 @pytest.mark.parametrize("contest", CONTESTS.values(), ids=lambda contest: contest.name)
 def test_each_contest_has_a_source(contest):
     assert isinstance(contest.data(), DataSource)
-    assert isinstance(Validated(contest.data()), DataSource)
+    assert isinstance(validation_part(contest.data()), DataSource)
 
 
 def test_settings_are_chosen_on_training_examples_alone():
     source = open_source("digits")
-    whole, part = source.split(100), Validated(source).split(100)
+    whole, part = source.split(100), validation_part(source).split(100)
     rows = {tuple(row) for row in whole.train.one_tensor.flatten(1).tolist()}
     parts = [{tuple(row) for row in each.one_tensor.flatten(1).tolist()} for each in (part.train, part.test)]
     assert len(part.train) + len(part.test) == len(whole.train)

@@ -25,6 +25,9 @@ from support.errors import raises_field
         ({"methods": ["dpsgd", "naive"], "against": "sgd"}, "against"),
         ({"methods": ["dpsgd"], "against": "dpsgd"}, "against"),
         ({"reference": "plans"}, "reference"),
+        ({"tune": 1}, "tune"),
+        ({"tune": 2.5}, "tune"),
+        ({"tune": 4, "sweep": {"epochs": [1, 2]}}, "tune"),
     ],
 )
 def test_what_no_comparison_can_have_is_refused(values, field):

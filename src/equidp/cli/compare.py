@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import joblib
 from cyclopts import Group, Parameter
@@ -16,10 +17,11 @@ from equidp.cli import metrics, options, releases
 from equidp.cli.app import command
 from equidp.cli.messages import progress_bar, say, stoppable
 from equidp.cli.settings import changes
-from equidp.comparison.compare import PreparedComparison, check_cluster, prepare, run_comparison
+from equidp.comparison.compare import Estimate, PreparedComparison, check_cluster, prepare, run_comparison
 from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan, Search
 from equidp.comparison.result import checked_ending
 from equidp.comparison.sweep import parse_sweep
+from equidp.comparison.tune import FINALISTS, SettingSearch, TuningPlan
 from equidp.comparison.workers import check_one_place, connect_client
 from equidp.diagnostics import DiagnosisPlan
 from equidp.errors import SettingError
@@ -37,7 +39,7 @@ app = command(
     "equidp compare adult --methods sgd,dpsgd,dpsgd-f --seeds 5",
     "equidp compare people.csv --target income --group sex --epsilon 1,3,8 \\\n      --report report.html",
     "equidp compare adult --methods dpsgd,my_module:MyPolicy --sweep clipping_bound=0.5,1,2",
-    "equidp compare adult --methods dpsgd,my_module:MyPolicy --against dpsgd --table table.tex",
+    "equidp compare adult --methods dpsgd,my_module:MyPolicy --tune 8 --against dpsgd",
     "equidp compare --individual --report report.html",
     "equidp compare adult --seeds 20 --cluster tcp://10.0.0.5:8786",
 )
@@ -67,10 +69,14 @@ class ComparisonOptions:
     against: str | None = None
     """Private method among --methods with which each other one is compared seed by seed: differences with
     intervals and corrected p values."""
+    tune: int | None = None
+    """Number of settings to try for each method, the same random ones for all; they are chosen on a part held
+    out of training. Settings that are given stay as they are."""
 
-    def plan(self) -> ComparisonPlan:
-        """Return the plan of the comparison that these options ask for."""
-        return ComparisonPlan(**{**vars(self), "sweep": parse_sweep(self.sweep)})
+    def plan(self, given: Mapping[str, Any]) -> ComparisonPlan:
+        """Return the plan of the comparison that these options ask for; `given` are settings of training."""
+        tune = None if self.tune is None else TuningPlan(self.tune, tuple(given))
+        return ComparisonPlan(**{**vars(self), "sweep": parse_sweep(self.sweep), "tune": tune})
 
 
 @Parameter(name="*")
@@ -175,7 +181,7 @@ def compare_command(
     options.check_noise(wanted.epsilons, changed)
     source = table.open(data)
     asked = replace(
-        wanted.plan(),
+        wanted.plan(changed),
         plan=default_plan(source).with_changes(changed),
         cut=cut.cut(Cut(table.whole().positive)),
         release_epsilon=None if individual is None else individual.release_epsilon,
@@ -220,6 +226,18 @@ def compare_command(
             say(f"{name}: {path.resolve()}")
 
 
+def _print_search(search: SettingSearch, found: Estimate) -> None:
+    """Print how many trials choose the settings, and what they are drawn from."""
+    first, *others = search.seeds
+    print(
+        f"Before them, {found.trials} trials choose the settings, {found.missing_trials} of which would be "
+        f"trained: up to {search.plan.draws} settings of each method on seed {first}, and the best "
+        f"{FINALISTS} on seeds {' and '.join(map(str, others))}."
+    )
+    if found.missing_trials:
+        print("Until they are chosen, steps and noise are by the plan's own settings:")
+
+
 def _print_estimate(prepared: PreparedComparison, jobs: int, fresh: bool) -> None:
     """Print the number of runs, what each kind would spend, and the time of all that are to be trained."""
     found, runs = prepared.estimate(jobs, fresh=fresh), len(prepared.cells)
@@ -227,6 +245,8 @@ def _print_estimate(prepared: PreparedComparison, jobs: int, fresh: bool) -> Non
         f"{runs} runs: {len(prepared.first)} of each of {len(prepared.sizes)} seeds. {runs - found.missing} "
         f"are kept in {str(prepared.folder)!r}, {found.missing} would be trained."
     )
+    if prepared.search is not None:
+        _print_search(prepared.search, found)
     for kind in found.kinds:
         spent = "no privacy"
         if math.isfinite(kind.epsilon):

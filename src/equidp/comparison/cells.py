@@ -30,6 +30,7 @@ from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
 from equidp.data.features import WithFeatures
 from equidp.data.own import OwnSource
 from equidp.data.table import releases_of
+from equidp.data.validation import ValidationPart
 from equidp.diagnostics import DiagnosisPlan, Diagnostics
 from equidp.diagnostics.callback import RECORD_KEY
 from equidp.digest import code_digest, module_digest, read_code
@@ -264,6 +265,8 @@ def source_parts(source: DataSource) -> list[Any]:
     if isinstance(source, WithFeatures):
         own = [] if isinstance(source.transform, nn.Module) else [source.transform]
         return [*own, *source_parts(source.source)]
+    if isinstance(source, ValidationPart):
+        return source_parts(source.source)
     part = source.part if isinstance(source, OwnSource) else source
     return [part if isinstance(part, type) else type(part)]
 

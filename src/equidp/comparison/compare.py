@@ -45,6 +45,7 @@ from equidp.comparison.references import (
 )
 from equidp.comparison.result import Comparison, DataFacts, Setup, TrainingFacts
 from equidp.comparison.sweep import Sweep, Variant, automatic_variants, sweep_variants
+from equidp.comparison.tune import Kind, SettingSearch, Tuning, TuningPlan, tuning_seeds
 from equidp.comparison.workers import (
     Workers,
     check_one_place,
@@ -109,6 +110,7 @@ def compare(
     preprocessing_share: float | None = None,
     against: str | None = None,
     reference: Search = "best",
+    tune: int | TuningPlan | None = None,
     fresh: bool = False,
 ) -> Comparison:
     """Trains one model several ways, private and not, and measures what privacy cost each group.
@@ -155,6 +157,10 @@ def compare(
             measured against the best of its own model. Boosted trees read a table too, so that costs have
             two parts: of the model, and of privacy. "plan": the only reference is plain SGD by the plan, as
             in published results.
+        tune: how many settings of each method are tried: the plan's own, and random ones, of which methods
+            share the same multiples. Each is chosen on a part held out of training, on other seeds than
+            `seeds`, by the loss of the group that loses most (`equidp.comparison.tune`). None: all methods
+            train by the plan.
         fresh: train again the runs that are kept in `directory`.
 
     Raises:
@@ -183,6 +189,7 @@ def compare(
         preprocessing_share=preprocessing_share,
         against=against,
         reference=reference,
+        tune=tune,
     )
     return run_comparison(
         data,
@@ -214,14 +221,23 @@ def run_comparison(
     with connect_client(cluster) as client:
         here = device if client is None else "cpu"  # the workers' device may not exist here
         prepared = prepare(data, asked, directory=directory, device=here)
-        cells = tuple(replace(cell, device=device) for cell in prepared.cells)
+        if client is not None:
+            check_cluster(client, [replace(cell, device=device) for cell in prepared.first])
+        progress = _JointProgress(on_progress, prepared.expected_steps)
+
+        def train(sent: Sequence[Training], *, last: bool = False) -> list[CellResult]:
+            sent = [replace(each, device=device) if isinstance(each, Cell) else each for each in sent]
+            place = partial(spread, workers=Workers.of(jobs, len(sent)))
+            if client is not None:
+                place = partial(on_cluster, client=client)
+            return train_all(sent, prepared.folder, place, progress.stage(sent, last=last), fresh=fresh)
+
+        if prepared.search is not None and (fresh or prepared.tuning is None):
+            tuning = prepared.search.run(train)
+            prepared = prepare(data, asked, directory=directory, device=here, tuning=tuning)
+        cells = prepared.cells
         trainings: tuple[Training, ...] = (*cells, *prepared.trees)
-        if client is None:
-            place = partial(spread, workers=Workers.of(jobs, len(trainings)))
-        else:
-            check_cluster(client, cells[: len(prepared.first)])
-            place = partial(on_cluster, client=client)
-        runs = train_all(trainings, prepared.folder, place, on_progress, fresh=fresh)
+        runs = train(trainings, last=True)
     results: list[dict[str, Any]] = []
     for cell, run in zip(trainings, runs, strict=True):
         test = split(prepared.source, cell.seed).test
@@ -263,7 +279,23 @@ def run_comparison(
         metric=prepared.metric,
         sensitive_diagnosis=None if asked.diagnosis is None else _join_diagnoses(trained),
         seconds=sum(run.seconds for run in runs),
+        tuning=prepared.tuning,
     )
+
+
+class _JointProgress:
+    """Progress over several stages of training, each of which counts its own steps."""
+
+    def __init__(self, on_progress: Progress | None, expected: float) -> None:
+        self._on_progress, self._expected, self._before = on_progress, round(expected), 0
+
+    def stage(self, cells: Sequence[Training], *, last: bool) -> Progress | None:
+        """Return the progress of the next stage; after the last one, all is done."""
+        if (on_progress := self._on_progress) is None:
+            return None
+        before, expected = self._before, 0 if last else self._expected
+        self._before += sum(cell.steps for cell in cells)
+        return lambda done, total: on_progress(before + done, max(expected, before + total))
 
 
 class _Built(NamedTuple):
@@ -288,12 +320,16 @@ class PlannedKind(NamedTuple):
 class Estimate(NamedTuple):
     """Number of runs that a comparison would train, each kind of run, and the seconds of all of them.
 
-    The seconds count building and steps alone, with all processes at work.
+    The seconds count building and steps alone, with all processes at work. `trials` are of a search for
+    settings, and `missing_trials` those of them that are not kept; until all are, the steps of the runs that
+    are not counted among them are the means over the settings to choose from.
     """
 
     missing: int
     kinds: tuple[PlannedKind, ...]
     seconds: float
+    trials: int = 0
+    missing_trials: int = 0
 
 
 @dataclass(frozen=True)
@@ -312,6 +348,10 @@ class PreparedComparison:
         choice: what "auto" trains with; None: "auto" is not compared.
         trees: boosted trees, one for each seed; none where the data is no table.
         other_classes: see `Setup`.
+        search: for the settings of each method; None: all train by the plan.
+        tuning: what the search found; None where trials are missing: the runs then have the plan's own
+            settings.
+        kept_trials: number of trials of the search that are kept.
     """
 
     source: DataSource
@@ -326,6 +366,27 @@ class PreparedComparison:
     built: tuple[_Built, ...] = ()
     trees: tuple[BoostedTrees, ...] = ()
     other_classes: Mapping[str, str] = field(default_factory=dict)
+    search: SettingSearch | None = None
+    tuning: Tuning | None = None
+    kept_trials: int = 0
+
+    @property
+    def expected_steps(self) -> float:
+        """Number of steps of all trials and runs, as far as it is known before settings are chosen."""
+        return sum(map(self._expected_steps, self.cells)) + sum(self._trial_steps().values())
+
+    def _expected_steps(self, cell: Cell, fresh: bool = False) -> float:
+        kind = Kind(cell.method, cell.setting)
+        if self.search is None or (self.tuning and not fresh) or kind not in self.search.drawn:
+            return cell.steps
+        return self.search.mean_steps(kind, self.sizes[cell.seed])
+
+    def _trial_steps(self) -> dict[Kind, float]:
+        """Number of steps of all trials of each kind."""
+        if (search := self.search) is None:
+            return {}
+        size = min(self.sizes.values())
+        return {kind: search.trials_of(kind) * search.mean_steps(kind, size) for kind in search.drawn}
 
     @property
     def first(self) -> list[Cell]:
@@ -339,8 +400,11 @@ class PreparedComparison:
             jobs: processes at a time.
             fresh: True: kept runs are trained again.
         """
-        kept = [] if fresh else [cell for cell in self.cells if cell.is_kept(self.folder)]
+        search, open_ = self.search, self.search is not None and (fresh or self.tuning is None)
+        kept = [] if fresh or open_ else [cell for cell in self.cells if cell.is_kept(self.folder)]
         missing = [cell for cell in self.cells if cell not in kept]
+        trials = 0 if search is None else search.num_trials
+        missing_trials = trials if fresh else trials - self.kept_trials
         kinds, begins = [], dict[str, float]()
         for cell, built in zip(self.first, self.built, strict=True):
             label = f"{cell.method} {f'({cell.setting})' if cell.setting else ''}".strip()
@@ -349,15 +413,23 @@ class PreparedComparison:
             kinds.append(PlannedKind(label, cell.plan.steps, built.noise_multiplier, spent, built.delta))
             begins[cell.method] = max(built.seconds, begins.get(cell.method, 0.0))
         if not missing:
-            return Estimate(0, tuple(kinds), 0.0)
-        workers = Workers.of(jobs, len(missing))
+            return Estimate(0, tuple(kinds), 0.0, trials)
+        workers = Workers.of(jobs, len(missing) + missing_trials)
         with one_at_a_time(workers.threads):
             seconds = {
                 method: _seconds_per_step(cell, _read_by(cell, self.data))
                 for method, cell in {cell.method: cell for cell in missing}.items()
             }
-        total = sum(begins[cell.method] + seconds[cell.method] * cell.plan.steps for cell in missing)
-        return Estimate(len(missing), tuple(kinds), total / workers.number)
+        total = sum(
+            begins[cell.method] + seconds[cell.method] * self._expected_steps(cell, fresh) for cell in missing
+        )
+        if search is not None and missing_trials:
+            of_trials = sum(
+                search.trials_of(kind) * begins[kind.method] + seconds[kind.method] * steps
+                for kind, steps in self._trial_steps().items()
+            )
+            total += of_trials * missing_trials / trials
+        return Estimate(len(missing), tuple(kinds), total / workers.number, trials, missing_trials)
 
 
 def prepare(
@@ -366,8 +438,12 @@ def prepare(
     *,
     directory: str | os.PathLike[str] = "equidp-runs",
     device: str = "cpu",
+    tuning: Tuning | None = None,
 ) -> PreparedComparison:
     """Return the runs of a comparison, each kind built once; arguments as in `equidp.compare`.
+
+    Where settings are tuned, the runs have those of `tuning`; without it, those that kept trials choose, or
+    the plan's own while trials are missing.
 
     Raises:
         SettingError, DataError, ModelError, PolicyError: a plan by which no run can be trained on the data.
@@ -399,12 +475,29 @@ def prepare(
     with remembered(folder):
         if asked.release_epsilon is not None:  # refuse one that no noise can meet
             calibrate_noise(asked.release_epsilon, plan.delta, 1.0, 1)
+        search, kept_trials = None, 0
+        if asked.tuning is not None:
+            tuned = [variant for variant in variants if variant.name != AUTO]
+            search = SettingSearch(
+                asked.tuning,
+                tuple(tuned),
+                tuple(_preprocess_source(source, variant, plan, share) for variant in tuned),
+                tuning_seeds(asked.seed_numbers),
+                metric,
+                asked.cut,
+                asked.engine,
+            )
+            if tuning is None:
+                tuning, kept_trials = search.read(folder)
+            if tuning is not None:
+                variants = [tuning.apply(variant) for variant in variants]
         private = [
             (variant, source if choice is None or variant.name != AUTO else choice.source(source))
             for variant in variants
             if variant.name != BASELINE
         ]
-        references = ReferencePlan(plan, source, private, searched=asked.reference == "best")
+        of_baseline = next(variant.plan for variant in variants if variant.name == BASELINE)
+        references = ReferencePlan(of_baseline, source, private, searched=asked.reference == "best")
         tried = references.candidates(next(iter(sizes.values())))
         cells = []
         for seed, size in sizes.items():
@@ -443,6 +536,9 @@ def prepare(
             choice,
             trees=trees,
             other_classes=references.other_classes,
+            search=search,
+            tuning=tuning,
+            kept_trials=kept_trials,
         )
         return replace(prepared, built=_build_each(prepared.first, data_split))
 
@@ -560,7 +656,7 @@ def _preprocess_source(source: DataSource, variant: Variant, plan: Plan, share: 
             "the source preprocesses privately already; leave out preprocessing_share.",
             field="preprocessing_share",
         )
-    if share is None:
+    if share is None or variant.name == BASELINE:
         return source
     check_share("preprocessing_share", share, variant.epsilon)
     assert variant.epsilon is not None
@@ -629,6 +725,8 @@ def _training_facts(prepared: PreparedComparison) -> TrainingFacts:
     automatic: dict[str, dict[str, Any]] = {}
     if choice is not None:
         automatic = {AUTO: {"policy": choice.method, "features": choice.features, **choice.settings}}
+    chosen = {} if prepared.tuning is None else prepared.tuning.settings
+    tuned = {" ".join(kind).strip(): found for kind, found in chosen.items() if found}
     return TrainingFacts(
         plan=replace(plan, by_method={}).resolve(BASELINE, next(iter(prepared.sizes.values()))),
         noise_multipliers={
@@ -644,5 +742,5 @@ def _training_facts(prepared: PreparedComparison) -> TrainingFacts:
             }
             for cell in cells
         },
-        by_method={**plan.by_method, **automatic},
+        by_method={**plan.by_method, **automatic, **tuned},
     )

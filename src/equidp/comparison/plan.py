@@ -9,6 +9,7 @@ from typing import Any, Literal, final, get_args
 from equidp._validate import check_number, unknown_name
 from equidp.advice.advise import AUTO
 from equidp.comparison.sweep import Sweep, named_methods
+from equidp.comparison.tune import TuningPlan
 from equidp.diagnostics import DiagnosisPlan
 from equidp.errors import SettingError
 from equidp.evaluation.costs import check_tau
@@ -31,7 +32,7 @@ class ComparisonPlan:
 
     Attributes:
         methods, seeds, plan, epsilons, sweep, tau, level, metric, cut, engine, release_epsilon, diagnosis,
-            preprocessing_share, against, reference: see `equidp.compare`.
+            preprocessing_share, against, reference, tune: see `equidp.compare`.
 
     Raises:
         SettingError, PolicyError: a value that no comparison can have.
@@ -52,6 +53,7 @@ class ComparisonPlan:
     preprocessing_share: float | None = None
     against: str | None = None
     reference: Search = "best"
+    tune: int | TuningPlan | None = None
 
     def __post_init__(self) -> None:
         check_level(self.level)
@@ -61,6 +63,12 @@ class ComparisonPlan:
         if self.preprocessing_share is not None:
             check_number("(0, 1)", preprocessing_share=self.preprocessing_share)
         _ = self.seed_numbers, self.policies, self.cost_metric  # refuse what they cannot be
+        if self.tuning is not None and self.sweep:
+            raise SettingError(
+                f"tune={self.tuning.draws} beside a sweep of {', '.join(self.sweep)}: settings are either "
+                "chosen for each method or compared; leave out one of the two.",
+                field="tune",
+            )
         if self.against is not None:
             self._check_against(self.against)
 
@@ -98,6 +106,12 @@ class ComparisonPlan:
     def cost_metric(self) -> Metric:
         """Metric of costs, gaps and tests."""
         return metric_named(self.metric)
+
+    @property
+    def tuning(self) -> TuningPlan | None:
+        """Plan of the search for settings; None without one."""
+        found = self.tune
+        return found if found is None or isinstance(found, TuningPlan) else TuningPlan(found)
 
     @property
     def swept(self) -> dict[str, tuple[Any, ...]]:

@@ -17,6 +17,7 @@ import pandas as pd
 from equidp._files import write_whole
 from equidp._validate import unknown_name
 from equidp.comparison.recommend import Recommendation, recommendations
+from equidp.comparison.tune import Tuning
 from equidp.data.dataset import ALL
 from equidp.diagnostics import Diagnosis
 from equidp.display import Cell, Column, Interval, Table
@@ -179,6 +180,7 @@ class Comparison:
             computed from raw training data and must not be shared.
         metric: the metric of costs, gaps and verdicts.
         seconds: sum over all runs; kept runs count with the seconds of their training.
+        tuning: how the settings of each method were chosen; None where all trained by the plan.
 
     Example:
         >>> import equidp
@@ -203,6 +205,7 @@ class Comparison:
     sensitive_diagnosis: Diagnosis | None = None
     metric: Metric = METRICS["accuracy"]
     seconds: float = 0.0
+    tuning: Tuning | None = None
 
     @cached_property
     def _costs(self) -> pd.DataFrame:
@@ -315,7 +318,7 @@ class Comparison:
         return f"{table}<p>{escape(self._caption('methods'))}</p>"
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Writes setup, costs, references, differences, recommendations and released privacy as JSON.
+        """Writes setup, costs, references, differences, tuning, recommendations and released privacy as JSON.
 
         An infinite epsilon becomes null.
         """
@@ -326,6 +329,7 @@ class Comparison:
             "differences": json.loads(self._differences.to_json(orient="records")),
             "references": json.loads(self.references.to_json(orient="records")),
             "judgements": [each.to_dict() for each in self.judgements],
+            "tuning": None if self.tuning is None else self.tuning.to_dict(),
             "recommendation": [each.to_dict() for each in self.recommendation()],
             "individual": json.loads(released.to_json(orient="records")),
         }
@@ -443,7 +447,7 @@ def differences_table(comparison: Comparison) -> Table:
         rows.append([name, said[row["quantity"]], ends, row["corrected_p"]])
     points = ", points" if metric.percent else ""
     columns = [
-        Column("method", "label"),
+        Column("method", "name"),
         Column("of", "text"),
         Column(f"difference{points}", show=partial(_text, metric=metric)),
         Column("p", show=_p_text),

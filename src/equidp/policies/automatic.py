@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from equidp.policies.ranges import Log
 from equidp.policies.setting import Bounded, setting
 
 
@@ -21,7 +22,9 @@ class Automatic(Bounded):
     """
 
     clipping_bound: float = setting(1.0, "R, the length that long gradients are scaled to.")
-    stability: float = setting(0.01, "gamma > 0 keeps small gradients small; 0.01 in the paper.")
+    stability: float = setting(
+        0.01, "gamma > 0 keeps small gradients small; 0.01 in the paper.", tune=Log(0.001, 1)
+    )
 
     def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
         return self.clipping_bound / (norm + self.stability)

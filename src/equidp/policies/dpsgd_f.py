@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from equidp.kernel.policy import Setting
+from equidp.policies.ranges import OneOf
 from equidp.policies.setting import STATISTICS_RATIO, Bounded, setting
 
 
@@ -42,6 +43,7 @@ class _GroupBoundsPolicy(Bounded):
         "Weight in [0, 1) of earlier counts in a moving average of released counts; 0: as published.",
         "[0, 1)",
         ", 0 for none",
+        tune=OneOf((0.0, 0.9)),
     )
     max_ratio: float = setting(
         10.0, "A group's bound is at most (1 + max_ratio) C_0, whatever the noise does."

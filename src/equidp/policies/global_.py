@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from equidp.errors import SettingError
+from equidp.policies.ranges import Log
 from equidp.policies.setting import Bounded, setting
 
 
@@ -22,7 +23,11 @@ class Global(Bounded):
         1.0
     """
 
-    strict_bound: float = setting(50.0, "Z >= C, the norm beyond which gradients are dropped.")
+    strict_bound: float = setting(
+        50.0,
+        "Z >= C, the norm beyond which gradients are dropped.",
+        tune=Log(1, 20, times="clipping_bound"),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

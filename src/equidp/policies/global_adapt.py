@@ -11,6 +11,7 @@ from torch import Tensor
 
 from equidp.errors import SettingError
 from equidp.kernel.policy import Setting
+from equidp.policies.ranges import Log, OneOf
 from equidp.policies.setting import BOUND_LEARNING_RATE, STATISTICS_RATIO, Bounded, setting
 
 
@@ -44,11 +45,15 @@ class GlobalAdapt(Bounded):
     """
 
     initial_bound: float = setting(
-        50.0, "Z before the first release, at least the clipping bound; 50 in the paper."
+        50.0,
+        "Z before the first release, at least the clipping bound; 50 in the paper.",
+        tune=Log(1, 20, times="clipping_bound"),
     )
     bound_learning_rate: float = setting(0.1, BOUND_LEARNING_RATE)
     tolerance: float = setting(
-        1.0, "tau: norms above tau Z count as about to be clipped; 0.7 in the paper for MNIST."
+        1.0,
+        "tau: norms above tau Z count as about to be clipped; 0.7 in the paper for MNIST.",
+        tune=OneOf((0.7, 1.0)),
     )
     statistics_ratio: float = setting(10.0, STATISTICS_RATIO)
 

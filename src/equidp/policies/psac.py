@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from equidp.policies.ranges import Log
 from equidp.policies.setting import Bounded, setting
 
 
@@ -21,7 +22,9 @@ class PSAC(Bounded):
     """
 
     stability: float = setting(
-        0.1, "r > 0: towards norm 0 the weight goes to C, and for norms well above r to C / norm."
+        0.1,
+        "r > 0: towards norm 0 the weight goes to C, and for norms well above r to C / norm.",
+        tune=Log(0.01, 1),
     )
 
     def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:

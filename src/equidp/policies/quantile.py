@@ -13,6 +13,7 @@ from torch import Tensor
 
 from equidp.kernel.policy import Setting
 from equidp.policies.global_adapt import AdaptiveBound
+from equidp.policies.ranges import Log, Uniform
 from equidp.policies.setting import BOUND_LEARNING_RATE, STATISTICS_RATIO, Bounded, setting
 
 
@@ -25,7 +26,10 @@ class QuantileBound(Bounded, ABC):
 
     clipping_bound: float = setting(1.0, "Clipping bound C before the first release.")
     target_quantile: float = setting(
-        0.5, "Share gamma in (0, 1) of norms that the bound leaves as they are.", "(0, 1)"
+        0.5,
+        "Share gamma in (0, 1) of norms that the bound leaves as they are.",
+        "(0, 1)",
+        tune=Uniform(0.3, 0.95),
     )
     bound_learning_rate: float = setting(0.2, BOUND_LEARNING_RATE)
     statistics_ratio: float = setting(10.0, STATISTICS_RATIO)
@@ -80,7 +84,11 @@ class QuantileBounded(QuantileBound):
         1.0
     """
 
-    lowest_bound: float = setting(0.1, "Clipping bound C_min that C never falls below.")
+    lowest_bound: float = setting(
+        0.1,
+        "Clipping bound C_min that C never falls below.",
+        tune=Log(0.1, 1, times="clipping_bound"),
+    )
 
     def init(self, setting: Setting) -> AdaptiveBound:
         return AdaptiveBound.start(max(self.lowest_bound, self.clipping_bound), setting)

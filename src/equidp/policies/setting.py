@@ -7,14 +7,18 @@ from typing import Any, get_type_hints
 
 from equidp._validate import check_number
 from equidp.kernel.policy import Policy
+from equidp.policies.ranges import Range
 
 STATISTICS_RATIO = "Noise multiplier of the statistics over that of the gradients, sigma_s / sigma."
 BOUND_LEARNING_RATE = "Learning rate eta of the adaptive bound."
 
 
-def setting(default: Any, meaning: str, within: str = "(0, inf)", hint: str = "") -> Any:
-    """A field of a policy with its default, its meaning in a sentence, and the numbers a `Bounded` takes."""
-    return field(default=default, metadata={"help": meaning, "range": (within, hint)})
+def setting(
+    default: Any, meaning: str, within: str = "(0, inf)", hint: str = "", tune: Range | None = None
+) -> Any:
+    """A field of a policy with its default, its meaning in a sentence, the numbers a `Bounded` takes, and the
+    range that tuning draws from."""
+    return field(default=default, metadata={"help": meaning, "range": (within, hint), "tune": tune})
 
 
 @dataclass(frozen=True)

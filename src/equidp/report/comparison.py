@@ -38,6 +38,7 @@ from equidp.report.individual import individual_blocks, individual_table
 from equidp.report.plots import PLOTS
 from equidp.report.plots.style import draw_plots
 from equidp.report.summary import Detail, Kind, Summary, summarise
+from equidp.report.tuning import chosen_table, tuning_blocks, tuning_sentences
 
 
 def write_report(
@@ -110,6 +111,7 @@ def _result_blocks(summary: Summary) -> Iterator[Block]:
     if summary.has_model_cost:
         yield from _price_blocks(summary)
     yield from _difference_blocks(summary)
+    yield from tuning_blocks(summary)
     yield Heading("Plots")
     yield from draw_plots(PLOTS.values(), summary)
     yield Heading("All figures by group")
@@ -225,6 +227,11 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
         console.print()
         differences_table(comparison).print(console, split=True)
         for sentence in words.difference_sentences(summary):
+            console.print(escape(sentence), highlight=False, style="dim")
+    if comparison.tuning is not None:
+        console.print()
+        chosen_table(summary, comparison.tuning).print(console)
+        for sentence in tuning_sentences(summary, comparison.tuning):
             console.print(escape(sentence), highlight=False, style="dim")
     for detail in summary.details:
         console.print()

@@ -1,0 +1,288 @@
+"""Tuning gives every method the same chance, chooses on held-out parts, and goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field, replace
+
+import pandas as pd
+import pytest
+import torch
+from rich.console import Console
+
+import equidp
+from equidp.comparison import cells
+from equidp.comparison.compare import prepare, run_comparison
+from equidp.comparison.plan import ComparisonPlan
+from equidp.comparison.tune import (
+    SHARED,
+    Kind,
+    SettingSearch,
+    Trial,
+    TuningPlan,
+    drawn_settings,
+    tuned_settings,
+    tuning_seeds,
+)
+from equidp.data.dataset import DataSplit, GroupedDataset
+from equidp.data.validation import validation_part
+from equidp.errors import PolicyError, SettingError
+from equidp.policies.dpsgd import DPSGD
+from equidp.policies.ranges import Log, OneOf, Uniform
+from equidp.policies.setting import Bounded
+from equidp.report import comparison as report
+from equidp.training.plan import Plan
+from support.errors import raises_field
+
+
+@dataclass(frozen=True)
+class Toy:
+    """Two groups; a line separates the classes of one, another line those of the other, rarer one."""
+
+    name: str = "toy"
+    highlighted_groups: tuple[str, str] | None = None
+
+    def split(self, seed: int) -> DataSplit:
+        generator = torch.Generator().manual_seed(seed)
+        groups = (torch.rand(240, generator=generator) < 0.3).long()
+        inputs = torch.randn(240, 4, generator=generator)
+        targets = torch.where(groups == 1, inputs[:, 1] > 0, inputs[:, 0] > 0).long()
+        whole = GroupedDataset(inputs, targets, groups, ("many", "few"), ("no", "yes"))
+        return DataSplit(whole.subset(torch.arange(160)), whole.subset(torch.arange(160, 240)))
+
+
+PLAN = Plan("logistic", learning_rate=0.5, batch_size=40, epochs=3, delta=1e-4).with_changes(
+    {"clipping_bound": 0.5}
+)
+ASKED = ComparisonPlan(
+    ["dpsgd", "quantile"],
+    seeds=2,
+    plan=PLAN,
+    epsilons=[8.0],
+    tune=TuningPlan(4, ("schedule", "average")),
+    reference="plan",
+)
+
+
+@dataclass(frozen=True)
+class Shares(Bounded):
+    """A method whose share is tuned, and whose other setting keeps its value."""
+
+    share: float = field(default=0.5, metadata={"tune": Uniform(0.1, 0.9)})
+    other: float = 2.0
+
+    def weight(self, state, norm, group):
+        return (self.share * self.clipping_bound / norm).clamp(max=1.0)
+
+
+def drawn(method, number, **arguments):
+    return drawn_settings(method, PLAN, number, num_train=128, **arguments)
+
+
+def test_methods_share_the_multiples_of_one_number_and_their_own_settings_are_drawn_beside():
+    for number in range(1, 9):
+        plain, private, own = (drawn(method, number) for method in ("sgd", "dpsgd", Shares))
+        assert {"share": own.pop("share"), **private} == {"share": pytest.approx(0.5, abs=0.4), **own}
+        step = private["learning_rate"] * private["clipping_bound"] / 0.5
+        assert plain["learning_rate"] == pytest.approx(step, rel=0.01)
+        assert {plain[name] == private[name] for name in ("batch_size", "epochs", "schedule", "average")} == {
+            True
+        }
+    assert drawn("dpsgd", 1) != drawn("dpsgd", 2)
+
+
+def test_number_0_is_the_plan_and_given_settings_are_not_drawn():
+    assert drawn("dpsgd", 0) == {}
+    fixed = ("epochs", "clipping_bound")
+    free, left = drawn("dpsgd", 3), drawn("dpsgd", 3, fixed=fixed)
+    assert set(left) == set(SHARED) - set(fixed)
+    assert left["batch_size"] == free["batch_size"]
+
+
+def test_a_policy_that_was_made_keeps_its_settings():
+    assert set(tuned_settings(DPSGD(0.7), PLAN, ())) == set(SHARED) - {"clipping_bound"}
+    assert "share" not in drawn(Shares(share=0.3), 1)
+
+
+def test_no_batch_is_larger_than_the_examples_to_train_on():
+    large = replace(PLAN, batch_size=200)
+    assert all(drawn_settings("dpsgd", large, n, num_train=128)["batch_size"] <= 128 for n in range(9))
+
+
+def test_a_multiple_of_another_setting_follows_it():
+    for number in range(1, 9):
+        found = drawn("global", number)
+        assert found["strict_bound"] >= found["clipping_bound"]
+
+
+def test_tuning_seeds_are_none_of_the_final_runs():
+    assert tuning_seeds([100, 102]) == (101, 103, 104)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [((0.0, 1.0), "low"), ((1.0, 1.0), "high"), ((1.0, math.inf), "high")],
+)
+def test_a_range_that_is_none_is_refused(arguments, field):
+    with raises_field(SettingError, field):
+        Log(*arguments)
+    with raises_field(SettingError, "values"):
+        OneOf(())
+
+
+@pytest.mark.parametrize("within", [(0.1, 0.9), Log(1, 2, times="no_such")])
+def test_an_invalid_range_of_a_field_names_the_field(within):
+    @dataclass(frozen=True)
+    class Wrong(Shares):
+        share: float = field(default=0.5, metadata={"tune": within})
+
+    with raises_field(PolicyError, "share"):
+        tuned_settings(Wrong, PLAN, ())
+
+
+def test_nothing_to_tune_is_refused_before_anything_is_trained(tmp_path):
+    asked = replace(ASKED, methods=["dpsgd", "naive"], tune=TuningPlan(4, tuple(SHARED)))
+    with raises_field(SettingError, "tune"):
+        prepare(Toy(), asked, directory=tmp_path)
+    prepare(Toy(), replace(asked, methods=["dpsgd", "quantile"]), directory=tmp_path)
+
+
+def test_the_held_out_part_is_of_the_training_set_and_keeps_private_preprocessing():
+    whole, part = Toy().split(0), validation_part(Toy()).split(0)
+    rows = {tuple(row) for row in whole.train.one_tensor.tolist()}
+    kept, held = ({tuple(row) for row in each.one_tensor.tolist()} for each in (part.train, part.test))
+    assert kept | held == rows
+    assert not kept & held
+    assert validation_part(equidp.data.open_source("digits")).private_noise is None
+
+
+class Scores:
+    """Stand-in for training: each trial has the values of a table, and what was trained is listed."""
+
+    def __init__(self, search: SettingSearch, values) -> None:
+        self.search, self.values, self.stages = search, values, list[list[Trial]]()
+
+    def choose(self, monkeypatch):
+        def values_of(search, cell, trial):
+            return self.values(trial)
+
+        monkeypatch.setattr(SettingSearch, "cell", lambda search, trial: trial)
+        monkeypatch.setattr(SettingSearch, "_values", values_of)
+        return self.search.run(lambda trials: self.stages.append(list(trials)) or trials)
+
+
+def test_the_choice_is_the_least_loss_of_the_group_that_loses_most(tmp_path, monkeypatch):
+    search = prepare(Toy(), ASKED, directory=tmp_path).search
+    methods = {"sgd": 0.0, "dpsgd": 0.1, "quantile": 0.2}
+
+    def values(trial: Trial):
+        """The baseline is best by number 2; others lose most in one group by 0 and on some seed by 1."""
+        if trial.kind.method == "sgd":
+            return {"many": 0.9, "few": 0.8, "all": 0.9 if trial.number == 2 else 0.7}
+        lost = {0: 0.3, 1: 0.0 if trial.seed == 100 else 0.5, 2: 0.1, 3: 0.4}[trial.number]
+        few = 0.8 - lost - methods[trial.kind.method]
+        return {"many": 0.9, "few": few, "all": 0.95 if trial.number == 0 else 0.6}
+
+    made = Scores(search, values)
+    tuning = made.choose(monkeypatch)
+    kinds = [Kind("sgd", ""), Kind("dpsgd", ""), Kind("quantile", "")]
+    assert {kind: search.drawn[kind][2] for kind in kinds} == tuning.settings
+    assert [len(stage) for stage in made.stages] == [3 * 4, 2 * 3, 2 * 2 * 3]
+    assert {trial.number for trial in made.stages[2]} == {0, 1, 2}
+    assert sum(map(len, made.stages)) == search.num_trials
+    trials = tuning.trials.set_index(["method", "number"])
+    assert trials.loc[("dpsgd", 2), "worst_cost"] == pytest.approx(0.2)
+    assert trials.loc[("dpsgd", 1), "worst_cost"] == pytest.approx(0.1 + 1.0 / 3, abs=1e-4)
+    assert trials.loc[("dpsgd", 3), "seeds"] == 1
+    assert trials["chosen"].sum() == 3
+
+
+def test_a_run_that_diverged_is_not_chosen(tmp_path, monkeypatch):
+    search = prepare(Toy(), ASKED, directory=tmp_path).search
+
+    def values(trial: Trial):
+        value = -math.inf if trial.number in (0, 1) else 0.5
+        return {"many": value, "few": value, "all": value}
+
+    tuning = Scores(search, values).choose(monkeypatch)
+    chosen = tuning.trials[tuning.trials["chosen"]]
+    assert set(chosen["number"]) <= {2, 3}
+    assert json.dumps(tuning.to_dict(), allow_nan=False)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tuned") / "runs"
+    return folder, compared(folder)
+
+
+def compared(folder, **changes) -> equidp.Comparison:
+    asked = replace(ASKED, tune=TuningPlan(3, ("schedule", "average", "epochs")), against="dpsgd", **changes)
+    return run_comparison(Toy(), asked, directory=folder, jobs=1)
+
+
+def test_final_runs_have_the_chosen_settings_and_other_seeds(finished):
+    folder, comparison = finished
+    tuning = comparison.tuning
+    assert set(comparison.results["seed"]).isdisjoint(tuning.seeds)
+    assert set(tuning.settings) == {Kind("sgd", ""), Kind("dpsgd", ""), Kind("quantile", "")}
+    prepared = prepare(
+        Toy(), replace(ASKED, tune=TuningPlan(3, ("schedule", "average", "epochs"))), directory=folder
+    )
+    assert prepared.tuning.settings == tuning.settings
+    assert prepared.estimate(1).missing == prepared.estimate(1).missing_trials == 0
+    for kind, chosen in tuning.settings.items():
+        plans = [cell.plan for cell in prepared.cells if cell.method == kind.method]
+        have = [{**plan.settings, **vars(plan.policy)} for plan in plans]
+        found = [all(each[name] == value for name, value in chosen.items()) for each in have]
+        assert any(found) if kind.method == "sgd" else all(found)
+
+
+def test_trials_and_runs_that_are_kept_are_not_trained_again(finished, monkeypatch):
+    folder, comparison = finished
+    monkeypatch.setattr(cells, "train_cell", None)
+    again = compared(folder)
+    pd.testing.assert_frame_equal(again.results, comparison.results)
+    assert again.tuning.settings == comparison.tuning.settings
+
+
+def test_a_search_that_stopped_goes_on_with_what_is_missing(tmp_path, finished, monkeypatch):
+    _, whole = finished
+    train, trained, limit = cells.train_cell, [], 5
+
+    def stops(cell, asked, threads):
+        if len(trained) == limit:
+            raise KeyboardInterrupt
+        trained.append(cell.key)
+        return train(cell, asked, threads)
+
+    monkeypatch.setattr(cells, "train_cell", stops)
+    with pytest.raises(KeyboardInterrupt):
+        compared(tmp_path / "runs")
+    limit = math.inf
+    found = compared(tmp_path / "runs")
+    assert len(trained) == len(set(trained))
+    assert found.tuning.settings == whole.tuning.settings
+
+
+def test_the_estimate_counts_trials_before_settings_are_chosen(tmp_path):
+    prepared = prepare(Toy(), ASKED, directory=tmp_path)
+    found = prepared.estimate(1)
+    assert prepared.tuning is None
+    assert found.missing == len(prepared.cells) > 0
+    assert found.trials == found.missing_trials == prepared.search.num_trials
+    assert found.seconds > prepare(Toy(), replace(ASKED, tune=None), directory=tmp_path).estimate(1).seconds
+
+
+def test_page_terminal_and_json_show_what_was_tried_and_chosen(finished, tmp_path):
+    _, comparison = finished
+    console = Console(record=True, width=100, file=(tmp_path / "out").open("w"))
+    equidp.print_comparison(comparison, console)
+    page, text = report.render(comparison), console.export_text()
+    for shown in (page, text):
+        assert "hosen settings" in shown
+        assert "bound_learning_rate 0.2" in " ".join(shown.split())
+    comparison.to_json(tmp_path / "found.json")
+    written = json.loads((tmp_path / "found.json").read_text())["tuning"]
+    assert len(written["trials"]) == len(comparison.tuning.trials)
