@@ -33,6 +33,8 @@ from typing import NamedTuple
 HERE = Path(__file__).parents[1]
 KEPT = Path(__file__).with_name("figures.json")
 ALL_METHODS = "sgd,dpsgd,dpsgd-f,dpsgd-f-code,naive,global,global-adapt,quantile,automatic,psac"
+PLAIN = ("--learning-rate", "0.1", "--clipping-bound", "1", "--schedule", "constant")
+"""Settings of the csv: the defaults of `equidp.Plan`."""
 COLUMNS = ("accuracy", "loss", "count")
 
 
@@ -70,7 +72,9 @@ def figures(
     """What `equidp compare` of a checkout finds: accuracy and loss of each method and group."""
     work = Path(tempfile.mkdtemp(dir=folder))
     table = ["csv.csv", "--target", "income", "--group", "sex", "--batch-size", "60"]
-    data = table if name == "csv" else [name]
+    chooses = (tree / "src" / "equidp" / "advice" / "chosen_plan.py").exists()  # else settings are published
+    data = [*table, *(PLAIN if chooses else ())] if name == "csv" else [name]
+    data += ["--settings", "published"] if chooses and name != "csv" else []
     write_table(work / "csv.csv")
     command = [
         *(sys.executable, "-m", "equidp", "compare", *data, "--methods", methods, "--seeds", "1"),

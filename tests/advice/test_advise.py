@@ -8,6 +8,7 @@ from hypothesis import given, strategies as st
 
 import equidp
 from equidp.advice.advise import AUTO, advise, images_of
+from equidp.advice.chosen_plan import choose_plan
 from equidp.comparison.compare import prepare
 from equidp.comparison.plan import ComparisonPlan
 from equidp.data import open_source
@@ -62,9 +63,10 @@ def test_where_no_runs_stand_behind_a_choice_the_plan_stays_as_it_was_asked_for(
 
 def test_features_that_were_asked_for_are_not_taken_of_features():
     asked = open_source("digits", features="scattering")
-    choice = advise(open_source("digits").split(0).train)
-    assert choice.source(asked) is asked
-    assert choice.source(asked.source) == asked
+    chosen = choose_plan(asked, asked.split(0).train, 0, {})
+    assert chosen.source(asked) is asked
+    plain = asked.source
+    assert choose_plan(plain, plain.split(0).train, 0, {}).source(plain) == asked
 
 
 def test_scattering_that_was_asked_for_is_settled_by_the_images(tmp_path):
@@ -78,12 +80,13 @@ def test_scattering_that_was_asked_for_is_settled_by_the_images(tmp_path):
     setups = [
         prepare(
             source,
-            ComparisonPlan([AUTO], epsilons=[1.0], plan=Plan(epochs=1, delta=1e-4)),
+            ComparisonPlan([AUTO], 1, epsilons=[1.0], changes={"epochs": 1}),
             directory=tmp_path,
         )
         for source in (plain, featured)
     ]
-    assert setups[0].choice == setups[1].choice == advise(images)
+    plans = [setup.choice.shared.plan for setup in setups]
+    assert plans[0] == plans[1] == advise(images).plan(Plan(delta=1e-4)).with_changes({"epochs": 1})
     assert advise(featured.split(0).train) != advise(images)
 
 
@@ -95,9 +98,11 @@ def test_auto_takes_a_batch_that_the_training_part_of_every_seed_holds(tmp_path)
     source = open_source(tmp_path / "people.csv", recipe=Recipe(target="rich", group=("sex",)))
     sizes = [len(source.split(seed).train) for seed in range(5)]
     assert sizes[0] > min(sizes)
-    asked = ComparisonPlan([AUTO], 5, Plan(batch_size=64, delta=1e-4), [1.0])
-    prepared = prepare(source, asked, directory=tmp_path)
-    assert prepared.choice.settings["batch_size"] <= min(sizes)
+    for own in ({}, {"plan": Plan(batch_size=64, delta=1e-4)}):
+        asked = ComparisonPlan([AUTO], 5, epsilons=[1.0], **own)
+        prepared = prepare(source, asked, directory=tmp_path)
+        (batch,) = {cell.plan.plan.batch_size for cell in prepared.cells if cell.method in (AUTO, "dpsgd")}
+        assert batch == min(sizes)
 
 
 @pytest.mark.soak
@@ -134,21 +139,21 @@ def test_no_reason_is_given_for_a_setting_that_was_asked_for():
     choice = advise(made_up(4000, 5))
     assert "Clipping bound 2" in reasons(choice)
     for asked in ({"clipping_bound": 9.0}, {"model": "mlp"}, {"clipping_bound": 9.0, "epochs": 3}):
-        taken = choice.with_settings(asked, None)
+        taken = choice.with_settings(asked, None, choice.method)
         assert "Clipping bound 2" not in reasons(taken)
         assert "with these settings" not in reasons(taken)
         for name, value in asked.items():
             text = f"{name.replace('_', ' ')} {value:g}" if name != "model" else f"model {value}"
             assert text in advice_sentences(taken)[0]
             assert text in reasons(taken)
-    same = choice.with_settings({"clipping_bound": 2.0}, None)
+    same = choice.with_settings({"clipping_bound": 2.0}, None, choice.method)
     assert set(choice.reasons) < set(same.reasons)
 
 
 def test_no_reason_is_given_for_features_that_were_not_taken():
     choice = advise(made_up(400, 1, 8, 8))
     assert "Scattering features" in reasons(choice)
-    taken = choice.with_settings({"model": "lenet"}, None)
+    taken = choice.with_settings({"model": "lenet"}, None, choice.method)
     assert "features" not in reasons(taken)
     assert "model lenet" in advice_sentences(taken)[0]
     assert "scattering" not in advice_sentences(taken)[0]

@@ -18,6 +18,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
+DEMO = ("--settings", "published", "--report", "equidp-report.html")
+"""Options of the demo, as in the Makefile."""
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -30,7 +34,7 @@ def main() -> None:
         found = output(python, "-c", "import equidp; print(equidp.__file__)", cwd=folder)
         if not Path(found).is_relative_to(folder / "clean"):
             sys.exit(f"equidp comes from {found}, not from the wheel")
-        run(folder / "clean" / "bin" / "equidp", "compare", "--report", "equidp-report.html", cwd=folder)
+        run(folder / "clean" / "bin" / "equidp", "compare", *DEMO, cwd=folder)
         page = (folder / "equidp-report.html").read_text(encoding="utf-8")
         if "</html>" not in page:
             sys.exit("the demo's report is not complete")

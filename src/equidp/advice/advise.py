@@ -24,6 +24,8 @@ from equidp.data.scattering import SMALLEST, number_of_features
 from equidp.display import Column, Table
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import checked_delta, epsilon as epsilon_of
+from equidp.policies.methods import MethodLike, method_named, name_of
+from equidp.policies.setting import settings_of
 from equidp.policies.table import STANDARD
 from equidp.training.plan import Plan
 
@@ -32,6 +34,11 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 """Name of this advice among methods."""
+
+DEFAULT_EPSILON = 3.0
+"""Epsilon of advice and of comparisons that no privacy is given for."""
+SHARED = ("delta", "loss", "class_weight", "noise_multiplier", "recalibration")
+"""Options of a plan that say what is trained for and how privately; no advice is on them."""
 
 _SMALLEST_BATCH, _LARGEST_BATCH = 512, 8192
 _QUIET_BATCH = 2048
@@ -86,31 +93,33 @@ class Advice:
     reasons: tuple[Reason, ...]
     spent: Spent = ()
 
-    def with_settings(self, given: Mapping[str, Any], features: str | None) -> Advice:
-        """Return the advice with the user's settings and features, and the reasons that still hold.
+    def with_settings(self, given: Mapping[str, Any], features: str | None, method: MethodLike) -> Advice:
+        """Return the advice with the user's settings, features and method, and the reasons that still hold.
 
         Args:
-            given: settings by name, without settings of other methods.
+            given: settings by name; those that the method does not have are left out.
             features: name of the features that are trained on; None: inputs as they are.
+            method: that is trained by.
         """
-        other = {name for name, value in given.items() if self.settings.get(name) != value}
+        known = {each.name for each in settings_of(method_named(method).policy)} | Plan.names()
+        asked = {name: value for name, value in given.items() if name in known}
+        settings = {name: value for name, value in {**self.settings, **asked}.items() if name in known}
+        other = {name for name, value in asked.items() if self.settings.get(name) != value}
+        other |= self.settings.keys() - known
         other |= {"features"} if features != self.features else set()
+        other |= {"method"} if name_of(method) != self.method else set()
         reasons = [reason for reason in self.reasons if other.isdisjoint(reason.about)]
-        if given:
-            reasons.append(Reason("given", text=settings_text(given)))
-        return replace(self, features=features, settings={**self.settings, **given}, reasons=tuple(reasons))
+        if asked:
+            reasons.append(Reason("given", text=settings_text(asked)))
+        return replace(
+            self, method=name_of(method), features=features, settings=settings, reasons=tuple(reasons)
+        )
 
     def plan(self, given: Plan) -> Plan:
-        """Plan with these settings and the given delta, loss, class weights and noise; else the given one."""
+        """Plan with these settings and the given task and privacy (`SHARED`); else the given one."""
         if not self.settings:
             return given
-        kept = Plan(delta=given.delta, loss=given.loss, class_weight=given.class_weight)
-        return replace(kept, noise_multiplier=given.noise_multiplier).with_changes(self.settings)
-
-    def source(self, given: DataSource) -> DataSource:
-        """Source with these features as inputs; `given` itself if it has features or the advice has none."""
-        known = self.features is None or isinstance(given, WithFeatures)
-        return given if known else WithFeatures(given, str(self.features))
+        return Plan(**{name: getattr(given, name) for name in SHARED}).with_changes(self.settings)
 
     def cost(self, delta: float) -> float:
         """Epsilon of the advice alone."""
@@ -219,7 +228,7 @@ def images_of(source: DataSource, seed: int) -> GroupedDataset | None:
 
 def _without_results(kind: str) -> Advice:
     """DP-SGD with the settings of the user's plan."""
-    return Advice(STANDARD, None, {}, (Reason("no results", text=kind),))
+    return Advice(STANDARD, None, {}, (Reason("no results", ("method",), text=kind),))
 
 
 _LARGE_SAMPLES = Reason("large samples", ("batch_size", "schedule"))
@@ -249,7 +258,7 @@ def _advise_images(num_examples: int, shape: tuple[int, ...]) -> Advice:
         Reason("scattering", ("features",)),
         Reason("linear model", ("features", "model")),
         _LARGE_SAMPLES,
-        Reason(name, ("features", *settings), (size if name == "many features" else _MANY,)),
+        Reason(name, ("method", "features", *settings), (size if name == "many features" else _MANY,)),
     )
     return Advice(method, "scattering", settings, reasons)
 
@@ -268,7 +277,7 @@ def _advise_table(num_examples: int, rows: int | None) -> Advice:
     reasons = (
         Reason("bound of rows", bound) if rows is None else Reason("bound of people", bound, (rows,)),
         _LARGE_SAMPLES,
-        Reason("table", ("features", *settings)),
+        Reason("table", ("method", "features", *settings)),
     )
     return Advice(STANDARD, None, settings, reasons)
 

@@ -22,6 +22,7 @@ from equidp.advice.norm_profile import NormProfile, private_profile, public_prof
 from equidp.cli import options
 from equidp.cli.app import command
 from equidp.data import DataSource, GroupedDataset
+from equidp.data.features import add_features
 from equidp.data.targets import in_units
 from equidp.errors import DataError, SettingError
 from equidp.kernel.ledger import Ledger, MemoryLedger
@@ -30,7 +31,7 @@ from equidp.report.advice import advice_sentences
 from equidp.runs.config import BudgetFile
 from equidp.training.build import build_model
 from equidp.training.device import chosen_device
-from equidp.training.plan import Plan, loss_named
+from equidp.training.plan import Plan, default_plan, loss_named
 
 _PROFILE_SHARE = 0.1
 _FREE = (
@@ -109,7 +110,7 @@ def advise_command(
     same = [*options.typed_again(table), *options.typed_again(budget), f"--seed={wanted.seed}"]
     same += [] if wanted.device == "cpu" else [f"--device={wanted.device}"]
     train = source.split(wanted.seed).train
-    start = table.starting_plan(data)
+    start = default_plan(source)
     advice = advise(images_of(source, wanted.seed) or train)
     delta = start.delta if wanted.delta is None else wanted.delta
     delta = default_delta(len(train)) if delta is None else delta
@@ -119,7 +120,7 @@ def advise_command(
         own_inputs = wanted.model is not None or table.features is not None
         features = None if own_inputs else advice.features
         if features is not None:
-            train = advice.source(source).split(wanted.seed).train
+            train = add_features(source, features).split(wanted.seed).train
         model = wanted.model or str(advice.settings.get("model", start.model_name))
         factory = in_units(model_named(model), train.target_bounds)
         fresh = build_model(factory, train.input_shape, train.num_outputs, wanted.seed).to(place)

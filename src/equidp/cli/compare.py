@@ -13,6 +13,7 @@ import joblib
 from cyclopts import Group, Parameter
 
 from equidp._files import check_folder, check_outputs, command_line
+from equidp.advice.chosen_plan import RECOMMENDED
 from equidp.cli import metrics, options, releases
 from equidp.cli.app import command
 from equidp.cli.messages import progress_bar, say, stoppable
@@ -26,11 +27,12 @@ from equidp.comparison.workers import check_one_place, connect_client
 from equidp.diagnostics import DiagnosisPlan
 from equidp.errors import SettingError
 from equidp.evaluation.predictions import Cut
+from equidp.report.advice import advice_sentences
 from equidp.report.comparison import print_comparison, write_report
 from equidp.report.diagnosis import sensitive_findings
 from equidp.report.figures import save_figures
+from equidp.report.plan import plan_table
 from equidp.runs.releases import IndividualRelease, PreprocessingRelease
-from equidp.training.plan import default_plan
 from equidp.training.progress import duration
 
 app = command(
@@ -54,8 +56,10 @@ class ComparisonOptions:
     """Methods to compare, with commas; also user-defined (my_module:MyPolicy); auto: as in equidp train."""
     seeds: int = 5
     """Number of runs of each method."""
+    settings: options.Settings = RECOMMENDED
     epsilons: Annotated[tuple[float, ...], Parameter(name="--epsilon")] = ()
-    """Target epsilon, which the noise is calibrated to; several, with commas, show the trade-off."""
+    """Target epsilon, which the noise is calibrated to; several, with commas, show the trade-off. Default: 3,
+    or the published noise."""
     sweep: tuple[str, ...] = ()
     """Setting of the plan or of methods with values to compare, such as clipping_bound=1,2,5; several: all
     combinations."""
@@ -182,7 +186,7 @@ def compare_command(
     source = table.open(data)
     asked = replace(
         wanted.plan(changed),
-        plan=default_plan(source).with_changes(changed),
+        changes=changed,
         cut=cut.cut(Cut(table.whole().positive)),
         release_epsilon=None if individual is None else individual.release_epsilon,
         diagnosis=diagnosis.plan(),
@@ -239,7 +243,12 @@ def _print_search(search: SettingSearch, found: Estimate) -> None:
 
 
 def _print_estimate(prepared: PreparedComparison, jobs: int, fresh: bool) -> None:
-    """Print the number of runs, what each kind would spend, and the time of all that are to be trained."""
+    """Print the plan, the number of runs, what each kind would spend, and the time of those to be trained."""
+    choice = prepared.choice
+    auto = choice.shared if choice.auto_takes else choice.automatic
+    if auto is not None and auto.advice is not None:
+        print(*advice_sentences(auto.advice), sep="\n")
+    plan_table(prepared.setting_rows()).print()
     found, runs = prepared.estimate(jobs, fresh=fresh), len(prepared.cells)
     print(
         f"{runs} runs: {len(prepared.first)} of each of {len(prepared.sizes)} seeds. {runs - found.missing} "

@@ -18,6 +18,7 @@ from equidp._validate import names
 from equidp.accounting.risk import RiskTarget
 from equidp.accounting.target import Target
 from equidp.advice.advise import AUTO
+from equidp.advice.chosen_plan import SETTINGS
 from equidp.cli.noise import (
     BOUNDED_HELP,
     Accountant as Accountant,
@@ -35,7 +36,7 @@ from equidp.models import MODELS
 from equidp.policies.table import METHODS
 from equidp.runs.config import BudgetFile, Execution, RunData
 from equidp.tables.recipe import ALL_COLUMNS, MARKS, MISSING_RULES
-from equidp.training.plan import Plan, default_plan
+from equidp.training.plan import Plan
 
 if TYPE_CHECKING:
     NameOrFile = str
@@ -77,6 +78,16 @@ MethodToTrain = Annotated[
 ]
 Model = Annotated[ModelName | None, Parameter(help=_MODEL_HELP)]
 Engine = Annotated[str, Parameter(help="How the norms of gradients are measured.", choices=ENGINES)]
+Settings = Annotated[
+    str,
+    Parameter(
+        name="--settings",
+        help="Settings that options change. "
+        + "; ".join(f"{name}: {what}" for name, what in SETTINGS.items())
+        + ".",
+        choices=SETTINGS,
+    ),
+]
 Jobs = Annotated[int | None, Parameter(help="Number of processes; default: one for each core.")]
 Device = Annotated[str, Parameter(help=_DEVICE_HELP)]
 Fresh = Annotated[bool, Parameter(help="Make anew what is kept of the same settings and data.")]
@@ -209,10 +220,6 @@ class TableOptions:
         """Return the data of a run: a file by its absolute path, as these options describe it."""
         name = str(Path(data).absolute()) if data not in SOURCES and Path(data).exists() else data
         return RunData(name, self.whole(), self.features, seed)
-
-    def starting_plan(self, data: str) -> Plan:
-        """The published settings of a named dataset, where its inputs are as they were published."""
-        return default_plan(data) if self.features is None else Plan()
 
 
 @Parameter(name="*")

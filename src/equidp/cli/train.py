@@ -9,11 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 from cyclopts import App, ArgumentCollection, Group, Parameter
 
 from equidp.accounting.planned import PlannedRun
-from equidp.advice.advise import AUTO, advise, images_of
+from equidp.advice.advise import AUTO
+from equidp.advice.chosen_plan import (
+    PUBLISHED,
+    RECOMMENDED,
+    check_published,
+    choose_plan,
+)
 from equidp.cli import metrics, options, releases
 from equidp.cli.app import command, config_text, read_options
 from equidp.cli.choice import ChoiceOptions, choose_among, print_people
@@ -21,14 +26,16 @@ from equidp.cli.evaluate import print_run
 from equidp.cli.messages import say, stoppable
 from equidp.cli.process import rank, several_processes
 from equidp.cli.settings import changes, say_ignored
-from equidp.data.published import published_settings
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predictions import Cut, has_diverged
 from equidp.kernel.epsilon import epsilon
+from equidp.policies.methods import method_named
+from equidp.policies.setting import settings_of
 from equidp.policies.table import BASELINE, STANDARD
 from equidp.report.advice import advice_sentences, reason_sentence
 from equidp.report.format import count_text
+from equidp.report.plan import plan_table
 from equidp.report.planned import planned_sentences
 from equidp.runs.begin import begin, check_new
 from equidp.runs.cards import DIVERGED
@@ -37,6 +44,7 @@ from equidp.runs.layout import resume_command
 from equidp.runs.prepare import Loaded, PreparedRun, prepare, seconds_per_step
 from equidp.runs.train import train
 from equidp.training.device import chosen_device
+from equidp.training.plan import Plan
 from equidp.training.progress import ProgressBar, duration
 from equidp.training.run import Run
 
@@ -83,6 +91,7 @@ def train_command(
         Path | None, Parameter(help="Folder for model, ledger, checkpoints and model card.")
     ] = None,
     method: options.MethodToTrain = AUTO,
+    settings_from: options.Settings = RECOMMENDED,
     privacy: options.TargetOptions = options.TargetOptions(),
     seed: Annotated[
         int, Parameter(help="Seed of the split and the initial weights; noise never has a seed.")
@@ -135,7 +144,12 @@ def train_command(
     options.check_noise([] if privacy.epsilon is None else [privacy.epsilon], changed, privacy.risk)
     target = privacy.target()
     noisy = not target.is_open or "noise_multiplier" in changed
-    published = published_settings(data) and table.features is None and method != AUTO
+    published = settings_from == PUBLISHED
+    if published and method == AUTO:
+        raise SettingError(
+            f"settings={PUBLISHED!r} with method {AUTO!r}, which takes recommended settings; name a "
+            f"method, such as --method {STANDARD}."
+        )
     if not published and method != BASELINE and not noisy:
         raise SettingError(
             f"method {method!r} without a level of privacy; give --epsilon, --risk or --noise-multiplier."
@@ -150,7 +164,7 @@ def train_command(
     wanted = TrainConfig(
         table.run_data(data, seed),
         STANDARD if method == AUTO else method,
-        table.starting_plan(data).with_changes(changed),
+        Plan().with_changes(changed),
         target,
         budget.file(data, config, table.recipe, choice.choose_from),
         (*released, *choice.releases()),
@@ -158,29 +172,31 @@ def train_command(
         CardTexts(notes="" if card_notes is None else _read_notes(card_notes)),
         execution.execution(),
     )
+    if published:
+        check_published(wanted.data.source())
+    choose = partial(_choose_plan, wanted, changed, settings_from, method)
     if choice.choose is not None:
-        if method == AUTO:
-            wanted, _, why = _auto(wanted, changed)
-            # The reasons are on settings that the choice may not take.
-            wanted = replace(wanted, card=replace(wanted.card, reasons=()))
-            print(*why, sep="", end="", flush=True)
+        # The reasons are on settings that the choice may not take.
+        chosen, _, why = choose()
+        wanted = replace(chosen, card=replace(chosen.card, reasons=(), origins={}))
+        print(*why, sep="", end="", flush=True)
         choose_among(
             wanted, None if dry_run else out, place, lambda folder, trained: _report(folder, *trained)
         )
         return
-    prepared_by = partial(_prepare_auto, changed=changed) if method == AUTO else _prepare_as_given
     if dry_run or out is None:
-        prepared, why = prepared_by(wanted, place)
+        chosen, loaded, why = choose()
+        prepared = prepare(chosen, place, loaded)
         print(*why, sep="", end="")
         _say_plan(prepared)
         return
     with several_processes(place):
-        prepared, why = prepared_by(wanted, place)
-        prepared = begin(prepared, out)
+        chosen, loaded, why = choose()
+        prepared = begin(prepare(chosen, place, loaded), out)
         print(*why, sep="", end="", flush=True)
         with stoppable(_to_continue(out)):
             trained = train(out, callbacks=bar, prepared=prepared, device=place)
-    advised = method == AUTO or (config is not None and config_text(config).startswith(options.ADVISED))
+    advised = not published or (config is not None and config_text(config).startswith(options.ADVISED))
     _report(out, *trained, advised=advised)
 
 
@@ -198,41 +214,35 @@ def _read_notes(path: Path) -> str:
     return text
 
 
-def _prepare_as_given(wanted: TrainConfig, device: torch.device) -> tuple[PreparedRun, list[str]]:
-    """Prepare the run with the options that were given; return it without reasons."""
-    return prepare(wanted, device), []
+def _choose_plan(
+    wanted: TrainConfig, changed: Mapping[str, Any], settings: str, method: str
+) -> tuple[TrainConfig, Loaded | None, list[str]]:
+    """Fill in the settings, and the method where it is auto.
 
-
-def _prepare_auto(
-    wanted: TrainConfig, device: torch.device, changed: Mapping[str, Any]
-) -> tuple[PreparedRun, list[str]]:
-    """Prepare the run with the choices of auto; return it with the reasons."""
-    chosen, loaded, why = _auto(wanted, changed)
-    return prepare(chosen, device, loaded if chosen.data == wanted.data else None), why
-
-
-def _auto(wanted: TrainConfig, changed: Mapping[str, Any]) -> tuple[TrainConfig, Loaded, list[str]]:
-    """Fill in unset method, settings and features for this kind of data.
-
-    Returns the settings, the data without these features, and the reasons.
+    Returns the settings, the data unless its features changed, and what is said of the choice.
     """
-    loaded = wanted.load()
-    data = wanted.data
-    advice = advise(images_of(data.source(), data.seed) or loaded[0].train)
-    own_inputs = data.features is not None or "model" in changed
-    features = data.features if own_inputs else advice.features
-    ignored = say_ignored(changed, [advice.method])
-    asked = {name: value for name, value in changed.items() if name not in ignored}
-    plan = advice.plan(wanted.plan).with_changes(changed)
-    taken = advice.with_settings(asked, features)
-    chosen = replace(
+    loaded, data = wanted.load(), wanted.data
+    chosen = choose_plan(data.source(), loaded[0].train, data.seed, changed, settings, method=method)
+    taken = chosen.method if method == AUTO else method
+    if method == AUTO:
+        say_ignored(changed, [taken])
+    reasons: tuple[str, ...] = ()
+    why: list[str] = []
+    if chosen.advice is not None:
+        reasons = tuple(map(reason_sentence, chosen.advice.reasons))
+        begin_with = "auto takes" if method == AUTO else "Training by"
+        why = [f"{line}\n" for line in advice_sentences(chosen.advice, begin_with)]
+    features = data.features or chosen.features
+    names = (*Plan.names(), "features", *(each.name for each in settings_of(method_named(taken).policy)))
+    origins = {name: chosen.origin(name, taken) for name in names}
+    found = replace(
         wanted,
         data=replace(data, features=features),
-        method=advice.method,
-        plan=plan,
-        card=replace(wanted.card, reasons=tuple(map(reason_sentence, taken.reasons))),
+        method=taken,
+        plan=chosen.plan,
+        card=replace(wanted.card, reasons=reasons, origins=origins),
     )
-    return chosen, loaded, [f"{line}\n" for line in advice_sentences(taken)]
+    return found, loaded if features == data.features else None, why
 
 
 def _to_continue(folder: Path) -> str:
@@ -247,9 +257,7 @@ def _say_resumed(spent: int, lost: int) -> None:
 def _say_plan(prepared: PreparedRun) -> None:
     trainer, config = prepared.trainer, prepared.config
     assert trainer is not None  # nothing was drawn
-    if options_given := prepared.plan.plan.changed_options:
-        named = (f"{name.replace('_', ' ')} {value}" for name, value in options_given.items())
-        print(f"Training with {', '.join(named)}.")
+    plan_table(config.setting_rows(prepared.plan)).print()
     if not prepared.plan.policy.private:
         print(f"{trainer.steps:,} steps without noise: no privacy, epsilon is infinite.")
     else:

@@ -19,8 +19,9 @@ import torch
 from equidp._provenance import versions
 from equidp.accounting import calibrate_noise
 from equidp.accounting.cache import remembered
-from equidp.accounting.planned import check_share, default_delta, release_event
-from equidp.advice.advise import AUTO, Advice, advise, images_of
+from equidp.accounting.planned import check_share, release_event
+from equidp.advice.advise import AUTO
+from equidp.advice.chosen_plan import ASKED, DEFAULT, RECOMMENDED, ChosenRun, SettingRow, setting_rows
 from equidp.comparison.cells import (
     Cell,
     CellResult,
@@ -34,6 +35,7 @@ from equidp.comparison.cells import (
     split_facts,
     train_all,
 )
+from equidp.comparison.choice import ComparisonChoice, choose_plans
 from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan, Search
 from equidp.comparison.references import (
     BOOSTING,
@@ -44,7 +46,7 @@ from equidp.comparison.references import (
     takes_boosted_trees,
 )
 from equidp.comparison.result import Comparison, DataFacts, Setup, TrainingFacts
-from equidp.comparison.sweep import Sweep, Variant, automatic_variants, sweep_variants
+from equidp.comparison.sweep import Sweep, Variant
 from equidp.comparison.tune import Kind, SettingSearch, Tuning, TuningPlan, tuning_seeds
 from equidp.comparison.workers import (
     Workers,
@@ -78,7 +80,7 @@ from equidp.policies.methods import MethodLike
 from equidp.policies.table import BASELINE
 from equidp.store import Store
 from equidp.training.device import chosen_device, wait_for
-from equidp.training.plan import Plan, default_plan
+from equidp.training.plan import Plan
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -91,6 +93,8 @@ def compare(
     *,
     methods: Sequence[MethodLike] = DEFAULT_METHODS,
     seeds: int | Sequence[int] = 5,
+    settings: str = RECOMMENDED,
+    changes: Mapping[str, Any] | None = None,
     plan: Plan | None = None,
     epsilons: Sequence[float] = (),
     sweep: Sweep | None = None,
@@ -122,11 +126,16 @@ def compare(
         data: a name from `equidp.data.SOURCES`, a path to a table, or your own source, also by import
             path.
         methods: names from `equidp.METHODS`, import paths such as "my_module:MyPolicy", and your own
-            policies; plain SGD is always among them, as the baseline. "auto" has the settings that
-            served this kind of data best, at each epsilon, or at what DP-SGD spends by the plan.
+            policies; plain SGD is always among them, as the baseline. "auto" is the recommended method. Where
+            the others have other than recommended settings, it is a method of its own, with these, at each
+            epsilon, or at what DP-SGD spends by the plan.
         seeds: how many seeds (0, 1, ...), or which.
-        plan: how to train; default: `default_plan(data)`.
-        epsilons: target epsilons; noise is calibrated to each of them; empty: the plan's noise multiplier.
+        settings: what all methods train by: "recommended", as `equidp train` takes them for this kind of
+            data, or "published", those of a named dataset (`default_plan`).
+        changes: settings of the plan and of methods by name, over these.
+        plan: how to train, in place of `settings`.
+        epsilons: target epsilons; noise is calibrated to each of them; empty: the plan's noise multiplier, or
+            epsilon 3 where settings are recommended and no noise multiplier is given.
         sweep: settings of the plan and of methods, by name -> values to compare; several settings: every
             combination. The baseline is trained by each combination of those that it has, too.
         tau: largest gap in privacy cost that counts as equal (Xu et al.: 0.05).
@@ -176,6 +185,8 @@ def compare(
     asked = ComparisonPlan(
         methods=methods,
         seeds=seeds,
+        settings=settings,
+        changes=changes or {},
         plan=plan,
         epsilons=epsilons,
         sweep=sweep or {},
@@ -268,7 +279,7 @@ def run_comparison(
             metric=prepared.metric.name,
             positive=found.positive_name,
             threshold=asked.cut.threshold,
-            against=asked.against or "",
+            against=prepared.choice.against,
             search=asked.reference,
             other_classes=prepared.other_classes,
         ),
@@ -339,13 +350,12 @@ class PreparedComparison:
     Attributes:
         source: of the data.
         data: the split of the first seed.
-        plan: how to train, unless a run's own plan differs.
+        choice: plans that the runs train by.
         cells: all runs, in order of seeds.
         sizes: seed -> number of training examples.
         folder: where finished runs are kept.
         swept: settings of which several values are compared -> those values.
         metric: the metric of costs.
-        choice: what "auto" trains with; None: "auto" is not compared.
         trees: boosted trees, one for each seed; none where the data is no table.
         other_classes: see `Setup`.
         search: for the settings of each method; None: all train by the plan.
@@ -356,13 +366,12 @@ class PreparedComparison:
 
     source: DataSource
     data: DataSplit
-    plan: Plan
+    choice: ComparisonChoice
     cells: tuple[Cell, ...]
     sizes: Mapping[int, int]
     folder: Path
     swept: Mapping[str, tuple[Any, ...]]
     metric: Metric
-    choice: Advice | None = None
     built: tuple[_Built, ...] = ()
     trees: tuple[BoostedTrees, ...] = ()
     other_classes: Mapping[str, str] = field(default_factory=dict)
@@ -392,6 +401,27 @@ class PreparedComparison:
     def first(self) -> list[Cell]:
         """The runs of the first seed."""
         return [cell for cell in self.cells if cell.seed == self.cells[0].seed]
+
+    def setting_rows(self) -> tuple[SettingRow, ...]:
+        """Return every setting of the runs with its value and its origin."""
+        choice, asked = self.choice, self.choice.asked
+        tuned = {} if self.tuning is None else self.tuning.settings
+        of_baseline = tuned.get(Kind(BASELINE, ""), {})
+        plan = choice.shared.plan.with_changes(of_baseline)
+        baseline = plan.resolve(BASELINE, next(iter(self.sizes.values())))
+        runs = [ChosenRun(choice.shared, baseline, False, tuple(of_baseline))]
+        runs += [
+            ChosenRun(
+                choice.of(cell.method),
+                cell.plan,
+                bool(choice.epsilons) or cell.method == AUTO,
+                tuple(tuned.get(Kind(cell.method, cell.setting), {})),
+            )
+            for cell in self.first
+            if cell.method != BASELINE
+        ]
+        origin = ASKED if asked.epsilons else DEFAULT
+        return setting_rows(runs, epsilons=choice.epsilons, epsilons_from=origin, swept=self.swept)
 
     def estimate(self, jobs: int, *, fresh: bool = False) -> Estimate:
         """Estimate what is still to be trained and how long that takes; times steps of each method.
@@ -450,25 +480,16 @@ def prepare(
     """
     source = open_source(data) if isinstance(data, str) else data
     chosen_device(device)
-    epsilons, metric, share = asked.target_epsilons, asked.cost_metric, asked.preprocessing_share
+    metric, share = asked.cost_metric, asked.preprocessing_share
     sizes = {seed: split_facts(source, seed).num_train for seed in asked.seed_numbers}
+    smallest = min(sizes, key=sizes.__getitem__)  # whose batch no other seed's training part is too small for
+    train = split(source, smallest).train
+    check_classes(train)
+    choice = choose_plans(asked, source, train, smallest, max(sizes.values()))
+    source, plan, epsilons = choice.shared.source(source), choice.shared.plan, choice.epsilons
     data_split = split(source, next(iter(sizes)))
-    if data_split.train.target_bounds is not None:
-        raise SettingError(
-            "a comparison is of classifiers. For numbers, train by --method sgd and by a private method, and "
-            "see what privacy cost each group by equidp evaluate --reference.",
-            field="data",
-        )
     check_metric(metric, asked.cut, data_split.test)
-    plan = _shared_plan(asked, source, max(sizes.values()))
-    variants = sweep_variants(asked.policies, plan, epsilons, asked.sweep)
-    choice = None
-    if AUTO in asked.methods:
-        smallest = min(
-            sizes, key=sizes.__getitem__
-        )  # whose batch no other seed's training part is too small for
-        choice = advise(images_of(source, smallest) or split(source, smallest).train)
-        variants += automatic_variants(choice, plan, epsilons, max(sizes.values()))
+    variants = choice.variants()
     # Absolute, since worker processes outlive a comparison and stay where the first one was.
     folder = Path(directory).absolute()
     Store(folder).check()
@@ -492,7 +513,7 @@ def prepare(
             if tuning is not None:
                 variants = [tuning.apply(variant) for variant in variants]
         private = [
-            (variant, source if choice is None or variant.name != AUTO else choice.source(source))
+            (variant, choice.of(variant.name).source(source))
             for variant in variants
             if variant.name != BASELINE
         ]
@@ -527,13 +548,12 @@ def prepare(
         prepared = PreparedComparison(
             source,
             data_split,
-            plan,
+            choice,
             tuple(cells),
             sizes,
             folder,
             asked.swept,
             metric,
-            choice,
             trees=trees,
             other_classes=references.other_classes,
             search=search,
@@ -543,10 +563,14 @@ def prepare(
         return replace(prepared, built=_build_each(prepared.first, data_split))
 
 
-def _shared_plan(asked: ComparisonPlan, source: DataSource, num_examples: int) -> Plan:
-    """Return the plan that all runs start from; its delta is that of n examples where none is given."""
-    plan = default_plan(source) if asked.plan is None else asked.plan
-    return replace(plan, delta=default_delta(num_examples)) if plan.delta is None else plan
+def check_classes(train: GroupedDataset) -> None:
+    """Raise a SettingError where numbers are to be predicted."""
+    if train.target_bounds is not None:
+        raise SettingError(
+            "a comparison is of classifiers. For numbers, train by --method sgd and by a private method, and "
+            "see what privacy cost each group by equidp evaluate --reference.",
+            field="data",
+        )
 
 
 def with_metrics(
@@ -721,14 +745,14 @@ def _data_facts(source: DataSource, data: DataSplit) -> DataFacts:
 
 def _training_facts(prepared: PreparedComparison) -> TrainingFacts:
     """Facts that the cells of one seed share, and facts that differ, by method."""
-    plan, cells, choice = prepared.plan, prepared.first, prepared.choice
+    choice, cells = prepared.choice, prepared.first
     automatic: dict[str, dict[str, Any]] = {}
-    if choice is not None:
-        automatic = {AUTO: {"policy": choice.method, "features": choice.features, **choice.settings}}
+    if (own := choice.automatic) is not None and own.advice is not None:
+        automatic = {AUTO: {"policy": own.method, "features": own.features, **own.advice.settings}}
     chosen = {} if prepared.tuning is None else prepared.tuning.settings
     tuned = {" ".join(kind).strip(): found for kind, found in chosen.items() if found}
     return TrainingFacts(
-        plan=replace(plan, by_method={}).resolve(BASELINE, next(iter(prepared.sizes.values()))),
+        plan=replace(choice.shared.plan, by_method={}).resolve(BASELINE, next(iter(prepared.sizes.values()))),
         noise_multipliers={
             f"{cell.method} {cell.setting}".strip(): cell.plan.noise_multiplier
             for cell in cells
@@ -742,5 +766,7 @@ def _training_facts(prepared: PreparedComparison) -> TrainingFacts:
             }
             for cell in cells
         },
-        by_method={**plan.by_method, **automatic, **tuned},
+        by_method={**choice.shared.plan.by_method, **automatic, **tuned},
+        auto_takes=choice.auto_takes,
+        rows=prepared.setting_rows(),
     )

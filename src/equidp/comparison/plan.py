@@ -8,6 +8,7 @@ from typing import Any, Literal, final, get_args
 
 from equidp._validate import check_number, unknown_name
 from equidp.advice.advise import AUTO
+from equidp.advice.chosen_plan import RECOMMENDED, SETTINGS
 from equidp.comparison.sweep import Sweep, named_methods
 from equidp.comparison.tune import TuningPlan
 from equidp.diagnostics import DiagnosisPlan
@@ -32,7 +33,7 @@ class ComparisonPlan:
 
     Attributes:
         methods, seeds, plan, epsilons, sweep, tau, level, metric, cut, engine, release_epsilon, diagnosis,
-            preprocessing_share, against, reference, tune: see `equidp.compare`.
+            preprocessing_share, settings, changes, against, reference, tune: see `equidp.compare`.
 
     Raises:
         SettingError, PolicyError: a value that no comparison can have.
@@ -51,6 +52,8 @@ class ComparisonPlan:
     release_epsilon: float | None = None
     diagnosis: DiagnosisPlan | None = None
     preprocessing_share: float | None = None
+    settings: str = RECOMMENDED
+    changes: Mapping[str, Any] = field(default_factory=dict)
     against: str | None = None
     reference: Search = "best"
     tune: int | TuningPlan | None = None
@@ -62,6 +65,12 @@ class ComparisonPlan:
             raise unknown_name("reference", self.reference, get_args(Search))
         if self.preprocessing_share is not None:
             check_number("(0, 1)", preprocessing_share=self.preprocessing_share)
+        if self.settings not in SETTINGS:
+            raise unknown_name("settings", self.settings, SETTINGS)
+        if self.plan is not None and self.settings != RECOMMENDED:
+            raise SettingError(
+                f"settings={self.settings!r} beside a plan, which has its own settings; give one of the two."
+            )
         _ = self.seed_numbers, self.policies, self.cost_metric  # refuse what they cannot be
         if self.tuning is not None and self.sweep:
             raise SettingError(
@@ -94,7 +103,7 @@ class ComparisonPlan:
 
     @property
     def target_epsilons(self) -> list[float]:
-        """Each target epsilon once; empty: the plan's noise multiplier."""
+        """Each target epsilon once; empty: none was given."""
         return list(dict.fromkeys(self.epsilons))
 
     @property

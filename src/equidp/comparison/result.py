@@ -16,6 +16,7 @@ import pandas as pd
 
 from equidp._files import write_whole
 from equidp._validate import unknown_name
+from equidp.advice.chosen_plan import SettingRow
 from equidp.comparison.recommend import Recommendation, recommendations
 from equidp.comparison.tune import Tuning
 from equidp.data.dataset import ALL
@@ -88,18 +89,23 @@ class TrainingFacts:
         noise_multipliers: of each private run of the first seed, by method and setting.
         method_settings: method -> its settings, by name.
         by_method: method -> fields of the plan and settings that were given for this method alone.
+        auto_takes: method that "auto" was compared as; "": it was not, or has a row of its own.
+        rows: every setting of the runs, with its value and its origin.
     """
 
     plan: ResolvedPlan
     noise_multipliers: Mapping[str, float]
     method_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     by_method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    auto_takes: str = ""
+    rows: Sequence[SettingRow] = ()
 
     @property
     def settings(self) -> dict[str, Any]:
         """Plain values by name: every option of the plan, and then what differs by method."""
         shared = {name: value for name, value in self.plan.settings.items() if name not in _OF_BASELINE}
-        return {**shared, **{each.name: getattr(self, each.name) for each in fields(self)[1:]}}
+        of_methods = {each.name: getattr(self, each.name) for each in fields(self)[1:]}
+        return {**shared, **of_methods, "rows": [row._asdict() for row in self.rows]}
 
 
 @dataclass(frozen=True)

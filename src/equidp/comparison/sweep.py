@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints
 
 from equidp._validate import names, unknown_name
 from equidp.accounting.target import Target
-from equidp.advice.advise import AUTO, Advice
+from equidp.advice.advise import AUTO
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon as epsilon_of
 from equidp.kernel.ledger import StepEvent
@@ -158,18 +158,18 @@ def sweep_variants(
 
 
 def automatic_variants(
-    choice: Advice, plan: Plan, epsilons: Sequence[float], num_train: int
+    method: MethodLike, own: Plan, plan: Plan, epsilons: Sequence[float], num_train: int
 ) -> list[Variant]:
     """Variants of "auto" at every epsilon; without epsilons, at what the plan's DP-SGD spends.
 
     Args:
-        choice: its method and settings; a sweep does not change them.
+        method: that "auto" stands for.
+        own: its plan; a sweep does not change it.
         plan: of the other variants.
         epsilons: targets.
         num_train: examples that the plan's epsilon is computed for.
     """
-    own = choice.plan(plan)
-    policy = own.policy(choice.method)
+    policy = own.policy(method)
     if not epsilons:
         standard = plan.resolve(STANDARD, num_train)
         event = StepEvent(standard.sample_rate, standard.noise_multiplier)

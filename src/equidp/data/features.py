@@ -128,6 +128,11 @@ class WithFeatures:
         )
 
 
+def add_features(source: DataSource, features: str | None) -> DataSource:
+    """Return a source with features as inputs; the source itself without features, or if it has some."""
+    return source if features is None or isinstance(source, WithFeatures) else WithFeatures(source, features)
+
+
 def features_named(name: str) -> Transform:
     """Return the transform of a name from `FEATURES`, or of an import path such as "my_module:make_features".
 

@@ -16,6 +16,7 @@ from equidp._provenance import versions, weights_digest
 from equidp.accounting import run_event
 from equidp.accounting.planned import default_delta
 from equidp.accounting.replacement import replacement_epsilon
+from equidp.advice.chosen_plan import SettingRow
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
 from equidp.display import Column, Table
@@ -55,6 +56,7 @@ from equidp.report.guarantee import (
     privacy_unit,
     several_rows_sentence,
 )
+from equidp.report.plan import plan_blocks
 from equidp.training.initial_weights import FRESH, Start
 from equidp.training.run import Run, RunFacts
 
@@ -97,6 +99,7 @@ def write_card(
     too_noisy: Sequence[str] = (),
     remarks: str = "",
     audited: Mapping[str, Sequence[str]] | None = None,
+    plan: Sequence[SettingRow] = (),
 ) -> None:
     """Write the model card of a run: what the model is, what it guarantees, and what it does to each group.
 
@@ -117,6 +120,7 @@ def write_card(
         too_noisy: groups whose released figures say nothing beside their noise.
         remarks: what the people who answer for the model say of purpose, access or retention: paragraphs.
         audited: source files behind the guarantee of releases, by name.
+        plan: every setting with its origin; empty: the card lists the settings of the run without origins.
 
     Raises:
         SettingError: another ending, a path that cannot be written, or releases that the run does not count.
@@ -159,7 +163,12 @@ def write_card(
         "Groups": "; ".join(facts.groups or (() if test is None else test.group_names)),
         "Classes": "; ".join(facts.classes or (() if test is None else test.class_names)),
     }
-    settings = {**_settings(facts), **(details or {}), **versions(), **(hashes or _hash_of(run))}
+    settings = {
+        **_settings(facts, with_plan=not plan),
+        **(details or {}),
+        **versions(),
+        **(hashes or _hash_of(run)),
+    }
     document = Document(
         f"Model card: {data}" if data else "Model card",
         [
@@ -173,6 +182,7 @@ def write_card(
             Heading("Limits"),
             Listing(_limits(run, found)),
             *_remarks(remarks),
+            *(plan_blocks(plan) if plan else []),
             Heading("Settings, versions and hashes"),
             Facts(facts_table(settings)),
         ],
@@ -299,14 +309,14 @@ def _start(start: Start) -> str:
     return "given; if they were trained on this data, the epsilon of that training must be added"
 
 
-def _settings(facts: RunFacts) -> dict[str, Any]:
-    """Known facts of a run, as names and values."""
+def _settings(facts: RunFacts, *, with_plan: bool) -> dict[str, Any]:
+    """Known facts of a run, as names and values; with or without the options of its plan."""
     labelled = {each.metadata["label"]: each.name for each in fields(facts) if "label" in each.metadata}
     settings = {label: getattr(facts, name) for label, name in labelled.items()}
     settings["randomness"] = _RANDOMNESS.get(facts.randomness, f"given to the trainer: {facts.randomness}")
     if facts.views != Views():
         settings["views of each image"] = f"{facts.views.count}, by {facts.views.augmentation}"
-    of_plan = {} if facts.plan is None else facts.plan.card_options
+    of_plan = facts.plan.card_options if with_plan and facts.plan is not None else {}
     of_method = facts.method
     if facts.rows is not None:
         of_method["people in the training data"] = settings.pop("training examples")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from rich.console import Console
@@ -35,6 +35,7 @@ from equidp.report.document import (
 )
 from equidp.report.format import capitalise, count_text, facts_table, heading, number, whole_number
 from equidp.report.individual import individual_blocks, individual_table
+from equidp.report.plan import plan_blocks
 from equidp.report.plots import PLOTS
 from equidp.report.plots.style import draw_plots
 from equidp.report.summary import Detail, Kind, Summary, summarise
@@ -107,7 +108,7 @@ def _result_blocks(summary: Summary) -> Iterator[Block]:
         f"two groups. Beside figures: {setup.level:.0%} intervals over seeds.",
         small=True,
     )
-    yield from paragraphs(words.test_sentences(summary), small=True)
+    yield from paragraphs([*words.auto_sentences(setup), *words.test_sentences(summary)], small=True)
     if summary.has_model_cost:
         yield from _price_blocks(summary)
     yield from _difference_blocks(summary)
@@ -158,35 +159,20 @@ def _guarantee_blocks(summary: Summary) -> Iterator[Block]:
     yield from paragraphs(words.guarantee_sentences(summary))
     yield Heading("What the guarantee does not cover", 3)
     yield Listing(words.exclusion_sentences(summary.setup))
-    yield Heading("Settings and versions")
+    yield from plan_blocks(summary.setup.training.rows)
+    yield Heading("Command, steps and versions")
     if summary.setup.command:
         yield Code(summary.setup.command, "console")
-    yield Facts(_settings_table(summary.setup))
+    yield Facts(_facts_table(summary.setup))
 
 
-def _settings_table(setup: Setup) -> Table:
-    """Table of settings and versions, without settings that the page shows elsewhere."""
-    training = setup.training
-    facts = {
-        "data": setup.data.name,
-        **training.settings,
-        **({"steps": "", "sample_rate": ""} if setup.steps_differ else {}),
-        "swept": setup.swept or "",
-        "method_settings": "",
-        **{f"settings of {method}": settings for method, settings in training.method_settings.items()},
-        "seeds": setup.seeds,
-    }
-    texts = {name.replace("_", " "): _text(value) for name, value in facts.items() if value not in ("", None)}
-    return facts_table({**texts, **setup.versions})
-
-
-def _text(value: object) -> str:
-    if isinstance(value, Mapping):
-        parts = {name: _text(each) for name, each in value.items()}
-        nested = any(isinstance(each, Mapping) for each in value.values())
-        texts = [f"{name} ({text})" if nested else f"{name} {text}" for name, text in parts.items()]
-        return ", ".join(texts) or "none"
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+def _facts_table(setup: Setup) -> Table:
+    """Table of steps, seeds and versions; the plan has a table of its own."""
+    plan = setup.training.plan
+    steps = {} if setup.steps_differ else {"steps": plan.steps, "sample rate": f"{plan.sample_rate:.6g}"}
+    return facts_table(
+        {"data": setup.data.name, **steps, "seeds": ", ".join(map(str, setup.seeds)), **setup.versions}
+    )
 
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
@@ -218,7 +204,7 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
         highlight=False,
         style="dim",
     )
-    for sentence in words.test_sentences(summary):
+    for sentence in [*words.auto_sentences(setup), *words.test_sentences(summary)]:
         console.print(escape(sentence), highlight=False, style="dim")
     if summary.has_model_cost:
         console.print()

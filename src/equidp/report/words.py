@@ -274,6 +274,12 @@ def _cheapest_method_clause(summary: Summary, standard: str, setting: str, metho
     return f"; {best}{_auto_text(summary.setup, best)} costs it {cost}"
 
 
+def auto_sentences(setup: Setup) -> list[str]:
+    """Sentence on the method that "auto" was compared as; empty where it was not, or has a row of its own."""
+    taken = setup.training.auto_takes
+    return [f"{AUTO} takes {taken}: see its row."] if taken else []
+
+
 def _auto_text(setup: Setup, method: str) -> str:
     """Method and settings behind "auto", in brackets; "" for other methods."""
     chosen = setup.training.by_method.get(AUTO)

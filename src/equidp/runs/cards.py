@@ -90,6 +90,7 @@ def write_cards(
         audited={each.name: each.audited for each in config.all_releases},
         group_risks={row["group"]: row["risk"] for row in layout.read_released(place) if "risk" in row},
         details=details,
+        plan=config.setting_rows(run.facts.plan) if config.card.origins and run.facts.plan else (),
         composition=composition,
         hashes={f"{layout.MODEL} (SHA-256)": layout.file_digest(place / layout.MODEL)},
     )

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, replace
+from dataclasses import MISSING, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from equidp._validate import check_number
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.planned import default_delta, release_event
 from equidp.accounting.target import Target
+from equidp.advice.chosen_plan import ChosenPlan, ChosenRun, SettingRow, setting_rows
 from equidp.data import DataSource, DataSplit, Recipe, open_source
 from equidp.data.features import check_not_varied
 from equidp.data.table import EncodedSource, can_be_private
@@ -142,10 +143,12 @@ class CardTexts:
 
     Attributes:
         reasons: why these settings, in sentences, where they were chosen for the kind of data.
+        origins: setting -> its origin (`equidp.advice.chosen_plan`); empty: not known.
         notes: paragraphs: who answers, purpose, access, retention.
     """
 
     reasons: tuple[str, ...] = ()
+    origins: Mapping[str, str] = field(default_factory=dict)
     notes: str = ""
 
 
@@ -272,6 +275,12 @@ class TrainConfig:
         costs = {name: cost for name, cost in self.release_costs.items() if name in names}
         noises = {name: release_event(cost, delta).noise_multiplier for name, cost in costs.items()}
         return {name: ReleaseEvent(1.0, noise, name=name) for name, noise in noises.items()}
+
+    def setting_rows(self, resolved: ResolvedPlan) -> tuple[SettingRow, ...]:
+        """Return every setting of the run, worked out, with its value and its origin."""
+        chosen = ChosenPlan(self.plan, self.method, self.data.features, self.card.origins)
+        epsilons = () if self.target.epsilon is None else (self.target.epsilon,)
+        return setting_rows([ChosenRun(chosen, resolved, not self.target.is_open)], epsilons=epsilons)
 
     def to_plain(self) -> dict[str, Any]:
         """Return plain values that `from_plain` reads."""

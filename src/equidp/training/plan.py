@@ -238,7 +238,7 @@ class Plan:
         check_options(self)
         check_optimizer_name(self.optimizer, self.momentum)
         _ = self.weight_average, self.image_views, self.class_weights  # refuse what does not go together
-        known, own = all_settings(), self._names()
+        known, own = all_settings(), self.names()
         for name in self.method_settings:
             if name not in known:
                 raise unknown_name("method setting", name, known)
@@ -253,7 +253,8 @@ class Plan:
         return [each for each in fields(cls) if "help" in each.metadata]
 
     @classmethod
-    def _names(cls) -> set[str]:
+    def names(cls) -> set[str]:
+        """Names of the options."""
         return {each.name for each in cls.options()}
 
     def to_plain(self) -> dict[str, Any]:
@@ -386,8 +387,8 @@ class Plan:
         return release_event(self.recalibration * target.epsilon, delta).noise_multiplier
 
     def _with_values(self, changes: Mapping[str, Any]) -> Plan:
-        own = {name: value for name, value in changes.items() if name in self._names()}
-        of_methods = {name: value for name, value in changes.items() if name not in self._names()}
+        own = {name: value for name, value in changes.items() if name in self.names()}
+        of_methods = {name: value for name, value in changes.items() if name not in self.names()}
         return replace(self, **own, method_settings={**self.method_settings, **of_methods})
 
 
@@ -448,7 +449,7 @@ class ResolvedPlan:
 
         What was worked out replaces what was given under its name; the policy replaces settings of methods.
         """
-        given = {name: value for name, value in self.plan.to_plain().items() if name in Plan._names()}
+        given = {name: value for name, value in self.plan.to_plain().items() if name in Plan.names()}
         return {**given, **self._worked_out(), "class_weight": self.plan.class_weights}
 
     def to_plain(self) -> dict[str, Any]:

@@ -1,0 +1,221 @@
+"""ChosenPlan: settings that runs train by, each with its origin; one choice for training and comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple, final
+
+from equidp._validate import unknown_name
+from equidp.advice.advise import AUTO, Advice, advise, images_of
+from equidp.data.dataset import DataSource, GroupedDataset
+from equidp.data.features import WithFeatures, add_features
+from equidp.data.published import Settings, published_settings
+from equidp.errors import SettingError
+from equidp.policies.methods import MethodLike
+from equidp.policies.table import STANDARD
+from equidp.training.plan import Plan, ResolvedPlan, default_plan
+
+RECOMMENDED, PUBLISHED = "recommended", "published"
+SETTINGS = {
+    RECOMMENDED: "those that did best on data of this kind (equidp advise)",
+    PUBLISHED: "those that the dataset was published with",
+}
+"""Settings to start from -> which they are; options that are given are over them."""
+
+ASKED, DATASET, RULE, DEFAULT = "asked", "dataset", "rule", "default"
+"""Origins of a setting: the user, the dataset's published settings, `advise`, and the setting's default."""
+TARGET, SWEPT, TUNED = "target", "swept", "tuned"
+"""Origins of a noise multiplier that meets a target, of a setting with several values to compare, and of a
+setting that was chosen by trials."""
+
+
+@final
+@dataclass(frozen=True)
+class ChosenPlan:
+    """Settings to train by, whatever the method, each with its origin.
+
+    Attributes:
+        plan: how to train.
+        method: that "auto" stands for.
+        features: that are trained on; None: inputs as they are.
+        origins: setting -> its origin.
+        otherwise: origin of all other settings.
+        advice: with these settings and the reasons that hold for them; None: other settings than recommended.
+    """
+
+    plan: Plan
+    method: str = STANDARD
+    features: str | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
+    otherwise: str = DEFAULT
+    advice: Advice | None = None
+
+    def source(self, given: DataSource) -> DataSource:
+        """Source with the features as inputs; `given` itself if it has features or there are none."""
+        return add_features(given, self.features)
+
+    def origin(self, name: str, method: str = "") -> str:
+        """Origin of a setting, as a method has it."""
+        if name in self.plan.by_method.get(method, {}):
+            return DATASET if self.otherwise == DEFAULT else self.otherwise
+        return self.origins.get(name, self.otherwise)
+
+
+def choose_plan(
+    source: DataSource,
+    train: GroupedDataset,
+    seed: int,
+    given: Mapping[str, Any],
+    settings: str = RECOMMENDED,
+    *,
+    method: MethodLike = AUTO,
+    swept: Collection[str] = (),
+) -> ChosenPlan:
+    """Choose the settings of runs on data: recommended or published ones, with the user's over them.
+
+    It reads shapes and the number of examples alone.
+
+    Args:
+        source: of the data.
+        train: training part of its split.
+        seed: of the split.
+        given: settings of the plan and of methods that the user gives, by name.
+        settings: a name from `SETTINGS`.
+        method: to train by; "auto": the recommended one.
+        swept: names of settings that the user compares values of.
+
+    Raises:
+        SettingError: published settings of data that has none.
+
+    Example:
+        >>> from equidp.data import open_source
+        >>> source = open_source("digits")
+        >>> chosen = choose_plan(source, source.split(seed=0).train, 0, {"epochs": 5})
+        >>> chosen.method, chosen.features, chosen.plan.batch_size, chosen.plan.epochs
+        ('dpsgd', 'scattering', 512, 5)
+        >>> [chosen.origin(name) for name in ("epochs", "batch_size", "delta", "weight_decay")]
+        ['asked', 'rule', 'dataset', 'default']
+    """
+    published = published_settings(source)
+    if settings == PUBLISHED:
+        check_published(source)
+        plan = default_plan(source).with_changes(given)
+        return ChosenPlan(plan, origins=_origins(plan, given, {}, published))
+    if settings != RECOMMENDED:
+        raise unknown_name("settings", settings, SETTINGS)
+    advice = advise(images_of(source, seed) or train)
+    own_inputs = isinstance(source, WithFeatures) or not {"model"}.isdisjoint({*given, *swept})
+    features = advice.features
+    if own_inputs:
+        features = source.features if isinstance(source, WithFeatures) else None
+    start, of_dataset = default_plan(source), published
+    if advice.settings:
+        plain = source.source if isinstance(source, WithFeatures) else source
+        of_dataset = {name: value for name, value in published_settings(plain).items() if name == "delta"}
+        start = advice.plan(Plan(**of_dataset))
+    plan = start.with_changes(given)
+    origins = _origins(plan, given, advice.settings, of_dataset)
+    origins |= {"features": ASKED if isinstance(source, WithFeatures) else RULE if features else DEFAULT}
+    taken = advice.with_settings(given, features, advice.method if method == AUTO else method)
+    return ChosenPlan(plan, advice.method, features, origins, advice=taken)
+
+
+def check_published(source: DataSource) -> None:
+    """Raise a SettingError unless a source has published settings."""
+    if not published_settings(source):
+        raise SettingError(
+            f"settings={PUBLISHED!r}, but {source.name!r} has no published settings for these inputs; leave "
+            "it out, which takes the recommended settings, or give each setting as an option.",
+            field="settings",
+        )
+
+
+def _origins(
+    plan: Plan, given: Mapping[str, Any], by_rule: Mapping[str, Any], of_dataset: Settings
+) -> dict[str, str]:
+    """Origin of each setting that was given, follows from a rule or is the dataset's, as the plan has it."""
+    origins = {}
+    for names, origin in ((of_dataset, DATASET), (by_rule, RULE), (given, ASKED)):
+        for name in names:
+            if name != "by_method" and _value(plan, name) == names[name]:
+                origins[name] = origin
+    return origins
+
+
+def _value(plan: Plan, name: str) -> Any:
+    return getattr(plan, name) if name in Plan.names() else plan.method_settings.get(name)
+
+
+class SettingRow(NamedTuple):
+    """Setting of runs with its value and its origin; `methods`: that have it so, empty: all of them."""
+
+    name: str
+    value: Any
+    origin: str
+    methods: tuple[str, ...] = ()
+
+
+class ChosenRun(NamedTuple):
+    """A run's plan as it was chosen and as it was worked out.
+
+    Attributes:
+        chosen: plan and origins.
+        resolved: the same, worked out.
+        targeted: True where its noise meets a target.
+        tuned: names of settings that were chosen by trials.
+    """
+
+    chosen: ChosenPlan
+    resolved: ResolvedPlan
+    targeted: bool
+    tuned: Collection[str] = ()
+
+
+def setting_rows(
+    runs: Sequence[ChosenRun],
+    *,
+    epsilons: Sequence[float] = (),
+    epsilons_from: str = ASKED,
+    swept: Mapping[str, Sequence[Any]] | None = None,
+) -> tuple[SettingRow, ...]:
+    """Return every setting of runs with value and origin: targets, the plan, then settings of methods.
+
+    Args:
+        runs: each kind of run. Several runs of a method list their values.
+        epsilons: targets of the private runs.
+        epsilons_from: origin of the targets.
+        swept: settings of which several values are compared -> those values.
+    """
+    methods = list(dict.fromkeys(run.resolved.method for run in runs))
+    found: dict[str, dict[str, tuple[list[Any], str]]] = {}
+    for run in runs:
+        resolved = run.resolved
+        options = {each.name: resolved.settings[each.name] for each in Plan.options()}
+        values = {"features": run.chosen.features, **options, **asdict(resolved.policy)}  # type: ignore[call-overload]
+        if not resolved.policy.private:
+            del values["noise_multiplier"]
+        for name, value in values.items():
+            origin = run.chosen.origin(name, resolved.method)
+            if name == "noise_multiplier" and run.targeted:
+                origin = TARGET
+            elif name in (swept or {}) and resolved.policy.private:
+                origin = SWEPT
+            elif name in run.tuned:
+                origin = TUNED
+            listed, _ = found.setdefault(name, {}).setdefault(resolved.method, ([], origin))
+            if value not in listed:
+                listed.append(value)
+    rows = [SettingRow("epsilon", _one_or_all(epsilons), epsilons_from)] if epsilons else []
+    for name, by_method in found.items():
+        alike: dict[str, tuple[SettingRow, list[str]]] = {}
+        for method, (values_of, origin) in by_method.items():
+            row = SettingRow(name, _one_or_all(values_of), origin)
+            alike.setdefault(repr(row), (row, []))[1].append(method)
+        for row, owners in alike.values():
+            rows.append(row._replace(methods=() if owners == methods else tuple(owners)))
+    return tuple(rows)
+
+
+def _one_or_all(values: Sequence[Any]) -> Any:
+    return values[0] if len(values) == 1 else tuple(values)

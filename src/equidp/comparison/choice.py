@@ -1,0 +1,113 @@
+"""Choice of the plans of a comparison: one for all methods, and one for "auto" where they have another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import final
+
+from equidp.accounting.planned import default_delta
+from equidp.advice.advise import AUTO, DEFAULT_EPSILON, SHARED
+from equidp.advice.chosen_plan import ASKED, RECOMMENDED, ChosenPlan, choose_plan
+from equidp.comparison.plan import ComparisonPlan
+from equidp.comparison.sweep import Variant, automatic_variants, named_methods, sweep_variants
+from equidp.data.dataset import DataSource, GroupedDataset
+from equidp.errors import SettingError
+from equidp.training.plan import Plan
+
+
+@final
+@dataclass(frozen=True)
+class ComparisonChoice:
+    """Plans that the runs of a comparison train by.
+
+    Attributes:
+        asked: what is compared.
+        shared: settings of all methods, but of "auto" where it has its own.
+        automatic: settings of "auto" as a method of its own; None: "auto" is not compared, or is a method
+            by name.
+        epsilons: targets; empty: the plans' noise.
+        num_examples: largest number of training examples of a seed.
+    """
+
+    asked: ComparisonPlan
+    shared: ChosenPlan
+    automatic: ChosenPlan | None
+    epsilons: tuple[float, ...]
+    num_examples: int
+
+    @property
+    def auto_takes(self) -> str:
+        """Name of the method that "auto" is compared as; "" where it is not, or is a row of its own."""
+        return self.shared.method if AUTO in self.asked.methods and self.automatic is None else ""
+
+    @property
+    def against(self) -> str:
+        """Name of the method that others are compared with seed by seed; "" for none."""
+        against = self.asked.against or ""
+        return self.auto_takes or against if against == AUTO else against
+
+    def of(self, method: str) -> ChosenPlan:
+        """Settings of a method of the comparison."""
+        return self.automatic if method == AUTO and self.automatic is not None else self.shared
+
+    def variants(self) -> list[Variant]:
+        """Return what is trained for each seed.
+
+        Raises:
+            SettingError: an epsilon, a swept setting or a value that no run can have.
+        """
+        asked, plan = self.asked, self.shared.plan
+        methods = [self.auto_takes or each if each == AUTO else each for each in asked.methods]
+        named = named_methods(methods)
+        if self.against and len(named) + (self.automatic is not None) < 3:
+            raise SettingError(
+                f"against={self.asked.against!r}; expected another private method to compare with it, and "
+                f"{AUTO} takes {self.auto_takes}."
+            )
+        found = sweep_variants(named, plan, self.epsilons, asked.sweep)
+        if self.automatic is not None:
+            own = self.automatic
+            found += automatic_variants(own.method, own.plan, plan, self.epsilons, self.num_examples)
+        return found
+
+
+def choose_plans(
+    asked: ComparisonPlan, source: DataSource, train: GroupedDataset, seed: int, num_examples: int
+) -> ComparisonChoice:
+    """Choose the plans of a comparison.
+
+    By recommended settings every method trains as "auto" does, but for its own settings, and "auto" is a
+    method by its name. By published settings, or a plan of the user's, "auto" has its recommended ones.
+
+    Args:
+        asked: what is compared.
+        source: of the data.
+        train: training part of the smallest split, whose examples hold a batch of every seed.
+        seed: of that split.
+        num_examples: of the largest training part, whose delta is that of all runs unless one is given.
+
+    Raises:
+        SettingError: published settings of data that has none.
+    """
+    swept, changes, automatic = tuple(asked.sweep), dict(asked.changes), None
+    if asked.plan is not None:
+        shared = ChosenPlan(asked.plan.with_changes(changes), otherwise=ASKED)
+    else:
+        shared = choose_plan(source, train, seed, changes, asked.settings, swept=swept)
+    shared = _with_delta(shared, num_examples)
+    recommended = asked.plan is None and asked.settings == RECOMMENDED
+    if AUTO in asked.methods and not recommended:
+        of_plan = {name: getattr(shared.plan, name) for name in SHARED}
+        of_plan = {name: value for name, value in of_plan.items() if value != getattr(Plan, name)}
+        automatic = _with_delta(choose_plan(source, train, seed, {**of_plan, **changes}), num_examples)
+    epsilons = tuple(asked.target_epsilons)
+    if recommended and not epsilons and "noise_multiplier" not in {*changes, *swept}:
+        epsilons = (DEFAULT_EPSILON,)
+    return ComparisonChoice(asked, shared, automatic, epsilons, num_examples)
+
+
+def _with_delta(chosen: ChosenPlan, num_examples: int) -> ChosenPlan:
+    """Return the settings with the delta of n examples where none is given."""
+    if chosen.plan.delta is not None:
+        return chosen
+    return replace(chosen, plan=replace(chosen.plan, delta=default_delta(num_examples)))

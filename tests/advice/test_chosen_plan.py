@@ -1,0 +1,175 @@
+"""Settings are chosen once for all commands: recommended or published, the user's over them, each with its
+origin."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+import equidp
+from equidp.accounting.target import Target
+from equidp.advice.advise import AUTO
+from equidp.advice.chosen_plan import (
+    ASKED,
+    DATASET,
+    DEFAULT,
+    RULE,
+    SWEPT,
+    TARGET,
+    ChosenPlan,
+    ChosenRun,
+    check_published,
+    choose_plan,
+    setting_rows,
+)
+from equidp.comparison.choice import choose_plans
+from equidp.comparison.plan import ComparisonPlan
+from equidp.data.table import TableSource
+from equidp.errors import SettingError
+from equidp.tables.recipe import Recipe
+from equidp.training.plan import Plan
+from support.errors import raises_field
+
+
+@dataclass(frozen=True)
+class Named:
+    """Data that goes by the name of a published dataset."""
+
+    name: str = "adult"
+    highlighted_groups: None = None
+
+
+def made_up(n: int = 3000) -> equidp.GroupedDataset:
+    targets = torch.arange(n) % 2
+    return equidp.GroupedDataset(torch.rand(n, 5), targets, targets, ("a", "b"), ("n", "y"))
+
+
+def chosen(given=None, **how) -> ChosenPlan:
+    return choose_plan(Named(), made_up(), 0, given or {}, **how)
+
+
+def test_each_setting_has_its_origin():
+    recommended = chosen({"epochs": 3, "smoothing": 0.5})
+    names = ("epochs", "smoothing", "batch_size", "clipping_bound", "delta", "weight_decay", "momentum")
+    assert [recommended.origin(name) for name in names] == [
+        ASKED, ASKED, RULE, RULE, DATASET, DEFAULT, DEFAULT,
+    ]  # fmt: skip
+    published = chosen({"epochs": 3}, settings="published")
+    names = ("epochs", "weight_decay", "clipping_bound", "batch_size")
+    assert [published.origin(name) for name in names] == [ASKED, DATASET, DATASET, DEFAULT]
+    of_user = ChosenPlan(Plan(epochs=3), otherwise=ASKED)
+    assert of_user.origin("epochs") == of_user.origin("momentum") == ASKED
+
+
+def test_published_settings_stay_out_of_recommended_ones_but_for_delta():
+    """A published weight decay ruins runs at recommended learning rates."""
+    assert chosen(settings="published").plan.weight_decay == 0.01
+    plan = chosen({"learning_rate": 17.4}).plan
+    assert (plan.weight_decay, plan.learning_rate, plan.delta) == (0.0, 17.4, 1e-6)
+
+
+def test_another_optimizer_has_its_own_learning_rate_by_default_and_not_by_rule():
+    other = chosen({"optimizer": "adam"})
+    assert other.plan.learning_rate < 0.1
+    assert [other.origin(name) for name in ("optimizer", "learning_rate", "batch_size")] == [
+        ASKED, DEFAULT, RULE,
+    ]  # fmt: skip
+
+
+def test_settings_that_a_dataset_publishes_for_one_method_are_the_dataset_s():
+    plan = choose_plan(Named("adult-esipova"), made_up(), 0, {}, "published")
+    assert plan.origin("learning_rate", "global-adapt") == DATASET
+    asked = choose_plan(Named("adult-esipova"), made_up(), 0, {"learning_rate": 0.3}, "published")
+    assert asked.origin("learning_rate", "global-adapt") == ASKED
+
+
+@pytest.mark.parametrize("source", [Named("other"), TableSource("adult.csv", Recipe("y", group=("g",)))])
+def test_published_settings_of_data_that_has_none_are_refused(source):
+    with raises_field(SettingError, "settings"):
+        check_published(source)
+    with raises_field(SettingError, "settings"):
+        choose_plan(source, made_up(), 0, {}, "published")
+    with raises_field(SettingError, "settings"):
+        choose_plan(source, made_up(), 0, {}, "best")
+    with raises_field(SettingError, "settings"):
+        ComparisonPlan(["dpsgd"], plan=Plan(), settings="published")
+
+
+def test_a_model_of_the_user_s_takes_inputs_as_they_are_also_where_models_are_swept():
+    targets = torch.arange(600) % 2
+    images = equidp.GroupedDataset(torch.rand(600, 1, 8, 8), targets, targets, ("a", "b"), ("n", "y"))
+    features = [
+        choose_plan(Named(), images, 0, given, swept=swept).features
+        for given, swept in (({}, ()), ({"model": "lenet"}, ()), ({}, ("model",)))
+    ]
+    assert features == ["scattering", None, None]
+
+
+def names_of_reasons(given, method) -> set[str]:
+    return {reason.name for reason in chosen(given, method=method).advice.reasons}
+
+
+def test_reasons_are_those_of_the_method_and_the_settings_that_are_trained_by():
+    assert names_of_reasons({}, AUTO) == {"bound of rows", "large samples", "table"}
+    assert names_of_reasons({"clipping_bound": 9.0}, AUTO) == {"large samples", "given"}
+    assert names_of_reasons({"model": "mlp"}, AUTO) == {"large samples", "given"}
+    assert names_of_reasons({"smoothing": 0.5}, AUTO) == {"bound of rows", "large samples", "table"}
+    assert names_of_reasons({}, "dpsgd-f") == {"bound of rows", "large samples"}
+    assert names_of_reasons({}, "sgd") == {"large samples"}  # it clips nothing
+
+
+def choice_of(**asked):
+    return choose_plans(ComparisonPlan(seeds=1, **asked), Named(), made_up(), 0, 3000)
+
+
+def test_auto_is_the_recommended_method_by_name_or_a_row_of_its_own_beside_other_settings():
+    methods = ["dpsgd-f", AUTO]
+    same = choice_of(methods=methods)
+    assert (same.auto_takes, [each.name for each in same.variants()]) == (
+        "dpsgd",
+        ["sgd", "dpsgd-f", "dpsgd"],
+    )
+    for other in ({"settings": "published"}, {"plan": Plan()}):
+        apart = choice_of(methods=methods, **other)
+        assert apart.auto_takes == ""
+        assert [each.name for each in apart.variants()] == ["sgd", "dpsgd-f", AUTO]
+
+
+@pytest.mark.parametrize("settings", ["recommended", "published"])
+def test_what_the_user_gives_acts_on_auto_in_a_comparison(settings):
+    changes = {"clipping_bound": 6.0, "epochs": 40, "recalibration": 0.1}
+    for given in ({}, changes):
+        found = choice_of(methods=[AUTO], settings=settings, changes=given, epsilons=[2.0])
+        plan = found.variants()[-1].plan
+        assert given.items() <= {**vars(plan), **plan.method_settings}.items()
+        assert (found.variants()[-1].resolve(3000).recalibration_noise is not None) == bool(given)
+
+
+def test_a_comparison_without_noise_is_at_epsilon_3_where_settings_are_recommended():
+    assert choice_of().epsilons == (3.0,)
+    assert choice_of(epsilons=[1.0]).epsilons == (1.0,)
+    for own in (
+        {"changes": {"noise_multiplier": 2.0}},
+        {"sweep": {"noise_multiplier": [1.0, 2.0]}},
+        {"settings": "published"},
+        {"plan": Plan()},
+    ):
+        assert choice_of(**own).epsilons == ()
+
+
+def test_rows_say_which_methods_have_a_setting_and_where_it_is_from():
+    plan = chosen({"epochs": 3})
+    runs = [
+        ChosenRun(plan, plan.plan.resolve(method, 3000, Target(epsilon)), epsilon is not None)
+        for method, epsilon in (("sgd", None), ("dpsgd", 1.0), ("dpsgd", 2.0), ("dpsgd-f", 1.0))
+    ]
+    rows = setting_rows(runs, epsilons=(1.0, 2.0), swept={"clipping_bound": (1.0, 2.0)})
+    found = {(row.name, row.methods): row for row in rows}
+    assert found[("epochs", ())][1:3] == (3, ASKED)
+    assert found[("epsilon", ())].value == (1.0, 2.0)
+    noise = [row for row in rows if row.name == "noise_multiplier"]
+    assert {row.origin for row in noise} == {TARGET}
+    assert {row.methods for row in noise} == {("dpsgd",), ("dpsgd-f",)}
+    assert len(found[("noise_multiplier", ("dpsgd",))].value) == 2
+    assert found[("clipping_bound", ("dpsgd", "dpsgd-f"))].origin == SWEPT
+    assert {row.name for row in rows} >= {each.name for each in Plan.options()}

@@ -1,0 +1,182 @@
+"""What `equidp train` would release is what `equidp compare` compares: the same plan of the same options."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+
+import pytest
+
+from equidp.accounting.target import Target
+from equidp.advice.advise import AUTO
+from equidp.cli import train as train_module
+from equidp.cli.compare import compare_command
+from equidp.cli.options import MethodOptions, PlanOptions
+from equidp.comparison import compare as compare_module
+from equidp.comparison.plan import ComparisonPlan
+from equidp.data import Recipe
+from equidp.errors import SettingError
+from equidp.policies.methods import METHODS, all_settings, method_named
+from equidp.policies.setting import settings_of
+from equidp.runs.config import RunData, TrainConfig
+from equidp.training.plan import Plan
+from support.command import people
+
+__all__ = ["people"]  # a fixture
+
+OTHER = {
+    "model": "mlp", "learning_rate": 0.3, "batch_size": 64, "epochs": 3.0, "noise_multiplier": 2.5,
+    "delta": 1e-3, "momentum": 0.4, "weight_decay": 0.02, "optimizer": "adam", "schedule": "constant",
+    "average": "ema", "average_share": 0.5, "views": 2, "augmentation": "flip",
+    "class_weight": "low=1,high=3", "loss": "torch.nn.functional:cross_entropy", "recalibration": 0.2,
+    "clipping_bound": 3.5, "statistics_ratio": 4.0, "smoothing": 0.5, "max_ratio": 5.0, "slope_penalty": 0.3,
+    "boundary_penalty": 0.3, "min_count": 7.0, "strict_bound": 60.0, "initial_bound": 7.0,
+    "bound_learning_rate": 0.3, "tolerance": 0.6, "target_quantile": 0.6, "lowest_bound": 0.2,
+    "stability": 0.02,
+}  # fmt: skip
+"""Option -> a value that is nowhere the default, the dataset's or the recommended one."""
+TOGETHER = {
+    "average_share": {"average": "ema"},
+    "augmentation": {"views": 2},
+    "views": {"augmentation": "flip"},
+}
+"""Option -> others without which it has no meaning."""
+NOISE = {"noise_multiplier": 2.0}
+EPSILON = 2.0
+
+
+@pytest.fixture(scope="module")
+def data(people):
+    return {
+        "people": RunData(str(people / "people.csv"), Recipe("income", group=("sex",))),
+        "digits": RunData("digits"),
+    }
+
+
+def plan_of_training(data, given, method, settings):
+    """Plan that `equidp train` works out."""
+    target = Target() if "noise_multiplier" in given else Target(EPSILON)
+    wanted = TrainConfig(data, "dpsgd" if method == AUTO else method, Plan().with_changes(given), target)
+    config, _, _ = train_module._choose_plan(wanted, given, settings, method)
+    return config.resolve(len(config.data.source().split(data.seed).train)).settings
+
+
+def plan_of_comparison(data, given, method, settings, folder):
+    """Plan that `equidp compare` works out."""
+    epsilons = () if "noise_multiplier" in given else (EPSILON,)
+    asked = ComparisonPlan([method], [data.seed], epsilons=epsilons, settings=settings, changes=given)
+    return compare_module.prepare(data.source(), asked, directory=folder).cells[-1].plan.settings
+
+
+def result_of(plan, *given):
+    """The plan, or the field that is refused."""
+    try:
+        return plan(*given)
+    except SettingError as error:
+        return f"refused: {error.field}"
+
+
+def test_both_commands_have_the_same_options_of_the_plan_and_of_methods():
+    options = {each.name for kind in (PlanOptions, MethodOptions) for each in fields(kind)}
+    of_methods = {each.name for name in METHODS for each in settings_of(method_named(name).policy)}
+    assert set(OTHER) == options & (Plan.names() | of_methods)  # other tests load methods of their own
+    for command in (train_module.train_command, compare_command):
+        defaults = {type(each.default) for each in inspect.signature(command).parameters.values()}
+        assert {PlanOptions, MethodOptions} <= defaults
+
+
+@pytest.mark.parametrize("name", ["people", "digits"])
+@pytest.mark.parametrize("option", OTHER)
+def test_an_option_gives_the_same_plan_in_both_commands_or_is_refused_in_both(
+    option, name, data, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(compare_module, "_build_each", lambda cells, split: ())
+    method = all_settings().get(option, [AUTO])[0]
+    without = {**({} if option == "recalibration" else NOISE), **TOGETHER.get(option, {})}
+    given = {**without, option: OTHER[option]}
+    for settings in ("recommended", "published") if name == "digits" and method != AUTO else ("recommended",):
+        trained, before = (
+            result_of(plan_of_training, data[name], each, method, settings) for each in (given, without)
+        )
+        compared = result_of(plan_of_comparison, data[name], given, method, settings, tmp_path)
+        assert (
+            {**trained, "method": ""} == {**compared, "method": ""}
+            if isinstance(trained, dict)
+            else (trained == compared)
+        )
+        assert trained != before or isinstance(trained, str)
+
+
+@pytest.mark.parametrize("settings", ["recommended", "published"])
+def test_a_named_method_trains_by_the_settings_that_it_is_compared_by(settings, data, monkeypatch, tmp_path):
+    monkeypatch.setattr(compare_module, "_build_each", lambda cells, split: ())
+    for method in ("dpsgd-f", "global-adapt"):
+        given = {"noise_multiplier": 2.0}
+        trained = plan_of_training(data["digits"], given, method, settings)
+        assert trained == plan_of_comparison(data["digits"], given, method, settings, tmp_path)
+
+
+TABLE = ("people.csv", "--target", "income", "--group", "sex")
+
+
+def rows(text: str) -> dict[str, tuple[str, str]]:
+    """Setting -> value and origin, of the table that --dry-run prints."""
+    cells = [
+        [cell.strip() for cell in line.strip().split("  ") if cell.strip()] for line in text.splitlines()
+    ]
+    return {row[0]: (row[1], row[2]) for row in cells if len(row) == 3}
+
+
+def test_options_act_on_auto_in_a_comparison(people, command):
+    given = ("--clipping-bound", "6", "--epochs", "30", "--recalibration", "0.1", "--epsilon", "2")
+    methods = ("--methods", "auto", "--seeds", "1", "--jobs", "1", "--dry-run")
+    _, plain, _ = command("compare", *TABLE, *methods, "--epsilon", "2", cwd=people)
+    _, changed, _ = command("compare", *TABLE, *methods, *given, cwd=people)
+    assert rows(plain)["clipping bound (dpsgd)"] == ("2", "rule")
+    assert rows(changed)["clipping bound (dpsgd)"] == ("6", "asked")
+    assert (rows(plain)["epochs"], rows(changed)["epochs"]) == (("60", "rule"), ("30", "asked"))
+    assert rows(changed)["recalibration"] == ("0.1", "asked")
+    noise = [float(rows(text)["noise multiplier (dpsgd)"][0]) for text in (plain, changed)]
+    assert noise[0] != noise[1]
+    assert "Clipping bound 2" in plain
+    assert "Clipping bound 2" not in changed
+
+
+def test_a_dry_run_prints_the_whole_plan_with_origins_in_both_commands(people, command):
+    given = ("--epsilon", "2", "--weight-decay", "0.01", "--dry-run")
+    _, trained, _ = command("train", *TABLE, *given, cwd=people)
+    _, compared, _ = command("compare", *TABLE, *given, "--methods", "auto", "--seeds", "1", cwd=people)
+    own = {name.removesuffix(" (dpsgd)"): row for name, row in rows(compared).items()}
+    assert rows(trained).items() <= own.items()
+    options = {each.name.replace("_", " ") for each in Plan.options()}
+    assert {*options, "epsilon", "features", "clipping bound"} <= rows(trained).keys()
+    assert rows(trained)["weight decay"] == ("0.01", "asked")
+    assert rows(trained)["noise multiplier"][1] == "target"
+
+
+@pytest.mark.parametrize("command_name", ["train", "compare"])
+def test_published_settings_of_a_table_are_refused_before_anything_is_spent(people, command, command_name):
+    own = {"train": ("--method", "dpsgd", "--out"), "compare": ("--methods", "dpsgd", "--directory")}
+    method = (*own[command_name], "made")
+    given = (*TABLE, "--settings", "published", "--epsilon", "2", *method)
+    code, out, err = command(command_name, *given, cwd=people)
+    assert (code, out) == (2, "")
+    assert "settings='published'" in err
+    assert not (people / "made").exists()
+
+
+def test_published_settings_are_refused_for_auto_in_training(tmp_path, command):
+    given = ("digits", "--settings", "published", "--out", "run")
+    code, _, err = command("train", *given, cwd=tmp_path)
+    assert code == 2
+    assert "settings='published'" in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_published_weight_decay_is_marked_and_taken_on_request_alone(command, tmp_path):
+    given = ("digits", "--method", "dpsgd", "--dry-run")
+    _, published, _ = command("train", *given, "--settings", "published", cwd=tmp_path)
+    assert rows(published)["noise multiplier"] == ("2", "dataset")
+    assert rows(published)["learning rate"] == ("2", "dataset")
+    _, recommended, _ = command("train", *given, "--epsilon", "3", cwd=tmp_path)
+    assert rows(recommended)["learning rate"] == ("1", "rule")
