@@ -57,7 +57,8 @@ def found_policy(method: MethodLike) -> Policy | type[Policy]:
     if not _is_policy(method):
         raise SettingError(
             f"method {method!r}; expected a name from equidp.METHODS, an import path such as "
-            "'my_module:MyPolicy', or a policy such as equidp.DPSGD(clipping_bound=1.0)."
+            "'my_module:MyPolicy', or a policy such as equidp.DPSGD(clipping_bound=1.0).",
+            field="method",
         )
     return method  # type: ignore[return-value]
 
