@@ -108,6 +108,8 @@ class Contest:
         methods = f"{BASELINE},{STANDARD}" if method == BASELINE else method  # no comparison is of SGD alone
         given: dict[str, Any] = {"methods": methods, "features": self.features, "epsilon": epsilon}
         given |= {"seeds": len(self.reported), "reference": "plan"}
+        if self.features is None:  # recommended settings of images would bring features
+            given["settings"] = "published"
         given |= {each.name: getattr(plan, each.name) for each in Plan.options()}
         given |= {each.name: getattr(policy, each.name) for each in fields(policy)}  # type: ignore[arg-type]
         del given["noise_multiplier"]  # it follows from epsilon
