@@ -55,13 +55,13 @@ def test_models_that_never_say_yes_get_no_verdict(comparison):
     assert (row["verdict"], row["informative"]) == ("says nothing", False)
     summary = summarise(comparison)
     said = " ".join(finding_sentences(summary))
-    assert "says nothing under dpsgd" in said
-    assert "By accuracy, sgd, dpsgd are no better than one constant answer" in said
+    assert f"sgd, is no better than one constant answer in {SEEDS} of {SEEDS} seeds" in said
+    assert "By accuracy, dpsgd is no better than one constant answer" in said
     assert "--metric auc" in said
     assert "holds" not in said
     page = render(comparison)
     assert 'class="left holds"' not in page
-    assert "says nothing" in page
+    assert "no verdict" in page
 
 
 @pytest.mark.soak

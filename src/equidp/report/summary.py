@@ -145,7 +145,7 @@ class Summary:
         if rows.empty:
             return {}
         grouped = rows.drop(columns="target_epsilon").groupby(["method", "setting", "group"], sort=False)
-        means = grouped.mean().drop(columns="seed")
+        means = grouped.mean(numeric_only=True).drop(columns="seed")  # without names of settings
         error = means["standard_error"] / grouped["seed"].nunique() ** 0.5
         return _index_by_group(means.assign(standard_error=error).reset_index())
 
