@@ -100,8 +100,13 @@ def test_number_0_is_the_plan_and_given_settings_are_not_drawn():
     assert left["batch_size"] == free["batch_size"]
 
 
+def test_settings_that_are_given_are_not_drawn():
+    asked = ComparisonPlan(tune=TuningPlan(4, ("average",)), changes={"epochs": 2, "average": "ema"})
+    assert asked.tuning == TuningPlan(4, ("average", "epochs"))
+
+
 def test_a_policy_that_was_made_keeps_its_settings():
-    assert set(tuned_settings(DPSGD(0.7), PLAN, ())) == set(SHARED) - {"clipping_bound"}
+    assert set(tuned_settings(DPSGD(0.7), ())) == set(SHARED) - {"clipping_bound"}
     assert "share" not in drawn(Shares(share=0.3), 1)
 
 
@@ -138,7 +143,7 @@ def test_an_invalid_range_of_a_field_names_the_field(within):
         share: float = field(default=0.5, metadata={"tune": within})
 
     with raises_field(PolicyError, "share"):
-        tuned_settings(Wrong, PLAN, ())
+        tuned_settings(Wrong, ())
 
 
 def test_nothing_to_tune_is_refused_before_anything_is_trained(tmp_path):
@@ -187,7 +192,7 @@ def test_the_choice_is_the_least_loss_of_the_group_that_loses_most(tmp_path, mon
     made = Scores(search, values)
     tuning = made.choose(monkeypatch)
     kinds = [Kind("sgd", ""), Kind("dpsgd", ""), Kind("quantile", "")]
-    assert {kind: search.drawn[kind][2] for kind in kinds} == tuning.settings
+    assert {kind: search.candidates[kind][2] for kind in kinds} == tuning.settings
     assert [len(stage) for stage in made.stages] == [3 * 4, 2 * 3, 2 * 2 * 3]
     assert {trial.number for trial in made.stages[2]} == {0, 1, 2}
     assert sum(map(len, made.stages)) == search.num_trials

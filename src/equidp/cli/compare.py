@@ -22,7 +22,7 @@ from equidp.comparison.compare import Estimate, PreparedComparison, check_cluste
 from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan, Search
 from equidp.comparison.result import checked_ending
 from equidp.comparison.sweep import parse_sweep
-from equidp.comparison.tune import FINALISTS, SettingSearch, TuningPlan
+from equidp.comparison.tune import FINALISTS, SettingSearch
 from equidp.comparison.workers import check_one_place, connect_client
 from equidp.diagnostics import DiagnosisPlan
 from equidp.errors import SettingError
@@ -79,8 +79,7 @@ class ComparisonOptions:
 
     def plan(self, given: Mapping[str, Any]) -> ComparisonPlan:
         """Return the plan of the comparison that these options ask for; `given` are settings of training."""
-        tune = None if self.tune is None else TuningPlan(self.tune, tuple(given))
-        return ComparisonPlan(**{**vars(self), "sweep": parse_sweep(self.sweep), "tune": tune})
+        return ComparisonPlan(**{**vars(self), "sweep": parse_sweep(self.sweep), "changes": given})
 
 
 @Parameter(name="*")
@@ -186,7 +185,6 @@ def compare_command(
     source = table.open(data)
     asked = replace(
         wanted.plan(changed),
-        changes=changed,
         cut=cut.cut(Cut(table.whole().positive)),
         release_epsilon=None if individual is None else individual.release_epsilon,
         diagnosis=diagnosis.plan(),

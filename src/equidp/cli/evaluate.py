@@ -84,7 +84,7 @@ def evaluate_command(
         data,
         level=level,
         reference=other,
-        metric=metric or kept.config.judgement.metric,
+        metric=metric or kept.config.measures.metric,
         cut=cut.cut(kept.config.cut, kept.class_counts),
     )
     found = found if include_sensitive else found.withholding()

@@ -39,7 +39,7 @@ from equidp.report.plan import plan_table
 from equidp.report.planned import planned_sentences
 from equidp.runs.begin import begin, check_new
 from equidp.runs.cards import DIVERGED
-from equidp.runs.config import CardTexts, Judgement, TrainConfig
+from equidp.runs.config import CardTexts, Measures, TrainConfig
 from equidp.runs.layout import resume_command
 from equidp.runs.prepare import Loaded, PreparedRun, prepare, seconds_per_step
 from equidp.runs.train import train
@@ -168,7 +168,7 @@ def train_command(
         target,
         budget.file(data, config, table.recipe, choice.choose_from),
         (*released, *choice.releases()),
-        Judgement(metric, Cut(cut.positive) if cut.at_counted_rate else cut.cut()),
+        Measures(metric, Cut(cut.positive) if cut.at_counted_rate else cut.cut()),
         CardTexts(notes="" if card_notes is None else _read_notes(card_notes)),
         execution.execution(),
     )

@@ -46,8 +46,8 @@ from equidp.comparison.references import (
     takes_boosted_trees,
 )
 from equidp.comparison.result import Comparison, DataFacts, Setup, TrainingFacts
-from equidp.comparison.sweep import Sweep, Variant
-from equidp.comparison.tune import Kind, SettingSearch, Tuning, TuningPlan, tuning_seeds
+from equidp.comparison.sweep import Kind, Sweep, Variant
+from equidp.comparison.tune import PLAIN, SettingSearch, Tuning, TuningPlan, tuning_seeds
 from equidp.comparison.workers import (
     Workers,
     check_one_place,
@@ -386,7 +386,7 @@ class PreparedComparison:
 
     def _expected_steps(self, cell: Cell, fresh: bool = False) -> float:
         kind = Kind(cell.method, cell.setting)
-        if self.search is None or (self.tuning and not fresh) or kind not in self.search.drawn:
+        if self.search is None or (self.tuning and not fresh) or kind not in self.search.candidates:
             return cell.steps
         return self.search.mean_steps(kind, self.sizes[cell.seed])
 
@@ -395,7 +395,7 @@ class PreparedComparison:
         if (search := self.search) is None:
             return {}
         size = min(self.sizes.values())
-        return {kind: search.trials_of(kind) * search.mean_steps(kind, size) for kind in search.drawn}
+        return {kind: search.trials_of(kind) * search.mean_steps(kind, size) for kind in search.candidates}
 
     @property
     def first(self) -> list[Cell]:
@@ -406,7 +406,7 @@ class PreparedComparison:
         """Return every setting of the runs with its value and its origin."""
         choice, asked = self.choice, self.choice.asked
         tuned = {} if self.tuning is None else self.tuning.settings
-        of_baseline = tuned.get(Kind(BASELINE, ""), {})
+        of_baseline = tuned.get(PLAIN, {})
         plan = choice.shared.plan.with_changes(of_baseline)
         baseline = plan.resolve(BASELINE, next(iter(self.sizes.values())))
         runs = [ChosenRun(choice.shared, baseline, False, tuple(of_baseline))]
@@ -437,7 +437,7 @@ class PreparedComparison:
         missing_trials = trials if fresh else trials - self.kept_trials
         kinds, begins = [], dict[str, float]()
         for cell, built in zip(self.first, self.built, strict=True):
-            label = f"{cell.method} {f'({cell.setting})' if cell.setting else ''}".strip()
+            label = Kind(cell.method, cell.setting).label
             private = cell.plan.policy.private
             spent = epsilon(built.entries, built.delta, "pld") if private else math.inf
             kinds.append(PlannedKind(label, cell.plan.steps, built.noise_multiplier, spent, built.delta))
@@ -509,7 +509,7 @@ def prepare(
                 asked.engine,
             )
             if tuning is None:
-                tuning, kept_trials = search.read(folder)
+                tuning, kept_trials = search.read_kept(folder)
             if tuning is not None:
                 variants = [tuning.apply(variant) for variant in variants]
         private = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, final, get_args
 
 from equidp._validate import check_number, unknown_name
@@ -118,9 +118,11 @@ class ComparisonPlan:
 
     @property
     def tuning(self) -> TuningPlan | None:
-        """Plan of the search for settings; None without one."""
-        found = self.tune
-        return found if found is None or isinstance(found, TuningPlan) else TuningPlan(found)
+        """Plan of the search for settings, which leaves `changes` as they are; None without one."""
+        if self.tune is None:
+            return None
+        plan = self.tune if isinstance(self.tune, TuningPlan) else TuningPlan(self.tune)
+        return replace(plan, fixed=tuple(dict.fromkeys((*plan.fixed, *self.changes))))
 
     @property
     def swept(self) -> dict[str, tuple[Any, ...]]:

@@ -193,7 +193,7 @@ class ReferencePlan:
     @property
     def other_classes(self) -> dict[str, str]:
         """Label of each private variant of another class than the plan's -> name of its class."""
-        classes = {variant.label: _class_of(variant, read) for variant, read in self.private}
+        classes = {variant.kind.label: _class_of(variant, read) for variant, read in self.private}
         return {label: self._names[kind] for label, kind in classes.items() if kind != self._own}
 
     @property

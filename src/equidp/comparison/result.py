@@ -18,6 +18,7 @@ from equidp._files import write_whole
 from equidp._validate import unknown_name
 from equidp.advice.chosen_plan import SettingRow
 from equidp.comparison.recommend import Recommendation, recommendations
+from equidp.comparison.sweep import Kind
 from equidp.comparison.tune import Tuning
 from equidp.data.dataset import ALL
 from equidp.diagnostics import Diagnosis
@@ -356,7 +357,7 @@ def text_table(
         metric: the metric of costs and gaps.
     """
     rows = summary(costs, level, metric)
-    rows.insert(0, "label", [_label(*key) for key in zip(rows["method"], rows["setting"], strict=True)])
+    rows.insert(0, "label", [Kind(*key).label for key in zip(rows["method"], rows["setting"], strict=True)])
     if name == "methods":
         return _methods(rows, equal_cost(costs, tau, level, metric), baseline, tau, metric)
     column = _BY_GROUP.get(name, metric.name)
@@ -371,7 +372,7 @@ def text_table(
 def best_label(references: pd.DataFrame) -> str:
     """Name of the best model without privacy, such as "boosted trees"."""
     first = references[references["best"]].iloc[0]
-    return str(first["method"]) if not first["chosen"] else _label(first["method"], first["reference"])
+    return str(first["method"]) if not first["chosen"] else Kind(first["method"], first["reference"]).label
 
 
 def price_table(comparison: Comparison) -> Table:
@@ -401,11 +402,11 @@ def price_table(comparison: Comparison) -> Table:
         same, own = means.loc[(setup.baseline, reference)], means.loc[kind]
         table.append(
             [
-                _label(*kind),
+                Kind(*kind).label,
                 best,
-                _ends(same, metric.name),
-                _ends(own, metric.name),
-                *(_ends(own, name) for name in ("model_cost", "privacy_cost", "total_cost")),
+                interval_of(same, metric.name),
+                interval_of(own, metric.name),
+                *(interval_of(own, name) for name in ("model_cost", "privacy_cost", "total_cost")),
             ]
         )
     return Table(columns, table, f"{TABLES['price']}, {unit(metric)}; best: {best_label(references)}")
@@ -425,7 +426,7 @@ def references_table(comparison: Comparison) -> Table:
         )
         state = [*roles, *([f"diverged in {lost} of {len(part)} seeds"] if lost else [])]
         rows.append(
-            [_label(method, ", ".join(filter(None, (reference, setting)))), *figures, ", ".join(state)]
+            [Kind(method, ", ".join(filter(None, (reference, setting)))).label, *figures, ", ".join(state)]
         )
     columns = [
         Column("model", "name"),
@@ -436,7 +437,8 @@ def references_table(comparison: Comparison) -> Table:
     return Table(columns, rows, TABLES["references"])
 
 
-def _ends(row: pd.Series, name: str) -> Interval:
+def interval_of(row: pd.Series, name: str) -> Interval:
+    """Return the mean and the ends of a column, of a row of `equidp.evaluation.costs.summary`."""
     return Interval(*(row[f"{name}_{end}"] for end in ("mean", "low", "high")))
 
 
@@ -446,9 +448,9 @@ def differences_table(comparison: Comparison) -> Table:
     said = {OVERALL: f"{metric.label}, all", WORST_GROUP: f"{metric.label}, worst group", GAP: "largest gap"}
     rows = []
     for row in comparison.differences().to_dict("records"):
-        name, other = _label(row["method"], row["setting"]), row["against_setting"]
+        name, other = Kind(row["method"], row["setting"]).label, row["against_setting"]
         if other not in ("", row["setting"]):
-            name = f"{name} - {_label(setup.against, other)}"
+            name = f"{name} - {Kind(setup.against, other).label}"
         ends = Interval(row["mean"], row["low"], row["high"])
         rows.append([name, said[row["quantity"]], ends, row["corrected_p"]])
     points = ", points" if metric.percent else ""
@@ -496,7 +498,7 @@ def _methods(
         part = part.set_index("group")
         overall = part.loc[ALL]
         row = {
-            "method": _label(method, setting),
+            "method": Kind(method, setting).label,
             "epsilon": "∞" if math.isinf(overall["epsilon"]) else f"{overall['epsilon']:.3g}",
             unit(metric): _interval(overall, metric.name, metric),
         }
@@ -511,10 +513,6 @@ def _methods(
             }
         table.append(row)
     return pd.DataFrame(table).fillna("")
-
-
-def _label(method: str, setting: str) -> str:
-    return f"{method} ({setting})" if setting else method
 
 
 def _interval(row: Mapping[str, float] | pd.Series, name: str, metric: Metric) -> str:

@@ -6,7 +6,7 @@ import itertools
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, get_args, get_type_hints
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 from equidp._validate import names, unknown_name
 from equidp.accounting.target import Target
@@ -41,6 +41,18 @@ _NOT_SWEPT = {
 }
 
 
+class Kind(NamedTuple):
+    """Kind of run: runs of it differ in their seed alone."""
+
+    method: str
+    setting: str
+
+    @property
+    def label(self) -> str:
+        """Name of the method, with its setting where a comparison has several."""
+        return f"{self.method} ({self.setting})" if self.setting else self.method
+
+
 @dataclass(frozen=True)
 class Variant:
     """A method with its settings, trained once for each seed.
@@ -62,9 +74,9 @@ class Variant:
     swept: Mapping[str, Any]
 
     @property
-    def label(self) -> str:
-        """Name of the method, with its setting where there is one."""
-        return f"{self.name} ({self.setting})" if self.setting else self.name
+    def kind(self) -> Kind:
+        """Kind of its runs."""
+        return Kind(self.name, self.setting)
 
     def resolve(self, num_train: int, releases: Sequence[StepEvent] = ()) -> ResolvedPlan:
         """Return the plan for `num_train` examples, by the method's name; epsilon covers the releases too."""

@@ -20,7 +20,7 @@ import pandas as pd
 
 from equidp._validate import check_whole
 from equidp.comparison.cells import Cell, CellResult, split, split_facts
-from equidp.comparison.sweep import Variant, label_of
+from equidp.comparison.sweep import Kind, Variant, label_of
 from equidp.data.dataset import ALL, DataSource
 from equidp.data.table import releases_of
 from equidp.data.validation import validation_part
@@ -56,7 +56,8 @@ SHARED: Mapping[str, Range] = {
 
 Where a method has a clipping bound and the optimizer is SGD, the first is the multiple of the length of a
 step, learning rate x clipping bound, so that a smaller bound does not mean shorter steps."""
-_CHOICES = ("schedule", "average")  # of which the value itself is drawn
+CHOICES = ("schedule", "average")
+"""Those of which the value itself is drawn."""
 
 
 @final
@@ -79,6 +80,10 @@ class TuningPlan:
         check_whole(2, ": the plan's own settings and one other", tune=self.draws)
 
 
+PLAIN = Kind(BASELINE, "")
+"""Kind of run of the baseline, which has one epsilon."""
+
+
 def tuning_seeds(taken: Sequence[int]) -> tuple[int, ...]:
     """Return the seeds to tune on, none of which is among those of the final runs.
 
@@ -89,7 +94,7 @@ def tuning_seeds(taken: Sequence[int]) -> tuple[int, ...]:
     return tuple(itertools.islice(free, NUM_SEEDS))
 
 
-def tuned_settings(method: Any, plan: Plan, fixed: Sequence[str]) -> dict[str, Range]:
+def tuned_settings(method: Any, fixed: Sequence[str]) -> dict[str, Range]:
     """Return the settings of a method that are drawn, with their ranges: shared ones, then its own.
 
     A policy that was made keeps its settings.
@@ -134,8 +139,8 @@ def drawn_settings(
     shared = np.random.default_rng([DRAWS_SEED, number])
     beside = np.random.default_rng([DRAWS_SEED, number, 1])
     values = {name: each.draw(shared) for name, each in SHARED.items()}
-    ranges, policy = tuned_settings(method, own, fixed), plan.policy(method)
-    changes: dict[str, Any] = {name: values[name] for name in _CHOICES if name in ranges}
+    ranges, policy = tuned_settings(method, fixed), plan.policy(method)
+    changes: dict[str, Any] = {name: values[name] for name in CHOICES if name in ranges}
     batch, epochs = own.batch_size, own.epochs
     if "batch_size" in ranges:
         batch = changes["batch_size"] = max(1, min(num_train, round(values["batch_size"] * batch)))
@@ -155,16 +160,6 @@ def drawn_settings(
             value = round_digits(value * changes.get(within.times, getattr(policy, within.times)), 4)
         changes[name] = value
     return changes
-
-
-class Kind(NamedTuple):
-    """Kind of run whose settings are chosen: a method at one target epsilon."""
-
-    method: str
-    setting: str
-
-
-_OF_BASELINE = Kind(BASELINE, "")
 
 
 class Trial(NamedTuple):
@@ -207,7 +202,7 @@ class Tuning:
 
     def apply(self, variant: Variant) -> Variant:
         """Return the variant with the settings that were chosen for it; others stay as they are."""
-        return change_variant(variant, self.settings.get(Kind(variant.name, variant.setting), {}))
+        return change_variant(variant, self.settings.get(variant.kind, {}))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -224,7 +219,7 @@ def change_variant(variant: Variant, settings: Mapping[str, Any]) -> Variant:
 @final
 @dataclass(frozen=True)
 class SettingSearch:
-    """SettingSearch for the settings of each kind of run of a comparison.
+    """Search for the settings of each kind of run of a comparison.
 
     Attributes:
         plan: of the search.
@@ -258,15 +253,15 @@ class SettingSearch:
 
     @cached_property
     def _ranges(self) -> dict[str, dict[str, Range]]:
-        return {each.name: tuned_settings(each.method, each.plan, self.plan.fixed) for each in self.variants}
+        return {each.name: tuned_settings(each.method, self.plan.fixed) for each in self.variants}
 
     @cached_property
     def _by_kind(self) -> dict[Kind, tuple[Variant, DataSource]]:
         pairs = zip(self.variants, map(validation_part, self.sources), strict=True)
-        return {Kind(each.name, each.setting): (each, source) for each, source in pairs}
+        return {each.kind: (each, source) for each, source in pairs}
 
     @cached_property
-    def drawn(self) -> dict[Kind, dict[int, dict[str, Any]]]:
+    def candidates(self) -> dict[Kind, dict[int, dict[str, Any]]]:
         """Settings of each kind by number; a number whose settings were there before is left out."""
         found: dict[Kind, dict[int, dict[str, Any]]] = {}
         for kind, (variant, source) in self._by_kind.items():
@@ -283,7 +278,7 @@ class SettingSearch:
     def cell(self, trial: Trial) -> Cell:
         """Run of a trial."""
         variant, source = self._by_kind[trial.kind]
-        changed = change_variant(variant, self.drawn[trial.kind][trial.number])
+        changed = change_variant(variant, self.candidates[trial.kind][trial.number])
         resolved = changed.resolve(split_facts(source, trial.seed).num_train, releases_of(source))
         target = math.nan if variant.epsilon is None else variant.epsilon
         return Cell(source, resolved, variant.setting, target, trial.seed, self.engine, curves=False)
@@ -291,12 +286,14 @@ class SettingSearch:
     @cached_property
     def first_trials(self) -> list[Trial]:
         """Trials of all settings of all kinds on the first seed."""
-        return [Trial(kind, number, self.seeds[0]) for kind, drawn in self.drawn.items() for number in drawn]
+        return [
+            Trial(kind, number, self.seeds[0]) for kind, drawn in self.candidates.items() for number in drawn
+        ]
 
     @property
     def num_trials(self) -> int:
         """Number of all trials."""
-        return sum(map(self.trials_of, self.drawn))
+        return sum(map(self.trials_of, self.candidates))
 
     def run(self, train: Train) -> Tuning:
         """Train all trials by `train`, and return the choice."""
@@ -313,7 +310,7 @@ class SettingSearch:
                 tuning: Tuning = end.value
                 return tuning
 
-    def read(self, folder: Path) -> tuple[Tuning | None, int]:
+    def read_kept(self, folder: Path) -> tuple[Tuning | None, int]:
         """Return the choice if all trials are kept in a folder, and the number of trials that are kept."""
         store, count = Store(folder), 0
 
@@ -336,13 +333,13 @@ class SettingSearch:
         variant, _ = self._by_kind[kind]
         plans = [
             change_variant(variant, each).plan.for_method(variant.method)
-            for each in self.drawn[kind].values()
+            for each in self.candidates[kind].values()
         ]
         return float(np.mean([plan.epochs * num_train / plan.batch_size for plan in plans]))
 
     def trials_of(self, kind: Kind) -> int:
         """Number of trials of a kind."""
-        number = len(self.drawn[kind])
+        number = len(self.candidates[kind])
         return number + min(FINALISTS, number) * (len(self.seeds) - 1)
 
     def _values(self, cell: Cell, result: CellResult) -> Values:
@@ -372,10 +369,10 @@ class SettingSearch:
             return float(np.mean([found[Trial(kind, number, seed)][ALL] for seed in seeds]))
 
         def worst_cost(kind: Kind, number: int, seeds: Sequence[int]) -> float:
-            if kind == _OF_BASELINE:
+            if kind == PLAIN:
                 return math.nan
-            against = chosen[_OF_BASELINE]
-            pairs = [(Trial(_OF_BASELINE, against, seed), Trial(kind, number, seed)) for seed in seeds]
+            against = chosen[PLAIN]
+            pairs = [(Trial(PLAIN, against, seed), Trial(kind, number, seed)) for seed in seeds]
             return round(float(np.mean([worst_loss(found[one], found[other]) for one, other in pairs])), 4)
 
         def rank_numbers(kind: Kind, numbers: Collection[int], seeds: Sequence[int]) -> list[int]:
@@ -384,13 +381,13 @@ class SettingSearch:
             return sorted(numbers, key=order.__getitem__)
 
         best, chosen = dict[Kind, list[int]](), dict[Kind, int]()
-        methods = [kind for kind in self.drawn if kind != _OF_BASELINE]
-        for kinds in ([_OF_BASELINE], methods):
-            best |= {kind: rank_numbers(kind, self.drawn[kind], [first])[:FINALISTS] for kind in kinds}
+        methods = [kind for kind in self.candidates if kind != PLAIN]
+        for kinds in ([PLAIN], methods):
+            best |= {kind: rank_numbers(kind, self.candidates[kind], [first])[:FINALISTS] for kind in kinds}
             found |= yield [Trial(kind, n, seed) for seed in others for kind in kinds for n in best[kind]]
             chosen |= {kind: rank_numbers(kind, best[kind], self.seeds)[0] for kind in kinds}
         rows = []
-        for kind, drawn in self.drawn.items():
+        for kind, drawn in self.candidates.items():
             for number, settings in drawn.items():
                 seeds = self.seeds if number in best[kind] else self.seeds[:1]
                 rows.append(
@@ -409,7 +406,7 @@ class SettingSearch:
             self.plan.draws,
             self.seeds,
             self.plan.fixed,
-            {kind: self.drawn[kind][number] for kind, number in chosen.items()},
+            {kind: self.candidates[kind][number] for kind, number in chosen.items()},
             pd.DataFrame(rows),
             {name: {key: str(each) for key, each in own.items()} for name, own in self._ranges.items()},
             {name: untuned_settings(variants[name].method, own) for name, own in self._ranges.items()},

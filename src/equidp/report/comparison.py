@@ -18,6 +18,7 @@ from equidp.comparison.result import (
     price_table,
     references_table,
 )
+from equidp.comparison.sweep import Kind
 from equidp.data.dataset import ALL
 from equidp.display import Cell, Column, Interval, Table
 from equidp.report import words
@@ -38,7 +39,7 @@ from equidp.report.individual import individual_blocks, individual_table
 from equidp.report.plan import plan_blocks
 from equidp.report.plots import PLOTS
 from equidp.report.plots.style import draw_plots
-from equidp.report.summary import Detail, Kind, Summary, summarise
+from equidp.report.summary import Detail, Summary, summarise
 from equidp.report.tuning import chosen_table, tuning_blocks, tuning_sentences
 
 

@@ -20,7 +20,7 @@ _FILES_OF_RELEASES: Mapping[str, Sequence[str]] = {
     RECALIBRATION: ("training/recalibration.py",),
     INDIVIDUAL: ("individual/",),
 }
-"""Files of releases of equidp's own, which estimators and loops of one's own draw too."""
+"""Files of the releases that equidp defines. Estimators and loops of the user draw them too."""
 _PEOPLE_FILES = ("data/people.py", "engines/units.py")
 _CHOICE_FILES = ("runs/experimental/private_choice.py", "tables/release.py")
 _ENGINE_FILES = {

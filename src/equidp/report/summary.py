@@ -10,26 +10,15 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from equidp.comparison.result import Comparison, Setup
+from equidp.comparison.result import Comparison, Setup, interval_of
+from equidp.comparison.sweep import Kind
 from equidp.data.dataset import ALL
 from equidp.display import Interval
 from equidp.evaluation.costs import COSTS, TOTAL_COSTS, equal_cost, summary
 from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metrics import METRICS, Metric
-from equidp.evaluation.references import Judgement, judge_references, reference_names
+from equidp.evaluation.references import Judgement, reference_names
 from equidp.report.format import amount, capitalise, heading, metric_text, number, unit
-
-
-class Kind(NamedTuple):
-    """Kind of run: runs of it differ in their seed alone."""
-
-    method: str
-    setting: str
-
-    @property
-    def label(self) -> str:
-        """Name of the method, with its setting where a comparison has several."""
-        return f"{self.method} ({self.setting})" if self.setting else self.method
 
 
 class Detail(NamedTuple):
@@ -175,7 +164,7 @@ class Summary:
     @cached_property
     def judged(self) -> dict[str, Judgement]:
         """Judgement of each reference, by its setting."""
-        return judge_references(self.costs, self.setup.tau, self.setup.baseline)
+        return {each.reference: each for each in self.comparison.judgements}
 
     @cached_property
     def judgements(self) -> dict[Kind, Judgement]:
@@ -211,7 +200,7 @@ class Summary:
 
     def interval(self, kind: Kind, group: str, metric: str) -> Interval:
         """Interval over seeds, one of `equidp.evaluation.costs.ranges`."""
-        return _interval(self.by_group[kind].loc[group], metric)
+        return interval_of(self.by_group[kind].loc[group], metric)
 
     def _overview(self, kind: Kind, gap: pd.Series) -> Overview:
         part = self.by_group[kind]
@@ -225,7 +214,7 @@ class Summary:
             cost=overall["privacy_cost_mean"],
             worst_group="" if costs.isna().all() else str(costs.idxmax()),
             worst_cost=costs.max(),
-            gap=_interval(gap, "gap"),
+            gap=interval_of(gap, "gap"),
             verdict=gap["verdict"],
         )
 
@@ -245,7 +234,3 @@ def by_kind(rows: pd.DataFrame) -> dict[Kind, pd.DataFrame]:
 
 def _index_by_group(rows: pd.DataFrame) -> dict[Kind, pd.DataFrame]:
     return {kind: part.set_index("group") for kind, part in by_kind(rows).items()}
-
-
-def _interval(row: pd.Series, name: str) -> Interval:
-    return Interval(*(row[f"{name}_{end}"] for end in ("mean", "low", "high")))

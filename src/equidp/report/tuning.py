@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from equidp.comparison.tune import FINALISTS, SHARED, Kind as TunedKind, Tuning
+from equidp.comparison.sweep import Kind, value_text
+from equidp.comparison.tune import CHOICES, FINALISTS, SHARED, Tuning
 from equidp.display import Cell, Column, Table
 from equidp.report.document import Block, Heading, paragraphs
-from equidp.report.summary import Kind, Summary
+from equidp.report.summary import Summary
 
 _OWN = "the plan's own"
 
@@ -54,10 +55,7 @@ def tuning_sentences(summary: Summary, tuning: Tuning) -> list[str]:
 
 def _ranges_text(tuning: Tuning) -> str:
     shared = {name: text for own in tuning.ranges.values() for name, text in own.items() if name in SHARED}
-    texts = [
-        f"{name} {text}{'' if name in ('schedule', 'average') else ' times the plan'}"
-        for name, text in shared.items()
-    ]
+    texts = [f"{name} {text}{'' if name in CHOICES else ' times the plan'}" for name, text in shared.items()]
     own = [
         f"{name} of {method} {text}"
         for method, ranges in tuning.ranges.items()
@@ -68,8 +66,7 @@ def _ranges_text(tuning: Tuning) -> str:
 
 
 def _settings_text(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-                     for name, value in settings.items())  # fmt: skip
+    return ", ".join(f"{name} {value_text(value)}" for name, value in settings.items())
 
 
 def chosen_table(summary: Summary, tuning: Tuning) -> Table:
@@ -78,7 +75,7 @@ def chosen_table(summary: Summary, tuning: Tuning) -> Table:
     for kind, settings in tuning.settings.items():
         trials = tuning.trials.query("method == @kind.method and setting == @kind.setting")
         row = trials[trials["chosen"]].iloc[0]
-        rows.append([_label(kind), len(trials), row["worst_cost"], _settings_text(settings) or _OWN])
+        rows.append([kind.label, len(trials), row["worst_cost"], _settings_text(settings) or _OWN])
     columns = [
         Column("method", "name"),
         Column("tried"),
@@ -92,10 +89,10 @@ def trials_table(summary: Summary, tuning: Tuning) -> Table:
     """Return the table of all trials, with the number of seeds of each."""
     rows: list[list[Cell]] = []
     for row in tuning.trials.to_dict("records"):
-        kind = TunedKind(row["method"], row["setting"])
+        kind = Kind(row["method"], row["setting"])
         figures = [row["seeds"], row["overall"], row["worst_cost"]]
         settings = row["settings"] or _OWN
-        rows.append([_label(kind), *figures, "chosen" if row["chosen"] else "", settings])
+        rows.append([kind.label, *figures, "chosen" if row["chosen"] else "", settings])
     columns = [
         Column("method", "name"),
         Column("seeds"),
@@ -105,7 +102,3 @@ def trials_table(summary: Summary, tuning: Tuning) -> Table:
         Column("settings", "text"),
     ]
     return Table(columns, rows)
-
-
-def _label(kind: TunedKind) -> str:
-    return Kind(*kind).label

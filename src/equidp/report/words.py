@@ -11,6 +11,7 @@ from equidp.advice.advise import AUTO
 from equidp.comparison.recommend import Recommendation
 from equidp.comparison.references import BOOSTING
 from equidp.comparison.result import Setup, best_label
+from equidp.comparison.sweep import Kind
 from equidp.data.dataset import ALL
 from equidp.evaluation.blind_spots import RISKS_OFF
 from equidp.evaluation.costs import SAYS_NOTHING, group_gaps, wilcoxon_table
@@ -22,7 +23,7 @@ from equidp.policies.table import STANDARD
 from equidp.report.evaluation import RECALIBRATE
 from equidp.report.format import capitalise, points
 from equidp.report.plots.accuracy_and_epsilon import ERRORS, too_noisy
-from equidp.report.summary import Kind, Summary, by_kind
+from equidp.report.summary import Summary, by_kind
 
 _FEW_TESTS = 30
 _TOO_LITTLE = 0.005

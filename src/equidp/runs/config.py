@@ -123,8 +123,8 @@ class Execution:
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """Judgement of a trained model on its test examples.
+class Measures:
+    """Measures of a trained model on its test examples: metric and cut.
 
     Attributes:
         metric: that the card judges it by; a name from `METRICS`, or module:Name; None: accuracy, and of
@@ -163,7 +163,7 @@ class TrainConfig:
         target: that the noise is calibrated to; without an epsilon or a risk, the noise is the plan's.
         budget: that the run is charged to; None: none.
         releases: beside the steps, such as counts of classes; a recalibration follows from the plan.
-        judgement: of the trained model.
+        measures: of the trained model.
         card: texts for the card.
         execution: how steps are executed.
     """
@@ -174,7 +174,7 @@ class TrainConfig:
     target: Target = Target()
     budget: BudgetFile | None = None
     releases: tuple[RunRelease, ...] = ()
-    judgement: Judgement = Judgement()
+    measures: Measures = Measures()
     card: CardTexts = CardTexts()
     execution: Execution = Execution()
 
@@ -192,16 +192,16 @@ class TrainConfig:
     @property
     def cut(self) -> Cut:
         """The cut, with the positive class of the recipe where none was named."""
-        cut = self.judgement.cut
+        cut = self.measures.cut
         return Cut(cut.positive or self.data.recipe.positive, cut.threshold)
 
     def with_cut(self, cut: Cut) -> TrainConfig:
         """Return this configuration with another cut."""
-        return replace(self, judgement=replace(self.judgement, cut=cut))
+        return replace(self, measures=replace(self.measures, cut=cut))
 
     def check_measures(self, class_names: Sequence[str]) -> None:
         """Raises a SettingError unless data with these classes has the metric and the positive class."""
-        metric_for(self.judgement.metric, class_names)
+        metric_for(self.measures.metric, class_names)
         cut = self.cut
         for each in self.releases:
             cut = each.provisional_cut(cut)

@@ -307,7 +307,7 @@ def read_config(place: Path) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any]]
         return config, plan, content["facts"]
     except EquidpError as error:
         raise DataError(
-            f"the run in {os.fspath(place)!r} cannot be read as it was asked for: {error}",
+            f"the run in {os.fspath(place)!r} cannot be read: {error}",
             field=error.field,
         ) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

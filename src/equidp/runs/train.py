@@ -181,7 +181,7 @@ def _follow(
 def evaluate_run(run: Run, split: DataSplit, config: TrainConfig) -> Evaluation:
     """Evaluate the run's model on the test examples; each process predicts a part of them."""
     here = processes_here()
-    metric, cut = config.judgement.metric, config.cut
+    metric, cut = config.measures.metric, config.cut
     return evaluate(run.model, split.test, metric=metric, cut=cut, processes=here)
 
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
+from equidp.comparison.sweep import Kind
 from equidp.data.dataset import ALL
 from equidp.evaluation.costs import RUN, group_gaps
 from equidp.report.plots.style import INK, Layout, empty_figure, kind_legend, kind_looks, wrapped
-from equidp.report.summary import Kind, Summary
+from equidp.report.summary import Summary
 
 
 def choice(summary: Summary, axis: str, layout: Layout) -> Figure | None:

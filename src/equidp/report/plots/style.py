@@ -23,8 +23,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from equidp.comparison.sweep import Kind
 from equidp.display import Interval
-from equidp.report.summary import Kind, Summary
+from equidp.report.summary import Summary
 
 
 class Look(NamedTuple):

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
-from equidp.comparison.sweep import value_text
+from equidp.comparison.sweep import Kind, value_text
 from equidp.data.dataset import ALL
 from equidp.report.plots.style import (
     INK,
@@ -25,7 +25,7 @@ from equidp.report.plots.style import (
     scale_intervals,
     wrapped,
 )
-from equidp.report.summary import Kind, Summary
+from equidp.report.summary import Summary
 
 _LOG_FROM = 10
 """Values that span more than this factor are on a logarithmic axis."""
