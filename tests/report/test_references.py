@@ -165,3 +165,15 @@ def test_each_kind_of_model_is_measured_against_its_own_reference(tmp_path):
     assert "It is the same model as fair, so their model costs nothing." in first
     assert "sgd, the same model as dpsgd without privacy, has 90.0: the model costs 2.0 points" in first
     assert "Model cost" in html.render(comparison)
+
+
+def test_references_of_two_classes_have_two_names():
+    found = made_up(COSTS, spread=0.001)
+    results = found.results.assign(reference="")
+    other = results["method"] == "fair"
+    results.loc[other, "reference"] = "features=scattering"
+    own = results[results["method"] == "sgd"]
+    second = own.assign(setting="features=scattering", reference="features=scattering")
+    both = replace(found, results=pd.concat([own, second, results[results["method"] != "sgd"]]))
+    named = [row[0] for row in html.overview_table(summarise(both)).rows]
+    assert named == ["sgd", "sgd (features=scattering)", "dpsgd", "fair"]

@@ -263,7 +263,7 @@ def overview_table(summary: Summary) -> Table:
     )
     rows = [
         (
-            row.kind.label if setup.swept else row.kind.method,
+            row.kind.label if setup.swept or row.kind.method == setup.baseline else row.kind.method,
             row.epsilon,
             row.accuracy,
             row.cost,
