@@ -108,7 +108,7 @@ def test_weights_of_classes_and_rows_are_in_the_card_and_wrong_ones_name_what_th
     table = ("train", *TABLE, *PLAN)
     assert run(*table, "--class-weight", "low=1,high=4", "--weight", "age", "--out", "run")[0] == 0
     card = (people / "run" / "card.md").read_text()
-    assert "| weights of classes (public) | low 1, high 4 |" in card
+    assert "| class weight | low=1, high=4 | asked |" in card
     assert "| column of public weights | age |" in card
     for wrong in (
         ("--class-weight", "rich=4"),
@@ -158,8 +158,9 @@ def test_averaged_weights_are_what_a_run_keeps_also_when_it_goes_on(run, people,
         assert not torch.equal(weights, last["model"][name])
     card = (people / "run" / "card.md").read_text()
     assert "PrivateAdam" in card
-    assert "cosine, to zero" in card
-    assert "mean over the last 50% of the steps" in card
+    assert "| schedule | cosine | asked |" in card
+    assert "| average | tail | asked |" in card
+    assert "| average share | 0.5 | asked |" in card
     assert run("evaluate", "run")[0] == 0
     assert run("predict", "run", "people.csv")[0] == 0
 
@@ -414,11 +415,11 @@ def test_every_option_can_come_from_a_file(run):
         (("train", *TABLE, *PLAN, "--method", "sgd", "--epochs", "0", "--out", "run"), "epochs=0"),
         (("train", "digits", "--method", "sgd", "--epsilon", "1", "--out", "run"), "sgd takes no noise"),
         (("train", *TABLE, *PLAN, "--seed", "-1", "--out", "run"), "seed=-1"),
-        (("train", *TABLE, *PLAN, "--budget-epsilon", "3", "--out", "run"), "give budget too"),
+        (("train", *TABLE, *PLAN, "--budget-epsilon", "3", "--out", "run"), "give --budget too"),
         (("train", *TABLE, *PLAN, "--budget", "no/b", "--out", "run"), "cannot be written"),
         (
             ("train", *TABLE, *PLAN, "--beyond-budget", "go", "--out", "run"),
-            'Invalid value "go" for --beyond-budget',
+            "unknown beyond_budget 'go'. Known: refuse, stop",
         ),
         (("train", *TABLE, *PLAN, "--out", "people.csv"), "cannot be a folder: it is a file"),
         (("train", *TABLE, *PLAN, "--out", "people.csv/run"), "cannot be a folder"),

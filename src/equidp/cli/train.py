@@ -196,7 +196,8 @@ def train_command(
         print(*why, sep="", end="", flush=True)
         with stoppable(_to_continue(out)):
             trained = train(out, callbacks=bar, prepared=prepared, device=place)
-    advised = not published or (config is not None and config_text(config).startswith(options.ADVISED))
+    recommended = not published and (method == AUTO or not changed)
+    advised = recommended or (config is not None and config_text(config).startswith(options.ADVISED))
     _report(out, *trained, advised=advised)
 
 
