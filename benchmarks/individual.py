@@ -113,7 +113,7 @@ class TimedAccountant(IndividualAccountant):
     def before_training(self, trainer: Trainer) -> None:
         super().before_training(trainer)
         self.seconds = [0.0]
-        draw = self._counted.draw
+        draw = self._started_counts.draw
 
         def timed(indices: torch.Tensor, norms: torch.Tensor) -> None:
             start = time.perf_counter()

@@ -126,7 +126,13 @@ def test_a_plan_gives_it_its_settings_and_a_trainer_trains_with_them(own):
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_comparison_trains_it_also_in_other_processes(own, tmp_path, jobs):
     comparison = equidp.compare(
-        Toys(), methods=["mine"], seeds=1, plan=plan(), directory=tmp_path / f"runs-{jobs}", jobs=jobs
+        Toys(),
+        methods=["mine"],
+        seeds=1,
+        plan=plan(),
+        directory=tmp_path / f"runs-{jobs}",
+        jobs=jobs,
+        reference="plan",
     )
     epochs = comparison.epochs[comparison.epochs["method"] == "mine"]
     assert len(comparison.results[comparison.results["method"] == "mine"]) == 3

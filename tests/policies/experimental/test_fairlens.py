@@ -116,7 +116,7 @@ def test_individual_accounts_are_of_penalised_gradients():
     trained = trainer(steps=8, callbacks=[norms, accountant], accountant="rdp")
     trained.fit()
     report = accountant.report(trained)
-    histories = accountant._counted.histories
+    histories = accountant._started_counts.histories
     counts = torch.from_numpy(histories.part(slice(0, 300))).double()
     found = counts @ torch.from_numpy(histories.shares).double()[: counts.shape[1]]
     assert ((found - norms.total) > -1e-4).all()

@@ -155,7 +155,8 @@ def test_commands_say_what_a_choice_would_try_and_cost(command, people, tmp_path
     code, out, err = command("train", *TABLE, "--epsilon", "3", *asked, cwd=people.parent)
     assert code == 0, err
     assert "auto" not in out
-    assert "learning_rate 0.025, clipping_bound 0.25\n" in out
+    assert "Training by dpsgd: model logistic, clipping bound 2, learning rate 2.5" in out
+    assert "learning_rate 0.625, clipping_bound 0.5\n" in out
     for options, told in (
         (("--choose-from", "none.toml"), "--choose-from is for --choose"),
         (("--choose", "2", "--choose-from", "none.toml"), "cannot be read as TOML"),
