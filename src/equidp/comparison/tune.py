@@ -57,7 +57,7 @@ SHARED: Mapping[str, Range] = {
 Where a method has a clipping bound and the optimizer is SGD, the first is the multiple of the length of a
 step, learning rate x clipping bound, so that a smaller bound does not mean shorter steps."""
 CHOICES = ("schedule", "average")
-"""Those of which the value itself is drawn."""
+"""Settings of which the value itself is drawn, not a multiple."""
 
 
 @final
