@@ -49,7 +49,7 @@ def inspected(folder):
 def test_the_report_names_each_option_and_says_that_it_stays_in_the_house(inspected, folder):
     assert inspected.returncode == 0, inspected.stderr
     for part in (
-        "240 rows, 7 columns. Separator ;  Encoding cp1252",
+        "240 rows, 7 columns. Separator ;  Charset cp1252",
         "--date admitted=%d.%m.%Y",
         "--na Alter=-999",
         "--thousands 'Einkommen €=point'",
@@ -81,7 +81,7 @@ def test_one_recipe_leads_from_the_raw_file_to_predictions_for_new_ones(inspecte
     assert evaluated.returncode == 0, evaluated.stderr
     assert "weiblich" in evaluated.stdout
     kept = json.loads((folder / "run" / "config.json").read_text())["config"]["data"]["recipe"]
-    assert kept["encoding"] == "cp1252"
+    assert kept["charset"] == "cp1252"
 
 
 def test_slips_end_with_exit_code_2_and_what_to_do(folder, inspected):

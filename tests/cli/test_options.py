@@ -14,7 +14,7 @@ from support.errors import raises_field
 
 FILE = (
     "--target income --group sex,job --drop id --missing category --bounds age=0:100 --test-share 0.3"
-    " --categorical zip --numeric bmi --date born=dayfirst,seen --na none,bmi=x --sep ; --encoding latin-1"
+    " --categorical zip --numeric bmi --date born=dayfirst,seen --na none,bmi=x --sep ; --charset latin-1"
     " --thousands point --decimal comma"
 )
 PLAN = "--model mlp --epochs 2 --batch-size 64 --learning-rate 0.1"
@@ -90,7 +90,7 @@ def test_values_arrive_as_they_were_typed():
         thousands=(("*", "."),),
         decimal=(("*", ","),),
         sep=";",
-        encoding="latin-1",
+        charset="latin-1",
     )
     for typed in ("--na -999,age=-1", "--na=-999 --na age=-1"):
         assert parsed(f"inspect p.csv {typed}")["table"].whole().na == (("*", "-999"), ("age", "-1"))

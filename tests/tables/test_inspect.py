@@ -180,14 +180,14 @@ def test_wrong_names_and_unreadable_files_are_refused(tmp_path):
             inspect_table(tmp_path / name)
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "cp1252", "utf-16"])
+@pytest.mark.parametrize("charset", ["utf-8", "latin-1", "cp1252", "utf-16"])
 @pytest.mark.parametrize("sep", [",", ";", "\t", "|"])
-def test_separator_and_encoding_are_found(tmp_path, sep, encoding):
-    text = "größe,note,x\n" + '1,"a, b; c",ü\n' * 5 + ("2,„x“,ß\n" if encoding == "cp1252" else "")
+def test_separator_and_charset_are_found(tmp_path, sep, charset):
+    text = "größe,note,x\n" + '1,"a, b; c",ü\n' * 5 + ("2,„x“,ß\n" if charset == "cp1252" else "")
     table = pd.read_csv(io.StringIO(text))
-    table.to_csv(tmp_path / "t.csv", index=False, sep=sep, encoding=encoding)
+    table.to_csv(tmp_path / "t.csv", index=False, sep=sep, encoding=charset)
     found = with_format(tmp_path / "t.csv", Recipe())
-    assert (found.sep, found.encoding) == (sep, encoding)
+    assert (found.sep, found.charset) == (sep, charset)
 
 
 KNOWN = MISSING_TEXTS | MISSING_WORDS | {str(code) for code in MISSING_NUMBERS}

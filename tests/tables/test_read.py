@@ -311,12 +311,12 @@ def test_a_lacking_column_is_missing_where_the_model_has_a_mark_for_it(limit, tm
         kept.inputs(tmp_path / "without.csv")
 
 
-def test_a_new_file_has_a_separator_and_an_encoding_of_its_own(tmp_path):
+def test_a_new_file_has_a_separator_and_a_charset_of_its_own(tmp_path):
     table = people().assign(job=lambda t: t["job"].replace("cook", "Köchin"))
     table.to_csv(tmp_path / "all.csv", index=False)
     table.to_csv(tmp_path / "new.csv", index=False, sep=";", encoding="latin-1")
     kept = kept_run(tmp_path / "all.csv", RECIPE, tmp_path)
-    with raises_field(DataError, "path", "--encoding"):
+    with raises_field(DataError, "path", "--charset"):
         kept.inputs(tmp_path / "new.csv")
     found = kept.reading(";", "latin-1").inputs(tmp_path / "new.csv")
     assert torch.equal(found, kept.inputs(tmp_path / "all.csv"))

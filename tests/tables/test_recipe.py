@@ -28,7 +28,7 @@ WHOLE = Recipe(
     test_share=0.3,
     positive="yes",
     sep=";",
-    encoding="latin-1",
+    charset="latin-1",
 )
 
 
@@ -65,7 +65,7 @@ def test_changes_win_over_the_recipe_and_add_to_it():
         ({"decimal": "dot"}, "decimal"),
         ({"date": {"a": "dd.mm"}}, "date"),
         ({"sep": ";;"}, "sep"),
-        ({"encoding": "latin-9000"}, "encoding"),
+        ({"charset": "latin-9000"}, "charset"),
         ({"bounds": {"a": [1]}}, "bounds"),
         ({"bounds": [1]}, "bounds"),
         ({"drop": [1]}, "drop"),
@@ -207,10 +207,10 @@ def test_a_recipe_that_does_not_fit_the_file_names_its_columns(tmp_path):
         open_source(str(tmp_path / "people.csv"), recipe=recipe).split(0)
 
 
-@pytest.mark.parametrize(("sep", "encoding"), [(";", "latin-1"), ("\t", "utf-8"), ("|", "utf-16")])
-def test_other_separators_and_encodings_are_read(tmp_path, sep, encoding):
+@pytest.mark.parametrize(("sep", "charset"), [(";", "latin-1"), ("\t", "utf-8"), ("|", "utf-16")])
+def test_other_separators_and_charsets_are_read(tmp_path, sep, charset):
     table = people().assign(größe="süß")
-    table.to_csv(tmp_path / "p.csv", index=False, sep=sep, encoding=encoding)
-    read = read_cells(tmp_path / "p.csv", Recipe(sep=sep, encoding=encoding))
+    table.to_csv(tmp_path / "p.csv", index=False, sep=sep, encoding=charset)
+    read = read_cells(tmp_path / "p.csv", Recipe(sep=sep, charset=charset))
     assert list(read.names) == list(table.columns)
     assert set(read.series("größe")) == {"süß"}

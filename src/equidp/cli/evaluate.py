@@ -52,7 +52,7 @@ def evaluate_command(
     ] = None,
     level: Annotated[float, Parameter(help="Level of the intervals.")] = 0.95,
     sep: options.RowsSep = None,
-    encoding: options.RowsEncoding = None,
+    charset: options.RowsCharset = None,
     metric: metrics.Metric | None = None,
     cut: metrics.CutOptions = metrics.CutOptions(),
     reliability: Annotated[
@@ -75,7 +75,7 @@ def evaluate_command(
     check_outputs({"--json": json_file}, run, test, reference)
     if figures is not None:
         check_folder(figures)
-    kept = open_run(run).reading(sep, encoding)
+    kept = open_run(run).reading(sep, charset)
     check_outputs({"--json": json_file}, kept.config.data.name)
     data = kept.test() if test is None else kept.read_grouped(test)
     other = None if reference is None else _reference(kept, reference).run.model.to(place)

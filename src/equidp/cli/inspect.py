@@ -51,7 +51,7 @@ def inspect_command(
 ) -> None:
     """Show what is in a table before it is used, each with the option that settles it, and write a recipe.
 
-    Reads the whole table without privacy, finds separator and encoding, and prints no cell of a row.
+    Reads the whole table without privacy, finds separator and charset, and prints no cell of a row.
     """
     check_outputs({"--out": out, "--json": json_file}, file, config, table.recipe)
     if out is not None and out.is_file():
@@ -73,7 +73,7 @@ def inspect_command(
 def _print(report: TableReport) -> None:
     console, recipe = Console(highlight=False), report.recipe
     sep = "tab" if recipe.sep == "\t" else recipe.sep
-    written = "" if is_parquet(report.path) else f" Separator {sep}  Encoding {recipe.encoding}"
+    written = "" if is_parquet(report.path) else f" Separator {sep}  Charset {recipe.charset}"
     console.print(f"{report.rows:,} rows, {len(report.columns)} columns.{written}", markup=False)
     columns = [Column("column", "name"), Column("holds", "text"), Column("missing"), Column("different")]
     Table(columns, [_row(column, report) for column in report.columns]).print(console, lines=False)

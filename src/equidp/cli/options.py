@@ -102,8 +102,9 @@ Rows = Annotated[Path | None, Parameter(help=_ROWS_HELP)]
 RowsSep = Annotated[
     str | None, Parameter(name="--sep", help="Character between its columns; default: as of the run's table.")
 ]
-RowsEncoding = Annotated[
-    str | None, Parameter(name="--encoding", help="Its encoding; default: as of the run's table.")
+RowsCharset = Annotated[
+    str | None,
+    Parameter(name="--charset", help="Encoding of characters; default: as of the run's table."),
 ]
 
 _PLAN = Group("Training", sort_key=2)
@@ -171,8 +172,8 @@ class TableOptions:
     """Share of the rows to test on, between 0 and 1; default: 0.2."""
     sep: str | None = None
     """Character between columns of a CSV file: a comma (default), ";", tab."""
-    encoding: str | None = None
-    """Encoding of a CSV file: utf-8 (default), latin-1, cp1252."""
+    charset: str | None = None
+    """Encoding of the characters of a CSV file: utf-8 (default), latin-1, cp1252."""
     thousands: Annotated[str | None, ONCE] = None
     """Mark between thousands, in all columns or in some: comma, income=comma."""
     decimal: Annotated[str | None, ONCE] = None

@@ -45,7 +45,7 @@ def predict_command(
     ] = (),
     cut: metrics.CutOptions = metrics.CutOptions(),
     sep: options.RowsSep = None,
-    encoding: options.RowsEncoding = None,
+    charset: options.RowsCharset = None,
     out: Annotated[
         Path | None, Parameter(help="CSV file; default: standard output.", converter=options.file_name)
     ] = None,
@@ -61,7 +61,7 @@ def predict_command(
         raise SettingError(f"--keep {','.join(keep)} names columns of a table; give the table too.")
     if keep and table is not None:
         check_read_twice(table, "--keep reads it again")
-    kept = open_run(run).reading(sep, encoding)
+    kept = open_run(run).reading(sep, charset)
     check_outputs({"--out": out}, kept.config.data.name)
     shown = cut.cut(kept.config.cut, kept.class_counts)
     beside: Iterator[pd.DataFrame] = itertools.repeat(pd.DataFrame())

@@ -150,9 +150,9 @@ class FinishedRun:
         }
         return replace(read, table=read.table.assign(**further))
 
-    def reading(self, sep: str | None, encoding: str | None) -> FinishedRun:
-        """This run, reading other files with this separator and encoding; None: as the recipe says."""
-        given = {"sep": sep, "encoding": encoding}
+    def reading(self, sep: str | None, charset: str | None) -> FinishedRun:
+        """This run, reading other files with this separator and charset; None: as the recipe says."""
+        given = {"sep": sep, "charset": charset}
         changes = {name: value for name, value in given.items() if value is not None}
         data = self.config.data
         data = replace(data, recipe=data.recipe.with_changes(changes))

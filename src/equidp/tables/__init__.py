@@ -3,7 +3,7 @@
 The way of a table, in the order of these modules:
 
 1. `recipe`: what the user states of a file and of its columns; all of it is public.
-2. `read`: a file once to Arrow columns of cells as written, in memory or on disk; separator and encoding.
+2. `read`: a file once to Arrow columns of cells as written, in memory or on disk; separator and charset.
 3. `cells`, `interpret`: cells as numbers, days or texts, and the meaning of a column, by pure functions.
 4. `columns`, `cache`: a table of interpreted columns; those of a large one are memory-mapped arrays on disk.
 5. `findings`, `checks`, `inspect`: findings as values with their words; those on values, and reasons against

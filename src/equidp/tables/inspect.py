@@ -265,7 +265,7 @@ def inspect_table(
 ) -> TableReport:
     """Read a whole table without privacy, and returns what to know about it and a recipe for it.
 
-    Finds the separator and the encoding by itself. What the recipe says of a column is taken as it is.
+    Finds the separator and the charset by itself. What the recipe says of a column is taken as it is.
 
     Args:
         path: a CSV or Parquet file, compressed or not, or a folder of Parquet files.
@@ -283,7 +283,7 @@ def inspect_table(
     file = Path(path)
     if not file.exists():
         raise DataError(f"there is no file {str(path)!r}; check the path.", field="path")
-    check_read_twice(file, "equidp inspect finds separator and encoding first")
+    check_read_twice(file, "equidp inspect finds separator and charset first")
     with suppress(OSError, ValueError, EOFError):  # read_cells says why
         recipe = with_format(file, recipe)
     cells = read_cells(file, recipe)

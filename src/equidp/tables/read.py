@@ -2,7 +2,7 @@
 
 `read_cells` reads a file once, in batches, into memory or into an Arrow file. Cells of CSV are texts. Those
 of Parquet are numbers, truths and times by their type, and texts as a CSV file would hold them otherwise.
-`with_format` finds separator and encoding of a CSV file.
+`with_format` finds separator and charset of a CSV file.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def read_cells(
 
     Args:
         path: CSV file, Parquet file, or folder of Parquet files.
-        recipe: separator and encoding.
+        recipe: separator and charset.
         choose: function of the names of all columns that returns those to read.
         file: Arrow file to write the cells to, for a table larger than memory; None: keep them in memory.
 
@@ -260,10 +260,10 @@ def readable(path: Path) -> Iterator[None]:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if isinstance(error, UnicodeDecodeError):
             place = f"byte {error.start + 1:,} is not {error.encoding.upper()}"
-            reason = f"{place}; give its --encoding, such as latin-1"
+            reason = f"{place}; give its --charset, such as latin-1"
         raise DataError(
             f"{path} cannot be read as a table: {reason}. Expected a CSV file with a header, or Parquet; "
-            "equidp inspect finds the separator and the encoding of a file.",
+            "equidp inspect finds the separator and the charset of a file.",
             field="path",
         ) from error
 
@@ -404,10 +404,10 @@ def _plain_cells(stored: pa.Array) -> pa.Array:
     )  # pandas computes with no views
 
 
-def text_encoding(recipe: Recipe) -> str:
-    """Return the encoding of a CSV file; UTF-8 may begin with a byte order mark."""
-    plain = recipe.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
-    return "utf-8-sig" if plain else recipe.encoding
+def text_charset(recipe: Recipe) -> str:
+    """Return the charset of a CSV file; UTF-8 may begin with a byte order mark."""
+    plain = recipe.charset.lower().replace("_", "-") in ("utf-8", "utf8")
+    return "utf-8-sig" if plain else recipe.charset
 
 
 @final
@@ -461,8 +461,8 @@ class CsvText:
         if not self.path.is_file():
             return ""
         width, blank = len(self.names), True
-        encoding = self.file.encoding
-        with open_bytes(self.path) as stored, io.TextIOWrapper(stored, encoding, newline="") as file:
+        charset = self.file.encoding
+        with open_bytes(self.path) as stored, io.TextIOWrapper(stored, charset, newline="") as file:
             lines = itertools.islice(file, self.lines, None)
             rows = (row for row in csv.reader(lines, delimiter=self.sep, skipinitialspace=True) if row)
             for at, row in enumerate(rows):
@@ -484,7 +484,7 @@ def open_csv(path: Path, recipe: Recipe) -> Iterator[CsvText]:
     Raises:
         ValueError: there is no header, one of its names is empty, or it has another separator.
     """
-    with open_bytes(path) as stored, io.TextIOWrapper(stored, text_encoding(recipe), newline="") as file:
+    with open_bytes(path) as stored, io.TextIOWrapper(stored, text_charset(recipe), newline="") as file:
         lines = _Counted(file)
         line = next((each for each in lines if each.strip()), "")
         sep, stated = recipe.sep, stated_separator(line)
@@ -511,7 +511,7 @@ class NotPlain(Exception):
 
 
 def _arrow_batches(text: CsvText, recipe: Recipe, names: list[str]) -> Iterator[pa.RecordBatch]:
-    if text_encoding(recipe) != "utf-8-sig" or text.sep.isspace() or not text.path.is_file():
+    if text_charset(recipe) != "utf-8-sig" or text.sep.isspace() or not text.path.is_file():
         raise NotPlain
     with open_bytes(text.path) as stored:
         # What stands before the rows may have quotes, but no other line ends than the rows.
@@ -652,9 +652,9 @@ class LineEnds:
 
 
 def with_format(path: Path, recipe: Recipe) -> Recipe:
-    """Return the recipe with the file's separator and encoding, where those of the recipe do not fit it.
+    """Return the recipe with the file's separator and charset, where those of the recipe do not fit it.
 
-    An encoding fits if it decodes the whole file; a separator fits if it gives each of the first 200 rows
+    A charset fits if it decodes the whole file; a separator fits if it gives each of the first 200 rows
     the same number of columns, at least two.
 
     Raises:
@@ -662,28 +662,28 @@ def with_format(path: Path, recipe: Recipe) -> Recipe:
     """
     if is_parquet(path.name):
         return recipe
-    encoding = _encoding(path, recipe.encoding)
-    if (stated := _read_stated_separator(path, encoding)) is not None:
-        return dataclasses.replace(recipe, encoding=encoding, sep=stated)
-    widths = {mark: _width(path, encoding, mark) for mark in (recipe.sep, *SEPARATORS)}
+    charset = _charset(path, recipe.charset)
+    if (stated := _read_stated_separator(path, charset)) is not None:
+        return dataclasses.replace(recipe, charset=charset, sep=stated)
+    widths = {mark: _width(path, charset, mark) for mark in (recipe.sep, *SEPARATORS)}
     best = max(widths, key=lambda mark: widths[mark])
     sep = recipe.sep if widths[recipe.sep] > 1 or widths[best] <= 1 else best
-    return dataclasses.replace(recipe, encoding=encoding, sep=sep)
+    return dataclasses.replace(recipe, charset=charset, sep=sep)
 
 
-def _encoding(path: Path, first: str) -> str:
+def _charset(path: Path, first: str) -> str:
     start = next(_chunks(path), b"")[:4]
     marked = [name for mark, name in _BYTE_ORDER_MARKS.items() if start.startswith(mark)]
-    for encoding in (*marked, first, "utf-8"):
-        if _decodes(path, encoding):
-            return encoding
+    for charset in (*marked, first, "utf-8"):
+        if _decodes(path, charset):
+            return charset
     # Latin-1 decodes anything; its control characters are letters and quotes in Windows' code page.
     windows = any(0x80 <= byte < 0xA0 for chunk in _chunks(path) for byte in set(chunk))
     return "cp1252" if windows and _decodes(path, "cp1252") else "latin-1"
 
 
-def _decodes(path: Path, encoding: str) -> bool:
-    decoder = codecs.getincrementaldecoder(encoding)()
+def _decodes(path: Path, charset: str) -> bool:
+    decoder = codecs.getincrementaldecoder(charset)()
     try:
         for chunk in _chunks(path):
             decoder.decode(chunk)
@@ -699,15 +699,15 @@ def _chunks(path: Path) -> Iterator[bytes]:
             yield chunk
 
 
-def _read_stated_separator(path: Path, encoding: str) -> str | None:
+def _read_stated_separator(path: Path, charset: str) -> str | None:
     """Return the separator that the first line states, or None."""
-    with open_bytes(path) as file, codecs.getreader(encoding)(file) as text:
+    with open_bytes(path) as file, codecs.getreader(charset)(file) as text:
         return stated_separator(next((line for line in text if line.strip()), "").lstrip("\ufeff"))
 
 
-def _width(path: Path, encoding: str, sep: str) -> int:
+def _width(path: Path, charset: str, sep: str) -> int:
     """The number of columns that a separator gives in every row; 0 where it differs."""
-    with open_bytes(path) as file, codecs.getreader(encoding)(file) as text:
+    with open_bytes(path) as file, codecs.getreader(charset)(file) as text:
         rows = list(itertools.islice(csv.reader(text, delimiter=sep, skipinitialspace=True), _SAMPLE_ROWS))
     widths = {len(row) for row in rows if row}
     return widths.pop() if len(widths) == 1 else 0

@@ -168,7 +168,7 @@ class Recipe:
         positive: of two classes, the one that metrics and thresholds are about; None: by its name, or the
             second.
         sep: character between the columns of a CSV file.
-        encoding: of a CSV file.
+        charset: encoding of the characters of a CSV file.
 
     Raises:
         SettingError: a column with two roles, or a value that cannot be.
@@ -198,7 +198,7 @@ class Recipe:
     test_share: float = TEST_SHARE
     positive: str | None = None
     sep: str = ","
-    encoding: str = "utf-8"
+    charset: str = "utf-8"
 
     def __post_init__(self) -> None:
         for option, value in vars(self).items():  # as TOML and Python write them
@@ -237,10 +237,11 @@ class Recipe:
         if len(self.sep) != 1 or self.sep in '"\r\n':
             raise SettingError(f"sep {self.sep!r}; expected one character, such as , ; | or tab.")
         try:
-            codecs.lookup(self.encoding)
+            codecs.lookup(self.charset)
         except LookupError as error:
             raise SettingError(
-                f"encoding {self.encoding!r} is not known; expected one such as utf-8, latin-1 or cp1252."
+                f"charset {self.charset!r} is not known; expected one such as utf-8, latin-1 or cp1252.",
+                field="charset",
             ) from error
 
     def _check_roles(self) -> None:
