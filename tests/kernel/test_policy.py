@@ -18,12 +18,12 @@ from equidp.kernel.policy import (
     NoState,
     Policy,
     Setting,
-    attributes,
     check_settings,
     check_unchanged,
     checked_state,
     copy_state,
     on_device,
+    snapshot_attributes,
 )
 from equidp.policies import DPSGD, METHODS
 from support.errors import raises_field
@@ -146,7 +146,7 @@ class Slotted(Plain):
 )  # fmt: skip
 def test_plain_settings_pass_and_using_them_changes_nothing(policy):
     check_settings(policy)
-    before = attributes(policy)
+    before = snapshot_attributes(policy)
     policy.init(Setting(2, 5.0, 1.0))
     assert repr(policy)
     assert hash(policy) == hash(replace(policy))
@@ -160,7 +160,7 @@ def test_plain_settings_pass_and_using_them_changes_nothing(policy):
 def test_what_a_rule_writes_to_the_policy_or_its_class_is_noticed(where, monkeypatch):
     monkeypatch.setattr(Keeps, "kept", None)
     policy = Keeps(f"{where} in weight")
-    before = attributes(policy)
+    before = snapshot_attributes(policy)
     check_unchanged(policy, before)
     policy.weight(NoState(), torch.ones(()), torch.zeros(()))
     with raises_field(PolicyError, "settings"):

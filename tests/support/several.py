@@ -119,7 +119,7 @@ def moved(batches: list[tuple[list[Tensor], list[Tensor]]]) -> dict[str, list[tu
     for name, policy in POLICIES.items():
         for gradients, groups in batches:
             step = step_of(policy, _NoNoise(0), 4, sigma=1e-9, b=1.0)
-            step._update = lambda *_: None  # type: ignore[method-assign]  # as if it released the same
+            step._update_state = lambda *_: None  # type: ignore[method-assign]  # as if it released the same
             mine = gradients[rank]
             step(mine, torch.zeros(len(mine)), groups[rank])
             found.setdefault(name, []).append((step.parameters[0].grad.clone(), step._sensitivity()))

@@ -206,11 +206,11 @@ def _is_constant(value: object) -> bool:
     return hasattr(value, "__get__") or isinstance(value, int | float | str | type | None)
 
 
-Held = tuple[tuple[Mapping[str, object], frozenset[str], tuple[tuple[str, object], ...]], ...]
+Snapshot = tuple[tuple[Mapping[str, object], frozenset[str], tuple[tuple[str, object], ...]], ...]
 """Namespaces of a policy and its classes, each with its names and with the values that rules could change."""
 
 
-def attributes(policy: Policy) -> Held:
+def snapshot_attributes(policy: Policy) -> Snapshot:
     """Attributes of the policy and its classes, which must not change while the policy is used."""
     spaces = (vars(policy), *map(vars, _holders(policy)))
     return tuple(
@@ -223,8 +223,8 @@ def attributes(policy: Policy) -> Held:
     )
 
 
-def check_unchanged(policy: Policy, before: Held) -> None:
-    """Refuses a policy that holds anything else than `attributes` found before.
+def check_unchanged(policy: Policy, before: Snapshot) -> None:
+    """Refuses a policy that holds anything else than `snapshot_attributes` found before.
 
     Raises:
         PolicyError: a rule wrote to the policy or its class.

@@ -48,13 +48,13 @@ from equidp.kernel.noisy_sum import private_sum, release, totals_of
 from equidp.kernel.policy import (
     Policy,
     Setting,
-    attributes,
     check_settings,
     check_unchanged,
     checked_sensitivity,
     checked_state,
     copy_state,
     restored_state,
+    snapshot_attributes,
     statistics_noise,
 )
 from equidp.kernel.processes import ALONE, Processes
@@ -159,8 +159,9 @@ class PrivateStep:
         self.physical_batch_size = None if physical_batch_size is None else int(physical_batch_size)
         size = sum(parameter.numel() for parameter in self.parameters)
         setting = Setting(num_groups, self.expected_batch_size, event.noise_multiplier, size)
-        self.state = self._copy_of(policy.init(setting))
-        self._held, self._paid_in = attributes(policy), 0
+        self.state = self._checked_copy(policy.init(setting))
+        self._attributes = snapshot_attributes(policy)
+        self._paid_by = 0  # id of the process that paid for the next call; 0: none did
 
     def __call__(
         self, inputs: Inputs, targets: Tensor, groups: Tensor, indices: Tensor | None = None
@@ -172,12 +173,12 @@ class PrivateStep:
             groups: [batch], int64.
             indices: [batch], places in the dataset, for `share_limits`; default: 0 to batch - 1.
         """
-        self._clear()
+        self._clear_gradients()
         try:
             indices = torch.arange(len(groups), device=groups.device) if indices is None else indices
-            if self._paid_in != os.getpid():  # a forked process has no payment
+            if self._paid_by != os.getpid():  # a forked process has no payment
                 self.pay()
-            self._paid_in = 0
+            self._paid_by = 0
             context = example_context(self.policy, self.state, groups)
             examples = inputs, targets, groups, indices, context
             parts: list[Part] = in_parts(examples, self.physical_batch_size)
@@ -186,11 +187,11 @@ class PrivateStep:
                 measured = self._release_statistics(parts, groups)
             sensitivity = self._sensitivity()
             totals: Sums = {}
-            for part, known in measured:
-                self._add(totals, part, known or self._measure_part(part), sensitivity)
+            for part, already in measured:
+                self._add_weighted(totals, part, already or self._measure_part(part), sensitivity)
             self._release(totals, sensitivity)
         except BaseException as error:
-            self._clear()  # a release that failed halfway
+            self._clear_gradients()  # a release that failed halfway
             if not self.processes.failed_everywhere(error):
                 self.processes.leave_group()
             raise
@@ -208,11 +209,11 @@ class PrivateStep:
             self.ledger.spend(self.event)
 
         self.processes.run_on_first(spend)
-        self._paid_in = os.getpid()
+        self._paid_by = os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy has no payment: it would draw a second time for one."""
-        return {**vars(self), "_paid_in": 0}
+        return {**vars(self), "_paid_by": 0}
 
     def rehearse(self, groups: Tensor) -> None:
         """Refuses a policy whose rules cannot be applied to examples of these groups; nothing is spent.
@@ -241,7 +242,7 @@ class PrivateStep:
         example_weights(self.policy, self.state, norms, groups)
         if self.event.statistics_noise is not None:
             example_rows(self.policy, self.state, norms, groups)
-        check_unchanged(self.policy, self._held)
+        check_unchanged(self.policy, self._attributes)
 
     def restore(self, values: Mapping[str, Tensor]) -> None:
         """Sets the state to saved values, by name.
@@ -251,7 +252,7 @@ class PrivateStep:
         """
         self.state = restored_state(self.policy, self.state, values)
 
-    def _clear(self) -> None:
+    def _clear_gradients(self) -> None:
         for parameter in self.parameters:
             parameter.grad = None
 
@@ -279,16 +280,16 @@ class PrivateStep:
             del measured  # frees its activations before the next part's forward pass
         seen = torch.cat(norms[1:] or norms)
         finite = torch.isfinite(seen)
-        self._update(seen[finite], groups[finite], torch.cat(terms)[finite] if terms else None)
+        self._update_state(seen[finite], groups[finite], torch.cat(terms)[finite] if terms else None)
         return known
 
-    def _update(self, norms: Tensor, groups: Tensor, terms: Tensor | None) -> None:
+    def _update_state(self, norms: Tensor, groups: Tensor, terms: Tensor | None) -> None:
         assert self.event.statistics_noise is not None
         # One made-up example shows how many cells an empty batch has, and is dropped.
         made_up = norms.new_zeros(1), groups.new_zeros(1), None
         examples = (norms, groups, terms) if len(norms) else made_up
         rows = example_rows(self.policy, self.state, *examples)[: len(norms)]
-        check_unchanged(self.policy, self._held)  # before update could read what statistics wrote
+        check_unchanged(self.policy, self._attributes)  # before update could read what statistics wrote
         noise = self.event.statistics_noise
         released = private_sum(
             rows,
@@ -297,11 +298,11 @@ class PrivateStep:
             randomness=self.randomness,
             processes=self.processes,
         )
-        self.state = self._copy_of(
+        self.state = self._checked_copy(
             self.policy.update(copy_state(self.state), released.to("cpu", torch.float32))
         )
 
-    def _add(self, totals: Sums, part: Part, measured: Measured, sensitivity: float) -> None:
+    def _add_weighted(self, totals: Sums, part: Part, measured: Measured, sensitivity: float) -> None:
         """Adds the weighted gradients of a measured part to the totals."""
         _, _, groups, indices, _ = part
         norms = measured.norms.detach()
@@ -309,22 +310,22 @@ class PrivateStep:
         which = slice(None) if finite.all() else finite  # a slice takes views, a mask copies
         weights, kept = torch.zeros_like(norms), norms[which]
         if len(kept):
-            weights[which] = self._weights(kept, groups[which], indices[which], sensitivity)
+            weights[which] = self._capped_weights(kept, groups[which], indices[which], sensitivity)
         sums = bounded_sums(measured.sum_gradients(weights), weights[which], kept)
         for parameter, total in sums.items():
             totals[parameter] = totals[parameter].add_(total) if parameter in totals else total
 
-    def _weights(self, norms: Tensor, groups: Tensor, indices: Tensor, sensitivity: float) -> Tensor:
+    def _capped_weights(self, norms: Tensor, groups: Tensor, indices: Tensor, sensitivity: float) -> Tensor:
         """The capped weights of examples with finite norms, [batch]."""
         weights = example_weights(self.policy, self.state, norms, groups)
-        check_unchanged(self.policy, self._held)
+        check_unchanged(self.policy, self._attributes)
         limits = None if self.share_limits is None else self.share_limits(indices, norms.clone())
         bound = sensitivity if limits is None else sensitivity * bounded_shares(limits, norms)
         return capped_weights(weights, norms, bound)
 
     def _sensitivity(self) -> float:
         """The sensitivity under the present state; refuses one that noise cannot be scaled to."""
-        check_unchanged(self.policy, self._held)
+        check_unchanged(self.policy, self._attributes)
         return checked_sensitivity(self.policy, self.state, self.event.noise_multiplier)
 
     def _release(self, sums: Sums, sensitivity: float) -> None:
@@ -335,7 +336,7 @@ class PrivateStep:
         for parameter, mean in zip(self.parameters, means, strict=True):
             parameter.grad = mean
         if self.policy.loss_terms:
-            check_unchanged(self.policy, self._held)
+            check_unchanged(self.policy, self._attributes)
             self.state = self._after_gradient(means)
 
     def _after_gradient(self, gradients: Sequence[Tensor]) -> Any:
@@ -344,8 +345,8 @@ class PrivateStep:
         Formal guarantee: it follows from the state and from a release.
         """
         gradient = torch.cat([each.flatten() for each in gradients]).to("cpu", torch.float32)
-        return self._copy_of(self.policy.after_gradient(copy_state(self.state), gradient))
+        return self._checked_copy(self.policy.after_gradient(copy_state(self.state), gradient))
 
-    def _copy_of(self, state: Any) -> Any:
-        """A copy of a state that a rule returned."""
+    def _checked_copy(self, state: Any) -> Any:
+        """Copy of a state that a rule returned; refuses what is no state."""
         return copy_state(checked_state(self.policy, state))

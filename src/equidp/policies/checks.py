@@ -16,11 +16,11 @@ from equidp.kernel.bounding import example_rows, example_weights
 from equidp.kernel.policy import (
     Policy,
     Setting,
-    attributes,
     check_settings,
     check_unchanged,
     checked_state,
     copy_state,
+    snapshot_attributes,
 )
 
 _TRIALS = 50
@@ -49,7 +49,7 @@ def check_policy(policy: Policy, num_groups: int = 2, *, noise_multiplier: float
         >>> equidp.check_policy(equidp.DPSGDF(clipping_bound=1.0), num_groups=3)
     """
     check_settings(policy)
-    before = attributes(policy)
+    before = snapshot_attributes(policy)
     generator = torch.Generator().manual_seed(0)
     name = type(policy).__name__
     try:
