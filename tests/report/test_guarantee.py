@@ -62,5 +62,5 @@ def test_people_processes_and_budgets_add_theirs(run):
     people = replace(run, facts=replace(run.facts, rows=4))
     assert {"data/people.py", "engines/units.py"} <= named(audited_files(people, ()))
     several = replace(run, facts=replace(run.facts, processes=2))
-    assert "training/together.py" in named(audited_files(several, ()))
+    assert "training/agreement.py" in named(audited_files(several, ()))
     assert "accounting/budget.py" in named(audited_files(run, (), in_budget=True))

@@ -1,4 +1,4 @@
-"""Recalibration mends the logits of a finished model, at the price that was paid for it."""
+"""Recalibration corrects the logits of a finished model, at the price that was paid for it."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from equidp.kernel.bounding import example_context
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.generators import restore_generators
 from equidp.kernel.inputs import Inputs, taken, tensors
-from equidp.training.assemble import PART, are_images
+from equidp.training.assemble import IMAGES_AT_A_TIME, are_images
 from equidp.training.checkpoint import KeptCallback
 from equidp.training.trainer import Trainer
 
@@ -52,7 +52,7 @@ def chunk_of(inputs: Inputs, device: torch.device) -> int:
     """Returns how many examples to measure at a time: more where they are rows of a table."""
     if isinstance(inputs, Tensor) and inputs.dim() == 2 and inputs.is_floating_point():
         return 4096
-    return PART if are_images(inputs) and device.type == "cpu" else 256
+    return IMAGES_AT_A_TIME if are_images(inputs) and device.type == "cpu" else 256
 
 
 def fingerprint_of(data: GroupedDataset) -> int:

@@ -176,13 +176,13 @@ class PrivateLoop:
         self._drawing = None
 
     @property
-    def waiting(self) -> bool:
+    def has_unused_sample(self) -> bool:
         """True where a sample was drawn and paid for, but not yet passed to `take`."""
         return self._sample is not None
 
     def _forget_unused(self) -> None:
         """Warns of a sample that was drawn and not taken; it stays paid for."""
-        if not self.waiting:
+        if not self.has_unused_sample:
             return
         self._sample = None
         if self.private_step.processes.count > 1:

@@ -11,7 +11,7 @@ added once, by the first process, and what it made is what all of them get.
 | the first process cannot pay, or is asked to stop | nobody draws; ProcessError in the others |
 | a process dies | the others raise ProcessError; the step stays charged |
 | a step, a callback or a load fails in one | it leaves the group: as if it died, and it cannot go on alone |
-| processes of other settings or data | `training.together` refuses them, before anything is spent |
+| processes of other settings or data | `training.agreement` refuses them, before anything is spent |
 
 What is sent has the same length in every step, whatever is in the samples: 8 bytes to pay, and then each
 trained number twice (a sum to the first process, the noisy mean back). The sums have no noise yet.

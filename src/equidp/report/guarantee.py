@@ -27,7 +27,7 @@ _ENGINE_FILES = {
     "GhostEngine": "engines/ghost.py, engines/layers/",
     "FunctionalEngine": "engines/functional.py",
 }
-_PROCESS_FILES = ("distributed/", "training/together.py")
+_PROCESS_FILES = ("distributed/", "training/agreement.py")
 _BUDGET_FILES = ("accounting/budget.py", "accounting/limit.py")
 
 

@@ -32,7 +32,7 @@ class _Own(str):
         return "its own"
 
 
-def agree(
+def synchronize_run(
     processes: Processes,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -41,7 +41,7 @@ def agree(
     train: object,
     settings: Mapping[str, object],
 ) -> None:
-    """Make all processes train the same model on the same data, from the first process' weights.
+    """Check that all processes train the same model on the same data; give all the first one's weights.
 
     Args:
         processes: that train together.

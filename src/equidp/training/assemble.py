@@ -1,4 +1,7 @@
-"""Parts that a Trainer is assembled from: made from its arguments, or refused before anything is spent."""
+"""Parts that a Trainer is assembled from: made from its arguments, or refused before anything is spent.
+
+Functions stand in the order in which `Trainer.__init__` calls them.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ from equidp.losses import Loss
 from equidp.policies.checks import check_policy
 
 BEYOND_BUDGET = ("refuse", "stop")
-PART = 128
+IMAGES_AT_A_TIME = 128
 """Images that the engine sees at a time on a CPU, where what it keeps of them fits in a cache."""
 _TRIED_AFTER = frozenset(100 * 4**power for power in range(20))
 """Numbers of steps after which an engine is tried once more."""
@@ -41,250 +44,8 @@ _LARGEST_TRIED = 256
 _WHOLE_UP_TO = 256
 """Expected examples of a sample up to which parts save less than they cost."""
 
-
-def chosen_event(
-    policy: Policy,
-    noise_multiplier: float | None,
-    target_epsilon: float | None,
-    delta: float,
-    schedule: Schedule,
-    accountant: str,
-    num_groups: int | None,
-) -> StepEvent:
-    """Event that the ledger charges for a step; a user-defined policy is tried at its noise first."""
-    rate = schedule.sample_rate
-    noise = _chosen_noise(policy, noise_multiplier, target_epsilon, delta, schedule, accountant)
-    check_own_policy(policy, num_groups or 1, noise)
-    return StepEvent(rate, noise, statistics_noise(policy, noise))
-
-
-def part_size(
-    given: int | None, train: GroupedDataset | Dataset[Any], model: nn.Module, event: StepEvent
-) -> int | None:
-    """Largest number of examples that the engine sees at a time; None: the whole sample.
-
-    Large samples of images go in parts on a CPU, which is faster and takes less memory; not where statistics
-    are released, since every part would go through the engine twice.
-    """
-    if given is not None or event.statistics_noise is not None or not isinstance(train, GroupedDataset):
-        return given
-    large = event.sample_rate * len(train) > _WHOLE_UP_TO
-    return PART if are_images(train.inputs) and large and device_of(model).type == "cpu" else None
-
-
-def are_images(inputs: Inputs) -> bool:
-    """True for inputs that are images, [n, channels, height, width]."""
-    return isinstance(inputs, Tensor) and inputs.dim() == 4
-
-
-def _chosen_noise(
-    policy: Policy,
-    noise_multiplier: float | None,
-    target_epsilon: float | None,
-    delta: float,
-    schedule: Schedule,
-    accountant: str,
-) -> float:
-    """Noise multiplier sigma, as given or calibrated to an epsilon; 0 for a policy without privacy."""
-    if not policy.private:
-        if noise_multiplier or target_epsilon is not None:
-            raise SettingError(
-                "plain SGD takes no noise and has no epsilon; give noise_multiplier=0, or a private policy.",
-                field="noise_multiplier",
-            )
-        return 0.0
-    if target_epsilon is None and noise_multiplier is not None:
-        check_number("[0, inf)", noise_multiplier=noise_multiplier)
-        return float(noise_multiplier)
-    if target_epsilon is None or noise_multiplier is not None:
-        raise SettingError(
-            f"noise_multiplier={noise_multiplier} and target_epsilon={target_epsilon}; expected exactly one "
-            "of the two."
-        )
-    planned = schedule.sample_rate, schedule.steps
-    return calibrate_noise(target_epsilon, delta, *planned, policy.statistics_ratio, accountant)
-
-
-def steps_within(budget: PrivacyBudget, event: StepEvent, steps: int, done: int, beyond: str) -> int:
-    """Number of planned steps, cut to the budget if `beyond` is "stop"; otherwise BudgetError beyond it."""
-    if beyond not in BEYOND_BUDGET:
-        raise unknown_name("beyond_budget", beyond, BEYOND_BUDGET)
-    left = max(0, steps - done)
-    if beyond == "stop" and (fitting := budget.steps_that_fit(event, left)):
-        return done + fitting
-    if left:
-        budget.check(event, left)
-    return steps
-
-
-def open_ledger(
-    ledger: Ledger | None,
-    budget: PrivacyBudget | None,
-    train: object,
-    event: StepEvent,
-    steps: int,
-    beyond: str,
-) -> tuple[Ledger, int]:
-    """Open the ledger to record in, charged to the budget if given; return it and the number of steps."""
-    ledger = MemoryLedger() if ledger is None else ledger
-    if budget is not None:
-        budget.for_data(source_of(train), unit_of(train))
-        ledger = budget.ledger(ledger)
-        steps = steps_within(budget, event, steps, ledger.count_of(event), beyond)
-    ledger.take_unit(unit_of(train))
-    return ledger, steps
-
-
-def check_randomness(randomness: Randomness | None, secure: bool, seed: int | None) -> None:
-    """Refuse a seed, or `secure=False`, together with a `randomness`, which would ignore both."""
-    if randomness is not None and (seed is not None or not secure):
-        raise SettingError(
-            f"seed={seed}, secure={secure} and randomness={type(randomness).__name__}; expected randomness "
-            "alone, which draws all samples and noise. Leave seed and secure out, or leave randomness out."
-        )
-
-
-def chosen_randomness(secure: bool, seed: int | None, spent: int) -> Randomness:
-    """Randomness of the operating system; or, for research, a stream that depends on the seed and the number
-    of steps spent before, so that noise never repeats."""
-    if secure:
-        if seed is not None:
-            raise SettingError(
-                f"seed={seed} with secure=True; noise that a seed determines protects nobody. For research, "
-                "say secure=False; for release, leave the seed out."
-            )
-        return SystemRandomness()
-    if seed is None:
-        raise SettingError("secure=False without a seed; give seed=..., or leave secure=True.")
-    return SeededRandomness(seed, *([spent] if spent else []))
-
-
-def chosen_engine(
-    engine: str | Engine,
-    policy: Policy,
-    model: nn.Module,
-    loss: LossFunction,
-    like: Batch,
-    train: object,
-    examples: tuple[Inputs, Tensor] | None,
-    batch_size: int,
-) -> Engine:
-    """Return the given engine, or make the named one and try it on the model's device.
-
-    It is tried on public examples, or on made-up ones of the form of a row, at most `_LARGEST_TRIED` in a
-    batch. A policy that changes losses has the functional engine (`make_engine`).
-    """
-    if not isinstance(engine, str):
-        if not callable(engine):
-            raise SettingError(f"engine={engine!r}; expected a name or an engine.")
-        return engine
-    device = next((parameter.device for parameter in model.parameters()), like.targets.device)
-    (inputs, targets), value = (like.inputs, like.targets), Loss.of(loss)
-    if value.several_rows:
-        inputs, targets = by_row((inputs, targets))
-    targets = value.targets(targets)
-    row, names = moved_to((inputs, targets), device), class_names(train)
-    if examples is not None:
-        check_examples(examples, row, train)
-        examples = moved_to(examples, device)
-    if policy.loss_terms and value.row_weights:
-        raise SettingError(
-            f"{type(policy).__name__} adds terms to losses of rows that count once each; leave out "
-            "weights of rows, several rows a person and views, or choose another method.",
-            field="policy",
-        )
-    return checked_engine(
-        engine,
-        model,
-        loss,
-        row,
-        names,
-        examples=examples,
-        policy=policy,
-        batch_size=min(batch_size, _LARGEST_TRIED),
-    )
-
-
-def try_objective(engine: Engine, policy: Policy, state: Any) -> None:
-    """Tries an engine that was made by name on the objective of a policy that changes losses.
-
-    Raises:
-        ModelError: the model is not for this policy.
-    """
-    if policy.loss_terms and isinstance(engine, FunctionalEngine) and engine.public is not None:
-        check_objective(engine, policy, state, *engine.public)
-
-
-def check_on_the_way(engine: Engine, policy: Policy, steps_done: int) -> None:
-    """Tries the engine once more after 100 steps, 400, 1,600 and so on, on what it was tried on before.
-
-    Training may open what the first parameters hide, such as an order of examples by a score that is learnt.
-    The parameters are released and the examples public, so that a refusal tells nothing about anybody.
-
-    Raises:
-        ModelError: an example's norm, or what it adds to a sum, changes with the others by now.
-    """
-    if not policy.private or steps_done not in _TRIED_AFTER:
-        return
-    if not isinstance(engine, TriedEngine) or engine.public is None:
-        return
-    try:
-        check_company(engine, engine.model, engine.loss, *engine.public)
-    except ModelError as error:
-        raise ModelError(
-            f"after {steps_done} steps, on the examples that the model was tried on before: {error} Steps "
-            "so far may not keep to their epsilon either; this was found without looking at data.",
-            field=error.field,
-        ) from error
-
-
-def chosen_loss(loss: LossFunction | None, train: object, views: Views) -> LossFunction:
-    """Loss as the dataset needs it (`training_loss`), over all views of an example."""
-    if isinstance(train, GroupedDataset):
-        return views.loss(train.training_loss(loss), train.targets.dtype)
-    return nn.CrossEntropyLoss(reduction="none") if loss is None else loss
-
-
 Load = Callable[[Iterable[torch.Tensor]], Iterator[Batch]]
 """Turns sampled indices into batches."""
-
-
-def loader(
-    train: GroupedDataset | Dataset[Any],
-    num_groups: int | None,
-    workers: int,
-    model: nn.Module,
-    views: Views,
-    randomness: Randomness,
-) -> Load:
-    """Make the loader of batches: from memory, in views, or by `workers` processes, for this model."""
-    views.check(train)
-    if isinstance(train, GroupedDataset):
-        return lambda samples: (views.of(batch, randomness) for batch in batches(train, samples))
-    pinned = any(parameter.is_cuda for parameter in model.parameters())
-    return partial(
-        loaded_batches,
-        train,
-        num_groups=num_groups,
-        workers=workers,
-        pinned=pinned,
-        start_of_worker=randomness.start_of_worker,
-    )
-
-
-def source_of(train: object) -> str:
-    """Name of the dataset's source; "" if the dataset does not name one."""
-    return train.source if isinstance(train, GroupedDataset) else ""
-
-
-def unit_of(train: object) -> str:
-    """Unit of privacy of a run on a dataset, such as rows or people."""
-    return train.unit if isinstance(train, GroupedDataset) else ROWS
-
-
-def class_names(train: object) -> tuple[str, ...]:
-    """Names of the classes; empty if the dataset does not name them."""
-    return train.class_names if isinstance(train, GroupedDataset) else ()
 
 
 def check_kinds(
@@ -330,7 +91,225 @@ def check_kinds(
         )
 
 
-def check_examples(examples: object, row: tuple[Inputs, Tensor], train: object) -> None:
+def checked_groups(policy: Policy, train: object, num_groups: int | None) -> int | None:
+    """K: the dataset's own, or as given for a torch Dataset; None where the method needs none."""
+    if isinstance(train, GroupedDataset):
+        if num_groups not in (None, train.num_groups):
+            raise SettingError(
+                f"num_groups={num_groups}, and the data has {train.num_groups} groups; leave num_groups out "
+                "for a GroupedDataset."
+            )
+        return train.num_groups
+    if num_groups is not None:
+        check_whole(1, num_groups=num_groups)
+    elif policy.needs_groups:
+        raise SettingError(
+            f"{type(policy).__name__} treats groups differently, and a torch Dataset does not say how many "
+            "there are; let it give (input, target, group), and give num_groups=..., which is public.",
+            field="num_groups",
+        )
+    return num_groups
+
+
+def chosen_event(
+    policy: Policy,
+    noise_multiplier: float | None,
+    target_epsilon: float | None,
+    delta: float,
+    schedule: Schedule,
+    accountant: str,
+    num_groups: int | None,
+) -> StepEvent:
+    """Event that the ledger charges for a step; a user-defined policy is tried at its noise first."""
+    rate = schedule.sample_rate
+    noise = _chosen_noise(policy, noise_multiplier, target_epsilon, delta, schedule, accountant)
+    check_own_policy(policy, num_groups or 1, noise)
+    return StepEvent(rate, noise, statistics_noise(policy, noise))
+
+
+def _chosen_noise(
+    policy: Policy,
+    noise_multiplier: float | None,
+    target_epsilon: float | None,
+    delta: float,
+    schedule: Schedule,
+    accountant: str,
+) -> float:
+    """Noise multiplier sigma, as given or calibrated to an epsilon; 0 for a policy without privacy."""
+    if not policy.private:
+        if noise_multiplier or target_epsilon is not None:
+            raise SettingError(
+                "plain SGD takes no noise and has no epsilon; give noise_multiplier=0, or a private policy.",
+                field="noise_multiplier",
+            )
+        return 0.0
+    if target_epsilon is None and noise_multiplier is not None:
+        check_number("[0, inf)", noise_multiplier=noise_multiplier)
+        return float(noise_multiplier)
+    if target_epsilon is None or noise_multiplier is not None:
+        raise SettingError(
+            f"noise_multiplier={noise_multiplier} and target_epsilon={target_epsilon}; expected exactly one "
+            "of the two."
+        )
+    planned = schedule.sample_rate, schedule.steps
+    return calibrate_noise(target_epsilon, delta, *planned, policy.statistics_ratio, accountant)
+
+
+def check_own_policy(policy: Policy, num_groups: int, noise_multiplier: float) -> None:
+    """Try a user-defined policy, to find its mistakes early; the guarantee rests on the kernel alone.
+
+    Raises:
+        PolicyError: names the promise that it breaks.
+    """
+    if not type(policy).__module__.startswith("equidp.policies."):
+        check_policy(policy, num_groups, noise_multiplier=noise_multiplier)
+
+
+def check_randomness(randomness: Randomness | None, secure: bool, seed: int | None) -> None:
+    """Refuse a seed, or `secure=False`, together with a `randomness`, which would ignore both."""
+    if randomness is not None and (seed is not None or not secure):
+        raise SettingError(
+            f"seed={seed}, secure={secure} and randomness={type(randomness).__name__}; expected randomness "
+            "alone, which draws all samples and noise. Leave seed and secure out, or leave randomness out."
+        )
+
+
+def chosen_loss(loss: LossFunction | None, train: object, views: Views) -> LossFunction:
+    """Loss as the dataset needs it (`training_loss`), over all views of an example."""
+    if isinstance(train, GroupedDataset):
+        return views.loss(train.training_loss(loss), train.targets.dtype)
+    return nn.CrossEntropyLoss(reduction="none") if loss is None else loss
+
+
+def open_ledger(
+    ledger: Ledger | None,
+    budget: PrivacyBudget | None,
+    train: object,
+    event: StepEvent,
+    steps: int,
+    beyond: str,
+) -> tuple[Ledger, int]:
+    """Open the ledger to record in, charged to the budget if given; return it and the number of steps."""
+    ledger = MemoryLedger() if ledger is None else ledger
+    if budget is not None:
+        budget.for_data(source_of(train), unit_of(train))
+        ledger = budget.ledger(ledger)
+        steps = _steps_within(budget, event, steps, ledger.count_of(event), beyond)
+    ledger.take_unit(unit_of(train))
+    return ledger, steps
+
+
+def _steps_within(budget: PrivacyBudget, event: StepEvent, steps: int, done: int, beyond: str) -> int:
+    """Number of planned steps, cut to the budget if `beyond` is "stop"; otherwise BudgetError beyond it."""
+    if beyond not in BEYOND_BUDGET:
+        raise unknown_name("beyond_budget", beyond, BEYOND_BUDGET)
+    left = max(0, steps - done)
+    if beyond == "stop" and (fitting := budget.steps_that_fit(event, left)):
+        return done + fitting
+    if left:
+        budget.check(event, left)
+    return steps
+
+
+def chosen_randomness(secure: bool, seed: int | None, spent: int) -> Randomness:
+    """Randomness of the operating system; or, for research, a stream that depends on the seed and the number
+    of steps spent before, so that noise never repeats."""
+    if secure:
+        if seed is not None:
+            raise SettingError(
+                f"seed={seed} with secure=True; noise that a seed determines protects nobody. For research, "
+                "say secure=False; for release, leave the seed out."
+            )
+        return SystemRandomness()
+    if seed is None:
+        raise SettingError("secure=False without a seed; give seed=..., or leave secure=True.")
+    return SeededRandomness(seed, *([spent] if spent else []))
+
+
+def loader(
+    train: GroupedDataset | Dataset[Any],
+    num_groups: int | None,
+    workers: int,
+    model: nn.Module,
+    views: Views,
+    randomness: Randomness,
+) -> Load:
+    """Make the loader of batches: from memory, in views, or by `workers` processes, for this model."""
+    views.check(train)
+    if isinstance(train, GroupedDataset):
+        return lambda samples: (views.of(batch, randomness) for batch in batches(train, samples))
+    pinned = any(parameter.is_cuda for parameter in model.parameters())
+    return partial(
+        loaded_batches,
+        train,
+        num_groups=num_groups,
+        workers=workers,
+        pinned=pinned,
+        start_of_worker=randomness.start_of_worker,
+    )
+
+
+def chosen_physical_batch_size(
+    given: int | None, train: GroupedDataset | Dataset[Any], model: nn.Module, event: StepEvent
+) -> int | None:
+    """Largest number of examples that the engine sees at a time; None: the whole sample.
+
+    Large samples of images go in parts on a CPU, which is faster and takes less memory; not where statistics
+    are released, since every part would go through the engine twice.
+    """
+    if given is not None or event.statistics_noise is not None or not isinstance(train, GroupedDataset):
+        return given
+    large = event.sample_rate * len(train) > _WHOLE_UP_TO
+    return IMAGES_AT_A_TIME if are_images(train.inputs) and large and device_of(model).type == "cpu" else None
+
+
+def chosen_engine(
+    engine: str | Engine,
+    policy: Policy,
+    model: nn.Module,
+    loss: LossFunction,
+    like: Batch,
+    train: object,
+    examples: tuple[Inputs, Tensor] | None,
+    batch_size: int,
+) -> Engine:
+    """Return the given engine, or make the named one and try it on the model's device.
+
+    It is tried on public examples, or on made-up ones of the form of a row, at most `_LARGEST_TRIED` in a
+    batch. A policy that changes losses has the functional engine (`make_engine`).
+    """
+    if not isinstance(engine, str):
+        if not callable(engine):
+            raise SettingError(f"engine={engine!r}; expected a name or an engine.")
+        return engine
+    device = next((parameter.device for parameter in model.parameters()), like.targets.device)
+    (inputs, targets), value = (like.inputs, like.targets), Loss.of(loss)
+    if value.several_rows:
+        inputs, targets = by_row((inputs, targets))
+    targets = value.targets(targets)
+    row, names = moved_to((inputs, targets), device), class_names(train)
+    if examples is not None:
+        _check_examples(examples, row, train)
+        examples = moved_to(examples, device)
+    if policy.loss_terms and value.row_weights:
+        raise SettingError(
+            f"{type(policy).__name__} adds terms to losses of rows that count once each; leave out "
+            "weights of rows, several rows a person and views, or choose another method.",
+            field="policy",
+        )
+    return checked_engine(
+        engine,
+        model,
+        loss,
+        row,
+        names,
+        examples=examples,
+        policy=policy,
+        batch_size=min(batch_size, _LARGEST_TRIED),
+    )
+
+
+def _check_examples(examples: object, row: tuple[Inputs, Tensor], train: object) -> None:
     """Refuses public examples that are not of the form of the data, too few, or rows of the data itself.
 
     Args:
@@ -372,31 +351,54 @@ def check_examples(examples: object, row: tuple[Inputs, Tensor], train: object) 
         )
 
 
-def check_own_policy(policy: Policy, num_groups: int, noise_multiplier: float) -> None:
-    """Try a user-defined policy, to find its mistakes early; the guarantee rests on the kernel alone.
+def try_objective(engine: Engine, policy: Policy, state: Any) -> None:
+    """Tries an engine that was made by name on the objective of a policy that changes losses.
 
     Raises:
-        PolicyError: names the promise that it breaks.
+        ModelError: the model is not for this policy.
     """
-    if not type(policy).__module__.startswith("equidp.policies."):
-        check_policy(policy, num_groups, noise_multiplier=noise_multiplier)
+    if policy.loss_terms and isinstance(engine, FunctionalEngine) and engine.public is not None:
+        check_objective(engine, policy, state, *engine.public)
 
 
-def checked_groups(policy: Policy, train: object, num_groups: int | None) -> int | None:
-    """K: the dataset's own, or as given for a torch Dataset; None where the method needs none."""
-    if isinstance(train, GroupedDataset):
-        if num_groups not in (None, train.num_groups):
-            raise SettingError(
-                f"num_groups={num_groups}, and the data has {train.num_groups} groups; leave num_groups out "
-                "for a GroupedDataset."
-            )
-        return train.num_groups
-    if num_groups is not None:
-        check_whole(1, num_groups=num_groups)
-    elif policy.needs_groups:
-        raise SettingError(
-            f"{type(policy).__name__} treats groups differently, and a torch Dataset does not say how many "
-            "there are; let it give (input, target, group), and give num_groups=..., which is public.",
-            field="num_groups",
-        )
-    return num_groups
+def check_engine_again(engine: Engine, policy: Policy, steps_done: int) -> None:
+    """Tries the engine once more after 100 steps, 400, 1,600 and so on, on what it was tried on before.
+
+    Training may open what the first parameters hide, such as an order of examples by a score that is learnt.
+    The parameters are released and the examples public, so that a refusal tells nothing about anybody.
+
+    Raises:
+        ModelError: an example's norm, or what it adds to a sum, changes with the others by now.
+    """
+    if not policy.private or steps_done not in _TRIED_AFTER:
+        return
+    if not isinstance(engine, TriedEngine) or engine.public is None:
+        return
+    try:
+        check_company(engine, engine.model, engine.loss, *engine.public)
+    except ModelError as error:
+        raise ModelError(
+            f"after {steps_done} steps, on the examples that the model was tried on before: {error} Steps "
+            "so far may not keep to their epsilon either; this was found without looking at data.",
+            field=error.field,
+        ) from error
+
+
+def source_of(train: object) -> str:
+    """Name of the dataset's source; "" if the dataset does not name one."""
+    return train.source if isinstance(train, GroupedDataset) else ""
+
+
+def unit_of(train: object) -> str:
+    """Unit of privacy of a run on a dataset, such as rows or people."""
+    return train.unit if isinstance(train, GroupedDataset) else ROWS
+
+
+def class_names(train: object) -> tuple[str, ...]:
+    """Names of the classes; empty if the dataset does not name them."""
+    return train.class_names if isinstance(train, GroupedDataset) else ()
+
+
+def are_images(inputs: Inputs) -> bool:
+    """True for inputs that are images, [n, channels, height, width]."""
+    return isinstance(inputs, Tensor) and inputs.dim() == 4

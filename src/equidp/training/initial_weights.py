@@ -51,10 +51,6 @@ class Start:
     other_unit: bool = False
 
 
-def _nothing() -> None:
-    """Weak reference that is already cleared."""
-
-
 class Trace:
     """Record of a run, kept for each parameter that it trains: what it spent, and on which dataset."""
 
@@ -63,7 +59,7 @@ class Trace:
         try:
             self._train: Callable[[], object] = ref(train)
         except TypeError:  # a list, say, cannot be referred to weakly
-            self._train = _nothing
+            self._train = lambda: None
         self.entries: tuple[tuple[Event, int], ...] = ()
 
     def is_on(self, train: object) -> bool:

@@ -28,10 +28,6 @@ _SMALLEST = 1e-16
 """Lower bound of the second moment where there is no noise: the square of the epsilon of torch's Adam."""
 
 
-def _no_noise() -> float:
-    return 0.0
-
-
 class _EagerOptimizer(torch.optim.Optimizer, ABC):
     """Base of optimizers that do not load torch's compiler.
 
@@ -112,7 +108,7 @@ class PrivateAdam(_EagerOptimizer):
             check_number("[0, 1)", beta=beta)
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "floor": floor})
 
-    deviation: Callable[[], float] = staticmethod(_no_noise)
+    deviation: Callable[[], float] = staticmethod(lambda: 0.0)
     """Standard deviation of the noise in each coordinate of the present gradients."""
 
     @torch.no_grad()
@@ -141,8 +137,8 @@ class PrivateAdam(_EagerOptimizer):
         parameter.addcdiv_(state["mean"], second.sqrt_(), value=-rate)
 
 
-def follow(optimizer: torch.optim.Optimizer, step: PrivateStep) -> None:
-    """Lets an optimizer that asks for it know the deviation of the noise in each private gradient."""
+def connect_noise(optimizer: torch.optim.Optimizer, step: PrivateStep) -> None:
+    """Give `PrivateAdam` the deviation of the noise in each private gradient of a step."""
     if isinstance(optimizer, PrivateAdam):
         optimizer.deviation = lambda: noise_deviation(step)
 

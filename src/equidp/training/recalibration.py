@@ -104,8 +104,8 @@ class Recalibration:
         shift: of each class.
         payment: random id of the payment for the fit; "" if nothing was paid.
 
-    >>> mended = Recalibration(2.0, (0.0, 1.0)).apply_to(nn.Sequential(nn.Linear(3, 2)))
-    >>> type(mended[-1]).__name__
+    >>> recalibrated = Recalibration(2.0, (0.0, 1.0)).apply_to(nn.Sequential(nn.Linear(3, 2)))
+    >>> type(recalibrated[-1]).__name__
     'Linear'
     """
 
@@ -168,7 +168,7 @@ def check_recalibrates(trainer: Trainer) -> None:
     if numbers or not plain:
         has = "a target that is a number" if numbers else "a loss of its own"
         raise SettingError(
-            f"recalibration mends the logits of classes that were trained by cross entropy; this run has "
+            f"recalibration corrects logits of classes that were trained by cross entropy; this run has "
             f"{has}. Leave recalibration out (--recalibration 0).",
             field="recalibration",
         )
@@ -218,15 +218,15 @@ def fit_recalibration(model: nn.Module, trainer: Trainer, noise: float | Payment
         with trainer.randomness.for_model(device_of(model)):  # which may draw, as the dataset may
             logits, targets, weights = _read(model, trainer)
         classes = logits.shape[2]
-        place = torch.zeros(classes + 1, dtype=torch.float64)
+        parameters = torch.zeros(classes + 1, dtype=torch.float64)
         for share in _SHARES:
             multiplier = noise_multiplier / math.sqrt(share)
-            total = _sum_rows(logits, targets, weights, place.to(logits.device))
+            total = _sum_rows(logits, targets, weights, parameters.to(logits.device))
             release([total], 1.0, multiplier, trainer.randomness, 1.0, trainer.processes)
-            place = _next_place(place, total.cpu(), multiplier)
-        found = to_double(place.to(logits.device))
-        trainer.processes.copy_from_first([found])  # rounding may differ between machines
-    scale, *shift = found.tolist()
+            parameters = _newton_step(parameters, total.cpu(), multiplier)
+        fitted = to_double(parameters.to(logits.device))
+        trainer.processes.copy_from_first([fitted])  # rounding may differ between machines
+    scale, *shift = fitted.tolist()
     payment = paid[0].event.id if paid else ""
     return Recalibration(min(max(1 + scale / _UNIT, 0.1), 10.0), tuple(shift), payment)
 
@@ -260,28 +260,32 @@ def _read(model: nn.Module, trainer: Trainer) -> tuple[Tensor, Tensor, Tensor]:
     return logits, targets, weights
 
 
-def _sum_rows(logits: Tensor, targets: Tensor, weights: Tensor, place: Tensor) -> Tensor:
+def _sum_rows(logits: Tensor, targets: Tensor, weights: Tensor, parameters: Tensor) -> Tensor:
     """Sum over examples of their rows, of norm at most 1 for each example; [numbers of a row], float64."""
     count, size = logits.shape[1], logits.shape[2] + 1
     total = to_double(logits.new_zeros(size + size * (size + 1) // 2))
     step = max(1, _NUMBERS // (count * size * size))
     for some in zip(logits.split(step), targets.split(step), weights.split(step), strict=True):
         one, its_classes, its_weights = (each.flatten(0, 1) for each in some)
-        rows = _rows(one, its_classes, its_weights, place)
+        rows = _rows(one, its_classes, its_weights, parameters)
         total += bounded_rows(rows.view(-1, count, rows.shape[1]).sum(dim=1), 1.0).sum(dim=0)
     return total
 
 
-def _rows(logits: Tensor, targets: Tensor, weights: Tensor, place: Tensor) -> Tensor:
+def _rows(logits: Tensor, targets: Tensor, weights: Tensor, parameters: Tensor) -> Tensor:
     """Gradient and curvature of each example's loss in scale and shifts, side by side; float64."""
-    logits, place = to_double(logits), to_double(place)
+    logits, parameters = to_double(logits), to_double(parameters)
     unit = (logits - logits.mean(dim=1, keepdim=True)) / _UNIT
-    chances = torch.softmax(logits + place[0] * unit + place[1:], dim=1)
-    wrong = chances - nn.functional.one_hot(targets, logits.shape[1])
-    gradient = torch.cat([(wrong * unit).sum(1, keepdim=True), wrong], dim=1)
-    ways = torch.cat([unit.unsqueeze(2), torch.eye(logits.shape[1]).to(unit).expand(len(unit), -1, -1)], 2)
-    mean = (chances.unsqueeze(2) * ways).sum(1)
-    curvature = torch.einsum("nc,nci,ncj->nij", chances, ways, ways) - mean.unsqueeze(2) * mean.unsqueeze(1)
+    probabilities = torch.softmax(logits + parameters[0] * unit + parameters[1:], dim=1)
+    residuals = probabilities - nn.functional.one_hot(targets, logits.shape[1])
+    gradient = torch.cat([(residuals * unit).sum(1, keepdim=True), residuals], dim=1)
+    features = torch.cat(
+        [unit.unsqueeze(2), torch.eye(logits.shape[1]).to(unit).expand(len(unit), -1, -1)], 2
+    )
+    mean = (probabilities.unsqueeze(2) * features).sum(1)
+    curvature = torch.einsum("nc,nci,ncj->nij", probabilities, features, features) - mean.unsqueeze(
+        2
+    ) * mean.unsqueeze(1)
     first, second, count = _upper(curvature.shape[1])
     rows = torch.cat([gradient / _GRADIENT, curvature[:, first, second] * count.to(unit) / _CURVATURE], dim=1)
     return rows * to_double(weights).unsqueeze(1) / math.sqrt(2)
@@ -293,19 +297,19 @@ def _upper(size: int) -> tuple[Tensor, Tensor, Tensor]:
     return first, second, torch.where(first == second, 1.0, math.sqrt(2))
 
 
-def _next_place(place: Tensor, total: Tensor, noise: float) -> Tensor:
+def _newton_step(parameters: Tensor, total: Tensor, noise: float) -> Tensor:
     """Most likely next scale and shifts, given noisy gradient and curvature, and moves of `_EXPECTED`."""
-    size = len(place)
+    size = len(parameters)
     gradient = total[:size] * math.sqrt(2) * _GRADIENT
     first, second, count = _upper(size)
     curvature = torch.zeros(size, size, dtype=torch.float64)
     curvature[first, second] = total[size:] * math.sqrt(2) * _CURVATURE / count
     curvature[second, first] = curvature[first, second].clone()
-    sizes, ways = torch.linalg.eigh(curvature)
-    sizes = sizes.clamp_min(0.0)
-    doubt = (noise * math.sqrt(2) * _GRADIENT / _EXPECTED) ** 2
-    pull = sizes * (ways.T @ gradient) + doubt * (ways.T @ place)
-    step = -(ways @ (pull / (sizes.square() + doubt).clamp_min(1e-9)))
-    place = place + step * (_LONGEST / step.norm().clamp_min(_LONGEST))
-    place[1:] -= place[1:].mean()  # a shift of all classes changes nothing
-    return place.clamp(-20.0, 20.0)
+    curvatures, directions = torch.linalg.eigh(curvature)
+    curvatures = curvatures.clamp_min(0.0)
+    damping = (noise * math.sqrt(2) * _GRADIENT / _EXPECTED) ** 2
+    pull = curvatures * (directions.T @ gradient) + damping * (directions.T @ parameters)
+    step = -(directions @ (pull / (curvatures.square() + damping).clamp_min(1e-9)))
+    parameters = parameters + step * (_LONGEST / step.norm().clamp_min(_LONGEST))
+    parameters[1:] -= parameters[1:].mean()  # a shift of all classes changes nothing
+    return parameters.clamp(-20.0, 20.0)

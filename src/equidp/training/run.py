@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pandas as pd
-import torch
 from torch import nn
 
 from equidp.accounting.cache import epsilon
@@ -78,8 +77,10 @@ class RunFacts:
         return {"method": type(self.policy).__name__, **asdict(self.policy)}  # type: ignore[call-overload]
 
     @classmethod
-    def of(cls, trainer: Any, classes: tuple[str, ...], start: Start) -> RunFacts:
+    def of(cls, trainer: Any) -> RunFacts:
         """Facts of a `Trainer`."""
+        train = trainer.train if isinstance(trainer.train, GroupedDataset) else None
+        rates = trainer.optimizer.param_groups[0]
         return cls(
             policy=trainer.policy,
             plan=trainer.plan,
@@ -88,14 +89,14 @@ class RunFacts:
             steps=trainer.steps,
             planned_steps=trainer.planned_steps,
             optimizer=type(trainer.optimizer).__name__,
-            learning_rate=_first_rate(trainer.optimizer),
+            learning_rate=float(rates.get("initial_lr", rates["lr"])),
             engine=type(trainer.engine).__name__,
             randomness=type(trainer.randomness).__name__,
-            groups=trainer.train.group_names if isinstance(trainer.train, GroupedDataset) else (),
-            rows=trainer.train.rows if isinstance(trainer.train, GroupedDataset) else None,
+            rows=None if train is None else train.rows,
+            groups=() if train is None else train.group_names,
+            classes=() if train is None else train.class_names,
             views=trainer.views,
-            classes=classes,
-            start=start,
+            start=trainer.start,
             class_weighted=Loss.of(trainer.loss).class_weights is not None,
             processes=trainer.processes.count,
         )
@@ -200,8 +201,3 @@ class Run:
                 "them.",
                 field="class_names",
             )
-
-
-def _first_rate(optimizer: torch.optim.Optimizer) -> float:
-    group = optimizer.param_groups[0]
-    return float(group.get("initial_lr", group["lr"]))

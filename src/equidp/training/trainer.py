@@ -1,4 +1,4 @@
-"""Trainer: wires sampler, engine, policy, private step and accounting together."""
+"""Trainer: wires sampler, engine, policy, private step and accounting agreement."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from equidp.kernel.loop import Batch, PrivateLoop
 from equidp.kernel.noise import Randomness
 from equidp.kernel.policy import Policy
 from equidp.kernel.step import PrivateStep, ShareLimits
-from equidp.training import assemble, averages, optimizers, together
+from equidp.training import agreement, assemble, averages, optimizers
 from equidp.training.initial_weights import Trace, copy_model, start_of
 from equidp.training.plan import ResolvedPlan
 from equidp.training.run import Run, RunFacts
@@ -62,8 +62,8 @@ class Callback:
 
 
 @dataclass(frozen=True)
-class _Choices:
-    """Arguments of a Trainer that decide its randomness and what follows the number of steps."""
+class _StepArguments:
+    """Arguments of a Trainer that `attach` needs again, when it makes the private step anew."""
 
     secure: bool
     seed: int | None
@@ -109,6 +109,13 @@ class Trainer:
 
     Attributes:
         plan: that `equidp.training.build.build` made it from; None: it was made by hand.
+        steps: T, as many as the budget holds; `planned_steps`: T before a budget cut it short.
+        event: what each step costs, with `sample_rate` q and `noise_multiplier` sigma.
+        ledger, randomness, engine, loss, scheduler: as given, or what the Trainer made in their place.
+        num_examples, num_groups, expected_batch_size: n, K (None: no groups are needed) and b.
+        averaging: the average of the weights so far.
+        start: where the initial weights come from.
+        processes: that train together; usually one.
 
     Raises:
         SettingError, DataError, ModelError, PolicyError, BudgetError: before any budget is spent.
@@ -176,9 +183,9 @@ class Trainer:
         self.expected_batch_size = float(batch_size)
         self.processes = processes_here()
         assemble.check_randomness(randomness, secure, seed)
-        self._choices = _Choices(secure, seed, randomness, workers, scheduler, average)
+        self._arguments = _StepArguments(secure, seed, randomness, workers, scheduler, average)
         with self.processes.leave_on_failure():
-            together.check_ledger_holder(self.processes, ledger, budget)
+            agreement.check_ledger_holder(self.processes, ledger, budget)
             settings = {
                 "event": self.event,
                 "steps": self.planned_steps,
@@ -192,21 +199,23 @@ class Trainer:
                 "average": average,
                 "views": views,
             }
-            together.agree(self.processes, model, optimizer, scheduler, loss, train, settings)
+            agreement.synchronize_run(self.processes, model, optimizer, scheduler, loss, train, settings)
             self.loss = assemble.chosen_loss(loss, train, views)
-            self._rng_owners = model, loss, train
-            opened = self._open_ledger(ledger, budget, beyond_budget)
-            randomness, load = self._open_draws(opened[0])
+            self._generator_owners = model, loss, train
+            ledger, steps = self._open_ledger(ledger, budget, beyond_budget)
+            randomness, load = self._open_draws(ledger)
             with randomness.for_model(*(parameter.device for parameter in model.parameters())):
                 example_batch = next(load([torch.zeros(1, dtype=torch.int64)]))  # for its shape and type
-            self._physical_batch_size = assemble.part_size(physical_batch_size, train, model, self.event)
+            self._physical_batch_size = assemble.chosen_physical_batch_size(
+                physical_batch_size, train, model, self.event
+            )
             largest = min(batch_size, self._physical_batch_size or batch_size)
             self.engine = assemble.chosen_engine(
                 engine, policy, model, self.loss, example_batch, train, examples, largest
             )
             optimizers.check_optimizer(optimizer, model)
             self.scheduler: torch.optim.lr_scheduler.LRScheduler | None = None
-            self._make_step(*opened, randomness, load)
+            self._make_step(ledger, steps, randomness, load)
             assemble.try_objective(self.engine, policy, self._step.state)
 
     def attach(
@@ -229,11 +238,11 @@ class Trainer:
         """
         assemble.check_kinds(self.model, self.train, self.policy, ledger, budget, callbacks)
         with self.processes.leave_on_failure():
-            together.check_ledger_holder(self.processes, ledger, budget)
-            opened = self._open_ledger(ledger, budget, beyond_budget, replaces=True)
-            loop = self._loop
-            self._make_step(*opened, *self._open_draws(opened[0]))
-            loop.close()
+            agreement.check_ledger_holder(self.processes, ledger, budget)
+            ledger, steps = self._open_ledger(ledger, budget, beyond_budget, replaces=True)
+            replaced = self._loop
+            self._make_step(ledger, steps, *self._open_draws(ledger))
+            replaced.close()
         self.callbacks = tuple(callbacks)
 
     def _open_ledger(
@@ -253,7 +262,7 @@ class Trainer:
                 ledger, budget, self.train, self.event, self.planned_steps, beyond_budget
             )
 
-        return together.share_ledger(self.processes, open_ledger)
+        return agreement.share_ledger(self.processes, open_ledger)
 
     def _check_replaces(self, ledger: Ledger | None) -> None:
         """Refuse a ledger in the place of the present one if epsilon would count less than was spent."""
@@ -275,20 +284,16 @@ class Trainer:
 
     def _open_draws(self, ledger: Ledger) -> tuple[Randomness, assemble.Load]:
         """Open the randomness of the steps that a ledger has left, and the loader of batches."""
-        choices = self._choices
-        drawn_by = choices.randomness or assemble.chosen_randomness(
-            choices.secure, choices.seed, ledger.steps
-        )
-        randomness = drawn_by.with_owned(owned_generators(*self._rng_owners))
-        load = assemble.loader(
-            self.train, self.num_groups, choices.workers, self.model, self.views, randomness
-        )
+        given = self._arguments
+        randomness = given.randomness or assemble.chosen_randomness(given.secure, given.seed, ledger.steps)
+        randomness = randomness.with_owned(owned_generators(*self._generator_owners))
+        load = assemble.loader(self.train, self.num_groups, given.workers, self.model, self.views, randomness)
         return randomness, load
 
     def _make_step(self, ledger: Ledger, steps: int, randomness: Randomness, load: assemble.Load) -> None:
         """Make the private step, its loop and what follows the number of steps; spends nothing."""
         model, optimizer, groups = self.model, self.optimizer, self.num_groups or 1
-        done, scheduler = ledger.count_of(self.event), self._choices.scheduler
+        done, scheduler = ledger.count_of(self.event), self._arguments.scheduler
         if not isinstance(scheduler, str):
             optimizers.check_scheduler(scheduler, optimizer, steps - done)
         step = PrivateStep(
@@ -303,15 +308,16 @@ class Trainer:
             physical_batch_size=self._physical_batch_size,
             processes=self.processes,
         )
-        averaging = averages.Averaging(self._choices.average, model, steps)
+        averaging = averages.Averaging(self._arguments.average, model, steps)
         start = start_of(model, optimizer, self.train, ledger, private=self.policy.private)
-        step.rehearse(torch.arange(groups, device=step.parameters[0].device))
+        every_group = torch.arange(groups, device=step.parameters[0].device)
+        step.rehearse(every_group)  # the policy's rules, on a made-up example of each group
         if isinstance(scheduler, str) and self.scheduler is not None:  # a named schedule, which starts anew
             for group, rate in zip(optimizer.param_groups, self.scheduler.base_lrs, strict=True):
                 group["lr"] = rate
         self.scheduler = optimizers.chosen_scheduler(scheduler, optimizer, steps, done)
-        self.processes.check_equal({})  # all are ready
-        optimizers.follow(optimizer, step)
+        self.processes.check_equal({})  # a barrier: raises where another process failed on the way here
+        optimizers.connect_noise(optimizer, step)
         self._loop = PrivateLoop(
             step,
             model,
@@ -322,11 +328,11 @@ class Trainer:
             load_draws=not isinstance(self.train, GroupedDataset),
         )
         self.ledger, self.steps, self.randomness, self._step = ledger, steps, randomness, step
-        self.averaging, self._start, self._steps_at_start = averaging, start, done
+        self.averaging, self.start, self._steps_at_start = averaging, start, done
         self._trace = Trace(ledger.run_id, self.train)
 
     def epsilon_so_far(self, steps: int) -> float:
-        """An upper bound of epsilon after so many steps, with all else that the ledger holds by now."""
+        """Upper bound of epsilon after `steps` of the planned steps, with all else that the ledger holds."""
         others = [entry for entry in self.ledger.entries if entry[0] != self.event]
         return EpsilonMeter(self.event, self.steps, self.delta, self.accountant, others)(steps)
 
@@ -367,7 +373,7 @@ class Trainer:
         Raises:
             BudgetError: the steps do not fit into the budget any more.
         """
-        together.check_models(self.processes, self.model, self.share_limits)
+        agreement.check_models(self.processes, self.model, self.share_limits)
         return self._loop.batches()
 
     def step(self, batch: Batch) -> None:
@@ -380,7 +386,7 @@ class Trainer:
         Raises:
             SettingError: another batch, no steps left, or other parameters; nothing is spent.
         """
-        if self.steps_done >= self.steps and not self._loop.waiting:
+        if self.steps_done >= self.steps and not self._loop.has_unused_sample:
             raise SettingError(
                 f"all {self.steps} planned steps are spent; make a new Trainer to plan and account for more.",
                 field="steps",
@@ -388,7 +394,7 @@ class Trainer:
         self._loop.take(batch)
         with self.processes.leave_on_failure():
             self._trace.note(self._step.parameters, self.ledger)
-            assemble.check_on_the_way(self.engine, self.policy, self.steps_done)
+            assemble.check_engine_again(self.engine, self.policy, self.steps_done)
             self.averaging.take(self.model, self.steps_done)
             if self.scheduler is not None:
                 self.scheduler.step()
@@ -425,7 +431,7 @@ class Trainer:
                 if not self.model.training:  # a callback left it in evaluation mode
                     self.model.train()
                 self.step(batch)
-            together.warn_of_models(self.processes, self.model)
+            agreement.warn_of_models(self.processes, self.model)
         finally:
             self.optimizer.zero_grad(set_to_none=True)
             self.model.train(was_training)
@@ -456,7 +462,6 @@ class Trainer:
         Raises:
             ModelError: the model cannot be copied.
         """
-        done = self.steps_done >= self.steps and not self._loop.waiting
+        done = self.steps_done >= self.steps and not self._loop.has_unused_sample
         model = self.released_model if done else copy_model(self.released_model, "a Run before the last step")
-        facts = RunFacts.of(self, assemble.class_names(self.train), self._start)
-        return Run(model, self.ledger.entries, self.delta, self.loss, self.accountant, facts)
+        return Run(model, self.ledger.entries, self.delta, self.loss, self.accountant, RunFacts.of(self))
