@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pandas as pd
 import torch
@@ -61,6 +61,7 @@ class CelebA:
     name: str = "celeba"
     target: str = "Male"
     group: tuple[str, ...] = ("Eyeglasses",)
+    pixel_range: ClassVar[tuple[float, float]] = UNIT.range
 
     @property
     def published(self) -> Mapping[str, Any]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from equidp import DataError, DataSplit, GroupedDataset, SettingError
 from equidp.data.dataset import Labels, crossed_labels
-from equidp.data.images import kept_pixels
+from equidp.data.images import STANDARD, kept_pixels
 from equidp.data.origins import Origin, data_folder
 from equidp.extend import unknown_name
 from papers.images import image_paths, images_in, images_key, is_image
@@ -59,6 +60,7 @@ class UTKFace:
     balanced: bool = False
     test_share: float = 0.2
     highlighted_groups: tuple[str, str] | None = None
+    pixel_range: ClassVar[tuple[float, float]] = STANDARD.range
 
     def __post_init__(self) -> None:
         for what, given, known in (

@@ -33,7 +33,7 @@ def test_a_run_applies_its_features_again(run, tmp_path):
     assert config["data"]["features"] == "scattering"
     card = (tmp_path / "run" / "card.md").read_text()
     assert "digits, scattering" in card
-    assert "features of each example alone (scattering), which cost no privacy." in card
+    assert "features of each example alone (scattering, Apache-2.0, " in card
     code, out, _ = run("evaluate", "run")
     assert (code, "test examples" in out) == (0, True)
     assert run("predict", "run", "--out", "p.csv")[0] == 0

@@ -11,6 +11,7 @@ from torch import nn
 
 from equidp.comparison.cells import source_digest
 from equidp.data import open_source
+from equidp.data.extractors import Extractor
 from equidp.data.features import FEATURES, WithFeatures
 from equidp.errors import SettingError
 from equidp.tables.cache import table_store
@@ -53,15 +54,16 @@ def test_a_named_source_keeps_its_split_and_has_features_as_inputs():
     for part, expected in ((found.train, plain.train), (found.test, plain.test)):
         assert torch.equal(part.targets, expected.targets)
         assert part.source == "digits"
-        assert torch.allclose(part.inputs, FEATURES["scattering"](expected.one_tensor), atol=1e-5)
+        assert torch.allclose(part.inputs, FEATURES["scattering"].transform(expected.one_tensor), atol=1e-5)
     assert any("cost no privacy" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("name", ["digits", "equidp.data.digits:Digits"])
 def test_features_are_computed_once_for_all_seeds_and_processes(monkeypatch, name):
     calls = []
-    transform = FEATURES["scattering"]
-    monkeypatch.setitem(FEATURES, "scattering", lambda rows: calls.append(len(rows)) or transform(rows))
+    transform = FEATURES["scattering"].transform
+    counted = Extractor(lambda: lambda rows: calls.append(len(rows)) or transform(rows))
+    monkeypatch.setitem(FEATURES, "scattering", counted)
     source = open_source(name, features="scattering")
     source.split(0)
     assert sum(calls) > 1797
@@ -74,11 +76,11 @@ def test_features_are_computed_once_for_all_seeds_and_processes(monkeypatch, nam
 
 
 def test_a_source_whose_seeds_give_other_examples_has_their_features():
-    source = WithFeatures(RandomImages(), "scattering")
+    source, transform = WithFeatures(RandomImages(), "scattering"), FEATURES["scattering"].transform
     for seed in (0, 1, 0):
         plain, found = RandomImages().split(seed), source.split(seed)
-        assert torch.allclose(found.train.inputs, FEATURES["scattering"](plain.train.inputs), atol=1e-5)
-        assert torch.allclose(found.test.inputs, FEATURES["scattering"](plain.test.inputs), atol=1e-5)
+        assert torch.allclose(found.train.inputs, transform(plain.train.inputs), atol=1e-5)
+        assert torch.allclose(found.test.inputs, transform(plain.test.inputs), atol=1e-5)
         assert found.notes[0] == "as it is"
     assert len(table_store().entries()) == 4
 

@@ -19,7 +19,7 @@ from equidp._validate import check_whole
 from equidp.accounting import calibrate_noise
 from equidp.accounting.planned import checked_schedule, default_delta
 from equidp.data.dataset import DataSource, GroupedDataset
-from equidp.data.features import FEATURES, WithFeatures
+from equidp.data.features import WithFeatures
 from equidp.data.scattering import SMALLEST, number_of_features
 from equidp.display import Column, Table
 from equidp.errors import SettingError
@@ -40,6 +40,8 @@ DEFAULT_EPSILON = 3.0
 SHARED = ("delta", "loss", "class_weight", "noise_multiplier", "recalibration")
 """Options of a plan that say what is trained for and how privately; no advice is on them."""
 
+_SCATTERING = "scattering"
+"""Features of images that advice chooses."""
 _SMALLEST_BATCH, _LARGEST_BATCH = 512, 8192
 _QUIET_BATCH = 2048
 """Below it, noise moves the weights of a linear model on standardised columns too far at learning rate 10."""
@@ -221,7 +223,7 @@ def advise_by_norms(
 
 def images_of(source: DataSource, seed: int) -> GroupedDataset | None:
     """Training images of a source with features that `advise` may choose; None for other sources."""
-    if isinstance(source, WithFeatures) and source.features in FEATURES:
+    if isinstance(source, WithFeatures) and source.features == _SCATTERING:
         return source.source.split(seed).train
     return None
 
@@ -260,7 +262,7 @@ def _advise_images(num_examples: int, shape: tuple[int, ...]) -> Advice:
         _LARGE_SAMPLES,
         Reason(name, ("method", "features", *settings), (size if name == "many features" else _MANY,)),
     )
-    return Advice(method, "scattering", settings, reasons)
+    return Advice(method, _SCATTERING, settings, reasons)
 
 
 def _advise_table(num_examples: int, rows: int | None) -> Advice:

@@ -56,7 +56,7 @@ def inspect_command(
     check_outputs({"--out": out, "--json": json_file}, file, config, table.recipe)
     if out is not None and out.is_file():
         raise SettingError(f"{str(out)!r} exists, perhaps edited by hand; remove it, or choose another name.")
-    if table.features is not None:
+    if table.sized_features is not None:
         raise SettingError("--features are for images; equidp inspect reads tables. Leave them out.")
     known = table if table.rows_per_person else replace(table, person=None)  # a recipe needs both
     report = inspect_table(file, known.whole(), person=table.person)

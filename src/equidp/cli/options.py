@@ -29,6 +29,7 @@ from equidp.cli.noise import (
 )
 from equidp.cli.settings import ONCE, method_settings, options_from, part_settings, part_values
 from equidp.data import SOURCES, DataSource, Recipe, open_source
+from equidp.data.features import FEATURES, with_side
 from equidp.engines import ENGINES
 from equidp.errors import SettingError
 from equidp.ledger.append_only import check_ledger_place
@@ -55,7 +56,12 @@ _TOML_HELP = "TOML file with any of these options, such as epsilon = 3; the comm
 
 _MODEL_HELP = "A model, or my_module:make_model; default: of the dataset, or logistic."
 _FEATURES_HELP = (
-    "Train on fixed features of images: scattering, or of my_module:my_network, which saw none of this data."
+    f"Train on fixed features of images: {', '.join(FEATURES)}, or of my_module:my_network, which saw none "
+    "of this data."
+)
+_FEATURE_SIZE_HELP = (
+    "Pixels a side that images are resized to for their features; default: the extractor's rule. "
+    "--features NAME@112 is the same."
 )
 
 ADVISED = "# Written by equidp advise."
@@ -179,6 +185,7 @@ class TableOptions:
     decimal: Annotated[str | None, ONCE] = None
     """Decimal mark, in all columns or in some: point (default), comma, lab=comma."""
     features: Annotated[str | None, Parameter(help=_FEATURES_HELP, group="Parameters")] = None
+    feature_size: Annotated[int | None, Parameter(help=_FEATURE_SIZE_HELP, group="Parameters")] = None
 
     def whole(self) -> Recipe:
         """The recipe of the file, changed by the other options."""
@@ -186,7 +193,8 @@ class TableOptions:
         given = {
             name: getattr(self, name)
             for name in options
-            if name not in ("recipe", "task", "features") and getattr(self, name) not in (None, (), "")
+            if name not in ("recipe", "task", "features", "feature_size")
+            and getattr(self, name) not in (None, (), "")
         }
         parsers: dict[str, Callable[[Any], Any]] = {
             "bounds": parse_bounds,
@@ -208,6 +216,11 @@ class TableOptions:
             )
         return whole
 
+    @property
+    def sized_features(self) -> str | None:
+        """The features, with the size of images where one is given."""
+        return with_side(self.features, self.feature_size)
+
     @cached_property
     def _recipe(self) -> Recipe:
         """The recipe of the file, read once: it may be a pipe."""
@@ -215,12 +228,12 @@ class TableOptions:
 
     def open(self, data: str) -> DataSource:
         """The named dataset, or the file as these options describe it."""
-        return open_source(data, recipe=self.whole(), features=self.features)
+        return open_source(data, recipe=self.whole(), features=self.sized_features)
 
     def run_data(self, data: str, seed: int) -> RunData:
         """Return the data of a run: a file by its absolute path, as these options describe it."""
         name = str(Path(data).absolute()) if data not in SOURCES and Path(data).exists() else data
-        return RunData(name, self.whole(), self.features, seed)
+        return RunData(name, self.whole(), self.sized_features, seed)
 
 
 @Parameter(name="*")

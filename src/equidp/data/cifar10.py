@@ -8,7 +8,7 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import torch
 
 from equidp.data.dataset import DataSplit, GroupedDataset
-from equidp.data.images import decoded, kept_pixels, state_of
+from equidp.data.images import STANDARD, decoded, kept_pixels, state_of
 from equidp.data.origins import ORIGINS, RemoteFile, data_folder
 from equidp.errors import DataError
 from equidp.store import key_of
@@ -45,6 +45,7 @@ class CIFAR10:
 
     name: str = "cifar10"
     highlighted_groups: tuple[str, str] | None = None
+    pixel_range: ClassVar[tuple[float, float]] = STANDARD.range
 
     def split(self, seed: int) -> DataSplit:
         """Return the public split."""

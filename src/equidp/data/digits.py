@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ class Digits:
     highlighted_groups: tuple[str, str] | None = ("2", "8")
     keep: float = 0.1
     test_share: float = 0.25
+    pixel_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def split(self, seed: int) -> DataSplit:
         """Split by the seed, stratified by class."""

@@ -24,6 +24,11 @@ class PixelScale(NamedTuple):
     centre: float
     width: float
 
+    @property
+    def range(self) -> tuple[float, float]:
+        """Lowest and highest value of pixels."""
+        return (0.0 - self.centre) / self.width, (255.0 - self.centre) / self.width
+
 
 STANDARD = PixelScale(127.5, 63.75)
 """Scale from -2 to 2, with 0 for a medium grey."""

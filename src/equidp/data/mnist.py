@@ -64,6 +64,11 @@ class MNIST:
     standardised: bool = True
     highlighted_groups: tuple[str, str] | None = ("2", "8")
 
+    @property
+    def pixel_range(self) -> tuple[float, float]:
+        """Lowest and highest value of pixels."""
+        return (-_MEAN / _DEVIATION, (1.0 - _MEAN) / _DEVIATION) if self.standardised else (0.0, 1.0)
+
     def split(self, seed: int) -> DataSplit:
         """Return the public split, with eights chosen by the seed."""
         return self.choose_examples(seed, *self.everything())

@@ -14,7 +14,7 @@ from equidp.data.census import ADULT, ADULT_ESIPOVA, DUTCH, DUTCH_ESIPOVA
 from equidp.data.cifar10 import CIFAR10
 from equidp.data.dataset import DataSource
 from equidp.data.digits import Digits
-from equidp.data.features import WithFeatures, features_named
+from equidp.data.features import WithFeatures, check_features
 from equidp.data.mnist import MNIST
 from equidp.data.own import OwnSource
 from equidp.data.table import TableSource
@@ -63,7 +63,8 @@ def open_source(
         recipe: how to read the file, or the TOML file of a recipe, as `equidp inspect --out` writes it.
         target, group, drop, missing, bounds, test_share: changes to the recipe. The group may be one
             column, or several, which are crossed.
-        features: a name from `equidp.data.features.FEATURES`, or an import path; see `WithFeatures`. None:
+        features: a name from `equidp.data.features.FEATURES`, or an import path, perhaps
+            with @ and a size of images; see `WithFeatures`. None:
             unchanged inputs.
 
     Raises:
@@ -74,7 +75,7 @@ def open_source(
     [133, 136, 133, 137, 136, 136, 136, 134, 13, 135]
     """
     if features is not None:
-        features_named(features)
+        check_features(features)
     whole = recipe if isinstance(recipe, Recipe) else Recipe.read(recipe)
     asked: dict[str, Any] = {
         "target": target,
