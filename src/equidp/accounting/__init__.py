@@ -1,4 +1,8 @@
-"""Accounting before and after a run: from what was spent to epsilon, and from a target epsilon to noise."""
+"""Accounting before and after a run: from what was spent to epsilon, and from a target epsilon to noise.
+
+Plans, targets, budgets of several runs and people with several examples belong here; epsilon of one run, on
+which these rest, is in kernel/.
+"""
 
 from equidp.accounting.cache import epsilon, remembered
 from equidp.accounting.calibration import calibrate_noise, calibrate_noise_to_risk

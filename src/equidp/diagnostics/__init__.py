@@ -1,4 +1,8 @@
-"""Where the disparity comes from: what clipping and noise do to each group's loss, from raw data."""
+"""Diagnostics of disparity: what clipping and noise do to each group's loss, from raw data.
+
+What reads raw gradients of training data beside the private step belongs here; figures of test data are in
+evaluation/.
+"""
 
 from equidp.diagnostics.callback import DiagnosisPlan, Diagnostics
 from equidp.diagnostics.diagnose import Diagnosis, diagnose
