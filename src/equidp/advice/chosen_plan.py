@@ -11,9 +11,11 @@ from equidp.advice.advise import AUTO, Advice, advise, images_of
 from equidp.data.dataset import DataSource, GroupedDataset
 from equidp.data.features import WithFeatures, add_features
 from equidp.data.published import Settings, published_settings
+from equidp.data.table import ColumnSource, add_encoding
 from equidp.errors import SettingError
 from equidp.policies.methods import MethodLike
 from equidp.policies.table import STANDARD
+from equidp.tables.intervals import STANDARD as STANDARD_ENCODING
 from equidp.training.plan import Plan, ResolvedPlan, default_plan
 
 RECOMMENDED, PUBLISHED = "recommended", "published"
@@ -39,6 +41,10 @@ class ChosenPlan:
         plan: how to train.
         method: that "auto" stands for.
         features: that are trained on; None: inputs as they are.
+        encoding: of the columns of a table, as `equidp.tables.intervals.Encoding.parse` reads it, such as
+            "cut:4,16"; None: the data has no columns. What chooses it (a rule, say) sets it here, with its
+            origin in `origins["encoding"]`; `source` makes the source of it, and the command line and
+            comparisons train on that source.
         origins: setting -> its origin.
         otherwise: origin of all other settings.
         advice: with these settings and the reasons that hold for them; None: other settings than recommended.
@@ -47,13 +53,14 @@ class ChosenPlan:
     plan: Plan
     method: str = STANDARD
     features: str | None = None
+    encoding: str | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
     otherwise: str = DEFAULT
     advice: Advice | None = None
 
     def source(self, given: DataSource) -> DataSource:
-        """Source with the features as inputs; `given` itself if it has features or there are none."""
-        return add_features(given, self.features)
+        """Source with the features as inputs, or with the encoding of columns; what `given` has stays."""
+        return add_encoding(add_features(given, self.features), self.encoding)
 
     def origin(self, name: str, method: str = "") -> str:
         """Origin of a setting, as a method has it."""
@@ -117,8 +124,12 @@ def choose_plan(
     plan = start.with_changes(given)
     origins = _origins(plan, given, advice.settings, of_dataset)
     origins |= {"features": ASKED if isinstance(source, WithFeatures) else RULE if features else DEFAULT}
+    encoding = None
+    if isinstance(source, ColumnSource):
+        encoding = source.encoding or STANDARD_ENCODING
+        origins["encoding"] = DEFAULT if source.encoding is None else ASKED
     taken = advice.with_settings(given, features, advice.method if method == AUTO else method)
-    return ChosenPlan(plan, advice.method, features, origins, advice=taken)
+    return ChosenPlan(plan, advice.method, features, encoding, origins, advice=taken)
 
 
 def check_published(source: DataSource) -> None:
@@ -192,7 +203,9 @@ def setting_rows(
     for run in runs:
         resolved = run.resolved
         options = {each.name: resolved.settings[each.name] for each in Plan.options()}
-        values = {"features": run.chosen.features, **options, **asdict(resolved.policy)}  # type: ignore[call-overload]
+        columns = {} if run.chosen.encoding is None else {"encoding": run.chosen.encoding}
+        inputs = {"features": run.chosen.features, **columns}
+        values = {**inputs, **options, **asdict(resolved.policy)}  # type: ignore[call-overload]
         if not resolved.policy.private:
             del values["noise_multiplier"]
         for name, value in values.items():

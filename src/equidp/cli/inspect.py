@@ -58,6 +58,8 @@ def inspect_command(
         raise SettingError(f"{str(out)!r} exists, perhaps edited by hand; remove it, or choose another name.")
     if table.sized_features is not None:
         raise SettingError("--features are for images; equidp inspect reads tables. Leave them out.")
+    if table.encoding is not None:
+        raise SettingError("--encoding is for training; equidp inspect reads tables. Leave it out.")
     known = table if table.rows_per_person else replace(table, person=None)  # a recipe needs both
     report = inspect_table(file, known.whole(), person=table.person)
     if json_file is not None:

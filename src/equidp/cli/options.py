@@ -184,18 +184,16 @@ class TableOptions:
     """Mark between thousands, in all columns or in some: comma, income=comma."""
     decimal: Annotated[str | None, ONCE] = None
     """Decimal mark, in all columns or in some: point (default), comma, lab=comma."""
+    encoding: Annotated[str | None, ONCE] = None
+    """Encoding of columns of numbers: standard (scaled), cut (one-hot over 4 and 16 intervals), cut:8."""
     features: Annotated[str | None, Parameter(help=_FEATURES_HELP, group="Parameters")] = None
     feature_size: Annotated[int | None, Parameter(help=_FEATURE_SIZE_HELP, group="Parameters")] = None
 
     def whole(self) -> Recipe:
         """The recipe of the file, changed by the other options."""
-        options = (each.name for each in dataclasses.fields(self))
-        given = {
-            name: getattr(self, name)
-            for name in options
-            if name not in ("recipe", "task", "features", "feature_size")
-            and getattr(self, name) not in (None, (), "")
-        }
+        others = ("recipe", "task", "features", "feature_size", "encoding")
+        options = (each.name for each in dataclasses.fields(self) if each.name not in others)
+        given = {name: getattr(self, name) for name in options if getattr(self, name) not in (None, (), "")}
         parsers: dict[str, Callable[[Any], Any]] = {
             "bounds": parse_bounds,
             "target_bounds": parse_range,
@@ -228,12 +226,12 @@ class TableOptions:
 
     def open(self, data: str) -> DataSource:
         """The named dataset, or the file as these options describe it."""
-        return open_source(data, recipe=self.whole(), features=self.sized_features)
+        return open_source(data, recipe=self.whole(), features=self.sized_features, encoding=self.encoding)
 
     def run_data(self, data: str, seed: int) -> RunData:
         """Return the data of a run: a file by its absolute path, as these options describe it."""
         name = str(Path(data).absolute()) if data not in SOURCES and Path(data).exists() else data
-        return RunData(name, self.whole(), self.sized_features, seed)
+        return RunData(name, self.whole(), self.sized_features, seed, self.encoding)
 
 
 @Parameter(name="*")

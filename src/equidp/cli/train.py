@@ -43,6 +43,7 @@ from equidp.runs.config import CardTexts, Measures, TrainConfig
 from equidp.runs.layout import resume_command
 from equidp.runs.prepare import Loaded, PreparedRun, prepare, seconds_per_step
 from equidp.runs.train import train
+from equidp.tables.intervals import Encoding
 from equidp.training.device import chosen_device
 from equidp.training.plan import Plan
 from equidp.training.progress import ProgressBar, duration
@@ -220,7 +221,7 @@ def _choose_plan(
 ) -> tuple[TrainConfig, Loaded | None, list[str]]:
     """Fill in the settings, and the method where it is auto.
 
-    Returns the settings, the data unless its features changed, and what is said of the choice.
+    Returns the settings, the data unless its inputs changed, and what is said of the choice.
     """
     loaded, data = wanted.load(), wanted.data
     chosen = choose_plan(data.source(), loaded[0].train, data.seed, changed, settings, method=method)
@@ -233,17 +234,23 @@ def _choose_plan(
         reasons = tuple(map(reason_sentence, chosen.advice.reasons))
         begin_with = "auto takes" if method == AUTO else "Training by"
         why = [f"{line}\n" for line in advice_sentences(chosen.advice, begin_with)]
-    features = data.features or chosen.features
-    names = (*Plan.names(), "features", *(each.name for each in settings_of(method_named(taken).policy)))
+    inputs = {
+        "features": data.features or chosen.features,
+        "encoding": data.encoding or chosen.encoding,
+    }
+    names = (*Plan.names(), *inputs, *(each.name for each in settings_of(method_named(taken).policy)))
     origins = {name: chosen.origin(name, taken) for name in names}
     found = replace(
         wanted,
-        data=replace(data, features=features),
+        data=replace(data, features=inputs["features"], encoding=inputs["encoding"]),
         method=taken,
         plan=chosen.plan,
         card=replace(wanted.card, reasons=reasons, origins=origins),
     )
-    return found, loaded if features == data.features else None, why
+    same = inputs["features"] == data.features and Encoding.parse(inputs["encoding"]) == Encoding.parse(
+        data.encoding
+    )
+    return found, loaded if same else None, why
 
 
 def _to_continue(folder: Path) -> str:

@@ -59,7 +59,7 @@ from equidp.comparison.workers import (
 from equidp.data import open_source
 from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
 from equidp.data.features import WithFeatures, check_not_varied
-from equidp.data.table import releases_of, with_private_noise
+from equidp.data.table import encoding_of, releases_of, with_encoding, with_private_noise
 from equidp.data.views import Views
 from equidp.diagnostics import Diagnosis, DiagnosisPlan, Diagnostics
 from equidp.errors import ApproximationWarning, CacheWarning, PrivacyWarning, SettingError
@@ -79,6 +79,7 @@ from equidp.kernel.ledger import Event
 from equidp.policies.methods import MethodLike
 from equidp.policies.table import BASELINE
 from equidp.store import Store
+from equidp.tables.intervals import STANDARD
 from equidp.training.device import chosen_device, wait_for
 from equidp.training.plan import Plan
 
@@ -544,7 +545,8 @@ def prepare(
         _warn_of_unknown_code(cells)
         trees: tuple[BoostedTrees, ...] = ()
         if references.searched and takes_boosted_trees(data_split.train):
-            trees = tuple(BoostedTrees(source, seed, plan.class_weights) for seed in sizes)
+            scaled = source if encoding_of(source) is None else with_encoding(source, STANDARD)
+            trees = tuple(BoostedTrees(scaled, seed, plan.class_weights) for seed in sizes)
         prepared = PreparedComparison(
             source,
             data_split,
@@ -698,7 +700,9 @@ def _private_notes(cells: Sequence[Cell]) -> tuple[str, ...]:
 
 
 def _read_by(cell: Cell, data: DataSplit) -> DataSplit:
-    """Split that a cell trains on: its own features if it has some; otherwise `data`."""
+    """Split that a cell trains on, preprocessed exactly: its own inputs if it has some; otherwise `data`."""
+    if encoding_of(cell.source) is not None:
+        return split(replace(cell.source, private_noise=None), cell.seed)  # type: ignore[type-var]
     return split(cell.source, cell.seed) if isinstance(cell.source, WithFeatures) else data
 
 

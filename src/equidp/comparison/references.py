@@ -26,6 +26,7 @@ from equidp.comparison.cells import CellResult, split_facts
 from equidp.comparison.sweep import Variant, label_of
 from equidp.data.dataset import ALL, DataSource, DataSplit, GroupedDataset
 from equidp.data.features import WithFeatures
+from equidp.data.table import encoding_of
 from equidp.engines.units import by_row
 from equidp.evaluation.groups import metrics_of
 from equidp.evaluation.intervals import Floats
@@ -212,7 +213,10 @@ class ReferencePlan:
                 parts["model"] = each.model
             if each.source != self.source:
                 read = each.source
-                parts["features"] = read.features if isinstance(read, WithFeatures) else read.name
+                if (encoding := encoding_of(read)) is not None:
+                    parts["encoding"] = encoding
+                else:
+                    parts["features"] = read.features if isinstance(read, WithFeatures) else read.name
             name = label_of(parts) if len(found) > 1 else ""
             alike = sum(other.partition(" #")[0] == name for other in names.values())
             names[each] = f"{name} #{alike + 1}" if alike else name

@@ -19,11 +19,14 @@ from equidp.data.dataset import DataSplit
 from equidp.data.origins import ORIGINS, RemoteFile
 from equidp.data.table import Unencoded, split_and_encode
 from equidp.errors import DataError
-from equidp.tables.encode import PRIVATE, Categories, Numbers, TableEncoder
-from equidp.tables.private_encode import private_numbers
+from equidp.tables.encode import PRIVATE, Categories, Intervals, Numbers, TableEncoder, cut_column
+from equidp.tables.intervals import Encoding
+from equidp.tables.private_encode import private_intervals, private_numbers
 from equidp.tables.release import Release
 
 SEXES = ("Male", "Female")
+_MISSING = "refuse"
+"""Rule for missing values of the prepared rows, which have none."""
 
 
 def _census_file(folder: str, name: str, url: str, sha256: str) -> RemoteFile:
@@ -66,10 +69,12 @@ class Preparation:
         )
         return Unencoded(table, train, test, targets, groups, SEXES, self.class_names, self.source)
 
-    def encoder(self, numbers: Iterable[Numbers], *, private: bool = False) -> TableEncoder:
+    def encoder(
+        self, numbers: Iterable[Numbers | Intervals], encoding: Encoding, *, private: bool = False
+    ) -> TableEncoder:
         """Return an encoder of these columns of numbers and of the public codes."""
         categories = (Categories(name, codes) for name, codes in self.categories.items())
-        return TableEncoder((*numbers, *categories), "refuse", private)
+        return TableEncoder((*numbers, *categories), _MISSING, private, unit_norm=encoding.cuts)
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,7 @@ class Census:
             `per_group` over its sex's count. None: keep all.
         test_share: share of the rows to test on.
         private_noise: see `EncodedSource`.
+        encoding: see `ColumnSource`; categories are public codes in any encoding.
     """
 
     name: str
@@ -93,6 +99,10 @@ class Census:
     test_share: float = 0.2
     highlighted_groups: tuple[str, str] | None = SEXES
     private_noise: float | None = None
+    encoding: str | None = None
+
+    def __post_init__(self) -> None:
+        Encoding.parse(self.encoding)
 
     def split(self, seed: int) -> DataSplit:
         """Split by the seed, stratified by class and group; samples rows before if `per_group` is set."""
@@ -114,28 +124,33 @@ class Census:
         return replace(rows, notes=(note,))
 
     def exact_encoder(self, rows: Unencoded) -> TableEncoder:
+        encoding = Encoding.parse(self.encoding)
+        values = {name: rows.training[name].to_numpy() for name in self.preparation.numbers}
+        if encoding.cuts:
+            cut = (cut_column(name, each, None, _MISSING, encoding) for name, each in values.items())
+            return self.preparation.encoder(cut, encoding)
         fitted = Numbers.scaled_by_deviation if self.preparation.standardised else Numbers.scaled_by_range
-        training = rows.training
-        return self.preparation.encoder(
-            fitted(name, training[name].to_numpy()) for name in self.preparation.numbers
-        )
+        return self.preparation.encoder((fitted(name, each) for name, each in values.items()), encoding)
 
     def private_encoder(self, training: pd.DataFrame, release: Release) -> TableEncoder:
-        numbers = private_numbers(
-            training[list(self.preparation.numbers)],
-            release,
-            share=1.0,
-            standardised=self.preparation.standardised,
-        )
-        return self.preparation.encoder(numbers.values(), private=True)
+        encoding, values = Encoding.parse(self.encoding), training[list(self.preparation.numbers)]
+        made: Mapping[str, Numbers | Intervals]
+        if encoding.cuts:
+            made = private_intervals(values, release, encoding, share=1.0)
+        else:
+            standardised = self.preparation.standardised
+            made = private_numbers(values, release, share=1.0, standardised=standardised)
+        return self.preparation.encoder(made.values(), encoding, private=True)
 
     def notes(self, encoder: TableEncoder) -> tuple[str, ...]:
         if encoder.private:
             return (PRIVATE,)
         names = ", ".join(self.preparation.numbers)
         scale = "means and deviations" if self.preparation.standardised else "ranges"
-        note = f"The {scale} that {names} are scaled by come from the training split; epsilon does not cover "
-        return (f"{note}them.",) if names else ()
+        use = f"{scale} that {names} are scaled by"
+        if encoder.unit_norm:
+            use = f"edges that {names} are cut at"
+        return (f"The {use} come from the training split; epsilon does not cover them.",) if names else ()
 
 
 _ADULT_URL = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"

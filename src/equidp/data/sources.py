@@ -17,7 +17,7 @@ from equidp.data.digits import Digits
 from equidp.data.features import WithFeatures, check_features
 from equidp.data.mnist import MNIST
 from equidp.data.own import OwnSource
-from equidp.data.table import TableSource
+from equidp.data.table import TableSource, with_encoding
 from equidp.errors import DataError, SettingError
 from equidp.tables.read import is_file_name
 from equidp.tables.recipe import Recipe
@@ -54,18 +54,22 @@ def open_source(
     bounds: Mapping[str, tuple[float, float]] | None = None,
     test_share: float | None = None,
     features: str | None = None,
+    encoding: str | None = None,
 ) -> DataSource:
     """Return the source of a named dataset, of a CSV or Parquet file, or of a folder of Parquet files.
 
     Args:
         name_or_path: a name from SOURCES, an import path of a user-defined source, or a file. All other
-            arguments but features are for files; a target and a group are also for a `RoleSource`.
+            arguments but features and encoding are for files; a target and a group are also for a
+            `RoleSource`.
         recipe: how to read the file, or the TOML file of a recipe, as `equidp inspect --out` writes it.
         target, group, drop, missing, bounds, test_share: changes to the recipe. The group may be one
             column, or several, which are crossed.
         features: a name from `equidp.data.features.FEATURES`, or an import path, perhaps
             with @ and a size of images; see `WithFeatures`. None:
             unchanged inputs.
+        encoding: "standard", "cut" or cut with its intervals, such as "cut:4,16": see
+            `equidp.data.table.ColumnSource`. None: advice may choose one.
 
     Raises:
         SettingError: an unknown name, or settings that do not apply to it.
@@ -100,6 +104,8 @@ def open_source(
                 "comes with its own. Leave them out.",
                 field=", ".join(sorted(given)),
             )
+        if encoding is not None:
+            named = with_encoding(named, encoding)
         return named if features is None else WithFeatures(named, features)
     if not path.exists():
         raise DataError(f"there is no file {name_or_path!r}; check the path.", field="path")
@@ -114,4 +120,4 @@ def open_source(
             field="target",
         )
     # Worker processes may run in another folder, so the path is absolute.
-    return TableSource(str(path.absolute()), whole)
+    return TableSource(str(path.absolute()), whole, encoding=encoding)

@@ -22,6 +22,7 @@ from equidp.tables.cache import cached_array, stored_parts
 from equidp.tables.checks import doubts, label_columns, problems_of, refuse, table_findings
 from equidp.tables.columns import read_table
 from equidp.tables.encode import PRIVATE as COUNTED, TableEncoder
+from equidp.tables.intervals import Encoding
 from equidp.tables.labels import code_values, cross_columns
 from equidp.tables.private_encode import private_encoder
 from equidp.tables.read import plain_name
@@ -52,6 +53,7 @@ class TableSource:
         recipe: recipe to read it by, with target and group. Numbers without public bounds are standardised by
             the training split, which epsilon does not cover.
         private_noise: see `EncodedSource`.
+        encoding: see `ColumnSource`.
 
     >>> TableSource("people.csv", Recipe(target="income", group=("sex",))).name
     'people'
@@ -60,8 +62,10 @@ class TableSource:
     path: str
     recipe: Recipe
     private_noise: float | None = None
+    encoding: str | None = None
 
     def __post_init__(self) -> None:
+        Encoding.parse(self.encoding)
         if not self.recipe.target:
             raise SettingError("no target; name the column to predict.", field="target")
         if not self.recipe.group:
@@ -110,11 +114,14 @@ class TableSource:
         )
 
     def exact_encoder(self, rows: Unencoded) -> TableEncoder:
-        fitted = TableEncoder.fit(rows.features, rows.train, self._bounds, self.recipe.missing)
+        fitted = TableEncoder.fit(
+            rows.features, rows.train, self._bounds, self.recipe.missing, Encoding.parse(self.encoding)
+        )
         return rows.with_textual(fitted)
 
     def private_encoder(self, training: pd.DataFrame, release: Release) -> TableEncoder:
-        return private_encoder(training, self._bounds, self.recipe.missing, release)
+        encoding = Encoding.parse(self.encoding)
+        return private_encoder(training, self._bounds, self.recipe.missing, release, encoding)
 
     def notes(self, encoder: TableEncoder) -> tuple[str, ...]:
         return encoder.notes()
@@ -271,6 +278,53 @@ class EncodedSource(DataSource, Protocol):
 
     def notes(self, encoder: TableEncoder) -> tuple[str, ...]:
         """Return sentences on the parts of the encoder that epsilon does not cover, or that it covers all."""
+
+
+@runtime_checkable
+class ColumnSource(EncodedSource, Protocol):
+    """A source whose columns of numbers are encoded in one of several ways.
+
+    Attributes:
+        encoding: text of an `Encoding`, such as "standard" or "cut:4,16". None: none was given, so advice may
+            choose one; the columns are encoded by "standard" until then.
+    """
+
+    @property
+    def encoding(self) -> str | None: ...
+
+
+def add_encoding(source: DataSource, encoding: str | None) -> DataSource:
+    """Return a source with this encoding; the source itself if it has one, or if nothing changes.
+
+    >>> from equidp.data import open_source
+    >>> add_encoding(open_source("adult"), "cut").encoding
+    'cut'
+    """
+    if not isinstance(source, ColumnSource) or source.encoding is not None:
+        return source
+    same = Encoding.parse(encoding) == Encoding.parse(None)
+    return source if same else with_encoding(source, encoding)
+
+
+def with_encoding(source: DataSource, encoding: str | None) -> DataSource:
+    """Return a source with this encoding in place of its own.
+
+    Raises:
+        SettingError: an unknown encoding, or a source without columns to encode.
+    """
+    Encoding.parse(encoding)
+    if not isinstance(source, ColumnSource):
+        raise SettingError(
+            f"encoding {encoding!r} is for tables, and for censuses such as adult; {source.name!r} has no "
+            "columns to encode. Leave it out.",
+            field="encoding",
+        )
+    return replace(source, encoding=encoding)  # type: ignore[type-var]
+
+
+def encoding_of(source: DataSource) -> str | None:
+    """Return the encoding that a source was given; None without one."""
+    return source.encoding if isinstance(source, ColumnSource) else None
 
 
 def split_and_encode(source: EncodedSource, seed: int) -> tuple[DataSplit, TableEncoder]:

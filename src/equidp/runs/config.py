@@ -45,6 +45,7 @@ class RunData:
         name: from `equidp.data.SOURCES`, or a file.
         recipe: how a file is read.
         features: a name from `equidp.data.features.FEATURES`, or module:name; None: inputs as they are.
+        encoding: of a table's columns; None: "standard".
         seed: of the split and the initial weights. Samples and noise come from the operating system.
     """
 
@@ -52,6 +53,7 @@ class RunData:
     recipe: Recipe = Recipe()
     features: str | None = None
     seed: int = 0
+    encoding: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**32:
@@ -59,7 +61,7 @@ class RunData:
 
     def source(self) -> DataSource:
         """Source of the data."""
-        return open_source(self.name, recipe=self.recipe, features=self.features)
+        return open_source(self.name, recipe=self.recipe, features=self.features, encoding=self.encoding)
 
 
 @dataclass(frozen=True)
@@ -278,7 +280,13 @@ class TrainConfig:
 
     def setting_rows(self, resolved: ResolvedPlan) -> tuple[SettingRow, ...]:
         """Return every setting of the run, worked out, with its value and its origin."""
-        chosen = ChosenPlan(self.plan, self.method, self.data.features, self.card.origins)
+        chosen = ChosenPlan(
+            self.plan,
+            self.method,
+            self.data.features,
+            self.data.encoding,
+            self.card.origins,
+        )
         epsilons = () if self.target.epsilon is None else (self.target.epsilon,)
         return setting_rows([ChosenRun(chosen, resolved, not self.target.is_open)], epsilons=epsilons)
 

@@ -26,15 +26,13 @@ from equidp.store import key_of
 from equidp.tables.cache import stored_parts
 from equidp.tables.checks import MISSING_NUMBERS, check_read, missing_problem, number_problem, refuse
 from equidp.tables.columns import Columns, read_table
-from equidp.tables.encode import Numbers, TableEncoder
+from equidp.tables.encode import NumericColumn, TableEncoder
 from equidp.tables.labels import known_codes
 from equidp.tables.read import content_digest
 from equidp.training.run import Run, RunFacts
 
 ROWS = 2**16
 """Rows of a file that are encoded at a time."""
-_FAR = 3
-"""Deviations from the training mean beyond which a code for a missing value is no measurement."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,7 @@ class FinishedRun:
                 field="table",
             )
         columns, recipe = self.encoder.columns, self.config.data.recipe
-        was_numeric = {each.name: isinstance(each, Numbers) for each in columns}
+        was_numeric = {each.name: isinstance(each, NumericColumn) for each in columns}
         was_numeric |= {name: name not in self.encoder.textual for name in further}
         names = list(dict.fromkeys([*(each.name for each in columns), *further]))
         read = read_table(path, recipe, only=names, fewest=1, was_numeric=was_numeric)
@@ -117,7 +115,11 @@ class FinishedRun:
         for note in read.notes:
             warnings.warn(note, DataWarning, stacklevel=3)
         for each in columns:
-            if isinstance(each, Numbers) and each.name in read.table and read.table[each.name].dtype != float:
+            if (
+                isinstance(each, NumericColumn)
+                and each.name in read.table
+                and read.table[each.name].dtype != float
+            ):
                 raise DataError(
                     f"column {each.name!r} holds texts{read.first_text_phrase(each.name)}, where the "
                     "training data had numbers."
@@ -142,9 +144,9 @@ class FinishedRun:
         )
         further = {
             each.name: pd.Series(
-                np.nan if isinstance(each, Numbers) else None,
+                np.nan if isinstance(each, NumericColumn) else None,
                 index=read.table.index,
-                dtype=float if isinstance(each, Numbers) else object,
+                dtype=float if isinstance(each, NumericColumn) else object,
             )
             for each in lacking
         }
@@ -171,7 +173,7 @@ class FinishedRun:
         codes = {
             column.name: count
             for column in self.encoder.columns
-            if isinstance(column, Numbers) and (count := _codes(table[column.name], column))
+            if isinstance(column, NumericColumn) and (count := _codes(table[column.name], column))
         }
         if codes:
             listed = ", ".join(f"{name!r}: {count:,}" for name, count in codes.items())
@@ -273,13 +275,9 @@ def _same_content(path: Path, other: Path) -> bool:
     return path.is_dir() and other.is_dir() and content_digest(path) == content_digest(other)
 
 
-def _codes(column: pd.Series, known: Numbers) -> int:
+def _codes(column: pd.Series, known: NumericColumn) -> int:
     """Number of cells with a usual code for a missing value, such as -999, far from the training data."""
-    if known.low is None:
-        far = (column - known.shift).abs() > _FAR * known.scale
-    else:
-        far = (column < known.low) | (column > known.high)
-    return int((far & column.isin(MISSING_NUMBERS)).sum())
+    return int((known.far(column) & column.isin(MISSING_NUMBERS)).sum())
 
 
 def open_run(folder: str | os.PathLike[str]) -> FinishedRun:

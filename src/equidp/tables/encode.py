@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, ClassVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +19,20 @@ from sklearn.preprocessing import StandardScaler
 from equidp.errors import DataError
 from equidp.tables.cells import MISSING
 from equidp.tables.checks import LARGEST_NUMBER, check_read, refuse_missing
+from equidp.tables.intervals import ENCODINGS, STANDARD, Encoding, public_edges, quantile_edges, resolutions
 from equidp.tables.labels import distinct_texts
 
 Floats = npt.NDArray[np.float64]
+Inputs = npt.NDArray[np.float32]
 
 PRIVATE = (
     "Preprocessing was private: what it took from training rows was released with noise, which epsilon "
     "counts."
 )
 _BLOCK = 2**20  # values whose mean is taken in one go
+_FAR = 3
+"""Deviations from the training mean, or widths of the range between edges, beyond which a code for a missing
+value is no measurement."""
 CELLS = 2**16
 """Number of cells that texts are hashed to: public, so that a list of cells need not list texts."""
 
@@ -42,63 +49,128 @@ def hash_texts(column: pd.Series) -> npt.NDArray[np.int64]:
     return found
 
 
-def _one_hot(places: npt.NDArray[np.int64], width: int) -> Floats:
-    """Return [n, width]: 1 at each row's place; all zeros for a negative place."""
-    matches: Floats = np.zeros((len(places), width))
+class Column(ABC):
+    """A column of a table, and how its cells become inputs.
+
+    Attributes:
+        name: name of the column.
+        blocks: number of its one-hot blocks; 0: its inputs are no such blocks.
+    """
+
+    name: str
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Number of inputs."""
+
+    @property
+    @abstractmethod
+    def blocks(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def marks_missing(self) -> bool:
+        """True where missing cells have an input."""
+
+    @abstractmethod
+    def write(self, column: pd.Series, inputs: Inputs) -> None:
+        """Write the inputs of each cell, [n, width], over zeros."""
+
+    def encode(self, column: pd.Series) -> Inputs:
+        """Return the inputs of each cell, [n, width]."""
+        inputs = np.zeros((len(column), self.width), dtype=np.float32)
+        self.write(column, inputs)
+        return inputs
+
+
+class TextColumn(Column):
+    """A column of texts as one block, in which a text has at most one place."""
+
+    blocks = 1
+
+    @abstractmethod
+    def places(self, column: pd.Series) -> npt.NDArray[np.int64]:
+        """Return the place of each text, [n]; -1 for a text without a place."""
+
+    def write(self, column: pd.Series, inputs: Inputs) -> None:
+        _mark(inputs, self.places(column))
+
+    def knows(self, column: pd.Series) -> npt.NDArray[np.bool_]:
+        """Return whether each text, [n], has a place."""
+        return self.places(column) >= 0
+
+
+def _mark(inputs: Inputs, places: npt.NDArray[np.int64]) -> None:
+    """Write 1 at each row's place; nothing for a negative place."""
     rows = np.flatnonzero(places >= 0)
-    matches[rows, places[rows]] = 1.0
-    return matches
+    inputs[rows, places[rows]] = 1.0
 
 
+@final
 @dataclass(frozen=True)
-class Categories:
+class Categories(TextColumn):
     """A column of texts, one-hot over `values`. Any other text becomes all zeros."""
 
     name: str
     values: tuple[str, ...]
 
     @property
+    def width(self) -> int:
+        return len(self.values)
+
+    @property
     def marks_missing(self) -> bool:
-        """True where missing texts have an input."""
         return MISSING in self.values
 
-    def encode(self, column: pd.Series) -> Floats:
-        """Return [n, len(values)]."""
-        return _one_hot(self._places(column), len(self.values))
-
-    def knows(self, column: pd.Series) -> npt.NDArray[np.bool_]:
-        """Return whether each text, [n], is among the values."""
-        return self._places(column) >= 0
-
-    def _places(self, column: pd.Series) -> npt.NDArray[np.int64]:
+    def places(self, column: pd.Series) -> npt.NDArray[np.int64]:
         codes, texts = distinct_texts(column)
         found: npt.NDArray[np.int64] = pd.Index(self.values).get_indexer(pd.Index(texts))[codes]
         return found
 
 
+@final
 @dataclass(frozen=True)
-class HashedCategories:
+class HashedCategories(TextColumn):
     """A column of texts, one-hot over `cells` of `hash_texts`. A text in any other cell becomes all zeros."""
 
     name: str
     cells: tuple[int, ...]
 
     @property
+    def width(self) -> int:
+        return len(self.cells)
+
+    @property
     def marks_missing(self) -> bool:
-        """True where missing texts have an input."""
         return bool(self.knows(pd.Series([None], dtype=object))[0])
 
-    def encode(self, column: pd.Series) -> Floats:
-        """Return [n, len(cells)]."""
-        return _one_hot(pd.Index(self.cells).get_indexer(hash_texts(column)), len(self.cells))
-
-    def knows(self, column: pd.Series) -> npt.NDArray[np.bool_]:
-        """Return whether each text, [n], is in one of the cells."""
-        return np.isin(hash_texts(column), self.cells)
+    def places(self, column: pd.Series) -> npt.NDArray[np.int64]:
+        found: npt.NDArray[np.int64] = pd.Index(self.cells).get_indexer(hash_texts(column))
+        return found
 
 
+class NumericColumn(Column):
+    """A column of numbers."""
+
+    def check(self, column: pd.Series) -> None:
+        """Raise unless the column holds numbers that can be encoded."""
+        if column.dtype != float:
+            raise DataError(f"column {self.name!r} holds texts, where the training data had numbers.")
+        if (column.abs() > LARGEST_NUMBER).any():
+            raise DataError(
+                f"column {self.name!r} holds numbers beyond {LARGEST_NUMBER:g}, or infinite numbers; rescale "
+                "it."
+            )
+
+    @abstractmethod
+    def far(self, column: pd.Series) -> pd.Series:
+        """Return a mask of numbers, [n], that lie far from those of the training rows."""
+
+
+@final
 @dataclass(frozen=True)
-class Numbers:
+class Numbers(NumericColumn):
     """A column of numbers: (x - shift) / scale.
 
     Attributes:
@@ -116,6 +188,8 @@ class Numbers:
     high: float | None = None
     fill: float = 0.0
     flagged: bool = False
+
+    blocks: ClassVar[int] = 0
 
     @classmethod
     def scaled_by_deviation(cls, name: str, values: Floats, *, flagged: bool = False) -> Numbers:
@@ -140,30 +214,111 @@ class Numbers:
         return cls.scaled_by_bounds(name, float(values.min()), float(values.max()))
 
     @property
+    def width(self) -> int:
+        return 1 + self.flagged
+
+    @property
     def marks_missing(self) -> bool:
-        """True where missing numbers have an input."""
         return self.flagged
 
-    def check(self, column: pd.Series) -> None:
-        """Raise unless the column holds numbers that can be scaled."""
-        if column.dtype != float:
-            raise DataError(f"column {self.name!r} holds texts, where the training data had numbers.")
-        if (column.abs() > LARGEST_NUMBER).any():
-            raise DataError(
-                f"column {self.name!r} holds numbers beyond {LARGEST_NUMBER:g}, or infinite numbers; rescale "
-                "it."
-            )
-
-    def encode(self, column: pd.Series) -> Floats:
-        """Return [n, 1], or [n, 2] with the mark of missing numbers first."""
-        values = column.to_numpy(dtype=np.float64).reshape(-1, 1)
+    def write(self, column: pd.Series, inputs: Inputs) -> None:
+        values = column.to_numpy(dtype=np.float64)
         clipped = values if self.low is None else np.clip(values, self.low, self.high)
-        scaled: Floats = np.nan_to_num((clipped - self.shift) / self.scale, nan=self.fill)
-        if not self.flagged:
-            return scaled
-        return np.concatenate([np.isnan(values).astype(np.float64), scaled], axis=1)
+        inputs[:, -1] = np.nan_to_num((clipped - self.shift) / self.scale, nan=self.fill)
+        if self.flagged:
+            inputs[:, 0] = np.isnan(values)
+
+    def far(self, column: pd.Series) -> pd.Series:
+        if self.low is None:
+            return (column - self.shift).abs() > _FAR * self.scale
+        return (column < self.low) | (column > self.high)
 
 
+@final
+@dataclass(frozen=True)
+class Intervals(NumericColumn):
+    """A column of numbers, one-hot over the intervals of one or several resolutions.
+
+    Each resolution is a block of inputs: an input for each interval, from the lowest to the highest, and one
+    for missing numbers. An interval has its lower edge; the first and the last one have no end.
+
+    Attributes:
+        name: name of the column.
+        edges: of each resolution, rising, coarse ones first; one edge fewer than intervals.
+        flagged: add an input for missing numbers to each block. Without it, they have no place.
+        public: True if the edges follow from a public range alone.
+
+    >>> column = Intervals("age", ((30.0,), (20.0, 30.0)), flagged=True)
+    >>> column.places(pd.Series([25.0, np.nan])).tolist()
+    [[0, 4], [2, 6]]
+    """
+
+    name: str
+    edges: tuple[tuple[float, ...], ...]
+    flagged: bool = False
+    public: bool = False
+
+    @classmethod
+    def by_quantiles(
+        cls, name: str, values: Floats, encoding: Encoding, *, flagged: bool = False
+    ) -> Intervals:
+        """Return intervals with about equally many of these values, [n]; NaN are left out."""
+        known = values[~np.isnan(values)]
+        edges = resolutions([quantile_edges(known, count) for count in encoding.intervals])
+        return cls(name, edges, flagged)
+
+    @classmethod
+    def by_bounds(
+        cls, name: str, low: float, high: float, encoding: Encoding, *, flagged: bool = False
+    ) -> Intervals:
+        """Return intervals of a public range, as `public_edges` cuts it."""
+        edges = resolutions([public_edges(low, high, count) for count in encoding.intervals])
+        return cls(name, edges, flagged, public=True)
+
+    @property
+    def width(self) -> int:
+        return int(self._starts[-1])
+
+    @property
+    def blocks(self) -> int:
+        return len(self.edges)
+
+    @property
+    def marks_missing(self) -> bool:
+        return self.flagged
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """First input of each block."""
+        return tuple(self._starts[:-1].tolist())
+
+    @property
+    def _starts(self) -> npt.NDArray[np.int64]:
+        return np.cumsum([0, *(len(each) + 1 + self.flagged for each in self.edges)])
+
+    def places(self, column: pd.Series) -> npt.NDArray[np.int64]:
+        """Return the place of each number in each block, [n, blocks]; -1 for none."""
+        values = column.to_numpy(dtype=np.float64)
+        places = np.empty((len(values), self.blocks), dtype=np.int64)
+        missing = np.isnan(values)
+        for block, (start, edges) in enumerate(zip(self.starts, self.edges, strict=True)):
+            places[:, block] = start + np.searchsorted(np.asarray(edges), values, side="right")
+            places[missing, block] = start + len(edges) + 1 if self.flagged else -1
+        return places
+
+    def write(self, column: pd.Series, inputs: Inputs) -> None:
+        for places in self.places(column).T:
+            _mark(inputs, places)
+
+    def far(self, column: pd.Series) -> pd.Series:
+        finest = self.edges[-1]
+        if len(finest) < 2:
+            return pd.Series(False, index=column.index)
+        reach = _FAR * (finest[-1] - finest[0])
+        return (column < finest[0] - reach) | (column > finest[-1] + reach)
+
+
+@final
 @dataclass(frozen=True)
 class TableEncoder:
     """Encoder of a table's columns as inputs.
@@ -173,6 +328,8 @@ class TableEncoder:
         missing: "refuse" or "category", as for `TableSource`.
         private: True if everything taken from rows was released with noise and charged.
         textual: target and groups that held texts, and hold texts in other tables too.
+        unit_norm: divide inputs by the root of the number of blocks, so that each row has norm 1, or less
+            where a cell has no place. Only for columns that are all one-hot.
 
     >>> table = pd.DataFrame({"age": [20.0, 40.0], "job": ["cook", "clerk"]})
     >>> encoder = TableEncoder.fit(table, np.array([0, 1]), {"age": (0, 100)}, "refuse")
@@ -180,10 +337,11 @@ class TableEncoder:
     [[0.20000000298023224, 0.0, 1.0], [0.4000000059604645, 1.0, 0.0]]
     """
 
-    columns: tuple[Categories | HashedCategories | Numbers, ...]
+    columns: tuple[Categories | HashedCategories | Numbers | Intervals, ...]
     missing: str
     private: bool = False
     textual: tuple[str, ...] = ()
+    unit_norm: bool = False
 
     @classmethod
     def fit(
@@ -192,9 +350,14 @@ class TableEncoder:
         train: npt.NDArray[np.int64],
         bounds: Mapping[str, tuple[float, float]],
         missing: str,
+        encoding: Encoding = ENCODINGS[STANDARD],
     ) -> TableEncoder:
-        """Fit scales and categories to the rows `train`; missing numbers are sought in all rows."""
-        columns: list[Categories | Numbers] = []
+        """Fit scales or edges, and categories, to the rows `train`.
+
+        Where numbers are scaled, missing ones are sought in all rows; where they are cut, each column has an
+        input for missing numbers under "category".
+        """
+        columns: list[Categories | Numbers | Intervals] = []
         for name in features.columns:
             column = features[name]
             if column.dtype != float:
@@ -203,13 +366,28 @@ class TableEncoder:
                     Categories(name, tuple(sorted({texts[code] for code in np.unique(codes[train])})))
                 )
                 continue
+            values = column.to_numpy(dtype=np.float64)[train]
+            if encoding.cuts:
+                columns.append(cut_column(name, values, bounds.get(name), missing, encoding))
+                continue
             flagged = bool(column.isna().any())
             if name in bounds:
                 columns.append(Numbers.scaled_by_bounds(name, *bounds[name], flagged=flagged))
             else:
-                values = column.to_numpy(dtype=np.float64)[train]
                 columns.append(Numbers.scaled_by_deviation(name, values, flagged=flagged))
-        return cls(tuple(columns), missing)
+        return cls(tuple(columns), missing, unit_norm=encoding.cuts)
+
+    @property
+    def width(self) -> int:
+        """Number of inputs."""
+        return sum(column.width for column in self.columns)
+
+    @property
+    def scale(self) -> np.float32:
+        """Factor of inputs: 1, or the largest float32 whose square, times the blocks, is at most 1."""
+        blocks = sum(column.blocks for column in self.columns) if self.unit_norm else 1
+        scale = np.float32(1 / math.sqrt(max(1, blocks)))
+        return scale if blocks * float(scale) ** 2 <= 1 else np.nextafter(scale, np.float32(0))
 
     def check(self, table: pd.DataFrame) -> None:
         """Raise a DataError unless `encode` can encode all rows."""
@@ -221,7 +399,7 @@ class TableEncoder:
                 "The model was trained on rows without any: fill them in, or leave those rows out.",
             )
         for column in self.columns:
-            if isinstance(column, Numbers):
+            if isinstance(column, NumericColumn):
                 column.check(table[column.name])
 
     def encode(self, table: pd.DataFrame) -> torch.Tensor:
@@ -231,15 +409,20 @@ class TableEncoder:
             DataError: a column is missing, holds texts instead of numbers, or missing values under "refuse".
         """
         self.check(table)
-        blocks = [column.encode(table[column.name]).astype(np.float32) for column in self.columns]
-        return torch.from_numpy(np.concatenate(blocks, axis=1))
+        inputs, start = np.zeros((len(table), self.width), dtype=np.float32), 0
+        for column in self.columns:
+            column.write(table[column.name], inputs[:, start : start + column.width])
+            start += column.width
+        if self.unit_norm:
+            inputs *= self.scale
+        return torch.from_numpy(inputs)
 
     def unseen(self, table: pd.DataFrame) -> dict[str, int]:
         """Counts, for each column with such rows, the rows whose text the encoder does not know."""
         counts = {
             column.name: int((~column.knows(table[column.name])).sum())
             for column in self.columns
-            if not isinstance(column, Numbers)
+            if isinstance(column, TextColumn)
         }
         return {name: count for name, count in counts.items() if count}
 
@@ -249,9 +432,14 @@ class TableEncoder:
             return (PRIVATE,)
         numbers = [column for column in self.columns if isinstance(column, Numbers)]
         scaled = [column.name for column in numbers if column.low is None]
+        cut = [each.name for each in self.columns if isinstance(each, Intervals) and not each.public]
         listed = [column.name for column in self.columns if isinstance(column, Categories)]
         flagged = [column.name for column in numbers if column.flagged]
         means = "Means and deviations of {} come from the training split; epsilon does not cover them. "
+        edges = (
+            "The edges of the intervals of {} come from the training split; epsilon does not cover them, and "
+            "the shape of an input and of the weights counts them. "
+        )
         lists = (
             "The lists of categories of {} come from the training split; epsilon does not cover them, and "
             "the shape of an input and of the weights counts them."
@@ -259,6 +447,7 @@ class TableEncoder:
         marks = "That values are missing in {} was read off the data, to add a column that marks them; "
         sentences = (
             (scaled, means + "Public bounds would avoid that."),
+            (cut, edges + "Public bounds would avoid that, and so would private preprocessing."),
             (listed, lists),
             (flagged, marks + "epsilon does not cover it, and the shape counts that column."),
         )
@@ -272,13 +461,31 @@ class TableEncoder:
         """Read the output of `to_json`."""
         content = json.loads(text)
         columns = tuple(map(_column, content["columns"]))
-        return cls(columns, content["missing"], content["private"], tuple(content["textual"]))
+        return cls(
+            columns,
+            content["missing"],
+            content["private"],
+            tuple(content["textual"]),
+            content["unit_norm"],
+        )
 
 
-def _column(content: Mapping[str, Any]) -> Categories | HashedCategories | Numbers:
+def cut_column(
+    name: str, values: Floats, bounds: tuple[float, float] | None, missing: str, encoding: Encoding
+) -> Intervals:
+    """Return the intervals of a column: of its public range, or of the quantiles of these values, [n]."""
+    flagged = missing == "category"
+    if bounds is None:
+        return Intervals.by_quantiles(name, values, encoding, flagged=flagged)
+    return Intervals.by_bounds(name, *bounds, encoding, flagged=flagged)
+
+
+def _column(content: Mapping[str, Any]) -> Categories | HashedCategories | Numbers | Intervals:
     """Return the column that `asdict` was applied to."""
     if "values" in content:
         return Categories(content["name"], tuple(content["values"]))
     if "cells" in content:
         return HashedCategories(content["name"], tuple(content["cells"]))
+    if "edges" in content:
+        return Intervals(**{**content, "edges": tuple(map(tuple, content["edges"]))})
     return Numbers(**content)

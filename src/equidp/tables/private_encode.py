@@ -1,10 +1,10 @@
-"""An encoder whose ranges, means, deviations and categories are released with noise, as one mechanism."""
+"""An encoder of ranges, means, deviations, edges and categories released with noise, as one mechanism."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,16 @@ import pandas as pd
 from scipy.special import ndtri
 
 from equidp.errors import DataWarning
-from equidp.tables.encode import CELLS, Categories, HashedCategories, Numbers, TableEncoder, hash_texts
+from equidp.tables.encode import (
+    CELLS,
+    Categories,
+    HashedCategories,
+    Intervals,
+    Numbers,
+    TableEncoder,
+    hash_texts,
+)
+from equidp.tables.intervals import ENCODINGS, STANDARD, Encoding, nearest_edges, resolutions
 from equidp.tables.release import Codes, Floats, Noisy, Release
 
 Bools = npt.NDArray[np.bool_]
@@ -21,17 +30,23 @@ Bools = npt.NDArray[np.bool_]
 _POWERS = np.ldexp(1.0, np.arange(-24, 61, 4))  # up to over `LARGEST_NUMBER`
 _GRID: Floats = np.concatenate([-_POWERS[::-1], _POWERS])
 _BINS = 32
+_ROUNDS = (0.2, 0.3, 0.5)
+"""Shares of the rounds of counts that edges of intervals follow from."""
 
 
 def private_encoder(
-    features: pd.DataFrame, bounds: Mapping[str, tuple[float, float]], missing: str, release: Release
+    features: pd.DataFrame,
+    bounds: Mapping[str, tuple[float, float]],
+    missing: str,
+    release: Release,
+    encoding: Encoding = ENCODINGS[STANDARD],
 ) -> TableEncoder:
     """Return an encoder of these rows from noisy statistics alone.
 
     Formal guarantee: one Gaussian mechanism, `release.event`, for tables that differ in one row, added or
-    removed. Its parts are counts of texts by cell, and `private_numbers`; everything else follows from what
-    they release. Each column has the same share of it. n, names and types of columns, bounds and the rule for
-    missing values are public.
+    removed. Its parts are counts of texts by cell, and `private_numbers` or `private_intervals`; everything
+    else follows from what they release. Each column has the same share of it. n, names and types of columns,
+    bounds, encoding and the rule for missing values are public.
 
     Texts are counted in 65,536 public cells, by a hash, so no list of texts is read off the data and no
     probability of failure adds to delta. A cell is kept whose count stands out from all cells' noise. Texts
@@ -51,6 +66,7 @@ def private_encoder(
         bounds: column -> public range.
         missing: "refuse" or "category".
         release: charged, and not drawn from yet.
+        encoding: of the columns; public.
 
     >>> from equidp.kernel.noise import SeededRandomness
     >>> table = pd.DataFrame({"age": 20.0 + np.arange(3000) % 60, "job": ["cook", "clerk", "cook"] * 1000})
@@ -61,12 +77,19 @@ def private_encoder(
     texts = [name for name in features.columns if features[name].dtype != float]
     free = [name for name in features.columns if name not in texts and name not in bounds]
     share, flagged = 1 / max(1, len(texts) + len(free)), missing == "category"
-    made: dict[str, Categories | HashedCategories | Numbers] = {
-        name: Numbers.scaled_by_bounds(name, *span, flagged=flagged) for name, span in bounds.items()
+    made: dict[str, Categories | HashedCategories | Numbers | Intervals] = {
+        name: Intervals.by_bounds(name, *span, encoding, flagged=flagged)
+        if encoding.cuts
+        else Numbers.scaled_by_bounds(name, *span, flagged=flagged)
+        for name, span in bounds.items()
     }
     made |= _frequent(features[texts], release, share * len(texts))
-    made |= private_numbers(features[free], release, share=share * len(free), flagged=flagged)
-    return TableEncoder(tuple(made[name] for name in features.columns), missing, private=True)
+    if encoding.cuts:
+        made |= private_intervals(features[free], release, encoding, share=share * len(free), flagged=flagged)
+    else:
+        made |= private_numbers(features[free], release, share=share * len(free), flagged=flagged)
+    columns = tuple(made[name] for name in features.columns)
+    return TableEncoder(columns, missing, private=True, unit_norm=encoding.cuts)
 
 
 def _warn_of(faint: pd.Index) -> None:
@@ -124,6 +147,130 @@ def private_numbers(
         scales = zip(made, _means_and_deviations(values, ranges, release, share / 4), strict=True)
         made |= {name: replace(made[name], shift=m, scale=d, fill=0.0) for name, (m, d) in scales}
     return made
+
+
+def private_intervals(
+    columns: pd.DataFrame,
+    release: Release,
+    encoding: Encoding,
+    *,
+    share: float,
+    flagged: bool = False,
+) -> dict[str, Intervals]:
+    """Return the intervals of each column of numbers, at quantiles of its noisy counts.
+
+    Formal guarantee: the counts of `private_counts_of_numbers` are all that is read of the rows, so this is a
+    part of `release`, of this share.
+
+    Args:
+        columns: the training rows, floats; NaN where missing.
+        release: paid for.
+        encoding: with the numbers of intervals; public.
+        share: of the release; 0 without columns.
+        flagged: an input for missing numbers, in each block.
+    """
+    finest = encoding.intervals[-1]
+    values = columns.to_numpy(dtype=np.float64)
+    counted, faint = private_counts_of_numbers(values, release, cells=2 * finest, share=share)
+    _warn_of(columns.columns[faint])
+    made = {}
+    for name, (edges, shares) in zip(columns.columns, counted, strict=True):
+        found = [nearest_edges(edges, shares, count) for count in encoding.intervals]
+        made[name] = Intervals(name, resolutions(found), flagged)
+    return made
+
+
+Counted = tuple[Floats, Floats]
+"""Edges between cells of a column, rising, and the estimated share of its numbers below each edge."""
+
+
+def private_counts_of_numbers(
+    values: Floats, release: Release, *, cells: int, share: float
+) -> tuple[list[Counted], Bools]:
+    """Return noisy shares of each column's numbers below edges that lie close where the numbers do.
+
+    Three rounds of counts, one row once in each column and round: by powers of 16, from 2^-24 to 2^60, of
+    either sign, for a fifth of the share; then by equal parts of the cells whose count stands out, as many as
+    their counts in proportion, but none that noise would hide, for three tenths and for a half. The cells of
+    a round follow from the counts of the round before it alone, so all rounds are parts of `release`, of this
+    share together.
+
+    | column | outcome |
+    | --- | --- |
+    | one value in many rows | an edge on either side of it, and fewer edges than asked for |
+    | all equal | edges at most on either side, or none |
+    | no values, or too few for the noise | edges of noise alone, and finite; or none |
+    | missing values | counted apart, in a cell of their own |
+    | few values in much noise | edges between which the shares are off by the deviation of the noise |
+
+    Args:
+        values: [n, columns], up to 10^18 in size; NaN are missing. n is public.
+        release: paid for.
+        cells: to count in, of a column, in the last round; four times as many in the one before. Public.
+        share: of the release, for all rounds together; 0 without columns.
+
+    Returns:
+        For each column its edges and shares; and [columns], a mask of columns of noise alone.
+    """
+    if not values.shape[1]:
+        return [], np.zeros(0, dtype=np.bool_)
+    grids, faint = [_GRID] * values.shape[1], np.zeros(values.shape[1], dtype=np.bool_)
+    for number, (part, times) in enumerate(((_ROUNDS[0], 4), (_ROUNDS[1], 1))):
+        counts = _count_between(grids, values, release, share * part)
+        kept, none = _standing_out(Noisy(counts.values[:, :-1], counts.deviation), expected=1e-3)
+        faint = none if number == 0 else faint
+        triples = zip(grids, counts.values, kept, strict=True)
+        least = 4 * counts.deviation
+        grids = [_divide_cells(grid, each, heavy, times * cells, least) for grid, each, heavy in triples]
+    counts = _count_between(grids, values, release, share * _ROUNDS[2])
+    pairs = zip(grids, counts.values, strict=True)
+    return [_shares_below(*pair, counts.deviation, len(values), 1 / cells) for pair in pairs], faint
+
+
+def _count_between(grids: Sequence[Floats], values: Floats, release: Release, share: float) -> Noisy:
+    """Counts numbers between the edges of each column's grid, [columns, cells + 1]; missing ones come last.
+
+    A grid with fewer cells has a count of -inf in those it lacks, so that none of them stands out.
+    """
+    cells = max(len(grid) for grid in grids) - 1
+    pairs = zip(grids, values.T, strict=True)
+    codes = [np.searchsorted(grid, column, side="right").clip(1, len(grid) - 1) - 1 for grid, column in pairs]
+    counts = _count_cells(np.stack(codes, axis=1), values, cells, release, share)
+    for row, grid in zip(counts.values, grids, strict=True):
+        row[len(grid) - 1 : cells] = -math.inf
+    return counts
+
+
+def _divide_cells(grid: Floats, counts: Floats, kept: Bools, cells: int, least: float) -> Floats:
+    """Return the grid with kept cells divided into parts, and others beside each other joined.
+
+    Parts are as many as counts in proportion, `cells` in all, or of `least` rows each.
+    """
+    kept = kept[: len(grid) - 1]
+    weights = np.where(kept, counts[: len(kept)].clip(min=0.0), 0.0)
+    each = max(float(weights.sum()) / cells, least)
+    parts = np.maximum(1, np.floor(weights / each)).astype(np.int64)
+    edges = [grid[:1], grid[-1:]]
+    for place in np.flatnonzero(kept):
+        edges.append(np.linspace(grid[place], grid[place + 1], parts[place] + 1))
+    return np.unique(np.concatenate(edges))
+
+
+def _shares_below(grid: Floats, counts: Floats, deviation: float, rows: int, least: float) -> Counted:
+    """Return inner edges of a grid and the share of a column's numbers below each.
+
+    All counts add up to n, which is public: what they lack is spread over them. Edges that hardly any number
+    lies below, or above, by `least` or by the noise, are left out.
+    """
+    cells = counts[: len(grid) - 1]
+    cells = cells + (rows - cells.sum() - counts[-1]) / (len(cells) + 1)
+    total = max(float(cells.sum()), 1.0)
+    below = cells.cumsum()[:-1]
+    rising = (np.maximum.accumulate(below) + np.minimum.accumulate(below[::-1])[::-1]) / 2
+    shares = rising / total
+    least = min(least, deviation * math.sqrt(len(cells)) / total)
+    inside = (shares > least) & (shares < 1 - least)
+    return grid[1:-1][inside], shares[inside]
 
 
 def private_ranges(values: Floats, release: Release, *, share: float) -> tuple[Floats, Bools]:

@@ -1,0 +1,149 @@
+"""Encodings of columns as inputs, and edges that cut a column of numbers into intervals."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+
+from equidp.errors import SettingError
+
+Floats = npt.NDArray[np.float64]
+
+STANDARD, CUT = "standard", "cut"
+_MOST_INTERVALS = 256
+_DECADES = 1000.0
+"""Ratio of a public range's ends from which on its intervals have equal widths of the logarithm."""
+
+
+@final
+@dataclass(frozen=True)
+class Encoding:
+    """Encoding of a table's columns: numbers scaled, or cut into intervals.
+
+    Attributes:
+        name: "standard": numbers scaled to mean 0 and deviation 1, or from public bounds to [0, 1]. "cut":
+            numbers one-hot over intervals, and rows scaled to a norm of at most 1.
+        intervals: number of intervals of each resolution, rising; () for "standard".
+
+    >>> Encoding.parse("cut"), Encoding.parse("cut:8")
+    (Encoding(name='cut', intervals=(4, 16)), Encoding(name='cut', intervals=(8,)))
+    >>> str(Encoding.parse("cut:4,16"))
+    'cut:4,16'
+    """
+
+    name: str = STANDARD
+    intervals: tuple[int, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str | None) -> Encoding:
+        """Return the encoding of a text: standard, cut, or cut with intervals, such as cut:4,16.
+
+        Raises:
+            SettingError: another text, or intervals that a column cannot be cut into.
+        """
+        name, colon, counts = (STANDARD if text is None else text).partition(":")
+        if name not in ENCODINGS or (colon and name != CUT):
+            raise SettingError(
+                f"encoding {text!r}; expected {STANDARD}, {CUT}, or {CUT} with its intervals, such as "
+                f"{CUT}:4,16. The encoding of a file's characters is its charset.",
+                field="encoding",
+            )
+        if not colon:
+            return ENCODINGS[name]
+        try:
+            intervals = tuple(map(int, counts.split(",")))
+        except ValueError:
+            intervals = ()
+        rising = all(coarse < fine for coarse, fine in itertools.pairwise(intervals))
+        if not (intervals and rising and intervals[0] >= 2 and intervals[-1] <= _MOST_INTERVALS):
+            raise SettingError(
+                f"encoding {text!r}; expected rising numbers of intervals, each from 2 to "
+                f"{_MOST_INTERVALS}, such as {CUT}:4,16.",
+                field="encoding",
+            )
+        return cls(name, intervals)
+
+    @property
+    def cuts(self) -> bool:
+        """True where numbers are cut into intervals."""
+        return bool(self.intervals)
+
+    def __str__(self) -> str:
+        return f"{self.name}:{','.join(map(str, self.intervals))}" if self.intervals else self.name
+
+
+ENCODINGS: dict[str, Encoding] = {STANDARD: Encoding(), CUT: Encoding(CUT, (4, 16))}
+"""Name -> encoding; that of "cut" has its default numbers of intervals."""
+
+
+def quantile_edges(values: Floats, intervals: int) -> tuple[float, ...]:
+    """Return edges between intervals that hold about equally many of the values, in rising order.
+
+    An edge lies in the middle between two neighbouring values, so a value that occurs often is in one
+    interval, and there are fewer intervals where there are fewer values. An interval has its lower edge.
+
+    Args:
+        values: [n], finite; n may be 0.
+        intervals: the most intervals.
+
+    >>> quantile_edges(np.array([0.0, 0.0, 0.0, 1.0, 2.0]), 4)
+    (0.5, 1.5)
+    """
+    distinct, counts = np.unique(values, return_counts=True)
+    shares = counts.cumsum()[:-1] / max(1, len(values))
+    below, above = distinct[:-1], distinct[1:]
+    middle = below / 2 + above / 2
+    return nearest_edges(np.where(middle > below, middle, above), shares, intervals)
+
+
+def nearest_edges(edges: Floats, shares: Floats, intervals: int) -> tuple[float, ...]:
+    """Return the edges whose shares are nearest to those between equal parts, each once.
+
+    An edge is left out if hardly any values lie between it and the one below it: an eighth of an equal part.
+
+    Args:
+        edges: [m], rising: the edges to choose among.
+        shares: [m], of the values below each edge, rising.
+        intervals: the most intervals.
+    """
+    if not len(edges):
+        return ()
+    wanted = np.arange(1, intervals) / intervals
+    after = np.searchsorted(shares, wanted).clip(0, len(shares) - 1)
+    before = (after - 1).clip(0)
+    nearest = np.where(wanted - shares[before] < shares[after] - wanted, before, after)
+    found: list[int] = []
+    for place in np.unique(nearest).tolist():
+        if not found or shares[place] - shares[found[-1]] >= 1 / (8 * intervals):
+            found.append(place)
+    return tuple(edges[found].tolist())
+
+
+def public_edges(low: float, high: float, intervals: int) -> tuple[float, ...]:
+    """Return edges between equally wide intervals of a public range; of its logarithm, over three decades.
+
+    A range from 0 on has the logarithm of 1 + x. Numbers outside the range are in the first or last interval.
+
+    >>> public_edges(0, 100, 4)
+    (25.0, 50.0, 75.0)
+    >>> [round(edge) for edge in public_edges(1, 10_000, 4)]
+    [10, 100, 1000]
+    """
+    parts = np.arange(1, intervals) / intervals
+    if low > 0 and high / low >= _DECADES:
+        edges = np.exp2(np.log2(low) + parts * (np.log2(high) - np.log2(low)))
+    elif low == 0 and high >= _DECADES:
+        edges = np.exp2(parts * np.log2(1 + high)) - 1
+    else:
+        edges = low * (1 - parts) + high * parts  # whose difference may be too large a number
+    return tuple(np.unique(edges).tolist())
+
+
+def resolutions(edges: Sequence[tuple[float, ...]]) -> tuple[tuple[float, ...], ...]:
+    """Return the edges of each resolution, without resolutions that equal a coarser one."""
+    return tuple(dict.fromkeys(edges))

@@ -1,0 +1,128 @@
+"""Encodings of columns as an option of a source: given, chosen by a plan, trained on and predicted by."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import equidp
+from equidp.advice.chosen_plan import ASKED, DEFAULT, ChosenPlan, choose_plan
+from equidp.comparison.compare import prepare
+from equidp.comparison.plan import ComparisonPlan
+from equidp.data import open_source
+from equidp.data.census import Census, Preparation
+from equidp.data.table import add_encoding, encoding_of, split_and_encode, with_encoding, with_private_noise
+from equidp.errors import SettingError
+from equidp.runs.begin import begin
+from equidp.runs.config import RunData, TrainConfig
+from equidp.runs.prepare import prepare as prepare_run
+from equidp.runs.saved import open_run
+from equidp.runs.train import train
+from equidp.tables.encode import Intervals
+from support.errors import raises_field
+
+ROLES = {"target": "income", "group": "sex", "missing": "category"}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    age = rng.integers(20, 60, 600).astype(float)
+    income = np.where(age > 40, "high", "low")
+    age[:9] = np.nan
+    table = pd.DataFrame({"age": age, "job": rng.choice(["cook", "clerk"], 600)})
+    table = table.assign(pay=rng.lognormal(8, 2, 600), sex=rng.choice(["F", "M"], 600), income=income)
+    file = tmp_path_factory.mktemp("people") / "people.csv"
+    table.to_csv(file, index=False)
+    return file
+
+
+def opened(path, encoding=None):
+    return open_source(str(path), **ROLES, encoding=encoding)
+
+
+def test_a_source_encodes_its_columns_as_it_was_given(path):
+    split, encoder = split_and_encode(opened(path, "cut:8"), 0)
+    assert isinstance(encoder.columns[0], Intervals)
+    assert split.train.inputs.shape[1] == encoder.width
+    torch.testing.assert_close(split.test.inputs.norm(dim=1), torch.ones(len(split.test)))
+    standard = opened(path, "standard").split(0).train.inputs
+    assert torch.equal(standard, opened(path).split(0).train.inputs)
+    assert any("edges" in note for note in split.notes)
+
+
+def test_private_edges_are_the_seed_s_and_said_to_be_private(path):
+    source = with_private_noise(opened(path, "cut"), 0.5)
+    split, encoder = split_and_encode(source, 0)
+    assert encoder.private
+    assert encoder == split_and_encode(source, 0)[1]
+    assert not any("edges" in note for note in split.notes)
+
+
+def test_a_census_is_cut_with_its_public_codes():
+    rows = pd.DataFrame({"age": np.arange(80) % 60, "sex": ["0", "1"] * 40, "high": ["0"] * 40 + ["1"] * 40})
+    codes = Preparation(
+        ("age",), {"sex": ("0", "1", "2")}, ("high", "1"), ("sex", "1"), ("no", "yes"), "made up"
+    )
+    census = Census("made up", codes, lambda: rows.astype(str), encoding="cut:4")
+    split, encoder = split_and_encode(census, 0)
+    assert [column.width for column in encoder.columns] == [4, 3]
+    torch.testing.assert_close(split.test.inputs.norm(dim=1), torch.ones(len(split.test)))
+    assert "age" in split.notes[0]
+    drawn = split_and_encode(with_private_noise(census, 0.1), 0)[1]
+    assert isinstance(drawn.columns[0], Intervals)
+    assert drawn.private
+
+
+def test_an_encoding_is_for_tables(path):
+    for name in ("digits", "mnist"):
+        with raises_field(SettingError, "encoding"):
+            open_source(name, encoding="cut")
+    with raises_field(SettingError, "encoding", "latin-1"):
+        opened(path, "latin-1")
+
+
+def test_a_chosen_encoding_is_a_source_s_own_unless_one_was_given(path):
+    plain, images = opened(path), open_source("digits")
+    chosen = ChosenPlan(equidp.Plan(), encoding="cut:4,16")
+    assert chosen.source(plain) == with_encoding(plain, "cut:4,16")
+    assert chosen.source(opened(path, "standard")) == opened(path, "standard")
+    assert chosen.source(images) is images
+    assert add_encoding(plain, "standard") is plain  # it is not read twice
+
+
+def test_a_plan_names_the_encoding_and_its_origin(path):
+    for given, origin in ((None, DEFAULT), ("cut", ASKED)):
+        source = opened(path, given)
+        chosen = choose_plan(source, source.split(0).train, 0, {})
+        assert chosen.encoding == (given or "standard")
+        assert chosen.origin("encoding") == origin
+    digits = open_source("digits")
+    assert choose_plan(digits, digits.split(0).train, 0, {}).encoding is None
+
+
+def test_a_run_keeps_its_encoding_and_predicts_by_it(path, tmp_path):
+    data = RunData(str(path), opened(path).recipe, encoding="cut")
+    plan = equidp.Plan(model="logistic", batch_size=100, epochs=1, learning_rate=1.0, noise_multiplier=1.0)
+    config = TrainConfig(data, "dpsgd", plan)
+    assert TrainConfig.from_plain(config.to_plain()) == config
+    begin(prepare_run(config), tmp_path / "run")
+    train(tmp_path / "run")
+    kept = open_run(tmp_path / "run")
+    encoder = split_and_encode(opened(path, "cut"), 0)[1]
+    assert kept.encoder == encoder
+    table = pd.read_csv(path).drop(columns="age")
+    table.to_csv(tmp_path / "new.csv", index=False)
+    with pytest.warns(equidp.DataWarning, match="age"):
+        found = kept.inputs(tmp_path / "new.csv")
+    assert torch.equal(found, encoder.encode(table.assign(age=np.nan)))
+    assert {row.name: row.value for row in config.setting_rows(config.resolve(480))}["encoding"] == "cut"
+
+
+def test_comparisons_train_on_the_encoding_and_boosted_trees_on_numbers(path, tmp_path):
+    asked = ComparisonPlan(
+        ["dpsgd"], seeds=[0], epsilons=[3.0], plan=equidp.Plan(batch_size=100, epochs=1, delta=1e-4)
+    )
+    prepared = prepare(opened(path, "cut"), asked, directory=tmp_path)
+    assert {encoding_of(cell.source) for cell in prepared.cells} == {"cut"}
+    assert {encoding_of(trees.source) for trees in prepared.trees} == {"standard"}

@@ -1,0 +1,206 @@
+"""Columns cut into intervals: each number has one place in each block, and each row a norm of at most 1."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from equidp.errors import DataError, SettingError
+from equidp.kernel.noise import SeededRandomness
+from equidp.tables.encode import Intervals, TableEncoder
+from equidp.tables.intervals import Encoding, public_edges, quantile_edges
+from equidp.tables.private_encode import private_encoder
+from equidp.tables.release import Release
+from support.errors import raises_field
+
+CUT = Encoding.parse("cut")
+NUMBERS = st.lists(
+    st.one_of(st.floats(-1e18, 1e18), st.integers(-3, 3).map(float), st.just(math.nan)),
+    min_size=1,
+    max_size=60,
+)
+TEXTS = st.lists(st.sampled_from(["cook", "clerk", None]), min_size=60, max_size=60)
+
+
+def table_of(numbers, texts) -> pd.DataFrame:
+    job = pd.Series(texts[: len(numbers)], dtype=object)
+    return pd.DataFrame({"x": np.array(numbers, dtype=float), "job": job})
+
+
+def fitted(table, train=None, bounds=None, missing="category", encoding=CUT) -> TableEncoder:
+    rows = np.arange(len(table)) if train is None else train
+    return TableEncoder.fit(table, rows, bounds or {}, missing, encoding)
+
+
+def released(table, sigma=5.0, seed=0, bounds=None) -> TableEncoder:
+    release = Release(sigma, SeededRandomness(seed))
+    return private_encoder(table, bounds or {}, "category", release, CUT)
+
+
+@given(NUMBERS, TEXTS, NUMBERS)
+def test_rows_have_norm_1_and_texts_without_a_place_shorten_them(numbers, texts, further):
+    table = table_of(numbers, texts)
+    encoder = fitted(table)
+    norms = encoder.encode(table).double().norm(dim=1)
+    assert (norms <= 1 + 1e-12).all()
+    assert (norms >= 1 - 1e-6).all()
+    strange = table_of(further, ["priest"] * 60)
+    blocks = sum(column.blocks for column in encoder.columns)
+    expected = torch.full((len(strange),), math.sqrt((blocks - 1) / blocks), dtype=torch.double)
+    torch.testing.assert_close(encoder.encode(strange).double().norm(dim=1), expected)
+
+
+@pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
+@settings(deadline=None, max_examples=30)
+@given(NUMBERS, TEXTS, st.integers(0, 99))
+def test_released_edges_are_finite_and_rise_and_rows_have_norm_at_most_1(numbers, texts, seed):
+    table = table_of(numbers, texts)
+    encoder = released(table, seed=seed)
+    column = encoder.columns[0]
+    for edges in column.edges:
+        assert all(map(math.isfinite, edges))
+        assert list(edges) == sorted(set(edges))
+    assert len(column.edges[-1]) < CUT.intervals[-1]
+    assert (encoder.encode(table).double().norm(dim=1) <= 1 + 1e-12).all()
+
+
+@given(NUMBERS, st.floats(-1e18, 1e18))
+def test_each_number_is_in_one_interval_of_each_resolution_between_its_edges(numbers, new):
+    column = Intervals.by_quantiles("x", np.array(numbers), CUT, flagged=True)
+    table = pd.Series([new, *numbers])
+    encoded = column.encode(table)
+    for start, edges in zip(column.starts, column.edges, strict=True):
+        assert list(edges) == sorted(set(edges))
+        block = encoded[:, start : start + len(edges) + 2]
+        assert (block.sum(axis=1) == 1).all()
+        for value, place in zip(table, block.argmax(axis=1), strict=True):
+            ends = [-math.inf, *edges, math.inf]
+            if math.isnan(value):
+                assert place == len(edges) + 1
+            else:
+                assert ends[place] <= value < ends[place + 1]
+
+
+@given(NUMBERS, TEXTS, st.randoms(use_true_random=False))
+def test_the_order_of_rows_changes_neither_the_encoder_nor_a_row_s_inputs(numbers, texts, random):
+    table = table_of(numbers, texts)
+    order = random.sample(range(len(table)), len(table))
+    shuffled = table.iloc[order].reset_index(drop=True)
+    assert fitted(shuffled) == fitted(table)
+    encoder = fitted(table)
+    assert torch.equal(encoder.encode(shuffled), encoder.encode(table)[order])
+
+
+@pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
+@settings(deadline=None, max_examples=30)
+@given(NUMBERS, TEXTS)
+def test_a_saved_encoder_gives_the_same_inputs(numbers, texts):
+    table = table_of(numbers, texts)
+    for encoder in (fitted(table), fitted(table, bounds={"x": (-1.0, 1.0)}), released(table)):
+        again = TableEncoder.from_json(encoder.to_json())
+        assert again == encoder
+        assert torch.equal(again.encode(table), encoder.encode(table))
+
+
+def test_intervals_hold_equally_many_of_many_numbers():
+    values = np.random.default_rng(0).standard_normal(40_000)
+    places = np.searchsorted(quantile_edges(values, 16), values, side="right")
+    assert np.abs(np.bincount(places, minlength=16) / 40_000 - 1 / 16).max() < 1e-3
+
+
+def test_edges_of_few_whole_numbers_lie_between_them():
+    assert quantile_edges(np.repeat([1.0, 2.0, 5.0], [50, 30, 20]), 16) == (1.5, 3.5)
+    assert quantile_edges(np.full(9, 7.0), 4) == ()
+    assert quantile_edges(np.array([]), 4) == ()
+    low, high = 1.0, math.nextafter(1.0, 2.0)
+    assert quantile_edges(np.array([low, high]), 4) == (high,)
+
+
+def test_resolutions_that_are_the_same_are_one_block():
+    table = pd.DataFrame({"smoker": np.arange(100) % 2.0, "x": np.arange(100.0)})
+    assert [column.blocks for column in fitted(table).columns] == [1, 2]
+
+
+def test_public_ranges_are_cut_evenly_and_by_their_logarithm_over_three_decades():
+    assert public_edges(0, 80, 4) == (20, 40, 60)
+    assert public_edges(-1e6, 1e6, 2) == (0,)
+    assert np.allclose(public_edges(0.01, 100, 4), [0.1, 1, 10])
+    assert np.allclose(public_edges(0, 9999, 4), [9, 99, 999])
+    assert np.isfinite(public_edges(-1e308, 1e308, 16)).all()
+
+
+def test_edges_of_public_ranges_follow_from_nothing_else_and_cost_nothing():
+    rng = np.random.default_rng(0)
+    tables = [pd.DataFrame({"x": rng.exponential(size=size)}) for size in (50, 500)]
+    exact, other = (fitted(table, bounds={"x": (0, 10)}) for table in tables)
+    assert exact == other
+    assert exact.notes() == ()
+    column = released(tables[0], bounds={"x": (0, 10)}).columns[0]
+    assert column == exact.columns[0]
+    assert "x" in fitted(tables[0]).notes()[0]
+
+
+def test_an_input_for_missing_numbers_follows_from_the_rule_and_not_from_the_rows():
+    table = pd.DataFrame({"x": np.arange(30.0)})
+    column = fitted(table).columns[0]
+    assert column.marks_missing
+    assert not fitted(table, missing="refuse").columns[0].marks_missing
+    assert fitted(table.assign(x=np.nan)).encode(table).shape == (30, 2)
+
+
+def test_edges_come_from_training_rows_alone():
+    table = pd.DataFrame({"x": np.r_[np.arange(100.0), np.full(50, 1e6)]})
+    rows = np.arange(100)
+    assert fitted(table, rows).columns == fitted(table.iloc[:100], rows).columns
+
+
+def test_released_edges_are_near_quantiles_whatever_the_size_of_numbers():
+    rng, n = np.random.default_rng(0), 20_000
+    table = pd.DataFrame(
+        {
+            "normal": rng.standard_normal(n),
+            "age": rng.integers(17, 90, n).astype(float),
+            "debt": -np.exp(8 + 2 * rng.standard_normal(n)),
+            "small": 1e-4 * rng.random(n),
+            "stamp": 1.6e9 + 1e7 * rng.random(n),
+        }
+    )
+    encoder = released(table, sigma=10.0)
+    for column in encoder.columns:
+        places = np.searchsorted(column.edges[-1], table[column.name], side="right")
+        shares = np.bincount(places) / n
+        assert 8 <= len(shares) <= 16, column.name
+        assert shares.max() < 0.14, (column.name, shares)
+    assert encoder.notes() == TableEncoder((), "refuse", private=True).notes()
+
+
+def test_one_value_in_most_rows_has_an_interval_of_its_own_by_released_counts():
+    rng, n = np.random.default_rng(0), 20_000
+    gain = np.where(rng.random(n) < 0.08, 10_000 * rng.random(n), 0.0)
+    column = released(pd.DataFrame({"gain": gain}), sigma=10.0).columns[0]
+    zero = column.places(pd.Series([0.0]))[0, -1]
+    share = (column.places(pd.Series(gain))[:, -1] == zero).mean()
+    assert 0.9 < share < 0.94
+
+
+def test_a_constant_column_and_columns_without_numbers_have_one_interval():
+    table = pd.DataFrame({"same": np.full(5000, 7.0), "none": np.full(5000, np.nan)})
+    assert [column.edges for column in fitted(table).columns] == [((),), ((),)]
+
+
+def test_huge_numbers_are_refused_and_far_codes_for_missing_ones_are_found():
+    table = pd.DataFrame({"x": np.arange(100.0)})
+    encoder = fitted(table)
+    with pytest.raises(DataError):
+        encoder.encode(pd.DataFrame({"x": [1e19]}))
+    far = encoder.columns[0].far(pd.Series([-999.0, 50.0, 120.0, np.nan]))
+    assert far.tolist() == [True, False, False, False]
+
+
+@pytest.mark.parametrize("text", ["cuts", "latin-1", "standard:4", "cut:1", "cut:16,4", "cut:x", "cut:999"])
+def test_other_encodings_are_refused(text):
+    with raises_field(SettingError, "encoding", text):
+        Encoding.parse(text)
