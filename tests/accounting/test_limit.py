@@ -11,7 +11,7 @@ from scipy.integrate import quad
 from scipy.signal import fftconvolve
 from scipy.stats import norm
 
-from equidp.accounting.limit import Limit, beyond, routes
+from equidp.accounting.limit import Limit, find_routes, unstated_entries
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import ChoiceEvent, ReleaseEvent, StepEvent
 
@@ -26,7 +26,7 @@ def gaussian_delta(loss: float, mu: float) -> float:
 @pytest.mark.parametrize("limit", [1.0, 3.0, 8.0])
 def test_the_base_of_each_route_is_that_of_its_formula(limit):
     """Stated: 4 Gaussian mechanisms of noise 10, of mu = .2 together, with a closed form."""
-    beside, alone = routes(((StepEvent(1.0, 10.0), 4),), limit, DELTA, "pld")
+    beside, alone = find_routes(((StepEvent(1.0, 10.0), 4),), limit, DELTA, "pld")
     assert (beside.beside, alone.beside, beside.share + alone.share) == (True, False, pytest.approx(1.0))
     order = beside.order
 
@@ -70,11 +70,11 @@ def test_a_stated_step_stands_for_the_same_mechanism_and_for_no_other():
     """One that tells less would leave open which of two was used up, until a later result decides."""
     stated = ((StepEvent(0.1, 1.0), 5), (StepEvent(1.0, 4.0), 1))
     told = StepEvent(0.1, 1.0), ReleaseEvent(1.0, 4.0, name="fit")
-    assert [beyond(((each, 1),), stated) for each in told] == [(), ()]
+    assert [unstated_entries(((each, 1),), stated) for each in told] == [(), ()]
     for other in (StepEvent(0.1, 1.1), StepEvent(0.05, 1.0), StepEvent(0.1, 0.9), StepEvent(0.1, 1.0, 9.0)):
-        assert beyond(((other, 5),), stated) == ((other, 5),)
+        assert unstated_entries(((other, 5),), stated) == ((other, 5),)
     mixed = ((told[1], 1), (StepEvent(1.0, 4.0), 1), (told[0], 3))
-    assert sum(steps for _, steps in beyond(mixed, stated)) == 1
+    assert sum(steps for _, steps in unstated_entries(mixed, stated)) == 1
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,19 @@ from typing import Any, final
 from weakref import WeakKeyDictionary
 
 from equidp._validate import check_number
-from equidp.accounting.limit import Limit, Route, beyond, lacking, together
+from equidp.accounting.limit import (
+    EventCounts,
+    Limit,
+    Route,
+    merge_entries,
+    uncharged_entries,
+    unstated_entries,
+)
 from equidp.errors import BudgetError, SettingError
 from equidp.kernel.epsilon import checked_accountant, checked_delta, epsilon as epsilon_of
 from equidp.kernel.ledger import ROWS, Event, Ledger, MemoryLedger, ReleaseEvent, checked_unit, kind_of
 from equidp.ledger.file import LedgerFile
 from equidp.ledger.format import event_of, has_a_line, plain
-
-Entries = tuple[tuple[Event, int], ...]
 
 
 @final
@@ -93,7 +98,7 @@ class PrivacyBudget:
             )
         if unit is not None:
             checked_unit("", unit, "")
-        self.path, self.data, self._vouched = path, data or "", bool(data)
+        self.path, self.data, self._data_given = path, data or "", bool(data)
         self._ledger: MemoryLedger | LedgerFile = MemoryLedger()
         if path is not None:
             self._ledger = LedgerFile(path, run=run, facts={"budget": facts})
@@ -142,9 +147,9 @@ class PrivacyBudget:
         """
         with self._lock:
             self.take_unit(unit)
-            if source and not self._vouched and self.data != source:
+            if source and not self._data_given and self.data != source:
                 if self.data:
-                    raise self._of_other_people(source)
+                    raise self._other_people_error(source)
                 self._remember(data=source)
 
     @property
@@ -160,18 +165,18 @@ class PrivacyBudget:
         """
         with self._lock:
             if self._ledger.steps:
-                checked_unit(self.unit or ROWS, unit, self._named)
+                checked_unit(self.unit or ROWS, unit, self._name)
             if unit != self.unit:
                 self._check_process()
                 self._ledger.take_unit(unit)
 
     @property
-    def _named(self) -> str:
+    def _name(self) -> str:
         return "this budget" if self.path is None else f"the budget {os.fspath(self.path)!r}"
 
-    def _of_other_people(self, given: str) -> BudgetError:
+    def _other_people_error(self, given: str) -> BudgetError:
         return BudgetError(
-            f"{self._named} is for the people of {self.data!r}, not of {given!r}. Other people have a budget "
+            f"{self._name} is for the people of {self.data!r}, not of {given!r}. Other people have a budget "
             "of their own: name another file. If they are the same people under another name, say so: "
             f"PrivacyBudget(data={self.data!r}), or --budget-data {shlex.quote(self.data)}.",
             field="data",
@@ -184,7 +189,7 @@ class PrivacyBudget:
             self._remember(data=given)
         elif given and given != kept:
             self.close()
-            raise self._of_other_people(given)
+            raise self._other_people_error(given)
 
     def _remember(self, **facts: Any) -> None:
         self.data = facts.get("data", self.data)
@@ -210,7 +215,7 @@ class PrivacyBudget:
         """
         with self._lock:
             self._check_process()
-            stated = together(*entries)
+            stated = merge_entries(*entries)
             if self._limit.stated is not None:
                 raise SettingError(
                     "plans are stated before anything is spent, all at once; give a new budget, or train.",
@@ -222,27 +227,27 @@ class PrivacyBudget:
                     f"together, more than the budget's {self.epsilon:g}; state less. Nothing was spent.",
                     field="plans",
                 )
-            if not self._after(stated).holds(self._spent_and_reserved()):
+            if not self._limit_after(stated).holds(self._spent_and_reserved()):
                 raise BudgetError(
                     "runs that began already, or were promised what they will spend, do not fit beside the "
                     "plans that were stated; state their plans as well, all at once. Nothing was spent.",
                     field="plans",
                 )
-            self._fix(stated)
+            self._fix_stated(stated)
 
-    def _fix(self, stated: Entries) -> None:
+    def _fix_stated(self, stated: EventCounts) -> None:
         """Ends the time before the first result."""
-        self._limit = self._after(stated)
+        self._limit = self._limit_after(stated)
         self._remember(stated=[{**plain(event), "steps": steps} for event, steps in stated])
 
-    def _after(self, stated: Entries) -> Limit:
+    def _limit_after(self, stated: EventCounts) -> Limit:
         """The limit once this was stated, and results may be there."""
         return Limit(self.epsilon, self.delta, self.accountant, stated)
 
-    def _fix_routes(self, more: Entries) -> None:
+    def _fix_routes(self, more: EventCounts) -> None:
         """Keeps the routes that lead on from what was stated before anything is spent by them."""
         stated = self._limit.stated or ()
-        if self._limit.fixed is None and beyond(together(*self.entries, *more), stated):
+        if self._limit.fixed is None and unstated_entries(merge_entries(*self.entries, *more), stated):
             routes = self._limit.routes
             self._limit = Limit(self.epsilon, self.delta, self.accountant, stated, routes)
             self._remember(routes=[list(each) for each in routes])
@@ -253,7 +258,7 @@ class PrivacyBudget:
         return self._ledger.run_id
 
     @property
-    def entries(self) -> Entries:
+    def entries(self) -> EventCounts:
         """(event, number of steps) pairs spent so far, by all runs."""
         return self._ledger.entries
 
@@ -280,13 +285,13 @@ class PrivacyBudget:
     def steps_that_fit(self, event: Event, steps: int) -> int:
         """Returns the largest number of steps, up to `steps`, that fits."""
         with self._lock:
-            return self._limit.most(self._spent_and_reserved(), event, steps)
+            return self._limit.most_steps(self._spent_and_reserved(), event, steps)
 
     def check(self, event: Event, steps: int) -> None:
         """Raises a BudgetError that says what is left if so many more steps do not fit."""
         if self.fits(event, steps):
             return
-        fitting = self._limit.surely(self._spent_and_reserved(), event, steps)
+        fitting = self._limit.steps_by_renyi(self._spent_and_reserved(), event, steps)
         later = (
             "Runs that were planned after the first result are counted by Renyi divergences, which hold "
             "whatever led to them, and take more than their own epsilon says. "
@@ -318,7 +323,7 @@ class PrivacyBudget:
     def rehearsal(self) -> PrivacyBudget:
         """Returns a copy in memory, to try out a plan: charges to it spend nothing."""
         copied = PrivacyBudget(epsilon=self.epsilon, delta=self.delta, accountant=self.accountant)
-        copied.path, copied.data, copied._vouched = self.path, self.data, self._vouched
+        copied.path, copied.data, copied._data_given = self.path, self.data, self._data_given
         copied._limit, copied._ledger = self._limit, MemoryLedger()
         if self.unit:
             copied._ledger.take_unit(self.unit)
@@ -352,13 +357,13 @@ class PrivacyBudget:
             field="budget",
         )
 
-    def _spent_and_reserved(self) -> Entries:
-        """Entries that are spent, or reserved for running trainers."""
+    def _spent_and_reserved(self) -> EventCounts:
+        """EventCounts that are spent, or reserved for running trainers."""
         with self._lock:
             planned = (entry for each in self._planned.values() for entry in each.items())
             return (*self.entries, *planned)
 
-    def _fits(self, more: Entries) -> bool:
+    def _fits(self, more: EventCounts) -> bool:
         return not more or self._limit.holds((*self._spent_and_reserved(), *more))
 
     def catch_up(self, own: Ledger, *, refuse: bool = False) -> None:
@@ -370,13 +375,13 @@ class PrivacyBudget:
             BudgetError: they do not fit. They are charged all the same, and promises end; not with `refuse`.
         """
         with self._lock:
-            if not (missing := lacking(self._ledger.by_session, own.by_session)):
+            if not (missing := uncharged_entries(self._ledger.by_session, own.by_session)):
                 return
             self._check_process()
             more = tuple((event, steps) for event, steps, _ in missing)
             error = None
             # What it took elsewhere may have led to all else, also to what was promised since.
-            limit = self._after(()) if self._limit.stated is None else self._limit
+            limit = self._limit_after(()) if self._limit.stated is None else self._limit
             if not limit.holds((*self._spent_and_reserved(), *more)):
                 error = BudgetError(
                     f"the run's ledger holds {sum(steps for _, steps in more):,} steps, epsilon "
@@ -388,7 +393,7 @@ class PrivacyBudget:
                 if refuse:
                     raise error
             if self._limit.stated is None:
-                self._fix(())
+                self._fix_stated(())
             self._fix_routes(more)
             for event, steps, session in missing:
                 self._ledger.expect(event, steps, session)
@@ -415,7 +420,7 @@ class PrivacyBudget:
         self._check_process()
         with self._lock:
             self._planned.pop(run, None)
-            more = together(*entries)
+            more = merge_entries(*entries)
             if not self._fits(more):
                 costs = epsilon_of(more, self.delta, self.accountant)
                 raise BudgetError(
@@ -436,7 +441,9 @@ class PrivacyBudget:
             if not promised:
                 self.check(kind, 1)
             if self._limit.stated is None:
-                self._fix(together(*self._spent_and_reserved(), *(() if promised else ((kind, 1),))))
+                self._fix_stated(
+                    merge_entries(*self._spent_and_reserved(), *(() if promised else ((kind, 1),)))
+                )
             self._fix_routes(((kind, 1),))
             self._ledger.spend(event, run.session)
             if promised:
@@ -525,7 +532,7 @@ def limit_of(facts: Mapping[str, Any], steps: int) -> Limit:
         steps: that it counts.
     """
     budget, kept, routes = facts["budget"], facts.get("stated"), facts.get("routes")
-    stated: Entries | None = None
+    stated: EventCounts | None = None
     if kept is not None:
         stated = tuple((event_of(each), int(each["steps"])) for each in kept)
     elif steps:

@@ -64,7 +64,7 @@ def remember(function: Callable[P, float]) -> Callable[P, float]:
         # A user's own accountant may change without its name.
         if folder is None or getattr(accountant, "__module__", "") != equidp.kernel.epsilon.__name__:
             return function(*args, **kwargs)
-        key = key_of(function.__name__, _code(), repr(tuple(given.arguments.items())))
+        key = key_of(function.__name__, _code_digest(), repr(tuple(given.arguments.items())))
         if (entry := Store(folder).get(key)) is not None:
             return float(entry.facts["value"])
         value = function(*args, **kwargs)
@@ -86,7 +86,7 @@ def epsilon(entries: Entries, delta: float, accountant: str = "pld", rows: int =
 
 
 @cache
-def _code() -> str:
+def _code_digest() -> str:
     """A digest of the code that decides an epsilon or a calibration, and dp_accounting's version."""
     kernel, here = Path(equidp.kernel.epsilon.__file__), Path(__file__)
     sources = (

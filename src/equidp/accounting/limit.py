@@ -60,7 +60,8 @@ from equidp.kernel.epsilon import (
 from equidp.kernel.ledger import ChoiceEvent, Event, StepEvent, kind_of
 
 Floats = npt.NDArray[np.float64]
-Together = tuple[tuple[Event, int], ...]
+EventCounts = tuple[tuple[Event, int], ...]
+"""(event, number of steps) pairs."""
 
 _MAIN_SHARE = 0.9
 """Share of delta for the route beside what was stated; the rest is for the route alone, which takes less
@@ -88,9 +89,9 @@ class Route(NamedTuple):
     beside: bool
     share: float
 
-    def epsilon(self, spent: Together, stated: Together) -> float:
+    def epsilon(self, spent: EventCounts, stated: EventCounts) -> float:
         """Epsilon by this route."""
-        counted = beyond(spent, stated) if self.beside else spent
+        counted = unstated_entries(spent, stated) if self.beside else spent
         orders, divergences = renyi_of(counted)
         return self.base + float(divergences[orders == self.order][0])
 
@@ -108,26 +109,28 @@ class Limit:
 
     >>> from equidp.kernel.ledger import StepEvent
     >>> event = StepEvent(sample_rate=0.02, noise_multiplier=1.0)
-    >>> Limit(3.0, 1e-5, "rdp", stated=None).most((), event, 10_000)
+    >>> Limit(3.0, 1e-5, "rdp", stated=None).most_steps((), event, 10_000)
     447
     >>> first = ((event, 100),)
-    >>> Limit(3.0, 1e-5, "rdp", stated=first).most(first, event, 10_000) + 100
+    >>> Limit(3.0, 1e-5, "rdp", stated=first).most_steps(first, event, 10_000) + 100
     447
     """
 
     epsilon: float
     delta: float
     accountant: str
-    stated: Together | None = ()
+    stated: EventCounts | None = ()
     fixed: tuple[Route, ...] | None = None
 
     def compute_epsilon(self, entries: Entries, delta: float | None = None) -> float:
         """Return epsilon of all these steps, at the limit's delta or another."""
-        whole, delta = together(*entries), self.delta if delta is None else delta
-        if self.stated is None or not beyond(whole, self.stated):
+        whole, delta = merge_entries(*entries), self.delta if delta is None else delta
+        if self.stated is None or not unstated_entries(whole, self.stated):
             return epsilon_of(whole, delta, self.accountant)
         known = (
-            self.routes if delta == self.delta else routes(self._stated, self.epsilon, delta, self.accountant)
+            self.routes
+            if delta == self.delta
+            else find_routes(self._stated, self.epsilon, delta, self.accountant)
         )
         return min(route.epsilon(whole, self._stated) for route in known)
 
@@ -138,13 +141,13 @@ class Limit:
     @property
     def routes(self) -> tuple[Route, ...]:
         """Routes through the limit; what is spent must stay within one of them."""
-        return self.fixed or routes(self._stated, self.epsilon, self.delta, self.accountant)
+        return self.fixed or find_routes(self._stated, self.epsilon, self.delta, self.accountant)
 
     @property
-    def _stated(self) -> Together:
+    def _stated(self) -> EventCounts:
         return self.stated or ()
 
-    def most(self, spent: Entries, event: Event, steps: int) -> int:
+    def most_steps(self, spent: Entries, event: Event, steps: int) -> int:
         """The largest number of steps, up to `steps`, that fits beside what was spent; 0: not even one."""
 
         def fits(number: int) -> bool:
@@ -153,7 +156,7 @@ class Limit:
         if fits(steps):
             return steps
         # Renyi accounting is cheap and hardly ever below PLD: begin with what fits by it.
-        low, high = self.surely(spent, event, steps), steps
+        low, high = self.steps_by_renyi(spent, event, steps), steps
         while not fits(low):
             low, high = low - 1, low
         step = 1 + low // 16
@@ -162,7 +165,7 @@ class Limit:
         candidates = range(low + 1, min(high, low + step))
         return low + bisect_left(candidates, True, key=lambda number: not fits(number))
 
-    def surely(self, spent: Entries, event: Event, steps: int) -> int:
+    def steps_by_renyi(self, spent: Entries, event: Event, steps: int) -> int:
         """Quickly, a number of steps up to `steps` that fits, or one more: the most by Renyi accounting."""
         quick = self
         if self.stated is None and self.accountant == "pld":
@@ -173,21 +176,24 @@ class Limit:
 
 
 @lru_cache(maxsize=64)
-def routes(stated: Together, epsilon: float, delta: float, accountant: str) -> tuple[Route, ...]:
+def find_routes(stated: EventCounts, epsilon: float, delta: float, accountant: str) -> tuple[Route, ...]:
     """The routes that lead on from what was stated; orders are those by which it would fit most often."""
     if accountant == "pld" and has_profile(run_event(stated), delta):
-        both = _beside(stated, epsilon, delta, _MAIN_SHARE), _alone(stated, epsilon, delta, 1 - _MAIN_SHARE)
+        both = (
+            _route_beside(stated, epsilon, delta, _MAIN_SHARE),
+            _route_alone(stated, epsilon, delta, 1 - _MAIN_SHARE),
+        )
         if both[0].base <= epsilon:
             return both
-        if (all_of_delta := _beside(stated, epsilon, delta, 1.0)).base <= epsilon:
+        if (all_of_delta := _route_beside(stated, epsilon, delta, 1.0)).base <= epsilon:
             return (all_of_delta,)
         taken = float(_profile(stated, epsilon, np.array([epsilon]))[0])  # by what was stated, and no more
-        return (_alone(stated, epsilon, delta, max(1 - taken / delta, 1e-9)),)
-    return (_alone(stated, epsilon, delta, 1.0, classic=accountant == "rdp-classic", fitting=True),)
+        return (_route_alone(stated, epsilon, delta, max(1 - taken / delta, 1e-9)),)
+    return (_route_alone(stated, epsilon, delta, 1.0, classic=accountant == "rdp-classic", fitting=True),)
 
 
-def _alone(
-    stated: Together,
+def _route_alone(
+    stated: EventCounts,
     epsilon: float,
     delta: float,
     share: float,
@@ -201,7 +207,7 @@ def _alone(
         fitting: what was stated must fit by it, since all of delta is for this route; where it fits at no
             order, nothing else fits.
     """
-    orders, divergences, usable = _unit(stated)
+    orders, divergences, usable = _candidate_orders(stated)
     bases = np.log(1 / (share * delta)) / (orders - 1)
     if not classic:
         bases += np.log1p(-1 / orders) - np.log(orders) / (orders - 1)
@@ -212,11 +218,11 @@ def _alone(
             bases = np.maximum(bases, np.nextafter(float(epsilon), math.inf))
     if fitting and (usable & fits).any():
         usable = usable & fits
-    return _best(orders, bases, divergences, usable, epsilon, beside=False, share=share)
+    return _best_route(orders, bases, divergences, usable, epsilon, beside=False, share=share)
 
 
-def _beside(stated: Together, epsilon: float, delta: float, share: float) -> Route:
-    orders, divergences, usable = _unit(stated)
+def _route_beside(stated: EventCounts, epsilon: float, delta: float, share: float) -> Route:
+    orders, divergences, usable = _candidate_orders(stated)
     step = max(_STEP, 1e-4 * epsilon)
     places = np.arange(_FROM, epsilon + 1, step)
     deltas = _profile(stated, epsilon, places)
@@ -229,17 +235,17 @@ def _beside(stated: Together, epsilon: float, delta: float, share: float) -> Rou
         enough = np.flatnonzero(means <= share * delta)
         if len(enough):
             bases[number] = places[enough[0]] + math.log1p(-1 / order)
-    return _best(orders, bases, divergences, usable, epsilon, beside=True, share=share)
+    return _best_route(orders, bases, divergences, usable, epsilon, beside=True, share=share)
 
 
-def _unit(stated: Together) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
+def _candidate_orders(stated: EventCounts) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
     """Orders, the divergence of what was stated, or of a usual step, and which may be chosen."""
     orders, divergences = renyi_of(stated or ((_USUAL, 1),))
     usable = (orders >= _ORDERS[0]) & (orders <= _ORDERS[1])
     return orders, divergences, usable & np.isfinite(divergences)
 
 
-def _best(
+def _best_route(
     orders: Floats,
     bases: Floats,
     divergences: Floats,
@@ -258,17 +264,17 @@ def _best(
     return Route(float(orders[best]), float(bases[best]), beside, share)
 
 
-def _profile(stated: Together, epsilon: float, places: Floats) -> Floats:
+def _profile(stated: EventCounts, epsilon: float, places: Floats) -> Floats:
     usual = epsilon if math.isfinite(epsilon) else 1.0
     return privacy_profile(run_event(stated), places, usual)
 
 
-def together(*entries: tuple[Event, int]) -> Together:
+def merge_entries(*entries: tuple[Event, int]) -> EventCounts:
     """Merges equal events, so that equal totals have one cache entry.
 
     >>> from equidp.kernel.ledger import StepEvent
     >>> event = StepEvent(sample_rate=0.02, noise_multiplier=1.0)
-    >>> together((event, 1), (event, 2)) == ((event, 3),)
+    >>> merge_entries((event, 1), (event, 2)) == ((event, 3),)
     True
     """
     counts: dict[Event, int] = {}
@@ -277,7 +283,7 @@ def together(*entries: tuple[Event, int]) -> Together:
     return tuple((event, steps) for event, steps in counts.items() if steps)
 
 
-def beyond(spent: Together, stated: Together) -> Together:
+def unstated_entries(spent: EventCounts, stated: EventCounts) -> EventCounts:
     """Return the steps of each event that were spent beyond those stated.
 
     Steps of equal sample rate and noise are the same mechanism. One that tells less does not stand for one
@@ -285,11 +291,11 @@ def beyond(spent: Together, stated: Together) -> Together:
 
     >>> from equidp.kernel.ledger import ReleaseEvent
     >>> one, other = StepEvent(0.02, 1.0), StepEvent(0.02, 2.0)
-    >>> beyond(((one, 5), (other, 1)), ((one, 3), (other, 4))) == ((one, 2),)
+    >>> unstated_entries(((one, 5), (other, 1)), ((one, 3), (other, 4))) == ((one, 2),)
     True
-    >>> beyond(((ReleaseEvent(1.0, 9.0, name="fit"), 3),), ((StepEvent(1.0, 9.0), 2),))[0][1]
+    >>> unstated_entries(((ReleaseEvent(1.0, 9.0, name="fit"), 3),), ((StepEvent(1.0, 9.0), 2),))[0][1]
     1
-    >>> beyond(((StepEvent(0.01, 1.5), 3),), ((one, 2),)) == ((StepEvent(0.01, 1.5), 3),)
+    >>> unstated_entries(((StepEvent(0.01, 1.5), 3),), ((one, 2),)) == ((StepEvent(0.01, 1.5), 3),)
     True
     """
     left: dict[Event | tuple[float, float], int] = {}
@@ -315,7 +321,7 @@ def _mechanism(event: Event) -> Event | tuple[float, float]:
 BySession = Mapping[str, Mapping[Event, int]]
 
 
-def lacking(known: BySession, counted: BySession) -> tuple[tuple[Event, int, str], ...]:
+def uncharged_entries(known: BySession, counted: BySession) -> tuple[tuple[Event, int, str], ...]:
     """(event, steps, session) of all that is counted and not known, session by session.
 
     Totals would not do: another run with the same settings would hide what is missing of this one. So it is
@@ -323,7 +329,8 @@ def lacking(known: BySession, counted: BySession) -> tuple[tuple[Event, int, str
 
     >>> from equidp.kernel.ledger import StepEvent
     >>> event = StepEvent(sample_rate=0.02, noise_multiplier=1.0)
-    >>> lacking({"other": {event: 9}, "this": {event: 1}}, {"this": {event: 3}}) == ((event, 2, "this"),)
+    >>> budget, run = {"other": {event: 9}, "this": {event: 1}}, {"this": {event: 3}}
+    >>> uncharged_entries(budget, run) == ((event, 2, "this"),)
     True
     """
     return tuple(

@@ -67,11 +67,12 @@ class EpsilonMeter:
         entries = (*self._before, *([(self._event, reached)] if reached else ()))
         if reached == self._grid[-1]:
             return epsilon(entries, self._delta, self._accountant)
-        return _on_the_way(entries, self._delta, self._accountant) if entries else 0.0
+        return _coarse_epsilon(entries, self._delta, self._accountant) if entries else 0.0
 
 
 @lru_cache(maxsize=4096)
-def _on_the_way(entries: tuple[tuple[Event, int], ...], delta: float, accountant: str) -> float:
+def _coarse_epsilon(entries: tuple[tuple[Event, int], ...], delta: float, accountant: str) -> float:
+    """Upper bound of epsilon before the last step, by bins ten times as wide as in `epsilon`."""
     whole = run_event(entries)
     if accountant != "pld":
         return ACCOUNTANTS[accountant](whole, delta)

@@ -54,7 +54,7 @@ def loss_distribution(event: dp_accounting.DpEvent, width: float) -> LossDistrib
         (each.event, each.count) if isinstance(each, dp_accounting.SelfComposedDpEvent) else (each, 1)
         for each in events
     ]
-    parts = [_self_composed(step, steps, width) for step, steps in counted]
+    parts = [_compose_step(step, steps, width) for step, steps in counted]
     return reduce(lambda one, other: one.compose(other), parts, pld.identity(width))
 
 
@@ -104,30 +104,32 @@ def has_profile(event: dp_accounting.DpEvent, delta: float) -> bool:
     return known and not transforms_lose_digits(event, delta)
 
 
-def _self_composed(step: dp_accounting.DpEvent, steps: int, width: float) -> LossDistribution:
+def _compose_step(step: dp_accounting.DpEvent, steps: int, width: float) -> LossDistribution:
     if isinstance(step, dp_accounting.GaussianDpEvent):  # several steps are one of less noise
-        return _gaussian(step.noise_multiplier / steps**0.5, 1.0, width)
+        return _gaussian_losses(step.noise_multiplier / steps**0.5, 1.0, width)
     if isinstance(step, dp_accounting.PoissonSampledDpEvent):
-        return _gaussian(step.event.noise_multiplier, step.sampling_probability, width).self_compose(steps)
-    return _mixture(step, width).self_compose(steps)
+        return _gaussian_losses(step.event.noise_multiplier, step.sampling_probability, width).self_compose(
+            steps
+        )
+    return _mixture_losses(step, width).self_compose(steps)
 
 
 @lru_cache(maxsize=4)
-def _gaussian(noise: float, sample_rate: float, width: float) -> LossDistribution:
+def _gaussian_losses(noise: float, sample_rate: float, width: float) -> LossDistribution:
     return pld.from_gaussian_mechanism(noise, sampling_prob=sample_rate, value_discretization_interval=width)
 
 
-def _mixture(step: Any, width: float) -> LossDistribution:
+def _mixture_losses(step: Any, width: float) -> LossDistribution:
     """Returns what dp_accounting's `from_mixture_gaussian_mechanism` does, tens of times faster."""
     chances = np.asarray(step.sampling_probs)
     shifts = np.asarray(step.sensitivities)[chances > 0] / step.standard_deviation
     logs = np.log(chances[chances > 0])
     return pld.PrivacyLossDistribution(
-        _losses_of_removal(shifts, logs, width), _losses_of_addition(shifts, logs, width)
+        _removal_losses(shifts, logs, width), _addition_losses(shifts, logs, width)
     )
 
 
-def _losses_of_removal(shifts: Floats, logs: Floats, width: float) -> Any:
+def _removal_losses(shifts: Floats, logs: Floats, width: float) -> Any:
     """Returns the losses of P, the mixture, against Q = N(0, 1): delta = P(X > x) - e^epsilon Q(X > x)."""
     low, high = -_REACH, _REACH
     while np.exp(logs) @ ndtr(shifts - high) > _TAIL:
@@ -137,7 +139,7 @@ def _losses_of_removal(shifts: Floats, logs: Floats, width: float) -> Any:
     return _pmf(epsilons, above - np.exp(epsilons + log_ndtr(-places)), width)
 
 
-def _losses_of_addition(shifts: Floats, logs: Floats, width: float) -> Any:
+def _addition_losses(shifts: Floats, logs: Floats, width: float) -> Any:
     """Returns the losses of Q against P: delta = Q(X < x) - e^epsilon P(X < x) where log P / Q = -epsilon."""
     epsilons, places = _bins(shifts, logs, -_REACH, _REACH, width)
     epsilons, places = -epsilons[::-1], places[::-1]

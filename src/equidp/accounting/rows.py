@@ -78,7 +78,7 @@ def epsilon(entries: Entries, delta: float, accountant: str = "pld", rows: int =
             f"rows={rows} and accountant={accountant!r}; people with several rows are accounted for by "
             "privacy loss distributions alone: use accountant 'pld'."
         )
-    return _of_several_rows(tuple(entries), delta, int(rows))
+    return _epsilon_of_rows(tuple(entries), delta, int(rows))
 
 
 def run_event(entries: Entries, rows: int = 1) -> dp_accounting.DpEvent:
@@ -157,13 +157,13 @@ def rows_drawn(rows: int, sample_rate: float) -> tuple[tuple[float, ...], tuple[
 
 
 @lru_cache(maxsize=1024)
-def _of_several_rows(entries: tuple[tuple[Event, int], ...], delta: float, rows: int) -> float:
+def _epsilon_of_rows(entries: tuple[tuple[Event, int], ...], delta: float, rows: int) -> float:
     """Epsilon from bins that narrow until they are a small part of it; each width gives an upper bound."""
     single = event_of_one_row(entries)
     if single == dp_accounting.NoOpDpEvent():
         return 0.0
     if repeats(single):
-        return _of_a_group(single, delta, rows)
+        return _group_epsilon(single, delta, rows)
     renyi, event = renyi_accountant(single), run_event(entries, rows)
     orders, divergences = np.asarray(renyi.orders, dtype=float), np.asarray(renyi.rdp, dtype=float)
     found = crude_epsilon(event, rows, delta, orders, divergences)
@@ -179,7 +179,7 @@ def _of_several_rows(entries: tuple[tuple[Event, int], ...], delta: float, rows:
     return found
 
 
-def _of_a_group(event: dp_accounting.DpEvent, delta: float, rows: int) -> float:
+def _group_epsilon(event: dp_accounting.DpEvent, delta: float, rows: int) -> float:
     """Epsilon by group privacy (Vadhan 2017, Lemma 2.2): (e, d) of one row is (k e, d sum_i e^(i e)) of k."""
     renyi, best = renyi_accountant(event), math.inf
     for exponent in np.linspace(0.0, 300.0, 301):

@@ -13,7 +13,7 @@ import torch
 
 from equidp._provenance import versions
 from equidp.accounting.budget import PrivacyBudget
-from equidp.accounting.limit import Together
+from equidp.accounting.limit import EventCounts
 from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.distributed.group import alone
 from equidp.kernel.ledger import Ledger, MemoryLedger
@@ -48,7 +48,7 @@ class PreparedRun:
     encoder: TableEncoder | None
     trainer: Trainer | None
     device: torch.device
-    stated: Together
+    stated: EventCounts
     budget_id: str = ""
 
     @cached_property
@@ -98,7 +98,7 @@ def prepare(config: TrainConfig, device: torch.device = CPU, loaded: Loaded | No
         releases = tuple((event, 1) for event in config.release_events(plan.delta).values())
         ledger.promise(releases)
         trainer = make_trainer(config, plan, split, ledger, budget, device=device)
-        stated: Together = (*releases, (trainer.event, trainer.steps))
+        stated: EventCounts = (*releases, (trainer.event, trainer.steps))
         return PreparedRun(config, plan, split, encoder, trainer, device, stated)
 
 

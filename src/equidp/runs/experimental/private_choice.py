@@ -29,7 +29,7 @@ from torch import Tensor
 from equidp._files import write_whole
 from equidp._validate import check_number, check_whole, unknown_name
 from equidp.accounting.calibration import calibrate_choice
-from equidp.accounting.limit import Together
+from equidp.accounting.limit import EventCounts
 from equidp.accounting.planned import default_delta, release_event
 from equidp.data.dataset import GroupedDataset
 from equidp.data.people import first_rows
@@ -247,7 +247,7 @@ def prepare_choice(config: TrainConfig, device: torch.device = CPU) -> tuple[Pre
     for plan in plans:
         trainer = make_trainer(config, plan, replace(split, train=fit), None, None, device=device)
     drawn = config.release_events(plans[0].delta, config.releases).values()
-    stated: Together = (*((each, 1) for each in drawn), (event, 1))
+    stated: EventCounts = (*((each, 1) for each in drawn), (event, 1))
     with ExitStack() as stack:
         if config.budget is not None:
             budget = stack.enter_context(config.budget.rehearse(config.name))
