@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from equidp.evaluation.metrics import METRICS, Metric, figure, metric_named
+from equidp.evaluation.metrics import METRICS, Metric, measure_with_interval, metric_named
 from equidp.evaluation.predictions import Predictions
 
 OWN = """
@@ -41,10 +41,10 @@ def metric(request, tmp_path, monkeypatch) -> Metric:
 
 def test_the_value_lies_in_its_interval_and_both_in_the_range(metric):
     for found in (made(), made(40), made(positive=0, threshold=0.3)):
-        value, low, high, reason = figure(metric, found, 0.9)
+        value, low, high, reason = measure_with_interval(metric, found, 0.9)
         assert reason == ""
         assert metric.range[0] <= low <= value <= high <= metric.range[1]
 
 
 def test_the_same_predictions_have_the_same_figure(metric):
-    assert figure(metric, made(), 0.95) == figure(metric, made(), 0.95)
+    assert measure_with_interval(metric, made(), 0.95) == measure_with_interval(metric, made(), 0.95)

@@ -15,7 +15,7 @@ from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.evaluation import evaluate
 from equidp.evaluation.groups import group_intervals, paired_costs, recalls
-from equidp.evaluation.metrics import METRICS, figure
+from equidp.evaluation.metrics import METRICS, measure_with_interval
 from equidp.evaluation.predictions import Cut, Predictions
 from support.errors import raises_field
 
@@ -117,7 +117,7 @@ def test_each_metric_of_the_task_is_there_by_group_as_the_table_has_it():
     predictions = Predictions.of(test.inputs, test.targets, ("x", "y"), Cut("x", 0.3))
     for group, members in (("a", test.groups == 0), ("b", test.groups == 1), ("all", test.groups >= 0)):
         for name, metric in of_two.items():
-            expected = figure(metric, predictions.take(members.numpy()), 0.9)
+            expected = measure_with_interval(metric, predictions.take(members.numpy()), 0.9)
             assert tuple(rows.loc[(group, name), ["value", "low", "high", "reason"]]) == expected
     accuracies = found.groups.set_index("group")["accuracy"]
     assert rows.loc[("b", "accuracy"), "value"] == accuracies["b"]

@@ -17,8 +17,8 @@ from equidp.evaluation.metrics import (
     METRICS,
     Metric,
     check_task,
-    figure,
     measure_metric,
+    measure_with_interval,
     metric_named,
     tells_something,
 )
@@ -95,7 +95,7 @@ def test_metrics_of_more_classes_are_scikit_learns(name):
         "log_loss": lambda: theirs.log_loss(targets, shares),
         "brier": lambda: theirs.brier_score_loss(targets, shares, scale_by_half=True),
     }[name]()
-    value, low, high, reason = figure(METRICS[name], found, 0.95)
+    value, low, high, reason = measure_with_interval(METRICS[name], found, 0.95)
     assert same(value, expected)
     assert low < value < high
     assert not reason
@@ -136,7 +136,7 @@ def test_a_metric_of_single_examples_is_their_mean(name):
 )
 def test_what_is_not_defined_is_nan_with_a_reason(name, found, reason):
     found = Predictions(found.targets.astype(np.int64), found.probabilities, NAMES[:2], 1)
-    value, low, high, said = figure(METRICS[name], found, 0.95)
+    value, low, high, said = measure_with_interval(METRICS[name], found, 0.95)
     assert all(map(math.isnan, (value, low, high)))
     assert reason in said
 
@@ -144,7 +144,7 @@ def test_what_is_not_defined_is_nan_with_a_reason(name, found, reason):
 def test_a_few_examples_of_a_class_have_a_value_and_no_interval():
     found = binary([1] * 4 + [0] * 50, np.linspace(0.9, 0.1, 54))
     for name in ("auc", "average_precision", "log_loss", "brier"):
-        value, low, high, reason = figure(METRICS[name], found, 0.95)
+        value, low, high, reason = measure_with_interval(METRICS[name], found, 0.95)
         assert not math.isnan(value)
         assert math.isnan(low)
         assert math.isnan(high)
@@ -152,7 +152,7 @@ def test_a_few_examples_of_a_class_have_a_value_and_no_interval():
 
 
 def test_no_event_in_a_small_group_does_not_look_certain():
-    _, low, high, _ = figure(METRICS["calibration"], binary([0] * 20, [0.02] * 20), 0.95)
+    _, low, high, _ = measure_with_interval(METRICS["calibration"], binary([0] * 20, [0.02] * 20), 0.95)
     assert low == 0
     assert high > 0.1
 
@@ -162,10 +162,10 @@ F1 = Metric("f1", lambda found: theirs.f1_score(found.hits, found.answers), True
 
 def test_a_metric_of_ones_own_has_an_interval_that_is_always_the_same():
     found = made()
-    first = figure(F1, found, 0.95)
+    first = measure_with_interval(F1, found, 0.95)
     assert first.value == theirs.f1_score(found.hits, found.answers)
     assert first.low < first.value < first.high
-    assert figure(F1, found, 0.95) == first
+    assert measure_with_interval(F1, found, 0.95) == first
 
 
 def test_an_object_with_the_four_attributes_is_a_metric():
@@ -186,7 +186,7 @@ def test_an_object_with_the_four_attributes_is_a_metric():
             "metric",
         ),
         (lambda: check_task(METRICS["auc"], NAMES), "metric"),
-        (lambda: figure(F1, made(), 1.0), "level"),
+        (lambda: measure_with_interval(F1, made(), 1.0), "level"),
         (lambda: Cut(threshold=1.5), "threshold"),
         (lambda: Cut(threshold=math.nan), "threshold"),
         (lambda: Cut("yess").index(NAMES[:2]), "positive class"),
@@ -258,7 +258,7 @@ def test_intervals_hold_their_level_in_a_simulation_of_2000(n, share):
     for _ in range(2000):
         found = scored(generator, n, share)
         for name, metric in binary_ones.items():
-            _, low, high, reason = figure(metric, found, 0.95)
+            _, low, high, reason = measure_with_interval(metric, found, 0.95)
             counted[name] += not reason
             inside[name] += low <= truth[name] <= high
     for name in binary_ones:

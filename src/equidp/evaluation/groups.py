@@ -20,7 +20,14 @@ from torch.nn.functional import cross_entropy
 from equidp.data.dataset import ALL, GroupedDataset
 from equidp.errors import DataError, shape_text
 from equidp.evaluation.intervals import Floats, Interval, mean_interval, paired_interval, wilson
-from equidp.evaluation.metrics import METRICS, NUMBERS, Metric, figure, measure_metric, metric_cost
+from equidp.evaluation.metrics import (
+    METRICS,
+    NUMBERS,
+    Metric,
+    measure_metric,
+    measure_with_interval,
+    metric_cost,
+)
 from equidp.evaluation.predictions import Cut, Predictions
 from equidp.losses import SquaredError
 
@@ -93,7 +100,7 @@ def group_intervals(outputs: Tensor, test: GroupedDataset, level: float, cut: Cu
         found, rows = Predictions.of(outputs, test.targets, ()), []
         for name, members in by_group(test.groups.numpy(), test.group_names):
             part = found.take(members)
-            figures = {metric.name: figure(metric, part, level)[:3] for metric in NUMBERS}
+            figures = {metric.name: measure_with_interval(metric, part, level)[:3] for metric in NUMBERS}
             rows.append(_row(members, figures, group=name))
         return pd.DataFrame(rows)
     correct, losses = _correct(outputs, test, cut), _losses(outputs, test)
@@ -117,7 +124,7 @@ def group_figures(
     for name, members in by_group(groups, group_names):
         part = found.take(members)
         for metric in metrics:
-            figures = figure(metric, part, level)._asdict()
+            figures = measure_with_interval(metric, part, level)._asdict()
             rows.append({"group": name, "count": len(part), "metric": metric.name, **figures})
     return pd.DataFrame(rows)
 

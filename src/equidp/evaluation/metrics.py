@@ -55,7 +55,7 @@ class Metric:
         SettingError: a name with other signs, or a range that is none.
 
     >>> from sklearn.metrics import f1_score
-    >>> f1 = Metric("f1", lambda found: f1_score(found.hits, found.answers), True, range=(0, 1))
+    >>> f1 = Metric("f1", lambda of: f1_score(of.hits, of.answers), higher_is_better=True, range=(0, 1))
     >>> shares = np.array([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8]])
     >>> measure_metric(f1, Predictions(np.array([0, 1, 1]), shares, ("no", "yes"), positive=1))
     (0.666..., '')
@@ -120,46 +120,48 @@ class Figure(NamedTuple):
     reason: str
 
 
-def measure_metric(metric: Metric, found: Predictions) -> tuple[float, str]:
+def measure_metric(metric: Metric, predictions: Predictions) -> tuple[float, str]:
     """Return a metric's value and "", or NaN and the reason why it is not defined.
 
     Raises:
         SettingError: the metric's own function fails, or gives no number.
     """
-    if not len(found):
+    if not len(predictions):
         return np.nan, "no test example"
-    if not np.isfinite(found.probabilities).all():
+    if not np.isfinite(predictions.probabilities).all():
         return np.nan, "the model gives no finite numbers: its training diverged"
     try:
-        return float(metric.function(found)), ""
+        return float(metric.function(predictions)), ""
     except ValueError as error:
         return np.nan, str(error)
     except Exception as error:
         raise SettingError(
-            f"metric {metric.name!r} fails on {len(found):,} predictions ({type(error).__name__}: {error}); "
-            "expected a function of equidp.Predictions that returns a number."
+            f"metric {metric.name!r} fails on {len(predictions):,} predictions "
+            f"({type(error).__name__}: {error}); expected a function of equidp.Predictions that returns a "
+            "number."
         ) from error
 
 
-def figure(metric: Metric, found: Predictions, level: float) -> Figure:
+def measure_with_interval(metric: Metric, predictions: Predictions, level: float) -> Figure:
     """Returns a metric's value with its interval over the examples.
 
     Raises:
         SettingError: as `measure_metric`, or a level outside (0, 1).
     """
     check_level(level)
-    value, reason = measure_metric(metric, found)
+    value, reason = measure_metric(metric, predictions)
     if reason:
         return Figure(value, np.nan, np.nan, reason)
     try:
-        low, high = (metric.interval or (lambda *given: _resample_interval(metric, *given)))(found, level)
+        if metric.interval is None:
+            low, high = percentiles(
+                lambda rows: measure_metric(metric, predictions.take(rows))[0], len(predictions), level
+            )
+        else:
+            low, high = metric.interval(predictions, level)
     except ValueError as error:
         return Figure(value, np.nan, np.nan, f"no interval: {error}")
     return Figure(value, max(low, metric.range[0]), min(high, metric.range[1]), "")
-
-
-def _resample_interval(metric: Metric, found: Predictions, level: float) -> tuple[float, float]:
-    return percentiles(lambda rows: measure_metric(metric, found.take(rows))[0], len(found), level)
 
 
 def percentiles(
@@ -177,34 +179,34 @@ def percentiles(
 REGRESSION = "regression"
 
 
-def _rmse(found: Predictions) -> float:
-    return float(root_mean_squared_error(found.targets, found.values))
+def _rmse(predictions: Predictions) -> float:
+    return float(root_mean_squared_error(predictions.targets, predictions.values))
 
 
-def _rmse_interval(found: Predictions, level: float) -> tuple[float, float]:
-    squares = (found.values - found.targets) ** 2
+def _rmse_interval(predictions: Predictions, level: float) -> tuple[float, float]:
+    squares = (predictions.values - predictions.targets) ** 2
     _, low, high = intervals.mean_interval(squares, level, (0.0, np.inf))
     return float(np.sqrt(low)), float(np.sqrt(high))
 
 
-def _mae(found: Predictions) -> float:
-    return float(mean_absolute_error(found.targets, found.values))
+def _mae(predictions: Predictions) -> float:
+    return float(mean_absolute_error(predictions.targets, predictions.values))
 
 
-def _errors(found: Predictions) -> Floats:
-    errors: Floats = np.abs(found.values - found.targets)
+def _errors(predictions: Predictions) -> Floats:
+    errors: Floats = np.abs(predictions.values - predictions.targets)
     return errors
 
 
-def _mae_interval(found: Predictions, level: float) -> tuple[float, float]:
-    _, low, high = intervals.mean_interval(_errors(found), level, (0.0, np.inf))
+def _mae_interval(predictions: Predictions, level: float) -> tuple[float, float]:
+    _, low, high = intervals.mean_interval(_errors(predictions), level, (0.0, np.inf))
     return low, high
 
 
-def _r2(found: Predictions) -> float:
-    if len(found) < 2 or np.ptp(found.targets) == 0:
+def _r2(predictions: Predictions) -> float:
+    if len(predictions) < 2 or np.ptp(predictions.targets) == 0:
         raise ValueError("fewer than two different targets")
-    return float(r2_score(found.targets, found.values))
+    return float(r2_score(predictions.targets, predictions.values))
 
 
 NUMBERS = (
@@ -216,18 +218,18 @@ NUMBERS = (
 that predictions explain."""
 
 
-def tells_something(metric: Metric, found: Predictions, level: float) -> bool:
+def tells_something(metric: Metric, predictions: Predictions, level: float) -> bool:
     """Returns whether predictions are better than one constant answer, by more than the examples' chance.
 
     A metric of single examples is compared example by example, others by their interval. A metric that a
     constant answer can have at its best, such as recall, is judged by AUC or balanced accuracy.
     """
     if metric not in map(METRICS.get, _BEST_IF_INFORMED):
-        metric = METRICS[{"binary": "auc", "multiclass": "balanced_accuracy"}.get(found.task, "rmse")]
-    constant = found.constant()
+        metric = METRICS[{"binary": "auc", "multiclass": "balanced_accuracy"}.get(predictions.task, "rmse")]
+    constant = predictions.constant()
     if metric.per_example is not None:
-        return bool(metric_cost(metric, constant, found, level)[1] > 0)
-    reached, known = figure(metric, found, level), measure_metric(metric, constant)[0]
+        return bool(metric_cost(metric, constant, predictions, level)[1] > 0)
+    reached, known = measure_with_interval(metric, predictions, level), measure_metric(metric, constant)[0]
     return bool(min(metric.sign * (end - known) for end in (reached.low, reached.high)) > 0)
 
 
@@ -305,108 +307,112 @@ def metric_for(metric: str | Metric | Any | None, class_names: Sequence[str]) ->
         SettingError: no such metric, or one that the task has not.
     """
     usual = "accuracy" if class_names else "rmse"
-    found = metric_named(usual if metric is None else metric)
-    check_task(found, class_names)
-    return found
+    chosen = metric_named(usual if metric is None else metric)
+    check_task(chosen, class_names)
+    return chosen
 
 
-def _accuracy(found: Predictions) -> float:
-    return float(accuracy_score(found.targets, found.predicted))
+def _accuracy(predictions: Predictions) -> float:
+    return float(accuracy_score(predictions.targets, predictions.predicted))
 
 
-def _correct(found: Predictions) -> Floats:
-    correct: Floats = (found.predicted == found.targets).astype(np.float64)
+def _correct(predictions: Predictions) -> Floats:
+    correct: Floats = (predictions.predicted == predictions.targets).astype(np.float64)
     return correct
 
 
-def _balanced_accuracy(found: Predictions) -> float:
-    _need_both(found)
-    return float(balanced_accuracy_score(found.targets, found.predicted))
+def _balanced_accuracy(predictions: Predictions) -> float:
+    _check_both_classes(predictions)
+    return float(balanced_accuracy_score(predictions.targets, predictions.predicted))
 
 
-def _balanced_interval(found: Predictions, level: float) -> tuple[float, float]:
-    correct = _correct(found)
+def _balanced_interval(predictions: Predictions, level: float) -> tuple[float, float]:
+    correct = _correct(predictions)
     recalls = [
-        intervals.wilson(int(correct[found.targets == each].sum()), int(count), level)
-        for each, count in enumerate(found.counts)
+        intervals.wilson(int(correct[predictions.targets == each].sum()), int(count), level)
+        for each, count in enumerate(predictions.counts)
         if count
     ]
     return intervals.mean_of_shares(recalls)
 
 
-def _auc(found: Predictions) -> float:
-    _need_both(found)
-    return float(roc_auc_score(found.hits, found.risks))
+def _auc(predictions: Predictions) -> float:
+    _check_both_classes(predictions)
+    return float(roc_auc_score(predictions.hits, predictions.risks))
 
 
-def _average_precision(found: Predictions) -> float:
-    _need_both(found)
-    return float(average_precision_score(found.hits, found.risks))
+def _average_precision(predictions: Predictions) -> float:
+    _check_both_classes(predictions)
+    return float(average_precision_score(predictions.hits, predictions.risks))
 
 
-def _log_loss(found: Predictions) -> float:
-    return float(log_loss(found.targets, found.probabilities, labels=range(len(found.class_names))))
+def _log_loss(predictions: Predictions) -> float:
+    return float(
+        log_loss(predictions.targets, predictions.probabilities, labels=range(len(predictions.class_names)))
+    )
 
 
-def _log_losses(found: Predictions) -> Floats:
-    chosen = found.probabilities[np.arange(len(found)), found.targets]
+def _log_losses(predictions: Predictions) -> Floats:
+    chosen = predictions.probabilities[np.arange(len(predictions)), predictions.targets]
     losses: Floats = -np.log(np.maximum(chosen, np.finfo(np.float64).eps))  # scikit-learn's smallest
     return losses
 
 
-def _brier(found: Predictions) -> float:
-    labels = range(len(found.class_names))
-    if found.task == "binary":
-        return float(brier_score_loss(found.targets, found.probabilities[:, 1], labels=labels))
-    return float(brier_score_loss(found.targets, found.probabilities, labels=labels, scale_by_half=True))
+def _brier(predictions: Predictions) -> float:
+    labels = range(len(predictions.class_names))
+    if predictions.task == "binary":
+        return float(brier_score_loss(predictions.targets, predictions.probabilities[:, 1], labels=labels))
+    return float(
+        brier_score_loss(predictions.targets, predictions.probabilities, labels=labels, scale_by_half=True)
+    )
 
 
-def _squares(found: Predictions) -> Floats:
-    true = np.eye(len(found.class_names))[found.targets]
-    squares: Floats = ((found.probabilities - true) ** 2).sum(axis=1) / 2
+def _squares(predictions: Predictions) -> Floats:
+    true = np.eye(len(predictions.class_names))[predictions.targets]
+    squares: Floats = ((predictions.probabilities - true) ** 2).sum(axis=1) / 2
     return squares
 
 
-def _recall(found: Predictions) -> float:
-    if not found.hits.any():
-        raise ValueError(f"no example is of class {found.positive_name!r}")
-    return float(recall_score(found.hits, found.answers))
+def _recall(predictions: Predictions) -> float:
+    if not predictions.hits.any():
+        raise ValueError(f"no example is of class {predictions.positive_name!r}")
+    return float(recall_score(predictions.hits, predictions.answers))
 
 
-def _precision(found: Predictions) -> float:
-    if not found.answers.any():
-        raise ValueError(f"the model answers {found.positive_name!r} for none")
-    return float(precision_score(found.hits, found.answers))
+def _precision(predictions: Predictions) -> float:
+    if not predictions.answers.any():
+        raise ValueError(f"the model answers {predictions.positive_name!r} for none")
+    return float(precision_score(predictions.hits, predictions.answers))
 
 
-def _calibration(found: Predictions) -> float:
-    return abs(float(found.risks.mean() - found.hits.mean()))
+def _calibration(predictions: Predictions) -> float:
+    return abs(float(predictions.risks.mean() - predictions.hits.mean()))
 
 
-def _calibration_interval(found: Predictions, level: float) -> tuple[float, float]:
+def _calibration_interval(predictions: Predictions, level: float) -> tuple[float, float]:
     """From Wilson's of the observed share, which knows that none in a few examples is not none at all."""
-    _, low, high = intervals.wilson(int(found.hits.sum()), len(found), level)
-    ends = low - found.risks.mean(), high - found.risks.mean()
+    _, low, high = intervals.wilson(int(predictions.hits.sum()), len(predictions), level)
+    ends = low - predictions.risks.mean(), high - predictions.risks.mean()
     return 0.0 if ends[0] <= 0 <= ends[1] else min(map(abs, ends)), max(map(abs, ends))
 
 
 def _share_interval(
     of: Callable[[Predictions], Any], among: Callable[[Predictions], Any] | None = None
 ) -> Callable[[Predictions, float], tuple[float, float]]:
-    def ends(found: Predictions, level: float) -> tuple[float, float]:
-        counted = of(found) if among is None else of(found)[among(found) == 1]
+    def ends(predictions: Predictions, level: float) -> tuple[float, float]:
+        counted = of(predictions) if among is None else of(predictions)[among(predictions) == 1]
         _, low, high = intervals.wilson(int(counted.sum()), len(counted), level)
         return low, high
 
     return ends
 
 
-def _hits(found: Predictions) -> Any:
-    return found.hits
+def _hits(predictions: Predictions) -> Any:
+    return predictions.hits
 
 
-def _answers(found: Predictions) -> Any:
-    return found.answers
+def _answers(predictions: Predictions) -> Any:
+    return predictions.answers
 
 
 def _mean_interval(
@@ -414,9 +420,9 @@ def _mean_interval(
 ) -> Callable[[Predictions, float], tuple[float, float]]:
     """Student's, with the degrees of freedom of the rarer of two classes, on which a mean of losses hangs."""
 
-    def ends(found: Predictions, level: float) -> tuple[float, float]:
-        rarer = _enough(found) if found.task == "binary" else len(found)
-        _, low, high = intervals.mean_interval(of(found), level, freedom=rarer - 1)
+    def ends(predictions: Predictions, level: float) -> tuple[float, float]:
+        rarer = _rarer_count(predictions) if predictions.task == "binary" else len(predictions)
+        _, low, high = intervals.mean_interval(of(predictions), level, freedom=rarer - 1)
         return low, high
 
     return ends
@@ -425,24 +431,24 @@ def _mean_interval(
 def _score_interval(
     of: Callable[[Any, Any, float], Interval],
 ) -> Callable[[Predictions, float], tuple[float, float]]:
-    def ends(found: Predictions, level: float) -> tuple[float, float]:
-        _enough(found)
-        _, low, high = of(found.hits, found.risks, level)
+    def ends(predictions: Predictions, level: float) -> tuple[float, float]:
+        _rarer_count(predictions)
+        _, low, high = of(predictions.hits, predictions.risks, level)
         return low, high
 
     return ends
 
 
-def _need_both(found: Predictions) -> None:
-    if (found.counts > 0).sum() < 2:
+def _check_both_classes(predictions: Predictions) -> None:
+    if (predictions.counts > 0).sum() < 2:
         raise ValueError("all examples are of one class")
 
 
-def _enough(found: Predictions) -> int:
-    """The number of examples of the rarer of two classes."""
-    rarer = int(found.counts.min())
+def _rarer_count(predictions: Predictions) -> int:
+    """Number of examples of the rarer of two classes; ValueError: too few for an interval."""
+    rarer = int(predictions.counts.min())
     if rarer < intervals.FEWEST_OF_A_CLASS:
-        name = found.class_names[int(found.counts.argmin())]
+        name = predictions.class_names[int(predictions.counts.argmin())]
         raise ValueError(
             f"there are {rarer} examples of class {name!r}, fewer than {intervals.FEWEST_OF_A_CLASS}"
         )
