@@ -16,7 +16,7 @@ import equidp
 from equidp.engines import MeasuredBatch, dataset_norms, make_engine
 from equidp.errors import DataError, SettingError
 from equidp.individual import step_counts
-from equidp.individual.accountant import chunk_of
+from equidp.individual.accountant import chunk_size_for
 from equidp.individual.step_counts import StepCounts, current_shares
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import StepEvent
@@ -640,4 +640,4 @@ def test_all_else_in_the_ledger_counts_in_full_for_everyone(how):
     [((5, 3), "cpu", 4096), ((5, 1, 2, 2), "cpu", 128), ((5, 1, 2, 2), "cuda", 256), ((5, 3, 2), "cpu", 256)],
 )
 def test_more_rows_than_images_are_measured_at_a_time(shape, device, expected):
-    assert chunk_of(torch.zeros(shape), torch.device(device)) == expected
+    assert chunk_size_for(torch.zeros(shape), torch.device(device)) == expected

@@ -20,7 +20,7 @@ from equidp.diagnostics.measure import Step
 from equidp.engines.model import in_evaluation_mode
 from equidp.engines.units import reading
 from equidp.errors import ApproximationWarning, SettingError
-from equidp.individual.accountant import IndividualClipping, in_memory
+from equidp.individual.accountant import IndividualClipping, training_data
 from equidp.training.record import RunRecord
 from equidp.training.trainer import Callback, Trainer
 
@@ -169,7 +169,7 @@ class Diagnostics(Callback):
 
 
 def _data(trainer: Trainer) -> GroupedDataset:
-    return in_memory(trainer, "diagnostics need")
+    return training_data(trainer, "diagnostics need")
 
 
 def _subject(trainer: Trainer) -> Subject:

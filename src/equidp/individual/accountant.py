@@ -36,8 +36,8 @@ from equidp.training.trainer import Trainer
 _CHUNK = 2**18  # examples that are read at a time
 
 
-def in_memory(trainer: Trainer, purpose: str) -> GroupedDataset:
-    """Returns the training data; raises SettingError, beginning with `purpose`, where it cannot."""
+def training_data(trainer: Trainer, purpose: str) -> GroupedDataset:
+    """Return the training data; SettingError, beginning with `purpose`: it is not in memory, or in views."""
     if not isinstance(trainer.train, GroupedDataset):
         raise SettingError(
             f"{purpose} the training data in memory, as a GroupedDataset; got "
@@ -48,15 +48,15 @@ def in_memory(trainer: Trainer, purpose: str) -> GroupedDataset:
     return trainer.train
 
 
-def chunk_of(inputs: Inputs, device: torch.device) -> int:
-    """Returns how many examples to measure at a time: more where they are rows of a table."""
+def chunk_size_for(inputs: Inputs, device: torch.device) -> int:
+    """Number of examples whose norms are taken at a time: more where they are rows of a table."""
     if isinstance(inputs, Tensor) and inputs.dim() == 2 and inputs.is_floating_point():
         return 4096
     return IMAGES_AT_A_TIME if are_images(inputs) and device.type == "cpu" else 256
 
 
-def fingerprint_of(data: GroupedDataset) -> int:
-    """Returns a number that changes with the examples and their order."""
+def compute_fingerprint(data: GroupedDataset) -> int:
+    """Return a number that changes with the examples and their order."""
     code = len(data)
     for column in tensors((data.inputs, data.trained_targets, data.groups)):
         for part in column.split(_CHUNK):
@@ -102,13 +102,14 @@ class ExampleAccount(KeptCallback):
             )
         if per_epoch is not None:
             check_number("(0, inf)", per_epoch=per_epoch)
-        self._histories = partial(Histories, grid=grid, rounding=rounding, memory_limit=memory_limit)
-        self._histories(1)  # raises SettingError on a bad grid or rounding
+        self._make_histories = partial(Histories, grid=grid, rounding=rounding, memory_limit=memory_limit)
+        self._make_histories(1)  # raises SettingError on a bad grid or rounding
         self._interval, self._per_epoch, self._rounding, self._grid = interval, per_epoch, rounding, grid
         self._chunk_size, self._missed_at_worst = chunk_size, missed_at_worst
         self._counts: StepCounts | None = None
         self._fingerprint: int | None = None
         self._steps = 0
+        self._every = 0  # steps between passes that take norms; 0: no pass
         self._guaranteed = False
         self._norms_hold = False  # those restored are of the model as it is
         self._files: dict[tuple[Path, int], HistoryFiles] = {}
@@ -122,7 +123,7 @@ class ExampleAccount(KeptCallback):
         """Refuses a step that was not taken as `_begin` prepared it."""
 
     def before_training(self, trainer: Trainer) -> None:
-        data = in_memory(trainer, _PURPOSE)
+        data = training_data(trainer, _PURPOSE)
         if trainer.noise_multiplier == 0:
             raise SettingError(
                 "individual accounting of a run without noise: every epsilon is infinite. Choose a private "
@@ -181,7 +182,7 @@ class ExampleAccount(KeptCallback):
                 f"{_settings_text(self._settings)}. Make it, and the trainer's callbacks, as the run began.",
                 field="folder",
             )
-        if facts["fingerprint"] != (fingerprint := fingerprint_of(in_memory(trainer, _PURPOSE))):
+        if facts["fingerprint"] != (fingerprint := compute_fingerprint(training_data(trainer, _PURPOSE))):
             raise DataError(
                 f"the histories in {os.fspath(folder)!r} are of other training data, or of another order of "
                 "it; give the data that the run began with.",
@@ -203,7 +204,7 @@ class ExampleAccount(KeptCallback):
     def _settings(self) -> dict[str, Any]:
         """Settings that must be equal for histories to be joined."""
         return {
-            "": type(self).__name__,
+            "": type(self).__name__,  # the class, which is no setting
             "interval": self._interval,
             "per_epoch": self._per_epoch,
             "grid": self._grid,
@@ -217,8 +218,8 @@ class ExampleAccount(KeptCallback):
         return 0 if self._interval == "sampled" else int(self._interval or 0)
 
     def _new_counts(self, trainer: Trainer) -> StepCounts:
-        data = in_memory(trainer, _PURPOSE)
-        histories, device = self._histories(len(data)), device_of(trainer.model)
+        data = training_data(trainer, _PURPOSE)
+        histories, device = self._make_histories(len(data)), device_of(trainer.model)
         return StepCounts(data, trainer.policy, device, histories, exact=self._interval == 1)
 
     def report(
@@ -247,7 +248,7 @@ class ExampleAccount(KeptCallback):
             raise SettingError(
                 "no step was watched; give the accountant to the Trainer as a callback.", field="callbacks"
             )
-        data = in_memory(trainer, _PURPOSE)
+        data = training_data(trainer, _PURPOSE)
         counts = self._started_counts
         counts.settle()
         delta = trainer.delta if delta is None else delta
@@ -286,7 +287,7 @@ class ExampleAccount(KeptCallback):
         return self._counts
 
     def _check_data(self, data: GroupedDataset) -> None:
-        fingerprint = fingerprint_of(data)
+        fingerprint = compute_fingerprint(data)
         if self._fingerprint is not None and fingerprint != self._fingerprint:
             raise DataError(
                 "the training data changed between two passes; each example's history is lost.", field="train"
@@ -305,13 +306,13 @@ class ExampleAccount(KeptCallback):
         self._steps += missed
 
     def _take_norms(self, trainer: Trainer) -> None:
-        data, processes = in_memory(trainer, _PURPOSE), trainer.processes
+        data, processes = training_data(trainer, _PURPOSE), trainer.processes
         self._check_data(data)
         device = device_of(trainer.model)
         columns = data.inputs, data.trained_targets, data.groups
         inputs, targets, groups = taken(columns, processes.shard(len(data)))
         context = example_context(trainer.policy, trainer.policy_state, groups.to(device))
-        chunk = self._chunk_size or chunk_of(inputs, device)
+        chunk = self._chunk_size or chunk_size_for(inputs, device)
         # So that dropout in this pass neither changes the run nor ties one example's norm to others' places.
         with restore_generators(device), trainer.randomness.for_model(device):
             norms = dataset_norms(trainer.engine, inputs, targets, chunk, device, context)
@@ -417,7 +418,6 @@ class IndividualClipping(ExampleAccount):
 
 def _repeats(trainer: Trainer) -> bool:
     """Returns whether two passes give the same norms, which they do unless the model draws random numbers."""
-    in_memory(trainer, "individual accounting needs")
     public = getattr(trainer.engine, "public", None)
     if public is None:  # an engine that was given as an object, and tried on nothing
         return False

@@ -68,7 +68,7 @@ def tight_epsilons(
         The larger of both directions, one example added or removed. Infinite where delta is within the error
         bound above, or where a mechanism has almost no noise (mean above 100).
     """
-    distinct, inverse = _distinct(counts)
+    distinct, inverse = _distinct_rows(counts)
     epsilons = np.zeros(len(distinct))
     for removing in (True, False):
         for rows, window in _windows(distinct, means, sample_rate, removing, delta):
@@ -77,7 +77,7 @@ def tight_epsilons(
     return epsilons[inverse]
 
 
-def _distinct(counts: npt.NDArray[np.uint32]) -> tuple[npt.NDArray[np.uint32], Integers]:
+def _distinct_rows(counts: npt.NDArray[np.uint32]) -> tuple[npt.NDArray[np.uint32], Integers]:
     """Returns the rows that differ, and which of them each row is.
 
     Sorts a hash of each row, twenty times faster than rows, and compares rows with what they were taken for.
@@ -171,7 +171,7 @@ def _windows(
         for number in np.unique(numbers):
             for block in _blocks(here[numbers == number]):
                 spent = counts[np.ix_(block, some)].astype(np.float64)
-                yield block, _window(spent, averages, logs[:, :number], 2.0**scale, delta)
+                yield block, _make_window(spent, averages, logs[:, :number], 2.0**scale, delta)
 
 
 def _numbers_of_frequencies(
@@ -206,7 +206,7 @@ def _half_widths(
     return np.asarray(1.05 * np.maximum(*bounds))
 
 
-def _window(counts: Floats, averages: Floats, logs: Complexes, half: float, delta: float) -> _Window:
+def _make_window(counts: Floats, averages: Floats, logs: Complexes, half: float, delta: float) -> _Window:
     """Returns the window of histories whose losses leave it with at most a share of delta."""
     smoothing = _SMOOTHING * half
     omega: Floats = np.arange(logs.shape[1], dtype=np.float64) * (math.pi / half)
