@@ -14,10 +14,13 @@ from sklearn.metrics import accuracy_score, log_loss
 
 import equidp
 from equidp.comparison import cells, references
+from equidp.comparison.compare import prepare
+from equidp.comparison.plan import ComparisonPlan
 from equidp.comparison.references import (
     RATES,
     BoostedTrees,
     ReferencePlan,
+    ReferenceSearch,
     choose_references,
     keep_chosen,
     takes_boosted_trees,
@@ -153,6 +156,12 @@ def test_each_value_of_a_shared_setting_is_a_candidate_and_those_of_methods_are_
     assert [each.resolve(300).learning_rate for each in of_method] == [factor * 2.0 for factor in RATES]
 
 
+def test_a_multiple_near_a_rate_that_is_tried_is_left_out_and_a_rate_of_a_run_never():
+    for own, others in ((0.6, [0.6]), (2.0, [2.0, 20.0]), (50.0, [50.0, 15.0, 150.0, 500.0])):
+        plan = replace(PLAN, by_method={"dpsgd-f": {"learning_rate": own}})
+        assert rates(planned(plan=plan)) == pytest.approx([*(factor * 0.5 for factor in RATES), *others])
+
+
 def test_each_model_that_private_runs_have_is_a_class_with_candidates_of_its_own():
     found = planned({"model": ["logistic", "mlp"]})
     names = {found.name_of(*each) for each in found.private}
@@ -193,11 +202,11 @@ def runs(scores: dict[tuple[str, str, str], list[float]]) -> pd.DataFrame:
     )  # fmt: skip
 
 
-def test_the_best_mean_over_seeds_is_chosen_for_each_class_and_the_best_of_all():
+def test_what_was_trained_on_all_seeds_is_chosen_for_each_class_and_the_best_of_all():
     found = choose_references(
         runs(
             {
-                ("sgd", "", "one"): [0.8, 0.6],
+                ("sgd", "", "on one seed"): [0.99],
                 ("sgd", "", "two"): [0.7, 0.72],
                 ("sgd", "", "lost"): [0.99, np.nan],
                 ("sgd", "model=mlp", "one"): [0.75, 0.75],
@@ -225,6 +234,56 @@ def test_the_best_mean_over_seeds_is_chosen_for_each_class_and_the_best_of_all()
     assert set(lower[lower["chosen"]]["setting"]) == {"two"}
 
 
+def searched(monkeypatch, tmp_path, accuracies: dict[float, list[float]], *, seeds: int = 3):
+    """Return (rate, seed) of the runs of each stage; accuracies are by rate and seed, NaN: it diverged."""
+    asked = ComparisonPlan(["dpsgd"], seeds, PLAN, epsilons=[3.0])
+    search = prepare(Squares(), asked, directory=tmp_path).references
+
+    def score(_, cell, result):
+        return np.nan_to_num(accuracies[round(cell.plan.learning_rate, 6)][cell.seed], nan=-np.inf)
+
+    monkeypatch.setattr(ReferenceSearch, "_score", score)
+    stages: list[list[tuple[float, int]]] = []
+
+    def train(sent):
+        stages.append([(round(cell.plan.learning_rate, 6), cell.seed) for cell in sent])
+        return [None for _ in sent]
+
+    found = search.run(train)
+    assert len(found) == sum(map(len, stages))
+    return stages
+
+
+OTHERS = {0.05: [0.1] * 3, 0.15: [0.1] * 3}
+
+
+def test_all_candidates_are_trained_on_the_first_seed_and_the_best_alone_on_the_others(monkeypatch, tmp_path):
+    stages = searched(monkeypatch, tmp_path, OTHERS | {0.5: [0.8] * 3, 1.5: [0.9, 0.1, 0.1], 5.0: [0.7] * 3})
+    assert stages == [[(factor * 0.5, 0) for factor in RATES], [(1.5, 1), (1.5, 2)]]
+
+
+def test_a_candidate_that_diverges_on_another_seed_is_followed_by_the_next_best(monkeypatch, tmp_path):
+    lost = [0.9, 0.9, np.nan]
+    stages = searched(monkeypatch, tmp_path, OTHERS | {0.5: [0.6] * 3, 1.5: lost, 5.0: [0.8, 0.8, 0.8]})
+    assert stages[1:] == [[(1.5, 1), (1.5, 2)], [(5.0, 1), (5.0, 2)]]
+    on_first = [np.nan, 0.9, 0.9]
+    stages = searched(monkeypatch, tmp_path, dict.fromkeys((0.05, 0.15, 0.5, 1.5, 5.0), on_first))
+    assert stages[1:] == [[(0.5, 1), (0.5, 2)]]  # of none that is finite, the plan's own
+
+
+def test_a_dry_run_counts_candidates_once_references_and_boosted_trees(tmp_path):
+    asked = ComparisonPlan(["dpsgd"], 3, PLAN, epsilons=[3.0])
+    found = prepare(Squares(), asked, directory=tmp_path).estimate(1)
+    assert (found.runs, found.missing) == (3 + len(RATES) + 2 + 3,) * 2
+    assert [kind.label for kind in found.kinds] == ["sgd (learning_rate=0.5)", "dpsgd"]
+    assert found.seconds > 3 * BoostedTrees(Squares(), 0).estimate_seconds(Squares().split(0)) / 4 > 0
+    compared(tmp_path, seeds=3)
+    again = prepare(Squares(), asked, directory=tmp_path).estimate(1)
+    assert (again.runs, again.missing, again.seconds) == (found.runs, 0, 0.0)
+    fresh = prepare(Squares(), asked, directory=tmp_path).estimate(1, fresh=True)
+    assert (fresh.runs, fresh.missing) == (found.runs, found.runs)
+
+
 def compared(tmp_path, **given) -> equidp.Comparison:
     asked = {"methods": ["dpsgd"], "seeds": 2, "plan": PLAN, "epsilons": [3.0], "jobs": 1}
     return equidp.compare(Squares(), directory=tmp_path, **{**asked, **given})
@@ -247,9 +306,10 @@ def test_costs_of_model_and_privacy_add_up_and_trees_take_what_a_line_cannot(tmp
     own = found.results[found.results["method"] == "sgd"]
     assert own["accuracy"].tolist() == chosen["accuracy"].tolist()
     tried = found.references.query("method == 'sgd' and group == 'all'")
-    means = tried.groupby("setting")["accuracy"].mean()
-    assert len(means) == len(RATES)
-    assert own[own["group"] == "all"]["accuracy"].mean() == means.max()
+    first, later = (part.set_index("setting")["accuracy"] for _, part in tried.groupby("seed"))
+    assert len(first) == len(RATES)
+    assert list(later.index) == [first.idxmax()]
+    assert own[own["group"] == "all"]["accuracy"].tolist() == [first.max(), later.iloc[0]]
     assert set(found.epochs["method"]) == {"sgd", "dpsgd"}
     assert not found.epochs.duplicated(["method", "seed", "epoch", "group"]).any()
     found.to_json(tmp_path / "out.json")
@@ -265,7 +325,8 @@ def test_by_the_plan_alone_there_is_one_reference_and_no_model_cost(tmp_path):
     assert found.references.empty
     assert "model_cost" not in found.costs()
     assert "price" not in found.table_names
-    wide = compared(tmp_path)
+    wide = compared(tmp_path, seeds=1)
+    found = compared(tmp_path, seeds=1, reference="plan")
     plans = wide.references[wide.references["setting"] == "learning_rate=0.5"]
     own = found.results[found.results["method"] == "sgd"]
     assert own["accuracy"].tolist() == plans["accuracy"].tolist()
@@ -276,9 +337,7 @@ def test_by_the_plan_alone_there_is_one_reference_and_no_model_cost(tmp_path):
 def test_a_plan_whose_rate_is_too_large_without_clipping_does_not_make_the_reference_weak(tmp_path):
     wild = replace(PLAN, model="mlp", learning_rate=10.0, batch_size=30, epochs=6)
     found = compared(tmp_path, plan=wild, methods=["automatic"])
-    overall = (
-        found.references.query("group == 'all' and method == 'sgd'").groupby("setting")["accuracy"].mean()
-    )
-    assert overall["learning_rate=10"] < overall.max() - 0.1
-    reached = found.results.query("group == 'all' and method == 'sgd'")["accuracy"].mean()
-    assert reached == overall.max()
+    tried = found.references.query("group == 'all' and method == 'sgd' and seed == 0").set_index("setting")
+    assert tried.at["learning_rate=10", "accuracy"] < tried["accuracy"].max() - 0.1
+    reached = found.results.query("group == 'all' and method == 'sgd' and seed == 0")["accuracy"]
+    assert reached.tolist() == [tried["accuracy"].max()]

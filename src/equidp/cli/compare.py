@@ -240,6 +240,23 @@ def _print_search(search: SettingSearch, found: Estimate) -> None:
         print("Until they are chosen, steps and noise are by the plan's own settings:")
 
 
+def _print_runs(prepared: PreparedComparison, found: Estimate) -> None:
+    """Print the number of runs by what they train, and how references are chosen among them."""
+    private, trees, kept = len(prepared.private), len(prepared.trees), found.runs - found.missing
+    parts = [f"{private} of methods", f"{found.runs - private - trees} of plain SGD without privacy"]
+    parts += [f"{trees} of boosted trees"] if trees else []
+    print(
+        f"{found.runs} runs on {len(prepared.sizes)} seeds: {', '.join(parts)}. {kept} are kept in "
+        f"{str(prepared.folder)!r}, {found.missing} would be trained."
+    )
+    first, *others = prepared.sizes
+    if (candidates := len(prepared.references.runs)) > 1:
+        print(
+            f"Plain SGD is tried by {candidates} settings on seed {first}"
+            + (", and by the best of each kind of model there on the others." if others else ".")
+        )
+
+
 def _print_estimate(prepared: PreparedComparison, jobs: int, fresh: bool) -> None:
     """Print the plan, the number of runs, what each kind would spend, and the time of those to be trained."""
     choice = prepared.choice
@@ -247,11 +264,8 @@ def _print_estimate(prepared: PreparedComparison, jobs: int, fresh: bool) -> Non
     if auto is not None and auto.advice is not None:
         print(*advice_sentences(auto.advice), sep="\n")
     plan_table(prepared.setting_rows()).print()
-    found, runs = prepared.estimate(jobs, fresh=fresh), len(prepared.cells)
-    print(
-        f"{runs} runs: {len(prepared.first)} of each of {len(prepared.sizes)} seeds. {runs - found.missing} "
-        f"are kept in {str(prepared.folder)!r}, {found.missing} would be trained."
-    )
+    found = prepared.estimate(jobs, fresh=fresh)
+    _print_runs(prepared, found)
     if prepared.search is not None:
         _print_search(prepared.search, found)
     for kind in found.kinds:

@@ -39,8 +39,10 @@ from equidp.comparison.choice import ComparisonChoice, choose_plans
 from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan, Search
 from equidp.comparison.references import (
     BOOSTING,
+    RATES,
     BoostedTrees,
     ReferencePlan,
+    ReferenceSearch,
     choose_references,
     keep_chosen,
     takes_boosted_trees,
@@ -162,11 +164,11 @@ def compare(
             exact preprocessing, which epsilon does not cover.
         against: name of a private method among `methods`, with which each other one is compared seed by seed
             (`Comparison.differences`); None: no such table.
-        reference: "best": plain SGD is trained at several multiples of the learning rate, by each combination
-            of shared settings, and for each model and features that private runs have; a private run is
-            measured against the best of its own model. Boosted trees read a table too, so that costs have
-            two parts: of the model, and of privacy. "plan": the only reference is plain SGD by the plan, as
-            in published results.
+        reference: "best": plain SGD is tried at several multiples of the learning rate, by each combination
+            of shared settings, and for each model and features that private runs have, on the first seed; a
+            private run is measured against the best of its own model, which is trained on all seeds. Boosted
+            trees read a table too, so that costs have two parts: of the model, and of privacy. "plan": the
+            only reference is plain SGD by the plan, as in published results.
         tune: how many settings of each method are tried: the plan's own, and random ones, of which methods
             share the same multiples. Each is chosen on a part held out of training, on other seeds than
             `seeds`, by the loss of the group that loses most (`equidp.comparison.tune`). None: all methods
@@ -237,28 +239,29 @@ def run_comparison(
             check_cluster(client, [replace(cell, device=device) for cell in prepared.first])
         progress = _JointProgress(on_progress, prepared.expected_steps)
 
-        def train(sent: Sequence[Training], *, last: bool = False) -> list[CellResult]:
-            sent = [replace(each, device=device) if isinstance(each, Cell) else each for each in sent]
-            place = partial(spread, workers=Workers.of(jobs, len(sent)))
+        def train(sent: Sequence[Training]) -> list[CellResult]:
+            placed = [replace(each, device=device) if isinstance(each, Cell) else each for each in sent]
+            place = partial(spread, workers=Workers.of(jobs, len(placed)))
             if client is not None:
                 place = partial(on_cluster, client=client)
-            return train_all(sent, prepared.folder, place, progress.stage(sent, last=last), fresh=fresh)
+            return train_all(placed, prepared.folder, place, progress.stage(placed), fresh=fresh)
 
         if prepared.search is not None and (fresh or prepared.tuning is None):
             tuning = prepared.search.run(train)
             prepared = prepare(data, asked, directory=directory, device=here, tuning=tuning)
-        cells = prepared.cells
-        trainings: tuple[Training, ...] = (*cells, *prepared.trees)
-        runs = train(trainings, last=True)
+        runs = prepared.references.run(train, [*prepared.private, *prepared.trees])
+        progress.finish()
+    seeds = list(prepared.sizes)
+    runs.sort(key=lambda each: seeds.index(each[0].seed))
+    trained = [(cell, run) for cell, run in runs if isinstance(cell, Cell)]
     results: list[dict[str, Any]] = []
-    for cell, run in zip(trainings, runs, strict=True):
-        test = split(prepared.source, cell.seed).test
+    for training, run in runs:
+        test = split(prepared.source, training.seed).test
         found = run.predictions(test, asked.cut)
-        rows = [{**cell.names, **row} for row in run.results.to_dict("records")]
+        rows = [{**training.names, **row} for row in run.results.to_dict("records")]
         results += with_metrics(rows, found, test, prepared.metric, asked.level)
     whole = pd.DataFrame(results)
     references = choose_references(whole[whole["method"].isin([BASELINE, BOOSTING])], prepared.metric)
-    trained = tuple(zip(cells, runs[: len(cells)], strict=True))
 
     def join_runs(table: str) -> pd.DataFrame:
         rows = ((cell, row) for cell, run in trained for row in getattr(run, table).to_dict("records"))
@@ -268,7 +271,7 @@ def run_comparison(
         Setup(
             data=_data_facts(prepared.source, prepared.data),
             training=_training_facts(prepared),
-            methods=tuple(dict.fromkeys(cell.method for cell in cells)),
+            methods=tuple(dict.fromkeys(cell.method for cell in prepared.first)),
             seeds=tuple(prepared.sizes),
             num_train_by_seed=tuple(prepared.sizes.values()),
             versions=versions(),
@@ -290,7 +293,7 @@ def run_comparison(
         individual=join_runs("individual"),
         metric=prepared.metric,
         sensitive_diagnosis=None if asked.diagnosis is None else _join_diagnoses(trained),
-        seconds=sum(run.seconds for run in runs),
+        seconds=sum(run.seconds for _, run in runs),
         tuning=prepared.tuning,
     )
 
@@ -301,13 +304,18 @@ class _JointProgress:
     def __init__(self, on_progress: Progress | None, expected: float) -> None:
         self._on_progress, self._expected, self._before = on_progress, round(expected), 0
 
-    def stage(self, cells: Sequence[Training], *, last: bool) -> Progress | None:
-        """Return the progress of the next stage; after the last one, all is done."""
+    def stage(self, cells: Sequence[Training]) -> Progress | None:
+        """Return the progress of the next stage."""
         if (on_progress := self._on_progress) is None:
             return None
-        before, expected = self._before, 0 if last else self._expected
+        before = self._before
         self._before += sum(cell.steps for cell in cells)
-        return lambda done, total: on_progress(before + done, max(expected, before + total))
+        return lambda done, total: on_progress(before + done, max(self._expected, before + total))
+
+    def finish(self) -> None:
+        """Report that all stages are done."""
+        if self._on_progress is not None:
+            self._on_progress(self._before, self._before)
 
 
 class _Built(NamedTuple):
@@ -332,11 +340,13 @@ class PlannedKind(NamedTuple):
 class Estimate(NamedTuple):
     """Number of runs that a comparison would train, each kind of run, and the seconds of all of them.
 
-    The seconds count building and steps alone, with all processes at work. `trials` are of a search for
-    settings, and `missing_trials` those of them that are not kept; until all are, the steps of the runs that
-    are not counted among them are the means over the settings to choose from.
+    The seconds count building and steps alone, with all processes at work. `runs` are all runs, boosted trees
+    among them, and `missing` those of them that are not kept. `trials` are of a search for settings, and
+    `missing_trials` those of them that are not kept; until all are, the steps of the runs that are not
+    counted among them are the means over the settings to choose from.
     """
 
+    runs: int
     missing: int
     kinds: tuple[PlannedKind, ...]
     seconds: float
@@ -352,11 +362,14 @@ class PreparedComparison:
         source: of the data.
         data: the split of the first seed.
         choice: plans that the runs train by.
-        cells: all runs, in order of seeds.
+        private: all private runs, in order of seeds.
+        references: search for the references without privacy, with their runs.
         sizes: seed -> number of training examples.
         folder: where finished runs are kept.
         swept: settings of which several values are compared -> those values.
         metric: the metric of costs.
+        kinds: runs of the first seed that were built: of candidates that differ in their learning rate, one.
+        built: what each of them would spend.
         trees: boosted trees, one for each seed; none where the data is no table.
         other_classes: see `Setup`.
         search: for the settings of each method; None: all train by the plan.
@@ -368,11 +381,13 @@ class PreparedComparison:
     source: DataSource
     data: DataSplit
     choice: ComparisonChoice
-    cells: tuple[Cell, ...]
+    private: tuple[Cell, ...]
+    references: ReferenceSearch
     sizes: Mapping[int, int]
     folder: Path
     swept: Mapping[str, tuple[Any, ...]]
     metric: Metric
+    kinds: tuple[Cell, ...] = ()
     built: tuple[_Built, ...] = ()
     trees: tuple[BoostedTrees, ...] = ()
     other_classes: Mapping[str, str] = field(default_factory=dict)
@@ -399,9 +414,15 @@ class PreparedComparison:
         return {kind: search.trials_of(kind) * search.mean_steps(kind, size) for kind in search.candidates}
 
     @property
+    def cells(self) -> list[Cell]:
+        """Runs of networks, as far as they are known before any is trained."""
+        return [*self.references.expected_cells(None), *self.private]
+
+    @property
     def first(self) -> list[Cell]:
         """The runs of the first seed."""
-        return [cell for cell in self.cells if cell.seed == self.cells[0].seed]
+        seed = next(iter(self.sizes))
+        return [*self.references.first, *(cell for cell in self.private if cell.seed == seed)]
 
     def setting_rows(self) -> tuple[SettingRow, ...]:
         """Return every setting of the runs with its value and its origin."""
@@ -432,26 +453,30 @@ class PreparedComparison:
             fresh: True: kept runs are trained again.
         """
         search, open_ = self.search, self.search is not None and (fresh or self.tuning is None)
-        kept = [] if fresh or open_ else [cell for cell in self.cells if cell.is_kept(self.folder)]
-        missing = [cell for cell in self.cells if cell not in kept]
+        folder = None if fresh or open_ else self.folder
+        cells = [*self.references.expected_cells(folder), *self.private]
+        missing = [cell for cell in cells if folder is None or not cell.is_kept(folder)]
+        missing_trees = [each for each in self.trees if folder is None or not each.is_kept(folder)]
+        runs, missing_runs = len(cells) + len(self.trees), len(missing) + len(missing_trees)
         trials = 0 if search is None else search.num_trials
         missing_trials = trials if fresh else trials - self.kept_trials
         kinds, begins = [], dict[str, float]()
-        for cell, built in zip(self.first, self.built, strict=True):
+        for cell, built in zip(self.kinds, self.built, strict=True):
             label = Kind(cell.method, cell.setting).label
             private = cell.plan.policy.private
             spent = epsilon(built.entries, built.delta, "pld") if private else math.inf
             kinds.append(PlannedKind(label, cell.plan.steps, built.noise_multiplier, spent, built.delta))
             begins[cell.method] = max(built.seconds, begins.get(cell.method, 0.0))
-        if not missing:
-            return Estimate(0, tuple(kinds), 0.0, trials)
-        workers = Workers.of(jobs, len(missing) + missing_trials)
+        if not missing_runs:
+            return Estimate(runs, 0, tuple(kinds), 0.0, trials)
+        workers = Workers.of(jobs, missing_runs + missing_trials)
         with one_at_a_time(workers.threads):
             seconds = {
                 method: _seconds_per_step(cell, _read_by(cell, self.data))
                 for method, cell in {cell.method: cell for cell in missing}.items()
             }
-        total = sum(
+            of_trees = missing_trees[0].estimate_seconds(self.data) if missing_trees else 0.0
+        total = of_trees * len(missing_trees) + sum(
             begins[cell.method] + seconds[cell.method] * self._expected_steps(cell, fresh) for cell in missing
         )
         if search is not None and missing_trials:
@@ -460,7 +485,7 @@ class PreparedComparison:
                 for kind, steps in self._trial_steps().items()
             )
             total += of_trials * missing_trials / trials
-        return Estimate(len(missing), tuple(kinds), total / workers.number, trials, missing_trials)
+        return Estimate(runs, missing_runs, tuple(kinds), total / workers.number, trials, missing_trials)
 
 
 def prepare(
@@ -521,12 +546,24 @@ def prepare(
         of_baseline = next(variant.plan for variant in variants if variant.name == BASELINE)
         references = ReferencePlan(of_baseline, source, private, searched=asked.reference == "best")
         tried = references.candidates(next(iter(sizes.values())))
+        swept = dict.fromkeys(asked.sweep)
+        search_of_references = ReferenceSearch(
+            tuple(
+                tuple(
+                    Cell(
+                        *(each.source, each.resolve(size), each.label, math.nan, seed, asked.engine, device),
+                        swept=swept,
+                        reference=each.name,
+                    )
+                    for seed, size in sizes.items()
+                )
+                for each in tried
+            ),
+            metric,
+            asked.cut,
+        )
         cells = []
         for seed, size in sizes.items():
-            alike = math.nan, seed, asked.engine, device
-            for each in tried:
-                cell = Cell(each.source, each.resolve(size), each.label, *alike, reference=each.name)
-                cells.append(replace(cell, swept=dict.fromkeys(asked.sweep)))
             for variant, read in private:
                 own = _preprocess_source(read, variant, plan, share)
                 resolved = variant.resolve(size, releases_of(own))
@@ -535,14 +572,14 @@ def prepare(
                 watched = (
                     (asked.release_epsilon, asked.diagnosis) if resolved.policy.private else (None, None)
                 )
-                names = {**dict.fromkeys(asked.sweep), **variant.swept}
+                names = {**swept, **variant.swept}
                 wanted = variant.epsilon if epsilons and variant.epsilon is not None else math.nan
                 where = variant.setting, wanted, seed, asked.engine, device
                 against = references.name_of(variant, read)
                 cells.append(Cell(own, resolved, *where, *watched, swept=names, reference=against))
         if share is not None:
             data_split = replace(data_split, notes=_private_notes(cells))
-        _warn_of_unknown_code(cells)
+        _warn_of_unknown_code([*search_of_references.first, *cells])
         trees: tuple[BoostedTrees, ...] = ()
         if references.searched and takes_boosted_trees(data_split.train):
             scaled = source if encoding_of(source) is None else with_encoding(source, STANDARD)
@@ -552,6 +589,7 @@ def prepare(
             data_split,
             choice,
             tuple(cells),
+            search_of_references,
             sizes,
             folder,
             asked.swept,
@@ -562,7 +600,10 @@ def prepare(
             tuning=tuning,
             kept_trials=kept_trials,
         )
-        return replace(prepared, built=_build_each(prepared.first, data_split))
+        pairs = zip(tried, search_of_references.first, strict=True)
+        of_plans = [cell for each, cell in pairs if each.factor == RATES[0]]
+        kinds = (*of_plans, *(cell for cell in cells if cell.seed == cells[0].seed))
+        return replace(prepared, kinds=kinds, built=_build_each(kinds, data_split))
 
 
 def check_classes(train: GroupedDataset) -> None:

@@ -1,18 +1,22 @@
 """References without privacy of a comparison: candidates of the private models' own class, and boosted trees.
 
-A class is a model with its inputs. For each class that private runs have, the baseline is trained as several
+A class is a model with its inputs. For each class that private runs have, the baseline is tried as several
 candidates: by the plan, and by the settings of each private run that it shares; also at multiples of their
-learning rate, unless a sweep gave these settings. `choose_references` takes the best candidate of each class,
-and the best model of all.
+learning rate, unless a sweep gave these settings. All candidates are trained on the first seed, and the best
+of each class there, by the metric over all test examples, is trained on the others (`ReferenceSearch`). The
+choice reads the test set of one seed, which favours references alone: costs are never too low for that.
+`choose_references` names the reference of each class, and the best model of all.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, final
 
 import numpy as np
@@ -22,7 +26,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from torch import Tensor
 
 from equidp._provenance import versions
-from equidp.comparison.cells import CellResult, split_facts
+from equidp.comparison.cells import Cell, CellResult, Training, split, split_facts
 from equidp.comparison.sweep import Variant, label_of
 from equidp.data.dataset import ALL, DataSource, DataSplit, GroupedDataset
 from equidp.data.features import WithFeatures
@@ -30,19 +34,23 @@ from equidp.data.table import encoding_of
 from equidp.engines.units import by_row
 from equidp.evaluation.groups import metrics_of
 from equidp.evaluation.intervals import Floats
-from equidp.evaluation.metrics import Metric
+from equidp.evaluation.metrics import Metric, measure_metric
+from equidp.evaluation.predictions import Cut
 from equidp.policies.table import BASELINE
-from equidp.store import FIGURES, key_of
+from equidp.store import FIGURES, Store, key_of
 from equidp.training.plan import Plan, ResolvedPlan
 
 RATES = (1.0, 0.1, 0.3, 3.0, 10.0)
 """Multiples of a plan's learning rate that candidates are trained at."""
+_NEAR = 2.0
+"""Factor from another rate within which a multiple is not tried, with the same settings otherwise."""
 BOOSTING = "boosted trees"
 """Name of boosted trees among the methods of a comparison."""
 _MOST_TREES = 1000
 _TREES_WITHOUT_STOPPING = 100
 _FEWEST_TO_STOP_BY = 20
 """Examples of the rarest class from which on a tenth of all is held out to stop by."""
+_TIMED_TREES = 10
 
 
 @final
@@ -85,6 +93,17 @@ class BoostedTrees:
         weights = None if self.class_weight is None else dict(self.class_weight)
         settings = [_MOST_TREES, _TREES_WITHOUT_STOPPING, _FEWEST_TO_STOP_BY, weights, self.seed]
         return key_of(self.method, *settings, split_facts(self.source, self.seed), FIGURES, versions())
+
+    def is_kept(self, folder: Path) -> bool:
+        """True where the results are in a folder of results."""
+        return Store(folder).get(self.key) is not None
+
+    def estimate_seconds(self, data: DataSplit) -> float:
+        """Seconds of 100 trees for each class, which most trainings stop near, from those of the first 10."""
+        rows, targets, _ = _single_rows(data.train)
+        began = time.perf_counter()
+        HistGradientBoostingClassifier(max_iter=_TIMED_TREES, early_stopping=False).fit(rows, targets)
+        return (time.perf_counter() - began) * _TREES_WITHOUT_STOPPING / _TIMED_TREES
 
     def train(self, data: DataSplit) -> CellResult:
         """Train on the split, and return figures of its test set."""
@@ -240,18 +259,22 @@ class ReferencePlan:
             plans[_class_of(variant, read)].append((shared, not options.isdisjoint(variant.swept)))
         found: list[Candidate] = []
         for kind, ((first, _), *others) in plans.items():
-            usual, chosen = first.resolve(BASELINE, num_train).settings, dict[str, Candidate]()
+            usual, rates = first.resolve(BASELINE, num_train).settings, dict[str, list[float]]()
             tried = [(first, factor) for factor in RATES]
             tried += [(plan, rate) for plan, swept in others for rate in ((1.0,) if swept else RATES)]
             for plan, factor in tried:
                 candidate = Candidate(kind.source, plan, factor, self._names[kind])
                 settings = candidate.resolve(num_train).settings
-                shown = {"learning_rate": settings["learning_rate"]}
+                rate = settings["learning_rate"]
+                had = rates.setdefault(_key_of_settings(settings), [])
+                if rate in had or (factor != 1 and any(_NEAR > each / rate > 1 / _NEAR for each in had)):
+                    continue
+                had.append(rate)
+                shown = {"learning_rate": rate}
                 for each in Plan.options():
                     if settings[each.name] != usual[each.name]:
                         shown[each.name] = settings[each.name]
-                chosen.setdefault(_key_of_settings(settings), replace(candidate, label=label_of(shown)))
-            found += chosen.values()
+                found.append(replace(candidate, label=label_of(shown)))
         return found
 
 
@@ -260,18 +283,117 @@ def _class_of(variant: Variant, source: DataSource) -> ModelClass:
 
 
 def _key_of_settings(settings: Mapping[str, Any]) -> str:
-    """Key of a baseline's settings, equal where they train alike."""
-    return key_of(
-        {name: value for name, value in settings.items() if name not in ("method", "recalibration")}
-    )
+    """Key of a baseline's settings, equal where they train alike but for the learning rate."""
+    left_out = ("method", "recalibration", "learning_rate")
+    return key_of({name: value for name, value in settings.items() if name not in left_out})
+
+
+Train = Callable[[Sequence[Training]], Sequence[CellResult]]
+_Stages = Generator[list[Cell], Sequence[CellResult], None]
+
+
+@final
+@dataclass(frozen=True)
+class ReferenceSearch:
+    """Search for the reference of each class: all candidates on the first seed, then the best on the others.
+
+    Where that one diverges on another seed, the next best follows it.
+
+    Attributes:
+        runs: of each candidate, one for each seed.
+        metric: that candidates are compared by, over all test examples of the first seed.
+        cut: of the metric.
+    """
+
+    runs: tuple[tuple[Cell, ...], ...]
+    metric: Metric
+    cut: Cut
+
+    @property
+    def first(self) -> list[Cell]:
+        """Runs of the first seed."""
+        return [runs[0] for runs in self.runs]
+
+    def run(self, train: Train, beside: Sequence[Training] = ()) -> list[tuple[Training, CellResult]]:
+        """Train by `train`, and return each training with its results.
+
+        Args:
+            train: trains all that it is given, in any order.
+            beside: trained with the first candidates, and returned after all of them.
+        """
+        stages, found, others = self._stages(), list[tuple[Training, CellResult]](), list(beside)
+        cells, of_others = next(stages), list[tuple[Training, CellResult]]()
+        with suppress(StopIteration):
+            while True:
+                sent: list[Training] = [*cells, *others]
+                results = train(sent)
+                found += zip(cells, results[: len(cells)], strict=True)
+                of_others += zip(others, results[len(cells) :], strict=True)
+                others = []
+                cells = stages.send(results[: len(cells)])
+        return [*found, *of_others]
+
+    def expected_cells(self, folder: Path | None) -> list[Cell]:
+        """Return the runs that a search trains, as far as results that are kept in a folder tell.
+
+        Before all candidates of the first seed are kept, the first of each class stands for the chosen one;
+        so it does without a folder.
+        """
+        stages, found = self._stages(), list[Cell]()
+        cells = next(stages)
+        with suppress(StopIteration):
+            while True:
+                found += cells
+                kept = [] if folder is None else _read_kept(cells, folder)
+                if len(kept) < len(cells):
+                    break
+                cells = stages.send(kept)
+        if found == self.first:
+            first = {runs[0].reference: runs for runs in reversed(self.runs)}
+            found += [cell for runs in first.values() for cell in runs[1:]]
+        return found
+
+    def _stages(self) -> _Stages:
+        """Yield runs to be trained, and take their results."""
+        results = yield self.first
+        scores = dict(zip(self.runs, map(self._score, self.first, results), strict=True))
+        ranked: dict[str, list[tuple[Cell, ...]]] = {}
+        for runs in sorted(self.runs, key=scores.__getitem__, reverse=True):
+            ranked.setdefault(runs[0].reference, []).append(runs)
+        ranked = {
+            name: [runs for runs in each if scores[runs] > -math.inf] or each[:1]
+            for name, each in ranked.items()
+        }
+        while others := [cell for each in ranked.values() for cell in each[0][1:]]:
+            results = yield others
+            lost = {
+                cell.reference
+                for cell, result in zip(others, results, strict=True)
+                if self._score(cell, result) == -math.inf
+            }
+            ranked = {name: each[1:] for name, each in ranked.items() if name in lost and len(each) > 1}
+
+    def _score(self, cell: Cell, result: CellResult) -> float:
+        """Metric of a run over all test examples, where a larger value is better; -inf: it diverged."""
+        found = result.predictions(split(cell.source, cell.seed).test, self.cut)
+        loss = result.results.set_index("group").at[ALL, "loss"]
+        value = measure_metric(self.metric, found)[0]
+        return self.metric.sign * value if np.isfinite(loss) and np.isfinite(value) else -math.inf
+
+
+def _read_kept(cells: Sequence[Cell], folder: Path) -> list[CellResult]:
+    """Results of the runs that are kept in a folder."""
+    store = Store(folder)
+    entries = [store.get(key) for cell in cells if (key := cell.key) is not None]
+    return [CellResult.read(entry) for entry in entries if entry is not None]
 
 
 def choose_references(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     """Return the rows of runs without privacy, with the columns `chosen` and `best`.
 
-    Chosen are the candidates of each class that are best by the metric over all examples, on average over
-    seeds; a candidate that is not finite in some seed comes after all others. The best model is the best of
-    all, boosted trees among them. Both are chosen by the test set, so costs are never too low for that.
+    Chosen is, for each class, the candidate that was trained on all seeds; of several, the one that is finite
+    in more seeds, then the one that is better by the metric over all examples, on average over seeds. The
+    best model is the best of the chosen ones and boosted trees, in the same order.
 
     Args:
         runs: results of baseline and boosted trees: method, setting, reference (name of the class), seed,
@@ -282,8 +404,11 @@ def choose_references(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     finite = np.isfinite(overall["loss"]) & np.isfinite(overall[metric.name])
     scores = overall.assign(score=(metric.sign * overall[metric.name]).where(finite), lost=~finite)
     kinds = ["method", "reference", "setting"]
-    means = scores.groupby(kinds, sort=False).agg(score=("score", "mean"), lost=("lost", "sum"))
-    order = means.sort_values(["lost", "score"], ascending=[True, False], kind="stable").reset_index()
+    means = scores.groupby(kinds, sort=False).agg(
+        score=("score", "mean"), lost=("lost", "sum"), seeds=("seed", "nunique")
+    )
+    whole = means[means["seeds"] == overall["seed"].nunique()]
+    order = whole.sort_values(["lost", "score"], ascending=[True, False], kind="stable").reset_index()
     first = order[order["method"] == BASELINE].drop_duplicates("reference")
     keys = pd.MultiIndex.from_frame(runs[kinds])
     return runs.assign(

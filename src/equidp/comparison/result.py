@@ -178,8 +178,9 @@ class Comparison:
             observed (of two classes), informative: whether the run is better than one constant answer by the
             metric of the comparison, and reference: the setting of the baseline's runs that the run is
             measured against.
-        references: rows as in `results` of every model without privacy that was tried, with chosen: whether
-            it is the reference of its class, and best: whether it is the best model; empty where none were.
+        references: rows as in `results` of every model without privacy that was tried, most on the first seed
+            alone, with chosen: whether it is the reference of its class, and best: whether it is the best
+            model; empty where none were.
         epochs: one row per run, epoch and group: see `equidp.training.record.EpochRecorder`.
         individual: one row per private run and group, if requested: the privacy of its examples. Columns that
             start with "sensitive" follow from raw training data and must not be shared.
@@ -425,11 +426,11 @@ def references_table(comparison: Comparison) -> Table:
             for name, within in ((metric.name, metric.range), ("loss", (0.0, math.inf)))
         )
         state = [*roles, *([f"diverged in {lost} of {len(part)} seeds"] if lost else [])]
-        rows.append(
-            [Kind(method, ", ".join(filter(None, (reference, setting)))).label, *figures, ", ".join(state)]
-        )
+        label = Kind(method, ", ".join(filter(None, (reference, setting)))).label
+        rows.append([label, len(part), *figures, ", ".join(state)])
     columns = [
         Column("model", "name"),
+        Column("seeds"),
         Column(unit(metric), show=partial(_text, metric=metric)),
         Column("loss", show="{:.3g}".format),
         Column("serves as", "text"),

@@ -125,9 +125,10 @@ def _result_blocks(summary: Summary) -> Iterator[Block]:
         yield Heading(table.caption, 3)
         yield table
         yield Paragraph(
-            f"The best of each kind of model, by mean {summary.metric.label} of all test examples, is the "
-            "reference of the private models of that kind. It is chosen by the test set, so costs are never "
-            "too low for that.",
+            f"All were tried on seed {setup.seeds[0]}. The best of each kind of model there, by "
+            f"{summary.metric.label} over all test examples, was trained on every seed, and is the reference "
+            "of the private models of that kind. It is chosen by the test set of that seed, so costs are "
+            "never too low for that.",
             small=True,
         )
 
