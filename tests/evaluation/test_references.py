@@ -64,6 +64,18 @@ def test_a_reference_is_beaten_in_every_group_and_every_seed_or_not_at_all():
     assert judged(one_seed_is_worse).serves
 
 
+def test_one_bad_seed_of_many_does_not_save_a_reference_that_is_beaten_beyond_noise():
+    """Twenty runs that are two points better, with a deviation of one: some are worse by chance."""
+    noise = np.random.default_rng(0).normal(0, 0.01, 20)
+    for gain, fault in ((0.02, "beaten"), (0.0, ""), (0.004, "")):
+        table = results((0.8, 0.7), (0.8 + gain, 0.7 + gain), seeds=20)
+        private = table["method"] == "dpsgd"
+        table.loc[private, "accuracy"] += noise[table.loc[private, "seed"]] - noise.mean()
+        whole = private & (table["group"] == "all") & (table["seed"] == 0)
+        table.loc[whole, "accuracy"] = 0.74
+        assert judged(table).fault == fault
+
+
 def test_a_group_of_few_people_neither_saves_nor_spoils_a_reference():
     table = results((0.8, 0.7), (0.82, 0.72))
     few = table[table["group"] == "a"].assign(group="c", few_people=True)

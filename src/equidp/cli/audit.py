@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from equidp._files import check_folder, check_outputs, write_whole
+from equidp.advice.advise import DEFAULT_EPSILON
+from equidp.advice.chosen_plan import (
+    ASKED,
+    DATASET,
+    RECOMMENDED,
+    ChosenPlan,
+    ChosenRun,
+    choose_plan,
+    setting_rows,
+)
 from equidp.audit import Audit, audit_step, audit_training
 from equidp.audit.setup import Progress
 from equidp.audit.training import CANARIES
@@ -20,7 +30,8 @@ from equidp.cli.settings import changes
 from equidp.data import GroupedDataset
 from equidp.errors import SettingError
 from equidp.report.audit import print_audit
-from equidp.training.plan import Plan, default_plan
+from equidp.report.plan import plan_table
+from equidp.training.plan import Plan
 
 _PROCEDURES = ("step", "training")
 _STEP_EPSILON = 4.0
@@ -44,7 +55,8 @@ class AuditOptions:
     of: Annotated[str, Parameter(choices=_PROCEDURES)] = "step"
     """One step, taken again and again; or one whole training."""
     epsilon: float | None = None
-    """The claim, which noise is calibrated to; default: 4 for a step, of the plan's noise for a training."""
+    """The claim, which noise is calibrated to; default: 4 for a step; for a training 3, or that of the noise
+    that is given or published."""
     runs: int | None = None
     """Runs with a canary of each group, and without, in audits of a step; default: 2000."""
     sample_rate: float | None = None
@@ -73,6 +85,7 @@ def audit_command(
     data: options.Data,
     *,
     method: options.Method = "dpsgd",
+    settings_from: options.Settings = RECOMMENDED,
     wanted: AuditOptions = AuditOptions(),
     json_file: options.JsonFile = None,
     config: options.Config = None,
@@ -82,6 +95,7 @@ def audit_command(
 ) -> None:
     """Measure a lower bound on epsilon with canaries in each group, beside the epsilon that is claimed.
 
+    Settings are those that equidp train takes for the method, and are shown with their origins.
     No budget is charged: keep the figures, and the folder of what was measured, to yourself.
     The exit code is 1 where the bound exceeds the claim.
     """
@@ -94,12 +108,24 @@ def audit_command(
     stopped = "stopped. What was measured is kept: the same command continues from it."
     with stoppable(stopped), progress_bar() as on_progress:
         train = source.split(wanted.seed).train
-        audit = _audit(train, method, default_plan(source).with_changes(changed), wanted, on_progress)
+        chosen = choose_plan(source, train, wanted.seed, changed, settings_from, method=method)
+        if (read := chosen.source(source)) != source:
+            train = read.split(wanted.seed).train
+        rows = setting_rows([ChosenRun(chosen, chosen.plan.resolve(method, len(train)), targeted=False)])
+        if wanted.epsilon is None and wanted.of == "training" and not _noise_is_chosen(chosen):
+            wanted = replace(wanted, epsilon=DEFAULT_EPSILON)
+        audit = _audit(train, method, chosen.plan, wanted, on_progress)
     if json_file is not None:
         write_whole(json_file, audit.to_json().encode())
+    plan_table([row for row in rows if row.name != "noise_multiplier"]).print()
     print_audit(audit)
     if audit.exceeds:
         sys.exit(1)
+
+
+def _noise_is_chosen(chosen: ChosenPlan) -> bool:
+    """True where the user or the dataset gives the noise."""
+    return chosen.origin("noise_multiplier") in (ASKED, DATASET)
 
 
 def _check_procedure(wanted: AuditOptions, changed: dict[str, object]) -> None:

@@ -13,9 +13,14 @@ import numpy as np
 import pandas as pd
 
 from equidp.data.dataset import ALL
+from equidp.evaluation.intervals import mean_interval
 
 NEGLIGIBLE = 0.1
-"""Share of tau: a difference in the metric by less counts as none, however sure the figure is."""
+"""Share of tau: a difference in the metric by less counts as none, however sure the figure is.
+
+No verdict turns on so little, and noise that acts as a regulariser can be worth as much: costs are then shown
+below 0."""
+_LEVEL = 0.95
 
 Fault = Literal["", "diverged", "constant", "beaten"]
 
@@ -28,8 +33,8 @@ class Judgement:
         reference: setting of the baseline's runs; "" where the baseline has one setting.
         fault: "" where the reference serves. "diverged": its loss is not finite in some seed. "constant":
             half of its runs or more are no better than one constant answer. "beaten": some kind of private
-            run is better over all examples in each seed, on average by more than a tenth of tau, and on
-            average in every group.
+            run is better over all examples, on average by more than a tenth of tau, and on average in every
+            group; and it is so in each seed, or the 95% interval of the mean lies beyond 0.
         seeds: number of seeds with that fault.
         of: number of seeds.
         by: (method, setting) of each kind of private run that beats it.
@@ -102,5 +107,6 @@ def informative(rows: pd.DataFrame) -> pd.Series:
 def _beats(private: pd.DataFrame, tau: float) -> bool:
     overall = private.loc[private["group"] == ALL, "privacy_cost"].dropna()
     by_group = private[private["group"] != ALL].groupby("group")["privacy_cost"].mean().dropna()
-    better = len(overall) > 0 and (overall < 0).all() and overall.mean() < -NEGLIGIBLE * tau
-    return bool(better and (by_group < 0).all())
+    mean, _, high = mean_interval(overall, _LEVEL)
+    sure = (overall < 0).all() or high < 0
+    return bool(sure and mean < -NEGLIGIBLE * tau and (by_group < 0).all())
