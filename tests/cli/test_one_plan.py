@@ -13,6 +13,7 @@ from equidp.audit import Audit, GroupBound
 from equidp.cli import audit as audit_module, train as train_module
 from equidp.cli.compare import compare_command
 from equidp.cli.options import MethodOptions, PlanOptions
+from equidp.cli.releases import ReleaseOptions
 from equidp.comparison import compare as compare_module
 from equidp.comparison.plan import ComparisonPlan
 from equidp.data import Recipe
@@ -115,6 +116,34 @@ def test_a_named_method_trains_by_the_settings_that_it_is_compared_by(settings, 
         given = {"noise_multiplier": 2.0}
         trained = plan_of_training(data["digits"], given, method, settings)
         assert trained == plan_of_comparison(data["digits"], given, method, settings, tmp_path)
+
+
+def test_weights_by_counted_classes_act_alike_in_both_commands(people, command, monkeypatch):
+    """A value that a command takes apart before there is a plan, which tests of plans do not see."""
+    given = (*TABLE, "--epsilon", "2", "--epochs", "3", "--class-weight", "balanced", "--counts-share", "0.3")
+    one, only = ("--methods", "dpsgd", "--seeds", "1", "--jobs", "1"), ("--dry-run",)
+    noise = []
+    for options in (given, given[:7]):
+        _, trained, _ = command("train", *options, "--method", "dpsgd", *only, cwd=people)
+        _, compared, _ = command("compare", *options, *one, *only, cwd=people)
+        noise.append(rows(trained)["noise multiplier"])
+        assert rows(compared)["noise multiplier (dpsgd)"] == noise[-1]
+    assert noise[0] != noise[1]  # the release is paid for
+
+    def train(plan, train, **others):
+        weights.append((plan.policy.private, plan.plan.class_weight))
+        raise SettingError("the trainer was made")
+
+    weights: list[tuple[bool, dict[str, float]]] = []
+    monkeypatch.setattr("equidp.comparison.cells.build", train)
+    command("compare", *given, *one, cwd=people)
+    assert weights[0][1]["high"] > weights[0][1]["low"] > 0
+
+
+def test_releases_are_options_of_both_commands():
+    for function in (train_module.train_command, compare_command):
+        defaults = {type(each.default) for each in inspect.signature(function).parameters.values()}
+        assert ReleaseOptions in defaults
 
 
 @pytest.mark.parametrize("settings", ["recommended", "published"])

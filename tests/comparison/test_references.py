@@ -334,6 +334,29 @@ def test_by_the_plan_alone_there_is_one_reference_and_no_model_cost(tmp_path):
         found.table("price")
 
 
+def test_balanced_weights_are_by_exact_counts_without_privacy_and_by_released_ones_with_it(tmp_path):
+    asked = ComparisonPlan(["dpsgd"], 1, PLAN, epsilons=[3.0], balanced=True, counts_share=0.2)
+    prepared = prepare(Squares(), asked, directory=tmp_path)
+    data = Squares().split(0)
+    counts = np.bincount(data.train.targets.numpy())
+    weights = {
+        cell.method: cell.class_weights(data.train) for cell in (prepared.first[0], prepared.first[-1])
+    }
+    exact = dict(zip(("no", "yes"), 300 / (2 * counts), strict=True))
+    assert weights["sgd"] == pytest.approx(exact)
+    assert weights["dpsgd"] != weights["sgd"]
+    assert weights["dpsgd"] == pytest.approx(exact, rel=0.3)
+    by_plan = prepare(Squares(), replace(asked, balanced=False, counts_share=None), directory=tmp_path)
+    noise = [each.first[-1].plan.noise_multiplier for each in (prepared, by_plan)]
+    assert noise[0] > noise[1]
+    spent = [built.entries for built in prepared.built]
+    assert [len(entries) for entries in spent] == [1, 2]
+    by_class = BoostedTrees(Squares(), 0, exact).train(data).outputs
+    assert prepared.trees[0].train(data).outputs == pytest.approx(by_class, abs=1e-9)
+    assert prepared.trees[0].key != by_plan.trees[0].key
+    assert len({cell.key for cell in (prepared.first[-1], by_plan.first[-1])}) == 2
+
+
 def test_a_plan_whose_rate_is_too_large_without_clipping_does_not_make_the_reference_weak(tmp_path):
     wild = replace(PLAN, model="mlp", learning_rate=10.0, batch_size=30, epochs=6)
     found = compared(tmp_path, plan=wild, methods=["automatic"])

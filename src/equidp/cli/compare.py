@@ -32,7 +32,7 @@ from equidp.report.comparison import print_comparison, write_report
 from equidp.report.diagnosis import sensitive_findings
 from equidp.report.figures import save_figures
 from equidp.report.plan import plan_table
-from equidp.runs.releases import IndividualRelease, PreprocessingRelease
+from equidp.runs.releases import CountsRelease, IndividualRelease, PreprocessingRelease
 from equidp.training.progress import duration
 
 app = command(
@@ -156,7 +156,7 @@ def compare_command(
     plan: options.PlanOptions = options.PlanOptions(),
     settings: options.MethodOptions = options.MethodOptions(),
     cut: metrics.CutOptions = metrics.CutOptions(),
-    release: releases.ComparisonReleaseOptions = releases.ComparisonReleaseOptions(),
+    release: releases.ReleaseOptions = releases.ReleaseOptions(),
     results: ResultOptions = ResultOptions(),
     diagnosis: DiagnosisOptions = DiagnosisOptions(),
     dry_run: Annotated[
@@ -169,8 +169,10 @@ def compare_command(
     The models are for choosing a method, not for release.
     """
     report, json_file = results.report, results.json_file
-    released = releases.releases_of(release)
+    changed = changes(plan, settings, wanted.methods)
+    released = releases.releases_of(release, balanced=releases.take_balanced(changed))
     preprocessing = next((each for each in released if isinstance(each, PreprocessingRelease)), None)
+    counts = next((each for each in released if isinstance(each, CountsRelease)), None)
     individual = next((each for each in released if isinstance(each, IndividualRelease)), None)
     results.check(individual=individual is not None, diagnose=diagnosis.diagnose)
     if results.tables is not None:
@@ -180,7 +182,6 @@ def compare_command(
     for folder in (results.figures, place.directory):
         if folder is not None:
             check_folder(folder)
-    changed = changes(plan, settings, wanted.methods)
     options.check_noise(wanted.epsilons, changed)
     source = table.open(data)
     asked = replace(
@@ -189,6 +190,8 @@ def compare_command(
         release_epsilon=None if individual is None else individual.release_epsilon,
         diagnosis=diagnosis.plan(),
         preprocessing_share=None if preprocessing is None else preprocessing.preprocessing_share,
+        counts_share=None if counts is None else counts.counts_share,
+        balanced=counts is not None and counts.balanced,
     )
     check_one_place(place.jobs, place.cluster)
     if dry_run:

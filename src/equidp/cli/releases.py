@@ -9,7 +9,7 @@ from cyclopts import Group, Parameter
 
 from equidp.cli.settings import options_from
 from equidp.policies.setting import MethodSetting
-from equidp.runs.releases import RELEASES, IndividualRelease, PreprocessingRelease
+from equidp.runs.releases import RELEASES
 from equidp.runs.releases.release import RunRelease
 
 BALANCED = "balanced"
@@ -23,20 +23,22 @@ def _options_of(kinds: Iterable[type[RunRelease]]) -> list[tuple[MethodSetting, 
 @Parameter(name="*")
 @options_from(_options_of(RELEASES.values()))
 class ReleaseOptions:
-    """Options of releases of a run."""
+    """Options of releases of a run, or of the runs of a comparison."""
 
 
-@Parameter(name="*")
-@options_from(_options_of((PreprocessingRelease, IndividualRelease)))
-class ComparisonReleaseOptions:
-    """Options of releases of the runs of a comparison."""
+def take_balanced(changed: dict[str, Any]) -> bool:
+    """Take --class-weight balanced out of the settings that were given; True where it was there."""
+    balanced: bool = changed.get("class_weight") == BALANCED
+    if balanced:
+        del changed["class_weight"]
+    return balanced
 
 
 def releases_of(options: Any, **implied: bool) -> tuple[RunRelease, ...]:
     """Return the releases that options ask for.
 
     Args:
-        options: `ReleaseOptions`, or `ComparisonReleaseOptions`.
+        options: `ReleaseOptions`.
         implied: fields of releases that other options set.
     """
     given = {**vars(options), **implied}

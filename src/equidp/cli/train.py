@@ -138,9 +138,7 @@ def train_command(
     if out is None and not dry_run:
         raise SettingError("nowhere to keep the run: give --out with a new folder, or --dry-run.")
     changed = changes(plan, settings, [method])
-    balanced = changed.get("class_weight") == releases.BALANCED
-    if balanced:
-        del changed["class_weight"]
+    balanced = releases.take_balanced(changed)
     released = releases.releases_of(release, balanced=balanced, base_rate_cut=cut.at_counted_rate)
     options.check_noise([] if privacy.epsilon is None else [privacy.epsilon], changed, privacy.risk)
     target = privacy.target()

@@ -29,6 +29,7 @@ from equidp.comparison.workers import Call, StaleWorker
 from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
 from equidp.data.features import WithFeatures
 from equidp.data.own import OwnSource
+from equidp.data.people import first_rows
 from equidp.data.table import releases_of
 from equidp.data.validation import ValidationPart
 from equidp.diagnostics import DiagnosisPlan, Diagnostics
@@ -38,8 +39,10 @@ from equidp.errors import ApproximationWarning, DataError, DataWarning
 from equidp.evaluation.predictions import Cut, Predictions, predict
 from equidp.individual import IndividualAccountant
 from equidp.kernel.epsilon import epsilon
-from equidp.kernel.ledger import MemoryLedger
+from equidp.kernel.ledger import MemoryLedger, StepEvent
+from equidp.kernel.noise import SeededRandomness
 from equidp.store import FIGURES, Claim, Entry, Store, key_of
+from equidp.tables.release import balanced_weights, private_counts
 from equidp.training.build import build
 from equidp.training.device import chosen_device
 from equidp.training.plan import ResolvedPlan
@@ -53,6 +56,7 @@ Progress = Callable[[int, int], None]
 Spread = Callable[[Callable[..., Any], Iterable[Call]], Iterable[tuple[Call, Any]]]
 """Makes calls of a function somewhere, and yields each with its result, as calls finish."""
 
+_COUNTS = 31  # of a seed's streams: apart from those of samples, training noise and preprocessing
 _PAUSE = 1.0
 """Seconds between checks of runs that another process trains."""
 _NAMES = ("method", "model", "loss")
@@ -118,6 +122,9 @@ class Cell:
         swept: the swept settings that the method has, by name.
         reference: name of the class of models whose reference the run is measured against, or which it is a
             candidate for.
+        counts_noise: noise multiplier of a release of the counts of each class; 0: exact counts, of training
+            without privacy; None: classes are not counted.
+        balanced: weigh the losses of each class by one over its count.
     """
 
     source: DataSource
@@ -132,6 +139,8 @@ class Cell:
     curves: bool = True
     swept: Mapping[str, Any] = field(default_factory=dict)
     reference: str = ""
+    counts_noise: float | None = None
+    balanced: bool = False
 
     @property
     def names(self) -> dict[str, Any]:
@@ -168,6 +177,8 @@ class Cell:
             return None
         diagnosis = None if self.diagnosis is None else asdict(self.diagnosis)
         facts = [plan, code, self.seed, self.engine, self.release_epsilon, diagnosis, self.curves]
+        if self.counts_noise is not None:
+            facts += [self.counts_noise, self.balanced]
         released = [asdict(event) for event in releases_of(self.source)]
         return key_of(*facts, split_facts(self.source, self.seed), released, FIGURES, versions())
 
@@ -176,15 +187,22 @@ class Cell:
         return (key := self.key) is not None and Store(folder).get(key) is not None
 
     def ledger(self) -> MemoryLedger:
-        """Ledger that counts the releases of the split."""
-        return MemoryLedger(tuple((event, 1) for event in releases_of(self.source)))
+        """Ledger that counts the releases of the split, and that of the counts of classes."""
+        released = [*releases_of(self.source), *counts_events(self.counts_noise)]
+        return MemoryLedger(tuple((event, 1) for event in released))
+
+    def class_weights(self, train: GroupedDataset) -> Mapping[str, float] | None:
+        """Weights of the classes' losses: the plan's, or by their counts."""
+        if not self.balanced:
+            return self.plan.plan.class_weights
+        return balanced_class_weights(train, self.counts_noise or 0.0, self.seed)
 
     def trainer(
         self, data: DataSplit, callbacks: Sequence[Callback] = (), ledger: MemoryLedger | None = None
     ) -> Trainer:
         """Trainer of the run, checked; no step is spent yet."""
         return build(
-            self.plan,
+            self.plan.with_class_weight(self.class_weights(data.train)),
             data.train,
             seed=self.seed,
             secure=False,
@@ -197,6 +215,30 @@ class Cell:
     def train(self, data: DataSplit) -> CellResult:
         """Train on the split, with what is to be recorded, accounted for and diagnosed."""
         return _train(self, data)
+
+
+def counts_events(noise_multiplier: float | None) -> tuple[StepEvent, ...]:
+    """Release of the counts of classes with this noise; none without noise."""
+    return (StepEvent(1.0, noise_multiplier),) if noise_multiplier else ()
+
+
+def balanced_class_weights(train: GroupedDataset, noise_multiplier: float, seed: int) -> dict[str, float]:
+    """Weights that give each class the same part in the loss, by its count, as `equidp train` takes them.
+
+    Args:
+        train: training part of the split.
+        noise_multiplier: of the counts; 0: exact counts.
+        seed: that the noise comes from.
+    """
+    targets = first_rows(train).targets.cpu().numpy()
+    counts = np.bincount(targets, minlength=train.num_classes).astype(float)
+    if noise_multiplier:
+        randomness = SeededRandomness(seed, _COUNTS)
+        counts = private_counts(
+            targets, train.num_classes, noise_multiplier=noise_multiplier, randomness=randomness
+        )
+    weights = balanced_weights(counts, noise_multiplier or 1.0)
+    return dict(zip(train.class_names, weights.tolist(), strict=True))
 
 
 def plan_parts(plan: ResolvedPlan) -> dict[str, Any]:

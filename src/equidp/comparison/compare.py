@@ -61,7 +61,7 @@ from equidp.comparison.workers import (
 from equidp.data import open_source
 from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
 from equidp.data.features import WithFeatures, check_not_varied
-from equidp.data.table import encoding_of, releases_of, with_encoding, with_private_noise
+from equidp.data.table import COUNTS_SHARE, encoding_of, releases_of, with_encoding, with_private_noise
 from equidp.data.views import Views
 from equidp.diagnostics import Diagnosis, DiagnosisPlan, Diagnostics
 from equidp.errors import ApproximationWarning, CacheWarning, PrivacyWarning, SettingError
@@ -115,6 +115,8 @@ def compare(
     release_epsilon: float | None = None,
     diagnosis: DiagnosisPlan | None = None,
     preprocessing_share: float | None = None,
+    counts_share: float | None = None,
+    balanced: bool = False,
     against: str | None = None,
     reference: Search = "best",
     tune: int | TuningPlan | None = None,
@@ -162,6 +164,10 @@ def compare(
         diagnosis: what to diagnose of the private runs, and when; None: nothing.
         preprocessing_share: of each epsilon, for private preprocessing of the private runs, in (0, 1); None:
             exact preprocessing, which epsilon does not cover.
+        counts_share: of each epsilon, for a release of the number of training examples of each class of the
+            private runs, in (0, 1); None: classes are not counted, or with a tenth where `balanced` needs it.
+        balanced: weigh the losses of each class by one over its count: as it is released of private runs,
+            and exact of training without privacy.
         against: name of a private method among `methods`, with which each other one is compared seed by seed
             (`Comparison.differences`); None: no such table.
         reference: "best": plain SGD is tried at several multiples of the learning rate, by each combination
@@ -201,6 +207,8 @@ def compare(
         release_epsilon=release_epsilon,
         diagnosis=diagnosis,
         preprocessing_share=preprocessing_share,
+        counts_share=counts_share,
+        balanced=balanced,
         against=against,
         reference=reference,
         tune=tune,
@@ -443,7 +451,11 @@ class PreparedComparison:
             if cell.method != BASELINE
         ]
         origin = ASKED if asked.epsilons else DEFAULT
-        return setting_rows(runs, epsilons=choice.epsilons, epsilons_from=origin, swept=self.swept)
+        rows = setting_rows(runs, epsilons=choice.epsilons, epsilons_from=origin, swept=self.swept)
+        if not asked.balanced:
+            return rows
+        balanced = SettingRow("class_weight", "balanced", ASKED)
+        return tuple(balanced if row.name == balanced.name else row for row in rows)
 
     def estimate(self, jobs: int, *, fresh: bool = False) -> Estimate:
         """Estimate what is still to be trained and how long that takes; times steps of each method.
@@ -515,7 +527,7 @@ def prepare(
     source, plan, epsilons = choice.shared.source(source), choice.shared.plan, choice.epsilons
     data_split = split(source, next(iter(sizes)))
     check_metric(metric, asked.cut, data_split.test)
-    variants = choice.variants()
+    variants = [_count_classes(variant, asked, plan) for variant in choice.variants()]
     # Absolute, since worker processes outlive a comparison and stay where the first one was.
     folder = Path(directory).absolute()
     Store(folder).check()
@@ -554,6 +566,8 @@ def prepare(
                         *(each.source, each.resolve(size), each.label, math.nan, seed, asked.engine, device),
                         swept=swept,
                         reference=each.name,
+                        counts_noise=0.0 if asked.balanced else None,
+                        balanced=asked.balanced,
                     )
                     for seed, size in sizes.items()
                 )
@@ -576,14 +590,16 @@ def prepare(
                 wanted = variant.epsilon if epsilons and variant.epsilon is not None else math.nan
                 where = variant.setting, wanted, seed, asked.engine, device
                 against = references.name_of(variant, read)
-                cells.append(Cell(own, resolved, *where, *watched, swept=names, reference=against))
+                cell = Cell(own, resolved, *where, *watched, swept=names, reference=against)
+                cells.append(replace(cell, counts_noise=variant.counts_noise, balanced=variant.balanced))
         if share is not None:
             data_split = replace(data_split, notes=_private_notes(cells))
         _warn_of_unknown_code([*search_of_references.first, *cells])
         trees: tuple[BoostedTrees, ...] = ()
         if references.searched and takes_boosted_trees(data_split.train):
             scaled = source if encoding_of(source) is None else with_encoding(source, STANDARD)
-            trees = tuple(BoostedTrees(scaled, seed, plan.class_weights) for seed in sizes)
+            weights = plan.class_weights, asked.balanced
+            trees = tuple(BoostedTrees(scaled, seed, *weights) for seed in sizes)
         prepared = PreparedComparison(
             source,
             data_split,
@@ -714,6 +730,25 @@ def _warn_of_unknown_code(cells: Sequence[Cell]) -> None:
             "a module, or import it anew."
         )
         warnings.warn(message, CacheWarning, stacklevel=4)
+
+
+def _count_classes(variant: Variant, asked: ComparisonPlan, plan: Plan) -> Variant:
+    """Return the variant with the counts of classes that are asked for; the baseline's are exact."""
+    if asked.balanced and variant.plan.for_method(variant.method).class_weight is not None:
+        raise SettingError(
+            "balanced weights of classes replace class_weight; leave one of the two out.",
+            field="class_weight",
+        )
+    share = COUNTS_SHARE if asked.balanced and asked.counts_share is None else asked.counts_share
+    if share is None:
+        return variant
+    if variant.name == BASELINE:
+        return replace(variant, counts_noise=0.0, balanced=asked.balanced)
+    check_share("counts_share", share, variant.epsilon)
+    assert variant.epsilon is not None
+    assert plan.delta is not None
+    event = release_event(share * variant.epsilon, plan.delta)
+    return replace(variant, counts_noise=event.noise_multiplier, balanced=asked.balanced)
 
 
 def _preprocess_source(source: DataSource, variant: Variant, plan: Plan, share: float | None) -> DataSource:

@@ -33,7 +33,8 @@ class ComparisonPlan:
 
     Attributes:
         methods, seeds, plan, epsilons, sweep, tau, level, metric, cut, engine, release_epsilon, diagnosis,
-            preprocessing_share, settings, changes, against, reference, tune: see `equidp.compare`.
+            preprocessing_share, counts_share, balanced, settings, changes, against, reference, tune: see
+            `equidp.compare`.
 
     Raises:
         SettingError, PolicyError: a value that no comparison can have.
@@ -52,6 +53,8 @@ class ComparisonPlan:
     release_epsilon: float | None = None
     diagnosis: DiagnosisPlan | None = None
     preprocessing_share: float | None = None
+    counts_share: float | None = None
+    balanced: bool = False
     settings: str = RECOMMENDED
     changes: Mapping[str, Any] = field(default_factory=dict)
     against: str | None = None
@@ -65,6 +68,8 @@ class ComparisonPlan:
             raise unknown_name("reference", self.reference, get_args(Search))
         if self.preprocessing_share is not None:
             check_number("(0, 1)", preprocessing_share=self.preprocessing_share)
+        if self.counts_share is not None:
+            check_number("(0, 1)", counts_share=self.counts_share)
         if self.settings not in SETTINGS:
             raise unknown_name("settings", self.settings, SETTINGS)
         if self.plan is not None and self.settings != RECOMMENDED:

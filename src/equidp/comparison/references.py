@@ -26,7 +26,14 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from torch import Tensor
 
 from equidp._provenance import versions
-from equidp.comparison.cells import Cell, CellResult, Training, split, split_facts
+from equidp.comparison.cells import (
+    Cell,
+    CellResult,
+    Training,
+    balanced_class_weights,
+    split,
+    split_facts,
+)
 from equidp.comparison.sweep import Variant, label_of
 from equidp.data.dataset import ALL, DataSource, DataSplit, GroupedDataset
 from equidp.data.features import WithFeatures
@@ -66,11 +73,13 @@ class BoostedTrees:
         source: where the split of `seed` comes from.
         seed: of the split and of the trees.
         class_weight: class name -> weight of its rows; None: 1 each.
+        balanced: weigh the rows of each class by one over their number instead.
     """
 
     source: DataSource
     seed: int
     class_weight: Mapping[str, float] | None = None
+    balanced: bool = False
 
     method: ClassVar[str] = BOOSTING
     steps: ClassVar[int] = 0
@@ -91,7 +100,8 @@ class BoostedTrees:
     def key(self) -> str:
         """Key of the results: equal for equal data, settings and code."""
         weights = None if self.class_weight is None else dict(self.class_weight)
-        settings = [_MOST_TREES, _TREES_WITHOUT_STOPPING, _FEWEST_TO_STOP_BY, weights, self.seed]
+        settings: list[Any] = [_MOST_TREES, _TREES_WITHOUT_STOPPING, _FEWEST_TO_STOP_BY, weights, self.seed]
+        settings += ["balanced"] if self.balanced else []
         return key_of(self.method, *settings, split_facts(self.source, self.seed), FIGURES, versions())
 
     def is_kept(self, folder: Path) -> bool:
@@ -127,8 +137,11 @@ class BoostedTrees:
             early_stopping=stops,
             random_state=self.seed,
         )
-        if self.class_weight is not None:
-            by_class = np.array([self.class_weight.get(name, 1.0) for name in data.train.class_names])
+        of_classes = self.class_weight
+        if self.balanced:
+            of_classes = balanced_class_weights(data.train, 0.0, self.seed)
+        if of_classes is not None:
+            by_class = np.array([of_classes.get(name, 1.0) for name in data.train.class_names])
             weights = by_class[targets] * (1.0 if weights is None else weights)
         trees.fit(rows, targets, sample_weight=weights)
         shares = np.full((len(data.test), data.test.num_classes), 0.0)

@@ -64,6 +64,7 @@ class Variant:
         epsilon: target; None: the plan's noise multiplier.
         setting: label of what differs from other runs of the method; "" without a difference.
         swept: the swept settings that the method has, by name.
+        counts_noise, balanced: see `equidp.comparison.cells.Cell`.
     """
 
     name: str
@@ -72,6 +73,8 @@ class Variant:
     epsilon: float | None
     setting: str
     swept: Mapping[str, Any]
+    counts_noise: float | None = None
+    balanced: bool = False
 
     @property
     def kind(self) -> Kind:
@@ -79,8 +82,10 @@ class Variant:
         return Kind(self.name, self.setting)
 
     def resolve(self, num_train: int, releases: Sequence[StepEvent] = ()) -> ResolvedPlan:
-        """Return the plan for `num_train` examples, by the method's name; epsilon covers the releases too."""
-        spent = tuple((event, 1) for event in releases)
+        """Return the plan for `num_train` examples, by the method's name; epsilon covers the releases and the
+        counts of classes too."""
+        counted = (StepEvent(1.0, self.counts_noise),) if self.counts_noise else ()
+        spent = tuple((event, 1) for event in (*releases, *counted))
         resolved = self.plan.resolve(self.method, num_train, Target(self.epsilon), also_spent=spent)
         return replace(resolved, method=self.name)
 

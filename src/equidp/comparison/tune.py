@@ -281,7 +281,8 @@ class SettingSearch:
         changed = change_variant(variant, self.candidates[trial.kind][trial.number])
         resolved = changed.resolve(split_facts(source, trial.seed).num_train, releases_of(source))
         target = math.nan if variant.epsilon is None else variant.epsilon
-        return Cell(source, resolved, variant.setting, target, trial.seed, self.engine, curves=False)
+        cell = Cell(source, resolved, variant.setting, target, trial.seed, self.engine, curves=False)
+        return replace(cell, counts_noise=variant.counts_noise, balanced=variant.balanced)
 
     @cached_property
     def first_trials(self) -> list[Trial]:

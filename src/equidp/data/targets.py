@@ -67,7 +67,7 @@ def parse_class_weights(text: str) -> dict[str, float]:
         if not (name.strip() and 0 <= weight <= MOST_WEIGHT):
             raise SettingError(
                 f"class weight {part!r}; expected class=number with a number from 0 to {MOST_WEIGHT:g}, such "
-                "as no=1,yes=8; equidp train also takes balanced.",
+                "as no=1,yes=8; equidp train and compare also take balanced.",
                 field="class_weight",
             )
         if name.strip() in weights:

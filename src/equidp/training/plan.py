@@ -217,7 +217,7 @@ class Plan:
     class_weight: Mapping[str, float] | str | None = option(
         None,
         "Public weights of the classes' losses, for rare classes: no=1,yes=8; default: 1 each. "
-        "equidp train counts them with noise for balanced.",
+        "balanced: by counts with noise, in equidp train and compare.",
         label="weights of classes (public)",
     )
     loss: str | LossFunction | None = option(
