@@ -109,6 +109,9 @@ def test_a_run_keeps_its_encoding_and_predicts_by_it(path, tmp_path):
     begin(prepare_run(config), tmp_path / "run")
     train(tmp_path / "run")
     kept = open_run(tmp_path / "run")
+    assert {each.column for each in kept.effects()} == {"age", "job", "pay"}
+    for card in ("card.html", "card.md"):
+        assert "Effect of each column" in (tmp_path / "run" / card).read_text()
     encoder = split_and_encode(opened(path, "cut"), 0)[1]
     assert kept.encoder == encoder
     table = pd.read_csv(path).drop(columns="age")

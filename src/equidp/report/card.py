@@ -21,6 +21,7 @@ from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
 from equidp.display import Column, Table
 from equidp.errors import SettingError
+from equidp.evaluation.effects import Effect
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.small_cells import FEWEST
 from equidp.kernel.epsilon import epsilon, repeats
@@ -36,6 +37,7 @@ from equidp.report.document import (
     Paragraph,
     paragraphs,
 )
+from equidp.report.effects import effect_blocks
 from equidp.report.evaluation import (
     blind_spot_sentences,
     gap_sentences,
@@ -100,6 +102,7 @@ def write_card(
     remarks: str = "",
     audited: Mapping[str, Sequence[str]] | None = None,
     plan: Sequence[SettingRow] = (),
+    effects: Sequence[Effect] = (),
 ) -> None:
     """Write the model card of a run: what the model is, what it guarantees, and what it does to each group.
 
@@ -121,6 +124,7 @@ def write_card(
         remarks: what the people who answer for the model say of purpose, access or retention: paragraphs.
         audited: source files behind the guarantee of releases, by name.
         plan: every setting with its origin; empty: the card lists the settings of the run without origins.
+        effects: of the columns of a table, from `equidp.evaluation.effects.column_effects`.
 
     Raises:
         SettingError: another ending, a path that cannot be written, or releases that the run does not count.
@@ -176,6 +180,7 @@ def write_card(
             Paragraph(summary_sentence(found)),
             _guarantee(run, composition),
             *_evaluation(found, facts),
+            *effect_blocks(effects, facts.classes, "" if found is None else found.positive),
             *_data(public, notes),
             *_numbers(run, spent, files, version),
             *_individual(released or {}, too_noisy, group_risks or {}),

@@ -9,6 +9,7 @@ from typing import Any
 
 from equidp.accounting.budget import PrivacyBudget
 from equidp.data import Recipe
+from equidp.evaluation.effects import Effect, column_effects
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predictions import has_diverged
 from equidp.policies.methods import method_named
@@ -76,6 +77,11 @@ def write_cards(
         details["budget"] = f"{config.budget.path.name}; with this run, {budget}"
     further = [_RECIPE] if recipe.target and (place / layout.ENCODER).exists() else []
     further += [DIVERGED] if has_diverged(run.model) else []
+    effects: tuple[Effect, ...] = ()
+    if (place / layout.ENCODER).exists():
+        encoder = TableEncoder.from_json((place / layout.ENCODER).read_text())
+        classes = facts["class_names"]
+        effects = column_effects(encoder, run.model, len(classes), config.cut.index(classes))
     clear, too_noisy = split_noisy_means(layout.read_released(place), run.epsilon())
     write_card(
         run,
@@ -91,6 +97,7 @@ def write_cards(
         group_risks={row["group"]: row["risk"] for row in layout.read_released(place) if "risk" in row},
         details=details,
         plan=config.setting_rows(run.facts.plan) if config.card.origins and run.facts.plan else (),
+        effects=effects,
         composition=composition,
         hashes={f"{layout.MODEL} (SHA-256)": layout.file_digest(place / layout.MODEL)},
     )

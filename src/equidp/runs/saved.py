@@ -18,6 +18,7 @@ from torch import nn
 from equidp.data.dataset import GroupedDataset
 from equidp.data.targets import in_units
 from equidp.errors import DataError, DataWarning, SettingError
+from equidp.evaluation.effects import Effect, column_effects
 from equidp.ledger.format import read_ledger
 from equidp.losses import SquaredError
 from equidp.runs import layout
@@ -56,6 +57,16 @@ class FinishedRun:
     run: Run
     released: list[dict[str, Any]]
     class_counts: dict[str, float]
+
+    def effects(self) -> tuple[Effect, ...]:
+        """Effect of each column of a table that was cut into intervals; empty unless the model is additive.
+
+        Edges and texts that are not `Effect.public` come from training rows, which epsilon does not cover.
+        """
+        if self.encoder is None:
+            return ()
+        classes = self.facts["class_names"]
+        return column_effects(self.encoder, self.run.model, len(classes), self.config.cut.index(classes))
 
     def test(self) -> GroupedDataset:
         """Examples that the run was tested on.

@@ -1,0 +1,105 @@
+"""Plot of the effects of columns: a panel each, with a step for each interval or a point for each text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from equidp.evaluation.effects import Effect
+from equidp.report.plots.style import (
+    GREY,
+    GROUP_LOOKS,
+    INK,
+    Layout,
+    Look,
+    legend,
+    short,
+    titled_panels,
+)
+
+MOST_PANELS = 12
+_BLUE = Look("#0B5C93")
+_MOST_TEXTS = 12
+"""Texts of a column up to which each is named below the axis."""
+
+
+def curves(effects: Sequence[Effect], classes: Sequence[str], layout: Layout) -> Figure | None:
+    """Draw the effects of the first dozen columns, on one scale."""
+    shown = effects[:MOST_PANELS]
+    looks = _class_looks(classes) if len(classes) > 2 else {"": _BLUE}
+    figure, axes = titled_panels([each.column for each in shown], layout, "", "adds", shared=False)
+    low = min(float(each.values.min()) for each in shown)
+    high = max(float(each.values.max()) for each in shown)
+    room = 0.06 * max(high - low, 1e-6)
+    for panel, effect in zip(axes, shown, strict=True):
+        _draw_panel(panel, effect, list(looks.values()), layout)
+        panel.set_ylim(low - room, high + room)
+    if len(looks) > 1:
+        entries: dict[str, Artist] = {
+            short(name, layout.letters(0.8)): Line2D(
+                [], [], color=look.colour, linestyle=look.line, linewidth=2
+            )
+            for name, look in looks.items()
+        }
+        legend(figure, entries, layout)
+    return figure
+
+
+def _class_looks(classes: Sequence[str]) -> dict[str, Look]:
+    """Look of each class; of many classes, all but the first few are grey."""
+    return {
+        name: GROUP_LOOKS[place] if place < len(GROUP_LOOKS) else Look(GREY)
+        for place, name in enumerate(classes)
+    }
+
+
+def _draw_panel(panel: Axes, effect: Effect, looks: Sequence[Look], layout: Layout) -> None:
+    """Draw the curve of each output; a part for missing numbers is a point behind it."""
+    panel.axhline(0, color=INK, linewidth=0.6, linestyle=":")
+    known = effect.known
+    count = len(known)
+    for output, look in enumerate(looks):
+        values = known[:, output]
+        if effect.edges is None:
+            panel.plot(range(count), values, look.marker, color=look.colour, markersize=3.5)
+        else:
+            panel.stairs(values, np.arange(count + 1) - 0.5, color=look.colour, baseline=None, linewidth=1.5)
+        if effect.missing:
+            panel.plot([count + 0.5], effect.values[-1:, output], "D", color=look.colour, markersize=4)
+    ticks, labels = _ticks(effect, layout)
+    if effect.missing:
+        ticks, labels = [*ticks, count + 0.5], [*labels, "missing"]
+    panel.set_xticks(ticks, labels, rotation=45, ha="right", rotation_mode="anchor")
+    panel.set_xlim(-0.7, count + (1.0 if effect.missing else -0.3))
+    panel.grid(axis="x", visible=False)
+
+
+def _ticks(effect: Effect, layout: Layout) -> tuple[list[float], list[str]]:
+    """Places and texts below the axis: some edges, or the texts; neither where they are not public."""
+    count = len(effect.known)
+    if effect.edges is None:
+        named = effect.public and count <= _MOST_TEXTS
+        return (
+            (list(map(float, range(count))), [short(text, 14) for text in effect.texts])
+            if named
+            else ([], [])
+        )
+    if not effect.public:
+        return [0.0, count - 1.0][: min(count, 2)], ["lowest", "highest"][: min(count, 2)]
+    places = np.unique(np.linspace(0, len(effect.edges) - 1, min(4, len(effect.edges))).round().astype(int))
+    return [place + 0.5 for place in places.tolist()], [number_text(effect.edges[place]) for place in places]
+
+
+def number_text(value: float) -> str:
+    """Text of an edge: four digits, without an exponent below ten million.
+
+    >>> number_text(65536.0), number_text(0.012345), number_text(-2.5)
+    ('65,540', '0.01235', '-2.5')
+    """
+    digits = f"{value:.4g}"
+    return f"{float(digits):,.0f}" if 1000 <= abs(value) < 1e7 else digits
