@@ -52,6 +52,8 @@ class Toy:
         return DataSplit(whole.subset(torch.arange(160)), whole.subset(torch.arange(160, 240)))
 
 
+ONE_NOISE = ("schedule", "average", "batch_size", "epochs")
+"""Settings that keep their values, so that one noise multiplier meets the target of all trials."""
 PLAN = Plan("logistic", learning_rate=0.5, batch_size=40, epochs=3, delta=1e-4).with_changes(
     {"clipping_bound": 0.5}
 )
@@ -60,7 +62,7 @@ ASKED = ComparisonPlan(
     seeds=2,
     plan=PLAN,
     epsilons=[8.0],
-    tune=TuningPlan(4, ("schedule", "average")),
+    tune=TuningPlan(4, ONE_NOISE),
     reference="plan",
 )
 
@@ -223,7 +225,7 @@ def finished(tmp_path_factory):
 
 
 def compared(folder, **changes) -> equidp.Comparison:
-    asked = replace(ASKED, tune=TuningPlan(3, ("schedule", "average", "epochs")), against="dpsgd", **changes)
+    asked = replace(ASKED, tune=TuningPlan(3, ONE_NOISE), against="dpsgd", **changes)
     return run_comparison(Toy(), asked, directory=folder, jobs=1)
 
 
@@ -232,9 +234,7 @@ def test_final_runs_have_the_chosen_settings_and_other_seeds(finished):
     tuning = comparison.tuning
     assert set(comparison.results["seed"]).isdisjoint(tuning.seeds)
     assert set(tuning.settings) == {Kind("sgd", ""), Kind("dpsgd", ""), Kind("quantile", "")}
-    prepared = prepare(
-        Toy(), replace(ASKED, tune=TuningPlan(3, ("schedule", "average", "epochs"))), directory=folder
-    )
+    prepared = prepare(Toy(), replace(ASKED, tune=TuningPlan(3, ONE_NOISE)), directory=folder)
     assert prepared.tuning.settings == tuning.settings
     assert prepared.estimate(1).missing == prepared.estimate(1).missing_trials == 0
     for kind, chosen in tuning.settings.items():

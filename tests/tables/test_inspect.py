@@ -199,30 +199,15 @@ secrets = st.one_of(
 )
 
 
-TABLES = given(
+@pytest.mark.soak
+@given(
     rare=st.lists(secrets, min_size=7, max_size=7, unique=True),
     count=st.integers(1, RARE_ROWS - 1),
     data=st.data(),
 )
-GENERATE = {"deadline": None, "phases": [Phase.generate]}  # shrinking would take minutes
-
-
-@pytest.mark.soak
-@TABLES
-@settings(max_examples=4, **GENERATE)
+@settings(max_examples=60, deadline=None, phases=[Phase.generate])  # shrinking would take minutes
 def test_no_cell_of_a_rare_row_is_told(tmp_path_factory, rare, count, data):
     """Whatever stands in fewer than 20 rows, of inputs, target or group, is in no output."""
-    check_rare_cells(tmp_path_factory, rare, count, data)
-
-
-@pytest.mark.soak
-@TABLES
-@settings(max_examples=300, **GENERATE)
-def test_no_cell_of_a_rare_row_is_told_in_many_tables(tmp_path_factory, rare, count, data):
-    check_rare_cells(tmp_path_factory, rare, count, data)
-
-
-def check_rare_cells(tmp_path_factory, rare, count, data):
     folder, table = tmp_path_factory.mktemp("rare"), patients().astype(object)
     names = list(table.columns[1:])
     for cell in rare:
