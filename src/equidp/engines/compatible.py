@@ -34,7 +34,7 @@ def make_compatible(model: nn.Module) -> tuple[nn.Module, list[str]]:
         for child_name, child in list(parent.named_children()):
             if isinstance(child, _BatchNorm):
                 name = f"{parent_name}.{child_name}".lstrip(".")
-                replacement, summary = _replacement(child)
+                replacement, summary = _replace_norm(child)
                 setattr(parent, child_name, replacement)
                 changes.append(f"{name}: {type(child).__name__}({child.num_features}) became {summary}.")
     return model, changes
@@ -77,16 +77,16 @@ class FixedNorm(nn.Module):
         return (inputs - mean) * scale + shift
 
 
-def _replacement(norm: _BatchNorm) -> tuple[nn.Module, str]:
+def _replace_norm(norm: _BatchNorm) -> tuple[nn.Module, str]:
     trained = any(parameter.requires_grad for parameter in norm.parameters())
     frozen = not trained if norm.affine else not norm.training
     if frozen and norm.running_mean is not None:
         return FixedNorm(norm), f"FixedNorm({norm.num_features}), with the statistics it had"
-    group_norm = _group_norm(norm)
+    group_norm = _make_group_norm(norm)
     return group_norm, f"GroupNorm({group_norm.num_groups}, {group_norm.num_channels})"
 
 
-def _group_norm(norm: _BatchNorm) -> nn.GroupNorm:
+def _make_group_norm(norm: _BatchNorm) -> nn.GroupNorm:
     groups = next(size for size in range(min(32, norm.num_features), 0, -1) if norm.num_features % size == 0)
     # One group per channel would be InstanceNorm, which is 0 everywhere on 1x1 maps.
     groups = groups if groups < norm.num_features else 1

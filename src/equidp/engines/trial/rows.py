@@ -559,7 +559,7 @@ class Reading(NamedTuple):
         tables = [each for each in model.modules() if isinstance(each, nn.Embedding | nn.EmbeddingBag)]
         names = _names(model, inputs)
         masks = [len(names) > 1 and "mask" in name for name in names]
-        seen = _tables_read(model, inputs, tables, masks) if tables else [([], False) for _ in names]
+        seen = _tables_that_read(model, inputs, tables, masks) if tables else [([], False) for _ in names]
         return [
             cls(read if whole else tables, mask, not read)
             for (read, whole), mask in zip(seen, masks, strict=True)
@@ -577,7 +577,7 @@ def _names(model: nn.Module, inputs: Inputs) -> list[str]:
     return [name for name, each in zip(named, inputs, strict=False) for _ in tensors(each)]
 
 
-def _tables_read(
+def _tables_that_read(
     model: nn.Module, inputs: Inputs, tables: list[Any], masks: list[bool]
 ) -> list[tuple[list[Any], bool]]:
     """The tables that read each tensor's memory, and whether one reads all of it; none where the model fails.
