@@ -62,6 +62,7 @@ from equidp.report.plan import plan_blocks
 from equidp.training.initial_weights import FRESH, Start
 from equidp.training.run import Run, RunFacts
 
+_WEIGHTS_HASH = "weights (SHA-256 of names and bytes of the state, in its order)"
 _RANDOMNESS = {
     "SystemRandomness": "the operating system",
     "DeviceRandomness": "the operating system, and ChaCha20 on the device under its keys",
@@ -171,7 +172,7 @@ def write_card(
         **_settings(facts, with_plan=not plan),
         **(details or {}),
         **versions(),
-        **(hashes or _hash_of(run)),
+        **(hashes or {_WEIGHTS_HASH: weights_digest(run.model)}),
     }
     document = Document(
         f"Model card: {data}" if data else "Model card",
@@ -242,7 +243,7 @@ def _numbers(run: Run, spent: float, files: Mapping[str, str], version: str) -> 
     yield Facts(facts_table(_parameters(run, spent), "parameter"))
     if math.isfinite(spent):
         yield Paragraph("To recompute epsilon with dp-accounting alone:")
-        yield Code(_recompute(run))
+        yield Code(_recomputing_code(run))
     yield Paragraph(
         f"For an audit: the guarantee of this run rests on these files of src/equidp/ in version {version}. "
         "docs/guarantees.md lists the assumptions behind them."
@@ -305,7 +306,7 @@ def _check_paid_for(released: Mapping[str, float], run: Run) -> None:
         )
 
 
-def _start(start: Start) -> str:
+def _start_text(start: Start) -> str:
     """Origin of the initial weights, for the table of parameters."""
     if start.earlier:
         return "of another run; see the warning above"
@@ -342,17 +343,13 @@ def _group_risk_table(risks: Mapping[str, Mapping[str, float]]) -> Table:
     return Table(columns, [(name, *figures.values()) for name, figures in risks.items()])
 
 
-def _hash_of(run: Run) -> dict[str, str]:
-    return {"weights (SHA-256 of names and bytes of the state, in its order)": weights_digest(run.model)}
-
-
 def _parameters(run: Run, spent: float) -> list[tuple[str, str]]:
     rows = [
         ("epsilon", number(spent) if math.isinf(spent) else f"{spent:.6g} ({run.accountant})"),
-        ("delta", _why_delta(run)),
+        ("delta", _delta_text(run)),
         ("neighbouring datasets", f"differ by one {privacy_unit(run.facts)}, added or removed"),
         (f"one {privacy_unit(run.facts)} replaced by another", _replacement_text(run, spent)),
-        ("initial weights", _start(run.facts.start)),
+        ("initial weights", _start_text(run.facts.start)),
         ("sampling", f"Poisson: each {privacy_unit(run.facts)} joins each step's sample independently"),
     ]
     if math.isfinite(spent) and not repeats(run_event(run.entries)):  # a choice has Renyi's bound alone
@@ -369,7 +366,7 @@ def _parameters(run: Run, spent: float) -> list[tuple[str, str]]:
     return rows
 
 
-def _why_delta(run: Run) -> str:
+def _delta_text(run: Run) -> str:
     """Delta and the rule that chose it, if known."""
     examples = run.facts.num_examples
     if examples is None:
@@ -392,7 +389,7 @@ def _replacement_text(run: Run, spent: float) -> str:
     return f"{shown} at the same delta, as removing one and adding one"
 
 
-def _recompute(run: Run) -> str:
+def _recomputing_code(run: Run) -> str:
     """Python that recomputes epsilon with dp-accounting alone."""
     event = run_event(run.entries)
     if repeats(event):

@@ -200,15 +200,15 @@ def findings(groups: pd.DataFrame) -> list[str]:
     if not all(most.exceeds(other) for other in others):
         return ["Clipping and noise cost loss, but no group clearly loses most of it in the diagnosed steps."]
     how = "loses most" if others else "loses"
-    sentences = [f"Group {worst} {how}: {most.mean:.3g} of loss a step{_since(groups, worst)}."]
+    sentences = [f"Group {worst} {how}: {most.mean:.3g} of loss a step{_since_text(groups, worst)}."]
     splits = [
         {name: average_column(groups, name + ending if name != "noise" else name)[worst] for name in _CAUSES}
         for ending in ("", "_alternative")
     ]
-    return sentences + _causes(splits)
+    return sentences + _cause_sentences(splits)
 
 
-def _since(groups: pd.DataFrame, worst: str) -> str:
+def _since_text(groups: pd.DataFrame, worst: str) -> str:
     """Text on the first diagnosed epoch from which the group always loses most."""
     if groups["group"].nunique() == 1:
         return ""
@@ -221,7 +221,7 @@ def _since(groups: pd.DataFrame, worst: str) -> str:
     return f", always the most since epoch {epochs[since.idxmax()]:.3g}"
 
 
-def _causes(splits: list[dict[str, Estimate]]) -> list[str]:
+def _cause_sentences(splits: list[dict[str, Estimate]]) -> list[str]:
     """Causes of a group's excess risk by both splits of clipping's error, as shares of all raising parts."""
     mains = [_main_cause(parts) for parts in splits]
     if None in mains:
