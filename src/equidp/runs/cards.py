@@ -39,6 +39,15 @@ def write_cards(
     ledger_check: str,
     budget: PrivacyBudget | None,
 ) -> None:
+    """Write the model card of a run into its folder, as a page and as Markdown.
+
+    Args:
+        place: folder of the run, whose model and released figures are there.
+        run, evaluation, config: that the card describes.
+        facts: that followed from configuration and data.
+        ledger_check: checksum of the ledger's last line.
+        budget: that the run was charged to; None: none.
+    """
     recipe = config.data.recipe
     details = {
         "method's name": f"{config.method}: {method_named(config.method).summary}",
@@ -73,7 +82,7 @@ def write_cards(
         }
     composition = ""
     if budget is not None and config.budget is not None:
-        composition = _together(budget, units_of(recipe))
+        composition = _composition_sentence(budget, units_of(recipe))
         details["budget"] = f"{config.budget.path.name}; with this run, {budget}"
     further = [_RECIPE] if recipe.target and (place / layout.ENCODER).exists() else []
     further += [DIVERGED] if has_diverged(run.model) else []
@@ -90,7 +99,7 @@ def write_cards(
         evaluation=evaluation,
         data=facts["name"],
         notes=(*facts["notes"], *further),
-        released={_estimate(row): row["mean"] for row in clear},
+        released={_mean_label(row): row["mean"] for row in clear},
         too_noisy=too_noisy,
         remarks=config.card.notes,
         audited={each.name: each.audited for each in config.all_releases},
@@ -103,7 +112,7 @@ def write_cards(
     )
 
 
-def _together(budget: PrivacyBudget, units: str) -> str:
+def _composition_sentence(budget: PrivacyBudget, units: str) -> str:
     """Sentence on the epsilon that this run and all others in its budget have spent together."""
     spent = math.ceil(1000 * budget.spent()) / 1000
     return (
@@ -124,7 +133,7 @@ def _range_of_target(recipe: Recipe) -> dict[str, str]:
     return {} if bounds is None else {"public range of the target": f"{bounds[0]:g} to {bounds[1]:g}"}
 
 
-def _estimate(row: Mapping[str, Any]) -> str:
+def _mean_label(row: Mapping[str, Any]) -> str:
     """The name of a released mean, with its standard error."""
     return (
         f"estimated mean epsilon of the training examples of {row['group']} (standard error "

@@ -135,9 +135,9 @@ class FinishedRun:
                     f"column {each.name!r} holds texts{read.first_text_phrase(each.name)}, where the "
                     "training data had numbers."
                 )
-        return self._with_lacking(read)
+        return self._add_missing_columns(read)
 
-    def _with_lacking(self, read: Columns) -> Columns:
+    def _add_missing_columns(self, read: Columns) -> Columns:
         """Add columns that the table lacks as missing values, if the model has an input for missing ones."""
         assert self.encoder is not None
         lacking = [
@@ -184,7 +184,7 @@ class FinishedRun:
         codes = {
             column.name: count
             for column in self.encoder.columns
-            if isinstance(column, NumericColumn) and (count := _codes(table[column.name], column))
+            if isinstance(column, NumericColumn) and (count := _count_codes(table[column.name], column))
         }
         if codes:
             listed = ", ".join(f"{name!r}: {count:,}" for name, count in codes.items())
@@ -197,7 +197,7 @@ class FinishedRun:
         if unseen:
             listed = ", ".join(f"{name!r}: {count:,}" for name, count in unseen.items())
             warnings.warn(
-                f"of {len(table):,} rows, some have values {_unseen(self.encoder)} ({listed}); the "
+                f"of {len(table):,} rows, some have values {_unseen_clause(self.encoder)} ({listed}); the "
                 "model takes no notice of those values.",
                 DataWarning,
                 stacklevel=3,
@@ -226,7 +226,7 @@ class FinishedRun:
         read = self._read(path, *columns, *([] if person is None else [person]))
         table, bounds = read.table, config.data.recipe.target_bounds
         check_read(table, columns)
-        people = _people(table, person)
+        people = _people_of_rows(table, person)
         if bounds is not None:
             wrong = [
                 *number_problem(table[columns[0]], (), read.first_text_phrase(columns[0])),
@@ -254,41 +254,6 @@ class FinishedRun:
         return GroupedDataset(
             stored["inputs"], stored["targets"], stored["groups"], *names, target_bounds=bounds, people=people
         )
-
-
-def _people(table: pd.DataFrame, person: str | None) -> torch.Tensor | None:
-    """Person of each row, [n], as numbers; all rows without a value count as one person."""
-    if person is None:
-        return None
-    if person not in table:
-        warnings.warn(
-            f"the table lacks {person!r}, which says whose rows they are: each of its {len(table):,} rows "
-            "counts as a person of its own, so that figures may be of few people. Add that column before "
-            "they are given to others.",
-            DataWarning,
-            stacklevel=3,
-        )
-        return None
-    return torch.from_numpy(pd.factorize(table[person])[0].astype(np.int64))
-
-
-def _unseen(encoder: TableEncoder) -> str:
-    """Part of a sentence: why values have no input."""
-    if encoder.private:
-        return "that the training data did not, or too few rows of it for private preprocessing to keep"
-    return "that the training data did not"
-
-
-def _same_content(path: Path, other: Path) -> bool:
-    """Return True if two files, or two folders of files, have the same content."""
-    if path.is_file() and other.is_file():
-        return filecmp.cmp(path, other, shallow=False)
-    return path.is_dir() and other.is_dir() and content_digest(path) == content_digest(other)
-
-
-def _codes(column: pd.Series, known: NumericColumn) -> int:
-    """Number of cells with a usual code for a missing value, such as -999, far from the training data."""
-    return int((known.far(column) & column.isin(MISSING_NUMBERS)).sum())
 
 
 def open_run(folder: str | os.PathLike[str]) -> FinishedRun:
@@ -354,3 +319,38 @@ def _check_card(place: Path, check: str = "") -> None:
                 "was replaced. Bring back all of the run's files as equidp wrote them.",
                 field=what,
             )
+
+
+def _people_of_rows(table: pd.DataFrame, person: str | None) -> torch.Tensor | None:
+    """Person of each row, [n], as numbers; all rows without a value count as one person."""
+    if person is None:
+        return None
+    if person not in table:
+        warnings.warn(
+            f"the table lacks {person!r}, which says whose rows they are: each of its {len(table):,} rows "
+            "counts as a person of its own, so that figures may be of few people. Add that column before "
+            "they are given to others.",
+            DataWarning,
+            stacklevel=3,
+        )
+        return None
+    return torch.from_numpy(pd.factorize(table[person])[0].astype(np.int64))
+
+
+def _unseen_clause(encoder: TableEncoder) -> str:
+    """Part of a sentence: why values have no input."""
+    if encoder.private:
+        return "that the training data did not, or too few rows of it for private preprocessing to keep"
+    return "that the training data did not"
+
+
+def _same_content(path: Path, other: Path) -> bool:
+    """Return True if two files, or two folders of files, have the same content."""
+    if path.is_file() and other.is_file():
+        return filecmp.cmp(path, other, shallow=False)
+    return path.is_dir() and other.is_dir() and content_digest(path) == content_digest(other)
+
+
+def _count_codes(column: pd.Series, known: NumericColumn) -> int:
+    """Number of cells with a usual code for a missing value, such as -999, far from the training data."""
+    return int((known.far(column) & column.isin(MISSING_NUMBERS)).sum())

@@ -63,7 +63,7 @@ def train(
         EquidpError: the folder, its data, code or budget does not allow training; the message says why.
     """
     place, processes = Path(folder), processes_here()
-    config, plan, facts, encoder = processes.broadcast_from_first(lambda: _read_begun(place, prepared))
+    config, plan, facts, encoder = processes.broadcast_from_first(lambda: _read_settings(place, prepared))
     for each in config.releases:
         each.check_resumable()
     if prepared is not None:
@@ -73,7 +73,7 @@ def train(
         split = config.load(encoder)[0]
         layout.check_same(split, config, facts, place)
     if not processes.first:
-        return _follow(config, plan, split, place, previous, device)
+        return _train_beside_first(config, plan, split, place, previous, device)
     with ExitStack() as stack:
         ledger = stack.enter_context(LedgerFile(place / layout.LEDGER, run=config.name))
         for stale in place.glob(".*.tmp"):  # of a killed process: the ledger's lock keeps running ones out
@@ -90,9 +90,7 @@ def train(
         resumed = processes.broadcast_from_first(
             lambda: any(type(event) is StepEvent for event, _ in ledger.entries)
         )
-        record = (
-            _record_so_far(place, checkpoints.steps_kept(previous=previous)) if resumed else _new_record()
-        )
+        record = _read_record(place, checkpoints.steps_kept(previous=previous)) if resumed else _new_record()
         releases, events = _releases_after_training(config), config.release_events(plan.delta)
         watchers = [*_callbacks_of(releases), EpochRecorder(record, split.test), *callbacks, checkpoints]
         owed = [each.name for each in releases if each.name in events and not each.is_kept_in(place)]
@@ -125,7 +123,7 @@ def train(
     return run, evaluation
 
 
-def _read_begun(
+def _read_settings(
     place: Path, prepared: PreparedRun | None
 ) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any], TableEncoder | None]:
     """Return settings and encoder of a run, read from its folder unless the caller has them.
@@ -159,7 +157,7 @@ def _finish(
     return run
 
 
-def _follow(
+def _train_beside_first(
     config: TrainConfig,
     plan: ResolvedPlan,
     split: DataSplit,
@@ -208,7 +206,7 @@ def _new_record() -> RunRecord:
     return RunRecord({"salt": layout.new_salt()})
 
 
-def _record_so_far(place: Path, steps: int) -> RunRecord:
+def _read_record(place: Path, steps: int) -> RunRecord:
     """Record up to a checkpoint; later steps are taken again."""
     path = place / layout.RECORD
     if not path.exists():
