@@ -168,7 +168,7 @@ def _profile(
     """Profile of gradient norms, of public data or, charged, of the training data; None: nothing is read."""
     loss = None if wanted.loss is None else loss_named(wanted.loss)
     if wanted.public is not None:
-        public = _like(train, table.open(str(wanted.public)), wanted.public, wanted.seed)
+        public = _read_public(train, table.open(str(wanted.public)), wanted.public, wanted.seed)
         return public_profile(public, model, loss)
     if wanted.profile_epsilon == 0:
         return None
@@ -202,7 +202,7 @@ def _ledger(budget: BudgetFile | None, source: str, unit: str) -> Iterator[Ledge
         ledger.settle()
 
 
-def _like(train: GroupedDataset, source: DataSource, path: Path, seed: int) -> GroupedDataset:
+def _read_public(train: GroupedDataset, source: DataSource, path: Path, seed: int) -> GroupedDataset:
     """Public data, which must look like the private data."""
     public = source.split(seed).train
     given, wanted = ((list(x.input_shape), x.class_names, x.group_names) for x in (public, train))

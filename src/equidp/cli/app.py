@@ -223,7 +223,7 @@ def main(line: App = app) -> None:
     config_text.cache_clear()
     with lasting_streams():
         try:
-            _run(line, sys.argv[1:])
+            _run_command(line, sys.argv[1:])
         except SystemExit as end:
             if end.code:
                 raise
@@ -236,7 +236,7 @@ def main(line: App = app) -> None:
     sys.exit(0)
 
 
-def _run(line: App, tokens: list[str]) -> None:
+def _run_command(line: App, tokens: list[str]) -> None:
     """Runs a command, and ends with one message where it cannot go on."""
     commands = [name for name in line if not name.startswith("-")]
     called = " ".join([*line.name, *tokens[:1]])

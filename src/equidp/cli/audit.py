@@ -114,7 +114,7 @@ def audit_command(
         rows = setting_rows([ChosenRun(chosen, chosen.plan.resolve(method, len(train)), targeted=False)])
         if wanted.epsilon is None and wanted.of == "training" and not _noise_is_chosen(chosen):
             wanted = replace(wanted, epsilon=DEFAULT_EPSILON)
-        audit = _audit(train, method, chosen.plan, wanted, on_progress)
+        audit = _run_audit(train, method, chosen.plan, wanted, on_progress)
     if json_file is not None:
         write_whole(json_file, audit.to_json().encode())
     plan_table([row for row in rows if row.name != "noise_multiplier"]).print()
@@ -141,7 +141,7 @@ def _check_procedure(wanted: AuditOptions, changed: dict[str, object]) -> None:
         raise SettingError("--noise-multiplier is for audits of a training; a step's noise is of --epsilon.")
 
 
-def _audit(
+def _run_audit(
     train: GroupedDataset, method: str, plan: Plan, wanted: AuditOptions, on_progress: Progress
 ) -> Audit:
     common: dict[str, Any] = {

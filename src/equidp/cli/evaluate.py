@@ -78,7 +78,7 @@ def evaluate_command(
     kept = open_run(run).reading(sep, charset)
     check_outputs({"--json": json_file}, kept.config.data.name)
     data = kept.test() if test is None else kept.read_grouped(test)
-    other = None if reference is None else _reference(kept, reference).run.model.to(place)
+    other = None if reference is None else _open_reference(kept, reference).run.model.to(place)
     found = evaluate(
         kept.run.model.to(place),
         data,
@@ -118,7 +118,7 @@ def evaluate_command(
         groups = [name for name in data.group_names if name not in found.small.groups]
         there = found.costs["group"].isin(groups) & found.costs["privacy_cost"].notna()
         if there.any():
-            print(_gap(found.costs[there], found.metric))
+            print(_gap_sentence(found.costs[there], found.metric))
 
 
 def print_run(run: Run, found: Evaluation) -> None:
@@ -128,7 +128,7 @@ def print_run(run: Run, found: Evaluation) -> None:
     print_evaluation(found, run.facts)
 
 
-def _gap(costs: pd.DataFrame, metric: Metric) -> str:
+def _gap_sentence(costs: pd.DataFrame, metric: Metric) -> str:
     by_group = costs.set_index("group")["privacy_cost"]
     gap = amount(metric, by_group.max() - by_group.min())
     most = "all groups the same" if gap == amount(metric, 0.0) else f"group {by_group.idxmax()} most"
@@ -138,7 +138,7 @@ def _gap(costs: pd.DataFrame, metric: Metric) -> str:
     )
 
 
-def _reference(kept: FinishedRun, folder: Path) -> FinishedRun:
+def _open_reference(kept: FinishedRun, folder: Path) -> FinishedRun:
     other = open_run(folder)
     if other.config.method != BASELINE:
         raise SettingError(

@@ -79,13 +79,13 @@ def _print(report: TableReport) -> None:
     console.print(f"{report.rows:,} rows, {len(report.columns)} columns.{written}", markup=False)
     columns = [Column("column", "name"), Column("holds", "text"), Column("missing"), Column("different")]
     Table(columns, [_row(column, report) for column in report.columns]).print(console, lines=False)
-    settled = [line for column in report.columns for line in _findings(column, console.width)]
+    settled = [line for column in report.columns for line in _finding_lines(column, console.width)]
     if settled:
         console.print("\n[bold]To know, and the option that settles it[/]")
     for line in settled:
         console.print(f"  {line}", soft_wrap=True)
     console.print()
-    for sentence in (*_sentences(report), *_conclusion(report)):
+    for sentence in (*_sentences(report), *_conclusion_lines(report)):
         console.print(sentence, markup=False)
     console.print(f"[dim]{escape(PRIVACY_NOTE)}[/]")
 
@@ -97,7 +97,7 @@ def _row(column: ColumnReport, report: TableReport) -> tuple[str, ...]:
     return " ".join([column.name, *map("({})".format, roles)]), holds, share, f"{column.distinct:,}"
 
 
-def _findings(column: ColumnReport, width: int) -> list[str]:
+def _finding_lines(column: ColumnReport, width: int) -> list[str]:
     """A line for each finding; an option that does not fit into it stands below."""
     lines = []
     for says, flag in column.lines():
@@ -108,7 +108,7 @@ def _findings(column: ColumnReport, width: int) -> list[str]:
     return lines
 
 
-def _conclusion(report: TableReport) -> list[str]:
+def _conclusion_lines(report: TableReport) -> list[str]:
     """Lines that say if the table can be used with the options above."""
     if not (report.recipe.target and report.recipe.group):
         return ["Give --target and --group too, to see classes and groups."]

@@ -45,10 +45,10 @@ def show_command(
 
 def _describe_ledger(path: Path, content: LedgerContent, delta: float | None) -> list[str]:
     lines = [f"{path}: {len(content.checks):,} lines, the last with checksum {content.checks[-1]}."]
-    config, of_run = _run_of(path)
+    config, of_run = _read_run(path)
     people = content.facts.get("unit") == PEOPLE or (config is not None and config.data.recipe.person)
     for _, blocks in itertools.groupby(content.blocks, key=lambda block: block.process):
-        lines += ["", *_session(list(blocks), "person" if people else "example")]
+        lines += ["", *_session_lines(list(blocks), "person" if people else "example")]
     if content.torn:
         lines += [
             "",
@@ -70,7 +70,7 @@ def _describe_ledger(path: Path, content: LedgerContent, delta: float | None) ->
     return lines
 
 
-def _session(blocks: list[Spent], one: str) -> list[str]:
+def _session_lines(blocks: list[Spent], one: str) -> list[str]:
     """Lines about the spending of one process; `one` is the kind of example."""
     steps = sum(block.steps for block in blocks)
     runs = ", ".join(dict.fromkeys(run_of(block.session) for block in blocks))
@@ -103,7 +103,7 @@ def _session(blocks: list[Spent], one: str) -> list[str]:
     return lines
 
 
-def _run_of(path: Path) -> tuple[TrainConfig | None, float | None]:
+def _read_run(path: Path) -> tuple[TrainConfig | None, float | None]:
     """Settings and delta of the run in whose folder the ledger is; None for a ledger elsewhere."""
     try:
         config, plan, _ = read_config(path.parent)

@@ -66,7 +66,7 @@ def predict_command(
     shown = cut.cut(kept.config.cut, kept.class_counts)
     beside: Iterator[pd.DataFrame] = itertools.repeat(pd.DataFrame())
     if keep and table is not None:
-        beside = _beside(table, kept.config.data.recipe, list(dict.fromkeys(keep)))
+        beside = _read_kept_columns(table, kept.config.data.recipe, list(dict.fromkeys(keep)))
     inputs = iter(kept.test().one_tensor.split(ROWS)) if table is None else kept.batches(table)
     model, count = kept.run.model.to(place), 0
     with ExitStack() as stack:
@@ -78,7 +78,7 @@ def predict_command(
                     f"the model of {str(run)!r} gives no finite numbers: its training diverged. Train with a "
                     "smaller learning rate."
                 )
-            rows = _rows(outputs, kept.facts["class_names"], shown)
+            rows = _prediction_rows(outputs, kept.facts["class_names"], shown)
             if clash := [name for name in further if name in rows]:
                 raise SettingError(
                     f"--keep {clash[0]}: the predictions have a column of that name; rename the column of "
@@ -96,14 +96,14 @@ def predict_command(
         say(f"{count:,} predictions: {out}")
 
 
-def _beside(table: Path, recipe: Recipe, keep: list[str]) -> Iterator[pd.DataFrame]:
+def _read_kept_columns(table: Path, recipe: Recipe, keep: list[str]) -> Iterator[pd.DataFrame]:
     """The columns to write beside the predictions, in the same batches."""
     with readable(table):
         check_names(names_of(table, recipe), {"--keep": keep})
     return written_rows(table, recipe, keep, ROWS)
 
 
-def _rows(outputs: torch.Tensor, classes: list[str], cut: Cut) -> pd.DataFrame:
+def _prediction_rows(outputs: torch.Tensor, classes: list[str], cut: Cut) -> pd.DataFrame:
     """A prediction for each row of outputs, [n, classes] or [n, 1], as texts."""
     nothing = torch.zeros(len(outputs), dtype=torch.int64)  # targets, which no prediction reads
     found = Predictions.of(outputs, nothing, classes, cut)
