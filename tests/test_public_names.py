@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,20 @@ def test_every_public_name_loads_and_is_listed():
         assert name in dir(equidp)
     with pytest.raises(AttributeError, match="nope"):
         equidp.nope  # noqa: B018
+
+
+def test_the_page_of_public_names_lists_all_of_them_once_and_no_other():
+    page = (Path(__file__).parents[1] / "docs" / "reference.md").read_text(encoding="utf-8")
+    table = page.partition("## Names of equidp")[2].partition("## Names of modules")[0]
+    cells = (line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))
+    assert sorted(name for cell in cells for name in re.findall(r"`(\w+)`", cell)) == equidp.__all__
+
+
+@pytest.mark.parametrize("name", equidp.__all__)
+def test_every_public_class_and_function_says_what_it_is(name):
+    thing = getattr(equidp, name)
+    if callable(thing):
+        assert thing.__doc__, name
 
 
 def test_the_version_is_that_of_the_installed_package():

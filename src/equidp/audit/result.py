@@ -28,6 +28,10 @@ class GroupBound:
         epsilon: bound for the claimed mechanism with more or less noise (`audit.bounds`); infinite where no
             noise explains the guesses.
         assumption_free: bound for any mechanism.
+
+    Example:
+        >>> max(bound.epsilon for bound in (GroupBound("a", 9, 1.2, 0.8), GroupBound("b", 9, 1.5, 1.1)))
+        1.5
     """
 
     group: str

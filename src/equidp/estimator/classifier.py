@@ -79,6 +79,13 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         coef_, intercept_: of a linear model; other models have none.
         epsilon_total_: of this fit and the earlier ones of this estimator, for someone who is in the data of
             each; or all that was spent of the budget, which alone counts clones and other estimators.
+
+    Example:
+        >>> import numpy as np, equidp
+        >>> X = np.random.default_rng(0).normal(size=(200, 3))
+        >>> classifier = equidp.PrivateClassifier(epsilon=3.0, epochs=2).fit(X, X[:, 0] > 0)
+        >>> classifier.predict(X[:2]).shape, classifier.epsilon_spent_ <= 3.0
+        ((2,), True)
     """
 
     class_weight: Mapping[Any, float] | str | None = field(default=None, kw_only=True)

@@ -39,6 +39,13 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             the squared error.
 
     Other arguments and attributes are those of `PrivateClassifier`.
+
+    Example:
+        >>> import numpy as np, equidp
+        >>> X = np.random.default_rng(0).normal(size=(200, 3))
+        >>> regressor = equidp.PrivateRegressor(epsilon=3.0, epochs=2, target_bounds=(-3, 3)).fit(X, X[:, 0])
+        >>> bool(abs(regressor.predict(X)).max() <= 3)
+        True
     """
 
     model: str | ModelFactory = "linear"

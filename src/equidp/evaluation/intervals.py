@@ -18,6 +18,7 @@ FEWEST_OF_A_CLASS = 5
 
 
 def check_level(level: float) -> None:
+    """Raise a SettingError unless the level of an interval, such as 0.95, is in (0, 1)."""
     check_number("(0, 1)", ", such as 0.95", level=level)
 
 
