@@ -70,6 +70,9 @@ _PURPOSE = "individual accounting needs"
 class ExampleAccount(KeptCallback):
     """Accounts for each training example of a run; subclasses only watch, or also limit gradients.
 
+    A pass takes the gradient norms of all examples. They say, with the policy's state, what share of the
+    sensitivity each example could use in a step, and hold until the next pass.
+
     `Checkpoints` keeps what was counted: a resumed run counts on, and steps that were lost since the
     checkpoint count as if every example had used all of the sensitivity. Several processes take norms of a
     shard each; the first one keeps the histories of all.

@@ -139,13 +139,13 @@ class PrivateLoop:
                     field="batches",
                 )
             processes = self.private_step.processes
-            with processes.leave_on_failure():
+            with processes.leave_group_on_failure():
                 self._forget_unused()
                 self._check_parameters()
             self.private_step.pay(
                 self._stopping or (_stop_of_other_process() if processes.asked_to_stop else None)
             )
-            with processes.leave_on_failure(), self._loading():
+            with processes.leave_group_on_failure(), self._loading():
                 batch = next(loaded)
             self._sample = batch.indices
             yield batch
@@ -205,7 +205,7 @@ class PrivateLoop:
         Raises:
             SettingError: see the table above.
         """
-        with self.private_step.processes.leave_on_failure():
+        with self.private_step.processes.leave_group_on_failure():
             self._check_parameters()
             self._check_sample(batch)
             self._sample, self.begun = None, True

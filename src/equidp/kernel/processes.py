@@ -111,7 +111,7 @@ class Processes(ABC):
         """Return whether all processes raised an error where this one raised this."""
 
     @contextmanager
-    def leave_on_failure(self) -> Iterator[None]:
+    def leave_group_on_failure(self) -> Iterator[None]:
         """Leave the group if the body fails in this process alone.
 
         The others then stop, in place of waiting for it; this process cannot go on by itself.

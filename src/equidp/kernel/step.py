@@ -1,5 +1,9 @@
 """The private step: the one place where gradients meet noise.
 
+A policy says how much each gradient counts, and may adapt to *statistics*: a noisy sum of one short row per
+example, such as whether its norm was above a bound. A policy that changes losses also gets *terms*, numbers
+that it added to each loss, and gives each example a *context* of public numbers (`policy.Policy`).
+
 Nothing here trusts a policy. What it returns is bounded, what it sees of an example is that example's norm
 and group, and its state changes by releases alone. A wrong policy costs accuracy, not privacy:
 

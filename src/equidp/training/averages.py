@@ -105,8 +105,8 @@ class Averaging:
         """Number of steps whose weights are in the average."""
         return 0 if self._averaged is None else int(self._averaged.n_averaged)
 
-    def take(self, model: nn.Module, step: int) -> None:
-        """Take the weights after a step, counted from 1, into the average. Buffers are the last ones."""
+    def add(self, model: nn.Module, step: int) -> None:
+        """Add the weights after a step, counted from 1, to the average. Buffers are the last ones."""
         if self._averaged is None or step <= self.average.before(self.steps):
             return
         if not self.count:

@@ -214,7 +214,7 @@ def fit_recalibration(model: nn.Module, trainer: Trainer, noise: float | Payment
         )
     if paid:
         paid[0].draw()
-    with trainer.processes.leave_on_failure():
+    with trainer.processes.leave_group_on_failure():
         with trainer.randomness.for_model(device_of(model)):  # which may draw, as the dataset may
             logits, targets, weights = _read(model, trainer)
         classes = logits.shape[2]

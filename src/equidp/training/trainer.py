@@ -184,7 +184,7 @@ class Trainer:
         self.processes = processes_here()
         assemble.check_randomness(randomness, secure, seed)
         self._arguments = _StepArguments(secure, seed, randomness, workers, scheduler, average)
-        with self.processes.leave_on_failure():
+        with self.processes.leave_group_on_failure():
             agreement.check_ledger_holder(self.processes, ledger, budget)
             settings = {
                 "event": self.event,
@@ -237,7 +237,7 @@ class Trainer:
             BudgetError: the plan does not fit into the budget.
         """
         assemble.check_kinds(self.model, self.train, self.policy, ledger, budget, callbacks)
-        with self.processes.leave_on_failure():
+        with self.processes.leave_group_on_failure():
             agreement.check_ledger_holder(self.processes, ledger, budget)
             ledger, steps = self._open_ledger(ledger, budget, beyond_budget, replaces=True)
             replaced = self._loop
@@ -392,10 +392,10 @@ class Trainer:
                 field="steps",
             )
         self._loop.take(batch)
-        with self.processes.leave_on_failure():
+        with self.processes.leave_group_on_failure():
             self._trace.note(self._step.parameters, self.ledger)
             assemble.check_engine_again(self.engine, self.policy, self.steps_done)
-            self.averaging.take(self.model, self.steps_done)
+            self.averaging.add(self.model, self.steps_done)
             if self.scheduler is not None:
                 self.scheduler.step()
             for callback in self.callbacks:
@@ -423,7 +423,7 @@ class Trainer:
         self.model.train()
         begun: list[Callback] = []
         try:
-            with self.processes.leave_on_failure():
+            with self.processes.leave_group_on_failure():
                 for callback in self.callbacks:
                     callback.before_training(self)
                     begun.append(callback)
