@@ -89,7 +89,7 @@ def _find_files() -> Path:
 def _read(part: str, files: Path) -> GroupedDataset:
     if files.is_file():
         with _open_archive(files) as archive:
-            read = _of_batches(part, files, [_member(archive, name, files) for name in _BATCHES[part]])
+            read = _read_batches(part, files, [_member(archive, name, files) for name in _BATCHES[part]])
         state = state_of([files])
     elif files.name == _FOLDER:
         paths = [files / name for name in _BATCHES[part]]
@@ -97,12 +97,12 @@ def _read(part: str, files: Path) -> GroupedDataset:
             raise DataError(
                 f"{files} lacks {', '.join(missing)}; bring the whole folder back.", field=", ".join(missing)
             )
-        read, state = _of_batches(part, files, [path.read_bytes() for path in paths]), state_of(paths)
+        read, state = _read_batches(part, files, [path.read_bytes() for path in paths]), state_of(paths)
     else:
         paths = sorted(files.glob(f"{part}*.parquet"))
         if not paths:
             raise DataError(f"{files} has no file {part}*.parquet; bring it back.", field="files")
-        read, state = _of_parquet(paths), state_of(paths)
+        read, state = _read_parquet(paths), state_of(paths)
     labels = torch.from_numpy(read.labels.astype(np.int64))
     if not len(labels) or int(labels.min()) < 0 or int(labels.max()) >= len(CLASSES):
         raise DataError(f"{files} has labels other than 0 to 9, or none; it is not CIFAR-10.", field="labels")
@@ -110,7 +110,7 @@ def _read(part: str, files: Path) -> GroupedDataset:
     return GroupedDataset(pixels, labels, labels.clone(), CLASSES, CLASSES, "cifar10")
 
 
-def _of_batches(part: str, files: Path, contents: list[bytes]) -> _Part:
+def _read_batches(part: str, files: Path, contents: list[bytes]) -> _Part:
     every = []
     for content in contents:
         try:
@@ -150,10 +150,10 @@ def _member(archive: tarfile.TarFile, name: str, path: Path) -> bytes:
     raise DataError(f"{path}: {name} is no file; download it again.")
 
 
-def _of_parquet(paths: list[Path]) -> _Part:
+def _read_parquet(paths: list[Path]) -> _Part:
     try:
         labels = pa.chunked_array([chunk for path in paths for chunk in pq.read_table(path)["label"].chunks])
-        return _Part(labels.to_numpy(), _from_parquet(paths))
+        return _Part(labels.to_numpy(), _decode_parquet_images(paths))
     except (KeyError, pa.ArrowException, OSError) as error:
         raise DataError(
             f"{paths[0]} cannot be read as images of CIFAR-10 ({error}); expected Parquet with columns label "
@@ -162,7 +162,7 @@ def _of_parquet(paths: list[Path]) -> _Part:
         ) from error
 
 
-def _from_parquet(paths: list[Path]) -> Iterator[Array]:
+def _decode_parquet_images(paths: list[Path]) -> Iterator[Array]:
     for path in paths:
         file = pq.ParquetFile(path)
         column = next((name for name in ("img", "image") if name in file.schema_arrow.names), None)
