@@ -17,6 +17,7 @@ SHAPES = {
     "tanh-cnn": (1, 28, 28),
     "resnet20": (3, 32, 32),
     "scatter-cnn": (243, 8, 7),
+    "prototypes": (40,),
 }
 
 

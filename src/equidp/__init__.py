@@ -33,8 +33,8 @@ _HOMES = {
     "kernel.noisy_sum": "private_sum",
     "kernel.step": "PrivateStep",
     "kernel.policy": "NoState Policy Setting",
-    "policies": "DPSGD DPSGDF PSAC SGD Automatic DPSGDFCode FairLens Global GlobalAdapt Naive Quantile "
-    "QuantileBounded SoftAdaClip check_policy",
+    "policies": "DPSGD DPSGDF PSAC SGD Automatic DPSGDFCode FairLens Global GlobalAdapt Naive "
+    "Prototypes Quantile QuantileBounded SoftAdaClip check_policy",
     "policies.table": "METHODS Method",
     "report.audit": "print_audit",
     "report.card": "write_card",

@@ -63,6 +63,7 @@ from equidp.policies import (
     Global as Global,
     GlobalAdapt as GlobalAdapt,
     Naive as Naive,
+    Prototypes as Prototypes,
     Quantile as Quantile,
     QuantileBounded as QuantileBounded,
     SoftAdaClip as SoftAdaClip,

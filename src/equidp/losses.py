@@ -98,6 +98,15 @@ class Loss:
         return losses * pairs[:, 1] if self.row_weights and pairs.dim() > 1 else losses
 
 
+def own_output(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return minus the output of each example's own class, [batch]: its gradient is that output's.
+
+    >>> own_output(torch.tensor([[1.0, 2.0]]), torch.tensor([1]))
+    tensor([-2.])
+    """
+    return -outputs.gather(1, targets.unsqueeze(1)).squeeze(1)
+
+
 @final
 @dataclass(frozen=True)
 class SquaredError:

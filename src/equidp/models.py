@@ -133,6 +133,31 @@ def resnet20(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, num_classes))
 
 
+class _Prototypes(nn.Module):
+    """Linear in inputs of norm 1, from weights of zero; once trained, cosines times `_SHARPNESS`."""
+
+    def __init__(self, numbers: int, num_classes: int) -> None:
+        super().__init__()
+        self.flatten, self.linear = nn.Flatten(), nn.Linear(numbers, num_classes, bias=False)
+        nn.init.zeros_(self.linear.weight)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.linear(nn.functional.normalize(self.flatten(inputs)))
+        if self.training:
+            return outputs
+        cosines: Tensor = outputs / self.linear.weight.norm(dim=1).clamp(min=1e-30)
+        return _SHARPNESS * cosines
+
+
+_SHARPNESS = 16.0
+"""Logits of a class for a cosine of 1."""
+
+
+def prototypes(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Cosines of the flattened input with one vector a class; for the method `prototypes`."""
+    return _Prototypes(math.prod(input_shape), num_classes)
+
+
 MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
     "logistic": logistic,
     "mlp": mlp,
@@ -141,6 +166,7 @@ MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
     "tanh-cnn": tanh_cnn,
     "resnet20": resnet20,
     "scatter-cnn": scatter_cnn,
+    "prototypes": prototypes,
 }
 """Name -> factory(shape of one input, number of classes); weights come from torch's global generator.
 

@@ -23,6 +23,7 @@ from equidp.policies import (
     Global,
     GlobalAdapt,
     Naive,
+    Prototypes,
     Quantile,
     QuantileBounded,
     SoftAdaClip,
@@ -58,6 +59,7 @@ CASES = [
     Case(SoftAdaClip(0.7)),
     Case(Automatic(0.7)),
     Case(PSAC(0.7)),
+    Case(Prototypes()),
 ]
 
 

@@ -13,7 +13,7 @@ from equidp.data.features import WithFeatures, add_features
 from equidp.data.published import Settings, published_settings
 from equidp.data.table import ColumnSource, add_encoding
 from equidp.errors import SettingError
-from equidp.policies.methods import MethodLike
+from equidp.policies.methods import MethodLike, fixed_options
 from equidp.policies.table import STANDARD
 from equidp.tables.intervals import STANDARD as STANDARD_ENCODING
 from equidp.training.plan import Plan, ResolvedPlan, default_plan
@@ -27,6 +27,8 @@ SETTINGS = {
 
 ASKED, DATASET, RULE, DEFAULT = "asked", "dataset", "rule", "default"
 """Origins of a setting: the user, the dataset's published settings, `advise`, and the setting's default."""
+METHOD = "method"
+"""Origin of a setting that the method fixes."""
 TARGET, SWEPT, TUNED = "target", "swept", "tuned"
 """Origins of a noise multiplier that meets a target, of a setting with several values to compare, and of a
 setting that was chosen by trials."""
@@ -64,6 +66,8 @@ class ChosenPlan:
 
     def origin(self, name: str, method: str = "") -> str:
         """Origin of a setting, as a method has it."""
+        if method and name in fixed_options(method):
+            return METHOD
         if name in self.plan.by_method.get(method, {}):
             return DATASET if self.otherwise == DEFAULT else self.otherwise
         return self.origins.get(name, self.otherwise)

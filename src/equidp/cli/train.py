@@ -30,7 +30,7 @@ from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predictions import Cut, has_diverged
 from equidp.kernel.epsilon import epsilon
-from equidp.policies.methods import method_named
+from equidp.policies.methods import check_not_fixed, method_named
 from equidp.policies.setting import settings_of
 from equidp.policies.table import BASELINE, STANDARD
 from equidp.report.advice import advice_sentences, reason_sentence
@@ -224,6 +224,7 @@ def _choose_plan(
     loaded, data = wanted.load(), wanted.data
     chosen = choose_plan(data.source(), loaded[0].train, data.seed, changed, settings, method=method)
     taken = chosen.method if method == AUTO else method
+    check_not_fixed(changed, taken)
     if method == AUTO:
         say_ignored(changed, [taken])
     reasons: tuple[str, ...] = ()

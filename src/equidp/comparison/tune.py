@@ -30,7 +30,7 @@ from equidp.evaluation.metrics import Metric, measure_metric
 from equidp.evaluation.predictions import Cut
 from equidp.evaluation.small_cells import SmallCells
 from equidp.kernel.policy import Policy
-from equidp.policies.methods import found_policy, method_named
+from equidp.policies.methods import fixed_options, found_policy, method_named
 from equidp.policies.ranges import Log, OneOf, Range, declared_ranges, round_digits
 from equidp.policies.table import BASELINE
 from equidp.store import Store
@@ -105,6 +105,7 @@ def tuned_settings(method: Any, fixed: Sequence[str]) -> dict[str, Range]:
     made, policy = isinstance(found_policy(method), Policy), method_named(method).policy
     own = {} if made else declared_ranges(policy)
     names = {each.name for each in fields(policy)}  # type: ignore[arg-type]
+    fixed = (*fixed, *fixed_options(method))
     has_bound = "clipping_bound" in names and not made and policy.private
     shared = {name: each for name, each in SHARED.items() if name != "clipping_bound" or has_bound}
     return {name: each for name, each in {**shared, **own}.items() if name not in fixed}
@@ -134,6 +135,7 @@ def drawn_settings(
         num_train: number of examples to train on, the largest batch.
     """
     own = plan.for_method(method)
+    own = replace(own, batch_size=own.batch_size or num_train)
     if not number:
         return {} if own.batch_size <= num_train else {"batch_size": num_train}
     shared = np.random.default_rng([DRAWS_SEED, number])
@@ -336,7 +338,7 @@ class SettingSearch:
             change_variant(variant, each).plan.for_method(variant.method)
             for each in self.candidates[kind].values()
         ]
-        return float(np.mean([plan.epochs * num_train / plan.batch_size for plan in plans]))
+        return float(np.mean([plan.epochs * num_train / (plan.batch_size or num_train) for plan in plans]))
 
     def trials_of(self, kind: Kind) -> int:
         """Number of trials of a kind."""

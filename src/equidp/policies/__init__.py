@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from equidp.policies.global_adapt import GlobalAdapt
     from equidp.policies.methods import make_policy
     from equidp.policies.naive import Naive
+    from equidp.policies.prototypes import Prototypes
     from equidp.policies.psac import PSAC
     from equidp.policies.quantile import Quantile, QuantileBounded
     from equidp.policies.sgd import SGD
@@ -38,6 +39,7 @@ __all__ = [
     "Naive",
     "NoState",
     "Policy",
+    "Prototypes",
     "Quantile",
     "QuantileBounded",
     "Setting",
@@ -59,6 +61,7 @@ __getattr__ = lazy_names(
         "equidp.policies.global_adapt": "GlobalAdapt",
         "equidp.policies.methods": "make_policy",
         "equidp.policies.naive": "Naive",
+        "equidp.policies.prototypes": "Prototypes",
         "equidp.policies.psac": "PSAC",
         "equidp.policies.quantile": "Quantile QuantileBounded",
         "equidp.policies.sgd": "SGD",

@@ -118,6 +118,27 @@ def make_policy(method: MethodLike, settings: Mapping[str, Any]) -> Policy:
         ) from error
 
 
+def fixed_options(method: MethodLike) -> Mapping[str, Any]:
+    """Options of a plan that a method fixes, by name; {} for most.
+
+    >>> fixed_options("prototypes")["epochs"], dict(fixed_options("dpsgd"))
+    (1, {})
+    """
+    row = METHODS.row(name_of(method))
+    return {} if row is None else row.options
+
+
+def check_not_fixed(given: Mapping[str, Any], method: MethodLike) -> None:
+    """Raise a SettingError if options that are given differ from those that a method fixes."""
+    for name, value in fixed_options(method).items():
+        if name in given and given[name] != value:
+            raise SettingError(
+                f"{name}={given[name]!r}, and method {name_of(method)!r} fixes it, as {value!r}; leave it "
+                "out, or choose another method.",
+                field=name,
+            )
+
+
 def name_of(method: MethodLike) -> str:
     """Name of a method: its name in `METHODS`, its import path, or the name of its class.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple, final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 if TYPE_CHECKING:
     from equidp.kernel.policy import Policy
@@ -40,12 +41,14 @@ class Row(NamedTuple):
         summary: what it does and when to use it, in a line.
         statistics_ratio, private: those of the policy at its default settings, stated here so that accounting
             for the method needs no torch.
+        options: of a plan, which the method fixes whatever the plan has.
     """
 
     path: str
     summary: str
     statistics_ratio: float | None = None
     private: bool = True
+    options: Mapping[str, Any] = MappingProxyType({})
 
 
 @final
@@ -94,6 +97,26 @@ class MethodTable(MutableMapping[str, Method]):
         return found if isinstance(found, Row) else None
 
 
+_ONE_RELEASE: Mapping[str, Any] = MappingProxyType(
+    {
+        "model": "prototypes",
+        "loss": "equidp.losses:own_output",
+        "class_weight": None,
+        "batch_size": 0,
+        "epochs": 1,
+        "learning_rate": 1.0,
+        "optimizer": "sgd",
+        "momentum": 0.0,
+        "weight_decay": 0.0,
+        "schedule": "constant",
+        "average": "none",
+        "views": 1,
+        "augmentation": "none",
+        "recalibration": 0.0,
+    }
+)
+"""Options of one step over all examples that adds minus the gradient's sum to weights of zero."""
+
 METHODS = MethodTable(
     {
         "sgd": Row("sgd:SGD", "no privacy: the reference that costs are measured against", private=False),
@@ -140,6 +163,11 @@ METHODS = MethodTable(
         ),
         "automatic": Row("automatic:Automatic", "normalises every gradient: no bound to tune (Bu 2022)"),
         "psac": Row("psac:PSAC", "normalises, without blowing up small gradients (Xia 2022)"),
+        "prototypes": Row(
+            "prototypes:Prototypes",
+            "one noisy sum of unit features a class, no training: small epsilon, rare classes (Wahdany 2024)",
+            options=_ONE_RELEASE,
+        ),
     }
 )
 """Name -> method. A row here makes a policy known to the command line, plans, comparisons and estimators."""

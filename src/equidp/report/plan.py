@@ -12,7 +12,7 @@ from equidp.report.document import Block, Heading, Paragraph
 _ORIGINS = (
     "Each setting, and where it is from: asked for, the published settings of the dataset, the rule by which "
     "equidp advise recommends, the target that the noise meets, trials of tuning, "
-    "values to compare (swept), or the default."
+    "values to compare (swept), a method that fixes it, or the default."
 )
 
 

@@ -22,7 +22,7 @@ from equidp.kernel.epsilon import checked_delta
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.policy import Policy
 from equidp.models import MODELS, model_named
-from equidp.policies.methods import MethodLike, all_settings, make_policy, name_of
+from equidp.policies.methods import MethodLike, all_settings, fixed_options, make_policy, name_of
 from equidp.training.averages import AVERAGES, WeightAverage
 from equidp.training.optimizers import ADAM_RATE, OPTIMIZERS, SCHEDULES, check_optimizer_name
 
@@ -115,7 +115,7 @@ class Plan:
         model: a name from `equidp.models.MODELS`, an import path such as "my_module:make_model", or a
             factory.
         learning_rate: of the optimizer; None: 1 / sqrt(steps), as Xu et al. set it.
-        batch_size: b, expected.
+        batch_size: b, expected; 0: all examples.
         epochs: passes over the training data.
         noise_multiplier: sigma.
         delta: None: a tenth of 1 / n, rounded down to a power of ten.
@@ -156,8 +156,8 @@ class Plan:
     learning_rate: float | None = option(0.1, "Learning rate.", _number("(0, inf)"), on_card=_in_facts)
     batch_size: int = option(
         256,
-        "Expected size of a Poisson sample.",
-        lambda name, value: check_whole(1, **{name: value}),
+        "Expected size of a Poisson sample; 0: all examples.",
+        lambda name, value: check_whole(0, **{name: value}),
         on_card=_in_facts,
     )
     epochs: float = option(20, "Passes over the training data.", _number("(0, inf)"), on_card=_always)
@@ -322,8 +322,9 @@ class Plan:
         return replace(self._with_values(changes), by_method=kept)
 
     def for_method(self, method: MethodLike) -> Plan:
-        """This plan with the settings that `by_method` holds for one method."""
-        return replace(self._with_values(self.by_method.get(name_of(method), {})), by_method={})
+        """This plan with the settings that `by_method` holds for one method, and the options it fixes."""
+        own = {**self.by_method.get(name_of(method), {}), **fixed_options(method)}
+        return replace(self._with_values(own), by_method={})
 
     def policy(self, method: MethodLike) -> Policy:
         """The method's policy under this plan. A policy that was made keeps its own settings."""
@@ -350,6 +351,7 @@ class Plan:
                 met.
         """
         own, policy = self.for_method(method), self.policy(method)
+        own = replace(own, batch_size=own.batch_size or num_examples)
         delta = checked_delta(default_delta(num_examples) if own.delta is None else own.delta)
         rate, steps = checked_schedule(num_examples, own.batch_size, epochs=own.epochs)
         fit = own.recalibration_noise(target, delta, policy.private)

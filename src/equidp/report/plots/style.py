@@ -50,6 +50,7 @@ METHOD_LOOKS = {
     "softadaclip": Look("#7D8F69", "8"),
     "automatic": Look("#14AEBF", "<"),
     "psac": Look("#C7A800", ">"),
+    "prototypes": Look("#B5179E", "$P$"),
     "auto": Look("#A33B20", "*"),
 }
 """Method, or "auto" -> look, the same on every page; the reference without privacy is grey."""
