@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import sys
 from dataclasses import replace
@@ -18,7 +19,7 @@ from equidp.data.validation import validation_part
 from equidp.policies.methods import make_policy
 from equidp.policies.ranges import Log, OneOf
 from equidp.policies.table import BASELINE, METHODS
-from papers.leaderboard import page as page_module, search
+from papers.leaderboard import check, page as page_module, search
 from papers.leaderboard.results import CHOSEN, TUNING_SEEDS, Reported, Results, Tried, expected_best
 from papers.leaderboard.space import CONTESTS, PRIVATE, Contest
 from support.command import equidp_here
@@ -123,6 +124,36 @@ def results_of(accuracies: dict[int, tuple[float, ...]]) -> Results:
     tried = [Tried("sgd", None, 0, seed, (0.9, 0.9, 0.9)) for seed in TUNING_SEEDS]
     tried += [Tried("dpsgd", 1.0, key, seed, row) for key, row in accuracies.items() for seed in TUNING_SEEDS]
     return Results("made-up", ("a", "b"), tried=tried)
+
+
+def test_rows_are_checked_by_their_printed_commands(monkeypatch, tmp_path, capsys):
+    path = FOLDER / "results" / "leaderboard" / "adult.json"
+    results, contest, sent = Results.load(path, "adult"), CONTESTS["adult"], []
+    rows = check.draw_rows(["adult"], FOLDER, 5, seed=1)
+    assert len(set(rows)) == 5
+    assert rows == check.draw_rows(["adult"], FOLDER, 5, seed=1) != check.draw_rows(["adult"], FOLDER, 5, 2)
+    page = (FOLDER / "leaderboard.md").read_text(encoding="utf-8")
+    shift = 0.0
+
+    def run(command, **_):
+        printed = command[2 : command.index("--directory")]
+        sent.append(" ".join(printed))
+        row = rows[len(sent) - 1]
+        found = [
+            {"method": row.method, "seed": seed, "group": group, "accuracy": accuracy + shift}
+            for seed, run in results.runs(row.method, row.epsilon).items()
+            for group, accuracy in zip((*results.groups, "all"), run.accuracies, strict=True)
+        ]
+        Path(command[-1]).write_text(json.dumps({"results": found}))
+
+    monkeypatch.setattr("subprocess.run", run)
+    assert check.print_checks(rows, FOLDER, tmp_path)
+    assert all(f"{command}\n" in page for command in sent)
+    assert len(contest.reported) > 1
+    sent.clear()
+    shift = 0.05
+    assert not check.print_checks(rows, FOLDER, tmp_path)
+    assert "DIFFERS" in capsys.readouterr().out
 
 
 def test_what_the_worst_group_lost_decides_and_then_overall_accuracy():
