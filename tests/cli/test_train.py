@@ -65,6 +65,8 @@ def test_from_a_table_to_a_card_in_one_command(run, people):
     assert (code, err) == (0, "")
     assert "differentially private for each training example" in out
     assert "test examples" in out
+    for text in (out, (people / "run" / "card.md").read_text(), (people / "run" / "card.html").read_text()):
+        assert "equidp compare DATA --methods dpsgd-f" in text
     names = files(people / "run")
     assert {"card.html", "card.md", "config.json", "ledger", "ledger.seal", "model.pt", "preprocessing.json",
             "record.parquet"} <= set(names)  # fmt: skip
@@ -173,6 +175,7 @@ def test_a_number_is_predicted_evaluated_and_in_the_card(run, people):
         == 0
     )
     card = (people / "run" / "card.md").read_text()
+    assert "equidp compare" not in card  # which is of classifiers
     assert "| group | test examples | RMSE |" in card
     assert "| public range of the target | 0 to 100 |" in card
     assert "RMSE</th>" in (people / "run" / "card.html").read_text()

@@ -38,7 +38,7 @@ from equidp.report.format import count_text
 from equidp.report.plan import plan_table
 from equidp.report.planned import planned_sentences
 from equidp.runs.begin import begin, check_new
-from equidp.runs.cards import DIVERGED
+from equidp.runs.cards import DIVERGED, unmeasured_costs
 from equidp.runs.config import CardTexts, Measures, TrainConfig
 from equidp.runs.layout import resume_command
 from equidp.runs.prepare import Loaded, PreparedRun, prepare, seconds_per_step
@@ -302,4 +302,6 @@ def _report(folder: Path, run: Run, found: Evaluation, *, advised: bool = False)
         recommended = "equidp advise recommends some for the same data and options"
         most = "this run has the settings of equidp advise; a larger epsilon, or more data, would help most"
         say(f"Other settings may do better: {most if advised else recommended}.")
+    for sentence in unmeasured_costs(run):
+        print(sentence)
     print(f"Model card: {folder / 'card.html'}")

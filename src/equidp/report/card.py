@@ -87,6 +87,19 @@ _ROWS_OF_PEOPLE = (
 )
 
 
+def cost_sentence(method: str) -> str:
+    """Sentence on what a private run does not measure, the costs of its model and of privacy, and what does.
+
+    >>> cost_sentence("dpsgd").rpartition("equidp ")[2]
+    'compare DATA --methods dpsgd.'
+    """
+    return (
+        "What the model and privacy cost each group is not measured here: that takes models without privacy "
+        "of the same rows. Where these may be read without privacy, such as public or test data, the same "
+        f"options show it by equidp compare DATA --methods {method}."
+    )
+
+
 def write_card(
     run: Run,
     *paths: str | os.PathLike[str],

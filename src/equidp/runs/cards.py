@@ -13,7 +13,7 @@ from equidp.evaluation.effects import Effect, column_effects
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predictions import has_diverged
 from equidp.policies.methods import method_named
-from equidp.report.card import write_card
+from equidp.report.card import cost_sentence, write_card
 from equidp.report.evaluation import split_noisy_means
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
@@ -86,6 +86,7 @@ def write_cards(
         details["budget"] = f"{config.budget.path.name}; with this run, {budget}"
     further = [_RECIPE] if recipe.target and (place / layout.ENCODER).exists() else []
     further += [DIVERGED] if has_diverged(run.model) else []
+    further += unmeasured_costs(run)
     effects: tuple[Effect, ...] = ()
     if (place / layout.ENCODER).exists():
         encoder = TableEncoder.from_json((place / layout.ENCODER).read_text())
@@ -110,6 +111,14 @@ def write_cards(
         composition=composition,
         hashes={f"{layout.MODEL} (SHA-256)": layout.file_digest(place / layout.MODEL)},
     )
+
+
+def unmeasured_costs(run: Run) -> list[str]:
+    """Sentence on costs that a run does not measure; none for a run without privacy, or of numbers."""
+    plan = run.facts.plan
+    if plan is None or not run.facts.classes or not math.isfinite(run.epsilon()):
+        return []
+    return [cost_sentence(plan.method)]
 
 
 def _composition_sentence(budget: PrivacyBudget, units: str) -> str:
