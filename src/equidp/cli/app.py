@@ -34,6 +34,7 @@ COMMANDS = {
     "train": "Train one model privately and write its model card.",
     "evaluate": "Show the guarantee of a run, its metrics by group, and what privacy cost each group.",
     "predict": "Predict the class of each row with a trained model.",
+    "export": "Write a trained model to files that others open without equidp.",
     "advise": "Recommend a method and its settings for a target epsilon, with reasons.",
     "compare": "Train one model several ways and show what privacy cost each group.",
     "audit": "Measure a lower bound on epsilon with canaries, beside the one that is claimed.",

@@ -98,6 +98,10 @@ class InUnits(nn.Module):
     def forward(self, outputs: Tensor) -> Tensor:
         return outputs * self._half + self._middle
 
+    def extra_repr(self) -> str:
+        """Return the multiplier and the summand as a printed model shows them."""
+        return f"half={self._half}, middle={self._middle}"
+
 
 def in_units(
     factory: Callable[[tuple[int, ...], int], nn.Module], bounds: Bounds | None

@@ -1,0 +1,98 @@
+"""Export of a finished run: a new folder with files that others open without equidp."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from equidp._files import check_new_folder, new_folder, write_whole
+from equidp._validate import unknown_name
+from equidp.errors import DataError, SettingError
+from equidp.evaluation.predictions import has_diverged
+from equidp.runs.exports import FORMATS
+from equidp.runs.exports.format import ExportedRun, modules_of
+from equidp.runs.saved import open_run
+
+FACTS = "model.json"
+"""Name of the file with the guarantee, the inputs and the outputs of the model, which is in each export."""
+
+
+def export_run(
+    run: str | os.PathLike[str],
+    to: str | Sequence[str],
+    out: str | os.PathLike[str],
+    *,
+    include_sensitive: bool = False,
+) -> ExportedRun:
+    """Export a finished run to files that others open without equidp, in a new folder.
+
+    The folder is whole or absent. `model.json` in it has the guarantee, the shape of inputs, the modules of
+    the model and, where the export holds it, the encoder of a table's columns. Models take encoded inputs; a
+    pipeline for skops takes raw columns. Checkpoints, the ledger, exact figures and rows stay in the run.
+
+    Args:
+        run: folder of the run, or of its shareable files.
+        to: a name from `FORMATS`, or several: safetensors, torch-export, onnx, skops, hf-card, registry.
+        out: folder to make.
+        include_sensitive: include the encoder where epsilon does not cover its categories, means and
+            deviations of training rows.
+
+    Raises:
+        SettingError: an unknown format, a missing package, a folder that exists, or a format that this run
+            cannot have.
+        ModelError: a model that a format cannot hold.
+        DataError: the run is not finished, its files were changed, or its training diverged.
+        BudgetError: its ledger was damaged or edited.
+
+    Example:
+        >>> import equidp
+        >>> from equidp.runs.config import RunData, TrainConfig
+        >>> from equidp.runs.begin import begin
+        >>> from equidp.runs.prepare import prepare
+        >>> from equidp.runs.train import train
+        >>> place = getfixture("tmp_path")
+        >>> plan = equidp.Plan(batch_size=100, epochs=0.2, noise_multiplier=2.0)
+        >>> config = TrainConfig(RunData("digits"), "dpsgd", plan, equidp.Target(accountant="rdp"))
+        >>> _ = train(place / "run", prepared=begin(prepare(config), place / "run"))
+        >>> export = equidp.export_run(place / "run", "safetensors", place / "export")
+        >>> sorted(path.name for path in (place / "export").iterdir())
+        ['model.json', 'model.safetensors']
+    """
+    names = list(dict.fromkeys([to] if isinstance(to, str) else to))
+    _check_formats(names)
+    check_new_folder(out)
+    export = ExportedRun.of(open_run(run), include_sensitive=include_sensitive)
+    if has_diverged(export.kept.run.model):
+        raise DataError(
+            f"the model of {os.fspath(run)!r} has weights that are no numbers: its training diverged. Train "
+            "with a smaller learning rate.",
+            field="model",
+        )
+    with new_folder(out) as folder:
+        for name in names:
+            FORMATS[name].write(export, folder / FORMATS[name].file)
+        facts = {**export.facts, "modules": modules_of(export.kept.run.model), "files": _files(names)}
+        write_whole(folder / FACTS, json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
+    return export
+
+
+def _files(names: Sequence[str]) -> dict[str, str]:
+    return {FORMATS[name].file: name for name in names}
+
+
+def _check_formats(names: Sequence[str]) -> None:
+    """Raise a SettingError unless each name is a format whose packages are installed."""
+    if not names:
+        raise SettingError(f"to=(); expected one or several of {', '.join(FORMATS)}.", field="to")
+    for name in names:
+        if name not in FORMATS:
+            raise unknown_name("format", name, FORMATS)
+        missing = [each for each in FORMATS[name].packages if find_spec(each) is None]
+        if missing:
+            raise SettingError(
+                f"format {name!r} needs {', '.join(missing)}, which is not installed; "
+                "pip install 'equidp[export]' brings all formats.",
+                field="to",
+            )
