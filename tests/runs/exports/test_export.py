@@ -87,13 +87,15 @@ outputs = np.concatenate([run(["outputs"], {"inputs": part})[0] for part in (inp
 )
 
 
-def run_on(folder, data: str, recipe: Recipe = Recipe(), *, releases=(), **plan):
+def run_on(folder, data: str, recipe: Recipe = Recipe(), *, releases=(), encoding=None, **plan):
     """Return the folder of a finished run."""
     given = equidp.Plan(**{"batch_size": 40, "epochs": 1, "noise_multiplier": 2.0, **plan})
     target = Target(3.0, accountant="rdp") if releases else Target(accountant="rdp")
     if releases:
         given = given.with_changes({"noise_multiplier": None, "delta": 1e-3})
-    config = TrainConfig(RunData(data, recipe), "dpsgd", given, target, releases=tuple(releases))
+    config = TrainConfig(
+        RunData(data, recipe, encoding=encoding), "dpsgd", given, target, releases=tuple(releases)
+    )
     train(folder, prepared=begin(prepare(config), folder))
     return folder
 
@@ -182,20 +184,22 @@ def test_a_pipeline_predicts_from_raw_columns(numbers, tmp_path):
 
 
 @pytest.mark.soak
-def test_a_pipeline_marks_missing_values_and_unknown_texts_as_the_run_does(finished, tmp_path):
+@pytest.mark.parametrize("encoding", [None, "cut:3,8"])
+def test_a_pipeline_marks_missing_values_and_unknown_texts_as_the_run_does(tmp_path, encoding):
     pytest.importorskip("skops")
     index = range(200)
     table = pd.DataFrame(
         {
             "age": [None if i % 9 == 0 else 20 + i % 37 for i in index],
             "job": [None if i % 7 == 0 else "clerk" if i % 3 else "cook" for i in index],
+            "same": [5.0] * 200,
             "sex": ["F" if i % 2 else "M" for i in index],
             "income": [1000.0 + 10 * (i % 37) for i in index],
         }
     )
     table.to_csv(tmp_path / "people.csv", index=False)
     recipe = Recipe(target="income", group=("sex",), target_bounds=(0, 3000), missing="category")
-    run = run_on(tmp_path / "other", str(tmp_path / "people.csv"), recipe)
+    run = run_on(tmp_path / "run", str(tmp_path / "people.csv"), recipe, encoding=encoding)
     new = table.assign(job=["cleaner", *table.job[1:]]).drop(columns="income")
     new.to_csv(tmp_path / "table.csv", index=False)
     equidp.export_run(run, "skops", tmp_path / "out", include_sensitive=True)

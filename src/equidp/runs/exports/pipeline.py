@@ -13,17 +13,25 @@ from sklearn.compose import ColumnTransformer
 from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import FeatureUnion, Pipeline
-from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, StandardScaler
+from sklearn.preprocessing import (
+    KBinsDiscretizer,
+    MinMaxScaler,
+    OneHotEncoder,
+    PolynomialFeatures,
+    StandardScaler,
+)
 from torch import Tensor, nn
 
 from equidp.engines.model import call_model
 from equidp.errors import ModelError, SettingError
 from equidp.runs.exports.format import ExportedRun
 from equidp.tables.cells import MISSING
-from equidp.tables.encode import Categories, HashedCategories, Numbers, TableEncoder
+from equidp.tables.encode import Categories, HashedCategories, Intervals, Numbers, TableEncoder
 
 _TOLERANCE = 1e-6
 """Difference relative to the largest output up to which a model counts as linear."""
+_MISSING_NUMBER = 1e300
+"""Number in place of a missing one where a column is cut into intervals, far beyond those of tables."""
 
 
 def write_skops(export: ExportedRun, path: Path) -> None:
@@ -62,6 +70,7 @@ def _pipeline(export: ExportedRun) -> Pipeline:
             field="to",
         )
     weights, intercepts = _linear_map(export.kept.run.model, export.inputs[0])
+    weights = weights * float(encoder.scale)
     return Pipeline([("encoder", _encoder(encoder)), ("model", _model(export, weights, intercepts))])
 
 
@@ -109,21 +118,16 @@ def _model(export: ExportedRun, weights: np.ndarray, intercepts: np.ndarray) -> 
 
 
 def _encoder(encoder: TableEncoder) -> ColumnTransformer:
-    """Return transformers of each column that give what `TableEncoder.encode` gives, in double precision."""
-    parts = [
-        (
-            f"column {at}",
-            _text_part(each) if isinstance(each, Categories) else _number_part(each),
-            [each.name],
-        )
-        for at, each in enumerate(encoder.columns)
-        if not isinstance(each, HashedCategories)
-    ]
+    """Return transformers that give what `TableEncoder.encode` gives before its scale."""
+    parts = [(f"column {at}", _part(each), [each.name]) for at, each in enumerate(encoder.columns)]
     made = ColumnTransformer(parts, sparse_threshold=0.0, verbose_feature_names_out=False)
     made.fit(_made_up_rows(encoder))
     for at, each in enumerate(encoder.columns):
+        part = made.named_transformers_[f"column {at}"]
         if isinstance(each, Numbers):
-            _set_scales(made.named_transformers_[f"column {at}"], each)
+            _set_scales(part, each)
+        if isinstance(each, Intervals):
+            _set_edges(part, each)
     return made
 
 
@@ -135,6 +139,16 @@ def _made_up_rows(encoder: TableEncoder) -> pd.DataFrame:
             for each in encoder.columns
         }
     )
+
+
+def _part(column: Categories | HashedCategories | Numbers | Intervals) -> Any:
+    """Return an unfitted transformer of a column."""
+    if isinstance(column, Categories):
+        return _text_part(column)
+    if isinstance(column, Intervals):
+        return _interval_part(column)
+    assert isinstance(column, Numbers), "hashed texts are refused before"
+    return _number_part(column)
 
 
 def _text_part(column: Categories) -> Pipeline:
@@ -168,3 +182,27 @@ def _set_scales(part: Pipeline | FeatureUnion, column: Numbers) -> None:
     scale = scaled.named_steps["scale"]
     scale.mean_, scale.scale_ = np.array([column.shift]), np.array([column.scale])
     scale.var_ = scale.scale_**2
+
+
+def _interval_part(column: Intervals) -> FeatureUnion:
+    """Return one-hot intervals of each resolution; a missing number is the last one if it has an input."""
+    blocks: list[tuple[str, Any]] = []
+    for at, edges in enumerate(column.edges):
+        count = len(edges) + 1 + column.flagged
+        if count == 1:  # of one value alone: an input that is always 1
+            blocks.append((f"block {at}", PolynomialFeatures(degree=0)))
+            continue
+        bins = KBinsDiscretizer(n_bins=count, encode="onehot-dense", strategy="uniform")
+        steps = [("missing", SimpleImputer(strategy="constant", fill_value=_MISSING_NUMBER))]
+        blocks.append((f"block {at}", Pipeline([*(steps if column.flagged else []), ("bins", bins)])))
+    return FeatureUnion(blocks)
+
+
+def _set_edges(part: FeatureUnion, column: Intervals) -> None:
+    for at, edges in enumerate(column.edges):
+        block = part.named_transformers[f"block {at}"]
+        if isinstance(block, Pipeline):
+            of_missing = [_MISSING_NUMBER / 2] if column.flagged else []
+            bounds = np.array([-np.inf, *edges, *of_missing, np.inf])
+            block.named_steps["bins"].bin_edges_ = np.empty(1, dtype=object)
+            block.named_steps["bins"].bin_edges_[0] = bounds
