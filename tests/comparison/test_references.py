@@ -239,10 +239,11 @@ def searched(monkeypatch, tmp_path, accuracies: dict[float, list[float]], *, see
     asked = ComparisonPlan(["dpsgd"], seeds, PLAN, epsilons=[3.0])
     search = prepare(Squares(), asked, directory=tmp_path).references
 
-    def score(_, cell, result):
-        return np.nan_to_num(accuracies[round(cell.plan.learning_rate, 6)][cell.seed], nan=-np.inf)
+    def place(_, cell, result):
+        reached = accuracies[round(cell.plan.learning_rate, 6)][cell.seed]
+        return references.Place(bool(reached < 1), np.nan_to_num(reached, nan=-np.inf))
 
-    monkeypatch.setattr(ReferenceSearch, "_score", score)
+    monkeypatch.setattr(ReferenceSearch, "_place", place)
     stages: list[list[tuple[float, int]]] = []
 
     def train(sent):
@@ -269,6 +270,26 @@ def test_a_candidate_that_diverges_on_another_seed_is_followed_by_the_next_best(
     on_first = [np.nan, 0.9, 0.9]
     stages = searched(monkeypatch, tmp_path, dict.fromkeys((0.05, 0.15, 0.5, 1.5, 5.0), on_first))
     assert stages[1:] == [[(0.5, 1), (0.5, 2)]]  # of none that is finite, the plan's own
+
+
+def test_a_candidate_whose_loss_is_above_a_constant_answers_comes_after_all_others(monkeypatch, tmp_path):
+    accuracies = OTHERS | {0.5: [0.6] * 3, 1.5: [0.8] * 3, 5.0: [1.0] * 3}
+    assert searched(monkeypatch, tmp_path, accuracies)[1] == [(1.5, 1), (1.5, 2)]
+    monkeypatch.undo()
+    asked = ComparisonPlan(["dpsgd"], 1, PLAN, epsilons=[3.0])
+    search = prepare(Squares(), asked, directory=tmp_path).references
+    targets = Squares().split(0).test.targets
+    placed = []
+    for length in (0.5, 50.0):  # of logits: two of three answers are right
+        right = torch.arange(100) % 3 > 0
+        outputs = length * torch.nn.functional.one_hot(torch.where(right, targets, 1 - targets)).float()
+        loss = torch.nn.functional.cross_entropy(outputs, targets).item()
+        rows = pd.DataFrame([{"group": "all", "loss": loss}])
+        result = cells.CellResult(rows, pd.DataFrame(), pd.DataFrame(), {}, outputs.numpy(), 0.0)
+        placed.append(search._place(search.first[0], result))
+    assert placed == [(True, 0.66), (False, 0.66)]
+    rows["loss"] = np.nan
+    assert search._place(search.first[0], result) == (False, -np.inf) < placed[1] < placed[0]
 
 
 def test_a_dry_run_counts_candidates_once_references_and_boosted_trees(tmp_path):

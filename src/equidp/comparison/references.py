@@ -3,8 +3,9 @@
 A class is a model with its inputs. For each class that private runs have, the baseline is tried as several
 candidates: by the plan, and by the settings of each private run that it shares; also at multiples of their
 learning rate, unless a sweep gave these settings. All candidates are trained on the first seed, and the best
-of each class there, by the metric over all test examples, is trained on the others (`ReferenceSearch`). The
-choice reads the test set of one seed, which favours references alone: costs are never too low for that.
+of each class there, by the metric over all test examples, is trained on the others (`ReferenceSearch`). A
+candidate whose loss is above that of a constant answer, as of one step of enormous length, comes after all
+others. The choice reads the test set of one seed, which favours references alone.
 `choose_references` names the reference of each class, and the best model of all.
 """
 
@@ -305,6 +306,21 @@ Train = Callable[[Sequence[Training]], Sequence[CellResult]]
 _Stages = Generator[list[Cell], Sequence[CellResult], None]
 
 
+class Place(NamedTuple):
+    """Place of a candidate among others; the larger one is better.
+
+    Attributes:
+        informed: True for a loss that is no larger than that of the shares of classes as a constant answer.
+        score: metric over all test examples, where a larger value is better; -inf: it diverged.
+    """
+
+    informed: bool
+    score: float
+
+
+_DIVERGED = Place(False, -math.inf)
+
+
 @final
 @dataclass(frozen=True)
 class ReferenceSearch:
@@ -369,12 +385,12 @@ class ReferenceSearch:
     def _stages(self) -> _Stages:
         """Yield runs to be trained, and take their results."""
         results = yield self.first
-        scores = dict(zip(self.runs, map(self._score, self.first, results), strict=True))
+        places = dict(zip(self.runs, map(self._place, self.first, results), strict=True))
         ranked: dict[str, list[tuple[Cell, ...]]] = {}
-        for runs in sorted(self.runs, key=scores.__getitem__, reverse=True):
+        for runs in sorted(self.runs, key=places.__getitem__, reverse=True):
             ranked.setdefault(runs[0].reference, []).append(runs)
         ranked = {
-            name: [runs for runs in each if scores[runs] > -math.inf] or each[:1]
+            name: [runs for runs in each if places[runs] > _DIVERGED] or each[:1]
             for name, each in ranked.items()
         }
         while others := [cell for each in ranked.values() for cell in each[0][1:]]:
@@ -382,16 +398,19 @@ class ReferenceSearch:
             lost = {
                 cell.reference
                 for cell, result in zip(others, results, strict=True)
-                if self._score(cell, result) == -math.inf
+                if self._place(cell, result) == _DIVERGED
             }
             ranked = {name: each[1:] for name, each in ranked.items() if name in lost and len(each) > 1}
 
-    def _score(self, cell: Cell, result: CellResult) -> float:
-        """Metric of a run over all test examples, where a larger value is better; -inf: it diverged."""
-        found = result.predictions(split(cell.source, cell.seed).test, self.cut)
+    def _place(self, cell: Cell, result: CellResult) -> Place:
+        """Place of a run among candidates."""
+        test = split(cell.source, cell.seed).test
+        value = self.metric.sign * measure_metric(self.metric, result.predictions(test, self.cut))[0]
         loss = result.results.set_index("group").at[ALL, "loss"]
-        value = measure_metric(self.metric, found)[0]
-        return self.metric.sign * value if np.isfinite(loss) and np.isfinite(value) else -math.inf
+        if not (np.isfinite(loss) and np.isfinite(value)):
+            return _DIVERGED
+        shares = np.bincount(test.targets.numpy()) / len(test)
+        return Place(loss <= -(shares * np.log(np.maximum(shares, 1e-300))).sum(), value)
 
 
 def _read_kept(cells: Sequence[Cell], folder: Path) -> list[CellResult]:

@@ -457,7 +457,7 @@ def differences_table(comparison: Comparison) -> Table:
     points = ", points" if metric.percent else ""
     columns = [
         Column("method", "name"),
-        Column("of", "text"),
+        Column("of", "name"),
         Column(f"difference{points}", show=partial(_text, metric=metric)),
         Column("p", show=_p_text),
     ]

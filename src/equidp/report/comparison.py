@@ -128,7 +128,7 @@ def _result_blocks(summary: Summary) -> Iterator[Block]:
             f"All were tried on seed {setup.seeds[0]}. The best of each kind of model there, by "
             f"{summary.metric.label} over all test examples, was trained on every seed, and is the reference "
             "of the private models of that kind. It is chosen by the test set of that seed, so costs are "
-            "never too low for that.",
+            "never too low for that. Settings whose loss is above that of a constant answer come last.",
             small=True,
         )
 
