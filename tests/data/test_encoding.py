@@ -9,7 +9,7 @@ import equidp
 from equidp.advice.chosen_plan import ASKED, DEFAULT, ChosenPlan, choose_plan
 from equidp.comparison.compare import prepare
 from equidp.comparison.plan import ComparisonPlan
-from equidp.data import open_source
+from equidp.data import Recipe, open_source
 from equidp.data.census import Census, Preparation
 from equidp.data.table import add_encoding, encoding_of, split_and_encode, with_encoding, with_private_noise
 from equidp.errors import SettingError
@@ -129,3 +129,33 @@ def test_comparisons_train_on_the_encoding_and_boosted_trees_on_numbers(path, tm
     prepared = prepare(opened(path, "cut"), asked, directory=tmp_path)
     assert {encoding_of(cell.source) for cell in prepared.cells} == {"cut"}
     assert {encoding_of(trees.source) for trees in prepared.trees} == {"standard"}
+
+
+def test_groups_are_inputs_on_request_and_are_needed_to_predict_then(path, tmp_path):
+    recipe = opened(path).recipe.with_changes({"group_as_input": True})
+    assert Recipe.from_plain(recipe.to_plain()) == recipe
+    split, encoder = split_and_encode(open_source(str(path), recipe=recipe), 0)
+    assert [column.name for column in encoder.columns] == ["age", "job", "pay", "sex"]
+    ours = split.test.inputs[:, -2:].argmax(dim=1)
+    assert torch.equal(ours, split.test.groups)
+    assert any("sex" in note and "inputs" in note for note in split.notes)
+    assert "sex" not in {column.name for column in split_and_encode(opened(path), 0)[1].columns}
+    plan = equidp.Plan(model="logistic", batch_size=100, epochs=1, learning_rate=1.0, noise_multiplier=1.0)
+    begin(prepare_run(TrainConfig(RunData(str(path), recipe), "dpsgd", plan)), tmp_path / "run")
+    train(tmp_path / "run")
+    assert "may answer differently by group" in (tmp_path / "run" / "card.md").read_text()
+    kept = open_run(tmp_path / "run")
+    assert kept.inputs(path).shape == (600, encoder.width)
+    assert len(kept.read_grouped(path)) == 600
+    pd.read_csv(path).drop(columns="sex").to_csv(tmp_path / "new.csv", index=False)
+    with raises_field(equidp.DataError, "sex"):
+        kept.inputs(tmp_path / "new.csv")
+
+
+def test_a_target_that_is_the_group_is_no_input(path):
+    recipe = Recipe(target="income", group=("income",), group_as_input=True, missing="category")
+    split, encoder = split_and_encode(open_source(str(path), recipe=recipe), 0)
+    assert "income" not in {column.name for column in encoder.columns}
+    assert not any("inputs" in note for note in split.notes)
+    with raises_field(SettingError, "group_as_input"):
+        Recipe.from_plain({"group_as_input": "yes"})

@@ -12,8 +12,9 @@ from equidp.audit.bounds import NoiseFamily, Rates, epsilon_from_rates, noise_fr
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.noise import SeededRandomness
-from equidp.tables import release as module
-from equidp.tables.encode import CELLS
+from equidp.tables import private_encode, release as module
+from equidp.tables.encode import CELLS, Intervals
+from equidp.tables.intervals import ENCODINGS
 from equidp.tables.private_encode import private_encoder
 from equidp.tables.release import Release
 
@@ -27,7 +28,7 @@ TABLE = pd.DataFrame(
         "job": ["cook", "clerk"] * 20,
     }
 )
-SHARES = {"all": 1.0, "texts": 0.25}
+SHARES = {"all": 1.0, "texts": 0.25, "edges": 1.0}
 ROWS = {
     "huge": {"pay": 1e18, "debt": -1e18, "gaps": 1e9, "job": "astronaut"},
     "missing": {"pay": 1e18, "debt": np.nan, "gaps": np.nan, "job": None},
@@ -62,17 +63,36 @@ class Watched:
         return released
 
 
-def audited(row, runs):
-    """What the attack proves, of all figures and of those of texts alone, over what was claimed of them."""
+def audited(row, runs, encoding="standard"):
+    """What the attack proves, of all figures, of texts and of edges, over what was claimed of them."""
     table = pd.concat([TABLE, pd.DataFrame([row])], ignore_index=True)
     table["job"] = table["job"].astype(object).where(table["job"].notna(), None)
-    said = {name: {True: 0, False: 0} for name in SHARES}
+    names = [name for name in SHARES if name != "edges" or encoding == "cut"]
+    said = {name: {True: 0, False: 0} for name in names}
+    with_row, without = (quantiles(each) for each in (table, TABLE))
     for seed in range(2 * runs):
         watched = Watched(seed, inside=seed < runs)
-        private_encoder(table, {}, "category", watched)
+        encoder = private_encoder(table, {}, "category", watched, ENCODINGS[encoding])
+        if encoding == "cut":
+            watched.evidence["edges"] = distance(encoder, without) - distance(encoder, with_row)
         for name, found in watched.evidence.items():
             said[name][watched.inside] += int(found > 0)
     return {name: over_claim(Rates(said[name][True], runs, said[name][False], runs), name) for name in said}
+
+
+def quantiles(table):
+    """Exact edges of each column of numbers, as if nothing had to be paid for them."""
+    cut = ENCODINGS["cut"]
+    numbers = table.select_dtypes("number")
+    return {
+        name: Intervals.by_quantiles(name, numbers[name].to_numpy(), cut, flagged=True) for name in numbers
+    }
+
+
+def distance(encoder, exact):
+    """Number of exact edges that an encoder does not have."""
+    columns = (column for column in encoder.columns if isinstance(column, Intervals))
+    return sum(len(set(exact[column.name].edges[-1]) - set(column.edges[-1])) for column in columns)
 
 
 def over_claim(rates, name):
@@ -93,11 +113,22 @@ def halve_the_noise_of_jobs(monkeypatch):
     monkeypatch.setattr(module, "noisy", faulty)
 
 
+def take_edges_unpaid(monkeypatch):
+    """Plants a fault: edges of intervals from the rows as they are."""
+
+    def faulty(columns, release, encoding, *, share, flagged):
+        return quantiles(columns if release.inside else columns.iloc[:-1])
+
+    monkeypatch.setattr(private_encode, "private_intervals", faulty)
+
+
 @pytest.mark.soak
 @pytest.mark.filterwarnings("ignore:nothing stands out")
+@pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("name", ROWS)
-def test_one_extreme_row_shows_no_more_than_was_paid_for(name):
-    found = audited(ROWS[name], 2000)
+def test_one_extreme_row_shows_no_more_than_was_paid_for(name, encoding):
+    found = audited(ROWS[name], 2000, encoding)
+    assert found.pop("edges", 0.0) <= 1
     assert all(0.7 < bound <= 1 for bound in found.values()), found
 
 
@@ -112,3 +143,11 @@ def test_a_short_audit_finds_nothing_where_there_is_no_fault():
 def test_a_short_audit_finds_half_the_noise_in_one_column(monkeypatch):
     halve_the_noise_of_jobs(monkeypatch)
     assert audited(ROWS["huge"], 200)["texts"] > 1
+
+
+@pytest.mark.soak
+@pytest.mark.filterwarnings("ignore:nothing stands out")
+def test_a_short_audit_finds_edges_that_nothing_was_paid_for(monkeypatch):
+    assert max(audited(ROWS["huge"], 100, "cut").values()) <= 1
+    take_edges_unpaid(monkeypatch)
+    assert audited(ROWS["huge"], 100, "cut")["edges"] > 1

@@ -146,6 +146,8 @@ class TableOptions:
     """Column to predict; also of a source that lets it be chosen."""
     group: tuple[str, ...] = ()
     """Column of the groups; several, with commas, are crossed. May be the target."""
+    group_as_input: bool | None = None
+    """Make inputs of the group columns too; by default the model does not read them."""
     drop: tuple[str, ...] = ()
     """Columns to leave out, with commas."""
     categorical: tuple[str, ...] = ()

@@ -19,7 +19,14 @@ from equidp.kernel.ledger import StepEvent
 from equidp.kernel.noise import SeededRandomness
 from equidp.store import key_of
 from equidp.tables.cache import cached_array, stored_parts
-from equidp.tables.checks import doubts, label_columns, problems_of, refuse, table_findings
+from equidp.tables.checks import (
+    columns_beside_inputs,
+    doubts,
+    label_columns,
+    problems_of,
+    refuse,
+    table_findings,
+)
 from equidp.tables.columns import read_table
 from equidp.tables.encode import PRIVATE as COUNTED, TableEncoder
 from equidp.tables.intervals import Encoding
@@ -40,6 +47,10 @@ COUNTS_SHARE = 0.02
 SEEDED = (
     "Preprocessing was private: what it took from training rows was released with noise, from the seed. The "
     "epsilon of a comparison counts that; that of another training on this split does not."
+)
+GROUP_AS_INPUT = (
+    "The groups are inputs too ({}): the model reads them, may answer differently by group for people who "
+    "are alike otherwise, and needs them to predict."
 )
 _PART = 29  # of a seed's streams: apart from those of samples and training noise
 
@@ -94,7 +105,7 @@ class TableSource:
         table, key = self._table()
         targets, class_names = self._targets(table)
         groups, group_names = cross_columns(table, self.recipe.group)
-        features = table.drop(columns=label_columns(self.recipe))
+        features = table.drop(columns=columns_beside_inputs(self.recipe))
         people = person_of = None
         if self.recipe.person is None:
             drawn = self._draws(table, seed, key)
@@ -106,7 +117,7 @@ class TableSource:
         return Unencoded(
             *(features, train, test, targets, groups, *names, weights),
             target_bounds=bounds,
-            notes=() if people is None else (people.note,),
+            notes=(*(() if people is None else (people.note,)), *self._group_notes),
             people=people,
             person_of=person_of,
             key=key,
@@ -125,6 +136,12 @@ class TableSource:
 
     def notes(self, encoder: TableEncoder) -> tuple[str, ...]:
         return encoder.notes()
+
+    @property
+    def _group_notes(self) -> tuple[str, ...]:
+        """Sentence on groups that are inputs too."""
+        names = ", ".join(name for name in self.recipe.group if name != self.recipe.target)
+        return (GROUP_AS_INPUT.format(names),) if self.recipe.group_as_input and names else ()
 
     @property
     def _bounds(self) -> dict[str, tuple[float, float]]:

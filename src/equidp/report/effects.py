@@ -19,8 +19,8 @@ _FREE = (
 _HIDDEN = (
     "Of {names}, edges or texts come from training rows, which epsilon does not cover. They are left out "
     "here, and intervals are numbered from the lowest to the highest. Public bounds or private "
-    "preprocessing would show them; equidp.runs.open_run(folder).effects() has them in the folder of the "
-    "run."
+    "preprocessing would show them; equidp.runs.saved.open_run(folder).effects() has them in the folder "
+    "of the run."
 )
 _SPREAD = (
     "Spread: the root of the mean square over the intervals or texts, each counted alike{classes}. "

@@ -160,16 +160,22 @@ def refuse_missing(table: pd.DataFrame, otherwise: str) -> None:
 
 
 def label_columns(recipe: Recipe) -> list[str]:
-    """Return the columns that are not inputs: target, groups, weight and person."""
+    """Return the columns with a role: target, groups, weight and person."""
     others = (each for each in (recipe.weight, recipe.person) if each is not None)
     return list(dict.fromkeys([str(recipe.target), *recipe.group, *others]))
+
+
+def columns_beside_inputs(recipe: Recipe) -> list[str]:
+    """Return the columns with a role that are not inputs: all, but the groups where they are inputs too."""
+    inputs = set(recipe.group) - {recipe.target} if recipe.group_as_input else set()
+    return [name for name in label_columns(recipe) if name not in inputs]
 
 
 def problems_of(read: Columns, recipe: Recipe, found: Sequence[tuple[str, Finding]]) -> list[str]:
     """Return a sentence for each reason why a table cannot be trained on; `found` is of `table_findings`."""
     table, labels = read.table, label_columns(recipe)
     problems = [*read.problems, *_sentences_of(found, Level.PROBLEM)]
-    if len(table.columns) + len(read.problems) == len(labels):
+    if len(table.columns) + len(read.problems) == len(columns_beside_inputs(recipe)):
         problems.append(
             "no column is left as an input; expected at least one beside target, groups and dropped columns."
         )

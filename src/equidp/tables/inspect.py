@@ -425,4 +425,4 @@ def _toml(value: Any) -> str:
     """A value as TOML; a text with the escapes of JSON, which are TOML's."""
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else repr(value)

@@ -66,6 +66,10 @@ def parse_option(option: str, value: Any) -> Any:
         return _range("the target", value)[1:]
     if option in ("test_share", "rows_per_person"):
         return value
+    if option == "group_as_input":
+        if not isinstance(value, bool):
+            raise SettingError(f"{option} = {value!r}; expected true or false.", field=option)
+        return value
     if value is None and option in ("target", "weight", "person", "positive"):
         return value
     if not isinstance(value, str):
@@ -140,6 +144,7 @@ class Recipe:
     Attributes:
         target: column to predict; each of its values is a class, unless target_bounds are given.
         group: columns whose combinations of values are the groups; the target may be among them.
+        group_as_input: make inputs of the group columns too, so that a model may answer differently by group.
         drop: columns to leave out.
         categorical: columns of texts, also where they look like numbers, such as ZIP codes.
         numeric: columns of numbers, also with currencies, percent or brackets around them; any other text in
@@ -180,6 +185,7 @@ class Recipe:
 
     target: str | None = None
     group: tuple[str, ...] = ()
+    group_as_input: bool = False
     drop: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
     numeric: tuple[str, ...] = ()
