@@ -184,7 +184,7 @@ class Trainer:
         self.processes = processes_here()
         assemble.check_randomness(randomness, secure, seed)
         self._arguments = _StepArguments(secure, seed, randomness, workers, scheduler, average)
-        with self.processes.leave_group_on_failure():
+        with self.processes.leave_group_on_failure():  # from here on, processes wait for each other
             agreement.check_ledger_holder(self.processes, ledger, budget)
             settings = {
                 "event": self.event,
@@ -291,7 +291,10 @@ class Trainer:
         return randomness, load
 
     def _make_step(self, ledger: Ledger, steps: int, randomness: Randomness, load: assemble.Load) -> None:
-        """Make the private step, its loop and what follows the number of steps; spends nothing."""
+        """Make the private step, its loop and what follows the number of steps; spends nothing.
+
+        What can fail comes before what changes the Trainer, so that a failed `attach` changes nothing.
+        """
         model, optimizer, groups = self.model, self.optimizer, self.num_groups or 1
         done, scheduler = ledger.count_of(self.event), self._arguments.scheduler
         if not isinstance(scheduler, str):
