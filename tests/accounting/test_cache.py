@@ -163,7 +163,7 @@ def test_every_argument_and_the_code_are_part_of_the_key(tmp_path, counted, monk
         named = {"delta": PLAN[1], "sample_rate": PLAN[2], "steps": PLAN[3], "accountant": "rdp"}
         assert calibrate_noise(PLAN[0], **named) == values[0]
         assert not counted
-        monkeypatch.setattr(cache, "_code", lambda: "another version")
+        monkeypatch.setattr(cache, "_code_digest", lambda: "another version")
         calibrate_noise.__wrapped__.cache_clear()
         calibrate_noise(*plans[-1])
         assert counted["calibrations"] == 1

@@ -55,10 +55,10 @@ SMALL = {
 def sampled_audit(monkeypatch):
     """An audit of draws alone: no time goes into bounds, a trial of the model, or a second group."""
     monkeypatch.setattr(setup, "checked_engine", lambda name, model, loss, *_: make_engine(name, model, loss))
-    monkeypatch.setattr(step, "bounds", lambda *given: Bounds(0.0, 0.0))
+    monkeypatch.setattr(step, "compute_bounds", lambda *given: Bounds(0.0, 0.0))
     monkeypatch.setattr(step, "claimed_epsilon", lambda *given: 1.0)
     monkeypatch.setattr(step, "_check_runs", lambda *given: None)
-    monkeypatch.setattr(step, "_noise", lambda *given: 2.0)
+    monkeypatch.setattr(step, "_find_noise", lambda *given: 2.0)
     return lambda **changed: equidp.audit_step(
         runs=100, sample_rate=0.5, secure=False, **{**SMALL, **changed}
     )

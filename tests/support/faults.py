@@ -106,7 +106,7 @@ class _Repeating(SeededRandomness):
 
 def noise_repeated_after_a_resume(monkeypatch: pytest.MonkeyPatch) -> None:
     """For audits of two steps a run."""
-    monkeypatch.setattr("equidp.audit.step.randomness", lambda secure, *seeds: _Repeating(*seeds))
+    monkeypatch.setattr("equidp.audit.step.make_randomness", lambda secure, *seeds: _Repeating(*seeds))
 
 
 class _Shuffled(PoissonSampler):

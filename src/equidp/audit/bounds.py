@@ -126,7 +126,7 @@ def noise_from_rates(rates: Rates, family: NoiseFamily, delta: float, level: flo
     """
     _check(delta, level)
     found, false = rates.limits(level)
-    return _least(family, delta, lambda scale: float(family.reach(scale, false)) >= found)
+    return _least_epsilon(family, delta, lambda scale: float(family.reach(scale, false)) >= found)
 
 
 def epsilon_of_guesses(canaries: int, right: int, guesses: int, delta: float, level: float = 0.95) -> float:
@@ -206,7 +206,7 @@ def noise_of_guesses(
     def possible(scale: float) -> bool:
         return not _is_refuted(canaries, right, guesses, lambda rate: family.least(scale, rate), 1 - level)
 
-    return _least(family, delta, possible)
+    return _least_epsilon(family, delta, possible)
 
 
 def _is_refuted(
@@ -222,7 +222,7 @@ def _is_refuted(
     return reached + wrong > guesses / canaries
 
 
-def _least(family: NoiseFamily, delta: float, possible: Callable[[float], bool]) -> float:
+def _least_epsilon(family: NoiseFamily, delta: float, possible: Callable[[float], bool]) -> float:
     """Epsilon of the family's member with the most noise that is possible, to the family's precision."""
     low = high = 1.0  # of the noise's scale
     while possible(high):
@@ -332,14 +332,14 @@ class NoiseFamily:
         return _FAINT / min(_sigma(event) for event, _ in self.entries)
 
     def _scale_entries(self, scale: float) -> tuple[tuple[StepEvent, int], ...]:
-        return tuple((_times(event, scale), steps) for event, steps in self.entries)
+        return tuple((_scale_noise(event, scale), steps) for event, steps in self.entries)
 
 
 def _sigma(event: StepEvent) -> float:
     return effective_noise_multiplier(event.noise_multiplier, event.statistics_noise)
 
 
-def _times(event: StepEvent, scale: float) -> StepEvent:
+def _scale_noise(event: StepEvent, scale: float) -> StepEvent:
     statistics = event.statistics_noise
     return StepEvent(
         event.sample_rate, event.noise_multiplier * scale, None if statistics is None else statistics * scale

@@ -74,10 +74,10 @@ class DrawRecord:
 
     def __init__(self, tensors: Mapping[str, int], examples: int, rate: float) -> None:
         self._watched = watched_places(tensors)
-        self._buckets, self._scales = _buckets(tensors)
+        self._buckets, self._scales = _assign_sums(tensors)
         self._signs = np.random.default_rng(0)
         self._rate, self._examples = rate, examples
-        self._seen = _spread(examples, _EXAMPLES)
+        self._seen = _spread_evenly(examples, _EXAMPLES)
         self._columns = np.zeros((4, len(self._watched)))
         self._squares, self._sums = np.zeros(len(tensors)), np.zeros(len(tensors))
         self._ends = np.cumsum([0, *tensors.values()])
@@ -104,7 +104,7 @@ class DrawRecord:
         self._sums += of_step[0]
         self._squares += of_step[1]
         self._steps.append(np.bincount(self._buckets, noise * self._scales).astype(np.float64))
-        self._few.append(one[_spread(len(one), _PAIRED)].astype(np.float64))
+        self._few.append(one[_spread_evenly(len(one), _PAIRED)].astype(np.float64))
         self._taken.append(np.asarray(sample, dtype=np.int64))
 
     def arrays(self) -> dict[str, Floats]:
@@ -154,42 +154,48 @@ def _noise_tests(given: list[Arrays], tensors: Mapping[str, int]) -> Iterator[Dr
         return f"{names[tensor]}, number {places[place] - int(sizes[:tensor].sum())}"
 
     one = np.asarray(stats.chi2.cdf(columns[1], steps))
-    yield _least("variance of the noise of a parameter", one, parameter)
+    yield _smallest_chance("variance of the noise of a parameter", one, parameter)
     whole = np.asarray(stats.chi2.cdf(squares, steps * sizes))
-    yield _least("variance of the noise of a tensor", whole, lambda place: names[place])
+    yield _smallest_chance("variance of the noise of a tensor", whole, lambda place: names[place])
     large = np.flatnonzero(sizes >= _SKETCH)  # the grid of noise gives a few numbers 0 too often
     if len(large):
         by_step = np.concatenate([each["by_step"] for each in given])[:, :, large]
         in_steps = np.asarray(stats.chi2.cdf(by_step[:, 1], sizes[large]))
-        yield _least(
+        yield _smallest_chance(
             "variance of the noise of a tensor in a step",
             in_steps.ravel(),
             lambda place: f"{names[large[place % len(large)]]}, step {place // len(large)}",
         )
         totals = np.asarray(stats.chi2.cdf((by_step[:, 0] ** 2).sum(axis=0) / sizes[large], steps))
         chances = totals if steps >= _SKETCH else np.ones(len(large))
-        yield _least("variance of the sum of a tensor's noise", chances, lambda place: names[large[place]])
-    yield _least("mean of the noise of a parameter", _two_sided(columns[0] / np.sqrt(steps)), parameter)
+        yield _smallest_chance(
+            "variance of the sum of a tensor's noise", chances, lambda place: names[large[place]]
+        )
+    yield _smallest_chance(
+        "mean of the noise of a parameter", _two_sided(columns[0] / np.sqrt(steps)), parameter
+    )
     means = _two_sided(sums / np.sqrt(steps * sizes))
-    yield _least("mean of the noise of a tensor", means, lambda place: names[place])
+    yield _smallest_chance("mean of the noise of a tensor", means, lambda place: names[place])
 
     parts = np.split(np.arange(given[0]["steps"].shape[1]), np.cumsum(np.minimum(sizes, _SKETCH))[:-1])
     lags, repeated = [], []
     every = np.concatenate([each["steps"] for each in given])
     for name, part in zip(names, parts, strict=True):
-        scores, counts = _by_lag([each["steps"][:, part] for each in given])
-        chances = _sums_of_products(scores, counts * len(part))
+        scores, counts = _products_by_lag([each["steps"][:, part] for each in given])
+        chances = _product_chances(scores, counts * len(part))
         lags += [(float(chance), f"{name}, {lag + 1} steps apart") for lag, chance in enumerate(chances)]
-        if len(part) >= 4 and _twins(every[:, part].T):
+        if len(part) >= 4 and _find_equal_columns(every[:, part].T):
             repeated.append(name)
-    yield _least("noise of steps", np.array([chance for chance, _ in lags] or [1.0]), lambda at: lags[at][1])
+    yield _smallest_chance(
+        "noise of steps", np.array([chance for chance, _ in lags] or [1.0]), lambda at: lags[at][1]
+    )
     yield DrawFinding("noise that comes again in another step", ", ".join(repeated), 0.0 if repeated else 1.0)
-    twins = _twins(columns / np.sqrt(steps)) if len(places) > 1 and steps >= 50 else None
+    twins = _find_equal_columns(columns / np.sqrt(steps)) if len(places) > 1 and steps >= 50 else None
     where = "" if twins is None else f"{parameter(twins[0])} and {parameter(twins[1])}"
     yield DrawFinding("noise that two parameters share", where, 1.0 if twins is None else 0.0)
     few = np.concatenate([each["few"] for each in given])
-    some = _spread(len(places), _PAIRED)
-    yield _pairs("noise of two parameters", few, lambda place: parameter(int(some[place])))
+    some = _spread_evenly(len(places), _PAIRED)
+    yield _correlation_finding("noise of two parameters", few, lambda place: parameter(int(some[place])))
     yield DrawFinding("shape of the noise", "all", float(stats.kstest(few.ravel(), "norm").pvalue))
 
 
@@ -199,10 +205,10 @@ def _sample_tests(given: list[Arrays], rate: float) -> Iterator[DrawFinding]:
     counts = sum((each["counts"][:examples] for each in given), np.zeros(examples))
     if rate == 1:
         left_out = np.where(counts < steps, 0.0, 1.0)
-        yield _least("rate of sampling", left_out, lambda place: f"example {place}")
+        yield _smallest_chance("rate of sampling", left_out, lambda place: f"example {place}")
         return
     low, high = stats.binom.cdf(counts, steps, rate), stats.binom.sf(counts - 1, steps, rate)
-    yield _least(
+    yield _smallest_chance(
         "rate of sampling", np.minimum(1, 2 * np.minimum(low, high)), lambda place: f"example {place}"
     )
     deviation = rate * (1 - rate)
@@ -212,14 +218,14 @@ def _sample_tests(given: list[Arrays], rate: float) -> Iterator[DrawFinding]:
     )
     if examples * deviation >= 10:
         chance = _two_sided_chi2(np.array([spread]), steps)
-        yield _least("sizes of samples", chance, lambda place: "all")
+        yield _smallest_chance("sizes of samples", chance, lambda place: "all")
     watch = min(each["members"].shape[1] for each in given)
     centred = [(each["members"][:, :watch] - rate) / np.sqrt(deviation) for each in given]
-    scores, pairs = _by_lag(centred)
+    scores, pairs = _products_by_lag(centred)
     products = pairs * watch
     usable = (products * rate**2 >= 25) & (products >= _ENOUGH)
-    chances = np.where(usable, _rare(scores, products, rate), 1.0)
-    yield _least("samples of steps", chances, lambda place: f"{place + 1} steps apart")
+    chances = np.where(usable, _membership_chances(scores, products, rate), 1.0)
+    yield _smallest_chance("samples of steps", chances, lambda place: f"{place + 1} steps apart")
     log_equal = examples * np.log(rate**2 + (1 - rate) ** 2)
     if np.log(steps**2 / 2) + log_equal < np.log(ALARM) - 7:
         names = np.concatenate([each["names"] for each in given])
@@ -229,8 +235,8 @@ def _sample_tests(given: list[Arrays], rate: float) -> Iterator[DrawFinding]:
     if steps * rate**2 >= 25:
         together = few.T @ few
         upper = np.triu_indices(len(together), 1)
-        chances = _rare(together[upper], np.full(len(upper[0]), steps), rate)
-        yield _least(
+        chances = _membership_chances(together[upper], np.full(len(upper[0]), steps), rate)
+        yield _smallest_chance(
             "two examples in samples", chances, lambda at: f"{upper[0][at]} and {upper[1][at]}, as watched"
         )
 
@@ -244,18 +250,18 @@ def watched_places(tensors: Mapping[str, int]) -> npt.NDArray[np.int64]:
     least = max(1, _PARAMETERS // (2 * len(tensors)))
     shares = [max(min(size, least), size * _PARAMETERS // (2 * total)) for size in tensors.values()]
     parts = [
-        start + _spread(size, share)
+        start + _spread_evenly(size, share)
         for start, size, share in zip(starts, tensors.values(), shares, strict=True)
     ]
     return np.concatenate(parts)
 
 
-def _spread(count: int, most: int) -> npt.NDArray[np.int64]:
+def _spread_evenly(count: int, most: int) -> npt.NDArray[np.int64]:
     """Return at most `most` evenly spread places among `count`, the first and the last among them."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
 
 
-def _buckets(tensors: Mapping[str, int]) -> tuple[npt.NDArray[np.int64], Floats]:
+def _assign_sums(tensors: Mapping[str, int]) -> tuple[npt.NDArray[np.int64], Floats]:
     """Return the sum to which each parameter belongs, up to `_SKETCH` sums a tensor, and its factor there.
 
     The sums of normal noise are independent standard normal numbers again.
@@ -270,7 +276,7 @@ def _buckets(tensors: Mapping[str, int]) -> tuple[npt.NDArray[np.int64], Floats]
     return np.concatenate(buckets), np.concatenate(scales)
 
 
-def _by_lag(stretches: list[Floats]) -> tuple[Floats, npt.NDArray[np.int64]]:
+def _products_by_lag(stretches: list[Floats]) -> tuple[Floats, npt.NDArray[np.int64]]:
     """Sums of products of all columns at each lag in steps, and the number of products, [lags] each."""
     lags = min(_LAGS, max(len(each) for each in stretches) - 1)
     sums, counts = np.zeros(lags), np.zeros(lags, dtype=np.int64)
@@ -283,7 +289,7 @@ def _by_lag(stretches: list[Floats]) -> tuple[Floats, npt.NDArray[np.int64]]:
     return sums, counts
 
 
-def _twins(rows: Floats) -> tuple[int, int] | None:
+def _find_equal_columns(rows: Floats) -> tuple[int, int] | None:
     """Return two columns that are equal, up to sign, within rounding; None without such columns.
 
     Args:
@@ -302,7 +308,7 @@ def _twins(rows: Floats) -> tuple[int, int] | None:
     return None
 
 
-def _sums_of_products(sums: Floats, products: npt.NDArray[np.int64]) -> Floats:
+def _product_chances(sums: Floats, products: npt.NDArray[np.int64]) -> Floats:
     """Chances of sums of products of two standard normal numbers, whose tails are heavier than normal; 1
     where the products are few."""
     many = np.maximum(products, _ENOUGH)
@@ -311,7 +317,7 @@ def _sums_of_products(sums: Floats, products: npt.NDArray[np.int64]) -> Floats:
     return np.where(products >= _ENOUGH, np.minimum(1.0, _two_sided(scores) * heavier), 1.0)
 
 
-def _pairs(test: str, few: Floats, named: Callable[[int], str]) -> DrawFinding:
+def _correlation_finding(test: str, few: Floats, named: Callable[[int], str]) -> DrawFinding:
     """Correlations of any two columns of normal numbers, [steps, columns]."""
     varied = np.flatnonzero(few.std(axis=0) > 1e-9)
     upper = tuple(varied[each] for each in np.triu_indices(len(varied), 1))
@@ -321,10 +327,10 @@ def _pairs(test: str, few: Floats, named: Callable[[int], str]) -> DrawFinding:
     found = np.clip(together, -1 + 1e-12, 1 - 1e-12)
     scores = found * np.sqrt((len(few) - 2) / (1 - found**2))
     chances = 2 * stats.t.sf(np.abs(scores), len(few) - 2)
-    return _least(test, chances, lambda at: f"{named(upper[0][at])} and {named(upper[1][at])}")
+    return _smallest_chance(test, chances, lambda at: f"{named(upper[0][at])} and {named(upper[1][at])}")
 
 
-def _rare(sums: Floats, products: Floats | npt.NDArray[np.int64], rate: float) -> Floats:
+def _membership_chances(sums: Floats, products: Floats | npt.NDArray[np.int64], rate: float) -> Floats:
     """Chances of sums of standardised products of memberships: the larger of normal and Poisson chance."""
     products = np.maximum(products, 1)
     scores = sums / np.sqrt(products)
@@ -342,7 +348,7 @@ def _two_sided_chi2(squares: Floats, freedom: int | Floats | npt.NDArray[np.int6
     return np.asarray(np.minimum(1.0, 2 * np.minimum(low, high)))
 
 
-def _least(test: str, chances: Floats, named: Callable[[int], str]) -> DrawFinding:
+def _smallest_chance(test: str, chances: Floats, named: Callable[[int], str]) -> DrawFinding:
     """Return the least of all chances, times their number."""
     place = int(np.argmin(chances))
     return DrawFinding(test, named(place), min(1.0, float(chances[place]) * len(chances)))

@@ -21,7 +21,7 @@ from equidp.audit.bounds import (
     noise_of_guesses,
 )
 from equidp.audit.result import USEFUL, GroupBound
-from equidp.audit.setup import fewest
+from equidp.audit.setup import smallest_enough
 from equidp.errors import SettingError
 from equidp.kernel.ledger import StepEvent
 
@@ -66,7 +66,9 @@ class Bounds(NamedTuple):
     assumption_free: float
 
 
-def bounds(sides: tuple[Features, Features], family: NoiseFamily, delta: float, level: float) -> Bounds:
+def compute_bounds(
+    sides: tuple[Features, Features], family: NoiseFamily, delta: float, level: float
+) -> Bounds:
     """Lower bounds on epsilon from runs with the canary and runs without, in this order.
 
     A rule for each bound is chosen on the first quarter of the runs, among thresholds on the likelihood, on a
@@ -77,13 +79,13 @@ def bounds(sides: tuple[Features, Features], family: NoiseFamily, delta: float, 
     first = [each.part(slice(cut)) for each, cut in zip(sides, cuts, strict=True)]
     last = [each.part(slice(cut, None)) for each, cut in zip(sides, cuts, strict=True)]
     best: dict[str, tuple[float, Rates]] = {}
-    for place, rule in enumerate(_scores(*first)):
+    for place, rule in enumerate(_candidate_rules(*first)):
         handicap = _HANDICAP if place else 0.0
         trained, counted = [rule(each) for each in first], [rule(each) for each in last]
         for threshold in _thresholds(*trained):
             # Limits, not rates: a threshold far out would look good by luck.
             limits = _count_guesses(trained, threshold).limits(level)
-            for name, promise in zip(Bounds._fields, _promises(*limits, delta), strict=True):
+            for name, promise in zip(Bounds._fields, _promise_of_rule(*limits, delta), strict=True):
                 if name not in best or promise - handicap > best[name][0]:
                     best[name] = promise - handicap, _count_guesses(counted, threshold)
     return Bounds(
@@ -97,7 +99,7 @@ def training_runs(runs: int) -> int:
     return int(_TRAINING_SHARE * runs)
 
 
-def _scores(inside: Features, outside: Features) -> list[Rule]:
+def _candidate_rules(inside: Features, outside: Features) -> list[Rule]:
     """Return the rules to choose from, some of them fitted to these runs; "in" scores higher."""
     rules: list[Rule] = [lambda each: each.likelihood, _discriminant(inside, outside)]
     if inside.spread.any() or outside.spread.any():
@@ -133,7 +135,7 @@ def _thresholds(inside: Floats, outside: Floats) -> Floats:
     return np.asarray(between[picked])
 
 
-def _promises(found: float, false: float, delta: float) -> tuple[float, float]:
+def _promise_of_rule(found: float, false: float, delta: float) -> tuple[float, float]:
     """Promise of a rule for each bound: mu of a Gaussian, and epsilon."""
     mu = ndtri(found) - ndtri(false)
     over = np.log(max(found - delta, 1e-300) / false)
@@ -193,7 +195,7 @@ def best_guesses(canaries: int, mu: float, bound: Callable[..., float]) -> tuple
     """Number of guesses with the largest expected bound under an attack of this mu, and that bound."""
     numbers = sorted({max(1, round(share * canaries)) for share in _SHARES})
     expected = [
-        bound(canaries=canaries, right=round(number * _accuracy(number / canaries, mu)), guesses=number)
+        bound(canaries=canaries, right=round(number * _share_right(number / canaries, mu)), guesses=number)
         for number in numbers
     ]
     best = int(np.argmax(expected))
@@ -213,7 +215,7 @@ def check_canaries(count: int, claimed: float, mu: float, delta: float, level: f
 
     if enough(count):
         return
-    needed = fewest(count, enough, most=_MOST)
+    needed = smallest_enough(count, enough, most=_MOST)
     if needed is None:
         raise SettingError(
             f"count={count} canaries say nothing about epsilon {claimed:.3g} in one run, and a million would "
@@ -230,7 +232,7 @@ def _gaussian(mu: float, delta: float, level: float) -> Callable[..., Any]:
     return partial(noise_of_guesses, family=family, delta=delta, level=level)
 
 
-def _accuracy(share: float, mu: float) -> float:
+def _share_right(share: float, mu: float) -> float:
     """Share of right guesses about the outermost share of scores, N(0, 1) "out" and N(mu, 1) "in"."""
 
     def beyond(threshold: float) -> tuple[float, float]:

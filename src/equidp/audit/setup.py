@@ -90,7 +90,7 @@ def resolve_plan(
     return replace(found, noise_multiplier=noise)
 
 
-def subject(
+def make_subject(
     plan: ResolvedPlan, train: GroupedDataset, engine: str, seed: int, device: torch.device
 ) -> tuple[nn.Module, Engine]:
     """Return a model with the seed's initial weights, in training mode, and its engine, tried on the data.
@@ -105,11 +105,11 @@ def subject(
     return model, checked_engine(engine, model, loss, row, train.class_names)
 
 
-def procedure(steps: int, train: GroupedDataset) -> str:
+def procedure_text(steps: int, train: GroupedDataset) -> str:
     """Text that names the audited procedure.
 
     >>> targets, groups = torch.tensor([[0, 1]]), torch.tensor([0])
-    >>> procedure(2, GroupedDataset(torch.zeros(1, 2, 3), targets, groups, ("a",), ("no", "yes")))
+    >>> procedure_text(2, GroupedDataset(torch.zeros(1, 2, 3), targets, groups, ("a",), ("no", "yes")))
     '2 steps on people of up to 2 rows'
     """
     taken = "one step" if steps == 1 else f"{steps} steps"
@@ -123,10 +123,10 @@ def check_audit(level: float, seed: int) -> None:
         raise SettingError(f"seed={seed!r}; expected a whole number from 0 to 2^32 - 1.")
 
 
-def fewest(start: int, enough: Callable[[int], bool], most: int = 10**7) -> int | None:
+def smallest_enough(start: int, enough: Callable[[int], bool], most: int = 10**7) -> int | None:
     """Return a number above `start` that is enough, at most a tenth above the least; None beyond `most`.
 
-    >>> fewest(10, lambda number: number >= 1000)
+    >>> smallest_enough(10, lambda number: number >= 1000)
     1040
     """
     low, high = start, 2 * start
@@ -140,7 +140,7 @@ def fewest(start: int, enough: Callable[[int], bool], most: int = 10**7) -> int 
     return high
 
 
-def randomness(secure: bool, seed: int, *part: int) -> Randomness:
+def make_randomness(secure: bool, seed: int, *part: int) -> Randomness:
     """Return the operating system's randomness, or a separate stream for each seed and part."""
     return SystemRandomness() if secure else SeededRandomness(seed, *part)
 

@@ -21,17 +21,17 @@ from equidp.accounting import calibrate_noise
 from equidp.audit.bounds import NoiseFamily, Rates, noise_from_rates
 from equidp.audit.canary import CanaryEngine, Directions, best_norms, log_likelihood_ratio, with_canaries
 from equidp.audit.draws import Arrays, DrawRecord, check_draws
-from equidp.audit.guesses import Features, bounds, training_runs
+from equidp.audit.guesses import Features, compute_bounds, training_runs
 from equidp.audit.result import USEFUL, Audit, GroupBound
 from equidp.audit.setup import (
     Measurements,
     Progress,
     check_audit,
-    fewest,
-    procedure,
-    randomness,
+    make_randomness,
+    make_subject,
+    procedure_text,
     resolve_plan,
-    subject,
+    smallest_enough,
 )
 from equidp.data.dataset import ALL, GroupedDataset
 from equidp.distributed.group import alone
@@ -125,7 +125,7 @@ def audit_step(
             f"batch_size={asked.plan.batch_size} at sample rate {sample_rate:g} takes {examples} examples, "
             f"and there are {len(train)}; choose a smaller batch size."
         )
-    noise = _noise(epsilon, asked.delta, sample_rate, steps, asked.policy.statistics_ratio)
+    noise = _find_noise(epsilon, asked.delta, sample_rate, steps, asked.policy.statistics_ratio)
     event = StepEvent(float(sample_rate), noise, statistics_noise(asked.policy, noise))
     family, delta = NoiseFamily([(event, steps)]), asked.delta
     claimed = claimed_epsilon(family.entries, delta)
@@ -133,7 +133,7 @@ def audit_step(
     _check_runs(family, claimed, runs, delta, corrected)
     generator = np.random.default_rng([seed, examples])
     others = train.subset(torch.from_numpy(generator.choice(len(train), examples, replace=False)))
-    model, measuring = subject(asked, others, engine, seed, place)
+    model, measuring = make_subject(asked, others, engine, seed, place)
     repetition = Repetition(model, measuring, others, asked, event, steps)
     facts: dict[str, Any] = {
         "method": asked.method,
@@ -149,17 +149,19 @@ def audit_step(
     kept = Measurements(directory, facts, asked, others, fresh=fresh)
     with _seed_model(secure, seed):
         repeated = RepeatedRuns(repetition, generator)
-    taken, stretches = _take(repeated, runs, kept, secure, seed, on_progress)
-    found = [bounds(taken(group), family, delta, corrected) for group in range(train.num_groups)]
+    taken, stretches = _take_runs(repeated, runs, kept, secure, seed, on_progress)
+    found = [compute_bounds(taken(group), family, delta, corrected) for group in range(train.num_groups)]
     rows = [GroupBound(name, 2 * runs, *bound) for name, bound in zip(train.group_names, found, strict=True)]
     largest = (max(each[place] for each in found) for place in range(2))
     rows.append(GroupBound(ALL, (1 + train.num_groups) * runs, *largest))
     settings = {**facts, "runs": runs, "canaries": "gradient"}
     draws = check_draws(stretches, repeated.tensors, float(sample_rate))
-    return Audit(procedure(steps, train), asked.method, claimed, delta, level, tuple(rows), settings, draws)
+    return Audit(
+        procedure_text(steps, train), asked.method, claimed, delta, level, tuple(rows), settings, draws
+    )
 
 
-def _noise(epsilon: float, delta: float, rate: float, steps: int, ratio: float | None) -> float:
+def _find_noise(epsilon: float, delta: float, rate: float, steps: int, ratio: float | None) -> float:
     """Noise multiplier of an epsilon; in closed form where all steps together are one Gaussian mechanism."""
     check_number("(0, inf)", epsilon=epsilon)
     if rate < 1:
@@ -177,7 +179,7 @@ def _seed_model(secure: bool, seed: int) -> Iterator[None]:
         yield
 
 
-def _take(
+def _take_runs(
     repeated: RepeatedRuns,
     runs: int,
     kept: Measurements,
@@ -193,7 +195,7 @@ def _take(
 
     def take(side: int, block: int, size: int) -> npt.NDArray[np.float64]:
         with _seed_model(secure, 1_000_003 * side + block):
-            rows = repeated.features(size, sides[side], randomness(secure, seed, side, block))
+            rows = repeated.features(size, sides[side], make_randomness(secure, seed, side, block))
         drawn[side, block] = repeated.draws
         kept.put(f"draws-{side}-{block}", repeated.draws)
         return rows
@@ -217,7 +219,9 @@ def _check_runs(family: NoiseFamily, claimed: float, runs: int, delta: float, le
     """Check that the runs are enough for a bound of at least a tenth of a tight claim."""
     if _expected_bound(family, runs, delta, level) >= USEFUL * claimed:
         return
-    needed = fewest(runs, lambda number: _expected_bound(family, number, delta, level) >= USEFUL * claimed)
+    needed = smallest_enough(
+        runs, lambda number: _expected_bound(family, number, delta, level) >= USEFUL * claimed
+    )
     if needed is None:
         raise SettingError(
             f"runs={runs} say nothing about epsilon {claimed:.3g} at this sample rate, and ten million would "

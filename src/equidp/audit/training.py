@@ -31,10 +31,10 @@ from equidp.audit.setup import (
     Measurements,
     Progress,
     check_audit,
-    procedure,
-    randomness,
+    make_randomness,
+    make_subject,
+    procedure_text,
     resolve_plan,
-    subject,
 )
 from equidp.data.dataset import ALL, GroupedDataset
 from equidp.distributed.group import alone
@@ -149,9 +149,11 @@ def audit_training(
     }
     kept = Measurements(directory, facts, asked, train, fresh=fresh)
     groups = torch.arange(count) % train.num_groups
-    model, measuring = subject(asked, train, engine, seed, place)
-    everyone, watch = _watch(canaries, train, groups, model, measuring, np.random.default_rng([seed, count]))
-    inside = _coins(kept, count, None if secure else [seed, 1])
+    model, measuring = make_subject(asked, train, engine, seed, place)
+    everyone, watch = _make_watch(
+        canaries, train, groups, model, measuring, np.random.default_rng([seed, count])
+    )
+    inside = _draw_coins(kept, count, None if secure else [seed, 1])
     training = WatchedTraining(asked, event, model, everyone, inside, watch, secure, seed)
     with nullcontext() if secure else restore_generators():
         if not secure:  # the model's own draws, such as dropout
@@ -165,7 +167,7 @@ def audit_training(
         if own.any():
             rows.append(guess_bound(name, scores[own], inside[own], family, attack, delta, corrected))
     rows.append(guess_bound(ALL, scores, inside, family, attack, delta, level))
-    audited = f"training of {procedure(asked.steps, train)}"
+    audited = f"training of {procedure_text(asked.steps, train)}"
     return Audit(audited, asked.method, claimed, delta, level, tuple(rows), facts, draws)
 
 
@@ -180,7 +182,7 @@ def _failed_draws(kept: Measurements, training: WatchedTraining) -> tuple[DrawFi
     return tuple(DrawFinding(str(test), str(place), float(p_value)) for test, place, p_value in failed)
 
 
-def _watch(
+def _make_watch(
     kind: str,
     train: GroupedDataset,
     groups: torch.Tensor,
@@ -207,7 +209,7 @@ def _watch(
     return everyone, LossWatch(measuring, model, canaries)
 
 
-def _coins(kept: Measurements, count: int, seed: list[int] | None) -> npt.NDArray[np.bool_]:
+def _draw_coins(kept: Measurements, count: int, seed: list[int] | None) -> npt.NDArray[np.bool_]:
     """True for canaries that are in, [m]: probability 1/2 each, the same where a stopped audit continues."""
     drawn = kept.rows("coins", lambda: np.random.default_rng(seed).random(count))
     return drawn < 0.5
@@ -369,7 +371,7 @@ class WatchedTraining:
             model=self.model,
             engine=self.watch.engine,
             ledger=MemoryLedger(((self.event, done),) if done else ()),
-            randomness=randomness(self.secure, self.seed, 2, done),
+            randomness=make_randomness(self.secure, self.seed, 2, done),
             sample_rate=self.event.sample_rate,
         )
 

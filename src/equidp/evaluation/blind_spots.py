@@ -15,7 +15,7 @@ from equidp.evaluation.groups import by_group
 from equidp.evaluation.intervals import wilson
 from equidp.evaluation.metrics import METRICS, Metric, tells_something
 from equidp.evaluation.predictions import Predictions
-from equidp.evaluation.small_cells import FEWEST, number
+from equidp.evaluation.small_cells import FEWEST, count_people
 
 _BINS = 10
 RISKS_OFF = 0.2
@@ -144,14 +144,14 @@ def _join_bins(
     for each in range(last + 1):
         joined[each] = at
         inside = np.isin(bins, np.flatnonzero(joined[: each + 1] == at))
-        if _enough(inside, cells, found, people):
+        if _has_enough_people(inside, cells, found, people):
             at += 1
     if at and at in joined:  # what is left at the end is too little
         joined[joined == at] = at - 1
     return joined
 
 
-def _enough(
+def _has_enough_people(
     inside: npt.NDArray[np.bool_],
     cells: Sequence[npt.NDArray[np.bool_]],
     found: Predictions,
@@ -159,7 +159,7 @@ def _enough(
 ) -> bool:
     """Tells whether each cell has enough people of each of two classes among the examples inside."""
     return all(
-        number(people[members & inside & (found.targets == code)]) >= FEWEST
+        count_people(people[members & inside & (found.targets == code)]) >= FEWEST
         for members in cells
         for code in (0, 1)
     )

@@ -28,7 +28,7 @@ from equidp.evaluation.groups import (
 from equidp.evaluation.intervals import check_level
 from equidp.evaluation.metrics import METRICS, Metric, metric_for
 from equidp.evaluation.predictions import Cut, Predictions, predict
-from equidp.evaluation.small_cells import SmallCells, number, people_of
+from equidp.evaluation.small_cells import SmallCells, count_people, people_of
 from equidp.kernel.processes import ALONE, Processes
 
 
@@ -213,6 +213,6 @@ def _evaluate_outputs(
         metric=metric,
         positive=found.positive_name,
         threshold=cut.threshold,
-        people=None if test.people is None else number(people),
+        people=None if test.people is None else count_people(people),
         small=small,
     )

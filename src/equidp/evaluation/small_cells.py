@@ -55,32 +55,35 @@ class SmallCells:
         pairs = np.unique(np.stack([groups, targets]), axis=1)
         by_class = test.num_classes > 1 and pairs.shape[1] > len(np.unique(pairs[0]))
         least = 0 if test.num_classes == 2 else 1  # people of a class that are few; of two classes also none
-        tiny = [code for code in range(test.num_groups) if number(people[groups == code]) < FEWEST]
+        tiny = [code for code in range(test.num_groups) if count_people(people[groups == code]) < FEWEST]
         left = ~np.isin(groups, tiny)
         groups_out, classes_out = set(tiny), set[int]()
         while True:
             before = left.sum()
             if test.num_classes > 2:
-                sizes = {code: number(people[left & (targets == code)]) for code in range(test.num_classes)}
+                sizes = {
+                    code: count_people(people[left & (targets == code)]) for code in range(test.num_classes)
+                }
                 classes_out |= {code for code, size in sizes.items() if 0 < size < FEWEST}
                 left &= ~np.isin(targets, list(classes_out))
             for code in set(range(test.num_groups)) - groups_out:
                 members = left & (groups == code)
                 sizes = {
-                    each: number(people[members & (targets == each)]) for each in range(test.num_classes)
+                    each: count_people(people[members & (targets == each)])
+                    for each in range(test.num_classes)
                 }
                 few_of_a_class = by_class and any(least <= size < FEWEST for size in sizes.values())
-                if number(people[members]) < FEWEST or few_of_a_class:
+                if count_people(people[members]) < FEWEST or few_of_a_class:
                     groups_out.add(code)
             left &= ~np.isin(groups, list(groups_out))
             if left.sum() == before:
                 break
-        two = [number(people[left & (targets == code)]) for code in range(test.num_classes)]
+        two = [count_people(people[left & (targets == code)]) for code in range(test.num_classes)]
         return cls(
             tuple(test.group_names[code] for code in tiny),
             tuple(test.group_names[code] for code in sorted(groups_out)),
             tuple(test.class_names[code] for code in sorted(classes_out)),
-            number(people[left]) < FEWEST or (test.num_classes == 2 and min(two) < FEWEST),
+            count_people(people[left]) < FEWEST or (test.num_classes == 2 and min(two) < FEWEST),
         )
 
     def left_in(self, test: GroupedDataset) -> torch.Tensor:
@@ -104,6 +107,6 @@ def people_of(test: GroupedDataset) -> Codes:
     return people
 
 
-def number(people: Codes) -> int:
+def count_people(people: Codes) -> int:
     """Returns how many people there are among these."""
     return len(np.unique(people))
