@@ -318,6 +318,25 @@ def test_a_checkpoint_of_an_older_version_is_refused_in_words(tmp_path):
         checkpoints.restore(trainer)
 
 
+def test_a_loop_of_ones_own_saves_between_steps_and_never_within_one(tmp_path):
+    trainer, checkpoints = trainer_in(tmp_path)
+    batches = trainer.batches()
+    trainer.step(next(batches))
+    checkpoints.save(trainer)
+    assert checkpoints.steps_kept() == 1
+    saved = trainer.model.weight.detach().clone()
+    batch = next(batches)
+    with raises_field(CheckpointError, "steps"):
+        checkpoints.save(trainer)
+    assert checkpoints.steps_kept() == 1
+    trainer.step(batch)
+    trainer.ledger.close()
+    other, checkpoints = trainer_in(tmp_path)
+    assert checkpoints.restore(other) == 1
+    assert torch.equal(other.model.weight, saved)
+    other.ledger.close()
+
+
 def test_a_full_disk_stops_training_and_leaves_the_checkpoint_before(tmp_path, monkeypatch):
     def full(path, content):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

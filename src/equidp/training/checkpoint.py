@@ -148,6 +148,24 @@ class Checkpoints(Callback):
         if trainer.steps_done == self._complete and not self._failed:
             self._save(trainer)
 
+    def save(self, trainer: Trainer) -> None:
+        """Save the run now, whatever `seconds` says: between two steps of a loop of your own, say.
+
+        Args:
+            trainer: that has this callback. Nothing is written where its last step is saved already.
+
+        Raises:
+            CheckpointError: a sample was drawn and its step is not complete, so that weights may be half
+                updated; or the folder cannot be written. The checkpoint before is intact.
+        """
+        if self._complete not in (-1, trainer.steps_done):
+            raise CheckpointError(
+                f"{trainer.steps_done} steps are spent, and {self._complete} complete; save after "
+                "trainer.step(batch), before the next batch is drawn.",
+                field="steps",
+            )
+        self._save(trainer)
+
     def restore(self, trainer: Trainer, *, previous: bool = False) -> int:
         """Loads the last checkpoint into a trainer made like the one that saved it, with the same ledger.
 
