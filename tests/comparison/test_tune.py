@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import os
+import signal
 from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -12,6 +17,7 @@ import torch
 from rich.console import Console
 
 import equidp
+from equidp import store
 from equidp.comparison import cells
 from equidp.comparison.compare import prepare, run_comparison
 from equidp.comparison.plan import ComparisonPlan
@@ -31,7 +37,8 @@ from equidp.errors import PolicyError, SettingError
 from equidp.policies.dpsgd import DPSGD
 from equidp.policies.ranges import Log, OneOf, Uniform
 from equidp.policies.setting import Bounded
-from equidp.report import comparison as report
+from equidp.report import comparison as report, tuning as tuning_report
+from equidp.report.summary import summarise
 from equidp.training.plan import Plan
 from support.errors import raises_field
 
@@ -271,6 +278,71 @@ def test_a_search_that_stopped_goes_on_with_what_is_missing(tmp_path, finished, 
     assert found.tuning.settings == whole.tuning.settings
 
 
+MOMENTS = {
+    "a run begins": (cells, "train_cell"),
+    "a part of its results is written": (store, "_write_part"),
+    "its results are complete, and not yet named": (store.Claim, "_replace_index"),
+    "its results are kept": (cells.CellResult, "read"),
+}
+"""Moment -> function that is called then."""
+
+
+def compare_until_killed(folder: Path, log: Path, moment: str, count: int) -> None:
+    """Compare in a process that kills itself at the count-th call of a moment; "" for none."""
+
+    def write_down(word: str, key: str) -> None:
+        with log.open("a") as file:
+            file.write(f"{word} {key}\n")
+
+    train, keep = cells.train_cell, cells._Claims.keep
+
+    def train_and_log(cell, asked, threads):
+        write_down("trained", cell.key)
+        return train(cell, asked, threads)
+
+    def keep_and_log(claims, call, result):
+        kept = keep(claims, call, result)
+        write_down("kept", call.key)
+        return kept
+
+    cells.train_cell, cells._Claims.keep = train_and_log, keep_and_log
+    if moment:
+        owner, name = MOMENTS[moment]
+        function, calls = getattr(owner, name), itertools.count(1)
+
+        def kill(*arguments, **named):
+            if next(calls) == count:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*arguments, **named)
+
+        setattr(owner, name, kill)
+    compared(folder)
+
+
+@pytest.mark.soak
+def test_a_search_that_is_killed_loses_no_results_that_were_kept(tmp_path, finished):
+    """Four kills at the moments of a run, the last of them in the final runs or late in the search."""
+    _, whole = finished
+    folder, log, context = tmp_path / "runs", tmp_path / "log", get_context("spawn")
+    for count, moment in zip((3, 4, 5, 6, None), (*MOMENTS, ""), strict=True):
+        process = context.Process(target=compare_until_killed, args=(folder, log, moment, count))
+        process.start()
+        process.join()
+        assert process.exitcode == (-signal.SIGKILL if moment else 0)
+    kept: set[str] = set()
+    trained = []
+    for word, key in (line.split() for line in log.read_text().splitlines()):
+        if word == "kept":
+            kept.add(key)
+        else:
+            assert key not in kept
+            trained.append(key)
+    assert len(trained) - len(set(trained)) <= 2  # the runs that were killed before their results had a name
+    again = compared(folder)
+    pd.testing.assert_frame_equal(again.results, whole.results)
+    assert again.tuning.settings == whole.tuning.settings
+
+
 def test_the_estimate_counts_trials_before_settings_are_chosen(tmp_path):
     prepared = prepare(Toy(), ASKED, directory=tmp_path)
     found = prepared.estimate(1)
@@ -288,6 +360,9 @@ def test_page_terminal_and_json_show_what_was_tried_and_chosen(finished, tmp_pat
     for shown in (page, text):
         assert "hosen settings" in shown
         assert "bound_learning_rate 0.2" in " ".join(shown.split())
+    tried = tuning_report.trials_table(summarise(comparison), comparison.tuning)
+    assert all(column.heading for column in tried.columns)  # beside which texts would break in a narrow page
+    assert [row[-2] for row in tried.texts()].count("yes") == 3
     comparison.to_json(tmp_path / "found.json")
     written = json.loads((tmp_path / "found.json").read_text())["tuning"]
     assert len(written["trials"]) == len(comparison.tuning.trials)

@@ -92,13 +92,13 @@ def trials_table(summary: Summary, tuning: Tuning) -> Table:
         kind = Kind(row["method"], row["setting"])
         figures = [row["seeds"], row["overall"], row["worst_cost"]]
         settings = row["settings"] or _OWN
-        rows.append([kind.label, *figures, "chosen" if row["chosen"] else "", settings])
+        rows.append([kind.label, *figures, "yes" if row["chosen"] else "", settings])
     columns = [
         Column("method", "name"),
         Column("seeds"),
         Column(f"{summary.metric.label}, held out", show=summary.text),
         Column("worst loss", show=summary.text),
-        Column("", "text"),
+        Column("chosen", "text"),
         Column("settings", "text"),
     ]
     return Table(columns, rows)
