@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import fields
+from dataclasses import fields, replace
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from equidp.accounting.target import Target
@@ -20,7 +22,10 @@ from equidp.data import Recipe
 from equidp.errors import SettingError
 from equidp.policies.methods import METHODS, all_settings, method_named
 from equidp.policies.setting import settings_of
+from equidp.runs.begin import begin
 from equidp.runs.config import RunData, TrainConfig
+from equidp.runs.prepare import prepare
+from equidp.runs.train import train
 from equidp.training.plan import Plan
 from support.command import people
 
@@ -116,6 +121,42 @@ def test_a_named_method_trains_by_the_settings_that_it_is_compared_by(settings, 
         given = {"noise_multiplier": 2.0}
         trained = plan_of_training(data["digits"], given, method, settings)
         assert trained == plan_of_comparison(data["digits"], given, method, settings, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def visits(tmp_path_factory):
+    """Table of 1,500 visits: risk follows age, and in the rarer region a rare code that noise hides."""
+    rng, path = np.random.default_rng(0), tmp_path_factory.mktemp("visits") / "visits.csv"
+    age, code, east = rng.normal(60, 15, 1500), rng.integers(0, 12, 1500), rng.random(1500) < 0.3
+    score = np.where(east, 4.0 * (code % 3 == 0) - 1.5, (age - 60) / 8)
+    again = rng.random(1500) < 1 / (1 + np.exp(-score))
+    table = {"age": age.round(1), "code": [f"c{each}" for each in code]}
+    table |= {"region": np.where(east, "east", "west"), "again": np.where(again, "yes", "no")}
+    pd.DataFrame(table).to_csv(path, index=False)
+    return RunData(str(path), Recipe("again", group=("region",)))
+
+
+@pytest.mark.soak
+def test_the_price_of_a_comparison_is_the_difference_of_runs_of_training(visits, tmp_path):
+    """By group, over five seeds. Noise of training has no seed: beyond five standard errors, with eight
+    degrees of freedom, about one of 300 runs of this test is by chance."""
+    asked = ComparisonPlan(["dpsgd"], 5, epsilons=(1.0,), reference="plan")
+    comparison = compare_module.run_comparison(visits.source(), asked, directory=tmp_path / "kept", jobs=1)
+    costs = comparison.costs()
+    compared = costs[costs["method"] == "dpsgd"].pivot(index="seed", columns="group", values="privacy_cost")
+    reached = {}
+    for method, target in (("sgd", Target()), ("dpsgd", Target(1.0))):
+        for seed in range(5):
+            wanted = TrainConfig(replace(visits, seed=seed), method, Plan(), target)
+            config, _, _ = train_module._choose_plan(wanted, {}, "recommended", method)
+            folder = tmp_path / f"{method}-{seed}"
+            _, found = train(folder, prepared=begin(prepare(config), folder))
+            reached[method, seed] = found.groups.set_index("group")["accuracy"]
+    trained = pd.DataFrame({seed: reached["sgd", seed] - reached["dpsgd", seed] for seed in range(5)}).T
+    assert set(compared) == {"east", "west", "all"}
+    error = np.sqrt(compared.var() / 5 + trained[compared.columns].var() / 5)
+    assert (abs(compared.mean() - trained[compared.columns].mean()) <= 5 * error).all()
+    assert error.max() < 0.05  # small beside what would matter
 
 
 def test_weights_by_counted_classes_act_alike_in_both_commands(people, command, monkeypatch):

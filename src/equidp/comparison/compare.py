@@ -165,7 +165,7 @@ def compare(
         preprocessing_share: of each epsilon, for private preprocessing of the private runs, in (0, 1); None:
             exact preprocessing, which epsilon does not cover.
         counts_share: of each epsilon, for a release of the number of training examples of each class of the
-            private runs, in (0, 1); None: classes are not counted, or with a tenth where `balanced` needs it.
+            private runs, in (0, 1); None: classes are not counted, or for 0.02 where `balanced` needs it.
         balanced: weigh the losses of each class by one over its count: as it is released of private runs,
             and exact of training without privacy.
         against: name of a private method among `methods`, with which each other one is compared seed by seed
