@@ -160,6 +160,8 @@ def test_a_graph_runs_by_onnx_on_any_number_of_rows(images, tmp_path):
     inputs = torch.rand(5, 1, 8, 8)
     found = elsewhere(tmp_path / "out", BY_ONNX, inputs=inputs)
     assert np.allclose(found, outputs_of(open_run(images), inputs), atol=1e-5)
+    content = (tmp_path / "out" / "model.onnx").read_bytes()
+    assert not [path for path in (str(images.parent), *sys.path) if path and path.encode() in content]
 
 
 BY_SKOPS = """
