@@ -245,9 +245,12 @@ def _print_search(search: SettingSearch, found: Estimate) -> None:
 
 def _print_runs(prepared: PreparedComparison, found: Estimate) -> None:
     """Print the number of runs by what they train, and how references are chosen among them."""
-    private, trees, kept = len(prepared.private), len(prepared.trees), found.runs - found.missing
-    parts = [f"{private} of methods", f"{found.runs - private - trees} of plain SGD without privacy"]
+    private, trees, peers = len(prepared.private), len(prepared.trees), len(prepared.peers)
+    kept = found.runs - found.missing
+    plain = found.runs - private - trees - peers
+    parts = [f"{private} of methods", f"{plain} of plain SGD without privacy"]
     parts += [f"{trees} of boosted trees"] if trees else []
+    parts += [f"{peers} of models of other packages"] if peers else []
     print(
         f"{found.runs} runs on {len(prepared.sizes)} seeds: {', '.join(parts)}. {kept} are kept in "
         f"{str(prepared.folder)!r}, {found.missing} would be trained."

@@ -11,6 +11,7 @@ from cyclopts import Group, Parameter
 
 from equidp.advice.advise import AUTO
 from equidp.cli.messages import say
+from equidp.comparison.sweep import PEER_NAMES
 from equidp.policies.methods import all_settings, known_policies, method_named
 from equidp.policies.setting import MethodSetting, settings_of
 
@@ -102,7 +103,7 @@ def _without_none(kind: Any) -> Any:
 def changes(plan: Any, methods_settings: Any, methods: Sequence[str]) -> dict[str, Any]:
     """Returns what was given of a plan and of methods; says which settings none of these methods takes."""
     given = {name: value for name, value in vars(methods_settings).items() if value is not None}
-    if named := [method for method in methods if method != AUTO]:
+    if named := [method for method in methods if method != AUTO and method not in PEER_NAMES]:
         say_ignored(given, named)
     return {**{name: value for name, value in vars(plan).items() if value is not None}, **given}
 

@@ -36,6 +36,7 @@ from equidp.comparison.cells import (
     train_all,
 )
 from equidp.comparison.choice import ComparisonChoice, choose_plans
+from equidp.comparison.peers import PrivateEBM, peers_of
 from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan, Search
 from equidp.comparison.references import (
     BOOSTING,
@@ -257,7 +258,7 @@ def run_comparison(
         if prepared.search is not None and (fresh or prepared.tuning is None):
             tuning = prepared.search.run(train)
             prepared = prepare(data, asked, directory=directory, device=here, tuning=tuning)
-        runs = prepared.references.run(train, [*prepared.private, *prepared.trees])
+        runs = prepared.references.run(train, [*prepared.private, *prepared.others])
         progress.finish()
     seeds = list(prepared.sizes)
     runs.sort(key=lambda each: seeds.index(each[0].seed))
@@ -279,7 +280,7 @@ def run_comparison(
         Setup(
             data=_data_facts(prepared.source, prepared.data),
             training=_training_facts(prepared),
-            methods=tuple(dict.fromkeys(cell.method for cell in prepared.first)),
+            methods=tuple(dict.fromkeys([*(each.method for each in prepared.first), *asked.peers])),
             seeds=tuple(prepared.sizes),
             num_train_by_seed=tuple(prepared.sizes.values()),
             versions=versions(),
@@ -379,6 +380,7 @@ class PreparedComparison:
         kinds: runs of the first seed that were built: of candidates that differ in their learning rate, one.
         built: what each of them would spend.
         trees: boosted trees, one for each seed; none where the data is no table.
+        peers: private models of other packages.
         other_classes: see `Setup`.
         search: for the settings of each method; None: all train by the plan.
         tuning: what the search found; None where trials are missing: the runs then have the plan's own
@@ -398,6 +400,7 @@ class PreparedComparison:
     kinds: tuple[Cell, ...] = ()
     built: tuple[_Built, ...] = ()
     trees: tuple[BoostedTrees, ...] = ()
+    peers: tuple[PrivateEBM, ...] = ()
     other_classes: Mapping[str, str] = field(default_factory=dict)
     search: SettingSearch | None = None
     tuning: Tuning | None = None
@@ -420,6 +423,11 @@ class PreparedComparison:
             return {}
         size = min(self.sizes.values())
         return {kind: search.trials_of(kind) * search.mean_steps(kind, size) for kind in search.candidates}
+
+    @property
+    def others(self) -> list[BoostedTrees | PrivateEBM]:
+        """Models other than networks."""
+        return [*self.trees, *self.peers]
 
     @property
     def cells(self) -> list[Cell]:
@@ -468,8 +476,8 @@ class PreparedComparison:
         folder = None if fresh or open_ else self.folder
         cells = [*self.references.expected_cells(folder), *self.private]
         missing = [cell for cell in cells if folder is None or not cell.is_kept(folder)]
-        missing_trees = [each for each in self.trees if folder is None or not each.is_kept(folder)]
-        runs, missing_runs = len(cells) + len(self.trees), len(missing) + len(missing_trees)
+        others = [each for each in self.others if folder is None or not each.is_kept(folder)]
+        runs, missing_runs = len(cells) + len(self.others), len(missing) + len(others)
         trials = 0 if search is None else search.num_trials
         missing_trials = trials if fresh else trials - self.kept_trials
         kinds, begins = [], dict[str, float]()
@@ -487,8 +495,11 @@ class PreparedComparison:
                 method: _seconds_per_step(cell, _read_by(cell, self.data))
                 for method, cell in {cell.method: cell for cell in missing}.items()
             }
-            of_trees = missing_trees[0].estimate_seconds(self.data) if missing_trees else 0.0
-        total = of_trees * len(missing_trees) + sum(
+            of_others = {
+                kind: each.estimate_seconds(self.data)
+                for kind, each in {type(each): each for each in others}.items()
+            }
+        total = sum(of_others[type(each)] for each in others) + sum(
             begins[cell.method] + seconds[cell.method] * self._expected_steps(cell, fresh) for cell in missing
         )
         if search is not None and missing_trials:
@@ -600,6 +611,16 @@ def prepare(
             scaled = source if encoding_of(source) is None else with_encoding(source, STANDARD)
             weights = plan.class_weights, asked.balanced
             trees = tuple(BoostedTrees(scaled, seed, *weights) for seed in sizes)
+        against = cells[0].reference if cells else ""
+        if asked.peers and (asked.balanced or plan.class_weights):
+            raise SettingError(
+                f"method {', '.join(asked.peers)} has no weights of classes; leave the method or the weights "
+                "out.",
+                field="class_weight",
+            )
+        peers = peers_of(asked.peers, source, data_split, list(sizes), epsilons, plan.delta or 0.0, against)
+        if peers:
+            data_split = replace(data_split, notes=(*data_split.notes, _peer_note(peers[0])))
         prepared = PreparedComparison(
             source,
             data_split,
@@ -611,6 +632,7 @@ def prepare(
             asked.swept,
             metric,
             trees=trees,
+            peers=peers,
             other_classes=references.other_classes,
             search=search,
             tuning=tuning,
@@ -620,6 +642,15 @@ def prepare(
         of_plans = [cell for each, cell in pairs if each.factor == RATES[0]]
         kinds = (*of_plans, *(cell for cell in cells if cell.seed == cells[0].seed))
         return replace(prepared, kinds=kinds, built=_build_each(kinds, data_split))
+
+
+def _peer_note(peer: PrivateEBM) -> str:
+    """Sentence on the accountant of a peer, and on what its epsilon does not cover."""
+    return (
+        f"{peer.method} is a model of {peer.accountant}, on raw columns. Its epsilon is by the accountant of "
+        f"{peer.accountant}, not by that of equidp, and does not cover ranges of columns without public "
+        "bounds, nor names of levels."
+    )
 
 
 def check_classes(train: GroupedDataset) -> None:

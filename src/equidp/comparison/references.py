@@ -238,7 +238,7 @@ class ReferencePlan:
     def _names(self) -> dict[ModelClass, str]:
         """Name of each class: "" for the plan's, or for the only one; else what differs from the plan's."""
         classes = [_class_of(*each) for each in self.private]
-        found = list(dict.fromkeys(classes if self.searched else [self._own, *classes]))
+        found = list(dict.fromkeys(classes if self.searched and classes else [self._own, *classes]))
         names: dict[ModelClass, str] = {}
         for each in found:
             parts: dict[str, Any] = {}

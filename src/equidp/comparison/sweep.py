@@ -90,8 +90,13 @@ class Variant:
         return replace(resolved, method=self.name)
 
 
+PEER_NAMES = frozenset({"dp-ebm"})
+"""Names of private models of other packages (`equidp.comparison.peers`)."""
+
+
 def named_methods(methods: Sequence[MethodLike]) -> dict[str, MethodLike]:
-    """Return name -> method without "auto", the baseline first. Settings distinguish policies of one class.
+    """Return name -> method without "auto" and `PEER_NAMES`, the baseline first. Settings distinguish
+    policies of one class.
 
     Raises:
         SettingError, PolicyError: an unknown method, or no method but the baseline.
@@ -104,12 +109,12 @@ def named_methods(methods: Sequence[MethodLike]) -> dict[str, MethodLike]:
         raise SettingError(f"methods={methods!r}; expected a list of names, such as ['sgd', 'dpsgd'].")
     chosen: list[MethodLike] = [BASELINE]
     for method in methods:
-        if method == AUTO:
+        if method == AUTO or method in PEER_NAMES:
             continue
         method_named(method)
         if name_of(method) != BASELINE and method not in chosen:
             chosen.append(method)
-    if len(chosen) == 1 and AUTO not in methods:
+    if len(chosen) == 1 and AUTO not in methods and PEER_NAMES.isdisjoint(map(str, methods)):
         raise SettingError(
             f"methods={list(methods)}; expected at least one private method beside {BASELINE!r}."
         )
