@@ -36,9 +36,10 @@ def curves(effects: Sequence[Effect], classes: Sequence[str], layout: Layout) ->
     low = min(float(each.values.min()) for each in shown)
     high = max(float(each.values.max()) for each in shown)
     room = 0.06 * max(high - low, 1e-6)
-    for panel, effect in zip(axes, shown, strict=True):
-        _draw_panel(panel, effect, list(looks.values()), layout)
+    for place, (panel, effect) in enumerate(zip(axes, shown, strict=True)):
+        _draw_panel(panel, effect, list(looks.values()))
         panel.set_ylim(low - room, high + room)
+        panel.tick_params(labelleft=place % min(layout.columns, len(shown)) == 0)
     if len(looks) > 1:
         entries: dict[str, Artist] = {
             short(name, layout.letters(0.8)): Line2D(
@@ -58,7 +59,7 @@ def _class_looks(classes: Sequence[str]) -> dict[str, Look]:
     }
 
 
-def _draw_panel(panel: Axes, effect: Effect, looks: Sequence[Look], layout: Layout) -> None:
+def _draw_panel(panel: Axes, effect: Effect, looks: Sequence[Look]) -> None:
     """Draw the curve of each output; a part for missing numbers is a point behind it."""
     panel.axhline(0, color=INK, linewidth=0.6, linestyle=":")
     known = effect.known
@@ -71,7 +72,7 @@ def _draw_panel(panel: Axes, effect: Effect, looks: Sequence[Look], layout: Layo
             panel.stairs(values, np.arange(count + 1) - 0.5, color=look.colour, baseline=None, linewidth=1.5)
         if effect.missing:
             panel.plot([count + 0.5], effect.values[-1:, output], "D", color=look.colour, markersize=4)
-    ticks, labels = _ticks(effect, layout)
+    ticks, labels = _ticks(effect)
     if effect.missing:
         ticks, labels = [*ticks, count + 0.5], [*labels, "missing"]
     panel.set_xticks(ticks, labels, rotation=45, ha="right", rotation_mode="anchor")
@@ -79,7 +80,7 @@ def _draw_panel(panel: Axes, effect: Effect, looks: Sequence[Look], layout: Layo
     panel.grid(axis="x", visible=False)
 
 
-def _ticks(effect: Effect, layout: Layout) -> tuple[list[float], list[str]]:
+def _ticks(effect: Effect) -> tuple[list[float], list[str]]:
     """Places and texts below the axis: some edges, or the texts; neither where they are not public."""
     count = len(effect.known)
     if effect.edges is None:
@@ -96,10 +97,12 @@ def _ticks(effect: Effect, layout: Layout) -> tuple[list[float], list[str]]:
 
 
 def number_text(value: float) -> str:
-    """Text of an edge: four digits, without an exponent below ten million.
+    """Text of an edge: four digits, without an exponent below ten million; 0 below a ten-millionth.
 
-    >>> number_text(65536.0), number_text(0.012345), number_text(-2.5)
-    ('65,540', '0.01235', '-2.5')
+    >>> number_text(65536.0), number_text(0.012345), number_text(-2.5), number_text(5e-8)
+    ('65,540', '0.01235', '-2.5', '0')
     """
+    if abs(value) < 1e-7:
+        return "0"
     digits = f"{value:.4g}"
     return f"{float(digits):,.0f}" if 1000 <= abs(value) < 1e7 else digits
