@@ -11,6 +11,7 @@ from support.errors import raises_field
 
 SHAPES = {
     "logistic": (40,),
+    "additive": (40,),
     "mlp": (98,),
     "lenet": (1, 28, 28),
     "small-cnn": (1, 8, 8),

@@ -21,6 +21,14 @@ def logistic(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), num_classes))
 
 
+def additive(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Sum of one function a column, for columns cut into intervals: a linear layer without a bias.
+
+    Each row has an input in every block, so a bias would only lengthen gradients.
+    """
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), num_classes, bias=False))
+
+
 def mlp(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """Two hidden layers of 256 with tanh (Esipova et al., Adult)."""
     return nn.Sequential(
@@ -160,6 +168,7 @@ def prototypes(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
 MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
     "logistic": logistic,
+    "additive": additive,
     "mlp": mlp,
     "lenet": lenet,
     "small-cnn": small_cnn,

@@ -34,7 +34,7 @@ __all__ = ["people"]  # a fixture
 OTHER = {
     "model": "mlp", "learning_rate": 0.3, "batch_size": 64, "epochs": 3.0, "noise_multiplier": 2.5,
     "delta": 1e-3, "momentum": 0.4, "weight_decay": 0.02, "optimizer": "adam", "schedule": "constant",
-    "average": "ema", "average_share": 0.5, "views": 2, "augmentation": "flip",
+    "average": "ema", "average_share": 0.4, "views": 2, "augmentation": "flip",
     "class_weight": "low=1,high=3", "loss": "torch.nn.functional:cross_entropy", "recalibration": 0.2,
     "clipping_bound": 3.5, "statistics_ratio": 4.0, "smoothing": 0.5, "max_ratio": 5.0, "slope_penalty": 0.3,
     "boundary_penalty": 0.3, "min_count": 7.0, "strict_bound": 60.0, "initial_bound": 7.0,
@@ -232,14 +232,14 @@ def test_options_act_on_auto_in_a_comparison(people, command):
     methods = ("--methods", "auto", "--seeds", "1", "--jobs", "1", "--dry-run")
     _, plain, _ = command("compare", *TABLE, *methods, "--epsilon", "2", cwd=people)
     _, changed, _ = command("compare", *TABLE, *methods, *given, cwd=people)
-    assert rows(plain)["clipping bound (dpsgd)"] == ("2", "rule")
+    assert rows(plain)["clipping bound (dpsgd)"] == ("1.2", "rule")
     assert rows(changed)["clipping bound (dpsgd)"] == ("6", "asked")
     assert (rows(plain)["epochs"], rows(changed)["epochs"]) == (("60", "rule"), ("30", "asked"))
     assert rows(changed)["recalibration"] == ("0.1", "asked")
     noise = [float(rows(text)["noise multiplier (dpsgd)"][0]) for text in (plain, changed)]
     assert noise[0] != noise[1]
-    assert "Clipping bound 2" in plain
-    assert "Clipping bound 2" not in changed
+    assert "Clipping bound 1.2" in plain
+    assert "Clipping bound 1.2" not in changed
 
 
 def test_a_dry_run_prints_the_whole_plan_with_origins_in_both_commands(people, command):

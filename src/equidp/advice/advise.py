@@ -1,9 +1,9 @@
 """Advice on method and settings: those with the best results on data of the same kind, or by gradient norms.
 
-The kind follows from public facts alone, the shape of an input and the number of examples, so its advice
-reads no data and costs no privacy. Where there are no results, as for a model of the user's, or where a user
-pays for a profile of gradient norms, that sets clipping bound and learning rate. docs/advise.md has the
-results and the rules.
+The kind follows from public facts alone, the shape of an input and the number of examples, and step sizes for
+cut columns from these and the noise, so its advice reads no data and costs no privacy. Where there are no
+results, as for a model of the user's, or where a user pays for a profile of gradient norms, that sets the
+clipping bound and learning rate. docs/advise.md has the results and the rules.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor
 from equidp._validate import check_whole
 from equidp.accounting import calibrate_noise
 from equidp.accounting.planned import checked_schedule, default_delta
+from equidp.accounting.target import Target
 from equidp.data.dataset import DataSource, GroupedDataset
 from equidp.data.features import WithFeatures
 from equidp.data.scattering import SMALLEST, number_of_features
@@ -27,6 +28,9 @@ from equidp.kernel.epsilon import checked_delta, epsilon as epsilon_of
 from equidp.policies.methods import MethodLike, method_named, name_of
 from equidp.policies.setting import settings_of
 from equidp.policies.table import STANDARD
+from equidp.tables.intervals import Encoding
+from equidp.training.averages import WeightAverage
+from equidp.training.optimizers import SCHEDULES
 from equidp.training.plan import Plan
 
 if TYPE_CHECKING:
@@ -49,6 +53,15 @@ _MANY = 10_000
 _WIDE = 10_000
 """Scattering features of an image from which on steps are short; MNIST has 3,969, CIFAR-10 15,552."""
 _STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 360, 20, 60
+_ROW_BOUND, _MOMENTUM, _TAIL = 1.2, 0.9, 0.5
+"""Clipping bound of rows of norm 1, momentum, and share of the steps in the average, for cut columns."""
+_LOGIT_NOISE = 0.6
+"""Deviation that noise alone gives the difference of two logits of a row of norm 1."""
+_LARGEST_RATE = 10.0
+"""Largest learning rate on rows of norm 1, beside this momentum: beyond it, steps are unstable."""
+_LEAST_WAY, _SHORT_WAY = 15.0, 40.0
+"""Sums of all learning rates, over 1 - momentum, for rows of norm 1: the least, with which a model learns the
+shares of the classes, and one with which it learns little else."""
 _LEAST_QUANTILE, _MOST_QUANTILE = 0.5, 0.99
 """Quantiles of norms for the clipping bound: from the median (Abadi et al. 2016) to nearly all."""
 _LEARNING_RATE, _WANDERING = 2.0, 4.0
@@ -79,6 +92,7 @@ class Advice:
         method: a name from `METHODS`.
         features: a name from `FEATURES`; None: inputs as they are.
         settings: fields of `Plan` and settings of the method, by name; empty: the user's plan.
+        encoding: of the columns of a table; None: as they are encoded.
         reasons: for each choice; none on settings that the user gave.
         spent: entries that a private profile spent; empty without one.
 
@@ -94,6 +108,7 @@ class Advice:
     settings: Mapping[str, Any]
     reasons: tuple[Reason, ...]
     spent: Spent = ()
+    encoding: str | None = None
 
     def with_settings(self, given: Mapping[str, Any], features: str | None, method: MethodLike) -> Advice:
         """Return the advice with the user's settings, features and method, and the reasons that still hold.
@@ -141,8 +156,23 @@ def settings_text(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {text}" for name, text in texts.items())
 
 
-def advise(train: GroupedDataset) -> Advice:
-    """Return method and settings for a kind of data: the shape of an input and the number of examples."""
+def advise(
+    train: GroupedDataset,
+    target: Target = Target(DEFAULT_EPSILON),
+    given: Mapping[str, Any] | None = None,
+    encoding: str | None = None,
+) -> Advice:
+    """Return method and settings for a kind of data: the shape of an input and the number of examples.
+
+    Args:
+        train: training data.
+        target: privacy of the run; open: noise is the given `noise_multiplier`.
+        given: settings that the user gives, by name, which the learning rate suits.
+        encoding: of the columns that the run trains on; None: the data has no columns.
+
+    Raises:
+        SettingError: a model of cut columns would learn nothing from so few examples at so small a budget.
+    """
     inputs = train.inputs
     if train.target_bounds is not None:
         return _without_results("numbers to predict")
@@ -150,6 +180,8 @@ def advise(train: GroupedDataset) -> Advice:
         return _without_results("inputs of several tensors, or of whole numbers")
     if train.rows is None and len(train.input_shape) == 3 and min(train.input_shape[1:]) >= SMALLEST:
         return _advise_images(len(train), train.input_shape)
+    if Encoding.parse(encoding).cuts:
+        return _advise_cut_columns(len(train), train.rows, target, given or {}, encoding)
     return _advise_table(len(train), train.rows)
 
 
@@ -282,6 +314,79 @@ def _advise_table(num_examples: int, rows: int | None) -> Advice:
         Reason("table", ("method", "features", *settings)),
     )
     return Advice(STANDARD, None, settings, reasons)
+
+
+def _advise_cut_columns(
+    num_examples: int, rows: int | None, target: Target, given: Mapping[str, Any], encoding: str | None
+) -> Advice:
+    """Return settings for rows of norm 1, of one input in each block.
+
+    Noise moves each weight, and so each logit of such a row, by the same amount, whatever the number of
+    columns and of intervals. The learning rate is that at which noise in the difference of two logits has the
+    deviation `_LOGIT_NOISE`. The sum of all learning rates, which is how far the weights can learn, then
+    follows from n and the noise alone.
+    """
+    batch = int(given.get("batch_size", _batch_size(num_examples)))
+    epochs = float(given.get("epochs", _epochs(num_examples, batch)))
+    bound = float(given.get("clipping_bound", float(f"{_ROW_BOUND * math.sqrt(rows or 1):.2g}")))
+    delta = given.get("delta")
+    rate, steps = checked_schedule(num_examples, batch, epochs=epochs)
+    sigma = replace(target, accountant="rdp").noise_multiplier(
+        checked_delta(default_delta(num_examples) if delta is None else delta), rate, steps
+    )
+    if sigma is None:
+        sigma = float(given.get("noise_multiplier", Plan.noise_multiplier))
+    schedule, average = "cosine", WeightAverage("tail", _TAIL)
+    rates, noise = _sums_of_rates(schedule, average, steps)
+    noise *= math.sqrt(2) * sigma * bound / (rate * num_examples)
+    learning_rate = _LARGEST_RATE
+    if noise:
+        learning_rate = min(learning_rate, _LOGIT_NOISE / noise)
+    way = rates * learning_rate
+    if way < _LEAST_WAY and "learning_rate" not in given:
+        raise SettingError(
+            f"{num_examples:,} examples at this privacy, whose noise allows steps that add up to {way:.2g}; "
+            f"expected {_LEAST_WAY:g} or more: with less a model does not learn the shares of classes. "
+            f"Raise epsilon, or the number of examples, about {_LEAST_WAY / way:.2g} times, or give a "
+            "--learning-rate.",
+            field="epsilon",
+        )
+    settings = {
+        "model": "additive",
+        "clipping_bound": bound,
+        "learning_rate": float(f"{learning_rate:.3g}"),
+        "batch_size": batch,
+        "epochs": int(epochs) if epochs == int(epochs) else epochs,
+        "momentum": _MOMENTUM,
+        "schedule": schedule,
+        "average": average.kind,
+        "average_share": average.share,
+    }
+    reasons = [
+        Reason("cut columns", ("encoding", "model", "features")),
+        Reason("bound of cut rows", ("clipping_bound", "model", "features", "encoding"), (bound,)),
+        _LARGE_SAMPLES,
+        Reason("noise in logits", ("method", "features", "encoding", *settings), (_LOGIT_NOISE,)),
+    ]
+    if way < _SHORT_WAY:
+        reasons.append(Reason("short way", ("learning_rate", "encoding"), (num_examples, way, _SHORT_WAY)))
+    return Advice(STANDARD, None, settings, tuple(reasons), encoding=encoding)
+
+
+def _sums_of_rates(schedule: str, average: WeightAverage, steps: int) -> tuple[float, float]:
+    """Sum of the learning rates of all steps, and root of the sum of squares of what each gradient moves.
+
+    Both are over 1 - momentum, for a first rate of 1. A gradient moves the average of the weights by the
+    rates of its step and of later ones, as momentum repeats it, each as often as weights after it are in the
+    average.
+    """
+    before = average.before(steps)
+    rates = [SCHEDULES[schedule](step / steps) / (1 - _MOMENTUM) for step in range(steps)]
+    moved, squares = 0.0, 0.0
+    for step in reversed(range(steps)):
+        moved = rates[step] * min(1.0, (steps - step) / (steps - before)) + _MOMENTUM * moved
+        squares += (moved * (1 - _MOMENTUM)) ** 2
+    return sum(rates), math.sqrt(squares)
 
 
 def _batch_size(num_examples: int) -> int:

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, final
 
 from equidp._validate import unknown_name
-from equidp.advice.advise import AUTO, Advice, advise, images_of
+from equidp.accounting.target import Target
+from equidp.advice.advise import AUTO, DEFAULT_EPSILON, Advice, advise, images_of
 from equidp.data.dataset import DataSource, GroupedDataset
 from equidp.data.features import WithFeatures, add_features
 from equidp.data.published import Settings, published_settings
@@ -15,7 +16,7 @@ from equidp.data.table import ColumnSource, add_encoding
 from equidp.errors import SettingError
 from equidp.policies.methods import MethodLike, fixed_options
 from equidp.policies.table import STANDARD
-from equidp.tables.intervals import STANDARD as STANDARD_ENCODING
+from equidp.tables.intervals import CUT, STANDARD as STANDARD_ENCODING
 from equidp.training.plan import Plan, ResolvedPlan, default_plan
 
 RECOMMENDED, PUBLISHED = "recommended", "published"
@@ -82,10 +83,12 @@ def choose_plan(
     *,
     method: MethodLike = AUTO,
     swept: Collection[str] = (),
+    target: Target = Target(DEFAULT_EPSILON),
 ) -> ChosenPlan:
     """Choose the settings of runs on data: recommended or published ones, with the user's over them.
 
-    It reads shapes and the number of examples alone.
+    It reads shapes and the number of examples alone. Columns are cut unless another encoding or a model is
+    given.
 
     Args:
         source: of the data.
@@ -95,9 +98,10 @@ def choose_plan(
         settings: a name from `SETTINGS`.
         method: to train by; "auto": the recommended one.
         swept: names of settings that the user compares values of.
+        target: privacy of the runs; of several, the strictest.
 
     Raises:
-        SettingError: published settings of data that has none.
+        SettingError: published settings of data that has none; too few examples for the target.
 
     Example:
         >>> from equidp.data import open_source
@@ -115,8 +119,11 @@ def choose_plan(
         return ChosenPlan(plan, origins=_origins(plan, given, {}, published))
     if settings != RECOMMENDED:
         raise unknown_name("settings", settings, SETTINGS)
-    advice = advise(images_of(source, seed) or train)
-    own_inputs = isinstance(source, WithFeatures) or not {"model"}.isdisjoint({*given, *swept})
+    own_model = not {"model"}.isdisjoint({*given, *swept})
+    encoding = encoding_to_train_on(source, own_model=own_model)
+    with_delta = {"delta": published["delta"], **given} if "delta" in published else given
+    advice = advise(images_of(source, seed) or train, target, with_delta, encoding)
+    own_inputs = isinstance(source, WithFeatures) or own_model
     features = advice.features
     if own_inputs:
         features = source.features if isinstance(source, WithFeatures) else None
@@ -128,12 +135,23 @@ def choose_plan(
     plan = start.with_changes(given)
     origins = _origins(plan, given, advice.settings, of_dataset)
     origins |= {"features": ASKED if isinstance(source, WithFeatures) else RULE if features else DEFAULT}
-    encoding = None
     if isinstance(source, ColumnSource):
-        encoding = source.encoding or STANDARD_ENCODING
-        origins["encoding"] = DEFAULT if source.encoding is None else ASKED
+        by_default = DEFAULT if advice.encoding is None else RULE
+        origins["encoding"] = by_default if source.encoding is None else ASKED
     taken = advice.with_settings(given, features, advice.method if method == AUTO else method)
     return ChosenPlan(plan, advice.method, features, encoding, origins, advice=taken)
+
+
+def encoding_to_train_on(source: DataSource, *, own_model: bool) -> str | None:
+    """Return the encoding of a source's columns: its own, or cut for the recommended model.
+
+    Args:
+        source: of the data; None is returned for one without columns.
+        own_model: True where the user gives the model.
+    """
+    if not isinstance(source, ColumnSource):
+        return None
+    return source.encoding or (STANDARD_ENCODING if own_model else CUT)
 
 
 def check_published(source: DataSource) -> None:

@@ -18,6 +18,7 @@ from equidp._files import check_outputs, command_line, write_whole
 from equidp.accounting.planned import default_delta
 from equidp.accounting.target import Target
 from equidp.advice.advise import advise, advise_by_norms, images_of
+from equidp.advice.chosen_plan import encoding_to_train_on
 from equidp.advice.norm_profile import NormProfile, private_profile, public_profile
 from equidp.cli import options
 from equidp.cli.app import command
@@ -111,7 +112,9 @@ def advise_command(
     same += [] if wanted.device == "cpu" else [f"--device={wanted.device}"]
     train = source.split(wanted.seed).train
     start = default_plan(source)
-    advice = advise(images_of(source, wanted.seed) or train)
+    encoding = encoding_to_train_on(source, own_model=wanted.model is not None)
+    of_privacy = {} if wanted.delta is None else {"delta": wanted.delta}
+    advice = advise(images_of(source, wanted.seed) or train, Target(wanted.epsilon), of_privacy, encoding)
     delta = start.delta if wanted.delta is None else wanted.delta
     delta = default_delta(len(train)) if delta is None else delta
     begin = "auto takes"
@@ -138,6 +141,7 @@ def advise_command(
     )
     settings = {**advice.settings, "weight_decay": 0}
     typed = [*same, f"--method={advice.method}"]
+    typed += [f"--encoding={advice.encoding}"] if advice.encoding and table.encoding is None else []
     typed += [f"--features={advice.features}"] if advice.features and table.features is None else []
     typed += [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
     typed += [] if wanted.loss is None else [f"--loss={wanted.loss}"]

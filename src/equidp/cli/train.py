@@ -222,7 +222,15 @@ def _choose_plan(
     Returns the settings, the data unless its inputs changed, and what is said of the choice.
     """
     loaded, data = wanted.load(), wanted.data
-    chosen = choose_plan(data.source(), loaded[0].train, data.seed, changed, settings, method=method)
+    chosen = choose_plan(
+        data.source(),
+        loaded[0].train,
+        data.seed,
+        changed,
+        settings,
+        method=method,
+        target=wanted.target,
+    )
     taken = chosen.method if method == AUTO else method
     check_not_fixed(changed, taken)
     if method == AUTO:

@@ -41,6 +41,22 @@ _SENTENCES = {
         "Clipping bound 2: a person's gradient is the sum over up to {0:,} rows, and is longer than it for "
         "some people; what clipping shifts in predicted risks, recalibration corrects where it is chosen."
     ),
+    "cut columns": (
+        "Columns cut into intervals, each with a weight of its own: a sum of one step function a column, "
+        "which follows what a straight line cannot. Every row has the same length, so clipping favours none."
+    ),
+    "bound of cut rows": (
+        "Clipping bound {0:.3g}: a row's gradient is at most 1.41 long, and longer than 1.2 only where the "
+        "model is far off; a person's is the sum over their rows."
+    ),
+    "noise in logits": (
+        "The learning rate is as large as noise lets it be: noise alone gives the difference of two logits a "
+        "deviation of {0:g}, whatever the number of columns."
+    ),
+    "short way": (
+        "Few rows for this budget: with {0:,} examples, steps add up to {1:.2g}, and below {2:g} a model "
+        "learns little beyond the shares of the classes. More rows or a larger epsilon help, nothing else."
+    ),
     "table": "DP-SGD: with these settings no method that evens out the cost does clearly better.",
     "quantile of norms": (
         "Clipping bound {0:.3g}: the {1:.0%} quantile of the norms at the start. A lower bound cuts off more "
