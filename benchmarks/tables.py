@@ -1,6 +1,6 @@
 """Compares the default of equidp train on real tables with DP-EBM, boosting and logistic regression.
 
-Reads $EQUIDP_DATA/tables and $EQUIDP_DATA/adult. Each split is 80/20 by numpy's default_rng(seed).permutation.
+Reads $EQUIDP_DATA/tables and $EQUIDP_DATA/adult. Splits are 80/20, by numpy's default_rng(seed).permutation.
 Figures of a method, a table, an epsilon and a split are appended to --out as they come, and read from there
 by the next call:
 

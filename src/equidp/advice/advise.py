@@ -59,7 +59,7 @@ _LOGIT_NOISE = 0.6
 """Deviation that noise alone gives the difference of two logits of a row of norm 1."""
 _LARGEST_RATE = 10.0
 """Largest learning rate on rows of norm 1, beside this momentum: beyond it, steps are unstable."""
-_LEAST_WAY, _SHORT_WAY = 15.0, 40.0
+_LEAST_WAY, _SHORT_WAY = 10.0, 40.0
 """Sums of all learning rates, over 1 - momentum, for rows of norm 1: the least, with which a model learns the
 shares of the classes, and one with which it learns little else."""
 _LEAST_QUANTILE, _MOST_QUANTILE = 0.5, 0.99

@@ -55,7 +55,8 @@ _SENTENCES = {
     ),
     "short way": (
         "Few rows for this budget: with {0:,} examples, steps add up to {1:.2g}, and below {2:g} a model "
-        "learns little beyond the shares of the classes. More rows or a larger epsilon help, nothing else."
+        "learns little beyond the shares of the classes; below 20 its predicted risks may be worse than "
+        "those shares. More rows or a larger epsilon help."
     ),
     "table": "DP-SGD: with these settings no method that evens out the cost does clearly better.",
     "quantile of norms": (
