@@ -118,7 +118,7 @@ def test_the_bound_of_people_grows_with_their_rows():
     assert advise(people, equidp.Target(3.0), {}, CUT).settings["clipping_bound"] == 2.4
 
 
-@pytest.mark.parametrize(("count", "epsilon"), [(50, 0.5), (80, 1.0)])
+@pytest.mark.parametrize(("count", "epsilon"), [(50, 0.5), (30, 1.0)])
 def test_so_few_rows_that_nothing_can_be_learnt_are_refused_before_anything_is_spent(count, epsilon):
     with pytest.raises(SettingError) as caught:
         advised(count, epsilon)
