@@ -471,7 +471,7 @@ class TableEncoder:
             content["missing"],
             content["private"],
             tuple(content["textual"]),
-            content["unit_norm"],
+            content.get("unit_norm", cls.unit_norm),
         )
 
 
