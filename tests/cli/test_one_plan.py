@@ -228,9 +228,9 @@ def rows(text: str) -> dict[str, tuple[str, str]]:
 
 
 def test_options_act_on_auto_in_a_comparison(people, command):
-    given = ("--clipping-bound", "6", "--epochs", "30", "--recalibration", "0.1", "--epsilon", "2")
+    given = ("--clipping-bound", "6", "--epochs", "30", "--recalibration", "0.1", "--epsilon", "3")
     methods = ("--methods", "auto", "--seeds", "1", "--jobs", "1", "--dry-run")
-    _, plain, _ = command("compare", *TABLE, *methods, "--epsilon", "2", cwd=people)
+    _, plain, _ = command("compare", *TABLE, *methods, "--epsilon", "3", cwd=people)
     _, changed, _ = command("compare", *TABLE, *methods, *given, cwd=people)
     assert rows(plain)["clipping bound (dpsgd)"] == ("1.2", "rule")
     assert rows(changed)["clipping bound (dpsgd)"] == ("6", "asked")
