@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import equidp
-from equidp.advice.chosen_plan import ASKED, DEFAULT, ChosenPlan, choose_plan
+from equidp.advice.chosen_plan import ASKED, DEFAULT, RULE, ChosenPlan, choose_plan
 from equidp.comparison.compare import prepare
 from equidp.comparison.plan import ComparisonPlan
 from equidp.data import Recipe, open_source
@@ -92,10 +92,14 @@ def test_a_chosen_encoding_is_a_source_s_own_unless_one_was_given(path):
 
 
 def test_a_plan_names_the_encoding_and_its_origin(path):
-    for given, origin in ((None, DEFAULT), ("cut", ASKED)):
+    for given, of_plan, found, origin in (
+        (None, {}, "cut", RULE),
+        (None, {"model": "logistic"}, "standard", DEFAULT),
+        ("cut", {"model": "logistic"}, "cut", ASKED),
+    ):
         source = opened(path, given)
-        chosen = choose_plan(source, source.split(0).train, 0, {})
-        assert chosen.encoding == (given or "standard")
+        chosen = choose_plan(source, source.split(0).train, 0, of_plan)
+        assert chosen.encoding == found
         assert chosen.origin("encoding") == origin
     digits = open_source("digits")
     assert choose_plan(digits, digits.split(0).train, 0, {}).encoding is None

@@ -111,6 +111,21 @@ def test_intervals_hold_equally_many_of_many_numbers():
     assert np.abs(np.bincount(places, minlength=16) / 40_000 - 1 / 16).max() < 1e-3
 
 
+@given(
+    st.lists(st.floats(1e-4, 1e4), min_size=1, max_size=60),
+    st.integers(3, 20),
+    st.sampled_from([0.4, 0.7, 0.95]),
+)
+def test_a_value_in_most_rows_leaves_the_other_intervals_to_other_values(numbers, intervals, most):
+    distinct = np.unique(numbers)
+    often = np.repeat(0.0, int(most / (1 - most) * 100 * len(distinct)))
+    edges = np.array(quantile_edges(np.r_[often, np.repeat(distinct, 100)], intervals))
+    assert len(edges) >= min(intervals, len(distinct) + 1) - 2
+    assert 0 < edges[0] < distinct[0]
+    held = np.bincount(np.searchsorted(edges, distinct, side="right"), minlength=len(edges) + 1)[1:]
+    assert held.max() <= 2 * math.ceil(len(distinct) / (intervals - 1))
+
+
 def test_edges_of_few_whole_numbers_lie_between_them():
     assert quantile_edges(np.repeat([1.0, 2.0, 5.0], [50, 30, 20]), 16) == (1.5, 3.5)
     assert quantile_edges(np.full(9, 7.0), 4) == ()

@@ -84,8 +84,9 @@ ENCODINGS: dict[str, Encoding] = {STANDARD: Encoding(), CUT: Encoding(CUT, (4, 1
 def quantile_edges(values: Floats, intervals: int) -> tuple[float, ...]:
     """Return edges between intervals that hold about equally many of the values, in rising order.
 
-    An edge lies in the middle between two neighbouring values, so a value that occurs often is in one
-    interval, and there are fewer intervals where there are fewer values. An interval has its lower edge.
+    An edge lies in the middle between two neighbouring values. A value that occurs often has an interval of
+    its own, and the others are cut as if it were less often (`nearest_edges`). There are fewer intervals
+    where there are fewer values. An interval has its lower edge.
 
     Args:
         values: [n], finite; n may be 0.
@@ -102,26 +103,51 @@ def quantile_edges(values: Floats, intervals: int) -> tuple[float, ...]:
 
 
 def nearest_edges(edges: Floats, shares: Floats, intervals: int) -> tuple[float, ...]:
-    """Return the edges whose shares are nearest to those between equal parts, each once.
+    """Return the edges nearest to those between equal parts, each once.
 
-    An edge is left out if hardly any values lie between it and the one below it: an eighth of an equal part.
+    Values between two neighbouring edges cannot be cut. Where they are more than a part, they count as one
+    part, so that the intervals that they would fill are left to other values: a column that is zero in most
+    rows is cut by its other values.
+
+    An edge is left out if hardly any values lie between it and the one below it: an eighth of a part.
 
     Args:
         edges: [m], rising: the edges to choose among.
         shares: [m], of the values below each edge, rising.
         intervals: the most intervals.
+
+    >>> nearest_edges(np.arange(1.0, 8.0), np.array([0.86, 0.88, 0.9, 0.92, 0.94, 0.96, 0.98]), 4)
+    (1.0, 3.0, 6.0)
     """
     if not len(edges):
         return ()
-    wanted = np.arange(1, intervals) / intervals
-    after = np.searchsorted(shares, wanted).clip(0, len(shares) - 1)
+    between = np.diff(shares, prepend=0.0, append=1.0)
+    part = _equal_part(between, intervals)
+    reached = np.minimum(between, part).cumsum()
+    below, wanted = reached[:-1], np.arange(1, intervals) / intervals * reached[-1]
+    after = np.searchsorted(below, wanted).clip(0, len(below) - 1)
     before = (after - 1).clip(0)
-    nearest = np.where(wanted - shares[before] < shares[after] - wanted, before, after)
+    nearest = np.where(wanted - below[before] < below[after] - wanted, before, after)
     found: list[int] = []
     for place in np.unique(nearest).tolist():
-        if not found or shares[place] - shares[found[-1]] >= 1 / (8 * intervals):
+        if not found or below[place] - below[found[-1]] >= part / 8:
             found.append(place)
     return tuple(edges[found].tolist())
+
+
+def _equal_part(shares: Floats, intervals: int) -> float:
+    """Return the share of each interval where none counts for more: sum(min(shares, it)) = intervals * it.
+
+    With fewer shares than intervals, it is the smallest share.
+    """
+    falling = np.sort(shares[shares > 0])[::-1]
+    rest = float(falling.sum())
+    for larger, share in enumerate(falling[:intervals]):
+        part = rest / (intervals - larger)
+        if share <= part:
+            return part
+        rest -= float(share)
+    return float(falling[-1])
 
 
 def public_edges(low: float, high: float, intervals: int) -> tuple[float, ...]:
