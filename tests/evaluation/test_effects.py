@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from equidp.data.targets import InUnits
-from equidp.evaluation.effects import column_effects
+from equidp.evaluation.effects import Effect, column_effects
 from equidp.kernel.noise import SeededRandomness
 from equidp.models import logistic, mlp
 from equidp.report.document import Document
-from equidp.report.effects import effect_blocks
+from equidp.report.effects import effect_blocks, part_text
 from equidp.tables.encode import TableEncoder
 from equidp.tables.intervals import Encoding
 from equidp.tables.private_encode import private_encoder
@@ -104,3 +104,9 @@ def test_a_card_shows_edges_that_were_released(table):
     text = Document("card", list(effect_blocks(effects, ("a", "b", "c"), ""))).to_markdown()
     (row,) = [line for line in text.splitlines() if line.startswith("| age")]
     assert row.count("to") + row.count("from") + row.count("below") >= 2
+
+
+def test_an_interval_whose_ends_have_one_text_is_about_that_number():
+    effect = Effect("gain", np.zeros((4, 1)), (-6e-8, 6e-8, 2.0), (), missing=False, public=True)
+    assert len({part_text(effect, part) for part in range(4)}) == 4
+    assert " to " not in part_text(effect, 1)

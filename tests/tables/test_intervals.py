@@ -201,6 +201,16 @@ def test_one_value_in_most_rows_has_an_interval_of_its_own_by_released_counts():
     assert 0.9 < share < 0.94
 
 
+@pytest.mark.parametrize("sigma", [10.0, 100.0])
+def test_few_values_are_cut_between_them_and_not_where_noise_alone_is(sigma):
+    rng, n = np.random.default_rng(0), 20_000
+    table = pd.DataFrame({"status": rng.choice([1.0, 2.0, 3.0], n, p=[0.45, 0.45, 0.1])})
+    for seed in range(5):
+        column = released(table, sigma=sigma, seed=seed).columns[0]
+        assert len(column.edges[-1]) <= 3
+        assert len(set(column.places(pd.Series([1.0, 2.0, 3.0]))[:, -1])) == 3
+
+
 def test_a_constant_column_and_columns_without_numbers_have_one_interval():
     table = pd.DataFrame({"same": np.full(5000, 7.0), "none": np.full(5000, np.nan)})
     assert [column.edges for column in fitted(table).columns] == [((),), ((),)]

@@ -91,4 +91,5 @@ def part_text(effect: Effect, part: int) -> str:
         return f"below {number_text(effect.edges[0])}"
     if part == len(effect.edges):
         return f"from {number_text(effect.edges[-1])}"
-    return f"{number_text(effect.edges[part - 1])} to {number_text(effect.edges[part])}"
+    ends = [number_text(edge) for edge in effect.edges[part - 1 : part + 1]]
+    return " to ".join(ends) if ends[0] != ends[1] else f"about {ends[0]}"

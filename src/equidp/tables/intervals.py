@@ -102,19 +102,21 @@ def quantile_edges(values: Floats, intervals: int) -> tuple[float, ...]:
     return nearest_edges(np.where(middle > below, middle, above), shares, intervals)
 
 
-def nearest_edges(edges: Floats, shares: Floats, intervals: int) -> tuple[float, ...]:
+def nearest_edges(edges: Floats, shares: Floats, intervals: int, *, least: float = 0.0) -> tuple[float, ...]:
     """Return the edges nearest to those between equal parts, each once.
 
     Values between two neighbouring edges cannot be cut. Where they are more than a part, they count as one
     part, so that the intervals that they would fill are left to other values: a column that is zero in most
     rows is cut by its other values.
 
-    An edge is left out if hardly any values lie between it and the one below it: an eighth of a part.
+    An edge is left out if hardly any values lie between it and the one below it: an eighth of a part, or less
+    than `least`.
 
     Args:
         edges: [m], rising: the edges to choose among.
         shares: [m], of the values below each edge, rising.
         intervals: the most intervals.
+        least: share that an interval holds at least, and that a part is at least; for shares with noise.
 
     >>> nearest_edges(np.arange(1.0, 8.0), np.array([0.86, 0.88, 0.9, 0.92, 0.94, 0.96, 0.98]), 4)
     (1.0, 3.0, 6.0)
@@ -122,7 +124,7 @@ def nearest_edges(edges: Floats, shares: Floats, intervals: int) -> tuple[float,
     if not len(edges):
         return ()
     between = np.diff(shares, prepend=0.0, append=1.0)
-    part = _equal_part(between, intervals)
+    part = max(_equal_part(between, intervals), least)
     reached = np.minimum(between, part).cumsum()
     below, wanted = reached[:-1], np.arange(1, intervals) / intervals * reached[-1]
     after = np.searchsorted(below, wanted).clip(0, len(below) - 1)
@@ -130,7 +132,7 @@ def nearest_edges(edges: Floats, shares: Floats, intervals: int) -> tuple[float,
     nearest = np.where(wanted - below[before] < below[after] - wanted, before, after)
     found: list[int] = []
     for place in np.unique(nearest).tolist():
-        if not found or below[place] - below[found[-1]] >= part / 8:
+        if not found or below[place] - below[found[-1]] >= max(part / 8, least):
             found.append(place)
     return tuple(edges[found].tolist())
 

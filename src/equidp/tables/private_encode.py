@@ -32,6 +32,8 @@ _GRID: Floats = np.concatenate([-_POWERS[::-1], _POWERS])
 _BINS = 32
 _ROUNDS = (0.2, 0.3, 0.5)
 """Shares of the rounds of counts that edges of intervals follow from."""
+_STANDS_OUT = 6
+"""Deviations of the noise in one cell that an interval of several cells holds at least, in rows."""
 
 
 def private_encoder(
@@ -174,14 +176,16 @@ def private_intervals(
     counted, faint = private_counts_of_numbers(values, release, cells=2 * finest, share=share)
     _warn_of(columns.columns[faint])
     made = {}
-    for name, (edges, shares) in zip(columns.columns, counted, strict=True):
-        found = [nearest_edges(edges, shares, count) for count in encoding.intervals]
+    for name, (edges, shares, noise) in zip(columns.columns, counted, strict=True):
+        least = _STANDS_OUT * noise
+        found = [nearest_edges(edges, shares, count, least=least) for count in encoding.intervals]
         made[name] = Intervals(name, resolutions(found), flagged)
     return made
 
 
-Counted = tuple[Floats, Floats]
-"""Edges between cells of a column, rising, and the estimated share of its numbers below each edge."""
+Counted = tuple[Floats, Floats, float]
+"""Edges between cells of a column, rising, the estimated share of its numbers below each edge, and the
+deviation of the noise in the share of one cell."""
 
 
 def private_counts_of_numbers(
@@ -210,7 +214,7 @@ def private_counts_of_numbers(
         share: of the release, for all rounds together; 0 without columns.
 
     Returns:
-        For each column its edges and shares; and [columns], a mask of columns of noise alone.
+        For each column, edges, shares and noise; and [columns], a mask of columns of noise alone.
     """
     if not values.shape[1]:
         return [], np.zeros(0, dtype=np.bool_)
@@ -257,7 +261,7 @@ def _divide_cells(grid: Floats, counts: Floats, kept: Bools, cells: int, least: 
 
 
 def _shares_below(grid: Floats, counts: Floats, deviation: float, rows: int, least: float) -> Counted:
-    """Return inner edges of a grid and the share of a column's numbers below each.
+    """Return inner edges of a grid, the share of a column's numbers below each, and the noise of a cell.
 
     All counts add up to n, which is public: what they lack is spread over them. Edges that hardly any number
     lies below, or above, by `least` or by the noise, are left out.
@@ -270,7 +274,7 @@ def _shares_below(grid: Floats, counts: Floats, deviation: float, rows: int, lea
     shares = rising / total
     least = min(least, deviation * math.sqrt(len(cells)) / total)
     inside = (shares > least) & (shares < 1 - least)
-    return grid[1:-1][inside], shares[inside]
+    return grid[1:-1][inside], shares[inside], deviation / total
 
 
 def private_ranges(values: Floats, release: Release, *, share: float) -> tuple[Floats, Bools]:
