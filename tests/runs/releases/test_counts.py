@@ -110,6 +110,3 @@ def test_from_the_command_line_to_a_threshold(command, people, tmp_path):
     counts = layout.read_counts(tmp_path / "run")
     threshold = json.loads(found.read_text())["threshold"]
     assert 0.05 < threshold == counts["yes"] / sum(counts.values()) < 0.15
-    code, _, err = run("compare", *TABLE, "--epsilon", "3", "--class-weight", "balanced")
-    assert code == 2
-    assert "equidp train also takes balanced" in err
