@@ -118,8 +118,15 @@ class Contest:
         return " ".join(["equidp compare", self.source, *options])
 
 
-PRIVATE = tuple(name for name, method in METHODS.items() if name != BASELINE and not method.policy.loss_terms)
-"""Compared methods: all private ones but fairlens, which takes two groups and small models alone."""
+def _is_tuned(name: str) -> bool:
+    """Return whether a method trains by the settings that are drawn, on two groups or more."""
+    row = METHODS.row(name)
+    return name != BASELINE and not METHODS[name].policy.loss_terms and (row is None or not row.options)
+
+
+PRIVATE = tuple(filter(_is_tuned, METHODS))
+"""Compared methods: all private ones but fairlens, which takes two groups and small models alone, and
+prototypes, which fixes the settings that are drawn."""
 _SCHEDULE: Mapping[str, Range] = {
     "schedule": OneOf(("constant", "linear", "cosine")),
     "average": OneOf(("none", "tail", "ema")),
