@@ -70,7 +70,7 @@ def test_a_run_from_table_to_card_is_about_people(run_command, file, tmp_path):
     kept = open_run(tmp_path / "run")
     assert kept.run.facts.rows == 3
     assert kept.facts["num_train"] == kept.run.facts.num_examples < 120
-    assert kept.facts["input_shape"] == [2]
+    assert {each.name for each in kept.encoder.columns} == {"age", "lab"}
     assert "each person drawn with probability" in run_command("ledger", "show", tmp_path / "run").out
     said = run_command("predict", tmp_path / "run", file)
     assert said.exit_code == 0, said.err
