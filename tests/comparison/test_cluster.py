@@ -48,7 +48,7 @@ def test_a_comparison_on_a_cluster_has_the_figures_of_one_without(tmp_path, addr
         on_progress=lambda *steps: seen.append(steps),
     )
     assert there.results.equals(compared(tmp_path / "here", methods=["dpsgd"]).results)
-    assert seen == [(done, 48) for done in (0, 12, 24, 36, 48)]
+    assert list(dict.fromkeys(seen)) == [(done, 48) for done in (0, 12, 24, 36, 48)]
     assert not list((tmp_path / "there" / "runs").glob("*.lock"))
 
 
