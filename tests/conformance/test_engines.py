@@ -171,6 +171,8 @@ def test_a_gradient_that_is_infinite_in_one_layer_adds_nothing_in_any(engine):
 MODEL_SHAPES = {
     "logistic": (5,),
     "mlp": (7,),
+    "additive": (7,),
+    "prototypes": (7,),
     "lenet": (1, 16, 16),
     "small-cnn": (1, 8, 8),
     "tanh-cnn": (1, 9, 9),
