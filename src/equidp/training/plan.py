@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -442,8 +443,15 @@ class ResolvedPlan:
         }
 
     def with_class_weight(self, weights: Mapping[str, float] | None) -> ResolvedPlan:
-        """Return this plan with other public weights of classes."""
-        return replace(self, plan=replace(self.plan, class_weight=weights))
+        """Return this plan with other public weights of classes.
+
+        Settings of methods are not checked again: a process of a comparison has the user's methods only where
+        a run trains by them, and the plan of every run has their settings.
+        """
+        plan = copy(self.plan)
+        object.__setattr__(plan, "class_weight", weights)
+        check_options(plan)
+        return replace(self, plan=plan)
 
     @property
     def settings(self) -> dict[str, Any]:
