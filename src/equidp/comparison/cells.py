@@ -36,6 +36,7 @@ from equidp.diagnostics import DiagnosisPlan, Diagnostics
 from equidp.diagnostics.callback import RECORD_KEY
 from equidp.digest import code_digest, module_digest, read_code
 from equidp.errors import ApproximationWarning, DataError, DataWarning
+from equidp.evaluation.groups import metrics_of
 from equidp.evaluation.predictions import Cut, Predictions, predict
 from equidp.individual import IndividualAccountant
 from equidp.kernel.epsilon import epsilon
@@ -384,6 +385,31 @@ class CellResult:
     diagnosis: Mapping[str, pd.DataFrame]
     outputs: npt.NDArray[Any]
     seconds: float
+
+    @classmethod
+    def of_shares(
+        cls,
+        shares: npt.NDArray[np.float64],
+        classes: npt.NDArray[np.int64],
+        test: GroupedDataset,
+        *,
+        spent: Mapping[str, float],
+        seconds: float,
+    ) -> CellResult:
+        """Return results of a model that predicts probabilities, by scikit-learn's conventions.
+
+        Args:
+            shares: predicted probabilities of the test rows, [n, len(classes)]; raised to at least 1e-12.
+            classes: that the model was trained on; the others have 1e-12.
+            test: set that was predicted.
+            spent: "epsilon" and "epsilon_rdp" of the training.
+            seconds: of training and prediction.
+        """
+        of_all = np.zeros((len(test), test.num_classes))
+        of_all[:, classes] = shares
+        outputs = torch.from_numpy(np.log(np.maximum(of_all, 1e-12))).float()
+        nothing = pd.DataFrame()
+        return cls(metrics_of(outputs, test).assign(**spent), nothing, nothing, {}, outputs.numpy(), seconds)
 
     def keep(self, claim: Claim, what: str) -> Entry:
         """Write the results as an entry of a store."""

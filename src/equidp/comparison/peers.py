@@ -16,7 +16,6 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 import pandas as pd
-import torch
 
 from equidp._provenance import versions
 from equidp.comparison.cells import CellResult, split_facts
@@ -24,8 +23,6 @@ from equidp.comparison.sweep import label_of
 from equidp.data.dataset import DataSource, DataSplit
 from equidp.data.table import EncodedSource, Unencoded
 from equidp.errors import DataError, SettingError
-from equidp.evaluation.groups import metrics_of
-from equidp.evaluation.intervals import Floats
 from equidp.store import FIGURES, Store, key_of
 
 _MISSING = "(missing)"
@@ -96,15 +93,12 @@ class PrivateEBM:
         rows = self.source.split_rows(self.seed)
         columns = raw_columns(self.source, rows)
         model = self._fit(columns.iloc[rows.train], rows.targets[rows.train])
-        shares: Floats = np.full((len(rows.test), data.test.num_classes), 1e-12)
-        shares[:, model.classes_] = model.predict_proba(columns.iloc[rows.test])
-        outputs = torch.from_numpy(np.log(np.maximum(shares, 1e-12))).float()
-        return CellResult(
-            results=metrics_of(outputs, data.test).assign(epsilon=self.epsilon, epsilon_rdp=math.nan),
-            epochs=pd.DataFrame(),
-            individual=pd.DataFrame(),
-            diagnosis={},
-            outputs=outputs.numpy(),
+        shares = model.predict_proba(columns.iloc[rows.test])
+        return CellResult.of_shares(
+            shares,
+            model.classes_,
+            data.test,
+            spent={"epsilon": self.epsilon, "epsilon_rdp": math.nan},
             seconds=time.perf_counter() - began,
         )
 

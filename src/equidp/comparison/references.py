@@ -22,7 +22,6 @@ from typing import Any, ClassVar, NamedTuple, final
 
 import numpy as np
 import pandas as pd
-import torch
 from sklearn.ensemble import HistGradientBoostingClassifier
 from torch import Tensor
 
@@ -40,7 +39,6 @@ from equidp.data.dataset import ALL, DataSource, DataSplit, GroupedDataset
 from equidp.data.features import WithFeatures
 from equidp.data.table import encoding_of
 from equidp.engines.units import by_row
-from equidp.evaluation.groups import metrics_of
 from equidp.evaluation.intervals import Floats
 from equidp.evaluation.metrics import Metric, measure_metric
 from equidp.evaluation.predictions import Cut
@@ -119,18 +117,17 @@ class BoostedTrees:
     def train(self, data: DataSplit) -> CellResult:
         """Train on the split, and return figures of its test set."""
         began = time.perf_counter()
-        outputs = torch.from_numpy(np.log(self._shares(data))).float()
-        return CellResult(
-            results=metrics_of(outputs, data.test).assign(epsilon=math.inf, epsilon_rdp=math.inf),
-            epochs=pd.DataFrame(),
-            individual=pd.DataFrame(),
-            diagnosis={},
-            outputs=outputs.numpy(),
+        trees = self._fit(data)
+        return CellResult.of_shares(
+            trees.predict_proba(data.test.one_tensor.cpu().numpy()),
+            trees.classes_,
+            data.test,
+            spent={"epsilon": math.inf, "epsilon_rdp": math.inf},
             seconds=time.perf_counter() - began,
         )
 
-    def _shares(self, data: DataSplit) -> Floats:
-        """Predicted probability of each class for the test rows, [n, classes], and at least 1e-12."""
+    def _fit(self, data: DataSplit) -> HistGradientBoostingClassifier:
+        """Fit trees to the training rows."""
         rows, targets, weights = _single_rows(data.train)
         stops = int(np.bincount(targets)[np.unique(targets)].min()) >= _FEWEST_TO_STOP_BY
         trees = HistGradientBoostingClassifier(
@@ -144,11 +141,7 @@ class BoostedTrees:
         if of_classes is not None:
             by_class = np.array([of_classes.get(name, 1.0) for name in data.train.class_names])
             weights = by_class[targets] * (1.0 if weights is None else weights)
-        trees.fit(rows, targets, sample_weight=weights)
-        shares = np.full((len(data.test), data.test.num_classes), 0.0)
-        shares[:, trees.classes_] = trees.predict_proba(data.test.one_tensor.cpu().numpy())
-        floored: Floats = np.maximum(shares, 1e-12)
-        return floored
+        return trees.fit(rows, targets, sample_weight=weights)
 
 
 def takes_boosted_trees(data: GroupedDataset) -> bool:
