@@ -18,6 +18,7 @@ from equidp.data.features import FEATURES, WithFeatures, with_side
 from equidp.errors import DataError, SettingError
 from equidp.tables.cache import table_store
 from support.errors import raises_field
+from support.own_modules import own_module
 
 NETWORK = "efficientnet-lite0"
 
@@ -193,11 +194,8 @@ def broken(): raise ValueError("no weights")
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    (tmp_path / "my_extractors.py").write_text(OWN)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield "my_extractors"
-    sys.modules.pop("my_extractors", None)
+    with own_module("my_extractors", OWN, tmp_path, monkeypatch) as name:
+        yield name
 
 
 def test_a_factory_is_called_once_with_weights_that_repeat(own):

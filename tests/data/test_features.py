@@ -16,6 +16,7 @@ from equidp.data.features import FEATURES, WithFeatures
 from equidp.errors import SettingError
 from equidp.tables.cache import table_store
 from support.errors import raises_field
+from support.own_modules import own_module
 from support.toy import RandomImages
 
 OWN = """
@@ -42,11 +43,8 @@ def own_cache(tmp_path, monkeypatch):
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     """A module of the user's own, which can be imported by name."""
-    (tmp_path / "my_features.py").write_text(OWN)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield "my_features"
-    sys.modules.pop("my_features", None)
+    with own_module("my_features", OWN, tmp_path, monkeypatch) as name:
+        yield name
 
 
 def test_a_named_source_keeps_its_split_and_has_features_as_inputs():

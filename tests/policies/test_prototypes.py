@@ -1,4 +1,4 @@
-"""Prototypes: one release of class sums of unit features, by the same plan and step as every method."""
+"""Prototypes release, in one private step, the noisy sum of each class's features, scaled to norm 1."""
 
 from __future__ import annotations
 
