@@ -154,3 +154,27 @@ def test_a_table_is_cut_unless_a_model_or_an_encoding_is_given(table):
     assert (choose_plan(finer, train, 0, {}).encoding, choose_plan(finer, train, 0, {}).plan.model) == (
         "cut:8", "additive",
     )  # fmt: skip
+
+
+def test_numbers_to_predict_keep_their_columns_unless_the_user_cuts_them(table, tmp_path):
+    recipe = Recipe(target="age", group=("sex",), target_bounds=(0.0, 100.0), drop=("income",))
+    ages = pd.read_csv(tmp_path / "people.csv").assign(pay=1.0)
+    ages.to_csv(tmp_path / "ages.csv", index=False)
+    for given, taken in ((None, "standard"), ("cut:8", "cut:8")):
+        source = open_source(str(tmp_path / "ages.csv"), recipe=recipe, encoding=given)
+        assert choose_plan(source, source.split(0).train, 0, {}).encoding == taken
+
+
+def test_all_examples_may_be_one_batch():
+    assert (
+        advised(6_000, 3.0, {"batch_size": 0}).settings == advised(6_000, 3.0, {"batch_size": 6_000}).settings
+    )
+
+
+def test_a_method_that_fixes_its_settings_is_neither_refused_nor_explained_by_those_of_the_rule(table):
+    train = table.split(0).train.subset(torch.arange(40))
+    with pytest.raises(SettingError):
+        choose_plan(table, train, 0, {}, target=equidp.Target(0.5))
+    chosen = choose_plan(table, train, 0, {}, target=equidp.Target(0.5), method="prototypes")
+    assert chosen.advice.settings["model"] == "prototypes"
+    assert not {"cut columns", "noise in logits"} & {reason.name for reason in chosen.advice.reasons}

@@ -25,7 +25,7 @@ from equidp.data.scattering import SMALLEST, number_of_features
 from equidp.display import Column, Table
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import checked_delta, epsilon as epsilon_of
-from equidp.policies.methods import MethodLike, method_named, name_of
+from equidp.policies.methods import MethodLike, fixed_options, method_named, name_of
 from equidp.policies.setting import settings_of
 from equidp.policies.table import STANDARD
 from equidp.tables.intervals import Encoding
@@ -120,8 +120,9 @@ class Advice:
         """
         known = {each.name for each in settings_of(method_named(method).policy)} | Plan.names()
         asked = {name: value for name, value in given.items() if name in known}
-        settings = {name: value for name, value in {**self.settings, **asked}.items() if name in known}
-        other = {name for name, value in asked.items() if self.settings.get(name) != value}
+        taken = {**asked, **fixed_options(method)}
+        settings = {name: value for name, value in {**self.settings, **taken}.items() if name in known}
+        other = {name for name, value in taken.items() if self.settings.get(name) != value}
         other |= self.settings.keys() - known
         other |= {"features"} if features != self.features else set()
         other |= {"method"} if name_of(method) != self.method else set()
@@ -326,7 +327,7 @@ def _advise_cut_columns(
     deviation `_LOGIT_NOISE`. The sum of all learning rates, which is how far the weights can learn, then
     follows from n and the noise alone.
     """
-    batch = int(given.get("batch_size", _batch_size(num_examples)))
+    batch = int(given.get("batch_size", _batch_size(num_examples))) or num_examples
     epochs = float(given.get("epochs", _epochs(num_examples, batch)))
     bound = float(given.get("clipping_bound", float(f"{_ROW_BOUND * math.sqrt(rows or 1):.2g}")))
     delta = given.get("delta")

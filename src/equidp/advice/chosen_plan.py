@@ -121,8 +121,11 @@ def choose_plan(
         raise unknown_name("settings", settings, SETTINGS)
     own_model = not {"model"}.isdisjoint({*given, *swept})
     encoding = encoding_to_train_on(source, own_model=own_model)
-    with_delta = {"delta": published["delta"], **given} if "delta" in published else given
-    advice = advise(images_of(source, seed) or train, target, with_delta, encoding)
+    of_method = {} if method == AUTO else fixed_options(method)
+    known = {**{name: published[name] for name in ("delta",) if name in published}, **given, **of_method}
+    advice = advise(images_of(source, seed) or train, target, known, encoding)
+    if advice.encoding is None and isinstance(source, ColumnSource):
+        encoding = source.encoding or STANDARD_ENCODING
     own_inputs = isinstance(source, WithFeatures) or own_model
     features = advice.features
     if own_inputs:

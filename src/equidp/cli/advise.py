@@ -112,7 +112,7 @@ def advise_command(
     same += [] if wanted.device == "cpu" else [f"--device={wanted.device}"]
     train = source.split(wanted.seed).train
     start = default_plan(source)
-    encoding = encoding_to_train_on(source, own_model=wanted.model is not None)
+    encoding = encoding_to_train_on(source, own_model=wanted.reads_norms)
     of_privacy = {} if wanted.delta is None else {"delta": wanted.delta}
     advice = advise(images_of(source, wanted.seed) or train, Target(wanted.epsilon), of_privacy, encoding)
     delta = start.delta if wanted.delta is None else wanted.delta
