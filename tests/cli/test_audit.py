@@ -37,6 +37,21 @@ def test_a_training_is_audited_by_gradient_and_by_data(command, people):  # noqa
         assert "audit of training of 3 steps" in out
 
 
+@pytest.mark.parametrize("epsilon", ["4", "8"])
+def test_an_audit_takes_the_settings_that_training_takes_at_its_epsilon(command, people, epsilon):  # noqa: F811
+    table = ["people.csv", "--target", "income", "--group", "sex", "--epsilon", epsilon]
+    audit = command("audit", *table, "--of", "training", "--canaries", "100", "--seeded", cwd=people)
+    training = command("train", *table, "--dry-run", cwd=people)
+    rates = [re.search(r"learning rate +([0-9.]+)", out)[1] for _, out, _ in (audit, training)]
+    assert rates[0] == rates[1]
+
+
+def test_an_audit_refuses_options_that_the_method_fixes(command, people):  # noqa: F811
+    code, _, err = command(*TABLE.split(), "--method", "prototypes", cwd=people)
+    assert code == 2
+    assert "batch_size" in err
+
+
 @pytest.mark.soak
 def test_a_claim_that_does_not_hold_ends_with_exit_code_1(command, people, monkeypatch):  # noqa: F811
     noise_halved(monkeypatch)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from equidp._files import check_folder, check_outputs, write_whole
+from equidp.accounting.target import Target
 from equidp.advice.advise import DEFAULT_EPSILON
 from equidp.advice.chosen_plan import (
     ASKED,
@@ -29,6 +30,7 @@ from equidp.cli.messages import progress_bar, stoppable
 from equidp.cli.settings import changes
 from equidp.data import GroupedDataset
 from equidp.errors import SettingError
+from equidp.policies.methods import check_not_fixed
 from equidp.report.audit import print_audit
 from equidp.report.plan import plan_table
 from equidp.training.plan import Plan
@@ -104,11 +106,16 @@ def audit_command(
     changed = changes(plan, settings, [method])
     options.check_noise([] if wanted.epsilon is None else [wanted.epsilon], changed)
     _check_procedure(wanted, changed)
+    check_not_fixed(changed, method)
     source = table.open(data)
     stopped = "stopped. What was measured is kept: the same command continues from it."
     with stoppable(stopped), progress_bar() as on_progress:
         train = source.split(wanted.seed).train
-        chosen = choose_plan(source, train, wanted.seed, changed, settings_from, method=method)
+        of_noise = "noise_multiplier" in changed and wanted.epsilon is None
+        target = Target() if of_noise else Target(wanted.epsilon or DEFAULT_EPSILON)
+        chosen = choose_plan(
+            source, train, wanted.seed, changed, settings_from, method=method, target=target
+        )
         if (read := chosen.source(source)) != source:
             train = read.split(wanted.seed).train
         rows = setting_rows([ChosenRun(chosen, chosen.plan.resolve(method, len(train)), targeted=False)])
