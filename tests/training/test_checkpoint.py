@@ -321,7 +321,10 @@ def test_a_checkpoint_of_an_older_version_is_refused_in_words(tmp_path):
 def test_a_loop_of_ones_own_saves_between_steps_and_never_within_one(tmp_path):
     trainer, checkpoints = trainer_in(tmp_path)
     batches = trainer.batches()
-    trainer.step(next(batches))
+    batch = next(batches)
+    with raises_field(CheckpointError, "steps"):
+        checkpoints.save(trainer)
+    trainer.step(batch)
     checkpoints.save(trainer)
     assert checkpoints.steps_kept() == 1
     saved = trainer.model.weight.detach().clone()

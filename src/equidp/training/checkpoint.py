@@ -158,9 +158,10 @@ class Checkpoints(Callback):
             CheckpointError: a sample was drawn and its step is not complete, so that weights may be half
                 updated; or the folder cannot be written. The checkpoint before is intact.
         """
-        if self._complete not in (-1, trainer.steps_done):
+        complete = trainer.steps_at_start if self._complete == -1 else self._complete
+        if complete != trainer.steps_done:
             raise CheckpointError(
-                f"{trainer.steps_done} steps are spent, and {self._complete} complete; save after "
+                f"{trainer.steps_done} steps are spent, and {complete} complete; save after "
                 "trainer.step(batch), before the next batch is drawn.",
                 field="steps",
             )

@@ -1,4 +1,4 @@
-"""Trainer: wires sampler, engine, policy, private step and accounting agreement."""
+"""Trainer: wires sampler, engine, policy, private step and accounting together."""
 
 from __future__ import annotations
 
@@ -115,6 +115,7 @@ class Trainer:
         num_examples, num_groups, expected_batch_size: n, K (None: no groups are needed) and b.
         averaging: the average of the weights so far.
         start: where the initial weights come from.
+        steps_at_start: steps that were done before this Trainer, by its ledger.
         processes: that train together; usually one.
 
     Raises:
@@ -266,7 +267,7 @@ class Trainer:
 
     def _check_replaces(self, ledger: Ledger | None) -> None:
         """Refuse a ledger in the place of the present one if epsilon would count less than was spent."""
-        spent = self.steps_done - self._steps_at_start
+        spent = self.steps_done - self.steps_at_start
         if self._loop.begun or spent:
             raise SettingError(
                 f"the trainer has begun with a ledger of its own ({spent} steps charged since it was "
@@ -331,7 +332,7 @@ class Trainer:
             load_draws=not isinstance(self.train, GroupedDataset),
         )
         self.ledger, self.steps, self.randomness, self._step = ledger, steps, randomness, step
-        self.averaging, self.start, self._steps_at_start = averaging, start, done
+        self.averaging, self.start, self.steps_at_start = averaging, start, done
         self._trace = Trace(ledger.run_id, self.train)
 
     def epsilon_so_far(self, steps: int) -> float:
