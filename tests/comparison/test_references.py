@@ -292,6 +292,52 @@ def test_a_candidate_whose_loss_is_above_a_constant_answers_comes_after_all_othe
     assert search._place(search.first[0], result) == (False, -np.inf) < placed[1] < placed[0]
 
 
+def test_on_one_seed_a_candidate_that_a_constant_answer_beats_is_no_reference_where_another_is_not(tmp_path):
+    search = prepare(
+        Squares(), ComparisonPlan(["dpsgd"], 1, PLAN, epsilons=[3.0]), directory=tmp_path
+    ).references
+    test, trained = Squares().split(0).test, []
+    right = torch.arange(100) % 4 > 0
+    for number, cell in enumerate(search.first):  # the better of the first is so sure that its loss is large
+        answers = torch.where(
+            right if number else right | (torch.arange(100) % 8 == 0), test.targets, 1 - test.targets
+        )
+        outputs = (50.0 if number == 0 else 1.0) * torch.nn.functional.one_hot(answers).float()
+        rows = cells.CellResult.of_shares(
+            outputs.softmax(1).double().numpy(), np.arange(2), test, spent={}, seconds=0
+        )
+        trained.append((cell, replace(rows, outputs=outputs.numpy())))
+    beaten = search.uninformed(trained)
+    assert beaten == {(search.first[0].reference, search.first[0].setting)}
+    runs = pd.DataFrame(
+        [{**cell.names, **row} for cell, result in trained for row in result.results.to_dict("records")]
+    )
+    for given, chosen in (((), 0), (beaten, 1)):
+        found = choose_references(runs, search.metric, given)
+        assert set(found.loc[found["chosen"], "setting"]) == {search.first[chosen].setting}
+
+
+def test_with_weights_of_classes_a_constant_answer_is_weighed_too(tmp_path):
+    weights = {"class_weight": {"no": 1.0, "yes": 9.0}}
+    asked = ComparisonPlan(["dpsgd"], 1, replace(PLAN, **weights), epsilons=[3.0])
+    search = prepare(Squares(), asked, directory=tmp_path).references
+    cell, test = search.first[0], Squares().split(0).test
+    assert cell.class_weights(Squares().split(0).train) == weights["class_weight"]
+    # Weighted, a constant answers "yes" by .9. This model is better by these weights, and worse without them.
+    yes = np.where(test.targets.numpy() == 1, 0.92, 0.85)
+    shares = np.stack([1 - yes, yes], axis=1)
+    result = cells.CellResult.of_shares(shares, np.arange(2), test, spent={}, seconds=0.0)
+    plain = prepare(Squares(), replace(asked, plan=PLAN), directory=tmp_path).references
+    assert search._place(cell, result).informed
+    assert not plain._place(plain.first[0], result).informed
+
+
+def test_a_dry_run_counts_recalibration_into_epsilon(tmp_path):
+    asked = ComparisonPlan(["dpsgd"], 1, replace(PLAN, recalibration=0.2), epsilons=[3.0])
+    kinds = prepare(Squares(), asked, directory=tmp_path).estimate(1).kinds
+    assert kinds[-1].epsilon == pytest.approx(3.0, rel=1e-3)
+
+
 def test_a_dry_run_counts_candidates_once_references_and_boosted_trees(tmp_path):
     asked = ComparisonPlan(["dpsgd"], 3, PLAN, epsilons=[3.0])
     found = prepare(Squares(), asked, directory=tmp_path).estimate(1)

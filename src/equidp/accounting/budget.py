@@ -358,7 +358,7 @@ class PrivacyBudget:
         )
 
     def _spent_and_reserved(self) -> EventCounts:
-        """EventCounts that are spent, or reserved for running trainers."""
+        """Entries that are spent, or reserved for running trainers."""
         with self._lock:
             planned = (entry for each in self._planned.values() for entry in each.items())
             return (*self.entries, *planned)

@@ -270,7 +270,9 @@ def run_comparison(
         rows = [{**training.names, **row} for row in run.results.to_dict("records")]
         results += with_metrics(rows, found, test, prepared.metric, asked.level)
     whole = pd.DataFrame(results)
-    references = choose_references(whole[whole["method"].isin([BASELINE, BOOSTING])], prepared.metric)
+    references = choose_references(
+        whole[whole["method"].isin([BASELINE, BOOSTING])], prepared.metric, prepared.references.uninformed(runs)
+    )
 
     def join_runs(table: str) -> pd.DataFrame:
         rows = ((cell, row) for cell, run in trained for row in getattr(run, table).to_dict("records"))
@@ -823,7 +825,8 @@ def _build_each(cells: Sequence[Cell], data: DataSplit) -> tuple[_Built, ...]:
             read, began = _read_by(cell, data), time.perf_counter()
             trainer = cell.trainer(read)
             seconds = time.perf_counter() - began
-            entries = (*trainer.ledger.entries, (trainer.event, trainer.steps))
+            later = ((event, 1) for event in cell.plan.releases)
+            entries = (*trainer.ledger.entries, *later, (trainer.event, trainer.steps))
             built.append(_Built(trainer.noise_multiplier, entries, trainer.delta, seconds))
             if cell.diagnosis is not None:
                 Diagnostics.of(cell.diagnosis).check(trainer)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,8 +22,9 @@ from typing import Any, ClassVar, NamedTuple, final
 
 import numpy as np
 import pandas as pd
+import torch
 from sklearn.ensemble import HistGradientBoostingClassifier
-from torch import Tensor
+from torch import Tensor, nn
 
 from equidp._provenance import versions
 from equidp.comparison.cells import (
@@ -402,8 +403,30 @@ class ReferenceSearch:
         loss = result.results.set_index("group").at[ALL, "loss"]
         if not (np.isfinite(loss) and np.isfinite(value)):
             return _DIVERGED
-        shares = np.bincount(test.targets.numpy()) / len(test)
-        return Place(loss <= -(shares * np.log(np.maximum(shares, 1e-300))).sum(), value)
+        weights = cell.class_weights(split(cell.source, cell.seed).train)
+        if weights is None:
+            return Place(loss <= _least_constant_loss(np.bincount(test.targets.numpy()) / len(test)), value)
+        of_rows = torch.tensor([weights.get(name, 1.0) for name in test.class_names]).double()[test.targets]
+        outputs = torch.from_numpy(np.array(result.outputs)).double()
+        losses = nn.functional.cross_entropy(outputs, test.targets, reduction="none")
+        loss = float((of_rows * losses).sum() / of_rows.sum())
+        shares = np.bincount(test.targets.numpy(), of_rows.numpy()) / float(of_rows.sum())
+        return Place(loss <= _least_constant_loss(shares), value)
+
+    def uninformed(self, trained: Sequence[tuple[Training, CellResult]]) -> set[tuple[str, str]]:
+        """Class and setting of each candidate whose loss a constant answer beats on the first seed."""
+        first = {cell.seed for cell in self.first}
+        return {
+            (cell.reference, cell.setting)
+            for cell, result in trained
+            if isinstance(cell, Cell) and cell.method == BASELINE and cell.seed in first
+            if not self._place(cell, result).informed
+        }
+
+
+def _least_constant_loss(shares: Floats) -> float:
+    """Loss of the best constant answer: the entropy of the classes' shares."""
+    return float(-(shares * np.log(np.maximum(shares, 1e-300))).sum())
 
 
 def _read_kept(cells: Sequence[Cell], folder: Path) -> list[CellResult]:
@@ -413,17 +436,21 @@ def _read_kept(cells: Sequence[Cell], folder: Path) -> list[CellResult]:
     return [CellResult.read(entry) for entry in entries if entry is not None]
 
 
-def choose_references(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
+def choose_references(
+    runs: pd.DataFrame, metric: Metric, uninformed: Collection[tuple[str, str]] = ()
+) -> pd.DataFrame:
     """Return the rows of runs without privacy, with the columns `chosen` and `best`.
 
     Chosen is, for each class, the candidate that was trained on all seeds; of several, the one that is finite
-    in more seeds, then the one that is better by the metric over all examples, on average over seeds. The
-    best model is the best of the chosen ones and boosted trees, in the same order.
+    in more seeds, then one that a constant answer does not beat, then the one that is better by the metric
+    over all examples, on average over seeds. The best model is the best of the chosen ones and boosted trees,
+    in the same order.
 
     Args:
         runs: results of baseline and boosted trees: method, setting, reference (name of the class), seed,
             group, loss and the metric.
         metric: the metric of costs.
+        uninformed: class and setting of candidates that a constant answer beats.
     """
     overall = runs[runs["group"] == ALL]
     finite = np.isfinite(overall["loss"]) & np.isfinite(overall[metric.name])
@@ -433,7 +460,11 @@ def choose_references(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
         score=("score", "mean"), lost=("lost", "sum"), seeds=("seed", "nunique")
     )
     whole = means[means["seeds"] == overall["seed"].nunique()]
-    order = whole.sort_values(["lost", "score"], ascending=[True, False], kind="stable").reset_index()
+    beaten = [each in uninformed for each in whole.index.droplevel("method")]
+    order = whole.assign(beaten=beaten).sort_values(
+        ["lost", "beaten", "score"], ascending=[True, True, False], kind="stable"
+    )
+    order = order.reset_index()
     first = order[order["method"] == BASELINE].drop_duplicates("reference")
     keys = pd.MultiIndex.from_frame(runs[kinds])
     return runs.assign(
