@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from comparison.test_compare import PLAN, Toy
-from equidp.comparison.cells import Cell, CellResult, train_all
+from equidp.comparison.cells import Cell, CellResult, is_kept, train_all
 from equidp.store import Store
 
 
@@ -84,7 +84,7 @@ def test_what_is_not_finished_is_free_for_others(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         train_all(asked, tmp_path, stopping, None)
-    assert [cell.is_kept(tmp_path) for cell in asked] == [True, False, False]
+    assert [is_kept(cell, tmp_path) for cell in asked] == [True, False, False]
     for cell in asked:
         assert Store(tmp_path).claim_free(cell.key) is not None
 

@@ -307,7 +307,7 @@ def test_on_one_seed_a_candidate_that_a_constant_answer_beats_is_no_reference_wh
             outputs.softmax(1).double().numpy(), np.arange(2), test, spent={}, seconds=0
         )
         trained.append((cell, replace(rows, outputs=outputs.numpy())))
-    beaten = search.uninformed(trained)
+    beaten = search.find_uninformed(trained)
     assert beaten == {(search.first[0].reference, search.first[0].setting)}
     runs = pd.DataFrame(
         [{**cell.names, **row} for cell, result in trained for row in result.results.to_dict("records")]

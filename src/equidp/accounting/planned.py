@@ -107,6 +107,26 @@ def release_event(epsilon: float, delta: float) -> StepEvent:
     return StepEvent(1.0, calibrate_noise(epsilon, delta, 1.0, 1))
 
 
+def share_noise(name: str, share: float, epsilon: float | None, delta: float) -> float:
+    """Return the noise multiplier of a release that takes a share of a target epsilon.
+
+    Args:
+        name: of the share, for errors.
+        share: in (0, 1).
+        epsilon: target of the whole run; None is refused.
+        delta: of the whole run.
+
+    Raises:
+        SettingError: a share outside its range, or no target.
+
+    >>> share_noise("recalibration", 0.1, 3.0, 1e-6) == release_event(0.1 * 3.0, 1e-6).noise_multiplier
+    True
+    """
+    check_share(name, share, epsilon)
+    assert epsilon is not None
+    return release_event(share * epsilon, delta).noise_multiplier
+
+
 def check_share(name: str, share: float | None, epsilon: float | None) -> None:
     """Raises a SettingError unless a release can take this share of a target epsilon; None: it takes none.
 

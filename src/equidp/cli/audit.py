@@ -113,9 +113,7 @@ def audit_command(
         train = source.split(wanted.seed).train
         of_noise = "noise_multiplier" in changed and wanted.epsilon is None
         target = Target() if of_noise else Target(wanted.epsilon or DEFAULT_EPSILON)
-        chosen = choose_plan(
-            source, train, wanted.seed, changed, settings_from, method=method, target=target
-        )
+        chosen = choose_plan(source, train, wanted.seed, changed, settings_from, method=method, target=target)
         if (read := chosen.source(source)) != source:
             train = read.split(wanted.seed).train
         rows = setting_rows([ChosenRun(chosen, chosen.plan.resolve(method, len(train)), targeted=False)])

@@ -12,8 +12,8 @@ from equidp.cli.app import command
 from equidp.report.guarantee import guarantee_sentences
 from equidp.runs import layout
 from equidp.runs.exports import FORMATS
-from equidp.runs.exports.export import FACTS, export_run
-from equidp.runs.exports.format import ExportedRun
+from equidp.runs.exports.export import export_run
+from equidp.runs.exports.format import FACTS, ExportedRun
 
 app = command(
     "export",

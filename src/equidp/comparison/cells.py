@@ -25,6 +25,7 @@ from torch import nn
 
 from equidp._provenance import versions
 from equidp.accounting.planned import RECALIBRATION
+from equidp.comparison.sweep import counts_events
 from equidp.comparison.workers import Call, StaleWorker
 from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
 from equidp.data.features import WithFeatures
@@ -40,7 +41,7 @@ from equidp.evaluation.groups import metrics_of
 from equidp.evaluation.predictions import Cut, Predictions, predict
 from equidp.individual import IndividualAccountant
 from equidp.kernel.epsilon import epsilon
-from equidp.kernel.ledger import MemoryLedger, StepEvent
+from equidp.kernel.ledger import MemoryLedger
 from equidp.kernel.noise import SeededRandomness
 from equidp.store import FIGURES, Claim, Entry, Store, key_of
 from equidp.tables.release import balanced_weights, private_counts
@@ -183,10 +184,6 @@ class Cell:
         released = [asdict(event) for event in releases_of(self.source)]
         return key_of(*facts, split_facts(self.source, self.seed), released, FIGURES, versions())
 
-    def is_kept(self, folder: Path) -> bool:
-        """True where the run's results are in a folder of results."""
-        return (key := self.key) is not None and Store(folder).get(key) is not None
-
     def ledger(self) -> MemoryLedger:
         """Ledger that counts the releases of the split, and that of the counts of classes."""
         released = [*releases_of(self.source), *counts_events(self.counts_noise)]
@@ -203,9 +200,10 @@ class Cell:
     ) -> Trainer:
         """Trainer of the run, checked; no step is spent yet."""
         return build(
-            self.plan.with_class_weight(self.class_weights(data.train)),
+            self.plan,
             data.train,
             seed=self.seed,
+            class_weight=self.class_weights(data.train),
             secure=False,
             device=chosen_device(self.device),
             engine=self.engine,
@@ -216,11 +214,6 @@ class Cell:
     def train(self, data: DataSplit) -> CellResult:
         """Train on the split, with what is to be recorded, accounted for and diagnosed."""
         return _train(self, data)
-
-
-def counts_events(noise_multiplier: float | None) -> tuple[StepEvent, ...]:
-    """Release of the counts of classes with this noise; none without noise."""
-    return (StepEvent(1.0, noise_multiplier),) if noise_multiplier else ()
 
 
 def balanced_class_weights(train: GroupedDataset, noise_multiplier: float, seed: int) -> dict[str, float]:
@@ -430,6 +423,18 @@ class CellResult:
         """Predictions of the run on its test set."""
         outputs = torch.from_numpy(np.array(self.outputs))
         return Predictions.of(outputs, test.targets, test.class_names, cut)
+
+
+def kept_results(trainings: Sequence[Training], folder: Path) -> list[CellResult]:
+    """Return the results of the trainings that are kept in a folder of results."""
+    store = Store(folder)
+    entries = [store.get(key) for each in trainings if (key := each.key) is not None]
+    return [CellResult.read(entry) for entry in entries if entry is not None]
+
+
+def is_kept(training: Training, folder: Path) -> bool:
+    """Return True where the results of a training are in a folder of results."""
+    return (key := training.key) is not None and Store(folder).get(key) is not None
 
 
 _TABLES = ("results", "epochs", "individual")

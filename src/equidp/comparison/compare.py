@@ -19,7 +19,7 @@ import torch
 from equidp._provenance import versions
 from equidp.accounting import calibrate_noise
 from equidp.accounting.cache import remembered
-from equidp.accounting.planned import check_share, release_event
+from equidp.accounting.planned import share_noise
 from equidp.advice.advise import AUTO
 from equidp.advice.chosen_plan import ASKED, DEFAULT, RECOMMENDED, ChosenRun, SettingRow, setting_rows
 from equidp.comparison.cells import (
@@ -29,6 +29,7 @@ from equidp.comparison.cells import (
     Training,
     check_here,
     facts,
+    is_kept,
     one_at_a_time,
     part_digests,
     split,
@@ -271,7 +272,9 @@ def run_comparison(
         results += with_metrics(rows, found, test, prepared.metric, asked.level)
     whole = pd.DataFrame(results)
     references = choose_references(
-        whole[whole["method"].isin([BASELINE, BOOSTING])], prepared.metric, prepared.references.uninformed(runs)
+        whole[whole["method"].isin([BASELINE, BOOSTING])],
+        prepared.metric,
+        prepared.references.find_uninformed(runs),
     )
 
     def join_runs(table: str) -> pd.DataFrame:
@@ -477,8 +480,8 @@ class PreparedComparison:
         search, open_ = self.search, self.search is not None and (fresh or self.tuning is None)
         folder = None if fresh or open_ else self.folder
         cells = [*self.references.expected_cells(folder), *self.private]
-        missing = [cell for cell in cells if folder is None or not cell.is_kept(folder)]
-        others = [each for each in self.others if folder is None or not each.is_kept(folder)]
+        missing = [cell for cell in cells if folder is None or not is_kept(cell, folder)]
+        others = [each for each in self.others if folder is None or not is_kept(each, folder)]
         runs, missing_runs = len(cells) + len(self.others), len(missing) + len(others)
         trials = 0 if search is None else search.num_trials
         missing_trials = trials if fresh else trials - self.kept_trials
@@ -777,11 +780,9 @@ def _count_classes(variant: Variant, asked: ComparisonPlan, plan: Plan) -> Varia
         return variant
     if variant.name == BASELINE:
         return replace(variant, counts_noise=0.0, balanced=asked.balanced)
-    check_share("counts_share", share, variant.epsilon)
-    assert variant.epsilon is not None
     assert plan.delta is not None
-    event = release_event(share * variant.epsilon, plan.delta)
-    return replace(variant, counts_noise=event.noise_multiplier, balanced=asked.balanced)
+    noise = share_noise("counts_share", share, variant.epsilon, plan.delta)
+    return replace(variant, counts_noise=noise, balanced=asked.balanced)
 
 
 def _preprocess_source(source: DataSource, variant: Variant, plan: Plan, share: float | None) -> DataSource:
@@ -793,10 +794,8 @@ def _preprocess_source(source: DataSource, variant: Variant, plan: Plan, share: 
         )
     if share is None or variant.name == BASELINE:
         return source
-    check_share("preprocessing_share", share, variant.epsilon)
-    assert variant.epsilon is not None
     assert plan.delta is not None
-    return with_private_noise(source, release_event(share * variant.epsilon, plan.delta).noise_multiplier)
+    return with_private_noise(source, share_noise("preprocessing_share", share, variant.epsilon, plan.delta))
 
 
 def _private_notes(cells: Sequence[Cell]) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -19,11 +18,11 @@ import pandas as pd
 
 from equidp._provenance import versions
 from equidp.comparison.cells import CellResult, split_facts
-from equidp.comparison.sweep import label_of
+from equidp.comparison.sweep import DP_EBM, label_of
 from equidp.data.dataset import DataSource, DataSplit
 from equidp.data.table import EncodedSource, Unencoded
 from equidp.errors import DataError, SettingError
-from equidp.store import FIGURES, Store, key_of
+from equidp.store import FIGURES, key_of
 
 _MISSING = "(missing)"
 _TIMED_ROWS = 2000
@@ -54,7 +53,7 @@ class PrivateEBM:
     setting: str = ""
     reference: str = ""
 
-    method: ClassVar[str] = "dp-ebm"
+    method: ClassVar[str] = DP_EBM
     accountant: ClassVar[str] = "interpret-core"
     steps: ClassVar[int] = 0
     parts: ClassVar[Mapping[str, Any]] = {}
@@ -75,10 +74,6 @@ class PrivateEBM:
         """Key of the results: equal for equal data, settings and code."""
         settings = [self.epsilon, self.delta, self.seed, _bounds(self.source), _version()]
         return key_of(self.method, *settings, split_facts(self.source, self.seed), FIGURES, versions())
-
-    def is_kept(self, folder: Path) -> bool:
-        """True where the results are in a folder of results."""
-        return Store(folder).get(self.key) is not None
 
     def estimate_seconds(self, data: DataSplit) -> float:
         """Seconds of a training, from those of one on the first 2,000 rows."""

@@ -32,6 +32,7 @@ from equidp.comparison.cells import (
     CellResult,
     Training,
     balanced_class_weights,
+    kept_results,
     split,
     split_facts,
 )
@@ -44,7 +45,7 @@ from equidp.evaluation.intervals import Floats
 from equidp.evaluation.metrics import Metric, measure_metric
 from equidp.evaluation.predictions import Cut
 from equidp.policies.table import BASELINE
-from equidp.store import FIGURES, Store, key_of
+from equidp.store import FIGURES, key_of
 from equidp.training.plan import Plan, ResolvedPlan
 
 RATES = (1.0, 0.1, 0.3, 3.0, 10.0)
@@ -103,10 +104,6 @@ class BoostedTrees:
         settings: list[Any] = [_MOST_TREES, _TREES_WITHOUT_STOPPING, _FEWEST_TO_STOP_BY, weights, self.seed]
         settings += ["balanced"] if self.balanced else []
         return key_of(self.method, *settings, split_facts(self.source, self.seed), FIGURES, versions())
-
-    def is_kept(self, folder: Path) -> bool:
-        """True where the results are in a folder of results."""
-        return Store(folder).get(self.key) is not None
 
     def estimate_seconds(self, data: DataSplit) -> float:
         """Seconds of 100 trees for each class, which most trainings stop near, from those of the first 10."""
@@ -367,7 +364,7 @@ class ReferenceSearch:
         with suppress(StopIteration):
             while True:
                 found += cells
-                kept = [] if folder is None else _read_kept(cells, folder)
+                kept = [] if folder is None else kept_results(cells, folder)
                 if len(kept) < len(cells):
                     break
                 cells = stages.send(kept)
@@ -413,7 +410,7 @@ class ReferenceSearch:
         shares = np.bincount(test.targets.numpy(), of_rows.numpy()) / float(of_rows.sum())
         return Place(loss <= _least_constant_loss(shares), value)
 
-    def uninformed(self, trained: Sequence[tuple[Training, CellResult]]) -> set[tuple[str, str]]:
+    def find_uninformed(self, trained: Sequence[tuple[Training, CellResult]]) -> set[tuple[str, str]]:
         """Class and setting of each candidate whose loss a constant answer beats on the first seed."""
         first = {cell.seed for cell in self.first}
         return {
@@ -427,13 +424,6 @@ class ReferenceSearch:
 def _least_constant_loss(shares: Floats) -> float:
     """Loss of the best constant answer: the entropy of the classes' shares."""
     return float(-(shares * np.log(np.maximum(shares, 1e-300))).sum())
-
-
-def _read_kept(cells: Sequence[Cell], folder: Path) -> list[CellResult]:
-    """Results of the runs that are kept in a folder."""
-    store = Store(folder)
-    entries = [store.get(key) for cell in cells if (key := cell.key) is not None]
-    return [CellResult.read(entry) for entry in entries if entry is not None]
 
 
 def choose_references(

@@ -84,13 +84,18 @@ class Variant:
     def resolve(self, num_train: int, releases: Sequence[StepEvent] = ()) -> ResolvedPlan:
         """Return the plan for `num_train` examples, by the method's name; epsilon covers the releases and the
         counts of classes too."""
-        counted = (StepEvent(1.0, self.counts_noise),) if self.counts_noise else ()
-        spent = tuple((event, 1) for event in (*releases, *counted))
+        spent = tuple((event, 1) for event in (*releases, *counts_events(self.counts_noise)))
         resolved = self.plan.resolve(self.method, num_train, Target(self.epsilon), also_spent=spent)
         return replace(resolved, method=self.name)
 
 
-PEER_NAMES = frozenset({"dp-ebm"})
+def counts_events(noise_multiplier: float | None) -> tuple[StepEvent, ...]:
+    """Release of the counts of classes with this noise; none without noise."""
+    return (StepEvent(1.0, noise_multiplier),) if noise_multiplier else ()
+
+
+DP_EBM = "dp-ebm"
+PEER_NAMES = frozenset({DP_EBM})
 """Names of private models of other packages (`equidp.comparison.peers`)."""
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from equidp._validate import check_whole
-from equidp.comparison.cells import Cell, CellResult, split, split_facts
+from equidp.comparison.cells import Cell, CellResult, kept_results, split, split_facts
 from equidp.comparison.sweep import Kind, Variant, label_of
 from equidp.data.dataset import ALL, DataSource
 from equidp.data.table import releases_of
@@ -33,7 +33,6 @@ from equidp.kernel.policy import Policy
 from equidp.policies.methods import fixed_options, found_policy, method_named
 from equidp.policies.ranges import Log, OneOf, Range, declared_ranges, round_digits
 from equidp.policies.table import BASELINE
-from equidp.store import Store
 from equidp.training.plan import Plan
 
 DRAWS_SEED = 20260
@@ -315,12 +314,11 @@ class SettingSearch:
 
     def read_kept(self, folder: Path) -> tuple[Tuning | None, int]:
         """Return the choice if all trials are kept in a folder, and the number of trials that are kept."""
-        store, count = Store(folder), 0
+        count = 0
 
         def take(cells: Sequence[Cell]) -> list[CellResult]:
             nonlocal count
-            entries = [store.get(key) for cell in cells if (key := cell.key) is not None]
-            found = [CellResult.read(entry) for entry in entries if entry is not None]
+            found = kept_results(cells, folder)
             count += len(found)
             if len(found) < len(cells):
                 raise _NotKept

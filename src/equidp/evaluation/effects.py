@@ -11,6 +11,7 @@ from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import torch
 from torch import nn
 
@@ -110,16 +111,8 @@ def _parts_of(column: Any) -> Places:
     """Places of each part of a column among its inputs: of an interval, one in each block."""
     if not isinstance(column, Intervals):
         return [(place,) for place in range(column.width)]
-    edges = _edges_of(column)
-    inside = np.array([-np.inf, *edges])  # an interval has its lower edge
-    parts = [
-        start + np.searchsorted(np.array(own), inside, side="right")
-        for start, own in zip(column.starts, column.edges, strict=True)
-    ]
-    places = [tuple(map(int, each)) for each in zip(*parts, strict=True)]
-    if column.flagged:
-        places.append(tuple(s + len(own) + 1 for s, own in zip(column.starts, column.edges, strict=True)))
-    return places
+    lowest = [-np.inf, *_edges_of(column), *([np.nan] if column.flagged else [])]  # of each part
+    return [tuple(each) for each in column.places(pd.Series(lowest)).tolist()]
 
 
 def _edges_of(column: Intervals) -> tuple[float, ...]:

@@ -17,7 +17,6 @@ from equidp.report.card import cost_sentence, write_card
 from equidp.report.evaluation import split_noisy_means
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
-from equidp.tables.encode import TableEncoder
 from equidp.training.run import Run
 
 DIVERGED = (
@@ -62,18 +61,18 @@ def write_cards(
         details["noise was calibrated to the risk"] = str(config.target.risk)
     for each in config.all_releases:
         details |= each.card_entries(config.target.epsilon, place, units_of(recipe))
-    if not (place / layout.ENCODER).exists():
+    encoder = layout.read_encoder(place, config)
+    if encoder is None:
         columns_of_source = {"target": recipe.target, "group columns": recipe.group}
         details |= {name: value for name, value in columns_of_source.items() if value}
     elif recipe.target is not None:
-        columns = TableEncoder.from_json((place / layout.ENCODER).read_text()).columns
         ends = {name: [repr(end).removesuffix(".0") for end in span] for name, *span in recipe.bounds}
         bounds = [f"{name}={low}:{high}" for name, (low, high) in ends.items()]
         details |= {
             "target": recipe.target,
             **_range_of_target(recipe),
             "group columns": recipe.group,
-            "input columns": tuple(column.name for column in columns),
+            "input columns": tuple(column.name for column in encoder.columns),
             "public bounds": ", ".join(bounds) or "none",
             "missing values": "a category of their own" if recipe.missing == "category" else "refused",
             **({} if recipe.person is None else {"column of people": recipe.person}),
@@ -84,12 +83,11 @@ def write_cards(
     if budget is not None and config.budget is not None:
         composition = _composition_sentence(budget, units_of(recipe))
         details["budget"] = f"{config.budget.path.name}; with this run, {budget}"
-    further = [_RECIPE] if recipe.target and (place / layout.ENCODER).exists() else []
+    further = [_RECIPE] if recipe.target and encoder is not None else []
     further += [DIVERGED] if has_diverged(run.model) else []
     further += unmeasured_costs(run)
     effects: tuple[Effect, ...] = ()
-    if (place / layout.ENCODER).exists():
-        encoder = TableEncoder.from_json((place / layout.ENCODER).read_text())
+    if encoder is not None:
         classes = facts["class_names"]
         effects = column_effects(encoder, run.model, len(classes), config.cut.index(classes))
     clear, too_noisy = split_noisy_means(layout.read_released(place), run.epsilon())

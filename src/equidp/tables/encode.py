@@ -263,8 +263,7 @@ class Intervals(NumericColumn):
         cls, name: str, values: Floats, encoding: Encoding, *, flagged: bool = False
     ) -> Intervals:
         """Return intervals with about equally many of these values, [n]; NaN are left out."""
-        known = values[~np.isnan(values)]
-        edges = resolutions([quantile_edges(known, count) for count in encoding.intervals])
+        edges = resolutions(quantile_edges(values[~np.isnan(values)], encoding.intervals))
         return cls(name, edges, flagged)
 
     @classmethod
@@ -288,12 +287,8 @@ class Intervals(NumericColumn):
         return self.flagged
 
     @property
-    def starts(self) -> tuple[int, ...]:
-        """First input of each block."""
-        return tuple(self._starts[:-1].tolist())
-
-    @property
     def _starts(self) -> npt.NDArray[np.int64]:
+        """First input of each block, then the number of inputs."""
         return np.cumsum([0, *(len(each) + 1 + self.flagged for each in self.edges)])
 
     def places(self, column: pd.Series) -> npt.NDArray[np.int64]:
@@ -301,7 +296,7 @@ class Intervals(NumericColumn):
         values = column.to_numpy(dtype=np.float64)
         places = np.empty((len(values), self.blocks), dtype=np.int64)
         missing = np.isnan(values)
-        for block, (start, edges) in enumerate(zip(self.starts, self.edges, strict=True)):
+        for block, (start, edges) in enumerate(zip(self._starts[:-1].tolist(), self.edges, strict=True)):
             places[:, block] = start + np.searchsorted(np.asarray(edges), values, side="right")
             places[missing, block] = start + len(edges) + 1 if self.flagged else -1
         return places

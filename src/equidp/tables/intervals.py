@@ -81,8 +81,8 @@ ENCODINGS: dict[str, Encoding] = {STANDARD: Encoding(), CUT: Encoding(CUT, (4, 1
 """Name -> encoding; that of "cut" has its default numbers of intervals."""
 
 
-def quantile_edges(values: Floats, intervals: int) -> tuple[float, ...]:
-    """Return edges between intervals that hold about equally many of the values, in rising order.
+def quantile_edges(values: Floats, intervals: Sequence[int]) -> tuple[tuple[float, ...], ...]:
+    """Return edges between intervals that hold about equally many of the values, for each resolution.
 
     An edge lies in the middle between two neighbouring values. A value that occurs often has an interval of
     its own, and the others are cut as if it were less often (`nearest_edges`). There are fewer intervals
@@ -90,16 +90,17 @@ def quantile_edges(values: Floats, intervals: int) -> tuple[float, ...]:
 
     Args:
         values: [n], finite; n may be 0.
-        intervals: the most intervals.
+        intervals: the most intervals of each resolution.
 
-    >>> quantile_edges(np.array([0.0, 0.0, 0.0, 1.0, 2.0]), 4)
-    (0.5, 1.5)
+    >>> quantile_edges(np.array([0.0, 0.0, 0.0, 1.0, 2.0]), (2, 4))
+    ((0.5,), (0.5, 1.5))
     """
     distinct, counts = np.unique(values, return_counts=True)
     shares = counts.cumsum()[:-1] / max(1, len(values))
     below, above = distinct[:-1], distinct[1:]
     middle = below / 2 + above / 2
-    return nearest_edges(np.where(middle > below, middle, above), shares, intervals)
+    edges = np.where(middle > below, middle, above)
+    return tuple(nearest_edges(edges, shares, count) for count in intervals)
 
 
 def nearest_edges(edges: Floats, shares: Floats, intervals: int, *, least: float = 0.0) -> tuple[float, ...]:

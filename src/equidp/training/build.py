@@ -61,6 +61,7 @@ def build(
     device: torch.device | None = None,
     num_groups: int | None = None,
     loss: LossFunction | None = None,
+    class_weight: Mapping[str, float] | None = None,
     engine: str | Engine = "ghost",
     accountant: str = "pld",
     callbacks: Sequence[Callback] = (),
@@ -80,6 +81,7 @@ def build(
         secure: draw samples and noise from the operating system. No matter where `randomness` is given.
         model: trained in place; default: a fresh one from the plan's factory.
         device: where the model is moved to, and trained; None: it is trained where it is.
+        class_weight: weights of the classes' losses by name; None: those of the plan.
         num_groups, loss, engine, accountant, callbacks, ledger, budget, beyond_budget: see `Trainer`.
         examples: public rows that the model is tried on, see `Trainer`.
         randomness, sample_rate: see `Trainer`.
@@ -106,7 +108,11 @@ def build(
         delta=plan.delta,
         noise_multiplier=plan.noise_multiplier,
         num_groups=num_groups,
-        loss=_class_weighted(given.loss_function if loss is None else loss, given.class_weights, train),
+        loss=_class_weighted(
+            given.loss_function if loss is None else loss,
+            given.class_weights if class_weight is None else class_weight,
+            train,
+        ),
         engine=engine,
         accountant=accountant,
         secure=secure or randomness is not None,

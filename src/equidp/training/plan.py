@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import nn
 
 from equidp._parts import is_import_path, own_part
 from equidp._validate import check_number, check_whole, unknown_name
-from equidp.accounting.planned import check_share, checked_schedule, default_delta, release_event
+from equidp.accounting.planned import checked_schedule, default_delta, share_noise
 from equidp.accounting.target import Target
 from equidp.data.dataset import DataSource
 from equidp.data.published import published_settings
@@ -385,9 +384,7 @@ class Plan:
             return None
         if not private or (target.is_open and self.noise_multiplier == 0):
             return 0.0
-        check_share("recalibration", self.recalibration, target.epsilon)
-        assert target.epsilon is not None
-        return release_event(self.recalibration * target.epsilon, delta).noise_multiplier
+        return share_noise("recalibration", self.recalibration, target.epsilon, delta)
 
     def _with_values(self, changes: Mapping[str, Any]) -> Plan:
         own = {name: value for name, value in changes.items() if name in self.names()}
@@ -443,15 +440,8 @@ class ResolvedPlan:
         }
 
     def with_class_weight(self, weights: Mapping[str, float] | None) -> ResolvedPlan:
-        """Return this plan with other public weights of classes.
-
-        Settings of methods are not checked again: a process of a comparison has the user's methods only where
-        a run trains by them, and the plan of every run has their settings.
-        """
-        plan = copy(self.plan)
-        object.__setattr__(plan, "class_weight", weights)
-        check_options(plan)
-        return replace(self, plan=plan)
+        """Return this plan with other public weights of classes."""
+        return replace(self, plan=replace(self.plan, class_weight=weights))
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -12,11 +11,8 @@ from equidp._validate import unknown_name
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.predictions import has_diverged
 from equidp.runs.exports import FORMATS
-from equidp.runs.exports.format import ExportedRun, modules_of
+from equidp.runs.exports.format import FACTS, ExportedRun, facts_text, modules_of
 from equidp.runs.saved import open_run
-
-FACTS = "model.json"
-"""Name of the file with the guarantee, the inputs and the outputs of the model, which is in each export."""
 
 
 def export_run(
@@ -74,7 +70,7 @@ def export_run(
         for name in names:
             FORMATS[name].write(export, folder / FORMATS[name].file)
         facts = {**export.facts, "modules": modules_of(export.kept.run.model), "files": _files(names)}
-        write_whole(folder / FACTS, json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
+        write_whole(folder / FACTS, facts_text(facts) + "\n")
     return export
 
 

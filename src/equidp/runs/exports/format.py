@@ -21,6 +21,8 @@ from equidp.report.guarantee import guarantee_sentences, privacy_unit
 from equidp.runs.saved import FinishedRun
 from equidp.tables.encode import TableEncoder
 
+FACTS = "model.json"
+"""Name of the file with the guarantee, the inputs and the outputs of the model, which is in each export."""
 _ROWS = 2
 """Rows of made-up inputs: of one row, torch.export would keep the number."""
 
@@ -150,3 +152,8 @@ def modules_of(model: nn.Module) -> list[Mapping[str, str]]:
         for name, module in model.named_modules()
         if not any(module.children())
     ]
+
+
+def facts_text(facts: Mapping[str, Any]) -> str:
+    """Return the facts as the JSON of `FACTS`."""
+    return json.dumps(facts, indent=2, ensure_ascii=False)

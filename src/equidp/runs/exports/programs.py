@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import warnings
 from collections.abc import Iterator
@@ -16,10 +15,7 @@ from torch import Tensor, nn
 
 from equidp.engines.model import call_model
 from equidp.errors import ModelError
-from equidp.runs.exports.format import ExportedRun
-
-FACTS = "model.json"
-"""Name of the facts within a file of torch.export."""
+from equidp.runs.exports.format import FACTS, ExportedRun, facts_text
 
 
 class _Outputs(nn.Module):
@@ -36,8 +32,7 @@ class _Outputs(nn.Module):
 def write_torch_export(export: ExportedRun, path: Path) -> None:
     """Write the graph for `torch.export.load`, with the facts as an extra file."""
     program = _program(export)
-    facts = json.dumps(export.facts, indent=2, ensure_ascii=False)
-    torch.export.save(program, path, extra_files={FACTS: facts})
+    torch.export.save(program, path, extra_files={FACTS: facts_text(export.facts)})
 
 
 def write_onnx(export: ExportedRun, path: Path) -> None:
