@@ -66,6 +66,7 @@ def test_changes_win_over_the_recipe_and_add_to_it():
         ({"date": {"a": "dd.mm"}}, "date"),
         ({"sep": ";;"}, "sep"),
         ({"charset": "latin-9000"}, "charset"),
+        ({"encoding": "latin-1"}, "encoding"),
         ({"bounds": {"a": [1]}}, "bounds"),
         ({"bounds": [1]}, "bounds"),
         ({"drop": [1]}, "drop"),

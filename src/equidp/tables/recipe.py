@@ -384,6 +384,12 @@ def _fields(content: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a recipe from plain values."""
     known = [each.name for each in dataclasses.fields(Recipe)]
     for option in content:
+        if option == "encoding":
+            raise SettingError(
+                f"unknown option in a recipe 'encoding' ({content[option]!r}); write charset for the file's "
+                "characters, and give --encoding to a command for the columns.",
+                field="encoding",
+            )
         if option not in known:
             raise unknown_name("option in a recipe", option, known)
     return {option: parse_option(option, value) for option, value in content.items()}
