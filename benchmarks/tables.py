@@ -100,11 +100,16 @@ def _probability_column(answers: pd.DataFrame, positive: str) -> str:
 def _risks_of_ebm(train: pd.DataFrame, test: pd.DataFrame, table: Table, epsilon: float) -> np.ndarray:
     from interpret.privacy import DPExplainableBoostingClassifier
 
-    inputs = train.drop(columns=table.target)
+    inputs = _without_missing(train.drop(columns=table.target))
     delta = 10 ** np.floor(np.log10(0.1 / len(train)))
     model = DPExplainableBoostingClassifier(epsilon=epsilon, delta=delta, random_state=0, n_jobs=1)
     model.fit(inputs, _positive(train, table))
-    return model.predict_proba(test.drop(columns=table.target))[:, 1]
+    return model.predict_proba(_without_missing(test.drop(columns=table.target)))[:, 1]
+
+
+def _without_missing(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows with a category, or the number -1, where a cell is missing: private bins take no missing cells."""
+    return rows.apply(lambda column: column.fillna(-1 if column.dtype.kind in "if" else "missing"))
 
 
 def _risks_of_boosting(train: pd.DataFrame, test: pd.DataFrame, table: Table, _: float) -> np.ndarray:
