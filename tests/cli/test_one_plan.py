@@ -172,7 +172,7 @@ def test_weights_by_counted_classes_act_alike_in_both_commands(people, command, 
     assert noise[0] != noise[1]  # the release is paid for
 
     def train(plan, train, **others):
-        weights.append((plan.policy.private, plan.plan.class_weight))
+        weights.append((plan.policy.private, others["class_weight"]))
         raise SettingError("the trainer was made")
 
     weights: list[tuple[bool, dict[str, float]]] = []

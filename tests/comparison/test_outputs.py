@@ -94,6 +94,41 @@ def test_a_metric_of_ones_own_and_a_cut_take_the_same_runs(asked, nothing_is_tra
     assert found.setup.to_dict()["metric"] == "f1"
 
 
+def test_a_threshold_at_the_base_rate_is_by_the_counts_of_each_run(asked, tmp_path):
+    given = {**asked, "directory": tmp_path, "seeds": 1, "epsilons": [3.0], "base_rate_cut": True}
+    found = equidp.compare(**given, counts_share=0.3)
+    rows = found.results.set_index(["method", "group"])
+    train = asked["data"].split(0).train
+    exact = float((train.targets == 1).double().mean())
+    noisy = rows.loc[("dpsgd", ALL), "threshold"]
+    assert rows.loc[("sgd", ALL), "threshold"] == pytest.approx(exact)
+    assert noisy != exact
+    assert noisy == pytest.approx(exact, abs=0.05)
+    assert (found.setup.threshold, found.setup.base_rate_cut) == (None, True)
+    # The same answers at a public threshold have the same metrics: each run was cut at its own.
+    public = {**given, "base_rate_cut": False, "counts_share": 0.3}
+    for method, threshold in (("sgd", exact), ("dpsgd", noisy)):
+        by_number = equidp.compare(**public, cut=Cut(None, threshold))
+        again = by_number.results.set_index(["method", "group"])
+        assert again.loc[(method, ALL), "recall"] == rows.loc[(method, ALL), "recall"]
+    by_class = equidp.compare(**public).results.set_index(["method", "group"])
+    assert by_class.loc[("sgd", ALL), "recall"] < rows.loc[("sgd", ALL), "recall"]
+
+
+def test_a_threshold_is_refused_before_anything_is_trained_where_it_cannot_be(asked, tmp_path):
+    asked = {**asked, "directory": tmp_path}
+    digits = {"methods": ["dpsgd"], "seeds": 1, "directory": tmp_path}
+    for given, field in (
+        ({**asked, "base_rate_cut": True}, "counts_share"),
+        ({**asked, "epsilons": [3.0], "base_rate_cut": True, "cut": Cut(None, 0.1)}, "base_rate_cut"),
+        ({**digits, "base_rate_cut": True}, "threshold"),
+        ({**digits, "cut": Cut(None, 0.1)}, "threshold"),
+    ):
+        with raises_field(SettingError, field):
+            equidp.compare(**given)
+    assert not list(tmp_path.glob("*.index"))
+
+
 def test_metrics_of_the_results_are_those_of_the_kept_answers(asked, comparison):
     test = asked["data"].split(0).test
     values = {

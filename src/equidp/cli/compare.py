@@ -170,7 +170,8 @@ def compare_command(
     """
     report, json_file = results.report, results.json_file
     changed = changes(plan, settings, wanted.methods)
-    released = releases.releases_of(release, balanced=releases.take_balanced(changed))
+    balanced = releases.take_balanced(changed)
+    released = releases.releases_of(release, balanced=balanced, base_rate_cut=cut.at_counted_rate)
     preprocessing = next((each for each in released if isinstance(each, PreprocessingRelease)), None)
     counts = next((each for each in released if isinstance(each, CountsRelease)), None)
     individual = next((each for each in released if isinstance(each, IndividualRelease)), None)
@@ -186,7 +187,8 @@ def compare_command(
     source = table.open(data)
     asked = replace(
         wanted.plan(changed),
-        cut=cut.cut(Cut(table.whole().positive)),
+        cut=cut.cut_to_train(Cut(table.whole().positive)),
+        base_rate_cut=cut.at_counted_rate,
         release_epsilon=None if individual is None else individual.release_epsilon,
         diagnosis=diagnosis.plan(),
         preprocessing_share=None if preprocessing is None else preprocessing.preprocessing_share,

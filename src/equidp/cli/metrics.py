@@ -37,7 +37,7 @@ class CutOptions:
     """Lowest risk at which it is predicted, in [0, 1], or base-rate; default: the more probable class."""
     base_rate: float | None = None
     """For --threshold base-rate: how many of 1 are positive, a public number such as 0.08; default: as the
-    run counted its classes with noise (train --counts-share)."""
+    run counts its classes with noise (--counts-share)."""
 
     def cut(self, kept: Cut = Cut(), counts: Mapping[str, float] = MappingProxyType({})) -> Cut:
         """Cut of these options; `kept` has what they leave out.
@@ -53,6 +53,12 @@ class CutOptions:
         if self.positive not in (None, kept.positive) and self.threshold is None:
             threshold = None  # it was for the other class
         return Cut(positive, threshold)
+
+    def cut_to_train(self, recipe: Cut = Cut()) -> Cut:
+        """Return the cut of runs to be trained; without a threshold where each run counts the base rate."""
+        if self.at_counted_rate:
+            return Cut(self.positive or recipe.positive)
+        return self.cut(recipe)
 
     @property
     def at_counted_rate(self) -> bool:

@@ -28,7 +28,7 @@ from equidp.cli.process import rank, several_processes
 from equidp.cli.settings import changes, say_ignored
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation
-from equidp.evaluation.predictions import Cut, has_diverged
+from equidp.evaluation.predictions import has_diverged
 from equidp.kernel.epsilon import epsilon
 from equidp.policies.methods import check_not_fixed, method_named
 from equidp.policies.setting import settings_of
@@ -167,7 +167,7 @@ def train_command(
         target,
         budget.file(data, config, table.recipe, choice.choose_from),
         (*released, *choice.releases()),
-        Measures(metric, Cut(cut.positive) if cut.at_counted_rate else cut.cut()),
+        Measures(metric, cut.cut_to_train()),
         CardTexts(notes="" if card_notes is None else _read_notes(card_notes)),
         execution.execution(),
     )

@@ -38,7 +38,7 @@ from equidp.diagnostics.callback import RECORD_KEY
 from equidp.digest import code_digest, module_digest, read_code
 from equidp.errors import ApproximationWarning, DataError, DataWarning
 from equidp.evaluation.groups import metrics_of
-from equidp.evaluation.predictions import Cut, Predictions, predict
+from equidp.evaluation.predictions import Cut, Predictions, base_rate_cut, predict
 from equidp.individual import IndividualAccountant
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger
@@ -224,6 +224,13 @@ def balanced_class_weights(train: GroupedDataset, noise_multiplier: float, seed:
         noise_multiplier: of the counts; 0: exact counts.
         seed: that the noise comes from.
     """
+    counts = count_classes(train, noise_multiplier, seed)
+    weights = balanced_weights(np.array(list(counts.values())), noise_multiplier or 1.0)
+    return dict(zip(counts, weights.tolist(), strict=True))
+
+
+def count_classes(train: GroupedDataset, noise_multiplier: float, seed: int) -> dict[str, float]:
+    """Counts of the classes by name; arguments as in `balanced_class_weights`."""
     targets = first_rows(train).targets.cpu().numpy()
     counts = np.bincount(targets, minlength=train.num_classes).astype(float)
     if noise_multiplier:
@@ -231,8 +238,30 @@ def balanced_class_weights(train: GroupedDataset, noise_multiplier: float, seed:
         counts = private_counts(
             targets, train.num_classes, noise_multiplier=noise_multiplier, randomness=randomness
         )
-    weights = balanced_weights(counts, noise_multiplier or 1.0)
-    return dict(zip(train.class_names, weights.tolist(), strict=True))
+    return dict(zip(train.class_names, counts.tolist(), strict=True))
+
+
+@final
+@dataclass(frozen=True)
+class CutRule:
+    """Cut of each training of a comparison.
+
+    Attributes:
+        cut: of all trainings.
+        at_base_rate: threshold of each training at the share of the positive class that it counted: with the
+            noise of its release, and exactly without privacy.
+    """
+
+    cut: Cut
+    at_base_rate: bool = False
+
+    def cut_of(self, training: Training) -> Cut:
+        """Return the cut of a training."""
+        if not self.at_base_rate:
+            return self.cut
+        noise = (training.counts_noise or 0.0) if isinstance(training, Cell) else 0.0
+        train = split(training.source, training.seed).train
+        return base_rate_cut(self.cut.positive, count_classes(train, noise, training.seed))
 
 
 def plan_parts(plan: ResolvedPlan) -> dict[str, Any]:

@@ -76,7 +76,7 @@ from equidp.evaluation.metrics import (
     measure_metric,
     tells_something,
 )
-from equidp.evaluation.predictions import Cut, Predictions
+from equidp.evaluation.predictions import Cut, Predictions, check_base_rate
 from equidp.evaluation.small_cells import SmallCells
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import Event
@@ -107,6 +107,7 @@ def compare(
     level: float = 0.95,
     metric: str | Metric = "accuracy",
     cut: Cut = Cut(),
+    base_rate_cut: bool = False,
     engine: str = "ghost",
     directory: str | os.PathLike[str] = "equidp-runs",
     jobs: int | None = None,
@@ -150,6 +151,8 @@ def compare(
         metric: the metric of cost, gap, tau and tests (`equidp.evaluation.metrics.metric_named`). Every run
             keeps its answers on the test set, so another metric or cut trains nothing again.
         cut: of two classes, the positive one, and the predicted risk from which on it is the answer.
+        base_rate_cut: of two classes, answer the positive one from its share of the training examples on: as
+            each private run releases its counts (`counts_share`), and exact without privacy.
         engine: name of the gradient engine.
         directory: finished runs are kept here, and taken from here if data, settings and code are the same.
         jobs: processes; None: one per core, or the number from `joblib.parallel_config`.
@@ -167,7 +170,8 @@ def compare(
         preprocessing_share: of each epsilon, for private preprocessing of the private runs, in (0, 1); None:
             exact preprocessing, which epsilon does not cover.
         counts_share: of each epsilon, for a release of the number of training examples of each class of the
-            private runs, in (0, 1); None: classes are not counted, or for 0.02 where `balanced` needs it.
+            private runs, in (0, 1); None: classes are not counted, or for 0.02 where `balanced` or
+            `base_rate_cut` needs it.
         balanced: weigh the losses of each class by one over its count: as it is released of private runs,
             and exact of training without privacy.
         against: name of a private method among `methods`, with which each other one is compared seed by seed
@@ -205,6 +209,7 @@ def compare(
         level=level,
         metric=metric,
         cut=cut,
+        base_rate_cut=base_rate_cut,
         engine=engine,
         release_epsilon=release_epsilon,
         diagnosis=diagnosis,
@@ -267,8 +272,10 @@ def run_comparison(
     results: list[dict[str, Any]] = []
     for training, run in runs:
         test = split(prepared.source, training.seed).test
-        found = run.predictions(test, asked.cut)
-        rows = [{**training.names, **row} for row in run.results.to_dict("records")]
+        cut = asked.cut_rule.cut_of(training)
+        found = run.predictions(test, cut)
+        threshold = {"threshold": cut.threshold} if asked.base_rate_cut else {}
+        rows = [{**training.names, **row, **threshold} for row in run.results.to_dict("records")]
         results += with_metrics(rows, found, test, prepared.metric, asked.level)
     whole = pd.DataFrame(results)
     references = choose_references(
@@ -297,6 +304,7 @@ def run_comparison(
             metric=prepared.metric.name,
             positive=found.positive_name,
             threshold=asked.cut.threshold,
+            base_rate_cut=asked.base_rate_cut,
             against=prepared.choice.against,
             search=asked.reference,
             other_classes=prepared.other_classes,
@@ -465,10 +473,11 @@ class PreparedComparison:
         ]
         origin = ASKED if asked.epsilons else DEFAULT
         rows = setting_rows(runs, epsilons=choice.epsilons, epsilons_from=origin, swept=self.swept)
-        if not asked.balanced:
-            return rows
-        balanced = SettingRow("class_weight", "balanced", ASKED)
-        return tuple(balanced if row.name == balanced.name else row for row in rows)
+        if asked.balanced:
+            balanced = SettingRow("class_weight", "balanced", ASKED)
+            rows = tuple(balanced if row.name == balanced.name else row for row in rows)
+        threshold = "base-rate" if asked.base_rate_cut else asked.cut.threshold
+        return rows if threshold is None else (*rows, SettingRow("threshold", threshold, ASKED))
 
     def estimate(self, jobs: int, *, fresh: bool = False) -> Estimate:
         """Estimate what is still to be trained and how long that takes; times steps of each method.
@@ -542,6 +551,8 @@ def prepare(
     choice = choose_plans(asked, source, train, smallest, max(sizes.values()))
     source, plan, epsilons = choice.shared.source(source), choice.shared.plan, choice.epsilons
     data_split = split(source, next(iter(sizes)))
+    if asked.base_rate_cut:
+        check_base_rate(train.class_names)
     check_metric(metric, asked.cut, data_split.test)
     variants = [_count_classes(variant, asked, plan) for variant in choice.variants()]
     # Absolute, since worker processes outlive a comparison and stay where the first one was.
@@ -559,7 +570,7 @@ def prepare(
                 tuple(_preprocess_source(source, variant, plan, share) for variant in tuned),
                 tuning_seeds(asked.seed_numbers),
                 metric,
-                asked.cut,
+                asked.cut_rule,
                 asked.engine,
             )
             if tuning is None:
@@ -590,7 +601,7 @@ def prepare(
                 for each in tried
             ),
             metric,
-            asked.cut,
+            asked.cut_rule,
         )
         cells = []
         for seed, size in sizes.items():
@@ -622,6 +633,12 @@ def prepare(
                 f"method {', '.join(asked.peers)} has no weights of classes; leave the method or the weights "
                 "out.",
                 field="class_weight",
+            )
+        if asked.peers and asked.base_rate_cut:
+            raise SettingError(
+                f"method {', '.join(asked.peers)} counts no classes for a threshold at the base rate; give "
+                "the base rate as a public number (--base-rate), or leave the method out.",
+                field="base_rate_cut",
             )
         peers = peers_of(asked.peers, source, data_split, list(sizes), epsilons, plan.delta or 0.0, against)
         if peers:
@@ -704,6 +721,7 @@ def check_metric(metric: Metric, cut: Cut, test: GroupedDataset) -> None:
             two groups.
     """
     check_task(metric, test.class_names)
+    cut.index(test.class_names)
     shares = np.random.default_rng(0).dirichlet(np.ones(test.num_classes), len(test))
     outputs = torch.from_numpy(np.log(shares))  # of a made-up model
     found = Predictions.of(outputs, test.targets, test.class_names, Cut(cut.positive))
@@ -775,7 +793,9 @@ def _count_classes(variant: Variant, asked: ComparisonPlan, plan: Plan) -> Varia
             "balanced weights of classes replace class_weight; leave one of the two out.",
             field="class_weight",
         )
-    share = COUNTS_SHARE if asked.balanced and asked.counts_share is None else asked.counts_share
+    share = asked.counts_share
+    if share is None and (asked.balanced or asked.base_rate_cut):
+        share = COUNTS_SHARE
     if share is None:
         return variant
     if variant.name == BASELINE:

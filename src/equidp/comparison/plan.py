@@ -9,6 +9,7 @@ from typing import Any, Literal, final, get_args
 from equidp._validate import check_number, unknown_name
 from equidp.advice.advise import AUTO
 from equidp.advice.chosen_plan import RECOMMENDED, SETTINGS
+from equidp.comparison.cells import CutRule
 from equidp.comparison.sweep import PEER_NAMES, Sweep, named_methods
 from equidp.comparison.tune import TuningPlan
 from equidp.diagnostics import DiagnosisPlan
@@ -32,9 +33,9 @@ class ComparisonPlan:
     """Plan of a comparison, whatever the data, and wherever its runs are trained.
 
     Attributes:
-        methods, seeds, plan, epsilons, sweep, tau, level, metric, cut, engine, release_epsilon, diagnosis,
-            preprocessing_share, counts_share, balanced, settings, changes, against, reference, tune: see
-            `equidp.compare`.
+        methods, seeds, plan, epsilons, sweep, tau, level, metric, cut, base_rate_cut, engine,
+            release_epsilon, diagnosis, preprocessing_share, counts_share, balanced, settings, changes,
+            against, reference, tune: see `equidp.compare`.
 
     Raises:
         SettingError, PolicyError: a value that no comparison can have.
@@ -49,6 +50,7 @@ class ComparisonPlan:
     level: float = 0.95
     metric: str | Metric = "accuracy"
     cut: Cut = Cut()
+    base_rate_cut: bool = False
     engine: str = "ghost"
     release_epsilon: float | None = None
     diagnosis: DiagnosisPlan | None = None
@@ -68,6 +70,11 @@ class ComparisonPlan:
             raise unknown_name("reference", self.reference, get_args(Search))
         if self.preprocessing_share is not None:
             check_number("(0, 1)", preprocessing_share=self.preprocessing_share)
+        if self.base_rate_cut and self.cut.threshold is not None:
+            raise SettingError(
+                f"base_rate_cut beside a threshold of {self.cut.threshold:g}; give one of the two.",
+                field="base_rate_cut",
+            )
         if self.counts_share is not None:
             check_number("(0, 1)", counts_share=self.counts_share)
         if self.settings not in SETTINGS:
@@ -125,6 +132,11 @@ class ComparisonPlan:
     def cost_metric(self) -> Metric:
         """Metric of costs, gaps and tests."""
         return metric_named(self.metric)
+
+    @property
+    def cut_rule(self) -> CutRule:
+        """Cut of each training."""
+        return CutRule(self.cut, self.base_rate_cut)
 
     @property
     def tuning(self) -> TuningPlan | None:

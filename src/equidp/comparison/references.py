@@ -30,6 +30,7 @@ from equidp._provenance import versions
 from equidp.comparison.cells import (
     Cell,
     CellResult,
+    CutRule,
     Training,
     balanced_class_weights,
     kept_results,
@@ -43,7 +44,6 @@ from equidp.data.table import encoding_of
 from equidp.engines.units import by_row
 from equidp.evaluation.intervals import Floats
 from equidp.evaluation.metrics import Metric, measure_metric
-from equidp.evaluation.predictions import Cut
 from equidp.policies.table import BASELINE
 from equidp.store import FIGURES, key_of
 from equidp.training.plan import Plan, ResolvedPlan
@@ -327,7 +327,7 @@ class ReferenceSearch:
 
     runs: tuple[tuple[Cell, ...], ...]
     metric: Metric
-    cut: Cut
+    cut: CutRule
 
     @property
     def first(self) -> list[Cell]:
@@ -396,7 +396,9 @@ class ReferenceSearch:
     def _place(self, cell: Cell, result: CellResult) -> Place:
         """Place of a run among candidates."""
         test = split(cell.source, cell.seed).test
-        value = self.metric.sign * measure_metric(self.metric, result.predictions(test, self.cut))[0]
+        value = (
+            self.metric.sign * measure_metric(self.metric, result.predictions(test, self.cut.cut_of(cell)))[0]
+        )
         loss = result.results.set_index("group").at[ALL, "loss"]
         if not (np.isfinite(loss) and np.isfinite(value)):
             return _DIVERGED

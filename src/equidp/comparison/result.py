@@ -128,7 +128,9 @@ class Setup:
         metric: name of the metric of cost and gap.
         positive: name of the positive class; "" unless there are two.
         threshold: predicted risk from which on the positive class is the answer; None: the most probable
-            class is the answer.
+            class is the answer, or each run has its own threshold.
+        base_rate_cut: True where the threshold of each run is the base rate that it counted: `threshold` in
+            the results.
         against: the method that others are compared with seed by seed; "" for none.
         search: "best" where references are the best of several candidates, "plan" where the only reference is
             the baseline by the comparison's plan.
@@ -150,6 +152,7 @@ class Setup:
     metric: str = "accuracy"
     positive: str = ""
     threshold: float | None = None
+    base_rate_cut: bool = False
     against: str = ""
     search: str = "plan"
     other_classes: Mapping[str, str] = field(default_factory=dict)

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from equidp._validate import check_whole
-from equidp.comparison.cells import Cell, CellResult, kept_results, split, split_facts
+from equidp.comparison.cells import Cell, CellResult, CutRule, kept_results, split, split_facts
 from equidp.comparison.sweep import Kind, Variant, label_of
 from equidp.data.dataset import ALL, DataSource
 from equidp.data.table import releases_of
@@ -27,7 +27,6 @@ from equidp.data.validation import validation_part
 from equidp.errors import SettingError
 from equidp.evaluation.groups import by_group
 from equidp.evaluation.metrics import Metric, measure_metric
-from equidp.evaluation.predictions import Cut
 from equidp.evaluation.small_cells import SmallCells
 from equidp.kernel.policy import Policy
 from equidp.policies.methods import fixed_options, found_policy, method_named
@@ -241,7 +240,7 @@ class SettingSearch:
     sources: tuple[DataSource, ...]
     seeds: tuple[int, ...]
     metric: Metric
-    cut: Cut
+    cut: CutRule
     engine: str
 
     def __post_init__(self) -> None:
@@ -346,7 +345,7 @@ class SettingSearch:
     def _values(self, cell: Cell, result: CellResult) -> Values:
         """Metric of a run by group and for all, without groups of few people."""
         test = split(cell.source, cell.seed).test
-        found, tiny = result.predictions(test, self.cut), SmallCells.of(test).tiny
+        found, tiny = result.predictions(test, self.cut.cut_of(cell)), SmallCells.of(test).tiny
         values: dict[str, float] = {}
         for name, members in by_group(test.groups.numpy(), test.group_names):
             if name not in tiny:

@@ -92,6 +92,15 @@ class Cut:
         return list(class_names).index(self.positive or positive_by_name(class_names))
 
 
+def check_base_rate(class_names: Sequence[str]) -> None:
+    """Raise a SettingError unless there are two classes, one of which has a base rate to answer it from."""
+    if len(class_names) != 2:
+        there = f"there are {len(class_names)} classes" if class_names else "this model predicts numbers"
+        raise SettingError(
+            f"a threshold at the base rate is for two classes, and {there}. Leave it out.", field="threshold"
+        )
+
+
 def base_rate_cut(positive: str | None, counts: Mapping[str, float]) -> Cut:
     """Returns the cut at the share of the positive class among counted examples.
 

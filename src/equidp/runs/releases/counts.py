@@ -13,7 +13,7 @@ from equidp.data.dataset import GroupedDataset
 from equidp.data.people import first_rows
 from equidp.data.table import COUNTS_SHARE
 from equidp.errors import SettingError
-from equidp.evaluation.predictions import Cut, base_rate_cut
+from equidp.evaluation.predictions import Cut, base_rate_cut, check_base_rate
 from equidp.kernel.ledger import Payment
 from equidp.kernel.noise import SystemRandomness
 from equidp.runs.releases.release import Preparation, RunRelease
@@ -58,6 +58,8 @@ class CountsRelease(RunRelease):
             )
 
     def check_data(self, train: GroupedDataset) -> None:
+        if self.base_rate_cut:
+            check_base_rate(train.class_names)
         if not train.class_names:
             raise SettingError(
                 "the target holds numbers, and there are no classes to count; leave out counts_share and "
