@@ -43,7 +43,7 @@ _HOMES = {
     "runs.exports.export": "export_run",
     "training.averages": "WeightAverage",
     "training.checkpoint": "Checkpoints",
-    "training.optimizers": "PrivateAdam",
+    "training.optimizers": "JoinedOptimizer PrivateAdam",
     "training.plan": "Plan default_plan",
     "training.progress": "LogReleases ProgressBar",
     "training.recalibration": "recalibrate",

@@ -356,3 +356,13 @@ def test_the_ledger_is_told_how_many_steps_are_to_come(monkeypatch):
     monkeypatch.setattr(loop.private_step.ledger, "expect", lambda *announced: expected.append(announced))
     next(loop.batches())
     assert expected == [(EVENT, 5)]
+
+
+def test_a_loop_that_is_stopped_without_a_reason_ends_before_another_sample_is_paid_for():
+    loop = make_loop(steps=5)
+    for taken, batch in enumerate(loop.batches(), 1):
+        loop.take(batch)
+        if taken == 2:
+            loop.stop()
+    assert loop.steps_done == 2
+    assert len([loop.take(batch) for batch in loop.batches()]) == 3

@@ -540,6 +540,24 @@ del ledger
     assert done.stderr == ""
 
 
+def test_a_ledger_left_open_is_closed_when_the_interpreter_ends(tmp_path):
+    """By an own loop that ends within a block: it counts the steps spent, and not the whole block."""
+    code = """
+import sys
+from equidp.kernel.ledger import StepEvent
+from equidp.ledger.file import LedgerFile
+ledger, step = LedgerFile(sys.argv[1]), StepEvent(0.1, 1.0)
+ledger.expect(step, 100)
+for _ in range(4):
+    ledger.spend(step)
+assert ledger._ahead.left
+"""
+    path = tmp_path / "ledger"
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert [steps for _, steps in read_ledger(path).entries] == [4]
+
+
 def test_lines_say_days_and_those_of_choices_nothing(tmp_path):
     """A time of payment and that of a file tell how many tries a choice made, or how long steps took."""
     choice = ChoiceEvent(((STEP, 3),), 2.0)

@@ -352,6 +352,21 @@ def stopped(at: tuple[int, int]) -> tuple[int, str]:
     return trainer.steps_done, ""
 
 
+def ended(rank: int) -> tuple[int, int]:
+    """Steps taken, and left, of a run that one process ends after four steps without a reason."""
+    here = processes_here().rank
+    trainer = make_trainer(steps=8, epochs=None)
+
+    class Stop(equidp.Callback):
+        def after_step(self, trainer: equidp.Trainer) -> None:
+            if here == rank and trainer.steps_done == 4:
+                trainer.stop()
+
+    trainer.callbacks = (Stop(),)
+    facts = trainer.fit().facts
+    return facts.steps, facts.steps_left
+
+
 def started_apart() -> tuple[Tensor, Tensor]:
     """The weights of a Trainer's model before and after it was made, where each process has its own."""
     torch.manual_seed(processes_here().rank)

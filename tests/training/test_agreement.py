@@ -82,3 +82,10 @@ def test_all_stop_at_the_step_where_the_first_is_asked_to():
 def test_another_process_that_is_asked_to_stop_tells_the_first():
     """In its next step, so that all stop after that one."""
     assert together(2, several.stopped, (40, 4)) == [(5, "TrainingStopped"), (5, "ProcessError")]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("rank", "taken"), [(0, (4, 4)), (1, (8, 0))])
+def test_the_first_ends_the_run_of_all_without_an_error(rank, taken):
+    """Released figures are alike in all, so that another need not decide."""
+    assert together(2, several.ended, rank) == [taken, taken]

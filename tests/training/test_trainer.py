@@ -326,6 +326,59 @@ def test_a_loop_of_ones_own_begins_and_ends_callbacks_itself():
     for batch in (trainer := make_trainer(steps=2, epochs=None, callbacks=[Noting()])).batches():
         trainer.step(batch)
     assert called == ["step", "step"]
+    called.clear()
+    trainer = make_trainer(steps=2, epochs=None, callbacks=[Noting()])
+    trainer.model.eval()
+    with trainer.open_loop():
+        assert trainer.model.training
+        trainer.step(next(trainer.batches()))
+    assert called == ["before", "step", "after"]
+    assert not trainer.model.training
+    with pytest.raises(KeyError), trainer.open_loop():
+        raise KeyError
+    assert called[-2:] == ["before", "after"]
+
+
+class StopAt(equidp.Callback):
+    """Ends training after a number of steps, without a reason."""
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def after_step(self, trainer):
+        if trainer.steps_done == self.steps:
+            trainer.stop()
+
+
+def test_a_callback_ends_training_and_the_run_counts_what_was_taken_and_planned(tmp_path):
+    trainer = make_trainer(callbacks=[StopAt(7)])
+    run = trainer.fit()
+    assert (run.facts.steps, run.facts.steps_left, run.facts.planned_steps) == (7, 13, 20)
+    assert run.entries == ((trainer.event, 7),)
+    assert run.epsilon() == pytest.approx(trainer.epsilon_so_far(7), rel=1e-4)
+    assert run.epsilon() < run.planned_epsilon()
+    whole = trainer.fit()
+    assert whole.entries == ((trainer.event, 20),)
+    assert run.planned_epsilon() == whole.epsilon() == whole.planned_epsilon()
+    assert whole.facts.steps_left == 0
+    cards = []
+    for each in (run, whole):
+        equidp.write_card(each, tmp_path / "card.html", tmp_path / "card.md")
+        cards.append((tmp_path / "card.md").read_text())
+    assert ["epsilon of the whole plan" in card for card in cards] == [True, False]
+
+
+def test_phases_of_noise_on_one_ledger_are_one_run():
+    ledger, model = MemoryLedger(), nn.Linear(5, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    for noise in (3.0, 2.0):
+        trainer = make_trainer(
+            model=model, optimizer=optimizer, noise_multiplier=noise, steps=4, epochs=None, ledger=ledger
+        )
+        run = trainer.fit()
+    assert run.entries == ((StepEvent(0.1, 3.0), 4), (StepEvent(0.1, 2.0), 4))
+    assert run.epsilon() == pytest.approx(trainer.epsilon_so_far(4), rel=1e-4)
+    assert not run.facts.start.optimizer_state
 
 
 class Sequence(nn.Module):

@@ -13,13 +13,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from equidp.errors import ProcessError, SettingError
-from equidp.kernel.processes import ALONE, Processes
+from equidp.kernel.processes import ALONE, EndOfRun, Processes
 
 _BUCKET = 2**20
 """Numbers that are sent at once: smaller tensors are joined, larger ones go alone."""
 
 _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Environment variables that launchers of several processes set for each process."""
+
+_ENDED = 2
+"""Number that the first process sends where it ends the run; 1: it failed."""
 
 _here = threading.local()
 _left = threading.Event()  # this process left a group after a failure
@@ -43,9 +46,9 @@ class Together(Processes):
 
     def run_on_first(self, action: Callable[[], None]) -> None:
         failed, error = torch.zeros(1, dtype=torch.int64), self._try_on_first(action)
-        failed += error is not None
+        failed += _ENDED if isinstance(error, EndOfRun) else error is not None
         self._exchange(dist.broadcast, failed, 0)
-        self._raise(bool(failed), error)
+        self._raise(int(failed), error)
         if not self.first:
             action()
 
@@ -66,11 +69,12 @@ class Together(Processes):
                 return error
         return None
 
-    def _raise(self, failed: bool, error: BaseException | None) -> None:
-        """Raises in every process where the first one failed."""
+    def _raise(self, failed: int, error: BaseException | None) -> None:
+        """Raises in every process where the first one failed, or ended the run (`_ENDED`)."""
         if failed:
             stopped = "the first process stopped; its own message says why."
-            self._everywhere = ProcessError(stopped) if error is None else error
+            there = EndOfRun() if failed == _ENDED else ProcessError(stopped)
+            self._everywhere = there if error is None else error
             raise self._everywhere
 
     def sum_on_first(self, tensors: Sequence[Tensor]) -> None:

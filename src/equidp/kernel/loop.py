@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from equidp.errors import PrivacyWarning, SettingError, TrainingStopped
 from equidp.kernel.inputs import Inputs, moved_to, tensors
+from equidp.kernel.processes import EndOfRun
 from equidp.kernel.sampling import PoissonSampler
 from equidp.kernel.step import PrivateStep
 
@@ -69,6 +70,7 @@ class PrivateLoop:
     | parameters frozen, added or replaced since the start | SettingError, before a sample is drawn too |
     | gradients of parameters that the noise does not cover | dropped before the optimizer steps |
     | `stop` was called | its reason is raised before another sample is paid for; other processes stop too |
+    | `stop` was called without a reason | `batches` ends before another sample is paid for, in all |
     | a step fails in one of several processes, or it skips a sample | it leaves the group; the others stop |
 
     Args:
@@ -142,9 +144,12 @@ class PrivateLoop:
             with processes.leave_group_on_failure():
                 self._forget_unused()
                 self._check_parameters()
-            self.private_step.pay(
-                self._stopping or (_stop_of_other_process() if processes.asked_to_stop else None)
-            )
+            try:
+                self.private_step.pay(
+                    self._stopping or (_stop_of_other_process() if processes.asked_to_stop else None)
+                )
+            except EndOfRun:
+                return
             with processes.leave_group_on_failure(), self._loading():
                 batch = next(loaded)
             self._sample = batch.indices
@@ -155,16 +160,16 @@ class PrivateLoop:
         devices = (parameter.device for parameter in self._parameters)
         return self.private_step.randomness.for_model(*devices) if self._load_draws else nullcontext()
 
-    def stop(self, reason: BaseException) -> None:
-        """Makes `batches` raise `reason` instead of drawing another sample.
+    def stop(self, reason: BaseException | None = None) -> None:
+        """Makes `batches` raise `reason`, or end where there is none, instead of drawing another sample.
 
-        Several processes stop together: another than the first tells that one in its next step, and stops
-        with it.
+        Several processes stop together. With a reason, another than the first tells that one in its next
+        step, and stops with it. Without one, the first alone decides: all see the same released figures.
         """
         processes = self.private_step.processes
         if processes.first:
-            self._stopping = reason
-        else:
+            self._stopping = EndOfRun() if reason is None else reason
+        elif reason is not None:
             processes.asks_to_stop = True
 
     def mark_begun(self) -> None:

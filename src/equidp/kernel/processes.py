@@ -9,6 +9,7 @@ added once, by the first process, and what it made is what all of them get.
 | --- | --- |
 | a process has an empty sample | it takes part like any other |
 | the first process cannot pay, or is asked to stop | nobody draws; ProcessError in the others |
+| the first process ends the run before its plan | nobody draws; EndOfRun in all |
 | a process dies | the others raise ProcessError; the step stays charged |
 | a step, a callback or a load fails in one | it leaves the group: as if it died, and it cannot go on alone |
 | processes of other settings or data | `training.agreement` refuses them, before anything is spent |
@@ -30,6 +31,10 @@ from typing import Any, final
 from torch import Tensor
 
 from equidp.errors import SettingError
+
+
+class EndOfRun(Exception):
+    """Raised by every process in place of a further step, where a run ends before its plan does."""
 
 
 class Processes(ABC):
@@ -75,6 +80,7 @@ class Processes(ABC):
 
         Raises:
             ProcessError: it failed in the first process, which raises its own error.
+            EndOfRun: the first process raised it.
         """
 
     @abstractmethod

@@ -8,6 +8,7 @@ rewriting every line and the seal can make a ledger say anything.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import threading
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, final
+from weakref import WeakSet
 
 from equidp.errors import BudgetError
 from equidp.kernel.ledger import ChoiceEvent, Event, Ledger, MemoryLedger, checked_unit, new_session
@@ -34,6 +36,17 @@ from equidp.ledger.format import (
 Kind = tuple[Event, str]
 """An event, and the session that it is paid for."""
 
+_open_ledgers: WeakSet[LedgerFile] = WeakSet()
+"""Ledgers of this process, some of them closed already."""
+
+
+@atexit.register
+def close_ledgers() -> None:
+    """Closes ledgers that are open when the interpreter ends: unspent steps of a block do not count."""
+    for ledger in list(_open_ledgers):
+        ledger.close()
+
+
 _SECONDS = 0.5
 """Training that a block should last: what a kill may count too much."""
 
@@ -48,6 +61,7 @@ class LedgerFile(Ledger):
     | case | outcome |
     | --- | --- |
     | killed inside a block | the whole block counts |
+    | left open until the interpreter ends | closed then: the spent steps of the block count |
     | killed while a line was written | it never paid for noise; counted as a block as long as the last |
     | killed before the first line was complete | a new ledger |
     | a line edited, removed, or moved; seal missing; a format of an older equidp | BudgetError when opened |
@@ -92,6 +106,7 @@ class LedgerFile(Ledger):
         if self.path.is_file() and os.access(self.path, os.R_OK):
             _read(self.path)  # refused before anything is written
         self._file = AppendOnlyFile(self.path)
+        _open_ledgers.add(self)
         try:
             self._recover(facts or {})
         except BaseException:

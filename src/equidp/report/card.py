@@ -359,6 +359,7 @@ def _group_risk_table(risks: Mapping[str, Mapping[str, float]]) -> Table:
 def _parameters(run: Run, spent: float) -> list[tuple[str, str]]:
     rows = [
         ("epsilon", number(spent) if math.isinf(spent) else f"{spent:.6g} ({run.accountant})"),
+        *_planned_epsilon(run, spent),
         ("delta", _delta_text(run)),
         ("neighbouring datasets", f"differ by one {privacy_unit(run.facts)}, added or removed"),
         (f"one {privacy_unit(run.facts)} replaced by another", _replacement_text(run, spent)),
@@ -377,6 +378,15 @@ def _parameters(run: Run, spent: float) -> list[tuple[str, str]]:
             what = f"{count_text(steps, 'release')} of {event.name}"
         rows.append((what, str(event)))
     return rows
+
+
+def _planned_epsilon(run: Run, spent: float) -> list[tuple[str, str]]:
+    """Epsilon of the whole plan, of a run that ended before it; empty for others."""
+    left = run.facts.steps_left
+    if not left or math.isinf(spent):
+        return []
+    why = f"with the {count_text(left, 'step')} not taken; promised where results decided when to end"
+    return [("epsilon of the whole plan", f"{run.planned_epsilon():.6g}: {why}")]
 
 
 def _delta_text(run: Run) -> str:

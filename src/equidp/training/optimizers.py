@@ -6,7 +6,8 @@ import copy
 import math
 import warnings
 from abc import ABC
-from collections.abc import Callable, Iterable
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import unwrap
 from typing import Any, final
 
@@ -137,10 +138,104 @@ class PrivateAdam(_EagerOptimizer):
         parameter.addcdiv_(state["mean"], second.sqrt_(), value=-rate)
 
 
+@final
+class JoinedOptimizer(torch.optim.Optimizer):
+    """Several optimizers as one, each over parameters of its own: Muon for matrices, AdamW for the rest.
+
+    One private gradient of all parameters is taken in a step, and each optimizer moves its own by its part of
+    it, so this costs what one optimizer costs. A `Trainer` that gets a list of optimizers makes this of it;
+    make it yourself for a scheduler of all of them.
+
+    Args:
+        parts: the optimizers.
+
+    Raises:
+        SettingError: not optimizers, fewer than one, or two that share parameters.
+
+    Example:
+        >>> import torch, equidp
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+        >>> matrices = [each for each in model.parameters() if each.dim() == 2]
+        >>> others = [each for each in model.parameters() if each.dim() != 2]
+        >>> parts = torch.optim.Muon(matrices, lr=0.1), torch.optim.AdamW(others, lr=0.01)
+        >>> optimizer = equidp.JoinedOptimizer(parts)
+        >>> [group["lr"] for group in optimizer.param_groups]
+        [0.1, 0.01]
+    """
+
+    def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
+        self.parts = tuple(parts)
+        for part in self.parts:
+            if not isinstance(part, torch.optim.Optimizer):
+                raise SettingError(
+                    f"optimizer: got a {type(part).__name__} in a list of {len(self.parts)}; expected torch "
+                    "optimizers, each over parameters of its own.",
+                    field="optimizer",
+                )
+        held = [id(each) for part in self.parts for group in part.param_groups for each in group["params"]]
+        if not held or len(set(held)) < len(held):
+            raise SettingError(
+                f"{len(self.parts)} optimizers hold {len(held)} parameters, {len(held) - len(set(held))} of "
+                "them twice; expected each parameter in one. Split model.parameters() between them.",
+                field="optimizer",
+            )
+        super().__init__([torch.zeros(0)], {})  # what a torch optimizer has beside its groups
+        self._link()
+
+    def _link(self) -> None:
+        """Take over groups and state of the parts, which `load_state_dict` makes anew."""
+        self.param_groups = [group for part in self.parts for group in part.param_groups]
+        self.state = ChainMap(*(part.state for part in self.parts))  # type: ignore[assignment]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "parts": self.parts}
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Takes a step of each optimizer, along the gradients in `p.grad`."""
+        for part in self.parts:
+            part.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """States of the parts, by their number."""
+        return {
+            "state": {str(at): part.state_dict() for at, part in enumerate(self.parts)},
+            "param_groups": [],
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Sets each part to its saved state.
+
+        Raises:
+            SettingError: the state is of another number of optimizers.
+        """
+        states = state_dict["state"]
+        if set(states) != {str(at) for at in range(len(self.parts))}:
+            raise SettingError(
+                f"the saved state is of {len(states)} optimizers or of a single one, and there are "
+                f"{len(self.parts)}; make the optimizers of that run.",
+                field="optimizer",
+            )
+        for at, part in enumerate(self.parts):
+            part.load_state_dict(states[str(at)])
+        self._link()
+
+
+def checked_optimizer(given: Any) -> torch.optim.Optimizer:
+    """Return the optimizer that a Trainer was given; several of them as one."""
+    return JoinedOptimizer(given) if isinstance(given, list | tuple) else given
+
+
+def parts_of(optimizer: torch.optim.Optimizer) -> tuple[torch.optim.Optimizer, ...]:
+    """Return the optimizers that one is joined from; itself where it is a single one."""
+    return optimizer.parts if isinstance(optimizer, JoinedOptimizer) else (optimizer,)
+
+
 def connect_noise(optimizer: torch.optim.Optimizer, step: PrivateStep) -> None:
     """Give `PrivateAdam` the deviation of the noise in each private gradient of a step."""
-    if isinstance(optimizer, PrivateAdam):
-        optimizer.deviation = lambda: noise_deviation(step)
+    for part in parts_of(optimizer):
+        if isinstance(part, PrivateAdam):
+            part.deviation = lambda: noise_deviation(step)
 
 
 def noise_deviation(step: PrivateStep) -> float:
@@ -232,7 +327,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
             f"optimizer={optimizer!r}; expected a torch optimizer, such as "
             "torch.optim.SGD(model.parameters(), lr=0.1)."
         )
-    if isinstance(optimizer, torch.optim.LBFGS):
+    if any(isinstance(part, torch.optim.LBFGS) for part in parts_of(optimizer)):
         raise SettingError(
             "LBFGS asks for several gradients in a step, and each of them costs; use SGD, Adam or another "
             "that takes one.",
@@ -300,7 +395,8 @@ def check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int
         )
     if getattr(scheduler, "optimizer", optimizer) is not optimizer:
         raise SettingError(
-            "the scheduler was made for another optimizer, and would change nothing; make it for this one.",
+            "the scheduler was made for another optimizer, and would change nothing; make it for this one, "
+            "or for the equidp.JoinedOptimizer of several.",
             field="scheduler",
         )
     if isinstance(scheduler, OneCycleLR) and scheduler.total_steps - scheduler.last_epoch < steps:

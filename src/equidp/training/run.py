@@ -18,9 +18,11 @@ from equidp.evaluation.groups import metrics_of
 from equidp.evaluation.predictions import predict
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import Entries
+from equidp.kernel.ledger import StepEvent
 from equidp.kernel.policy import Policy
 from equidp.losses import Loss
 from equidp.training.initial_weights import Start
+from equidp.training.optimizers import parts_of
 from equidp.training.plan import ResolvedPlan
 
 
@@ -36,8 +38,10 @@ class RunFacts:
     Attributes:
         policy: the method with its settings.
         plan: that the Trainer was built from; None: it was made by hand.
-        num_examples, expected_batch_size, steps: n, b and T of the run.
-        planned_steps: T before a budget cut it short.
+        num_examples, expected_batch_size: n and b of the run.
+        steps: that were taken.
+        steps_left: of the run's plan, because it ended before.
+        planned_steps: T, before a budget cut it short.
         optimizer, engine: their classes.
         learning_rate: of the optimizer's first group of parameters, before any schedule.
         randomness: class that draws samples and noise.
@@ -55,7 +59,8 @@ class RunFacts:
     num_examples: int | None = fact("training examples")
     rows: int | None = fact("most rows of a person")
     expected_batch_size: float | None = fact("expected batch size")
-    steps: int | None = fact("planned steps")
+    steps: int | None = fact("steps")
+    steps_left: int = 0
     planned_steps: int | None = fact("steps of the whole plan")
     optimizer: str = fact("optimizer", "")
     learning_rate: float | None = fact("learning rate")
@@ -86,9 +91,10 @@ class RunFacts:
             plan=trainer.plan,
             num_examples=trainer.num_examples,
             expected_batch_size=trainer.expected_batch_size,
-            steps=trainer.steps,
+            steps=trainer.steps_done,
+            steps_left=max(0, trainer.steps - trainer.steps_done),
             planned_steps=trainer.planned_steps,
-            optimizer=type(trainer.optimizer).__name__,
+            optimizer=" and ".join(type(part).__name__ for part in parts_of(trainer.optimizer)),
             learning_rate=float(rates.get("initial_lr", rates["lr"])),
             engine=type(trainer.engine).__name__,
             randomness=type(trainer.randomness).__name__,
@@ -149,6 +155,18 @@ class Run:
         """
         usual = self.accountant if rows == 1 else "pld"
         return epsilon(self.entries, self.delta if delta is None else delta, accountant or usual, rows)
+
+    def planned_epsilon(self) -> float:
+        """Epsilon at `delta` of the whole plan: of the steps taken, and of those that the run ended before.
+
+        It is what is promised where results, such as the accuracy of released weights, decided when to end.
+        """
+        left = self.facts.steps_left
+        last = max(
+            (at for at, (event, _) in enumerate(self.entries) if isinstance(event, StepEvent)), default=0
+        )
+        planned = [(event, count + left * (at == last)) for at, (event, count) in enumerate(self.entries)]
+        return epsilon(tuple(planned), self.delta, self.accountant)
 
     def _repr_html_(self) -> str:
         spent, facts = self.epsilon(), self.facts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,10 +36,10 @@ from equidp.training.run import Run, RunFacts
 class Callback:
     """Watches a run. Does nothing; override what you need.
 
-    `Trainer.step` calls `after_step` and `after_epoch`, in `fit` and in a loop of your own. `fit` alone calls
-    `before_training` and `after_training`: a Trainer cannot tell where a loop of your own ends, and what a
-    callback opens, such as handlers of signals, must be closed. Call both in such a loop, the first before
-    the first sample is drawn, the second in a `finally`.
+    `Trainer.step` calls `after_step` and `after_epoch`, in `fit` and in a loop of your own. `fit` calls
+    `before_training` and `after_training` too, and so does `with trainer.open_loop():` around a loop of your
+    own: what a callback opens, such as handlers of signals, must be closed. A callback ends training by
+    `trainer.stop()`.
 
     Example:
         >>> import equidp
@@ -49,16 +50,16 @@ class Callback:
     """
 
     def before_training(self, trainer: Trainer) -> None:
-        """Called before the first step of a `fit`, by the loop itself where it is your own."""
+        """Called before the first step of a `fit` or of an `open_loop`."""
 
     def after_step(self, trainer: Trainer) -> None:
         """Called after the optimizer took a private step."""
 
     def after_epoch(self, trainer: Trainer) -> None:
-        """Called after each n / b steps, and after the last step."""
+        """Called after each n / b steps, and after the last step of the plan."""
 
     def after_training(self, trainer: Trainer) -> None:
-        """Called when `fit` ends, also by an error; by the loop itself where it is your own."""
+        """Called when `fit` or `open_loop` ends, also by an error."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ class Trainer:
 
     Args:
         model: any module whose outputs for one example do not depend on others; trained in place.
-        optimizer: a torch optimizer over the model's parameters; it sees private gradients only.
+        optimizer: a torch optimizer over the model's parameters; it sees private gradients only. Of a list of
+            several, each over parameters of its own, the Trainer makes a `JoinedOptimizer`.
         train: a `GroupedDataset`, or a map-style torch Dataset of (input, target, group) or (input, target).
         policy: the method, such as `equidp.DPSGD(clipping_bound=1.0)`.
         batch_size: b, the expected size of a sample; the sample rate is b / n.
@@ -136,7 +138,7 @@ class Trainer:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         train: GroupedDataset | Dataset[Any],
         *,
         policy: Policy,
@@ -167,6 +169,7 @@ class Trainer:
     ) -> None:
         assemble.check_kinds(model, train, policy, ledger, budget, callbacks)
         num_groups = assemble.checked_groups(policy, train, num_groups)
+        optimizer = optimizers.checked_optimizer(optimizer)
         self.model, self.optimizer, self.train, self.policy = model, optimizer, train, policy
         self.plan: ResolvedPlan | None = None
         self.num_examples, self.num_groups = len(train), num_groups  # type: ignore[arg-type]
@@ -372,7 +375,7 @@ class Trainer:
     def batches(self) -> Iterator[Batch]:
         """Poisson samples for the steps that are left; give each of them to `step` before the next is drawn.
 
-        A loop of your own calls `before_training` and `after_training` of its callbacks itself (`Callback`).
+        Draw them inside `with trainer.open_loop():` where callbacks begin and end with the loop.
 
         Raises:
             BudgetError: the steps do not fit into the budget any more.
@@ -408,9 +411,71 @@ class Trainer:
                 for callback in self.callbacks:
                     callback.after_epoch(self)
 
-    def stop(self, reason: BaseException) -> None:
-        """Makes `fit` raise `reason` once the step in progress is complete, unless it is the last one."""
+    def stop(self, reason: BaseException | None = None) -> None:
+        """End training once the step in progress is complete, unless it is the last one.
+
+        Of several processes, the first decides. What is promised of a run that ended by results, such as the
+        accuracy of released weights, is the epsilon of its whole plan (`Run.planned_epsilon`).
+
+        Args:
+            reason: raised by `fit`, or by `batches`; None: they end as after the last step.
+
+        Example:
+            >>> import torch, equidp
+            >>> x, targets, groups = torch.randn(64, 3), torch.arange(64) // 32, torch.arange(64) % 2
+            >>> data = equidp.GroupedDataset(x, targets, groups, ("a", "b"), ("no", "yes"))
+            >>> class Enough(equidp.Callback):
+            ...     def after_step(self, trainer):
+            ...         if trainer.steps_done == 3:
+            ...             trainer.stop()
+            >>> model = torch.nn.Linear(3, 2)
+            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            >>> run = equidp.Trainer(model, optimizer, data, policy=equidp.DPSGD(), batch_size=16, steps=8,
+            ...                      noise_multiplier=2.0, delta=1e-3, callbacks=[Enough()]).fit()
+            >>> run.facts.steps, run.epsilon() < run.planned_epsilon()
+            (3, True)
+        """
         self._loop.stop(reason)
+
+    @contextmanager
+    def open_loop(self) -> Iterator[None]:
+        """Surround a loop of your own with what `fit` does around its own.
+
+        Before it, callbacks begin (`Checkpoints` saves, and catches Ctrl-C and SIGTERM) and the model is put
+        into training mode. After it, also by an error, gradients are dropped, the ledger takes back steps
+        that it recorded ahead, and callbacks end (`Checkpoints` saves).
+
+        Example:
+            >>> import torch, equidp
+            >>> x, targets, groups = torch.randn(64, 3), torch.arange(64) // 32, torch.arange(64) % 2
+            >>> data = equidp.GroupedDataset(x, targets, groups, ("a", "b"), ("no", "yes"))
+            >>> model = torch.nn.Linear(3, 2)
+            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            >>> trainer = equidp.Trainer(model, optimizer, data, policy=equidp.DPSGD(), batch_size=16,
+            ...                          steps=4, noise_multiplier=2.0, delta=1e-3)
+            >>> with trainer.open_loop():
+            ...     for batch in trainer.batches():
+            ...         trainer.step(batch)
+            >>> trainer.run().facts.steps
+            4
+        """
+        was_training = self.model.training
+        self.model.train()
+        begun: list[Callback] = []
+        try:
+            with self.processes.leave_group_on_failure():
+                for callback in self.callbacks:
+                    callback.before_training(self)
+                    begun.append(callback)
+            yield
+        finally:
+            self.optimizer.zero_grad(set_to_none=True)
+            self.model.train(was_training)
+            try:
+                self.ledger.settle()
+            finally:
+                for callback in begun:
+                    callback.after_training(self)
 
     def fit(self) -> Run:
         """Takes the steps that are left. Interrupted, it can be called again: what was spent stays spent.
@@ -423,27 +488,12 @@ class Trainer:
                 "model from the run's checkpoints (Checkpoints.restore), or give a ledger of its own.",
                 field="ledger",
             )
-        was_training = self.model.training
-        self.model.train()
-        begun: list[Callback] = []
-        try:
-            with self.processes.leave_group_on_failure():
-                for callback in self.callbacks:
-                    callback.before_training(self)
-                    begun.append(callback)
+        with self.open_loop():
             for batch in self.batches():
                 if not self.model.training:  # a callback left it in evaluation mode
                     self.model.train()
                 self.step(batch)
             agreement.warn_of_models(self.processes, self.model)
-        finally:
-            self.optimizer.zero_grad(set_to_none=True)
-            self.model.train(was_training)
-            try:
-                self.ledger.settle()
-            finally:
-                for callback in begun:
-                    callback.after_training(self)
         return self.run()
 
     def limit_shares(self, limits: ShareLimits | None) -> None:
