@@ -154,7 +154,8 @@ def read_cells(
 ) -> Cells:
     """Read a table once.
 
-    CSV without quotes is parsed by Arrow, in a third of the time; any other by pandas, as parsers may differ.
+    CSV without quotes is parsed by Arrow, in a third of the time. At the first quote Arrow's attempt is given
+    up, and pandas reads the file from its start, as parsers differ in what quotes mean.
 
     Args:
         path: CSV file, Parquet file, or folder of Parquet files.
@@ -177,7 +178,7 @@ def read_cells(
             check_distinct(path, text.names)
         try:
             names, seen = choose(text.names), LineEnds()
-        except DataError:  # the first line may be no header
+        except DataError:  # an unknown column: is the first line a header? A longer row says that it is not
             with readable(path):
                 if reason := text.long_row():
                     raise ValueError(reason) from None
@@ -269,7 +270,7 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def is_large(path: Path) -> bool:
-    """Return True if a file, or a folder of files, is to be kept on disk.
+    """Return True if columns are kept on disk: of more text than `EQUIDP_STREAM_ABOVE` megabytes.
 
     Raises:
         SettingError: `EQUIDP_STREAM_ABOVE` is not a number.
@@ -306,7 +307,7 @@ def content_digest(path: Path) -> str:
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """Open a file to read, and unpacks it where its name says that it is compressed.
+    """Open a file to read, and unpack it where its name says that it is compressed.
 
     Raises:
         ValueError: it is no text, but a file of another kind.
@@ -417,10 +418,10 @@ class CsvText:
 
     Attributes:
         path: of the file.
-        file: where it goes on.
+        file: positioned after the header.
         names: of the columns.
         sep: the separator, which the file itself may state ("sep=;", as Excel takes it).
-        lines: before the first row; the header, what states the separator, and blank ones.
+        lines: number of lines before the first row: the header, what states the separator, and blank ones.
     """
 
     path: Path
@@ -479,7 +480,7 @@ class CsvText:
 
 @contextmanager
 def open_csv(path: Path, recipe: Recipe) -> Iterator[CsvText]:
-    """Open a CSV file, and reads its header; blank lines before it are skipped, as between rows.
+    """Open a CSV file and read its header; blank lines before it are skipped, as between rows.
 
     Raises:
         ValueError: there is no header, one of its names is empty, or it has another separator.
@@ -507,7 +508,7 @@ def stated_separator(line: str) -> str | None:
 
 
 class NotPlain(Exception):
-    """A CSV file has quotes or similar marks, which parsers may read in several ways."""
+    """Signal that Arrow does not parse a file: quotes, another charset, blanks as separators, or a pipe."""
 
 
 def _arrow_batches(text: CsvText, recipe: Recipe, names: list[str]) -> Iterator[pa.RecordBatch]:
@@ -534,7 +535,7 @@ def _arrow_batches(text: CsvText, recipe: Recipe, names: list[str]) -> Iterator[
 
 
 class _Plain(io.RawIOBase):
-    """Passes bytes on, but for marks that parsers may read in several ways."""
+    """Reader that raises NotPlain at a mark that parsers may read in several ways, such as a double quote."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -561,7 +562,7 @@ def _pandas_batches(
 
 
 def names_of(path: Path, recipe: Recipe) -> list[str]:
-    """Return the names of all columns of a file, of which a CSV file may have no longer first row."""
+    """Return the names of all columns of a file; ValueError where the first row of a CSV file is longer."""
     if path.is_dir() or is_parquet(path.name):
         return parquet_names(parquet_dataset(path).schema)
     with open_csv(path, recipe) as text:
@@ -616,7 +617,7 @@ class LineEnds:
         self._found: dict[str, list[int]] = {}
 
     def add(self, rows: pd.DataFrame, separators: Iterable[str], used: Iterable[str]) -> None:
-        """Look at the next rows; in columns that are not used, at cells that may hold parts of rows.
+        """Count cells with line ends in the next rows; in unused columns, those that look like rows.
 
         Raises:
             ValueError: between the line ends of a cell stand rows.

@@ -1,6 +1,7 @@
 """Parts that a Trainer is assembled from: made from its arguments, or refused before anything is spent.
 
-Functions stand in the order in which `Trainer.__init__` calls them.
+Functions stand in the order in which `Trainer.__init__` calls them; `Trainer.attach` calls some again, and
+`Trainer.step` calls `check_engine_again`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from equidp.policies.checks import check_policy
 
 BEYOND_BUDGET = ("refuse", "stop")
 IMAGES_AT_A_TIME = 128
-"""Images that the engine sees at a time on a CPU, where what it keeps of them fits in a cache."""
+"""Images that the engine sees at a time on a CPU, where their activations fit in a cache."""
 _TRIED_AFTER = frozenset(100 * 4**power for power in range(20))
 """Numbers of steps after which an engine is tried once more."""
 _LARGEST_TRIED = 256
@@ -45,7 +46,7 @@ _WHOLE_UP_TO = 256
 """Expected examples of a sample up to which parts save less than they cost."""
 
 Load = Callable[[Iterable[torch.Tensor]], Iterator[Batch]]
-"""Turns sampled indices into batches."""
+"""Function from the indices of each sample, [batch], to their batches, lazily and in the same order."""
 
 
 def check_kinds(
@@ -120,7 +121,7 @@ def chosen_event(
     accountant: str,
     num_groups: int | None,
 ) -> StepEvent:
-    """Event that the ledger charges for a step; a user-defined policy is tried at its noise first."""
+    """Event that the ledger charges for a step; `check_policy` is run on a user-defined policy at its noise."""
     rate = schedule.sample_rate
     noise = _chosen_noise(policy, noise_multiplier, target_epsilon, delta, schedule, accountant)
     check_own_policy(policy, num_groups or 1, noise)
@@ -175,7 +176,7 @@ def check_randomness(randomness: Randomness | None, secure: bool, seed: int | No
 
 
 def chosen_loss(loss: LossFunction | None, train: object, views: Views) -> LossFunction:
-    """Loss as the dataset needs it (`training_loss`), over all views of an example."""
+    """Per-example loss: base loss times row weights, summed over a person's rows, averaged over views."""
     if isinstance(train, GroupedDataset):
         return views.loss(train.training_loss(loss), train.targets.dtype)
     return nn.CrossEntropyLoss(reduction="none") if loss is None else loss
@@ -200,7 +201,7 @@ def open_ledger(
 
 
 def _steps_within(budget: PrivacyBudget, event: StepEvent, steps: int, done: int, beyond: str) -> int:
-    """Number of planned steps, cut to the budget if `beyond` is "stop"; otherwise BudgetError beyond it."""
+    """Number of planned steps, or with "stop" as many as fit; BudgetError where none, or not all, fit."""
     if beyond not in BEYOND_BUDGET:
         raise unknown_name("beyond_budget", beyond, BEYOND_BUDGET)
     left = max(0, steps - done)
@@ -275,8 +276,9 @@ def chosen_engine(
 ) -> Engine:
     """Return the given engine, or make the named one and try it on the model's device.
 
-    It is tried on public examples, or on made-up ones of the form of a row, at most `_LARGEST_TRIED` in a
-    batch. A policy that changes losses has the functional engine (`make_engine`).
+    The trial checks on public examples, or on made-up ones of the form of a row, that norms and sums equal
+    those of single examples, whatever else is in the batch of at most `_LARGEST_TRIED` (`engines.trial`). A
+    policy that changes losses has the functional engine (`make_engine`).
     """
     if not isinstance(engine, str):
         if not callable(engine):
@@ -364,7 +366,8 @@ def try_objective(engine: Engine, policy: Policy, state: Any) -> None:
 def check_engine_again(engine: Engine, policy: Policy, steps_done: int) -> None:
     """Tries the engine once more after 100 steps, 400, 1,600 and so on, on what it was tried on before.
 
-    Training may open what the first parameters hide, such as an order of examples by a score that is learnt.
+    A dependence between examples may appear with trained parameters only, as where a score that is learnt
+    sorts them.
     The parameters are released and the examples public, so that a refusal tells nothing about anybody.
 
     Raises:
@@ -400,5 +403,5 @@ def class_names(train: object) -> tuple[str, ...]:
 
 
 def are_images(inputs: Inputs) -> bool:
-    """True for inputs that are images, [n, channels, height, width]."""
+    """True for inputs that are taken for images: one tensor, [n, channels, height, width]."""
     return isinstance(inputs, Tensor) and inputs.dim() == 4
