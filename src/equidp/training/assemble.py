@@ -121,7 +121,7 @@ def chosen_event(
     accountant: str,
     num_groups: int | None,
 ) -> StepEvent:
-    """Event that the ledger charges for a step; `check_policy` is run on a user-defined policy at its noise."""
+    """Event that the ledger charges for a step; `check_policy` tries a user-defined policy at its noise."""
     rate = schedule.sample_rate
     noise = _chosen_noise(policy, noise_multiplier, target_epsilon, delta, schedule, accountant)
     check_own_policy(policy, num_groups or 1, noise)
