@@ -91,8 +91,8 @@ def choose_plan(
     given.
 
     Args:
-        source: of the data.
-        train: training part of its split.
+        source: of the data, as the user gives it.
+        train: training part of the split of `source_to_read`.
         seed: of the split.
         given: settings of the plan and of methods that the user gives, by name.
         settings: a name from `SETTINGS`.
@@ -119,13 +119,11 @@ def choose_plan(
         return ChosenPlan(plan, origins=_origins(plan, given, {}, published))
     if settings != RECOMMENDED:
         raise unknown_name("settings", settings, SETTINGS)
-    own_model = not {"model"}.isdisjoint({*given, *swept})
+    own_model = "model" in {*given, *swept}
     encoding = encoding_to_train_on(source, own_model=own_model)
     of_method = {} if method == AUTO else fixed_options(method)
     known = {**{name: published[name] for name in ("delta",) if name in published}, **given, **of_method}
     advice = advise(images_of(source, seed) or train, target, known, encoding)
-    if advice.encoding is None and isinstance(source, ColumnSource):
-        encoding = source.encoding or STANDARD_ENCODING
     own_inputs = isinstance(source, WithFeatures) or own_model
     features = advice.features
     if own_inputs:
@@ -145,8 +143,31 @@ def choose_plan(
     return ChosenPlan(plan, advice.method, features, encoding, origins, advice=taken)
 
 
+def source_to_read(
+    source: DataSource,
+    given: Mapping[str, Any],
+    settings: str = RECOMMENDED,
+    *,
+    swept: Collection[str] = (),
+) -> DataSource:
+    """Return the source with the encoding that `choose_plan` takes, so that rows are read and encoded once.
+
+    The encoding follows from the source, and from the names of the settings that the user gives, alone.
+    Arguments as in `choose_plan`.
+
+    >>> from equidp.data import open_source
+    >>> adult = open_source("adult")
+    >>> source_to_read(adult, {}).encoding, source_to_read(adult, {"model": "mlp"}).encoding
+    ('cut', None)
+    """
+    if settings != RECOMMENDED:
+        return source
+    own_model = "model" in {*given, *swept}
+    return add_encoding(source, encoding_to_train_on(source, own_model=own_model))
+
+
 def encoding_to_train_on(source: DataSource, *, own_model: bool) -> str | None:
-    """Return the encoding of a source's columns: its own, or cut for the recommended model.
+    """Return the encoding of a source's columns: its own, or cut for the recommended model of classes.
 
     Args:
         source: of the data; None is returned for one without columns.
@@ -154,7 +175,7 @@ def encoding_to_train_on(source: DataSource, *, own_model: bool) -> str | None:
     """
     if not isinstance(source, ColumnSource):
         return None
-    return source.encoding or (STANDARD_ENCODING if own_model else CUT)
+    return source.encoding or (STANDARD_ENCODING if own_model or source.predicts_numbers else CUT)
 
 
 def check_published(source: DataSource) -> None:

@@ -20,6 +20,7 @@ from equidp.advice.chosen_plan import (
     ChosenRun,
     choose_plan,
     setting_rows,
+    source_to_read,
 )
 from equidp.audit import Audit, audit_step, audit_training
 from equidp.audit.setup import Progress
@@ -110,12 +111,13 @@ def audit_command(
     source = table.open(data)
     stopped = "stopped. What was measured is kept: the same command continues from it."
     with stoppable(stopped), progress_bar() as on_progress:
-        train = source.split(wanted.seed).train
+        read = source_to_read(source, changed, settings_from)
+        train = read.split(wanted.seed).train
         of_noise = "noise_multiplier" in changed and wanted.epsilon is None
         target = Target() if of_noise else Target(wanted.epsilon or DEFAULT_EPSILON)
         chosen = choose_plan(source, train, wanted.seed, changed, settings_from, method=method, target=target)
-        if (read := chosen.source(source)) != source:
-            train = read.split(wanted.seed).train
+        if (with_features := chosen.source(read)) != read:
+            train = with_features.split(wanted.seed).train
         rows = setting_rows([ChosenRun(chosen, chosen.plan.resolve(method, len(train)), targeted=False)])
         if wanted.epsilon is None and wanted.of == "training" and not _noise_is_chosen(chosen):
             wanted = replace(wanted, epsilon=DEFAULT_EPSILON)

@@ -18,6 +18,7 @@ from equidp.advice.chosen_plan import (
     RECOMMENDED,
     check_published,
     choose_plan,
+    source_to_read,
 )
 from equidp.cli import metrics, options, releases
 from equidp.cli.app import command, config_text, read_options
@@ -26,6 +27,7 @@ from equidp.cli.evaluate import print_run
 from equidp.cli.messages import say, stoppable
 from equidp.cli.process import rank, several_processes
 from equidp.cli.settings import changes, say_ignored
+from equidp.data.table import encoding_of
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predictions import has_diverged
@@ -43,7 +45,6 @@ from equidp.runs.config import CardTexts, Measures, TrainConfig
 from equidp.runs.layout import resume_command
 from equidp.runs.prepare import Loaded, PreparedRun, prepare, seconds_per_step
 from equidp.runs.train import train
-from equidp.tables.intervals import Encoding
 from equidp.training.device import chosen_device
 from equidp.training.plan import Plan
 from equidp.training.progress import ProgressBar, duration
@@ -219,11 +220,13 @@ def _choose_plan(
 ) -> tuple[TrainConfig, Loaded | None, list[str]]:
     """Fill in the settings, and the method where it is auto.
 
-    Returns the settings, the data unless its inputs changed, and what is said of the choice.
+    Returns the settings, the data unless features of it are inputs, and what is said of the choice.
     """
-    loaded, data = wanted.load(), wanted.data
+    data, source = wanted.data, wanted.data.source()
+    encoding = encoding_of(source_to_read(source, changed, settings))
+    loaded = replace(wanted, data=replace(data, encoding=encoding)).load()
     chosen = choose_plan(
-        data.source(),
+        source,
         loaded[0].train,
         data.seed,
         changed,
@@ -254,10 +257,7 @@ def _choose_plan(
         plan=chosen.plan,
         card=replace(wanted.card, reasons=reasons, origins=origins),
     )
-    same = inputs["features"] == data.features and Encoding.parse(inputs["encoding"]) == Encoding.parse(
-        data.encoding
-    )
-    return found, loaded if same else None, why
+    return found, loaded if inputs["features"] == data.features else None, why
 
 
 def _to_continue(folder: Path) -> str:

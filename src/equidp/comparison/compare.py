@@ -21,7 +21,15 @@ from equidp.accounting import calibrate_noise
 from equidp.accounting.cache import remembered
 from equidp.accounting.planned import share_noise
 from equidp.advice.advise import AUTO
-from equidp.advice.chosen_plan import ASKED, DEFAULT, RECOMMENDED, ChosenRun, SettingRow, setting_rows
+from equidp.advice.chosen_plan import (
+    ASKED,
+    DEFAULT,
+    RECOMMENDED,
+    ChosenRun,
+    SettingRow,
+    setting_rows,
+    source_to_read,
+)
 from equidp.comparison.cells import (
     Cell,
     CellResult,
@@ -544,9 +552,12 @@ def prepare(
     source = open_source(data) if isinstance(data, str) else data
     chosen_device(device)
     metric, share = asked.cost_metric, asked.preprocessing_share
-    sizes = {seed: split_facts(source, seed).num_train for seed in asked.seed_numbers}
+    read = source
+    if asked.plan is None:
+        read = source_to_read(source, asked.changes, asked.settings, swept=tuple(asked.sweep))
+    sizes = {seed: split_facts(read, seed).num_train for seed in asked.seed_numbers}
     smallest = min(sizes, key=sizes.__getitem__)  # whose batch no other seed's training part is too small for
-    train = split(source, smallest).train
+    train = split(read, smallest).train
     check_classes(train)
     choice = choose_plans(asked, source, train, smallest, max(sizes.values()))
     source, plan, epsilons = choice.shared.source(source), choice.shared.plan, choice.epsilons

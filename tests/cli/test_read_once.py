@@ -1,0 +1,82 @@
+"""Commands read and encode a table once, by the encoding that they train on."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import equidp.cli.audit as audit_module
+import equidp.cli.train as train_module
+import equidp.comparison.compare as compare_module
+from equidp import Plan, Target
+from equidp.comparison.plan import ComparisonPlan
+from equidp.data import Recipe
+from equidp.data.table import TableSource, Unencoded
+from equidp.errors import SettingError
+from equidp.runs.config import RunData, TrainConfig
+
+CLASSES = Recipe(target="income", group=("sex",))
+NUMBERS = Recipe(target="age", group=("sex",), target_bounds=(0.0, 100.0), drop=("income",))
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    age, sex = rng.uniform(18, 80, 600), rng.choice(["f", "m"], 600)
+    income = np.where((age - 50) ** 2 < 200, "yes", "no")
+    table = pd.DataFrame({"age": age, "pay": age + rng.normal(size=600), "sex": sex, "income": income})
+    file = tmp_path_factory.mktemp("read") / "people.csv"
+    table.to_csv(file, index=False)
+    return str(file)
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """Lists of the encoding of each reading, and, of each encoding of rows, whether it cuts columns."""
+    readings, encodings = [], []
+    split_rows, encode_split = TableSource.split_rows, Unencoded.encode_split
+
+    def count_reading(source, seed):
+        readings.append(source.encoding or "standard")
+        return split_rows(source, seed)
+
+    def count_encoding(rows, encoder, notes):
+        encodings.append(encoder.unit_norm)
+        return encode_split(rows, encoder, notes)
+
+    monkeypatch.setattr(TableSource, "split_rows", count_reading)
+    monkeypatch.setattr(Unencoded, "encode_split", count_encoding)
+    return readings, encodings
+
+
+@pytest.mark.parametrize(
+    ("recipe", "given", "encoding", "taken"),
+    [
+        (CLASSES, {}, None, "cut"),
+        (CLASSES, {}, "cut:8", "cut:8"),
+        (CLASSES, {"model": "logistic"}, None, "standard"),
+        (NUMBERS, {}, None, "standard"),
+    ],
+)
+def test_training_reads_a_table_once(recipe, given, encoding, taken, path, read):
+    data = RunData(path, recipe, encoding=encoding)
+    wanted = TrainConfig(data, "dpsgd", Plan().with_changes(given), Target(3.0, accountant="rdp"))
+    config, loaded, _ = train_module._choose_plan(wanted, given, "recommended", "dpsgd")
+    assert loaded is not None
+    assert read == ([taken], [taken != "standard"])
+    assert config.data.encoding == taken
+
+
+def test_an_audit_reads_a_table_once(path, read, command, monkeypatch, tmp_path):
+    def audit(train, *others):
+        raise SettingError(f"{train.input_shape} inputs")
+
+    monkeypatch.setattr(audit_module, "_run_audit", audit)
+    command("audit", path, "--target", "income", "--group", "sex", "--directory", tmp_path, cwd=tmp_path)
+    assert read == (["cut"], [True])
+
+
+def test_a_comparison_reads_a_table_once_for_each_seed(path, read, monkeypatch, tmp_path):
+    monkeypatch.setattr(compare_module, "_build_each", lambda cells, split: ())
+    asked = ComparisonPlan(["dpsgd"], 2, changes={"noise_multiplier": 2.0}, reference="plan")
+    compare_module.prepare(RunData(path, CLASSES).source(), asked, directory=tmp_path)
+    assert read == (["cut", "cut"], [True, True])
