@@ -34,7 +34,7 @@ _HOMES = {
     "kernel.step": "PrivateStep",
     "kernel.policy": "NoState Policy Setting",
     "policies": "DPSGD DPSGDF PSAC SGD Automatic DPSGDFCode FairLens Global GlobalAdapt Naive "
-    "Prototypes Quantile QuantileBounded SoftAdaClip check_policy",
+    "Prototypes Quantile QuantileBounded SlaClip SoftAdaClip check_policy",
     "policies.table": "METHODS Method",
     "report.audit": "print_audit",
     "report.card": "write_card",

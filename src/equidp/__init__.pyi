@@ -66,6 +66,7 @@ from equidp.policies import (
     Prototypes as Prototypes,
     Quantile as Quantile,
     QuantileBounded as QuantileBounded,
+    SlaClip as SlaClip,
     SoftAdaClip as SoftAdaClip,
     check_policy as check_policy,
 )

@@ -26,6 +26,7 @@ from equidp.policies import (
     Prototypes,
     Quantile,
     QuantileBounded,
+    SlaClip,
     SoftAdaClip,
     check_policy,
 )
@@ -57,6 +58,8 @@ CASES = [
     Case(QuantileBounded(0.7)),
     Case(QuantileBounded(0.7, lowest_bound=2.0)),
     Case(SoftAdaClip(0.7)),
+    Case(SlaClip(0.7)),
+    Case(SlaClip(0.7, slots=1, lowest_bound=0.9)),
     Case(Automatic(0.7)),
     Case(PSAC(0.7)),
     Case(Prototypes()),

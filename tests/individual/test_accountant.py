@@ -33,6 +33,7 @@ POLICIES = {
     "quantile": lambda: equidp.Quantile(0.5),
     "quantile-bounded": lambda: equidp.QuantileBounded(0.5, lowest_bound=0.4),
     "softadaclip": lambda: equidp.SoftAdaClip(0.5),
+    "slaclip": lambda: equidp.SlaClip(0.5),
     "automatic": lambda: equidp.Automatic(0.5),
     "psac": lambda: equidp.PSAC(0.5),
 }

@@ -20,6 +20,7 @@ from equidp.policies import (
     Naive,
     Quantile,
     QuantileBounded,
+    SlaClip,
     SoftAdaClip,
 )
 
@@ -130,6 +131,7 @@ POLICIES: dict[str, Policy] = {
     "quantile": Quantile(1.0),
     "quantile-bounded": QuantileBounded(1.0, lowest_bound=0.9),
     "softadaclip": SoftAdaClip(1.0),
+    "slaclip": SlaClip(1.0),
     "automatic": Automatic(1.0),
     "psac": PSAC(1.0),
     "rogue": Rogue(),

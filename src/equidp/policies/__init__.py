@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from equidp.policies.dpsgd import DPSGD
     from equidp.policies.dpsgd_f import DPSGDF, DPSGDFCode
     from equidp.policies.experimental.fairlens import FairLens
+    from equidp.policies.experimental.slaclip import SlaClip
     from equidp.policies.global_ import Global
     from equidp.policies.global_adapt import GlobalAdapt
     from equidp.policies.methods import make_policy
@@ -43,6 +44,7 @@ __all__ = [
     "Quantile",
     "QuantileBounded",
     "Setting",
+    "SlaClip",
     "SoftAdaClip",
     "check_policy",
     "make_policy",
@@ -57,6 +59,7 @@ __getattr__ = lazy_names(
         "equidp.policies.dpsgd": "DPSGD",
         "equidp.policies.dpsgd_f": "DPSGDF DPSGDFCode",
         "equidp.policies.experimental.fairlens": "FairLens",
+        "equidp.policies.experimental.slaclip": "SlaClip",
         "equidp.policies.global_": "Global",
         "equidp.policies.global_adapt": "GlobalAdapt",
         "equidp.policies.methods": "make_policy",

@@ -161,6 +161,11 @@ METHODS = MethodTable(
             "clips smoothly by tanh, at a bound that follows the median norm (Soleymani 2025)",
             statistics_ratio=10.0,
         ),
+        "slaclip": Row(
+            "experimental.slaclip:SlaClip",
+            "DP-SGD whose bound follows how far norms stay below it (Zou 2026)",
+            statistics_ratio=10.0,
+        ),
         "automatic": Row("automatic:Automatic", "normalises every gradient: no bound to tune (Bu 2022)"),
         "psac": Row("psac:PSAC", "normalises, without blowing up small gradients (Xia 2022)"),
         "prototypes": Row(

@@ -48,6 +48,7 @@ METHOD_LOOKS = {
     "quantile": Look("#5F7A0E", "X"),
     "quantile-bounded": Look("#3D5A66", "H"),
     "softadaclip": Look("#7D8F69", "8"),
+    "slaclip": Look("#5C6BC0", "$S$"),
     "automatic": Look("#14AEBF", "<"),
     "psac": Look("#C7A800", ">"),
     "prototypes": Look("#B5179E", "$P$"),
