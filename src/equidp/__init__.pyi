@@ -39,6 +39,7 @@ from equidp.errors import (
     ProcessError as ProcessError,
     SettingError as SettingError,
     TrainingStopped as TrainingStopped,
+    TrainingWarning as TrainingWarning,
 )
 from equidp.estimator import PrivateClassifier as PrivateClassifier, PrivateRegressor as PrivateRegressor
 from equidp.evaluation.metrics import METRICS as METRICS, Metric as Metric

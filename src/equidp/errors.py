@@ -155,6 +155,14 @@ class ApproximationWarning(UserWarning):
     """
 
 
+class TrainingWarning(UserWarning):
+    """A finished training seems to have taught the model nothing.
+
+    >>> import warnings
+    >>> warnings.simplefilter("error", TrainingWarning)  # to stop instead
+    """
+
+
 class CacheWarning(UserWarning):
     """A kept result is damaged and is made again, or a result cannot be kept; figures stay the same.
 

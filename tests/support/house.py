@@ -34,7 +34,7 @@ GROUND = (
 FOLDERS = (
     *("kernel", "ledger", "distributed", "losses"),
     *("policies", "engines", "tables", "data", "accounting"),
-    *("evaluation", "training", "experimental", "individual"),
+    *("evaluation", "training", "experimental", "integrations", "individual"),
     *("diagnostics", "advice", "estimator", "comparison", "audit", "report", "runs"),
     "cli",
 )

@@ -185,26 +185,7 @@ class Checkpoints(Callback):
             DataError: an accountant's histories are of other data.
         """
         path, state = trainer.processes.broadcast_from_first(lambda: self._load(previous))
-        if state["event"] != asdict(trainer.event):
-            raise SettingError(
-                f"the checkpoint is of a run with steps {state['event']}, this trainer's are "
-                f"{asdict(trainer.event)}; make the trainer with the settings of that run.",
-                field="event",
-            )
-        if state["run"] != trainer.ledger.run_id:
-            raise BudgetError(
-                f"the checkpoint is of run {state['run']}, and the ledger of run {trainer.ledger.run_id}: it "
-                "does not count what this model cost. Give the ledger that the run began with, or the "
-                "checkpoints of this run's own folder.",
-                field="run",
-            )
-        lost: int = trainer.steps_done - state["steps"]
-        if lost < 0:
-            raise BudgetError(
-                f"the checkpoint was saved after {state['steps']} steps, and the ledger has "
-                f"{trainer.steps_done}; give the ledger of that run.",
-                field="steps",
-            )
+        lost = lost_steps(trainer, state)
         restore_state(trainer, state, lost)
         for number, callback in kept_callbacks(trainer):
             callback.restore(trainer, self.folder, number, path.stem)
@@ -310,6 +291,41 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
+def mark_of(trainer: Trainer) -> dict[str, Any]:
+    """Marks of a checkpoint, by which `lost_steps` knows the run: its id, its event and the steps spent."""
+    return {"run": trainer.ledger.run_id, "steps": trainer.steps_done, "event": asdict(trainer.event)}
+
+
+def lost_steps(trainer: Trainer, state: Mapping[str, Any]) -> int:
+    """Return the number of steps that a trainer's ledger holds after a checkpoint with these marks.
+
+    Raises:
+        SettingError: the checkpoint is of a run with another event.
+        BudgetError: the ledger is another run's, or has fewer steps than the checkpoint.
+    """
+    if state["event"] != asdict(trainer.event):
+        raise SettingError(
+            f"the checkpoint is of a run with steps {state['event']}, this trainer's are "
+            f"{asdict(trainer.event)}; make the trainer with the settings of that run.",
+            field="event",
+        )
+    if state["run"] != trainer.ledger.run_id:
+        raise BudgetError(
+            f"the checkpoint is of run {state['run']}, and the ledger of run {trainer.ledger.run_id}: it "
+            "does not count what this model cost. Give the ledger that the run began with, or the "
+            "checkpoints of this run's own folder.",
+            field="run",
+        )
+    lost: int = trainer.steps_done - state["steps"]
+    if lost < 0:
+        raise BudgetError(
+            f"the checkpoint was saved after {state['steps']} steps, and the ledger has "
+            f"{trainer.steps_done}; give the ledger of that run.",
+            field="steps",
+        )
+    return lost
+
+
 def trainer_state(trainer: Trainer) -> dict[str, Any]:
     """Tensors and plain values that `restore_state` reads."""
     return {
@@ -337,9 +353,7 @@ def restore_state(trainer: Trainer, state: Mapping[str, Any], lost: int = 0) -> 
 def _pack_state(trainer: Trainer, *, check: bool) -> bytes:
     state = {
         "format": _FORMAT,
-        "run": trainer.ledger.run_id,
-        "steps": trainer.steps_done,
-        "event": asdict(trainer.event),
+        **mark_of(trainer),
         **trainer_state(trainer),
     }
     buffer = io.BytesIO()

@@ -1,0 +1,632 @@
+"""PrivateTrainer: the Trainer of `transformers` with private steps of equidp in place of its own.
+
+Of the base class it keeps arguments, callbacks, evaluation, checkpoints and uploads. It replaces what the
+guarantee rests on: how samples are drawn, the step, what is logged of the training data, and what a
+resumed run has spent.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, default_collate
+
+from equidp._provenance import weights_digest
+from equidp.accounting.budget import PrivacyBudget
+from equidp.accounting.planned import Schedule, checked_schedule
+from equidp.errors import CheckpointError, DataError, ModelError, SettingError, TrainingWarning
+from equidp.kernel.engine import LossFunction
+from equidp.kernel.inputs import Inputs, moved_to
+from equidp.kernel.ledger import Ledger
+from equidp.kernel.policy import Policy
+from equidp.ledger.file import LedgerFile
+from equidp.training.checkpoint import lost_steps, mark_of
+from equidp.training.optimizers import restore_scheduler
+from equidp.training.run import Run
+from equidp.training.trainer import Trainer
+
+try:
+    import transformers
+    from transformers.loss.loss_utils import ForCausalLMLoss
+except ImportError as error:
+    raise ImportError(
+        "equidp.integrations.hugging_face needs transformers, peft and accelerate, which are not installed; "
+        "install them with pip install 'equidp[hf]'."
+    ) from error
+
+STATE = "equidp.pt"
+"""Name of the file in a checkpoint with the run's marks and the policy's state."""
+_COMPARED = 8
+"""Rows that are collated alone too, evenly spread."""
+_LOSSES_DIFFER = 1e-3
+"""Difference beyond rounding between two losses of a row."""
+_IGNORED = -100
+"""Target of a token that has no loss, as `transformers` marks it."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Privacy:
+    """Settings of a `PrivateTrainer` that `TrainingArguments` have no place for, as of `equidp.Trainer`.
+
+    Attributes:
+        policy: the method.
+        delta: of the whole run.
+        target_epsilon, noise_multiplier: what the noise is calibrated to, or sigma; one of the two.
+        loss: (logits, labels) -> losses [batch]; None: that of the model's task (`task_loss`).
+        engine, accountant: names of an engine and an accountant.
+        secure, seed: draw samples and noise from the operating system; or, for research, from a seed.
+        num_groups, group_column: K, and the column of a row that says its group, from 0; None: no groups.
+        ledger: where steps are recorded; None: the file `ledger` in `output_dir`.
+        budget: what all runs on this data together may spend.
+        examples: (inputs, labels) of a few public rows to try the model on, as collated.
+    """
+
+    policy: Policy
+    delta: float
+    target_epsilon: float | None = None
+    noise_multiplier: float | None = None
+    loss: LossFunction | None = None
+    engine: str = "ghost"
+    accountant: str = "pld"
+    secure: bool = True
+    seed: int | None = None
+    num_groups: int | None = None
+    group_column: str | None = None
+    ledger: Ledger | None = None
+    budget: PrivacyBudget | None = None
+    examples: tuple[Inputs, Tensor] | None = None
+
+
+class PrivateTrainer(transformers.Trainer):
+    """The `Trainer` of transformers, with differential privacy.
+
+    A step draws a Poisson sample of `per_device_train_batch_size * gradient_accumulation_steps` expected
+    rows, of which `per_device_train_batch_size` are in the engine at a time. Rows are collated once, before
+    training.
+    Optimizer, schedule, evaluation, callbacks, checkpoints, `push_to_hub` and peft are those of transformers.
+    Epsilon is logged in place of the training loss and the gradient's norm, which are private.
+
+    Args:
+        privacy: what a private run needs beside `args`.
+        model, args, data_collator, train_dataset, eval_dataset, processing_class, model_init,
+            compute_metrics, callbacks, optimizers, preprocess_logits_for_metrics: as of
+            `transformers.Trainer`. The collator gives each row what it gives it alone, but for padding.
+
+    Attributes:
+        private_trainer: the `equidp.Trainer` of the run, once `train` was called.
+
+    Raises:
+        SettingError: arguments that break the guarantee, or that equidp does not carry out; when the trainer
+            is made, or before a step is spent.
+
+    Example:
+        >>> import tempfile, torch, transformers, equidp
+        >>> from equidp.integrations.hugging_face import Privacy, PrivateTrainer
+        >>> rows = [{"input_ids": [1 + i % 3, 2, 3], "labels": i % 2} for i in range(64)]
+        >>> config = transformers.BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1,
+        ...                                  num_attention_heads=2, intermediate_size=8)
+        >>> args = transformers.TrainingArguments(
+        ...     tempfile.mkdtemp(), per_device_train_batch_size=16, max_steps=2, report_to=[],
+        ...     disable_tqdm=True, save_strategy="no", logging_strategy="no")
+        >>> trainer = PrivateTrainer(
+        ...     privacy=Privacy(policy=equidp.DPSGD(), noise_multiplier=2.0, delta=1e-3),
+        ...     model=transformers.BertForSequenceClassification(config), args=args, train_dataset=rows)
+        >>> trainer.train().global_step, trainer.run().epsilon() < 2
+        {'epsilon': ...}
+        (2, True)
+    """
+
+    def __init__(
+        self,
+        *,
+        privacy: Privacy,
+        model: nn.Module | None = None,
+        args: transformers.TrainingArguments,
+        data_collator: Callable[[list[Any]], dict[str, Any]] | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        model_init: Callable[..., Any] | None = None,
+        compute_metrics: Callable[[Any], dict[str, float]] | None = None,
+        callbacks: list[Any] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+        preprocess_logits_for_metrics: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> None:
+        if not isinstance(privacy, Privacy):
+            raise SettingError(
+                f"privacy={privacy!r}; expected Privacy(policy=..., delta=...) of "
+                "equidp.integrations.hugging_face."
+            )
+        check_arguments(args)
+        for name in ("training_step", "compute_loss", "get_train_dataloader"):
+            if getattr(type(self), name) is not getattr(PrivateTrainer, name):
+                raise SettingError(
+                    f"{type(self).__name__} has a {name} of its own, which private steps never call; give "
+                    "Privacy(loss=...), a collator, or train in a loop of your own (docs/loops.md).",
+                    field=name,
+                )
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=data_collator,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            model_init=model_init,
+            compute_metrics=compute_metrics,
+            callbacks=callbacks,
+            optimizers=optimizers,
+            preprocess_logits_for_metrics=preprocess_logits_for_metrics,
+        )
+        self.privacy = privacy
+        self.private_trainer: Trainer | None = None
+        self._opened: LedgerFile | None = None
+
+    def run(self) -> Run:
+        """Return the private run so far: the model and what it spent.
+
+        Raises:
+            SettingError: `train` was not called.
+        """
+        if self.private_trainer is None:
+            raise SettingError("there is no run yet; call train() first.", field="train")
+        return self.private_trainer.run()
+
+    def get_train_dataloader(self) -> Any:
+        """Refuse: samples are Poisson samples, which no DataLoader draws.
+
+        Raises:
+            SettingError: always.
+        """
+        raise SettingError(
+            "a PrivateTrainer has no DataLoader of training rows: its samples are Poisson samples. Read "
+            "train_dataset.",
+            field="train_dataset",
+        )
+
+    def _inner_training_loop(
+        self,
+        batch_size: int | None = None,
+        args: Any = None,
+        resume_from_checkpoint: str | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> Any:
+        """Take the private steps that are left, with the callbacks, evaluations and checkpoints of `args`."""
+        if trial is not None:
+            raise SettingError(
+                "a search of hyperparameters reads results of the training rows, which epsilon does not "
+                "count; set them by public data.",
+                field="trial",
+            )
+        try:
+            return self._train_privately(resume_from_checkpoint, ignore_keys_for_eval)
+        finally:
+            if self._opened is not None:
+                self._opened.close()
+
+    def _train_privately(
+        self, resume_from_checkpoint: str | None, ignore_keys_for_eval: list[str] | None
+    ) -> Any:
+        private = self._make_private_trainer(resume_from_checkpoint)
+        schedule = Schedule(private.sample_rate, private.planned_steps)
+        epochs = math.ceil(round(schedule.steps * schedule.sample_rate, 6))
+        in_an_epoch = max(1, round(1 / private.sample_rate))
+        self._init_training_state(private.steps, in_an_epoch, epochs, resume_from_checkpoint, None)
+        self.model_wrapped = private.model
+        for name in ("model", "optimizer", "lr_scheduler"):
+            setattr(self.callback_handler, name, getattr(self, name))
+        self.state.global_step, self.state.epoch = private.steps_done, private.epoch
+        self._globalstep_last_logged = self.state.global_step
+        before = weights_digest(private.model)
+
+        def before_optimizer(*_: Any) -> None:
+            self.control = self.callback_handler.on_pre_optimizer_step(self.args, self.state, self.control)
+
+        hook = private.optimizer.register_step_pre_hook(before_optimizer)
+        try:
+            with private.open_loop():
+                self._take_steps(private, schedule, ignore_keys_for_eval)
+        finally:
+            hook.remove()
+        return self._end_training(private, before)
+
+    def _take_steps(
+        self, private: Trainer, schedule: Schedule, ignore_keys_for_eval: list[str] | None
+    ) -> None:
+        """Take the steps, until none are left or a callback stops training."""
+        call, args = self.callback_handler, self.args
+        self.control = call.on_train_begin(args, self.state, self.control)
+        if args.eval_on_start:
+            self._evaluate(None, ignore_keys_for_eval, skip_scheduler=True)
+        begins = True
+        for batch in private.batches():
+            if begins:
+                self.control = call.on_epoch_begin(args, self.state, self.control)
+            self.control = call.on_step_begin(args, self.state, self.control)
+            private.model.train()
+            with self.compute_loss_context_manager() if args.bf16 else nullcontext():
+                private.step(batch)
+            self.control = call.on_optimizer_step(args, self.state, self.control)
+            private.optimizer.zero_grad()
+            self.state.global_step, self.state.epoch = private.steps_done, private.epoch
+            self.control = call.on_step_end(args, self.state, self.control)
+            self._log_save_evaluate(private, ignore_keys_for_eval)
+            begins = schedule.ends_epoch(private.steps_done) or private.steps_done == private.steps
+            if begins or self.control.should_epoch_stop or self.control.should_training_stop:
+                self.control = call.on_epoch_end(args, self.state, self.control)
+                self._log_save_evaluate(private, ignore_keys_for_eval)
+            if self.control.should_training_stop:
+                private.stop()
+
+    def _log_save_evaluate(self, private: Trainer, ignore_keys_for_eval: list[str] | None) -> None:
+        """Log released figures alone; evaluate and save where it is due."""
+        if self.control.should_log and self.state.global_step > self._globalstep_last_logged:
+            self._globalstep_last_logged = self.state.global_step
+            spent = private.epsilon_so_far(private.steps_done)
+            self.log({"epsilon": spent, "learning_rate": self._get_learning_rate()})
+            self.control.should_log = False
+        if self.control.should_evaluate:
+            metrics = self._evaluate(None, ignore_keys_for_eval)
+            best = self._determine_best_metric(metrics=metrics, trial=None)
+            if self.args.save_strategy == "best":
+                self.control.should_save = best
+            self.control.should_evaluate = False
+        if self.control.should_save:
+            self._save_checkpoint(private.model, None)
+            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+            self.control.should_save = False
+
+    def _end_training(self, private: Trainer, before: str) -> Any:
+        """End callbacks, load the best model, and warn of a training that taught nothing."""
+        run = private.run()
+        metrics = {"epsilon": run.epsilon(), "delta": run.delta, "private_steps": float(private.steps_done)}
+        self.log(dict(metrics))
+        moved = weights_digest(private.model) != before
+        finite = all(bool(each.isfinite().all()) for each in private.model.parameters())
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
+            self._load_best_model()
+        self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
+        self._finish_current_push()
+        self.is_in_train = False
+        warn_of_no_lesson(
+            moved, finite, [each["eval_loss"] for each in self.state.log_history if "eval_loss" in each]
+        )
+        return transformers.trainer_utils.TrainOutput(self.state.global_step, float("nan"), metrics)
+
+    def _make_private_trainer(self, checkpoint: str | None) -> Trainer:
+        """Make the Trainer of the run; at the step of a checkpoint, if there is one."""
+        args, privacy = self.args, self.privacy
+        model: Any = self.model
+        if self.train_dataset is None or not hasattr(self.train_dataset, "__getitem__"):
+            raise DataError(
+                f"train_dataset={type(self.train_dataset).__name__}; expected a dataset with __len__ and "
+                "__getitem__: a Poisson sample takes rows by index.",
+                field="train_dataset",
+            )
+        labels = self.label_names or ["labels"]
+        if len(labels) > 1:
+            raise SettingError(
+                f"label_names={labels} of the model; expected one: a row has one target. Set label_names in "
+                "TrainingArguments, or train in a loop of your own.",
+                field="label_names",
+            )
+        train = CollatedRows(
+            self.train_dataset,
+            self._get_collator_with_removed_columns(self.data_collator),
+            labels[0],
+            privacy.group_column,
+        )
+        batch_size = args.per_device_train_batch_size * args.gradient_accumulation_steps
+        planned = checked_schedule(
+            len(train),
+            batch_size,
+            epochs=None if args.max_steps > 0 else args.num_train_epochs,
+            steps=args.max_steps if args.max_steps > 0 else None,
+        )
+        if self._created_lr_scheduler:
+            self.lr_scheduler, self._created_lr_scheduler = None, False
+        self.create_optimizer_and_scheduler(planned.steps)
+        assert self.optimizer is not None
+        private = Trainer(
+            model,
+            self.optimizer,
+            train,
+            policy=privacy.policy,
+            batch_size=batch_size,
+            physical_batch_size=args.per_device_train_batch_size
+            if args.gradient_accumulation_steps > 1
+            else None,
+            steps=planned.steps,
+            delta=privacy.delta,
+            target_epsilon=privacy.target_epsilon,
+            noise_multiplier=privacy.noise_multiplier,
+            num_groups=privacy.num_groups,
+            loss=privacy.loss or checked_task_loss(model, train),
+            engine=privacy.engine,
+            accountant=privacy.accountant,
+            secure=privacy.secure,
+            seed=privacy.seed,
+            scheduler=self.lr_scheduler,
+            ledger=self._open_ledger(),
+            budget=privacy.budget,
+            examples=privacy.examples,
+        )
+        if checkpoint is not None:
+            self._restore(private, Path(checkpoint))
+        elif private.steps_done:
+            raise SettingError(
+                f"the ledger holds {private.steps_done} steps of an earlier training, and this one begins "
+                "anew; expected an empty one. Call train(resume_from_checkpoint=True), or give another "
+                "output_dir.",
+                field="ledger",
+            )
+        self.private_trainer = private
+        return private
+
+    @property
+    def _folder(self) -> Path:
+        assert self.args.output_dir is not None
+        return Path(self.args.output_dir)
+
+    def _open_ledger(self) -> Ledger:
+        """Ledger of the run; one that this trainer opened before is opened anew, for it may be closed."""
+        if self.privacy.ledger is not None:
+            return self.privacy.ledger
+        if self._opened is not None:
+            self._opened.close()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._opened = LedgerFile(self._folder / "ledger")
+        return self._opened
+
+    def _restore(self, private: Trainer, folder: Path) -> None:
+        """Go on from a checkpoint, whose weights `train` loaded; its lost steps stay spent."""
+        path = folder / STATE
+        if not path.is_file():
+            raise CheckpointError(
+                f"the checkpoint {os.fspath(folder)!r} has no {STATE}: it is of a training without privacy, "
+                "whose epsilon is infinite. Give a checkpoint of a PrivateTrainer.",
+                field="checkpoint",
+            )
+        if not (folder / "optimizer.pt").is_file():
+            raise CheckpointError(
+                f"the checkpoint {os.fspath(folder)!r} holds the model alone (save_only_model), so its run "
+                "cannot go on; what was spent stays spent. Train anew, into another output_dir.",
+                field="checkpoint",
+            )
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        lost = lost_steps(private, state)
+        self._load_optimizer_and_scheduler(os.fspath(folder))
+        assert self.lr_scheduler is not None
+        restore_scheduler(private.scheduler, self.lr_scheduler.state_dict(), lost)
+        private.restore(state["policy"])
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        assert self.private_trainer is not None
+        folder = self._folder / f"checkpoint-{self.state.global_step}"
+        folder.mkdir(parents=True, exist_ok=True)
+        policy = self.private_trainer.policy_state._asdict()
+        torch.save({**mark_of(self.private_trainer), "policy": policy}, folder / STATE)
+        super()._save_checkpoint(model, trial)
+
+
+class CollatedRows(Dataset[Any]):
+    """Rows of a dataset, collated together once, as (inputs by name, labels), or with a group each.
+
+    Args:
+        rows: the dataset.
+        collate: rows -> tensors by name, [n, ...].
+        label: name of the labels.
+        group: column of a row's group; None: no groups.
+
+    Raises:
+        DataError: no labels, or tensors of another number of rows.
+        SettingError: a collator that gives a row another content than alone, padding aside.
+    """
+
+    def __init__(
+        self, rows: Any, collate: Callable[[list[Any]], Mapping[str, Any]], label: str, group: str | None
+    ) -> None:
+        listed = [rows[place] for place in range(len(rows))]
+        self.groups = None if group is None else [int(row[group]) for row in listed]
+        try:
+            collated = dict(collate([dict(row) for row in listed]))
+        except Exception as error:
+            raise DataError(
+                f"the training rows cannot be collated ({error}); give rows of one form, and a data_collator "
+                "that pads them, such as transformers.DataCollatorWithPadding(tokenizer).",
+                field="data_collator",
+            ) from error
+        odd: dict[str, Any] = {
+            name: type(each).__name__ for name, each in collated.items() if not isinstance(each, Tensor)
+        }
+        odd |= {
+            name: list(each.shape)
+            for name, each in collated.items()
+            if isinstance(each, Tensor) and len(each) != len(listed)
+        }
+        if odd or label not in collated:
+            raise DataError(
+                f"the collator gives {odd or sorted(collated)} for {len(listed)} rows; expected tensors of "
+                f"one row for each, with {label!r} among them. Packed rows cannot be told apart.",
+                field="data_collator",
+            )
+        check_collates_alone(listed, collate, collated)
+        self.label, self.labels = label, collated.pop(label)
+        self.inputs = collated
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, place: int) -> tuple[Any, ...]:
+        row = {name: each[place] for name, each in self.inputs.items()}, self.labels[place]
+        return row if self.groups is None else (*row, self.groups[place])
+
+
+def check_collates_alone(
+    rows: list[Any], collate: Callable[[list[Any]], Mapping[str, Any]], collated: Mapping[str, Tensor]
+) -> None:
+    """Refuse a collator that gives some rows another content in a batch than alone, padding aside.
+
+    Raises:
+        SettingError: it mixes rows, or draws random numbers.
+    """
+    for place in sorted({round(place) for place in torch.linspace(0, len(rows) - 1, _COMPARED).tolist()}):
+        alone = collate([dict(rows[place])])
+        for name, batch in collated.items():
+            whole, own = batch[place], alone[name][0]
+            if own.dim() and own.dim() == whole.dim():
+                count = min(len(own), len(whole))
+                ends = [(own[:count], whole[:count]), (own[len(own) - count :], whole[len(whole) - count :])]
+            else:
+                ends = [(own, whole)]
+            if not any(each.shape == other.shape and torch.equal(each, other) for each, other in ends):
+                raise SettingError(
+                    f"the collator gives a row another {name!r} in a batch than alone: it mixes rows, or "
+                    "draws random numbers (masked words), and epsilon is of rows. Give a collator that pads "
+                    "alone, and let the model draw.",
+                    field="data_collator",
+                )
+
+
+def checked_task_loss(model: nn.Module, rows: CollatedRows) -> LossFunction:
+    """Return `task_loss`, held to the loss that the model itself gives its first row.
+
+    Raises:
+        ModelError: the model has another loss, or none.
+    """
+    base: Any = getattr(model, "get_base_model", lambda: model)()
+    config = getattr(base, "config", None)
+    causal = getattr(base, "loss_function", None) is ForCausalLMLoss
+    loss = task_loss(base, shifts=causal and not getattr(config, "is_encoder_decoder", False))
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    inputs, labels, *_ = moved_to(tuple(default_collate([rows[0]])), device)
+    called: Any = model
+    was_training = model.training
+    try:
+        with torch.no_grad():
+            outputs = called.eval()(**inputs, labels=labels)
+            own, ours = float(outputs.loss), float(loss(outputs.logits, labels)[0])
+    except Exception as error:
+        raise ModelError(
+            f"the loss of a row is not known: {type(base).__name__} gives none for {rows.label!r} ({error}). "
+            "Give Privacy(loss=...), a function of (logits, labels) that gives one number for each row.",
+            field="loss",
+        ) from error
+    finally:
+        model.train(was_training)
+    if not math.isclose(own, ours, rel_tol=_LOSSES_DIFFER, abs_tol=_LOSSES_DIFFER):
+        raise ModelError(
+            f"{type(base).__name__} computes another loss than equidp knows for its task. Give "
+            "Privacy(loss=...), a function of (logits, labels) that gives one number for each row.",
+            field="loss",
+        )
+    return loss
+
+
+def task_loss(model: nn.Module, *, shifts: bool) -> LossFunction:
+    """Return the loss of each row of a model of transformers, by its task.
+
+    Classes: cross entropy. Tokens: its mean over a row's tokens that have a label, shifted by one (`shifts`)
+    for causal models. Numbers: the mean squared error. Several labels: the mean binary cross entropy.
+
+    >>> logits, labels = torch.zeros(1, 3, 4), torch.tensor([[1, 2, -100]])
+    >>> task_loss(torch.nn.Identity(), shifts=True)(logits, labels)
+    tensor([1.3863])
+    """
+    kind = getattr(getattr(model, "config", None), "problem_type", None)
+    numbers = kind == "regression" or (
+        kind is None and getattr(getattr(model, "config", None), "num_labels", 2) == 1
+    )
+
+    def loss(logits: Tensor, labels: Tensor) -> Tensor:
+        if kind == "multi_label_classification":
+            each = nn.functional.binary_cross_entropy_with_logits(
+                logits, labels.to(logits.dtype), reduction="none"
+            )
+            return each.flatten(1).mean(1)
+        if numbers and labels.is_floating_point():
+            return ((logits - labels.view_as(logits)) ** 2).flatten(1).mean(1)
+        if logits.dim() == 2:
+            return nn.functional.cross_entropy(logits, labels, reduction="none")
+        if shifts:
+            logits, labels = logits[:, :-1], labels[:, 1:]
+        each = nn.functional.cross_entropy(
+            logits.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=_IGNORED
+        ).view(labels.shape)
+        return each.sum(1) / (labels != _IGNORED).sum(1).clamp(min=1)
+
+    return loss
+
+
+_REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "train_sampling_strategy": (("random",), "samples are Poisson samples, drawn by no other rule"),
+    "dataloader_drop_last": ((False,), "a sample is used whole, also a small one"),
+    "max_grad_norm": (
+        (0, 1.0),
+        "the gradient of each row is clipped instead: set the policy's clipping bound",
+    ),
+    "label_smoothing_factor": ((0,), "give Privacy(loss=...) that smooths labels"),
+    "neftune_noise_alpha": ((None,), "its hooks were not tried under private steps"),
+    "auto_find_batch_size": (
+        (False,),
+        "the batch size is part of the plan; raise gradient_accumulation_steps",
+    ),
+    "include_num_input_tokens_seen": (("no", False), "how many tokens a sample has is private"),
+    "fp16": ((False,), "sums are too coarse in it; use bf16"),
+    "torch_compile": ((False,), "compiled models train more slowly; compile after training"),
+    "use_liger_kernel": ((False,), "its kernels give no gradient of each row"),
+    "deepspeed": ((None,), "one process on one device trains"),
+    "fsdp": ((None, [], ""), "one process on one device trains"),
+    "parallelism_config": ((None,), "one process on one device trains"),
+    "world_size": ((1,), "one process on one device trains; several: torchrun with equidp.Trainer"),
+    "n_gpu": ((0, 1), "one process on one device trains: set CUDA_VISIBLE_DEVICES"),
+}
+"""Argument -> values that private steps carry out, and the reason why others are refused."""
+
+
+def check_arguments(args: Any) -> None:
+    """Refuse `TrainingArguments` that break the guarantee, or that private steps do not carry out.
+
+    Raises:
+        SettingError: names the argument, what was expected, and what to do.
+    """
+    if not isinstance(args, transformers.TrainingArguments):
+        raise SettingError(f"args={args!r}; expected transformers.TrainingArguments(output_dir=...).")
+    for name, (allowed, reason) in _REFUSED.items():
+        value = getattr(args, name, allowed[0])
+        if value not in allowed:
+            raise SettingError(
+                f"{name}={value!r} of TrainingArguments; expected {allowed[0]!r}: {reason}.", field=name
+            )
+
+
+def warn_of_no_lesson(moved: bool, finite: bool, losses: list[float]) -> None:
+    """Warn of a training after which weights are as before, not finite, or no better on the evaluation data.
+
+    Args:
+        moved, finite: whether the weights are others than before, and finite.
+        losses: of the evaluations, in order.
+    """
+    if not finite:
+        told = "weights are not finite: training diverged. Lower the learning rate."
+    elif not moved:
+        told = "no weight has moved. Look at the learning rate, and at which parameters are trained."
+    elif len(losses) > 1 and not losses[-1] < losses[0]:
+        told = (
+            f"the loss on the evaluation data went from {losses[0]:.4g} to {losses[-1]:.4g}: nothing was "
+            "learnt that shows there. Try another learning rate, a larger batch or a larger epsilon."
+        )
+    else:
+        return
+    warnings.warn(told, TrainingWarning, stacklevel=4)

@@ -1,0 +1,332 @@
+"""PrivateTrainer trains as equidp.Trainer does, within transformers' arguments, callbacks and checkpoints.
+
+Weights are random, from small configurations: nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import equidp
+from equidp.errors import CheckpointError, DataError, ModelError, SettingError, TrainingWarning
+from equidp.ledger.format import read_ledger
+from support.errors import raises_field
+
+transformers = pytest.importorskip("transformers", reason="needs the extra: pip install 'equidp[hf]'")
+peft = pytest.importorskip("peft", reason="needs the extra: pip install 'equidp[hf]'")
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:peft", "ignore::FutureWarning")
+
+from equidp.integrations.hugging_face import (  # noqa: E402
+    CollatedRows,
+    Privacy,
+    PrivateTrainer,
+    task_loss,
+)
+
+WORDS, N = 40, 64
+NOISY = Privacy(policy=equidp.DPSGD(), noise_multiplier=1.0, delta=1e-4, secure=False, seed=1)
+EXACT = Privacy(policy=equidp.SGD(), delta=1e-4)
+
+
+def texts(n: int = N, seed: int = 0) -> list[dict]:
+    """Rows of different lengths, whose first word says the class."""
+    draw = torch.Generator().manual_seed(seed)
+    rows = []
+    for place in range(n):
+        length = int(torch.randint(3, 8, (1,), generator=draw))
+        words = torch.randint(2, 20, (length,), generator=draw).tolist()
+        rows.append({"input_ids": [30 + place % 2, *words], "label": place % 2, "note": "not read"})
+    return rows
+
+
+def pad(rows: list[dict], left: bool = False) -> dict:
+    longest = max(len(row["input_ids"]) for row in rows)
+
+    def padded(values: list[int], fill: int) -> list[int]:
+        more = [fill] * (longest - len(values))
+        return more + values if left else values + more
+
+    return {
+        "input_ids": torch.tensor([padded(row["input_ids"], 0) for row in rows]),
+        "attention_mask": torch.tensor([padded([1] * len(row["input_ids"]), 0) for row in rows]),
+        "labels": torch.tensor([row["label"] for row in rows]),
+    }
+
+
+def pad_words(rows: list[dict]) -> dict:
+    """For causal models: labels are the words, and padding has none."""
+    collated = pad([{**row, "label": 0} for row in rows])
+    collated["labels"] = collated["input_ids"].masked_fill(collated["attention_mask"] == 0, -100)
+    return collated
+
+
+def bert() -> nn.Module:
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=WORDS, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        max_position_embeddings=12, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    return transformers.BertForSequenceClassification(config)
+
+
+def gpt2() -> nn.Module:
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=WORDS, n_positions=12, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0
+    )
+    return transformers.GPT2LMHeadModel(config)
+
+
+def arguments(folder, **settings):
+    given = {"per_device_train_batch_size": 16, "max_steps": 4, "learning_rate": 5e-3, "report_to": []}
+    given |= {"save_strategy": "no", "disable_tqdm": True, "use_cpu": True, "seed": 0}
+    return transformers.TrainingArguments(str(folder), **{**given, **settings})
+
+
+def private(folder, model=None, privacy=NOISY, rows=None, collate=pad, **settings) -> PrivateTrainer:
+    more = {name: settings.pop(name) for name in ("eval_dataset", "callbacks") if name in settings}
+    return PrivateTrainer(
+        privacy=privacy, model=model or bert(), args=arguments(folder, **settings), data_collator=collate,
+        train_dataset=texts() if rows is None else rows, **more,
+    )  # fmt: skip
+
+
+@pytest.mark.soak
+def test_it_trains_to_the_weights_and_the_epsilon_of_a_trainer_with_the_same_seeds(tmp_path):
+    """Optimizer and schedule are those of transformers; accumulated batches are parts of one sample."""
+    given = private(
+        tmp_path,
+        per_device_train_batch_size=8,
+        gradient_accumulation_steps=2,
+        max_steps=-1,
+        num_train_epochs=2,
+    )
+    told = []
+    given.log = lambda logs, start_time=None: told.append(logs)
+    given.train()
+    model, rows = bert(), CollatedRows(texts(), pad, "labels", None)
+    reference = private(tmp_path / "reference", model=model)
+    optimizer = reference.create_optimizer()
+    scheduler = transformers.get_scheduler("linear", optimizer, num_warmup_steps=0, num_training_steps=8)
+    run = equidp.Trainer(
+        model, optimizer, rows, policy=equidp.DPSGD(), batch_size=16, epochs=2, noise_multiplier=1.0,
+        delta=1e-4, secure=False, seed=1, scheduler=scheduler, physical_batch_size=8,
+    ).fit()  # fmt: skip
+    torch.testing.assert_close(given.model.state_dict(), model.state_dict(), rtol=0, atol=0)
+    assert given.run().entries == run.entries
+    assert given.run().epsilon() == run.epsilon() == told[-1]["epsilon"]
+    assert not any({"loss", "train_loss", "grad_norm"} & set(logs) for logs in told)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("adapted", [False, True], ids=["whole", "LoRA"])
+def test_a_causal_model_trains_on_the_words_of_a_text(tmp_path, adapted):
+    model = gpt2()
+    if adapted:
+        model = peft.get_peft_model(
+            model, peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
+        )
+    before = copy.deepcopy(model.state_dict())
+    given = private(
+        tmp_path, model=model, collate=pad_words, save_strategy="steps", save_steps=2, max_steps=12,
+        privacy=Privacy(policy=equidp.DPSGD(), noise_multiplier=0.1, delta=1e-4),
+        per_device_train_batch_size=32,
+        eval_strategy="epoch", eval_on_start=True, eval_dataset=texts(32, 1), learning_rate=2e-2,
+    )  # fmt: skip
+    given.train()
+    losses = [each["eval_loss"] for each in given.state.log_history if "eval_loss" in each]
+    assert losses[-1] < losses[0]
+    moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert moved
+    assert not adapted or all("lora" in name for name in moved)
+    assert (
+        tmp_path / "checkpoint-12" / ("adapter_model.safetensors" if adapted else "model.safetensors")
+    ).exists()
+
+
+class At(transformers.TrainerCallback):
+    """Does something after a step."""
+
+    def __init__(self, step, action):
+        self.step, self.action = step, action
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            self.action(control)
+
+
+def stop(control) -> None:
+    control.should_training_stop = True
+
+
+@pytest.mark.soak
+def test_a_stopped_run_goes_on_where_it_was(tmp_path):
+    """Without noise, and with all rows in each sample, it ends as one in one go."""
+    settings = {"privacy": EXACT, "per_device_train_batch_size": N, "max_steps": 6, "save_steps": 2}
+    settings |= {"save_strategy": "steps"}
+    whole = private(tmp_path / "whole", **settings)
+    whole.train()
+    stopped = private(tmp_path / "parts", callbacks=[At(4, stop)], **settings)
+    stopped.train()
+    assert (stopped.run().facts.steps, stopped.run().facts.steps_left) == (4, 2)
+    again = private(tmp_path / "parts", **settings)
+    with raises_field(SettingError, "ledger"):
+        again.train()
+    resumed = private(tmp_path / "parts", **settings)
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed.state.global_step == 6
+    torch.testing.assert_close(resumed.model.state_dict(), whole.model.state_dict())
+    (tmp_path / "parts" / "checkpoint-6" / "equidp.pt").unlink()
+    other = private(tmp_path / "parts", **settings)
+    with raises_field(CheckpointError, "checkpoint"):
+        other.train(resume_from_checkpoint=True)
+
+
+@pytest.mark.soak
+def test_a_killed_run_goes_on_and_counts_what_it_lost(tmp_path):
+    code = f"""
+import os, sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from integrations.test_hugging_face import At, private
+settings = dict(save_strategy="steps", save_steps=2, max_steps=8)
+private(sys.argv[1], callbacks=[At(5, lambda control: os._exit(9))], **settings).train()
+"""
+    killed = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True)
+    assert killed.returncode == 9, killed.stderr
+    spent = sum(steps for _, steps in read_ledger(tmp_path / "ledger").entries)
+    assert 5 <= spent < 8
+    resumed = private(tmp_path, save_strategy="steps", save_steps=2, max_steps=8)
+    resumed.train(resume_from_checkpoint=True)
+    assert [steps for _, steps in resumed.run().entries] == [8]
+    assert resumed._get_learning_rate() == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("train_sampling_strategy", "group_by_length"),
+        ("dataloader_drop_last", True),
+        ("max_grad_norm", 0.5),
+        ("label_smoothing_factor", 0.1),
+        ("auto_find_batch_size", True),
+        ("include_num_input_tokens_seen", "all"),
+        ("neftune_noise_alpha", 5.0),
+    ],
+)
+def test_arguments_that_break_the_guarantee_are_refused_when_it_is_made(tmp_path, name, value):
+    with raises_field(SettingError, name):
+        private(tmp_path, **{name: value})
+    assert not (tmp_path / "ledger").exists()
+
+
+def flattened(rows):
+    words = torch.tensor([word for row in rows for word in row["input_ids"]])
+    return {"input_ids": words[None], "labels": torch.tensor([row["label"] for row in rows])}
+
+
+def mixing(rows):
+    collated = pad(rows)
+    return {**collated, "labels": collated["labels"].roll(1)}
+
+
+def masking(rows):
+    collated = pad(rows)
+    return {**collated, "input_ids": collated["input_ids"].masked_fill(torch.rand(len(rows), 1) < 0.5, 1)}
+
+
+@pytest.mark.parametrize(
+    ("collate", "error"),
+    [
+        (flattened, DataError),
+        (mixing, SettingError),
+        (masking, SettingError),
+        (transformers.default_data_collator, DataError),
+        (lambda rows: {"input_ids": pad(rows)["input_ids"]}, DataError),
+    ],
+)
+def test_collators_that_do_more_than_pad_are_refused(collate, error):
+    with raises_field(error, "data_collator"):
+        CollatedRows(texts(), collate, "labels", None)
+
+
+def test_rows_may_be_padded_on_the_left_and_have_groups():
+    rows = [{**row, "group": place % 3} for place, row in enumerate(texts())]
+    data = CollatedRows(rows, lambda given: pad(given, left=True), "labels", "group")
+    assert len(data) == N
+    inputs, label, group = data[5]
+    assert inputs["input_ids"][-len(rows[5]["input_ids"]) :].tolist() == rows[5]["input_ids"]
+    assert (int(label), group) == (1, 2)
+
+
+@pytest.mark.soak
+def test_bad_input_is_refused_before_a_step(tmp_path):
+    with raises_field(SettingError, "privacy"):
+        private(tmp_path, privacy=equidp.DPSGD())
+
+    class Own(PrivateTrainer):
+        def compute_loss(self, model, inputs, **settings):
+            return 0
+
+    with raises_field(SettingError, "compute_loss"):
+        Own(privacy=NOISY, model=bert(), args=arguments(tmp_path))
+    given = private(tmp_path)
+    with raises_field(SettingError, "train"):
+        given.run()
+    with raises_field(SettingError, "train_dataset"):
+        given.get_train_dataloader()
+    unlabelled = nn.Sequential(nn.Embedding(WORDS, 4), nn.Flatten(), nn.LazyLinear(2))
+    with raises_field(ModelError, "loss"):
+        private(tmp_path, model=unlabelled, remove_unused_columns=False).train()
+    with raises_field(SettingError, "label_names"):
+        private(tmp_path, label_names=["start", "end"]).train()
+    averaging = Privacy(
+        policy=equidp.DPSGD(),
+        noise_multiplier=1.0,
+        delta=1e-4,
+        loss=nn.CrossEntropyLoss(),
+        secure=False,
+        seed=1,
+    )
+    with pytest.raises((ModelError, SettingError)):
+        private(tmp_path, privacy=averaging).train()
+    given = PrivateTrainer(privacy=NOISY, model=bert(), args=arguments(tmp_path))
+    with raises_field(DataError, "train_dataset"):
+        given.train()
+    assert not (tmp_path / "ledger").exists() or not read_ledger(tmp_path / "ledger").entries
+
+
+@pytest.mark.soak
+def test_a_training_that_teaches_nothing_is_warned_of(tmp_path):
+    with pytest.warns(TrainingWarning, match="no weight has moved"):
+        private(tmp_path / "still", learning_rate=0.0, max_steps=1).train()
+    loud = Privacy(policy=equidp.DPSGD(), noise_multiplier=50.0, delta=1e-4, secure=False, seed=1)
+    with pytest.warns(TrainingWarning, match="evaluation data"):
+        private(
+            tmp_path / "worse", privacy=loud, learning_rate=0.5, eval_on_start=True, eval_strategy="epoch",
+            eval_dataset=texts(32, 1), lr_scheduler_type="constant",
+        ).train()  # fmt: skip
+
+
+def test_losses_of_a_row_are_those_of_its_task():
+    model = nn.Module()
+    logits, labels = torch.randn(2, 3, 5), torch.tensor([[1, 2, -100], [0, 4, 3]])
+    shifted = task_loss(model, shifts=True)(logits, labels)
+    each = nn.functional.cross_entropy(logits[1, :-1], labels[1, 1:])
+    assert shifted[0] == pytest.approx(float(nn.functional.cross_entropy(logits[0, :1], labels[0, 1:2])))
+    assert shifted[1] == pytest.approx(float(each))
+    assert task_loss(model, shifts=False)(logits, labels)[1] == pytest.approx(
+        float(nn.functional.cross_entropy(logits[1], labels[1]))
+    )
+    model.config = transformers.BertConfig(num_labels=1)
+    assert task_loss(model, shifts=False)(torch.tensor([[2.0]]), torch.tensor([0.5])) == pytest.approx(2.25)
+    model.config = transformers.BertConfig(num_labels=2, problem_type="multi_label_classification")
+    assert task_loss(model, shifts=False)(torch.zeros(1, 2), torch.tensor([[0, 1]])) == pytest.approx(
+        0.6931, rel=1e-3
+    )
