@@ -87,6 +87,7 @@ def checked_engine(
     policy: Policy | None = None,
     examples: Examples | None = None,
     batch_size: int = 64,
+    at_a_time: int | None = None,
 ) -> TriedEngine:
     """Returns the engine of that name, after model, loss and engine were tried on made-up examples.
 
@@ -100,6 +101,7 @@ def checked_engine(
         examples: public rows of these shapes and types, for a model that demands more of a row than these;
             made-up ones are tried too if the model takes them.
         batch_size: number of examples in the largest trial batch.
+        at_a_time: the most examples that training gives the engine at a time; None: no limit.
 
     Raises:
         SettingError: an unknown name.
@@ -120,7 +122,7 @@ def checked_engine(
     if examples is None or made.takes(model, of_row):
         trials.append((made.rows, *made.examples()))
     for rows, inputs, targets in trials:
-        check_model(model, of_row, inputs, targets, class_names, rows)
+        check_model(model, of_row, inputs, targets, class_names, rows, at_a_time)
     if examples is None:
         _warn_of_failures(made)
 
@@ -131,7 +133,7 @@ def checked_engine(
             if several:
                 inputs, targets = as_units(inputs, targets, rows=2)
                 of_units = GivenRows(inputs) if isinstance(rows, GivenRows) else None
-            check_engine(engine, reading(model, loss), loss, inputs, targets, of_units, batch_size)
+            check_engine(engine, reading(model, loss), loss, inputs, targets, of_units, batch_size, at_a_time)
             engine.public = engine.public or (inputs, targets)
         return engine
 

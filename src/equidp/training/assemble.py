@@ -273,6 +273,7 @@ def chosen_engine(
     train: object,
     examples: tuple[Inputs, Tensor] | None,
     batch_size: int,
+    at_a_time: int | None,
 ) -> Engine:
     """Return the given engine, or make the named one and try it on the model's device.
 
@@ -307,7 +308,8 @@ def chosen_engine(
         names,
         examples=examples,
         policy=policy,
-        batch_size=min(batch_size, _LARGEST_TRIED),
+        batch_size=min(batch_size, at_a_time or batch_size, _LARGEST_TRIED),
+        at_a_time=at_a_time,
     )
 
 

@@ -213,9 +213,16 @@ class Trainer:
             self._physical_batch_size = assemble.chosen_physical_batch_size(
                 physical_batch_size, train, model, self.event
             )
-            largest = min(batch_size, self._physical_batch_size or batch_size)
             self.engine = assemble.chosen_engine(
-                engine, policy, model, self.loss, example_batch, train, examples, largest
+                engine,
+                policy,
+                model,
+                self.loss,
+                example_batch,
+                train,
+                examples,
+                batch_size,
+                self._physical_batch_size,
             )
             optimizers.check_optimizer(optimizer, model)
             self.scheduler: torch.optim.lr_scheduler.LRScheduler | None = None

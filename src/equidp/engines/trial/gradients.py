@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, replace
@@ -23,8 +23,8 @@ from equidp.engines.trial.rows import MadeUpInputs, TrialRows
 from equidp.engines.trial.running import error_text, losses_of, outputs_of, try_model
 from equidp.errors import ModelError
 from equidp.kernel.bounding import example_context
-from equidp.kernel.engine import Engine, LossFunction
-from equidp.kernel.inputs import Inputs, taken, tensors
+from equidp.kernel.engine import Engine, LossFunction, Sums
+from equidp.kernel.inputs import Inputs, in_parts, taken, tensors
 from equidp.kernel.policy import Policy
 
 _TOLERANCE = 0.02
@@ -42,10 +42,12 @@ _DROPOUT = frozenset(
     if name.rstrip("123d").endswith("dropout") and name not in ("native_dropout", "_fused_dropout")
 )
 """Functions that set some of the numbers to 0 in training mode."""
-_PASSES = 4
-"""Number of passes that show whether a model draws random numbers."""
+_PASSES, _ROWS = 8, 8
+"""Numbers of passes, and of rows in each, that show whether a model draws random numbers."""
 _LOUD = 1e4
 """Factor of losses that reveals limits on gradients of a whole batch."""
+_FEWEST_TOGETHER = 4
+"""Fewest examples that an engine is tried on at a time: two of them may change places among others."""
 _LAST_DIGITS = 8
 """Relative change of parameters that only rounding makes large, in units of their last digit."""
 
@@ -62,12 +64,16 @@ def check_engine(
     targets: Tensor,
     rows: TrialRows | None = None,
     batch_size: int = 64,
+    at_a_time: int | None = None,
 ) -> None:
     """Refuses an engine whose norms or sum differ from those of one backward pass per example.
 
     In a larger batch, where that would take long, an example's norm and what it adds to a sum must stay the
     same when half of the others leave and the rest stand in another order. A model that draws random numbers
     (dropout) is compared with its layers in evaluation mode: two passes could not be compared otherwise.
+
+    Memory beside the model and the engine's own: about four times the trained parameters. Gradients of single
+    examples are taken in turns, compared and dropped.
 
     Args:
         engine: of this model and loss.
@@ -77,6 +83,8 @@ def check_engine(
             left out.
         rows: further ones to try, of their shape and type; None: made up here.
         batch_size: how many examples there are in a larger batch.
+        at_a_time: the most examples that training gives the engine at a time; it is tried on no more, but on
+            4 at least. None: no limit.
 
     Raises:
         EngineRefusal: they differ, or the engine cannot be used with this model.
@@ -85,10 +93,13 @@ def check_engine(
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     with try_model(model, loss), torch.enable_grad(), ExitStack() as stack:
         rows = MadeUpInputs.like(inputs, model) if rows is None else rows
-        trial = _Trial(together(engine), model, loss, trained, inputs, targets)
+        most = max(_FEWEST_TOGETHER, at_a_time or len(targets))
+        trial = _Trial(together(engine), model, loss, trained, inputs, targets, most)
         few = trial.examples()
+        _show_sizes(trial.engine, *few)
         if _random(model, few[0]):
-            _check_random_numbers(trial.engine, *few)
+            for part in in_parts(few, most):
+                _check_random_numbers(trial.engine, *part)
             stack.enter_context(_NoDropout())
             _set_layers_to_evaluation(model, few[0])
         found = trial.gradients()
@@ -99,10 +110,10 @@ def check_engine(
                 "weights, and at the loss.",
                 field="loss",
             )
-        size = found.true.norm(dim=1).max()
-        same_norms = ((found.norms - found.true.norm(dim=1)).abs() <= _tolerance(targets) * size).all()
-        if not (same_norms and torch.linalg.vector_norm(found.off) <= _TOLERANCE * size * len(found.norms)):
-            raise _differs(trial.engine, len(found.norms))
+        true = found.true.norm(dim=1)
+        same_norms = ((found.norms - true).abs() <= _tolerance(targets) * true.max()).all()
+        if not (same_norms and found.off.norm() <= _TOLERANCE * true.max() * len(true)):
+            raise _differs(trial.engine, len(true))
         moderate = rows.moderate()
         if moderate is not None:
             _check_further(trial.of(moderate), huge=True)
@@ -112,7 +123,7 @@ def check_engine(
             _check_in_company(company.loud(engine))
         with moved_parameters(model):
             _check_further(trial.of(rows.varied_rows(4, seed=13)), huge=False)
-            _check_in_company(trial.of(rows.varied_rows(16, seed=14)))
+            _check_in_company(trial.of(rows.varied_rows(16 if at_a_time is None else min(16, most), seed=14)))
 
 
 def check_company(
@@ -128,7 +139,7 @@ def check_company(
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     with try_model(model, loss), torch.enable_grad(), ExitStack() as stack:
-        trial = _Trial(together(engine), model, loss, trained, inputs, targets)
+        trial = _Trial(together(engine), model, loss, trained, inputs, targets, len(targets))
         few, _ = trial.examples()
         if _random(model, few):
             stack.enter_context(_NoDropout())
@@ -150,7 +161,9 @@ def together(engine: Engine) -> Engine:
 
 def _random(model: nn.Module, inputs: Inputs) -> bool:
     """Returns True if outputs change from pass to pass; a few draws may be equal by chance."""
-    first, *others = (outputs_of(model, inputs, seed=seed).nan_to_num() for seed in range(_PASSES))
+    inputs = taken(inputs, slice(_ROWS))
+    with torch.no_grad():
+        first, *others = (outputs_of(model, inputs, seed=seed).nan_to_num() for seed in range(_PASSES))
     return not all(torch.equal(first, other) for other in others)
 
 
@@ -189,7 +202,7 @@ def _set_layers_to_evaluation(model: nn.Module, inputs: Inputs) -> None:
 
 @dataclass(frozen=True)
 class _Trial:
-    """An engine of a model and a loss, and examples that it is tried on."""
+    """An engine of a model and a loss, and examples that it is tried on, at most `most` at a time."""
 
     engine: Engine
     model: nn.Module
@@ -197,6 +210,7 @@ class _Trial:
     trained: list[nn.Parameter]
     inputs: Inputs
     targets: Tensor
+    most: int
 
     def of(self, inputs: Inputs) -> _Trial:
         """Return a trial of other examples, with the same targets in turns."""
@@ -216,64 +230,90 @@ class _Trial:
         return inputs, targets
 
     def gradients(self) -> _Gradients:
-        """Return gradients by the engine and by autograd of the examples whose true gradients are finite.
+        """Compare the engine's gradients of the examples whose true gradients are finite with these.
 
         Raises:
             ModelError: the model fails on each of them alone.
             EngineRefusal: the engine fails on examples that the model takes.
         """
-        true, places = self.true_gradients()
-        finite = torch.isfinite(torch.linalg.vector_norm(true, dim=1))
-        true, places = taken((true, places), finite)
-        inputs, targets = taken((self.inputs, self.targets), places)
-        trial = replace(self, inputs=inputs, targets=targets)
-        if not len(true):
-            return _Gradients(trial, true.new_empty(0), true.new_empty(0), true)
-        with _explain_failures(self.engine):
-            norms, weights, total = _engines_gradients(self.engine, self.trained, inputs, targets)
-        off = total - torch.tensordot(weights.to(total.dtype), true.to(total.dtype), dims=1)
-        return _Gradients(trial, norms, off, true)
-
-    def true_gradients(self) -> tuple[Tensor, Tensor]:
-        """Return gradients by one backward pass each, [count, parameters], and their examples' places."""
-        single, places, failed = [], [], None
+        weights = torch.arange(1, len(self.targets) + 1, device=self.targets.device) / len(self.targets)
+        off = [torch.zeros_like(parameter) for parameter in self.trained]
+        places, parts, failed = [], [], None
         for place in range(len(self.targets)):
-            x, y = taken((self.inputs, self.targets), [place])
             try:
-                losses = self.loss(call_model(self.model, x), y).sum()
-                single.append(torch.autograd.grad(losses, self.trained, allow_unused=True))
-                places.append(place)
+                gradients = self.true_gradient(place)
             except Exception as error:
                 failed = error
-        if failed is not None and not single:
+                continue
+            lengths = _lengths(gradients, self.trained)
+            parts.append(lengths)
+            if torch.isfinite(lengths.norm()):
+                places.append(place)
+                for total, each in zip(off, gradients, strict=True):
+                    if each is not None:
+                        total.add_(each, alpha=float(weights[place]))
+            del gradients  # one at a time: each is as large as the model
+        if failed is not None and not parts:
             raise ModelError(
                 f"no gradient can be taken of the model's loss: {error_text(failed)}",
                 field="loss",
             ) from failed
-        found = torch.stack([flat(gradients, self.trained) for gradients in single])
-        return found, torch.tensor(places, device=found.device)
+        true = torch.stack(parts)
+        true = true[torch.isfinite(true.norm(dim=1))]
+        inputs, targets = taken((self.inputs, self.targets), places)
+        trial = replace(self, inputs=inputs, targets=targets)
+        norms = [true.new_empty(0)]
+        for x, y, part_weights in in_parts((inputs, targets, weights[places]), self.most):
+            with _explain_failures(self.engine):
+                measured = self.engine(x, y)
+                norms.append(measured.norms)
+                sums = measured.sum_gradients(part_weights.to(measured.norms))
+            _subtract(off, sums, self.trained)
+        return _Gradients(trial, torch.cat(norms), _lengths(off, self.trained), true)
+
+    def true_gradient(self, place: int) -> tuple[Tensor | None, ...]:
+        """Return the gradient of one example by a backward pass of its own, by parameter."""
+        x, y = taken((self.inputs, self.targets), [place])
+        losses = self.loss(call_model(self.model, x), y).sum()
+        return torch.autograd.grad(losses, self.trained, allow_unused=True)
+
+    def is_steady(self, place: int) -> Tensor:
+        """Return a mask of parameters whose true gradient stays as it is when their last digits change."""
+        before = self.true_gradient(place)
+        with _last_digits_changed(self.trained):
+            try:
+                after = self.true_gradient(place)
+            except Exception:
+                return torch.zeros(len(self.trained), dtype=torch.bool, device=self.targets.device)
+        changes = (
+            None if one is None or other is None else one - other
+            for one, other in zip(before, after, strict=True)
+        )
+        return _lengths(changes, self.trained) <= _TOLERANCE * _lengths(before, self.trained)
 
     def own_norm(self, place: int) -> Tensor:
         """Return the norm of one example's contribution to the engine's sum."""
-        measured = self.engine(self.inputs, self.targets)
-        alone = (torch.arange(len(self.targets)) == place).to(measured.norms)
-        length: Tensor = flat_sums(measured.sum_gradients(alone), self.trained).norm()
+        first = place // self.most * self.most
+        measured = self.engine(*taken((self.inputs, self.targets), slice(first, first + self.most)))
+        alone = (torch.arange(len(measured.norms)) == place - first).to(measured.norms)
+        sums = measured.sum_gradients(alone)
+        length: Tensor = _lengths([sums.get(each) for each in self.trained], self.trained).norm()
         return length
 
-    def measure_examples(self, places: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    def measure_examples(self, places: Tensor, weights: Tensor) -> tuple[Tensor, Sums]:
         """Return the engine's norms of examples at these places, and their sum with weights by place."""
         with _explain_failures(self.engine):
             measured = self.engine(*taken((self.inputs, self.targets), places))
             norms = measured.norms
-            sums = measured.sum_gradients(weights[places].to(norms))
-        return norms, flat_sums(sums, self.trained)
+            return norms, measured.sum_gradients(weights[places].to(norms))
 
     def taken_alone(self) -> Tensor:
         """Return the places of examples that model and loss accept alone."""
-        every = torch.arange(len(self.targets))
-        if self._takes(every):
-            return every
-        return torch.tensor([place for place in every.tolist() if self._takes([place])], dtype=torch.int64)
+        found: list[int] = []
+        for part in torch.arange(len(self.targets)).split(self.most):
+            taken_together = self._takes(part)
+            found += [place for place in part.tolist() if taken_together or self._takes([place])]
+        return torch.tensor(found, dtype=torch.int64)
 
     def _takes(self, places: Tensor | list[int]) -> bool:
         x, y = taken((self.inputs, self.targets), places)
@@ -286,13 +326,13 @@ class _Trial:
 
 
 class _Gradients(NamedTuple):
-    """Gradients of a trial's examples, all finite.
+    """Lengths of the gradients of a trial's examples, all finite.
 
     Attributes:
         trial: of these examples alone.
         norms: by the engine, [batch].
-        off: the engine's weighted sum less the true one, [parameters].
-        true: [batch, parameters].
+        off: norms of the engine's weighted sum less the true one, by parameter, [parameters].
+        true: norms by parameter, [batch, parameters].
     """
 
     trial: _Trial
@@ -317,10 +357,10 @@ def _check_further(trial: _Trial, *, huge: bool) -> None:
         return
     size = true.norm(dim=1).max()
     small = (true.norm(dim=1) - norms > _tolerance(trial.targets) * size).any()
-    differs = small or torch.linalg.vector_norm(off) > _TOLERANCE * size * len(norms)
+    differs = small or off.norm() > _TOLERANCE * size * len(norms)
     if differs and not huge:
         raise _differs(trial.engine, len(norms))
-    if differs or (huge and _wrong_parts(off, true, trial.trained).any()):
+    if differs or (huge and _wrong_parts(off, true).any()):
         _check_beside_rounding(found)
 
 
@@ -337,20 +377,26 @@ def _check_in_company(trial: _Trial, *, beside_rounding: bool = False) -> None:
         # An odd number, beside an even one: some models pair examples, and leave one over.
         staying = places[torch.randperm(len(places), generator=generator)[: len(places) // 2 | 1]]
         some = torch.zeros(len(weights)).index_copy(0, staying, weights[staying])
-        norms, total = trial.measure_examples(places, some)
+        norms, sums = trial.measure_examples(places, some)
         finite = torch.isfinite(norms).cpu()
         if finite.all():
             break
         places = places[finite]
     else:
         return
+    total = [torch.zeros_like(each) for each in trial.trained]
+    _subtract(total, sums, trial.trained)
     fewer_norms, fewer = trial.measure_examples(staying, some)
     by_place = norms.new_zeros(len(weights)).index_copy(0, places.to(norms.device), norms)
     tolerance = _tolerance(trial.targets) * norms.max()
     apart = (by_place[staying.to(norms.device)] - fewer_norms).abs().max()
-    off = torch.linalg.vector_norm(total - fewer)
     # A small part of each norm may mix as well, and adds up over the batch.
-    parts, parts_off = _lengths(fewer, trial.trained), _lengths(total - fewer, trial.trained)
+    parts = _lengths([fewer.get(each) for each in trial.trained], trial.trained)
+    for difference, each in zip(total, trial.trained, strict=True):
+        if each in fewer:
+            difference.add_(fewer.pop(each).to(difference))
+    parts_off = _lengths(total, trial.trained)
+    off = parts_off.norm()
     room = _SMALL_PART * norms.max() * len(staying) ** 0.5
     coarse = beside_rounding or torch.is_autocast_enabled(trial.targets.device.type)
     small = coarse or bool((parts_off <= _TOLERANCE * parts + room).all())
@@ -372,10 +418,8 @@ def _check_beside_rounding(found: _Gradients) -> None:
     must move the engine's own sum by the norm that the engine says.
     """
     trial, norms, off, true = found
-    with _last_digits_changed(trial.trained):
-        nearby, _ = trial.true_gradients()
-    steady = _lengths(true - nearby, trial.trained) <= _TOLERANCE * _lengths(true, trial.trained)
-    wrong = steady.all(dim=0) & _wrong_parts(off, true, trial.trained)
+    steady = torch.stack([trial.is_steady(place) for place in range(len(norms))])
+    wrong = steady.all(dim=0) & _wrong_parts(off, true)
     own = torch.stack([trial.own_norm(place) for place in range(len(norms))])
     expected = torch.where(steady.all(dim=1), true.norm(dim=1), own)
     same_norms = expected - norms <= _tolerance(trial.targets) * expected.max()
@@ -383,17 +427,27 @@ def _check_beside_rounding(found: _Gradients) -> None:
         raise _differs(trial.engine, len(norms))
 
 
-def _wrong_parts(off: Tensor, true: Tensor, trained: list[nn.Parameter]) -> Tensor:
+def _wrong_parts(off: Tensor, true: Tensor) -> Tensor:
     """Return a mask of parameters whose sums are off by more than rounding, [parameters]."""
-    allowed = _TOLERANCE * len(true) * _lengths(true, trained).amax(dim=0)
+    allowed = _TOLERANCE * len(true) * true.amax(dim=0)
     most = allowed + _NEGLIGIBLE * true.norm(dim=1).max()
-    return torch.logical_not(_lengths(off, trained) <= most)
+    return torch.logical_not(off <= most)
 
 
-def _lengths(gradients: Tensor, trained: list[nn.Parameter]) -> Tensor:
-    """Return the norm of each parameter's part, [..., parameters]."""
-    sizes = [parameter.numel() for parameter in trained]
-    return torch.stack([part.norm(dim=-1) for part in gradients.split(sizes, dim=-1)], dim=-1)
+def _lengths(values: Iterable[Tensor | None], trained: list[nn.Parameter]) -> Tensor:
+    """Return the norm of each parameter's value, [parameters], in the parameters' precision; 0 for None."""
+    norms = [
+        parameter.new_zeros(()) if each is None else torch.linalg.vector_norm(each).to(parameter.dtype)
+        for each, parameter in zip(values, trained, strict=True)
+    ]
+    return torch.stack([each.detach().to(norms[0]) for each in norms])
+
+
+def _subtract(totals: list[Tensor], sums: Sums, trained: list[nn.Parameter]) -> None:
+    """Subtract sums by parameter from totals, in place; each sum is dropped as soon as it was read."""
+    for total, parameter in zip(totals, trained, strict=True):
+        if parameter in sums:
+            total.sub_(sums.pop(parameter).to(total))
 
 
 @contextmanager
@@ -429,7 +483,6 @@ def _differs(engine: Engine, count: int, how: str = "") -> ModelError:
 
 
 def _check_random_numbers(engine: Engine, inputs: Inputs, targets: Tensor) -> None:
-    _show_sizes(engine, inputs, targets)
     with _explain_failures(engine):
         measured = engine(inputs, targets)
     # An engine of the user's own says nothing about it.
@@ -455,20 +508,9 @@ def _explain_failures(engine: Engine) -> Iterator[None]:
 
 def _show_sizes(engine: Engine, inputs: Inputs, targets: Tensor) -> None:
     """Lets an engine see several sizes: it may mistake a table of as many rows for the batch until then."""
-    for left_out in (2, 1, 0):
+    for size in (2, 3):
         with suppress(Exception):
-            engine(*taken((inputs, targets), slice(left_out, None)))
-
-
-def _engines_gradients(
-    engine: Engine, trained: list[nn.Parameter], inputs: Inputs, targets: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The engine's norms, weights [batch] that are different for each example, and the weighted sum."""
-    _show_sizes(engine, inputs, targets)
-    measured = engine(inputs, targets)
-    norms = measured.norms
-    weights = torch.arange(1, len(norms) + 1).to(norms) / len(norms)
-    return norms, weights, flat_sums(measured.sum_gradients(weights), trained)
+            engine(*taken((inputs, targets), slice(size)))
 
 
 def check_objective(

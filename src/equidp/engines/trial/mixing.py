@@ -17,6 +17,7 @@ from equidp.engines.trial.rows import GivenRows, MadeUpInputs, TrialRows
 from equidp.engines.trial.running import (
     Attributes,
     check_parameters,
+    checksum,
     error_text,
     losses_of,
     outputs_of,
@@ -36,6 +37,7 @@ def check_model(
     targets: Tensor,
     class_names: Sequence[str] = (),
     rows: TrialRows | None = None,
+    at_a_time: int | None = None,
 ) -> None:
     """Refuses a model or loss for which per-example gradients make no sense.
 
@@ -46,6 +48,8 @@ def check_model(
             should not tell about data. Further ones of their shape and type are made up here.
         class_names: one per class, where targets are classes.
         rows: further ones to try; None: made up here.
+        at_a_time: the most examples that training gives the model at a time; it is tried on no more, but on 8
+            at least. None: no limit.
 
     Raises:
         ModelError: BatchNorm, or anything else through which examples of a batch affect each other, as far as
@@ -79,21 +83,24 @@ def check_model(
             )
     if len(targets) == 1:
         inputs, targets = taken((inputs, targets), [0, 0])
+    if at_a_time is not None:
+        inputs, targets = taken((inputs, targets), slice(max(_SMALL_BATCH, at_a_time)))
     with try_model(model, loss) as buffers:
         outputs = outputs_of(model, inputs)
         _check_buffers(model, buffers, inputs)
         if class_names:
             _check_last_class(loss, outputs, targets, class_names)
         losses_of(loss, outputs, targets)
-        check_mixing(model, loss, partial(outputs_of, model), inputs, targets, rows)
+        check_mixing(model, loss, partial(outputs_of, model), inputs, targets, rows, at_a_time)
 
 
 def _check_buffers(model: nn.Module, before: dict[str, Tensor], inputs: Inputs) -> None:
-    """Refuses buffers that a forward pass changes, also with other parameters, and says from what."""
+    """Refuses buffers that a forward pass changed, also with other parameters, and says from what."""
     found = _changed_buffer(model, before, inputs)
     if found is None:
         with moved_parameters(model):
             try:
+                outputs_of(model, inputs)
                 found = _changed_buffer(model, before, inputs)
             except ModelError:
                 return  # it fails with other parameters, and may never have such
@@ -115,20 +122,16 @@ def _check_buffers(model: nn.Module, before: dict[str, Tensor], inputs: Inputs) 
 
 
 def _changed_buffer(model: nn.Module, before: dict[str, Tensor], inputs: Inputs) -> tuple[str, bool] | None:
-    """A buffer that a forward pass changes, and whether it becomes another one with other inputs."""
-
-    def after(inputs: Inputs) -> dict[str, Tensor]:
-        for name, buffer in model.named_buffers():
-            if name in before:
-                buffer.copy_(before[name])
-        outputs_of(model, inputs)
-        return {name: buffer.clone() for name, buffer in model.named_buffers()}
-
-    now = after(inputs)
+    """A buffer that the last forward pass, of these inputs, changed, and whether it follows from them."""
+    now = {name: buffer.clone() for name, buffer in model.named_buffers()}
     changed = [name for name in now if name not in before or not same(now[name], before[name])]
     if not changed:
         return None
-    others = after(taken(inputs, slice(2)))
+    for name, buffer in model.named_buffers():
+        if name in before:
+            buffer.copy_(before[name])
+    outputs_of(model, taken(inputs, slice(2)))
+    others = dict(model.named_buffers())
     differing = [name for name in changed if name not in others or not same(others[name], now[name])]
     return (differing or changed)[0], bool(differing)
 
@@ -174,6 +177,7 @@ def check_mixing(
     inputs: Inputs,
     targets: Tensor,
     rows: TrialRows | None = None,
+    at_a_time: int | None = None,
 ) -> None:
     """Refuses a model or loss whose results for an example change with others, or that keeps data.
 
@@ -191,11 +195,14 @@ def check_mixing(
         forward: runs the model.
         inputs, targets: a few examples that the model runs on, [batch, ...].
         rows: to try; None: made up, or these examples where the model runs on none of those.
+        at_a_time: the most examples that training gives the model at a time; batches are no larger, but 8 at
+            least, and as many as extremes need. None: 40.
 
     Raises:
         ModelError: names what changed.
     """
-    trial = _Trial(model, loss, forward, targets)
+    most = _BATCH if at_a_time is None else min(_BATCH, max(_SMALL_BATCH, at_a_time))
+    trial = _Trial(model, loss, forward, targets, most)
     seed_generators(0)
     random = GeneratorStates(targets.device)
     trial.run(taken(inputs, slice(2)), 0)
@@ -204,23 +211,26 @@ def check_mixing(
     short = rows.short(2, seed=3)
     extremes = trial.runnable([*rows.extremes(), *([] if short is None else [short])])
     for seed in range(seeds):
-        size = _SMALL_BATCH if seed else _BATCH
+        size = _SMALL_BATCH if seed else most
         ordinary = trial.together(rows.full(size, seed=4), seed)
         if ordinary is None:
             ordinary = trial.run(taken(inputs, torch.arange(size) % len(targets)), seed)
         short = rows.short(_SMALL_BATCH, seed=5)
         padded = None if short is None else trial.together(short, seed)
-        among = trial.run(_between(ordinary.inputs, (padded or ordinary).inputs, extremes), seed)
-        name = ordinary.attributes.differing(among.attributes)
-        if name is not None and trial.carries(ordinary, among, seed):
-            raise ModelError(
-                f"attribute {name} changes with the data in training and carries it from step to step, past "
-                "the noise. Compute it from each example itself, or keep it in evaluation mode only.",
-                field="attributes",
-            )
-        _compare(ordinary, among, _ORDINARY)
-        if padded is not None and (seeds == 1 or size == _SMALL_BATCH):
-            _compare(padded, among, _PADDED, other_size=size != _SMALL_BATCH)
+        batches = _between(ordinary.inputs, (padded or ordinary).inputs, extremes)
+        for batch in islice(batches, 1 if seed else None):
+            among = trial.run(batch, seed)
+            name = ordinary.attributes.differing(among.attributes)
+            if name is not None and trial.carries(ordinary, among, seed):
+                raise ModelError(
+                    f"attribute {name} changes with the data in training and carries it from step to step, "
+                    "past the noise. Compute it from each example itself, or keep it in evaluation mode "
+                    "only.",
+                    field="attributes",
+                )
+            _compare(ordinary, among, _ORDINARY)
+            if padded is not None and (seeds == 1 or size == _SMALL_BATCH):
+                _compare(padded, among, _PADDED, other_size=size != _SMALL_BATCH)
         copies = trial.run(taken(ordinary.inputs, [-1] * size), seed)
         _compare(ordinary, copies, _ORDINARY[-1:])
         if seeds == 1:
@@ -239,8 +249,8 @@ def _check_moved(trial: _Trial, rows: Inputs, extremes: list[Any]) -> Tensor | N
     ordinary = trial.together(rows, 0)
     if ordinary is None:
         return None
-    among = trial.run(_between(ordinary.inputs, ordinary.inputs, trial.runnable(extremes)), 0)
-    _compare(ordinary, among, _ORDINARY)
+    for batch in _between(ordinary.inputs, ordinary.inputs, trial.runnable(extremes)):
+        _compare(ordinary, trial.run(batch, 0), _ORDINARY)
     return ordinary.outputs
 
 
@@ -248,7 +258,7 @@ def _check_losses(trial: _Trial, outputs: Tensor) -> None:
     """Compares losses where one example's outputs are a thousand times as large, beside others and alike."""
     if not outputs.is_floating_point() or not ((outputs < 0) | (outputs > 1)).any():
         return  # these may be probabilities, and larger ones would end the process on a GPU
-    outputs = outputs[torch.arange(_BATCH) % len(outputs)]  # outliers stand out in large batches only
+    outputs = outputs[torch.arange(trial.most) % len(outputs)]  # outliers stand out in large batches only
     places = torch.arange(len(outputs))
     expected = trial.losses(outputs, places)
     for place in range(_SMALL_BATCH):
@@ -265,7 +275,12 @@ def _check_losses(trial: _Trial, outputs: Tensor) -> None:
 
 
 class _Ran(NamedTuple):
-    """A batch, outputs [batch, ...] and losses [batch], and the attributes of model and loss after it."""
+    """A batch, what it gave, and the attributes of model and loss after it.
+
+    Attributes:
+        outputs: those of the first and last `_SMALL_BATCH` / 2 examples, or all of a smaller batch.
+        losses: of the same examples.
+    """
 
     inputs: Inputs
     outputs: Tensor
@@ -277,8 +292,11 @@ class _Ran(NamedTuple):
 class _Trial:
     """Runs model and loss on batches, each time with their attributes as they were."""
 
-    def __init__(self, model: nn.Module, loss: LossFunction, forward: Forward, targets: Tensor) -> None:
+    def __init__(
+        self, model: nn.Module, loss: LossFunction, forward: Forward, targets: Tensor, most: int
+    ) -> None:
         self._model, self._loss, self._forward, self._targets = model, loss, forward, targets
+        self.most = most
         self._before = Attributes(model, loss)
 
     def _targets_for(self, count: int) -> Tensor:
@@ -293,7 +311,8 @@ class _Trial:
 
     def run(self, inputs: Inputs, seed: int) -> _Ran:
         try:
-            return _Ran(inputs, *self._pass(inputs, seed), Attributes(self._model, self._loss))
+            outputs, losses = self._pass(inputs, seed)
+            return _Ran(inputs, _ends(outputs), _ends(losses), Attributes(self._model, self._loss))
         finally:
             self._before.restore()
 
@@ -341,12 +360,15 @@ class _Trial:
         Raises:
             ModelError: it does not run on a batch of all of these.
         """
-        if not kinds or self.attempt(join_batches(*kinds), 0) is not None:
-            return kinds
-        left = [running for kind in kinds if len(tensors(running := self._running(kind))[0])]
-        if left:
-            self._run_together(join_batches(*left), 0)
-        return left
+        found = []
+        for first in range(0, len(kinds), self.most // 2):
+            some = kinds[first : first + self.most // 2]
+            if self.attempt(join_batches(*some), 0) is None:
+                some = [running for kind in some if len(tensors(running := self._running(kind))[0])]
+                if some:
+                    self._run_together(join_batches(*some), 0)
+            found += some
+        return found
 
     def together(self, inputs: Inputs, seed: int) -> _Ran | None:
         """Runs the rows that the model runs on, some of them twice if others are left out; None: no row is.
@@ -387,15 +409,27 @@ class _Trial:
         return GivenRows(inputs)
 
 
-def _between(ordinary: Inputs, padded: Inputs, kinds: list[Any]) -> Any:
-    """A batch as large, with what is compared in its place, and rows of all kinds in turns in between."""
-    return map_tensors(_tensor_between, ordinary, padded, *kinds)
+def _ends(values: Tensor) -> Tensor:
+    """Values of the first and last examples, which are compared: outputs may be large."""
+    some = _SMALL_BATCH // 2
+    return values if len(values) <= _SMALL_BATCH else torch.cat([values[:some], values[-some:]])
 
 
-def _tensor_between(ordinary: Tensor, padded: Tensor, *kinds: Tensor) -> Tensor:
+def _between(ordinary: Inputs, padded: Inputs, kinds: list[Any]) -> Iterator[Any]:
+    """Batches as large, with what is compared in its place, and rows of all kinds in turns in between.
+
+    There is one batch where all of these rows have room in it.
+    """
+    room = len(tensors(ordinary)[0]) - len(_ORDINARY + _PADDED)
+    count = sum(len(tensors(kind)[0]) for kind in kinds)
+    for first in range(0, max(count, 1), room):
+        yield map_tensors(partial(_tensor_between, first), ordinary, padded, *kinds)
+
+
+def _tensor_between(first: int, ordinary: Tensor, padded: Tensor, *kinds: Tensor) -> Tensor:
     batch = ordinary.clone()
     rows = [row for kind in zip_longest(*kinds) for row in kind if row is not None]
-    for place, row in enumerate(islice(cycle(rows), len(batch) - 4), start=2):
+    for place, row in enumerate(islice(cycle(rows), first, first + len(batch) - 4), start=2):
         batch[place] = row
     batch[_PADDED] = padded[_PADDED]
     return batch
@@ -436,6 +470,8 @@ def _mixing_loss() -> ModelError:
 
 
 _SHARE = 0.1
+_NOISE = 2**20 + 7
+"""Numbers of noise that are drawn for a parameter; a larger one gets them again, in other columns."""
 
 
 @contextmanager
@@ -453,13 +489,13 @@ def moved_parameters(model: nn.Module) -> Iterator[None]:
     after = {}
     for name, parameter in trained.items():
         parameter.data.copy_(_elsewhere(parameter.detach(), generator))
-        after[name] = parameter.detach().clone()
+        after[name] = checksum(parameter)
     torch.clear_autocast_cache()  # copies from before the move
     try:
         yield
     finally:
         for name, parameter in trained.items():
-            if same(parameter.detach(), after[name]):
+            if checksum(parameter) == after[name]:
                 parameter.data.copy_(before[name])
         torch.clear_autocast_cache()
 
@@ -472,5 +508,9 @@ def _elsewhere(values: Tensor, generator: torch.Generator) -> Tensor:
         sizes = usual * (_SHARE + (1 - _SHARE) * torch.rand(values.shape, generator=generator))
         drawn = torch.randint(2, values.shape, generator=generator).to(values) * 2 - 1
         return torch.where(values == 0, drawn, values.sign()) * sizes.to(values)
-    size = max(float(values.square().mean().sqrt()), usual)
-    return values + _SHARE * size * torch.randn(values.shape, generator=generator).to(values)
+    size = max(float(torch.linalg.vector_norm(values)) / values.numel() ** 0.5, usual)
+    moved = values.clone(memory_format=torch.contiguous_format)
+    noise = torch.randn(min(values.numel(), _NOISE), generator=generator).to(values)
+    for part in moved.view(-1).split(len(noise)):
+        part.add_(noise[: len(part)], alpha=_SHARE * size)
+    return moved

@@ -144,10 +144,12 @@ def error_text(error: Exception) -> str:
 def try_model(model: nn.Module, loss: LossFunction | None = None) -> Iterator[dict[str, Tensor]]:
     """Runs the model in training mode without gradients; restores all of it and of the loss at the end.
 
-    Yields copies of the buffers. Refuses a model that wrote to its parameters.
+    Yields copies of the buffers. Refuses a model that wrote to its parameters. Frozen ones, which may be most
+    of a model, are compared by a checksum and not copied: a write to them is refused, and stays.
     """
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    parameters = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    trained = {name: each.detach().clone() for name, each in model.named_parameters() if each.requires_grad}
+    frozen = {name: checksum(each) for name, each in model.named_parameters() if not each.requires_grad}
     attributes = Attributes(model, loss)
     rewritten: list[str] = []
     try:
@@ -155,7 +157,8 @@ def try_model(model: nn.Module, loss: LossFunction | None = None) -> Iterator[di
             model.train()
             yield buffers
         now = dict(model.named_parameters())
-        rewritten = [name for name, kept in parameters.items() if not same(now[name].detach(), kept)]
+        rewritten = [name for name, kept in trained.items() if not same(now[name].detach(), kept)]
+        rewritten += [name for name, kept in frozen.items() if checksum(now[name]) != kept]
     finally:
         attributes.restore()
         with torch.no_grad():
@@ -163,13 +166,33 @@ def try_model(model: nn.Module, loss: LossFunction | None = None) -> Iterator[di
                 if name in buffers:
                     buffer.copy_(buffers[name])
             for name, parameter in model.named_parameters():
-                parameter.data.copy_(parameters[name])
+                if name in trained:
+                    parameter.data.copy_(trained[name])
     if rewritten:
         raise ModelError(
             f"parameter {rewritten[0]} is written to when the model runs: it carries data past the noise. "
             "Initialise it without data, and let nothing but the optimizer change it.",
             field=rewritten[0],
         )
+
+
+_AT_A_TIME = 2**14
+"""Numbers of a checksum that are multiplied at a time: few enough to stay in a processor's cache."""
+_WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Types of whole numbers by size in bytes."""
+
+
+def checksum(values: Tensor) -> tuple[int, ...]:
+    """Return a checksum of a parameter's bits, one number per block; a change of one number changes it.
+
+    Numbers are multiplied by odd ones of their places, so that numbers which change places change it too.
+    """
+    numbers = values.detach()
+    numbers = torch.view_as_real(numbers) if numbers.is_complex() else numbers
+    bits = numbers.reshape(-1).view(_WHOLE[numbers.element_size()])
+    places = torch.arange(1, 2 * _AT_A_TIME, 2, dtype=torch.int32, device=bits.device).to(bits.dtype)
+    found = [(block * places[: len(block)]).sum(dtype=torch.int64) for block in bits.split(_AT_A_TIME)]
+    return tuple(torch.stack(found).tolist()) if len(bits) else ()
 
 
 _OF_TORCH = frozenset(vars(nn.Module()))
