@@ -1,5 +1,7 @@
 """Encodings of columns as an option of a source: given, chosen by a plan, trained on and predicted by."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +11,7 @@ import equidp
 from equidp.advice.chosen_plan import ASKED, DEFAULT, RULE, ChosenPlan, choose_plan
 from equidp.comparison.compare import prepare
 from equidp.comparison.plan import ComparisonPlan
-from equidp.data import Recipe, open_source
+from equidp.data import SOURCES, Recipe, open_source
 from equidp.data.census import Census, Preparation
 from equidp.data.table import add_encoding, encoding_of, split_and_encode, with_encoding, with_private_noise
 from equidp.errors import SettingError
@@ -18,7 +20,7 @@ from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.prepare import prepare as prepare_run
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
-from equidp.tables.encode import Intervals
+from equidp.tables.encode import Intervals, TableEncoder
 from support.errors import raises_field
 
 ROLES = {"target": "income", "group": "sex", "missing": "category"}
@@ -72,6 +74,34 @@ def test_a_census_is_cut_with_its_public_codes():
     drawn = split_and_encode(with_private_noise(census, 0.1), 0)[1]
     assert isinstance(drawn.columns[0], Intervals)
     assert drawn.private
+
+
+def test_a_run_on_a_named_table_keeps_its_encoder_and_shows_effects_with_public_codes(monkeypatch, tmp_path):
+    rows = pd.DataFrame({"age": np.arange(300) % 60, "sex": ["0", "1"] * 150, "high": ["0", "1", "1"] * 100})
+    codes = Preparation(
+        ("age",), {"sex": ("0", "1", "2")}, ("high", "1"), ("sex", "1"), ("no", "yes"), "made up"
+    )
+    monkeypatch.setitem(SOURCES, "made-up", Census("made-up", codes, lambda: rows.astype(str)))
+    plan = equidp.Plan(model="logistic", batch_size=100, epochs=1, learning_rate=1.0, noise_multiplier=1.0)
+    config = TrainConfig(RunData("made-up", encoding="cut:4"), "dpsgd", plan)
+    begin(prepare_run(config), tmp_path / "run")
+    train(tmp_path / "run")
+    kept = open_run(tmp_path / "run")
+    assert kept.encoder == split_and_encode(kept.config.data.source(), 0)[1]
+    assert {each.column: each.public for each in kept.effects()} == {"age": False, "sex": True}
+    assert "Effect of each column" in (tmp_path / "run" / "card.md").read_text()
+
+
+def test_edges_and_ranges_of_a_census_come_from_rows_and_its_codes_do_not():
+    rows = pd.DataFrame({"age": np.arange(80) % 60, "sex": ["0", "1"] * 40, "high": ["0"] * 40 + ["1"] * 40})
+    codes = Preparation(("age",), {"sex": ("0", "1")}, ("high", "1"), ("sex", "1"), ("no", "yes"), "made up")
+    for encoding in (None, "cut:4"):
+        census = Census("made up", codes, lambda: rows.astype(str), encoding=encoding)
+        encoder = split_and_encode(census, 0)[1]
+        assert not encoder.is_covered
+        assert "age" in encoder.notes()[0]
+        assert TableEncoder.from_json(encoder.to_json()) == encoder
+        assert replace(encoder, columns=encoder.columns[1:]).is_covered
 
 
 def test_an_encoding_is_for_tables(path):

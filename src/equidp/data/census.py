@@ -5,9 +5,8 @@ Is someone's income above 50,000 dollars a year, and is someone's occupation hig
 
 from __future__ import annotations
 
-import csv
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -20,7 +19,7 @@ from equidp.data.dataset import DataSplit
 from equidp.data.origins import ORIGINS, RemoteFile
 from equidp.data.table import Unencoded, split_and_encode
 from equidp.errors import DataError
-from equidp.tables.encode import PRIVATE, Categories, Intervals, Numbers, TableEncoder, cut_column
+from equidp.tables.encode import PRIVATE, Categories, Intervals, Numbers, TableEncoder
 from equidp.tables.intervals import Encoding
 from equidp.tables.private_encode import private_intervals, private_numbers
 from equidp.tables.release import Release
@@ -74,7 +73,7 @@ class Preparation:
         self, numbers: Iterable[Numbers | Intervals], encoding: Encoding, *, private: bool = False
     ) -> TableEncoder:
         """Return an encoder of these columns of numbers and of the public codes."""
-        categories = (Categories(name, codes) for name, codes in self.categories.items())
+        categories = (Categories(name, codes, public=True) for name, codes in self.categories.items())
         return TableEncoder((*numbers, *categories), _MISSING, private, unit_norm=encoding.cuts)
 
 
@@ -130,7 +129,7 @@ class Census:
         encoding = Encoding.parse(self.encoding)
         values = {name: rows.training[name].to_numpy() for name in self.preparation.numbers}
         if encoding.cuts:
-            cut = (cut_column(name, each, None, _MISSING, encoding) for name, each in values.items())
+            cut = (Intervals.by_quantiles(name, each, encoding) for name, each in values.items())
             return self.preparation.encoder(cut, encoding)
         fitted = Numbers.scaled_by_deviation if self.preparation.standardised else Numbers.scaled_by_range
         return self.preparation.encoder((fitted(name, each) for name, each in values.items()), encoding)
@@ -203,11 +202,19 @@ _ADULT_CODES: Mapping[str, tuple[str, ...]] = {
 
 def _adult_rows() -> pd.DataFrame:
     """45,222 of the 48,842 rows of both files, as texts."""
-    rows: list[Sequence[str]] = []
-    for file in _ADULT_FILES:
-        text = io.StringIO(file.content().decode("ascii"))
-        rows += [row for row in csv.reader(text, skipinitialspace=True) if len(row) == len(_ADULT_COLUMNS)]
-    table = pd.DataFrame(rows, columns=_ADULT_COLUMNS)
+    files = (
+        pd.read_csv(
+            io.BytesIO(file.content()),
+            names=_ADULT_COLUMNS,
+            dtype=str,
+            encoding="ascii",
+            skipinitialspace=True,
+            keep_default_na=False,
+            comment="|",  # of the heading of adult.test
+        )
+        for file in _ADULT_FILES
+    )
+    table = pd.concat(files)
     table = table[~(table == "?").any(axis=1)].reset_index(drop=True)
     table["income"] = table["income"].str.rstrip(".")
     return table

@@ -179,5 +179,5 @@ def _effect(column: Any, added: Floats, private: bool) -> Effect:
         _edges_of(column) if cut else None,
         texts,
         missing,
-        private or (cut and column.public),
+        private or getattr(column, "public", False),
     )

@@ -210,7 +210,7 @@ class TrainConfig:
         cut.index(class_names)
 
     def load(self, encoder: TableEncoder | None = None) -> tuple[DataSplit, TableEncoder | None]:
-        """Load the split, and the encoder of its columns: only for a table or private preprocessing.
+        """Load the split, and the encoder of its columns; None for data without columns, such as images.
 
         Args:
             encoder: that the run began with. None: one of exact figures; or, where preprocessing is private,
@@ -230,7 +230,7 @@ class TrainConfig:
         else:
             drawn = encoder or source.exact_encoder(rows)
         split = rows.encode_split(drawn, source.notes(drawn))
-        return split, drawn if self.data.recipe.target or drawn.private else None
+        return split, drawn
 
     @property
     def preprocessing(self) -> PreprocessingRelease | None:

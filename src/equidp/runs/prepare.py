@@ -34,8 +34,8 @@ class PreparedRun:
         config: its settings.
         plan: worked out for its method and data.
         split: its data.
-        encoder: of a table's columns, and of others whose preprocessing is private; before `begin`, a private
-            one stands for it that no rows were read for.
+        encoder: of columns; None for data without any. Where preprocessing is private, one that no rows were
+            read for stands for it before `begin`.
         trainer: of the run, with a ledger in memory; None once a release has changed its data or its plan.
         device: where it is to train.
         stated: all that it will spend: steps and releases.

@@ -44,7 +44,8 @@ class FinishedRun:
         folder: of the run.
         config: its configuration.
         facts: that followed from configuration and data, as plain values.
-        encoder: of a table's columns, or of private preprocessing; None for other named datasets.
+        encoder: of the columns of a table or of a named dataset; None for data without columns, or where the
+            folder does not hold it.
         run: the trained model and what it cost.
         released: each group's released mean epsilon (group, mean, standard_error); empty if not released.
         class_counts: training examples of each class, released with noise; empty if not released.

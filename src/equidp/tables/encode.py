@@ -6,7 +6,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from typing import Any, ClassVar, final
 
@@ -110,10 +110,17 @@ def _mark(inputs: Inputs, places: npt.NDArray[np.int64]) -> None:
 @final
 @dataclass(frozen=True)
 class Categories(TextColumn):
-    """A column of texts, one-hot over `values`. Any other text becomes all zeros."""
+    """A column of texts, one-hot over `values`. Any other text becomes all zeros.
+
+    Attributes:
+        name: name of the column.
+        values: texts that have an input.
+        public: True if they are public codes; False if they come from training rows.
+    """
 
     name: str
     values: tuple[str, ...]
+    public: bool = False
 
     @property
     def width(self) -> int:
@@ -179,6 +186,7 @@ class Numbers(NumericColumn):
         low, high: range that numbers are clipped to; None: no clipping.
         fill: value of a missing number, after scaling.
         flagged: add an input before this one that is 1 for missing numbers.
+        from_rows: True if the range is that of training rows.
     """
 
     name: str
@@ -188,6 +196,7 @@ class Numbers(NumericColumn):
     high: float | None = None
     fill: float = 0.0
     flagged: bool = False
+    from_rows: bool = False
 
     blocks: ClassVar[int] = 0
 
@@ -211,7 +220,8 @@ class Numbers(NumericColumn):
     @classmethod
     def scaled_by_range(cls, name: str, values: Floats) -> Numbers:
         """Return a scaling of the range of these values, [n], to [0, 1]."""
-        return cls.scaled_by_bounds(name, float(values.min()), float(values.max()))
+        bounded = cls.scaled_by_bounds(name, float(values.min()), float(values.max()))
+        return replace(bounded, from_rows=True)
 
     @property
     def width(self) -> int:
@@ -362,12 +372,11 @@ class TableEncoder:
                 )
                 continue
             values = column.to_numpy(dtype=np.float64)[train]
-            if encoding.cuts:
-                columns.append(cut_column(name, values, bounds.get(name), missing, encoding))
-                continue
-            flagged = bool(column.isna().any())
+            flagged = missing == "category" if encoding.cuts else bool(column.isna().any())
             if name in bounds:
-                columns.append(Numbers.scaled_by_bounds(name, *bounds[name], flagged=flagged))
+                columns.append(bounded_column(name, bounds[name], encoding, flagged=flagged))
+            elif encoding.cuts:
+                columns.append(Intervals.by_quantiles(name, values, encoding, flagged=flagged))
             else:
                 columns.append(Numbers.scaled_by_deviation(name, values, flagged=flagged))
         return cls(tuple(columns), missing, unit_norm=encoding.cuts)
@@ -433,9 +442,11 @@ class TableEncoder:
         numbers = [column for column in self.columns if isinstance(column, Numbers)]
         scaled = [column.name for column in numbers if column.low is None]
         cut = [each.name for each in self.columns if isinstance(each, Intervals) and not each.public]
-        listed = [column.name for column in self.columns if isinstance(column, Categories)]
+        ranged = [column.name for column in numbers if column.from_rows]
+        listed = [each.name for each in self.columns if isinstance(each, Categories) and not each.public]
         flagged = [column.name for column in numbers if column.flagged]
         means = "Means and deviations of {} come from the training split; epsilon does not cover them. "
+        ranges = "Ranges of {} come from the training split; epsilon does not cover them. "
         edges = (
             "The edges of the intervals of {} come from the training split; epsilon does not cover them, and "
             "the shape of an input and of the weights counts them. "
@@ -447,6 +458,7 @@ class TableEncoder:
         marks = "That values are missing in {} was read off the data, to add a column that marks them; "
         sentences = (
             (scaled, means + "Public bounds would avoid that."),
+            (ranged, ranges + "Public bounds would avoid that."),
             (cut, edges + "Public bounds would avoid that, and so would private preprocessing."),
             (listed, lists),
             (flagged, marks + "epsilon does not cover it, and the shape counts that column."),
@@ -470,20 +482,23 @@ class TableEncoder:
         )
 
 
-def cut_column(
-    name: str, values: Floats, bounds: tuple[float, float] | None, missing: str, encoding: Encoding
-) -> Intervals:
-    """Return the intervals of a column: of its public range, or of the quantiles of these values, [n]."""
-    flagged = missing == "category"
-    if bounds is None:
-        return Intervals.by_quantiles(name, values, encoding, flagged=flagged)
-    return Intervals.by_bounds(name, *bounds, encoding, flagged=flagged)
+def bounded_column(
+    name: str, bounds: tuple[float, float], encoding: Encoding, *, flagged: bool
+) -> Numbers | Intervals:
+    """Return a column of numbers by its public range, from which no row is read: cut, or scaled.
+
+    >>> bounded_column("age", (0.0, 100.0), Encoding.parse("cut:2"), flagged=False).edges
+    ((50.0,),)
+    """
+    if encoding.cuts:
+        return Intervals.by_bounds(name, *bounds, encoding, flagged=flagged)
+    return Numbers.scaled_by_bounds(name, *bounds, flagged=flagged)
 
 
 def _column(content: Mapping[str, Any]) -> Categories | HashedCategories | Numbers | Intervals:
     """Return the column that `asdict` was applied to."""
     if "values" in content:
-        return Categories(content["name"], tuple(content["values"]))
+        return Categories(**{**content, "values": tuple(content["values"])})
     if "cells" in content:
         return HashedCategories(content["name"], tuple(content["cells"]))
     if "edges" in content:

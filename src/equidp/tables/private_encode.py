@@ -20,6 +20,7 @@ from equidp.tables.encode import (
     Intervals,
     Numbers,
     TableEncoder,
+    bounded_column,
     hash_texts,
 )
 from equidp.tables.intervals import ENCODINGS, STANDARD, Encoding, nearest_edges, resolutions
@@ -80,10 +81,7 @@ def private_encoder(
     free = [name for name in features.columns if name not in texts and name not in bounds]
     share, flagged = 1 / max(1, len(texts) + len(free)), missing == "category"
     made: dict[str, Categories | HashedCategories | Numbers | Intervals] = {
-        name: Intervals.by_bounds(name, *span, encoding, flagged=flagged)
-        if encoding.cuts
-        else Numbers.scaled_by_bounds(name, *span, flagged=flagged)
-        for name, span in bounds.items()
+        name: bounded_column(name, span, encoding, flagged=flagged) for name, span in bounds.items()
     }
     made |= _frequent(features[texts], release, share * len(texts))
     if encoding.cuts:
