@@ -234,6 +234,23 @@ def test_what_was_trained_on_all_seeds_is_chosen_for_each_class_and_the_best_of_
     assert set(lower[lower["chosen"]]["setting"]) == {"two"}
 
 
+def finished(loss: float) -> cells.CellResult:
+    """Return results of a run with this loss, of whose outputs nothing is read."""
+    rows, nothing = pd.DataFrame([{"group": "all", "loss": loss}]), pd.DataFrame()
+    return cells.CellResult(rows, nothing, nothing, {}, np.zeros((0, 2)), 0.0)
+
+
+def test_divergence_on_further_seeds_is_found_without_splitting_data_again(monkeypatch, tmp_path):
+    asked, read = ComparisonPlan(["dpsgd"], 3, PLAN, epsilons=[3.0]), []
+    search = prepare(Squares(), asked, directory=tmp_path).references
+    split = references.split
+    monkeypatch.setattr(references, "split", lambda source, seed: read.append(seed) or split(source, seed))
+    monkeypatch.setattr(references, "measure_metric", lambda metric, found: (0.5, ""))
+    monkeypatch.setattr(cells.CellResult, "predictions", lambda result, test, cut: None)
+    search.run(lambda sent: [finished(0.5) for _ in sent])
+    assert set(read) == {0}
+
+
 def searched(monkeypatch, tmp_path, accuracies: dict[float, list[float]], *, seeds: int = 3):
     """Return (rate, seed) of the runs of each stage; accuracies are by rate and seed, NaN: it diverged."""
     asked = ComparisonPlan(["dpsgd"], seeds, PLAN, epsilons=[3.0])
@@ -248,7 +265,7 @@ def searched(monkeypatch, tmp_path, accuracies: dict[float, list[float]], *, see
 
     def train(sent):
         stages.append([(round(cell.plan.learning_rate, 6), cell.seed) for cell in sent])
-        return [None for _ in sent]
+        return [finished(accuracies[rate][seed]) for rate, seed in stages[-1]]
 
     found = search.run(train)
     assert len(found) == sum(map(len, stages))

@@ -35,7 +35,7 @@ import torch
 
 from equidp.accounting.cache import remembered
 from equidp.accounting.target import Target
-from equidp.data import Recipe
+from equidp.data import Recipe, class_counts
 from equidp.errors import BudgetError
 from equidp.individual import report
 from equidp.kernel.epsilon import epsilon
@@ -46,7 +46,7 @@ from equidp.ledger.format import read_ledger
 from equidp.runs import begin as beginning, layout, train as training
 from equidp.runs.config import BudgetFile, Execution, RunData, TrainConfig
 from equidp.runs.prepare import prepare
-from equidp.runs.releases import CountsRelease, IndividualRelease, PreprocessingRelease, counts, preprocessing
+from equidp.runs.releases import CountsRelease, IndividualRelease, PreprocessingRelease, preprocessing
 from equidp.training import recalibration
 from equidp.training.plan import Plan
 
@@ -346,10 +346,10 @@ def _before_noise(
 
         return telling
 
-    watched: Any = (recalibration, report, counts, preprocessing)
+    watched: Any = (recalibration, report, class_counts, preprocessing)
     watched[0].release = watched_release
     watched[1].private_sum = told("individual privacy", report.private_sum)
-    watched[2].private_counts = told("class counts", counts.private_counts)
+    watched[2].private_counts = told("class counts", class_counts.private_counts)
     watched[3].Release = told("preprocessing", preprocessing.Release)
 
 

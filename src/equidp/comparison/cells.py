@@ -27,10 +27,10 @@ from equidp._provenance import versions
 from equidp.accounting.planned import RECALIBRATION
 from equidp.comparison.sweep import counts_events
 from equidp.comparison.workers import Call, StaleWorker
+from equidp.data.class_counts import balanced_class_weights, count_classes
 from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
 from equidp.data.features import WithFeatures
 from equidp.data.own import OwnSource
-from equidp.data.people import first_rows
 from equidp.data.table import releases_of
 from equidp.data.validation import ValidationPart
 from equidp.diagnostics import DiagnosisPlan, Diagnostics
@@ -44,7 +44,6 @@ from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger
 from equidp.kernel.noise import SeededRandomness
 from equidp.store import FIGURES, Claim, Entry, Store, key_of
-from equidp.tables.release import balanced_weights, private_counts
 from equidp.training.build import build
 from equidp.training.device import chosen_device
 from equidp.training.plan import ResolvedPlan
@@ -193,7 +192,8 @@ class Cell:
         """Weights of the classes' losses: the plan's, or by their counts."""
         if not self.balanced:
             return self.plan.plan.class_weights
-        return balanced_class_weights(train, self.counts_noise or 0.0, self.seed)
+        noise = self.counts_noise or 0.0
+        return balanced_class_weights(count_by_seed(train, noise, self.seed), noise)
 
     def trainer(
         self, data: DataSplit, callbacks: Sequence[Callback] = (), ledger: MemoryLedger | None = None
@@ -216,29 +216,9 @@ class Cell:
         return _train(self, data)
 
 
-def balanced_class_weights(train: GroupedDataset, noise_multiplier: float, seed: int) -> dict[str, float]:
-    """Weights that give each class the same part in the loss, by its count, as `equidp train` takes them.
-
-    Args:
-        train: training part of the split.
-        noise_multiplier: of the counts; 0: exact counts.
-        seed: that the noise comes from.
-    """
-    counts = count_classes(train, noise_multiplier, seed)
-    weights = balanced_weights(np.array(list(counts.values())), noise_multiplier or 1.0)
-    return dict(zip(counts, weights.tolist(), strict=True))
-
-
-def count_classes(train: GroupedDataset, noise_multiplier: float, seed: int) -> dict[str, float]:
-    """Counts of the classes by name; arguments as in `balanced_class_weights`."""
-    targets = first_rows(train).targets.cpu().numpy()
-    counts = np.bincount(targets, minlength=train.num_classes).astype(float)
-    if noise_multiplier:
-        randomness = SeededRandomness(seed, _COUNTS)
-        counts = private_counts(
-            targets, train.num_classes, noise_multiplier=noise_multiplier, randomness=randomness
-        )
-    return dict(zip(train.class_names, counts.tolist(), strict=True))
+def count_by_seed(train: GroupedDataset, noise_multiplier: float, seed: int) -> dict[str, float]:
+    """Counts of the classes by name, whose noise follows from the seed; 0: exact counts."""
+    return count_classes(train, noise_multiplier, SeededRandomness(seed, _COUNTS))
 
 
 @final
@@ -261,7 +241,7 @@ class CutRule:
             return self.cut
         noise = (training.counts_noise or 0.0) if isinstance(training, Cell) else 0.0
         train = split(training.source, training.seed).train
-        return base_rate_cut(self.cut.positive, count_classes(train, noise, training.seed))
+        return base_rate_cut(self.cut.positive, count_by_seed(train, noise, training.seed))
 
 
 def plan_parts(plan: ResolvedPlan) -> dict[str, Any]:
@@ -452,6 +432,10 @@ class CellResult:
         """Predictions of the run on its test set."""
         outputs = torch.from_numpy(np.array(self.outputs))
         return Predictions.of(outputs, test.targets, test.class_names, cut)
+
+
+Train = Callable[[Sequence[Training]], Sequence[CellResult]]
+"""Trains all that it is given, in any order, and returns their results in the order given."""
 
 
 def kept_results(trainings: Sequence[Training], folder: Path) -> list[CellResult]:

@@ -69,6 +69,7 @@ from equidp.comparison.workers import (
     spread,
 )
 from equidp.data import open_source
+from equidp.data.class_counts import check_balanced
 from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
 from equidp.data.features import WithFeatures, check_not_varied
 from equidp.data.table import COUNTS_SHARE, encoding_of, releases_of, with_encoding, with_private_noise
@@ -799,11 +800,7 @@ def _warn_of_unknown_code(cells: Sequence[Cell]) -> None:
 
 def _count_classes(variant: Variant, asked: ComparisonPlan, plan: Plan) -> Variant:
     """Return the variant with the counts of classes that are asked for; the baseline's are exact."""
-    if asked.balanced and variant.plan.for_method(variant.method).class_weight is not None:
-        raise SettingError(
-            "balanced weights of classes replace class_weight; leave one of the two out.",
-            field="class_weight",
-        )
+    check_balanced(asked.balanced, variant.plan.for_method(variant.method).class_weight)
     share = asked.counts_share
     if share is None and (asked.balanced or asked.base_rate_cut):
         share = COUNTS_SHARE

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Generator, Hashable, Mapping, Sequence
+from collections.abc import Collection, Generator, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -31,13 +31,14 @@ from equidp.comparison.cells import (
     Cell,
     CellResult,
     CutRule,
+    Train,
     Training,
-    balanced_class_weights,
     kept_results,
     split,
     split_facts,
 )
 from equidp.comparison.sweep import Variant, label_of
+from equidp.data.class_counts import balanced_class_weights, count_classes
 from equidp.data.dataset import ALL, DataSource, DataSplit, GroupedDataset
 from equidp.data.features import WithFeatures
 from equidp.data.table import encoding_of
@@ -135,7 +136,7 @@ class BoostedTrees:
         )
         of_classes = self.class_weight
         if self.balanced:
-            of_classes = balanced_class_weights(data.train, 0.0, self.seed)
+            of_classes = balanced_class_weights(count_classes(data.train), 0.0)
         if of_classes is not None:
             by_class = np.array([of_classes.get(name, 1.0) for name in data.train.class_names])
             weights = by_class[targets] * (1.0 if weights is None else weights)
@@ -293,7 +294,6 @@ def _key_of_settings(settings: Mapping[str, Any]) -> str:
     return key_of({name: value for name, value in settings.items() if name not in left_out})
 
 
-Train = Callable[[Sequence[Training]], Sequence[CellResult]]
 _Stages = Generator[list[Cell], Sequence[CellResult], None]
 
 
@@ -387,22 +387,20 @@ class ReferenceSearch:
         while others := [cell for each in ranked.values() for cell in each[0][1:]]:
             results = yield others
             lost = {
-                cell.reference
-                for cell, result in zip(others, results, strict=True)
-                if self._place(cell, result) == _DIVERGED
+                cell.reference for cell, result in zip(others, results, strict=True) if _has_diverged(result)
             }
             ranked = {name: each[1:] for name, each in ranked.items() if name in lost and len(each) > 1}
 
     def _place(self, cell: Cell, result: CellResult) -> Place:
         """Place of a run among candidates."""
-        test = split(cell.source, cell.seed).test
-        value = (
-            self.metric.sign * measure_metric(self.metric, result.predictions(test, self.cut.cut_of(cell)))[0]
-        )
-        loss = result.results.set_index("group").at[ALL, "loss"]
-        if not (np.isfinite(loss) and np.isfinite(value)):
+        if _has_diverged(result):
             return _DIVERGED
-        weights = cell.class_weights(split(cell.source, cell.seed).train)
+        train, test = (data := split(cell.source, cell.seed)).train, data.test
+        cut = self.cut.cut_of(cell)
+        value = self.metric.sign * measure_metric(self.metric, result.predictions(test, cut))[0]
+        if not np.isfinite(value):
+            return _DIVERGED
+        loss, weights = _overall_loss(result), cell.class_weights(train)
         if weights is None:
             return Place(loss <= _least_constant_loss(np.bincount(test.targets.numpy()) / len(test)), value)
         of_rows = torch.tensor([weights.get(name, 1.0) for name in test.class_names]).double()[test.targets]
@@ -421,6 +419,16 @@ class ReferenceSearch:
             if isinstance(cell, Cell) and cell.method == BASELINE and cell.seed in first
             if not self._place(cell, result).informed
         }
+
+
+def _overall_loss(result: CellResult) -> float:
+    """Loss over all test examples, as the results have it."""
+    return float(result.results.set_index("group").at[ALL, "loss"])
+
+
+def _has_diverged(result: CellResult) -> bool:
+    """Return True for a loss that is no number: it follows from the results, without the data."""
+    return not math.isfinite(_overall_loss(result))
 
 
 def _least_constant_loss(shares: Floats) -> float:

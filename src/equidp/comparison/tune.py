@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,16 @@ import numpy as np
 import pandas as pd
 
 from equidp._validate import check_whole
-from equidp.comparison.cells import Cell, CellResult, CutRule, kept_results, split, split_facts
+from equidp.comparison.cells import (
+    Cell,
+    CellResult,
+    CutRule,
+    Train,
+    Training,
+    kept_results,
+    split,
+    split_facts,
+)
 from equidp.comparison.sweep import Kind, Variant, label_of
 from equidp.data.dataset import ALL, DataSource
 from equidp.data.table import releases_of
@@ -172,7 +181,6 @@ class Trial(NamedTuple):
 
 Values = Mapping[str, float]
 """Metric of a trial by group and for all, where a larger value is better; -inf of a run that diverged."""
-Train = Callable[[Sequence[Cell]], Sequence[CellResult]]
 
 
 @final
@@ -315,7 +323,7 @@ class SettingSearch:
         """Return the choice if all trials are kept in a folder, and the number of trials that are kept."""
         count = 0
 
-        def take(cells: Sequence[Cell]) -> list[CellResult]:
+        def take(cells: Sequence[Training]) -> list[CellResult]:
             nonlocal count
             found = kept_results(cells, folder)
             count += len(found)

@@ -9,15 +9,14 @@ from typing import final
 
 from equidp._files import write_whole
 from equidp.accounting.planned import COUNTS, check_share
+from equidp.data.class_counts import balanced_class_weights, check_balanced, count_classes
 from equidp.data.dataset import GroupedDataset
-from equidp.data.people import first_rows
 from equidp.data.table import COUNTS_SHARE
 from equidp.errors import SettingError
 from equidp.evaluation.predictions import Cut, base_rate_cut, check_base_rate
 from equidp.kernel.ledger import Payment
 from equidp.kernel.noise import SystemRandomness
 from equidp.runs.releases.release import Preparation, RunRelease
-from equidp.tables.release import balanced_weights, private_counts
 from equidp.training.plan import Plan, option
 
 
@@ -51,11 +50,7 @@ class CountsRelease(RunRelease):
 
     def check(self, epsilon: float | None, method: str, plan: Plan) -> None:
         check_share("counts_share", self.counts_share, epsilon)
-        if self.balanced and plan.class_weight is not None:
-            raise SettingError(
-                "balanced weights of classes replace class_weight; leave one of the two out.",
-                field="class_weight",
-            )
+        check_balanced(self.balanced, plan.class_weight)
 
     def check_data(self, train: GroupedDataset) -> None:
         if self.base_rate_cut:
@@ -69,18 +64,11 @@ class CountsRelease(RunRelease):
 
     def draw(self, preparation: Preparation, payment: Payment, folder: Path) -> Preparation:
         train, noise = preparation.split.train, payment.draw()
-        counts = private_counts(
-            first_rows(train).targets.numpy(),
-            train.num_classes,
-            noise_multiplier=noise,
-            randomness=SystemRandomness(),
-        )
-        named = dict(zip(train.class_names, counts.tolist(), strict=True))
+        named = count_classes(train, noise, SystemRandomness())
         write_whole(folder / self.file, (json.dumps(named, indent=2) + "\n").encode())
         if self.balanced:
-            weights = balanced_weights(counts, noise).tolist()
-            by_class = dict(zip(train.class_names, weights, strict=True))
-            preparation = replace(preparation, plan=preparation.plan.with_class_weight(by_class))
+            weights = balanced_class_weights(named, noise)
+            preparation = replace(preparation, plan=preparation.plan.with_class_weight(weights))
         if self.base_rate_cut:
             preparation = replace(preparation, cut=base_rate_cut(preparation.cut.positive, named))
         return preparation
