@@ -90,6 +90,15 @@ class Column:
         return self.kind in ("name", "label")
 
 
+def shown_epsilon(epsilon: float) -> float:
+    """Epsilon as it is shown: rounded up to three decimals, so never below the value; infinite stays.
+
+    >>> shown_epsilon(2.9991), shown_epsilon(float("inf"))
+    (3.0, inf)
+    """
+    return math.ceil(1000 * epsilon) / 1000 if math.isfinite(epsilon) else epsilon
+
+
 @final
 @dataclass(frozen=True)
 class Table:

@@ -15,12 +15,12 @@ COMPILER = ("torch._dynamo", "torch._inductor", "sympy")
 """The compiler of torch, and what it needs: they take longer to load than the rest of torch."""
 
 
-def loaded(code: str) -> tuple[str, list[str]]:
-    """What a fresh process prints, and which heavy modules it has loaded at its end."""
+def loaded(code: str, modules: tuple[str, ...] = HEAVY + COMPILER) -> tuple[str, list[str]]:
+    """What a fresh process prints, and which of these modules it has loaded at its end."""
     program = f"""
 import sys
 def end():
-    print([name for name in {HEAVY + COMPILER} if name in sys.modules], file=sys.stderr)
+    print([name for name in {modules} if name in sys.modules], file=sys.stderr)
 import atexit
 atexit.register(end)
 {code}
@@ -43,6 +43,13 @@ def test_account_loads_neither_tables_nor_models_to_compare():
     out, heavy = loaded(code)
     assert "--noise-multiplier" in out
     assert not {"pandas", "sklearn", "matplotlib"} & set(heavy)
+
+
+def test_help_on_exports_loads_no_models_of_scikit_learn():
+    code = "import sys; sys.argv = ['equidp', 'export', '--help']; from equidp.cli import main; main()"
+    out, pipelines = loaded(code, ("sklearn.pipeline", "sklearn.linear_model", "sklearn.compose", "skops"))
+    assert "skops" in out
+    assert pipelines == []
 
 
 @pytest.mark.parametrize("noise", [["--noise-multiplier", "2"], ["--epsilon", "1"]])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -221,12 +221,22 @@ class GroupedDataset:
         return {name: each for name in names if (each := getattr(self, name)) is not None}
 
 
+def uncovered_notes(notes: Iterable[str]) -> tuple[str, ...]:
+    """Return the notes on what epsilon does not cover.
+
+    >>> uncovered_notes(["Means of age come from the rows; epsilon does not cover them.", "300 rows."])
+    ('Means of age come from the rows; epsilon does not cover them.',)
+    """
+    return tuple(note for note in notes if "epsilon does not cover" in note)
+
+
 @dataclass(frozen=True)
 class DataSplit:
     """A training and a test set that share group and class names.
 
     Attributes:
-        notes: sentences for the report on how the data was prepared, above all what epsilon does not cover.
+        notes: sentences for the report on how the data was prepared, above all what epsilon does not cover:
+            a sentence on that says "epsilon does not cover" (`uncovered_notes`).
 
     Raises:
         DataError: names that differ, a group without examples in either set, or one class in training.

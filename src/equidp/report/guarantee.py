@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION
+from equidp.display import shown_epsilon
 from equidp.kernel.epsilon import epsilon
-from equidp.kernel.ledger import ChoiceEvent
-from equidp.report.format import upper
+from equidp.kernel.ledger import ChoiceEvent, Event, ReleaseEvent
+from equidp.report.format import count_text, upper
 from equidp.training.run import Run, RunFacts
 
 _ROWS = (2, 4, 8)  # examples of one person that epsilon is stated for
@@ -45,7 +47,7 @@ def guarantee_sentences(run: Run) -> list[str]:
         each, of_one, any_one = "person in the training data", "the rows of a single person", "a person"
     if math.isinf(spent):
         return ["No guarantee: this model was trained without noise and may reveal its training data."]
-    shown = math.ceil(1000 * spent) / 1000  # never below the true value
+    shown = shown_epsilon(spent)
     whatever, about = "anything done with the model reveals", f"about whether any one {who} was in the data."
     if spent >= _WEAK:
         meaning = f"what the model reveals can depend strongly on {of_one}."
@@ -92,7 +94,69 @@ def _start_sentences(run: Run) -> list[str]:
     whom = "On this same data" if start.same_data else "For people who are in the data of both"
     if math.isinf(total):
         return [f"{before}{whom}, that was without privacy, and no guarantee holds."]
-    return [f"{before}{whom}, all steps together give epsilon {math.ceil(1000 * total) / 1000:g}."]
+    return [f"{before}{whom}, all steps together give epsilon {shown_epsilon(total):g}."]
+
+
+class Mechanism(NamedTuple):
+    """Mechanism of a run: what it releases, the event that it is charged as, and how often.
+
+    Attributes:
+        name: "gradient" for steps, "private choice", or the name of the release.
+        mechanism: name of the mechanism in the field.
+        query: what noise is added to.
+        event: that the ledger counts.
+        times: that it is charged.
+    """
+
+    name: str
+    mechanism: str
+    query: str
+    event: Event
+    times: int
+
+    @property
+    def sentence(self) -> str:
+        """Sentence on the mechanism with its event."""
+        return f"{self.mechanism} on {self.query}: {count_text(self.times, self.noun)}, {self.event}."
+
+    @property
+    def noun(self) -> str:
+        """Name of one of its queries."""
+        return "step" if self.name == GRADIENT else self.name
+
+
+GRADIENT = "gradient"
+"""Name of the steps of a training among its mechanisms."""
+_QUERIES: Mapping[str, str] = {
+    PREPROCESSING: "counts of texts by cell, and counts, sums and sums of squares of numbers",
+    COUNTS: "the number of training examples of each class",
+    RECALIBRATION: "sums that the correction of the outputs follows from",
+    INDIVIDUAL: "sums of the epsilons of each group's training examples",
+}
+
+
+def mechanisms(run: Run) -> list[Mechanism]:
+    """Return the mechanisms of a run, in the order of its ledger.
+
+    Steps at sample rate 1, as those of the method prototypes are, have no subsampling.
+    """
+    method = run.facts.plan.method if run.facts.plan is not None else run.facts.method.get("method", "")
+    of_steps = "sums of clipped per-example gradients (DP-SGD" + (f"; {method})" if method else ")")
+    if method == "prototypes":
+        of_steps = "the sum of the unit features of each class (prototypes)"
+    found = []
+    for event, count in run.entries:
+        if isinstance(event, ChoiceEvent):
+            tried = "tries of a private choice, each of subsampled Gaussian mechanisms"
+            found.append(Mechanism("private choice", "Random stopping", tried, event, count))
+        elif isinstance(event, ReleaseEvent):
+            query = _QUERIES.get(event.name, f"what is released as {event.name}")
+            found.append(Mechanism(event.name, "Gaussian mechanism", query, event, count))
+        else:
+            sampled = "" if event.sample_rate == 1 else "Poisson-subsampled "
+            kind = f"{sampled}Gaussian mechanism"
+            found.append(Mechanism(GRADIENT, kind[:1].upper() + kind[1:], of_steps, event, count))
+    return found
 
 
 def attack_risk_sentences(run: Run) -> list[str]:

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from equidp._provenance import versions
+from equidp.data.dataset import uncovered_notes
+from equidp.display import shown_epsilon
 from equidp.kernel.ledger import StepEvent
-from equidp.report.guarantee import privacy_unit
+from equidp.report.guarantee import mechanisms, privacy_unit
 from equidp.training.run import Run
 
 
@@ -46,18 +48,24 @@ def _guarantee(run: Run, method: str, notes: Sequence[str]) -> dict[str, Any]:
     if math.isinf(spent):
         return {"guarantee": "none", "method": method, "library": f"equidp {version}"}
     return {
-        "epsilon": math.ceil(1000 * spent) / 1000,
+        "epsilon": shown_epsilon(spent),
         "delta": run.delta,
         "unit": privacy_unit(run.facts),
         "neighbouring": "add or remove one",
         "accountant": run.accountant,
         "method": method,
-        "mechanism": "Poisson-subsampled Gaussian",
         "queries": [
-            {"name": getattr(event, "name", "gradient"), "count": steps, "event": str(event)}
-            for event, steps in run.entries
+            {
+                "name": each.name,
+                "mechanism": each.mechanism,
+                "of": each.query,
+                "count": each.times,
+                "event": str(each.event),
+            }
+            for each in mechanisms(run)
         ],
         "steps": sum(steps for event, steps in run.entries if type(event) is StepEvent),
         "library": f"equidp {version}",
         "notes": list(notes),
+        "not_covered": list(uncovered_notes(notes)),
     }

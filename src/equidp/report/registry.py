@@ -9,9 +9,11 @@ from datetime import date
 from typing import Any
 
 from equidp._provenance import versions
+from equidp.data.dataset import uncovered_notes
+from equidp.display import shown_epsilon
 from equidp.errors import SettingError
 from equidp.report.format import count_text
-from equidp.report.guarantee import privacy_unit
+from equidp.report.guarantee import mechanisms, privacy_unit
 from equidp.training.run import Run
 
 SCHEMA = (
@@ -35,7 +37,6 @@ def registry_entry(
     target: str | None,
     columns: Sequence[str],
     notes: Sequence[str],
-    uncovered: Sequence[str],
     day: date,
 ) -> str:
     """Return the entry in YAML.
@@ -46,7 +47,6 @@ def registry_entry(
         target: column that is predicted; None: the name of the data says it.
         columns: of a table that the model reads.
         notes: sentences on how the data was prepared.
-        uncovered: sentences on what epsilon does not cover.
         day: of publication.
 
     Raises:
@@ -68,7 +68,7 @@ def registry_entry(
             "dp_variant": {
                 "variant_name": "Approximate DP",
                 "data_domain": _domain(run, columns),
-                "unprotected_quantities": _public_quantities(uncovered),
+                "unprotected_quantities": _public_quantities(uncovered_notes(notes)),
             },
             "privacy_loss": _privacy_loss(run),
             "deployment_model": {
@@ -148,7 +148,7 @@ def _privacy_loss(run: Run) -> dict[str, Any]:
             f"Two training sets are adjacent if one is the other with one {who} added or removed: symmetric "
             "distance, at most 1."
         ),
-        "privacy_parameters": {"epsilon": math.ceil(1000 * run.epsilon()) / 1000, "delta": run.delta},
+        "privacy_parameters": {"epsilon": shown_epsilon(run.epsilon()), "delta": run.delta},
         "privacy_parameters_details": (
             f"Epsilon is that of all that the run released, by {run.accountant} of dp-accounting."
         ),
@@ -156,9 +156,7 @@ def _privacy_loss(run: Run) -> dict[str, Any]:
 
 
 def _accounting(run: Run) -> dict[str, str]:
-    queries = [
-        f"{count_text(steps, getattr(event, 'name', '') or 'step')}, {event}" for event, steps in run.entries
-    ]
+    queries = [f"{count_text(each.times, each.noun)}, {each.event}" for each in mechanisms(run)]
     return {
         "post_processing": (
             "The optimizer's steps, schedules of the learning rate, averages of weights and predictions "
@@ -176,11 +174,9 @@ def _preparation(notes: Sequence[str]) -> str:
 
 
 def _mechanisms(run: Run) -> str:
-    method = run.facts.method.get("method", "")
-    by = f" (DP-SGD; {method})" if method else " (DP-SGD)"
     return _items(
         [
-            f"Poisson-subsampled Gaussian mechanism on sums of clipped per-example gradients{by}.",
+            *(each.sentence for each in mechanisms(run)),
             f"Library: equidp {versions()['equidp']}, with PyTorch {versions()['torch']} and dp-accounting.",
             "Noise comes from the operating system's entropy, is added in double precision and rounded to a "
             "grid, against attacks on floating-point numbers.",

@@ -9,6 +9,7 @@ from typing import Any
 
 from equidp.accounting.budget import PrivacyBudget
 from equidp.data import Recipe
+from equidp.display import shown_epsilon
 from equidp.evaluation.effects import Effect, column_effects
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predictions import has_diverged
@@ -121,7 +122,7 @@ def unmeasured_costs(run: Run) -> list[str]:
 
 def _composition_sentence(budget: PrivacyBudget, units: str) -> str:
     """Sentence on the epsilon that this run and all others in its budget have spent together."""
-    spent = math.ceil(1000 * budget.spent()) / 1000
+    spent = shown_epsilon(budget.spent())
     return (
         f"Together with the other runs in its budget so far, this run has spent epsilon {spent:g} at delta "
         f"{budget.delta:g}: that is what holds for {units} in the data of all of them. Runs outside the "

@@ -13,6 +13,7 @@ from equidp.accounting.cache import epsilon
 from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
+from equidp.display import shown_epsilon
 from equidp.errors import DataError
 from equidp.evaluation.groups import metrics_of
 from equidp.evaluation.predictions import predict
@@ -172,7 +173,7 @@ class Run:
         spent, facts = self.epsilon(), self.facts
         rows = {
             "method": facts.method.get("method"),
-            "epsilon": f"{math.ceil(1000 * spent) / 1000:g}" if math.isfinite(spent) else "not private",
+            "epsilon": f"{shown_epsilon(spent):g}" if math.isfinite(spent) else "not private",
             "delta": f"{self.delta:g}",
             "steps": facts.steps,
             "training examples": facts.num_examples,

@@ -18,6 +18,8 @@ import equidp
 from equidp.accounting.target import Target
 from equidp.data import Recipe
 from equidp.errors import DataError, ModelError, SettingError
+from equidp.kernel.ledger import ReleaseEvent, StepEvent
+from equidp.report.guarantee import mechanisms
 from equidp.runs import layout
 from equidp.runs.begin import begin
 from equidp.runs.config import RunData, TrainConfig
@@ -26,7 +28,7 @@ from equidp.runs.exports.format import ExportedRun
 from equidp.runs.exports.pipeline import write_skops
 from equidp.runs.exports.programs import write_torch_export
 from equidp.runs.prepare import prepare
-from equidp.runs.releases import PreprocessingRelease
+from equidp.runs.releases import CountsRelease, PreprocessingRelease
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
 from support.errors import raises_field
@@ -281,6 +283,39 @@ def test_the_entry_for_the_registry_has_the_keys_of_its_schema(finished, tmp_pat
     assert 0 <= stated["epsilon"] - finished.run.epsilon() < 1e-3
     styles = {token.style for token in yaml.scan(text) if hasattr(token, "style")}
     assert styles <= {None, "|", '"', "'"}, "the registry refuses folded texts"
+
+
+def test_pages_name_each_mechanism_and_list_what_is_uncovered_alone(finished, tmp_path):
+    releases = (PreprocessingRelease(0.2), CountsRelease(0.1))
+    recipe = Recipe(target="income", group=("sex",), group_as_input=True)
+    folder = run_on(tmp_path / "other", str(finished.table), recipe, releases=releases, recalibration=0.1)
+    equidp.export_run(folder, ("registry", "hf-card"), tmp_path / "out")
+    entry = yaml.safe_load((tmp_path / "out" / "registry_entry.yaml").read_text())["deployment"]
+    card = (tmp_path / "out" / "README.md").read_text().split("---")[1]
+    guarantee = yaml.safe_load(card)["differential_privacy"]
+    run = open_run(folder).run
+    events = [str(event) for event, _ in run.entries]
+    assert len(events) == 4
+    assert [each["event"] for each in guarantee["queries"]] == events
+    named = {each["name"]: each["mechanism"] for each in guarantee["queries"]}
+    assert named == {
+        **dict.fromkeys(("preprocessing", "class counts", "recalibration"), "Gaussian mechanism"),
+        "gradient": "Poisson-subsampled Gaussian mechanism",
+    }
+    stated = entry["implementation"]["mechanisms"].splitlines()
+    for event, each in zip(events, guarantee["queries"], strict=True):
+        assert sum(each["of"] in line and event in line for line in stated) == 1
+    assert len(guarantee["notes"]) == 2
+    assert guarantee["not_covered"] == []
+    assert len(entry["dp_variant"]["unprotected_quantities"].splitlines()) == 1
+
+
+def test_steps_without_sampling_are_said_to_be_without():
+    step, release = StepEvent(1.0, 2.0), ReleaseEvent(1.0, 3.0, name="counts of groups")
+    run = equidp.Run(torch.nn.Linear(1, 1), ((step, 1), (release, 1)), 1e-5, torch.nn.CrossEntropyLoss())
+    stated = mechanisms(run)
+    assert [each.mechanism for each in stated] == ["Gaussian mechanism"] * 2
+    assert "counts of groups" in stated[1].query
 
 
 def test_an_encoder_that_epsilon_does_not_cover_is_left_out_unless_it_is_asked_for(finished, tmp_path):

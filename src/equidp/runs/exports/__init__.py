@@ -6,11 +6,20 @@ not here but in `runs.saved`, and sentences of pages are in `report`.
 
 from __future__ import annotations
 
-from equidp.runs.exports.format import Format
+from pathlib import Path
+
+from equidp.runs.exports.format import ExportedRun, Format
 from equidp.runs.exports.pages import write_hf_card, write_registry_entry
-from equidp.runs.exports.pipeline import write_skops
 from equidp.runs.exports.programs import write_onnx, write_torch_export
 from equidp.runs.exports.weights import write_safetensors
+
+
+def write_skops(export: ExportedRun, path: Path) -> None:
+    """Write a pipeline by `pipeline`, which loads models of scikit-learn that no other format needs."""
+    from equidp.runs.exports import pipeline
+
+    pipeline.write_skops(export, path)
+
 
 FORMATS: dict[str, Format] = {
     "safetensors": Format("model.safetensors", "the weights", write_safetensors, ("safetensors",)),

@@ -38,7 +38,6 @@ def write_registry_entry(export: ExportedRun, path: Path) -> None:
         target=kept.config.data.recipe.target,
         columns=columns,
         notes=kept.facts["notes"],
-        uncovered=() if kept.config.preprocessing is not None else kept.facts["notes"],
         day=datetime.now(UTC).date(),
     )
     write_whole(path, entry)
