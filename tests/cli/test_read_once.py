@@ -54,7 +54,8 @@ def read(monkeypatch):
         (CLASSES, {}, None, "cut"),
         (CLASSES, {}, "cut:8", "cut:8"),
         (CLASSES, {"model": "logistic"}, None, "standard"),
-        (NUMBERS, {}, None, "standard"),
+        (NUMBERS, {}, None, "cut"),
+        (NUMBERS, {}, "standard", "standard"),
     ],
 )
 def test_training_reads_a_table_once(recipe, given, encoding, taken, path, read):

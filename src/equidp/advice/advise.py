@@ -53,19 +53,46 @@ _MANY = 10_000
 _WIDE = 10_000
 """Scattering features of an image from which on steps are short; MNIST has 3,969, CIFAR-10 15,552."""
 _STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 360, 20, 60
-_ROW_BOUND, _MOMENTUM, _TAIL = 1.2, 0.9, 0.5
-"""Clipping bound of rows of norm 1, momentum, and share of the steps in the average, for cut columns."""
-_LOGIT_NOISE = 0.6
-"""Deviation that noise alone gives the difference of two logits of a row of norm 1."""
-_LARGEST_RATE = 10.0
-"""Largest learning rate on rows of norm 1, beside this momentum: beyond it, steps are unstable."""
-_LEAST_WAY, _SHORT_WAY = 10.0, 40.0
-"""Sums of all learning rates, over 1 - momentum, for rows of norm 1: the least, with which a model learns the
-shares of the classes, and one with which it learns little else."""
+_MOMENTUM, _TAIL = 0.9, 0.5
+"""Momentum, and share of the steps in the average, for cut columns."""
+_SHORT_WAY = 40.0
+"""Sum of all learning rates, over 1 - momentum, for rows of norm 1, with which a model learns little beyond
+the shares of classes, or the mean."""
 _LEAST_QUANTILE, _MOST_QUANTILE = 0.5, 0.99
 """Quantiles of norms for the clipping bound: from the median (Abadi et al. 2016) to nearly all."""
 _LEARNING_RATE, _WANDERING = 2.0, 4.0
 """First learning rate of runs that noise does not limit; length of noise's walk that weights tolerate."""
+
+
+class _CutTask(NamedTuple):
+    """Constants for cut columns, whose rows have norm 1, by what is predicted.
+
+    Attributes:
+        bound: clipping bound.
+        noise: deviation that noise alone gives a prediction: the difference of two logits, or a number in
+            half widths of its range.
+        weights: squared, the weights of one input that the prediction is the difference, or the value, of.
+        largest_rate: largest learning rate beside `_MOMENTUM`: beyond it, steps are unstable.
+        least_way: as `_SHORT_WAY`, the least, with which a model learns the shares of classes, or the mean.
+        least: that is learnt, in messages.
+        reasons: names of the reasons for bound, noise and a short way.
+    """
+
+    bound: float
+    noise: float
+    weights: float
+    largest_rate: float
+    least_way: float
+    least: str
+    reasons: tuple[str, str, str]
+
+
+_CLASSES = _CutTask(
+    1.2, 0.6, 2.0, 10.0, 10.0, "the shares of classes", ("bound of cut rows", "noise in logits", "short way")
+)
+_NUMBERS = _CutTask(
+    0.5, 0.1, 1.0, 3.0, 25.0, "the mean", ("bound of errors", "noise in numbers", "short way of numbers")
+)
 
 
 class Reason(NamedTuple):
@@ -175,14 +202,16 @@ def advise(
         SettingError: a model of cut columns would learn nothing from so few examples at so small a budget.
     """
     inputs = train.inputs
-    if train.target_bounds is not None:
-        return _without_results("numbers to predict")
+    cuts = Encoding.parse(encoding).cuts
+    if train.target_bounds is not None and not cuts:
+        return _without_results("numbers to predict from columns that are not cut")
     if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
         return _without_results("inputs of several tensors, or of whole numbers")
     if train.rows is None and len(train.input_shape) == 3 and min(train.input_shape[1:]) >= SMALLEST:
         return _advise_images(len(train), train.input_shape)
-    if Encoding.parse(encoding).cuts:
-        return _advise_cut_columns(len(train), train.rows, target, given or {}, encoding)
+    if cuts:
+        task = _CLASSES if train.target_bounds is None else _NUMBERS
+        return _advise_cut_columns(len(train), train.rows, target, given or {}, encoding, task)
     return _advise_table(len(train), train.rows)
 
 
@@ -318,18 +347,23 @@ def _advise_table(num_examples: int, rows: int | None) -> Advice:
 
 
 def _advise_cut_columns(
-    num_examples: int, rows: int | None, target: Target, given: Mapping[str, Any], encoding: str | None
+    num_examples: int,
+    rows: int | None,
+    target: Target,
+    given: Mapping[str, Any],
+    encoding: str | None,
+    task: _CutTask,
 ) -> Advice:
     """Return settings for rows of norm 1, of one input in each block.
 
-    Noise moves each weight, and so each logit of such a row, by the same amount, whatever the number of
-    columns and of intervals. The learning rate is that at which noise in the difference of two logits has the
-    deviation `_LOGIT_NOISE`. The sum of all learning rates, which is how far the weights can learn, then
-    follows from n and the noise alone.
+    Noise moves each weight, and so each output of such a row, by the same amount, whatever the number of
+    columns and of intervals. The learning rate is that at which noise in a prediction has the deviation of
+    the task. The sum of all learning rates, which is how far the weights can learn, then follows from n and
+    the noise alone.
     """
     batch = int(given.get("batch_size", _batch_size(num_examples))) or num_examples
     epochs = float(given.get("epochs", _epochs(num_examples, batch)))
-    bound = float(given.get("clipping_bound", float(f"{_ROW_BOUND * math.sqrt(rows or 1):.2g}")))
+    bound = float(given.get("clipping_bound", float(f"{task.bound * math.sqrt(rows or 1):.2g}")))
     delta = given.get("delta")
     rate, steps = checked_schedule(num_examples, batch, epochs=epochs)
     sigma = replace(target, accountant="rdp").noise_multiplier(
@@ -339,16 +373,16 @@ def _advise_cut_columns(
         sigma = float(given.get("noise_multiplier", Plan.noise_multiplier))
     schedule, average = "cosine", WeightAverage("tail", _TAIL)
     rates, noise = _sums_of_rates(schedule, average, steps)
-    noise *= math.sqrt(2) * sigma * bound / (rate * num_examples)
-    learning_rate = _LARGEST_RATE
+    noise *= math.sqrt(task.weights) * sigma * bound / (rate * num_examples)
+    learning_rate = task.largest_rate
     if noise:
-        learning_rate = min(learning_rate, _LOGIT_NOISE / noise)
-    way = rates * learning_rate
-    if way < _LEAST_WAY and "learning_rate" not in given:
+        learning_rate = min(learning_rate, task.noise / noise)
+    way, least = rates * learning_rate, task.least_way
+    if way < least and "learning_rate" not in given:
         raise SettingError(
             f"{num_examples:,} examples at this privacy, whose noise allows steps that add up to {way:.2g}; "
-            f"expected {_LEAST_WAY:g} or more: with less a model does not learn the shares of classes. "
-            f"Raise epsilon, or the number of examples, about {_LEAST_WAY / way:.2g} times, or give a "
+            f"expected {least:g} or more: with less a model does not learn {task.least}. "
+            f"Raise epsilon, or the number of examples, about {least / way:.2g} times, or give a "
             "--learning-rate.",
             field="epsilon",
         )
@@ -363,14 +397,15 @@ def _advise_cut_columns(
         "average": average.kind,
         "average_share": average.share,
     }
+    bounded, noisy, short = task.reasons
     reasons = [
         Reason("cut columns", ("encoding", "model", "features")),
-        Reason("bound of cut rows", ("clipping_bound", "model", "features", "encoding"), (bound,)),
+        Reason(bounded, ("clipping_bound", "model", "features", "encoding"), (bound,)),
         _LARGE_SAMPLES,
-        Reason("noise in logits", ("method", "features", "encoding", *settings), (_LOGIT_NOISE,)),
+        Reason(noisy, ("method", "features", "encoding", *settings), (task.noise,)),
     ]
     if way < _SHORT_WAY:
-        reasons.append(Reason("short way", ("learning_rate", "encoding"), (num_examples, way, _SHORT_WAY)))
+        reasons.append(Reason(short, ("learning_rate", "encoding"), (num_examples, way, _SHORT_WAY)))
     return Advice(STANDARD, None, settings, tuple(reasons), encoding=encoding)
 
 

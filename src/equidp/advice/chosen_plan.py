@@ -167,7 +167,7 @@ def source_to_read(
 
 
 def encoding_to_train_on(source: DataSource, *, own_model: bool) -> str | None:
-    """Return the encoding of a source's columns: its own, or cut for the recommended model of classes.
+    """Return the encoding of a source's columns: its own, or cut for the recommended model.
 
     Args:
         source: of the data; None is returned for one without columns.
@@ -175,7 +175,7 @@ def encoding_to_train_on(source: DataSource, *, own_model: bool) -> str | None:
     """
     if not isinstance(source, ColumnSource):
         return None
-    return source.encoding or (STANDARD_ENCODING if own_model or source.predicts_numbers else CUT)
+    return source.encoding or (STANDARD_ENCODING if own_model else CUT)
 
 
 def check_published(source: DataSource) -> None:

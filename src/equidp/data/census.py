@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -100,8 +99,6 @@ class Census:
     highlighted_groups: tuple[str, str] | None = SEXES
     private_noise: float | None = None
     encoding: str | None = None
-
-    predicts_numbers: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         Encoding.parse(self.encoding)

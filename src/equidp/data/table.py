@@ -92,10 +92,6 @@ class TableSource:
     def highlighted_groups(self) -> tuple[str, str] | None:
         return None
 
-    @property
-    def predicts_numbers(self) -> bool:
-        return self.recipe.target_bounds is not None
-
     def split(self, seed: int) -> DataSplit:
         """Split by the seed and by each row's content.
 
@@ -308,14 +304,10 @@ class ColumnSource(EncodedSource, Protocol):
     Attributes:
         encoding: text of an `Encoding`, such as "standard" or "cut:4,16". None: none was given, so advice may
             choose one; the columns are encoded by "standard" until then.
-        predicts_numbers: True where targets are numbers, False where they are classes.
     """
 
     @property
     def encoding(self) -> str | None: ...
-
-    @property
-    def predicts_numbers(self) -> bool: ...
 
 
 def add_encoding(source: DataSource, encoding: str | None) -> DataSource:
