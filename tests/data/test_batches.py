@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, TensorDataset, get_worker_info
 import equidp
 from equidp.data.batches import loaded_batches
 from equidp.errors import DataError, SettingError
+from equidp.kernel.ledger import MemoryLedger
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from support.errors import raises_field
 from support.toy import make_trainer, toy
@@ -45,6 +46,33 @@ def test_mappings_and_tuples_keep_their_form_also_when_a_sample_is_empty():
             assert type(batch.inputs) is type(inputs)
             assert [each.shape for each in parts] == [(size, 3)] * 2
             assert [each.dtype for each in parts] == [torch.int64, torch.float32]
+
+
+class OfTwoLengths(Dataset):
+    """Rows of 5 numbers, and of 6 in the second half."""
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return torch.ones(5 + (index >= 30)), index % 2
+
+
+def test_rows_of_different_lengths_are_refused_before_a_step_is_spent():
+    ledger = MemoryLedger()
+    with raises_field(DataError, "inputs"):
+        make_trainer(OfTwoLengths(), epochs=1, ledger=ledger)
+    assert not ledger.entries
+
+
+@pytest.mark.parametrize(
+    ("example", "field"),
+    [((object(), 1), "inputs"), ((torch.ones(5), {"a": 1, "b": 0.5}), "targets")],
+    ids=["no tensor", "targets by name"],
+)
+def test_rows_that_are_no_tensors_are_named(example, field):
+    with raises_field(DataError, field):
+        make_trainer(Given(example), epochs=1)
 
 
 def test_examples_without_a_group_train_where_a_method_needs_none():

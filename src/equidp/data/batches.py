@@ -51,7 +51,8 @@ def loaded_batches(
         start_of_worker: called with its number in each of these processes; None: torch seeds them.
 
     Raises:
-        DataError: examples of a different form, or groups outside 0 to num_groups - 1.
+        DataError: examples of a different form, or that differ in shape, or groups outside 0 to
+            num_groups - 1.
     """
     if len(dataset) == 0:  # type: ignore[arg-type]
         raise DataError("the dataset is empty; expected at least one example.", field="train")
@@ -67,13 +68,19 @@ def loaded_batches(
             field="train",
         )
     lists = any(isinstance(part, list) for part in tensors(tuple(first)))
-    example = None if lists else _collate([first])
+    example: Any = None if lists else _collate([first])
     if not all(isinstance(part, Tensor) for part in tensors(example)):
         raise DataError(
             f"the dataset gives {tuple(type(part).__name__ for part in first)} for an example; {_EXPECTED}: "
             "an input is a tensor, or a tuple or mapping of tensors (of lists, make tensors), and target "
             "and group are whole numbers, or tensors of them, that count classes and groups from 0.",
             field="inputs",
+        )
+    if not isinstance(example[1], Tensor):
+        raise DataError(
+            f"the dataset gives a {type(example[1]).__name__} for a target; expected one number or tensor. "
+            "Put several into one tensor, and let the loss read each from it (targets[:, 0]).",
+            field="targets",
         )
     pending: list[Tensor] = []  # samples whose examples have not come out of the loader yet
 
@@ -114,7 +121,15 @@ def _check_groups(groups: Tensor, num_groups: int | None) -> None:
 
 def _collate(rows: list[Any]) -> Any:
     """Rows as tensors, in the form of one row; default_collate turns tuples into lists."""
-    return _as_tuples(default_collate([tuple(row) for row in rows]))
+    try:
+        return _as_tuples(default_collate([tuple(row) for row in rows]))
+    except (RuntimeError, TypeError, KeyError) as error:
+        raise DataError(
+            f"rows of the dataset cannot be put into one batch ({str(error).strip()}); expected tensors, "
+            "arrays or numbers of the same shapes in every row. Let the dataset pad shorter rows to one "
+            "length, and turn images and texts into tensors.",
+            field="inputs",
+        ) from error
 
 
 def _as_tuples(given: Any) -> Any:

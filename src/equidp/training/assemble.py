@@ -42,6 +42,8 @@ _TRIED_AFTER = frozenset(100 * 4**power for power in range(20))
 """Numbers of steps after which an engine is tried once more."""
 _LARGEST_TRIED = 256
 """Examples of the largest batch that a model is tried on."""
+_ROWS_LOADED = 8
+"""Rows of a torch Dataset that are put into a batch before training: evenly spread, whatever they are."""
 _WHOLE_UP_TO = 256
 """Expected examples of a sample up to which parts save less than they cost."""
 
@@ -248,6 +250,20 @@ def loader(
         pinned=pinned,
         start_of_worker=randomness.start_of_worker,
     )
+
+
+def load_example(train: GroupedDataset | Dataset[Any], load: Load) -> Batch:
+    """Load one example, for its shape and type; of a torch Dataset also a few others, in one batch.
+
+    Raises:
+        DataError: they cannot be put into a batch, as rows of different lengths: a step would be spent first.
+    """
+    samples = [torch.zeros(1, dtype=torch.int64)]
+    if not isinstance(train, GroupedDataset):
+        count = len(train)  # type: ignore[arg-type]
+        samples.append(torch.arange(_ROWS_LOADED) * count // _ROWS_LOADED)
+    example, *_ = load(samples)
+    return example
 
 
 def chosen_physical_batch_size(

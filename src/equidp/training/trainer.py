@@ -209,7 +209,7 @@ class Trainer:
             ledger, steps = self._open_ledger(ledger, budget, beyond_budget)
             randomness, load = self._open_draws(ledger)
             with randomness.for_model(*(parameter.device for parameter in model.parameters())):
-                example_batch = next(load([torch.zeros(1, dtype=torch.int64)]))  # for its shape and type
+                example_batch = assemble.load_example(train, load)
             self._physical_batch_size = assemble.chosen_physical_batch_size(
                 physical_batch_size, train, model, self.event
             )
