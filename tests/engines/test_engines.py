@@ -217,6 +217,29 @@ def test_a_module_that_runs_differently_twice_adds_no_more_than_its_norms():
     assert model[0].scale.grad.norm() <= norms[0] * (1 + 1e-5)
 
 
+@pytest.mark.parametrize(("kept", "runs"), [(0, 3), (10**6, 2)])
+def test_gradients_of_a_small_module_are_kept_instead_of_running_it_a_third_time(kept, runs, monkeypatch):
+    monkeypatch.setattr("equidp.engines.layers.fallback.KEPT_ANYWAY", kept)
+    ran = []
+
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(16, 4, 4))
+
+        def forward(self, values: Tensor) -> Tensor:
+            ran.append(len(values))
+            return torch.einsum("bi,kij->bj", values, self.weight)
+
+    model = nn.Sequential(Own(), SumOfSquares())
+    inputs, targets, weights = torch.randn(3, 4), torch.tensor([0, 1, 0]), torch.tensor([0.5, 1.0, 2.0])
+    measured = make_engine("ghost", model, loss)(inputs, targets)
+    measured.weighted_sum(weights)
+    assert len(ran) == runs
+    expected = torch.autograd.grad(weights @ loss(model(inputs), targets), model[0].weight)[0]
+    torch.testing.assert_close(model[0].weight.grad, expected, rtol=1e-5, atol=1e-6)
+
+
 class OwnAndDropout(nn.Module):
     """A parameter of a module's own, and dropout in the module: a small ViT's first lines."""
 
@@ -229,8 +252,10 @@ class OwnAndDropout(nn.Module):
         return self.second(self.dropout(torch.tanh(self.first(values + self.shift))))
 
 
-def test_a_module_that_is_run_again_drops_out_what_it_did():
+@pytest.mark.parametrize("kept", [0, 10**6])
+def test_a_module_that_is_run_again_drops_out_what_it_did(kept, monkeypatch):
     """Norms, sum and the gradients that they are of belong to one mask, that of the pass itself."""
+    monkeypatch.setattr("equidp.engines.layers.fallback.KEPT_ANYWAY", kept)
     model, inputs, targets = OwnAndDropout().double(), drawn(9, 6), torch.arange(9) % 2
     torch.manual_seed(3)
     losses = loss(model(inputs), targets)

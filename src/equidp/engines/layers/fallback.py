@@ -29,6 +29,9 @@ from equidp.kernel.generators import GeneratorStates
 
 _OUTPUT = -1
 """Marks places of outputs, among those of arguments that do not follow the batch."""
+KEPT_ANYWAY = 2**23
+"""Numbers of a call's per-example gradients, 32 MiB, that are kept between norms and sum in any case: the
+module would have to run a third time."""
 _SAME, _SAME_AUTOCAST = 1e-3, 0.05
 """Tolerance for outputs with the same random numbers, relative to their norm."""
 
@@ -136,7 +139,7 @@ class RerunGradients(Gradients):
     def receive(self, position: int, gradient: Tensor) -> None:
         """Takes the gradient of one of the flattened outputs."""
         self.grad_outputs[position] = gradient
-        self.budget = KEPT * (self.inputs.numel() + gradient.numel())
+        self.budget = max(KEPT_ANYWAY, KEPT * (self.inputs.numel() + gradient.numel()))
 
     def squared_norms(self) -> Norms:
         squares, small = super().squared_norms()
