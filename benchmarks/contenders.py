@@ -80,7 +80,7 @@ def repeated(trainer: equidp.Trainer, batch: Batch) -> Step:
     """Returns a step on the same batch each time, which a Trainer refuses, since it protects nobody."""
 
     def step() -> None:
-        trainer._loop._sample = batch.indices
+        trainer._loop._note_sample(batch)
         trainer.step(batch)
 
     return step

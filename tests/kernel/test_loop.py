@@ -281,14 +281,78 @@ def test_parts_of_another_length_are_refused(part, change):
     assert loop.steps_done == 1
 
 
-def test_inputs_may_be_changed_example_by_example():
-    """As augmentation and devices do."""
-    loop = make_loop()
+def _centred(batch: Batch) -> Batch:
+    return batch._replace(inputs=batch.inputs - batch.inputs.mean(0))
+
+
+def _mixed_in_place(batch: Batch) -> Batch:
+    batch.inputs.lerp_(batch.inputs.flip(0), 0.3)
+    return batch
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda batch: batch._replace(inputs=0.7 * batch.inputs + 0.3 * batch.inputs.flip(0)),
+        _centred,
+        _mixed_in_place,
+        lambda batch: batch._replace(inputs=batch.inputs.flip(0)),
+        lambda batch: batch._replace(inputs=batch.inputs.flip(1)),
+        lambda batch: batch._replace(inputs=-batch.inputs),
+        lambda batch: batch._replace(targets=batch.targets + batch.inputs.mean()),
+        lambda batch: batch._replace(groups=batch.groups + 1),
+        lambda batch: batch._replace(inputs=(batch.inputs, batch.inputs)),
+        lambda batch: batch._replace(inputs=batch.inputs[:, None]),
+        lambda batch: batch._replace(inputs=torch.cat([batch.inputs, batch.inputs.roll(1, 0)], dim=1)),
+    ],
+)
+def test_samples_with_other_content_than_was_drawn_are_refused(change):
+    """As mixup, cutmix, centring, targets of others: an example would reach the gradients of the others."""
+    loop = make_loop(seed=1)
     batch = next(loop.batches())
-    loop.take(Batch(-batch.inputs, *(part.clone() for part in batch[1:])))
-    torch.testing.assert_close(
-        loop.model.weight.detach(), batch.inputs.sum(0) / (RATE * N), rtol=0, atol=0.01
-    )
+    assert len(batch.indices) > 1
+    with raises_field(SettingError, "batch"):
+        loop.take(change(batch))
+    assert loop.model.weight.tolist() == [0.0] * D
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda inputs: inputs.clone(),
+        lambda inputs: inputs.double().float(),
+        lambda inputs: inputs[:, :2].clone(),
+        lambda inputs: inputs[:, 1:],
+    ],
+)
+def test_rows_may_be_copied_and_cut_at_their_ends(change):
+    """As devices do, and loops that drop padding."""
+    loop = make_loop()
+    seen = []
+    loop.private_step.engine = seen_alone(seen)
+    batch = next(loop.batches())
+    cut = change(batch.inputs)
+    with pytest.raises(KeyError):
+        loop.take(Batch(cut, *(part.clone() for part in batch[1:])))
+    assert torch.equal(seen[0], cut)
+
+
+def seen_alone(seen: list[Tensor]) -> Callable[..., None]:
+    """Engine that notes its inputs and fails: the given gradients need whole rows."""
+
+    def note(inputs: Tensor, targets: Tensor) -> None:
+        seen.append(inputs)
+        raise KeyError
+
+    return note
+
+
+def test_numbers_that_are_none_are_what_was_drawn():
+    loop = make_loop(load=lambda samples: (each._replace(inputs=each.inputs / 0) for each in load(samples)))
+    batch = next(loop.batches())
+    assert batch.inputs.isnan().any()
+    loop.take(batch._replace(inputs=batch.inputs.clone()))
+    assert loop.steps_done == 1
 
 
 def test_a_step_that_fails_uses_its_sample_up():

@@ -684,7 +684,7 @@ def test_a_step_takes_the_last_sample_once():
         second = next(batches)
     with raises_field(SettingError, "batch"):
         trainer.step(first)
-    trainer.step(second._replace(inputs=-second.inputs))
+    trainer.step(second)
     with raises_field(SettingError, "batch"):
         trainer.step(second)
     assert trainer.steps_done == 2  # the first sample, which was never stepped on, and the second
@@ -878,3 +878,47 @@ def test_metrics_need_the_models_classes_in_their_order_and_an_output_for_each()
     with raises_field(DataError, "model"):
         one_logit.fit()
     assert one_logit.steps_done == 0
+
+
+def test_augmentation_sees_one_example_at_a_time_and_draws_afresh_for_each():
+    seen = []
+
+    def noisy(inputs):
+        seen.append(tuple(inputs.shape))
+        return torch.cat([inputs, torch.rand(2)])
+
+    trainer = make_trainer(model=nn.Linear(7, 2), augment=noisy, steps=3, epochs=None)
+    batches = []
+    for batch in trainer.batches():
+        batches.append(batch)
+        trainer.step(batch)
+    assert set(seen) == {(5,)}
+    rows = toy().inputs
+    for batch in batches:
+        torch.testing.assert_close(batch.inputs[:, :5], rows[batch.indices])
+    drawn = torch.cat([batch.inputs[:, 5] for batch in batches])
+    assert len(drawn.unique()) == len(drawn)
+
+
+@pytest.mark.parametrize("dataset", [toy(20), Rows(toy(20))], ids=["in memory", "loaded"])
+def test_an_empty_sample_has_the_form_of_augmented_ones(dataset):
+    trainer = make_trainer(
+        dataset, model=nn.Linear(3, 2), augment=lambda inputs: inputs[:3], batch_size=1, steps=30,
+        epochs=None, num_groups=2,
+    )  # fmt: skip
+    sizes = []
+    for batch in trainer.batches():
+        sizes.append(tuple(batch.inputs.shape))
+        trainer.step(batch)
+    assert (0, 3) in sizes
+
+
+@pytest.mark.parametrize(
+    ("augment", "error"),
+    [(3, SettingError), (lambda inputs: None, DataError), (lambda inputs: inputs.mean(0) / [], DataError)],
+)
+def test_what_does_not_augment_is_refused_before_anything_is_spent(augment, error):
+    ledger = MemoryLedger()
+    with raises_field(error, "augment"):
+        make_trainer(augment=augment, ledger=ledger)
+    assert not ledger.steps

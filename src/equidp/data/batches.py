@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError
-from equidp.kernel.inputs import map_tensors, taken, tensors
+from equidp.kernel.inputs import Inputs, map_tensors, taken, tensors
 from equidp.kernel.loop import Batch
 
 _EXPECTED = "expected (input, target, group), or (input, target) for a method that needs no groups"
@@ -25,6 +25,36 @@ def batches(dataset: GroupedDataset, samples: Iterable[Tensor]) -> Iterator[Batc
         indices = sample.to(dataset.targets.device)
         inputs, targets, groups = map_tensors(lambda column, at=indices: column.index_select(0, at), columns)
         yield Batch(inputs, targets, groups, indices)
+
+
+def augmented_batches(loaded: Iterator[Batch], augment: Callable[[Inputs], Inputs]) -> Iterator[Batch]:
+    """Yield batches with each example's inputs replaced by those that a function makes of them alone.
+
+    Args:
+        loaded: batches; may be empty.
+        augment: inputs of one example, without a first dimension for the batch -> such inputs. It may draw
+            random numbers.
+
+    Raises:
+        DataError: the function fails, or gives examples of different forms.
+    """
+    for batch in loaded:
+        count = len(batch.indices)
+        rows = batch.inputs
+        if not count:  # zeros in place of an example show the form
+            rows = map_tensors(lambda each: each.new_zeros(1, *each.shape[1:]), rows)
+        try:
+            made = [
+                augment(map_tensors(lambda each, at=place: each[at], rows)) for place in range(max(1, count))
+            ]
+            inputs = map_tensors(lambda *each: torch.stack(each), *made)
+        except Exception as error:
+            raise DataError(
+                f"augment fails on an example ({type(error).__name__}: {error}); expected a function of the "
+                "inputs of one example, without a dimension for the batch, that gives inputs of one shape.",
+                field="augment",
+            ) from error
+        yield batch._replace(inputs=inputs if count else taken(inputs, slice(0)))
 
 
 def loaded_batches(

@@ -33,8 +33,8 @@ class Batch(NamedTuple):
         >>> import torch
         >>> from equidp.kernel.loop import Batch
         >>> batch = Batch(torch.ones(2, 3), torch.tensor([0, 1]), torch.tensor([0, 0]), torch.tensor([4, 7]))
-        >>> len(batch._replace(inputs=batch.inputs.flip(1)).indices)
-        2
+        >>> batch._replace(inputs=batch.inputs[:, :2]).inputs.shape
+        torch.Size([2, 2])
     """
 
     inputs: Inputs
@@ -67,6 +67,8 @@ class PrivateLoop:
     | `batches` or `close` is called | iterators from before give no more samples: SettingError |
     | another batch than the last sample, or the same one twice | SettingError |
     | inputs (any of their tensors), targets or groups of another length | SettingError |
+    | inputs, targets or groups with other content than was drawn, also after a change in place; cuts of the
+      rows at either end of a dimension, other types and devices excepted | SettingError |
     | parameters frozen, added or replaced since the start | SettingError, before a sample is drawn too |
     | gradients of parameters that the noise does not cover | dropped before the optimizer steps |
     | `stop` was called | its reason is raised before another sample is paid for; other processes stop too |
@@ -104,6 +106,7 @@ class PrivateLoop:
         self._parameters = list(model.parameters())
         self._trained = [parameter.requires_grad for parameter in self._parameters]
         self._sample: Tensor | None = None
+        self._drawn: tuple[tuple[Tensor, ...], tuple[int, ...]] = (), ()
         self._drawing: object = None  # which iterator of `batches` may draw
         self._stopping: BaseException | None = None
         self.begun = False
@@ -152,8 +155,13 @@ class PrivateLoop:
                 return
             with processes.leave_group_on_failure(), self._loading():
                 batch = next(loaded)
-            self._sample = batch.indices
+            self._note_sample(batch)
             yield batch
+
+    def _note_sample(self, batch: Batch) -> None:
+        """Note what is given out, by which `take` knows it."""
+        self._sample = batch.indices
+        self._drawn = tensors(batch), tuple(map(_version, tensors(batch)))
 
     def _loading(self) -> AbstractContextManager[None]:
         """A context in which a sample is loaded."""
@@ -213,7 +221,7 @@ class PrivateLoop:
         with self.private_step.processes.leave_group_on_failure():
             self._check_parameters()
             self._check_sample(batch)
-            self._sample, self.begun = None, True
+            self._sample, self._drawn, self.begun = None, ((), ()), True
             self.private_step(*self.on_device(batch))
             self._drop_other_gradients()
             self.optimizer.step()
@@ -260,6 +268,19 @@ class PrivateLoop:
                 "loss.",
                 field="batch",
             )
+        held, versions = self._drawn
+        given = tensors(batch)
+        changed = len(given) != len(held) or any(
+            _version(each) != at for each, at in zip(held, versions, strict=True)
+        )
+        if changed or not all(map(_is_cut_of, given, held)):
+            raise SettingError(
+                "step() was given inputs, targets or groups with other content than was drawn. What changes "
+                "a batch may mix its examples (mixup, cutmix, centring by the batch's mean), and epsilon "
+                "does not count that. Give Trainer(augment=...) a function of one example, or let the dataset "
+                "change it; rows may be cut at their ends.",
+                field="batch",
+            )
 
     def _drop_other_gradients(self) -> None:
         """Removes gradients that have no noise: the optimizer may hold a frozen layer with gradients from
@@ -269,3 +290,26 @@ class PrivateLoop:
             for parameter in group["params"]:
                 if id(parameter) not in private:
                     parameter.grad = None
+
+
+def _version(values: Tensor) -> int:
+    """Number that each change in place raises; 0 where torch counts none."""
+    return 0 if values.is_inference() else values._version
+
+
+def _is_cut_of(given: Tensor, drawn: Tensor) -> bool:
+    """Return whether values are those that were drawn, cut at the ends of rows, in any type and place."""
+    if given is drawn:
+        return True
+    if given.dim() != drawn.dim() or any(
+        own > whole for own, whole in zip(given.shape, drawn.shape, strict=True)
+    ):
+        return False
+    for at_end in (False, True):
+        cut = drawn
+        for dimension, (own, whole) in enumerate(zip(given.shape, drawn.shape, strict=True)):
+            cut = cut.narrow(dimension, (whole - own) * at_end, own)
+        cut = cut.to(given)
+        if bool(((cut == given) | ((cut != cut) & (given != given))).all()):
+            return True
+    return False

@@ -18,7 +18,7 @@ from equidp._validate import check_number, check_some_weight, check_whole, unkno
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.calibration import calibrate_noise
 from equidp.accounting.planned import Schedule
-from equidp.data.batches import batches, loaded_batches
+from equidp.data.batches import augmented_batches, batches, loaded_batches
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
 from equidp.engines import TriedEngine, check_company, check_objective, checked_engine
@@ -236,9 +236,17 @@ def loader(
     model: nn.Module,
     views: Views,
     randomness: Randomness,
+    augment: Callable[[Inputs], Inputs] | None = None,
 ) -> Load:
     """Make the loader of batches: from memory, in views, or by `workers` processes, for this model."""
     views.check(train)
+    if augment is not None:
+        if not callable(augment):
+            raise SettingError(
+                f"augment={augment!r}; expected a function of the inputs of one example, or None."
+            )
+        load = loader(train, num_groups, workers, model, views, randomness)
+        return lambda samples: augmented_batches(load(samples), augment)
     if isinstance(train, GroupedDataset):
         return lambda samples: (views.of(batch, randomness) for batch in batches(train, samples))
     pinned = any(parameter.is_cuda for parameter in model.parameters())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -72,6 +72,7 @@ class _StepArguments:
     workers: int
     scheduler: torch.optim.lr_scheduler.LRScheduler | str | None
     average: averages.WeightAverage
+    augment: Callable[[Inputs], Inputs] | None
 
 
 class Trainer:
@@ -105,6 +106,8 @@ class Trainer:
         examples: (inputs, targets) of a few public rows, in the form of the data's, that the model is tried
             on before training: for models that demand more of a row than made-up ones have, such as an end
             mark. Never rows of the training data.
+        augment: inputs of one example, without a dimension for the batch -> such inputs, for each example of
+            each sample: a crop, a flip, noise. It may draw random numbers, and cannot mix examples.
         ledger: where steps are recorded, such as a `LedgerFile`. Steps that it holds are not taken again.
         budget: what all runs on this data together may spend; charged at once what the ledger holds already.
         beyond_budget: "refuse" a plan that does not fit the budget, or "stop" at the last step that fits.
@@ -164,6 +167,7 @@ class Trainer:
         budget: PrivacyBudget | None = None,
         beyond_budget: str = "refuse",
         examples: tuple[Inputs, torch.Tensor] | None = None,
+        augment: Callable[[Inputs], Inputs] | None = None,
         randomness: Randomness | None = None,
         sample_rate: float | None = None,
     ) -> None:
@@ -187,7 +191,7 @@ class Trainer:
         self.expected_batch_size = float(batch_size)
         self.processes = processes_here()
         assemble.check_randomness(randomness, secure, seed)
-        self._arguments = _StepArguments(secure, seed, randomness, workers, scheduler, average)
+        self._arguments = _StepArguments(secure, seed, randomness, workers, scheduler, average, augment)
         with self.processes.leave_group_on_failure():  # from here on, processes wait for each other
             agreement.check_ledger_holder(self.processes, ledger, budget)
             settings = {
@@ -202,10 +206,13 @@ class Trainer:
                 "workers": workers,
                 "average": average,
                 "views": views,
+                "augment": None
+                if augment is None
+                else getattr(augment, "__qualname__", type(augment).__name__),
             }
             agreement.synchronize_run(self.processes, model, optimizer, scheduler, loss, train, settings)
             self.loss = assemble.chosen_loss(loss, train, views)
-            self._generator_owners = model, loss, train
+            self._generator_owners = model, loss, train, augment
             ledger, steps = self._open_ledger(ledger, budget, beyond_budget)
             randomness, load = self._open_draws(ledger)
             with randomness.for_model(*(parameter.device for parameter in model.parameters())):
@@ -298,7 +305,9 @@ class Trainer:
         given = self._arguments
         randomness = given.randomness or assemble.chosen_randomness(given.secure, given.seed, ledger.steps)
         randomness = randomness.with_owned(owned_generators(*self._generator_owners))
-        load = assemble.loader(self.train, self.num_groups, given.workers, self.model, self.views, randomness)
+        load = assemble.loader(
+            self.train, self.num_groups, given.workers, self.model, self.views, randomness, given.augment
+        )
         return randomness, load
 
     def _make_step(self, ledger: Ledger, steps: int, randomness: Randomness, load: assemble.Load) -> None:
@@ -339,7 +348,7 @@ class Trainer:
             num_examples=self.num_examples,
             steps=steps,
             load=load,
-            load_draws=not isinstance(self.train, GroupedDataset),
+            load_draws=self._arguments.augment is not None or not isinstance(self.train, GroupedDataset),
         )
         self.ledger, self.steps, self.randomness, self._step = ledger, steps, randomness, step
         self.averaging, self.start, self.steps_at_start = averaging, start, done
@@ -394,8 +403,8 @@ class Trainer:
         """One private step: puts the private gradient into p.grad and steps the optimizer.
 
         Args:
-            batch: the last one that `batches` gave, used once. Its inputs may be changed example by example,
-                as by augmentation (`batch._replace(inputs=...)`).
+            batch: the last one that `batches` gave, used once, as it was drawn. Rows may be cut at their ends
+                (`batch._replace(inputs=batch.inputs[:, :longest])`), where a model reads no more of them.
 
         Raises:
             SettingError: another batch, no steps left, or other parameters; nothing is spent.
