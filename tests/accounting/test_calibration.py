@@ -46,3 +46,25 @@ def test_search_that_the_secant_does_not_end_takes_narrow_bins_alone(monkeypatch
     monkeypatch.setattr(calibration, "_TRIES", 0)
     again = calibrate_noise.__wrapped__.__wrapped__(2.0, 1e-6, 0.0083, 302)
     assert noise == pytest.approx(again, rel=1.5e-4)
+
+
+def test_renyi_accounting_takes_few_orders_in_calibration_and_gives_the_same_noise(monkeypatch):
+    evaluated, accountant = [], calibration.renyi_accountant
+
+    def count_orders(event, orders):
+        evaluated.append(len(orders))
+        return accountant(event, orders)
+
+    monkeypatch.setattr(calibration, "renyi_accountant", count_orders)
+    for target, delta, rate, steps in ((3.0, 1e-6, 0.1, 60), (0.3, 1e-5, 0.004, 60), (30.0, 1e-7, 1.0, 1)):
+        evaluated.clear()
+        found = calibrate_noise.__wrapped__.__wrapped__(target, delta, rate, steps, accountant="rdp")
+        assert sum(evaluated) < 0.7 * max(evaluated) * len(evaluated)
+        whole = calibration._smallest(
+            lambda event, delta=delta: accountants.ACCOUNTANTS["rdp"](event, delta),
+            target,
+            calibration._event_of(calibration._entries_with(rate, steps, None, ())),
+            1.0,
+            2.0,
+        )
+        assert found == whole

@@ -23,6 +23,7 @@ from equidp.accounting import (
     run_event,
 )
 from equidp.errors import PrivacyWarning, SettingError
+from equidp.kernel.epsilon import renyi_accountant
 from equidp.kernel.ledger import StepEvent
 from support.errors import raises_field
 
@@ -232,3 +233,10 @@ def test_hardly_any_noise_has_an_epsilon_that_promises_nothing(noise):
     """Where bins for its losses could not be counted, Renyi's bound stands in."""
     event = StepEvent(0.08, noise, None)
     assert 1e5 < epsilon([(event, 250)], 1e-5) <= epsilon([(event, 250)], 1e-5, "rdp")
+
+
+def test_renyi_epsilon_of_fewer_orders_is_an_upper_bound_and_that_of_the_best_is_the_same():
+    event = run_event([(StepEvent(0.02, 1.0), 100)])
+    whole, best = renyi_accountant(event).get_epsilon_and_optimal_order(1e-5)
+    assert renyi_accountant(event, (float(best),)).get_epsilon(1e-5) == whole
+    assert renyi_accountant(event, (2.0, 64.0)).get_epsilon(1e-5) > whole

@@ -9,6 +9,7 @@ from typing import final
 
 import dp_accounting
 from dp_accounting.mechanism_calibration import ExplicitBracketInterval, calibrate_dp_mechanism
+from dp_accounting.rdp import RdpAccountant
 
 from equidp._validate import check_number
 from equidp.accounting.cache import remember
@@ -22,10 +23,14 @@ from equidp.kernel.epsilon import (
     checked_delta,
     epsilon,
     pld_epsilon,
+    renyi_accountant,
     run_event,
 )
 from equidp.kernel.ledger import ChoiceEvent, StepEvent
 
+_ORDERS = tuple(map(float, RdpAccountant().orders))
+_NEAR_ORDERS = 8
+"""Number of orders on either side of the best one that epsilon is taken over next."""
 _TOLERANCE = 1e-4
 """Relative, on the noise multiplier."""
 _NEAR, _TRIES = 3e-3, 8
@@ -72,6 +77,8 @@ def calibrate_noise(
     entries = _entries_with(sample_rate, steps, statistics_ratio, spent)
     if accountant == "pld":
         noise = _smallest_by_pld(target_epsilon, delta, entries)
+    elif accountant == "rdp":
+        noise = _smallest(_RenyiCost(delta), target_epsilon, _event_of(entries), 1.0, 2.0)
     else:
         run, cost = _event_of(entries), ACCOUNTANTS[accountant]
         noise = _smallest(lambda event: cost(event, delta), target_epsilon, run, 1.0, 2.0)
@@ -219,7 +226,7 @@ def _smallest_by_pld(target: float, delta: float, entries: Callable[[float], Ent
     """
     # Renyi accounting is cheap and never below PLD, so its answer is a good place to start from.
     run, width = _event_of(entries), max(FINE, min(10 * FINE, 1e-3 * target))
-    noise = _smallest(lambda event: ACCOUNTANTS["rdp"](event, delta), target, run, 1.0, 2.0, 0.05)
+    noise = _smallest(_RenyiCost(delta), target, run, 1.0, 2.0, 0.05)
     if noise is None:
         return None
     wide, wider = pld_epsilon(width), pld_epsilon(2 * width)
@@ -242,6 +249,34 @@ def _smallest_by_pld(target: float, delta: float, entries: Callable[[float], Ent
         before, step = (noise, found), math.pow(target / found, 1 / slope)
         noise *= step if abs(math.log(step)) > _NEAR else 1 + _NEAR  # two points, for the slope
     return _smallest(lambda event: ACCOUNTANTS["pld"](event, delta), target, run, noise, 1.1)
+
+
+@final
+class _RenyiCost:
+    """Epsilon of events by Renyi accounting, mostly by few orders: those near the best of the event before.
+
+    Epsilon is the smallest over orders, so that of fewer orders is an upper bound. It falls, then rises with
+    the order: where the best of few orders is neither the first nor the last of them, it is the best of all.
+    Elsewhere all orders are tried. In calibration, events follow each other that are nearly the same.
+    """
+
+    def __init__(self, delta: float) -> None:
+        self._delta, self._near = delta, _ORDERS
+
+    def __call__(self, event: dp_accounting.DpEvent) -> float:
+        found, best = self._epsilon_and_order(event, self._near)
+        if best in (self._near[0], self._near[-1]):
+            found, best = self._epsilon_and_order(event, _ORDERS)
+        at = _ORDERS.index(best)
+        self._near = _ORDERS[max(0, at - _NEAR_ORDERS) : at + _NEAR_ORDERS + 1]
+        return found
+
+    def _epsilon_and_order(
+        self, event: dp_accounting.DpEvent, orders: tuple[float, ...]
+    ) -> tuple[float, float]:
+        """Return the smallest epsilon over these orders, and its order."""
+        found, best = renyi_accountant(event, orders).get_epsilon_and_optimal_order(self._delta)
+        return float(found), float(best)
 
 
 @final

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
-from scipy.io import arff
 from sklearn.model_selection import train_test_split
 
 from equidp.data.dataset import DataSplit
@@ -271,6 +270,8 @@ _DUTCH_CODES: Mapping[str, tuple[str, ...]] = {
 
 
 def _dutch_rows() -> pd.DataFrame:
+    from scipy.io import arff
+
     content = _DUTCH_FILE.content()
     try:
         values, _ = arff.loadarff(io.StringIO(content.decode("utf-8")))

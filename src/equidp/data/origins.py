@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import final
 
 import pooch
-import requests
 from rich.console import Console
 from rich.progress import Progress
 
@@ -173,6 +172,8 @@ class RemoteFile:
         return path if path is not None and path.exists() else None
 
     def _download_file(self) -> Path:
+        import requests
+
         folder = cache_folder() / self.origin.folder
         way_out = self.origin.by_hand
         # pooch logs each download; the bar below shows it, on a terminal only.

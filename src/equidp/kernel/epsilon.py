@@ -146,13 +146,21 @@ def _rdp(event: dp_accounting.DpEvent, delta: float) -> float:
 
 
 @lru_cache(maxsize=16)
-def renyi_accountant(event: dp_accounting.DpEvent) -> RdpAccountant:
-    """Return dp_accounting's Renyi accountant after a `run_event`."""
+def renyi_accountant(event: dp_accounting.DpEvent, orders: tuple[float, ...] | None = None) -> RdpAccountant:
+    """Return dp_accounting's Renyi accountant after a `run_event`.
+
+    Guarantee: its epsilon is the smallest over orders, so that of any orders is an upper bound, and that of
+    more orders is no larger.
+
+    Args:
+        event: of a whole run.
+        orders: at least one, above 1; None: those of dp_accounting.
+    """
     # Orders whose series do not converge are left out, which is safe; the library would log a line for each.
     level = absl.logging.get_verbosity()
     absl.logging.set_verbosity(absl.logging.ERROR)
     try:
-        return RdpAccountant().compose(event)
+        return RdpAccountant(orders).compose(event)
     finally:
         absl.logging.set_verbosity(level)
 
