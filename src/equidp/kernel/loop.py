@@ -277,8 +277,8 @@ class PrivateLoop:
             raise SettingError(
                 "step() was given inputs, targets or groups with other content than was drawn. What changes "
                 "a batch may mix its examples (mixup, cutmix, centring by the batch's mean), and epsilon "
-                "does not count that. Give Trainer(augment=...) a function of one example, or let the dataset "
-                "change it; rows may be cut at their ends.",
+                "does not count that. Give Trainer(augment=...) a function of one example, or let the "
+                "dataset change it; rows may be cut at their ends.",
                 field="batch",
             )
 
