@@ -81,6 +81,17 @@ class Attention(nn.Module):
         return self.layer(values, values, values)[0]
 
 
+class Pairs(nn.Module):
+    """A Bilinear layer of the numbers and their squares."""
+
+    def __init__(self, bias: bool) -> None:
+        super().__init__()
+        self.layer = nn.Bilinear(4, 4, 3, bias=bias)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.layer(values, values.square())
+
+
 class Case(NamedTuple):
     """A layer, and the shape of one of its inputs: normal numbers, or token ids below a vocabulary."""
 
@@ -118,6 +129,8 @@ CASES = {
     "lstm": Case(lambda: Sequences(nn.LSTM(3, 4, 2, bidirectional=True, batch_first=True)), (5, 3)),
     "gru": Case(lambda: Sequences(nn.GRU(3, 4, 2, bidirectional=True, batch_first=True)), (5, 3)),
     "attention": Case(lambda: Attention(8, 2), (5, 8)),
+    "bilinear": Case(lambda: Pairs(bias=True), (4,)),
+    "bilinear at positions": Case(lambda: Pairs(bias=False), (5, 4)),
     "no rule": Case(lambda: nn.PReLU(3), (3, 4)),
     "own rule": Case(lambda: OwnScale(4), (3, 4)),
 }

@@ -501,6 +501,21 @@ def test_a_transformer(norm_first):
     assert RerunGradients not in kinds
 
 
+def test_a_bilinear_layer_is_run_from_one_product():
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Bilinear(3, 3, 4)
+
+        def forward(self, values: Tensor) -> Tensor:
+            return SumOfSquares()(self.layer(input1=values, input2=values.tanh()))
+
+    model, values = Model().double(), drawn(4, 3)
+    assert_exact(model, values)
+    measured = make_engine("ghost", model, loss)(values, torch.zeros(4, dtype=torch.int64))
+    assert [type(each.gradients) for each in calls_of(measured)] == [BlockGradients]
+
+
 @pytest.mark.parametrize(
     "module", [nn.GRU(3, 4, batch_first=True), nn.MultiheadAttention(4, 2, batch_first=True)], ids=str
 )

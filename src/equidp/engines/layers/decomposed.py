@@ -1,4 +1,4 @@
-"""Recurrent layers and attention, run by forwards of ours that say which product uses which parameter.
+"""Recurrent layers, attention and nn.Bilinear, run by forwards of ours that say what uses which parameter.
 
 torch's recurrent layers and its attention pass all their weights to one fused operation, and nothing inside
 it can be read. While an engine runs, their `forward` is replaced by ours, which computes the same from single
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from equidp.engines.layers.attention import ATTENTION_PARAMETERS, attention
 from equidp.engines.layers.linear import LinearGradients, by_position
-from equidp.engines.layers.projection import Block, Forward, project
+from equidp.engines.layers.projection import Block, Forward, bilinear, project
 from equidp.engines.layers.recurrent import cell, recurrent
 from equidp.engines.layers.rule import Call, Gradients, KnownGradients, Norms, Tape
 from equidp.engines.layers.sums import ByName
@@ -36,6 +36,8 @@ def forward_for(module: nn.Module) -> Forward | None:
         own = {name for name, _ in module.named_parameters()}
         known = own <= ATTENTION_PARAMETERS and not module.add_zero_attn
         return attention if known and has_forward_of(module, nn.MultiheadAttention) else None
+    if isinstance(module, nn.Bilinear):
+        return bilinear if has_forward_of(module, nn.Bilinear) else None
     return _step_by_step(module)
 
 
@@ -133,18 +135,23 @@ class Products:
             inputs = torch.cat([each.inputs[:, : each.gradient.shape[1]] for each in products], dim=1)
             inputs, gradient = (by_position(each, self._call.rows) for each in (inputs, gradient))
             blocks.append(LinearGradients(inputs, gradient, *names))
-        return BlockGradients(blocks)
+        return BlockGradients(blocks, {name: each.shape for name, each in self._call.parameters.items()})
 
 
 @final
 class BlockGradients(Gradients):
-    """Gradients of parameters whose rows are used in blocks, one after the other."""
+    """Gradients of parameters whose rows are used in blocks, one after the other.
 
-    def __init__(self, blocks: list[Gradients]) -> None:
-        self._blocks = blocks
+    Args:
+        blocks: in the order of their rows.
+        shapes: of the parameters; the rows of one of three dimensions are used as one dimension.
+    """
+
+    def __init__(self, blocks: list[Gradients], shapes: Mapping[str, torch.Size]) -> None:
+        self._blocks, self._shapes = blocks, shapes
 
     def example_gradients(self) -> ByName:
-        return _join_blocks([block.example_gradients() for block in self._blocks], dimension=1)
+        return self._join_blocks([block.example_gradients() for block in self._blocks], dimension=1)
 
     def squared_norms(self) -> Norms:
         norms = [block.squared_norms() for block in self._blocks]
@@ -155,17 +162,21 @@ class BlockGradients(Gradients):
         return torch.stack([squares for squares, _ in norms]).sum(dim=0), None
 
     def without(self, left_out: Tensor) -> Gradients:
-        return BlockGradients([block.without(left_out) for block in self._blocks])
+        return BlockGradients([block.without(left_out) for block in self._blocks], self._shapes)
 
     def weighted_gradients(self, weights: Tensor) -> ByName:
-        return _join_blocks([block.weighted_gradients(weights) for block in self._blocks], dimension=0)
+        return self._join_blocks([block.weighted_gradients(weights) for block in self._blocks], dimension=0)
 
-
-def _join_blocks(blocks: list[ByName], *, dimension: int) -> ByName:
-    parts: dict[str, list[Tensor]] = {}
-    for block in blocks:
-        for name, rows in block.items():
-            parts.setdefault(name, []).append(rows)
-    return {
-        name: rows[0] if len(rows) == 1 else torch.cat(rows, dim=dimension) for name, rows in parts.items()
-    }
+    def _join_blocks(self, blocks: list[ByName], *, dimension: int) -> ByName:
+        parts: dict[str, list[Tensor]] = {}
+        for block in blocks:
+            for name, rows in block.items():
+                parts.setdefault(name, []).append(rows)
+        joined = {
+            name: rows[0] if len(rows) == 1 else torch.cat(rows, dim=dimension)
+            for name, rows in parts.items()
+        }
+        return {
+            name: each.unflatten(-1, self._shapes[name][1:]) if len(self._shapes[name]) > 2 else each
+            for name, each in joined.items()
+        }

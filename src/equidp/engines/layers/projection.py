@@ -35,4 +35,11 @@ Forward = Callable[..., Any]
 def project(module: nn.Module, inputs: Tensor, block: Block, batch_dimension: int = 0) -> Tensor:
     """The plain `Projection` of a module."""
     shift = None if block.bias is None else attrgetter(block.bias)(module)[slice(*block.bias_rows)]
-    return linear(inputs, attrgetter(block.weight)(module)[slice(*block.weight_rows)], shift)
+    weight = attrgetter(block.weight)(module)[slice(*block.weight_rows)]
+    return linear(inputs, weight.flatten(1), shift)
+
+
+def bilinear(module: nn.Bilinear, project: Projection, input1: Tensor, input2: Tensor) -> Tensor:
+    """nn.Bilinear.forward: one product with all products of a feature of either input."""
+    products = input1.unsqueeze(-1) * input2.unsqueeze(-2)
+    return project(products.flatten(-2), Block("weight", None if module.bias is None else "bias"))
