@@ -16,12 +16,20 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
 
 
+def _dense_parts(values: Tensor) -> tuple[Tensor, ...]:
+    """Return a tensor, or the indices and values of a sparse one."""
+    if values.layout is torch.strided:
+        return (values,)
+    found = values.detach().to_sparse_coo().coalesce()
+    return found.indices(), found.values()
+
+
 def weights_digest(model: nn.Module) -> str:
     """SHA-256 of the names and values in the model's state, in hexadecimal."""
     digest = hashlib.sha256()
     for name, value in model.state_dict().items():
         digest.update(name.encode())
-        if isinstance(value, Tensor):
-            values = value.detach().cpu().flatten()
+        for part in _dense_parts(value) if isinstance(value, Tensor) else ():
+            values = part.detach().cpu().flatten()
             digest.update(values.view(torch.uint8).numpy().tobytes())  # numpy has no bfloat16
     return digest.hexdigest()

@@ -118,8 +118,11 @@ def flat_sums(sums: Sums, parameters: Sequence[nn.Parameter]) -> Tensor:
 
 def same(one: Tensor, other: Tensor) -> bool:
     """Returns whether two tensors are equal in shape, type and value; NaN equals NaN."""
-    if one.shape != other.shape or one.dtype != other.dtype:
+    if one.shape != other.shape or one.dtype != other.dtype or one.layout != other.layout:
         return False
+    if one.layout is not torch.strided:
+        first, second = (each.detach().to_sparse_coo().coalesce() for each in (one, other))
+        return same(first.indices(), second.indices()) and same(first.values(), second.values())
     return torch.equal(one, other) or torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
 
 

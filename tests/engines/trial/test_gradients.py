@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from equidp._provenance import weights_digest
 from equidp.engines import check_engine, check_model, make_compatible, make_engine
 from equidp.engines.trial.mixing import moved_parameters
 from equidp.errors import ModelError
@@ -462,6 +463,36 @@ def test_a_closed_gate_opens_to_both_sides():
     with torch.no_grad(), moved_parameters(gate):
         assert 20 < int((gate.weight > 0).sum()) < 80
     assert not gate.weight.any()
+
+
+class OnAGraph(nn.Module):
+    """Reads neighbours by a sparse buffer, which it may change with the data."""
+
+    def __init__(self, layout: torch.layout, *, writes: bool) -> None:
+        super().__init__()
+        self.layer, self.writes = nn.Linear(4, 2), writes
+        self.register_buffer("neighbours", (torch.eye(3) + torch.eye(3).roll(1, 0)).to_sparse(layout=layout))
+
+    def forward(self, values: Tensor) -> Tensor:
+        if self.writes:
+            self.neighbours = (self.neighbours * (1 + values.sum())).detach()
+        return self.layer(torch.stack([torch.sparse.mm(self.neighbours, each) for each in values])).mean(
+            dim=1
+        )
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_sparse_buffers_are_compared_by_their_values(layout):
+    inputs, targets = torch.randn(8, 3, 4), torch.arange(8) % 2
+    model = OnAGraph(layout, writes=False)
+    check_model(model, LOSS, inputs, targets)
+    check_engine(make_engine("ghost", model, LOSS), model, LOSS, inputs, targets)
+    with raises_field(ModelError, "neighbours"):
+        check_model(OnAGraph(layout, writes=True), LOSS, inputs, targets)
+    before = weights_digest(model)
+    assert weights_digest(OnAGraph(layout, writes=True)) != before
+    model.neighbours = model.neighbours * 2
+    assert weights_digest(model) != before
 
 
 class DrawsItself(nn.Module):
