@@ -443,3 +443,13 @@ def test_a_card_elsewhere_or_of_another_kind_is_refused(run, tmp_path):
     with raises_field(SettingError, "path"):
         equidp.write_card(run, tmp_path / "nowhere" / "card.md")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_card_says_what_each_group_pays_where_bounds_differ(tmp_path, run):
+    by_group = make_trainer(steps=4, epochs=None, accountant="rdp", bounds={"b": 0.5}).fit()
+    equidp.write_card(by_group, tmp_path / "by-group.md")
+    card = (tmp_path / "by-group.md").read_text()
+    for name, found in by_group.epsilon_by_group().items():
+        assert f"| epsilon of group {name} | {found:.6g} |" in card
+    equidp.write_card(run, tmp_path / "alike.md")
+    assert "epsilon of group" not in (tmp_path / "alike.md").read_text()

@@ -25,7 +25,16 @@ from equidp.accounting.limit import (
 )
 from equidp.errors import BudgetError, SettingError
 from equidp.kernel.epsilon import checked_accountant, checked_delta, epsilon as epsilon_of
-from equidp.kernel.ledger import ROWS, Event, Ledger, MemoryLedger, ReleaseEvent, checked_unit, kind_of
+from equidp.kernel.ledger import (
+    ROWS,
+    Event,
+    GroupedStepEvent,
+    Ledger,
+    MemoryLedger,
+    ReleaseEvent,
+    checked_unit,
+    kind_of,
+)
 from equidp.ledger.file import LedgerFile
 from equidp.ledger.format import event_of, has_a_line, plain
 
@@ -47,6 +56,7 @@ class PrivacyBudget:
     | anything later | by the Renyi divergence of one order, fixed with the first step |
     | a later run with the same sample rate and noise as a stated one that was cut short | its rest |
     | steps that a run's own ledger holds from before, and all after them | the same |
+    | steps whose rates or bounds differ by group | the largest over all groups that a person may be in |
 
     Args:
         path: a ledger file that outlives the process, used by one process at a time; None: kept in memory.
@@ -247,6 +257,8 @@ class PrivacyBudget:
     def _fix_routes(self, more: EventCounts) -> None:
         """Keeps the routes that lead on from what was stated before anything is spent by them."""
         stated = self._limit.stated or ()
+        if any(isinstance(event, GroupedStepEvent) for event, _ in stated):
+            return
         if self._limit.fixed is None and unstated_entries(merge_entries(*self.entries, *more), stated):
             routes = self._limit.routes
             self._limit = Limit(self.epsilon, self.delta, self.accountant, stated, routes)

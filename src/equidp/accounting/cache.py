@@ -91,6 +91,7 @@ def _code_digest() -> str:
     kernel, here = Path(equidp.kernel.epsilon.__file__), Path(__file__)
     sources = (
         kernel,
+        kernel.with_name("ledger.py"),
         *(here.with_name(name) for name in ("calibration.py", "risk.py", "rows.py", "privacy_losses.py")),
     )
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()

@@ -23,6 +23,7 @@ from equidp.kernel.epsilon import (
     checked_delta,
     epsilon,
     pld_epsilon,
+    project_groups,
     renyi_accountant,
     run_event,
 )
@@ -93,6 +94,44 @@ def calibrate_noise(
             field="target_epsilon",
         )
     return noise
+
+
+def calibrate_step(
+    target_epsilon: float, delta: float, unit: StepEvent, steps: int, accountant: str = "pld"
+) -> float:
+    """Returns the smallest noise multiplier, to a relative 1e-4, whose run keeps every group to an epsilon.
+
+    Args:
+        unit: one step at noise multiplier 1; plain, or by group.
+        target_epsilon, delta, steps, accountant: as in `calibrate_noise`.
+
+    Raises:
+        SettingError: as `calibrate_noise`; or the step costs no group anything.
+
+    >>> from equidp.kernel.epsilon import epsilon_of_group
+    >>> from equidp.kernel.ledger import GroupShare, make_step_event
+    >>> shares = GroupShare("a", 0.02, 0.5), GroupShare("b", 0.01)
+    >>> noise = calibrate_step(3.0, 1e-5, make_step_event(0.02, 1.0, by_group=shares), 1000, "rdp")
+    >>> run = [(make_step_event(0.02, noise, by_group=shares), 1000)]
+    >>> [round(epsilon_of_group(run, name, 1e-5, "rdp"), 2) for name in "ab"]
+    [1.77, 3.0]
+    """
+    found = []
+    for each in project_groups([(unit, 1)]):
+        for event, _ in each:
+            assert isinstance(event, StepEvent)
+            statistics = event.statistics_noise
+            ratio = None if statistics is None else statistics / event.noise_multiplier
+            noise = calibrate_noise(target_epsilon, delta, event.sample_rate, steps, ratio, accountant)
+            scale = event.noise_multiplier  # next above, so that noise * scale is no less than what was found
+            found.append(noise if scale == 1 else math.nextafter(noise / scale, math.inf))
+    if not found:
+        raise SettingError(
+            "no group is drawn and has a share of the bound, so that no noise is too little; give a group a "
+            "rate and a bound above 0.",
+            field="by_group",
+        )
+    return max(found)
 
 
 @remember

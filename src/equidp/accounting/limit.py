@@ -41,7 +41,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -51,13 +51,16 @@ from scipy.signal import lfilter
 
 from equidp.accounting.privacy_losses import has_profile, privacy_profile
 from equidp.kernel.epsilon import (
+    Costs,
     Entries,
+    combine_groups,
     effective_noise_multiplier,
     epsilon as epsilon_of,
     renyi_of,
+    replace_events,
     run_event,
 )
-from equidp.kernel.ledger import ChoiceEvent, Event, StepEvent, kind_of
+from equidp.kernel.ledger import ChoiceEvent, Event, GroupedStepEvent, StepEvent, kind_of
 
 Floats = npt.NDArray[np.float64]
 EventCounts = tuple[tuple[Event, int], ...]
@@ -105,7 +108,8 @@ class Limit:
         accountant: a name from `ACCOUNTANTS`, for what is stated. "pld": both routes lead on; others: Renyi's
             alone.
         stated: what was, before the first result; None: there is no result yet, so that all counts as stated.
-        fixed: the routes, where they were worked out before.
+        fixed: the routes, where they were worked out before; those of stated steps by group are worked out
+            each time, by each combination of groups.
 
     >>> from equidp.kernel.ledger import StepEvent
     >>> event = StepEvent(sample_rate=0.02, noise_multiplier=1.0)
@@ -123,8 +127,23 @@ class Limit:
     fixed: tuple[Route, ...] | None = None
 
     def compute_epsilon(self, entries: Entries, delta: float | None = None) -> float:
-        """Return epsilon of all these steps, at the limit's delta or another."""
+        """Return epsilon of all these steps, at the limit's delta or another.
+
+        Of steps by group it is the largest over the groups that an example may be in: the guarantee is to
+        one example, and what it was stated to pay, what it paid and its routes are by the same groups.
+        """
         whole, delta = merge_entries(*entries), self.delta if delta is None else delta
+        return max(
+            self._of_groups(costs)._compute_of_one(replace_events(whole, costs), delta)
+            for costs in combine_groups((*whole, *self._stated))
+        )
+
+    def _of_groups(self, costs: Costs) -> Limit:
+        """The limit of an example whose steps by group have these costs."""
+        stated = replace_events(self._stated, costs)
+        return self if stated == self._stated else replace(self, stated=stated, fixed=None)
+
+    def _compute_of_one(self, whole: EventCounts, delta: float) -> float:
         if self.stated is None or not unstated_entries(whole, self.stated):
             return epsilon_of(whole, delta, self.accountant)
         known = (
@@ -312,7 +331,7 @@ def unstated_entries(spent: EventCounts, stated: EventCounts) -> EventCounts:
 
 def _mechanism(event: Event) -> Event | tuple[float, float]:
     """Key of an event's mechanism: equal for events of the same mechanism."""
-    if isinstance(event, ChoiceEvent):
+    if isinstance(event, ChoiceEvent | GroupedStepEvent):
         return event
     noise = effective_noise_multiplier(event.noise_multiplier, event.statistics_noise)
     return float(event.sample_rate), noise

@@ -20,6 +20,7 @@ from equidp.kernel.epsilon import (
     checked_delta,
     count_kinds,
     epsilon,
+    largest_over_groups,
     pld_epsilon,
     renyi_divergences,
     run_event,
@@ -67,12 +68,14 @@ class EpsilonMeter:
         entries = (*self._before, *([(self._event, reached)] if reached else ()))
         if reached == self._grid[-1]:
             return epsilon(entries, self._delta, self._accountant)
-        return _coarse_epsilon(entries, self._delta, self._accountant) if entries else 0.0
+        return largest_over_groups(
+            lambda each: _coarse_epsilon(each, self._delta, self._accountant) if each else 0.0, entries
+        )
 
 
 @lru_cache(maxsize=4096)
 def _coarse_epsilon(entries: tuple[tuple[Event, int], ...], delta: float, accountant: str) -> float:
-    """Upper bound of epsilon before the last step, by bins ten times as wide as in `epsilon`."""
+    """Upper bound of epsilon before the last step, without groups: bins are ten times as wide."""
     whole = run_event(entries)
     if accountant != "pld":
         return ACCOUNTANTS[accountant](whole, delta)

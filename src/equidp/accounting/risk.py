@@ -23,7 +23,7 @@ from equidp.accounting.cache import epsilon, remember
 from equidp.accounting.privacy_losses import privacy_profile
 from equidp.accounting.rows import run_event
 from equidp.errors import SettingError
-from equidp.kernel.epsilon import ACCOUNTANTS, Entries
+from equidp.kernel.epsilon import ACCOUNTANTS, Entries, largest_over_groups
 
 Floats = npt.NDArray[np.float64]
 
@@ -95,6 +95,8 @@ class Risk:
         cls, entries: Entries, false_positive_rates: tuple[float, ...] = FALSE_POSITIVE_RATES, rows: int = 1
     ) -> Risk:
         """Returns the risk of (step event, number of steps) pairs together, to the owner of `rows` examples.
+
+        Of steps by group, each figure is the largest over the groups that an example may be in.
 
         Raises:
             SettingError: a rate outside (0, 1), or rows not a whole number >= 1.
@@ -181,8 +183,11 @@ MEASURES = {"tpr": _true_positive_rate, "advantage": _advantage, "auc": _auc}
 
 @remember
 def _figure(entries: tuple[Any, ...], measure: str, rate: float | None, rows: int) -> float:
-    usual = epsilon(entries, _USUAL_DELTA, "pld" if rows > 1 else "rdp", rows)
-    return MEASURES[measure](EPSILONS, _deltas(run_event(entries, rows), usual), rate)
+    def of_one_group(entries: tuple[Any, ...]) -> float:
+        usual = epsilon(entries, _USUAL_DELTA, "pld" if rows > 1 else "rdp", rows)
+        return MEASURES[measure](EPSILONS, _deltas(run_event(entries, rows), usual), rate)
+
+    return of_one_group(entries) if rows > 1 else largest_over_groups(of_one_group, entries)
 
 
 @lru_cache(maxsize=16)

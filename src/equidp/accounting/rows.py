@@ -51,6 +51,7 @@ def epsilon(entries: Entries, delta: float, accountant: str = "pld", rows: int =
     | case | epsilon |
     | --- | --- |
     | one row | `equidp.kernel.epsilon.epsilon` |
+    | several rows, and steps by group | as if each row were drawn at the largest rate, with whole bounds |
     | several rows, and a private choice | what follows from the epsilon of one row at smaller deltas |
     | several rows, delta < 10^-10 or near the rounding of so many steps | the looser `crude_epsilon` |
     | several rows, epsilon above about 10^7 | the same |

@@ -10,8 +10,8 @@ from cyclopts import App, Parameter
 
 from equidp.accounting.budget import limit_of
 from equidp.errors import DataError
-from equidp.kernel.epsilon import checked_delta, epsilon, run_event
-from equidp.kernel.ledger import PEOPLE, ChoiceEvent, ReleaseEvent, kind_of, run_of
+from equidp.kernel.epsilon import checked_delta, costliest_entries, epsilon, run_event
+from equidp.kernel.ledger import PEOPLE, ChoiceEvent, GroupedStepEvent, ReleaseEvent, kind_of, run_of
 from equidp.ledger.format import LedgerContent, Spent, read_ledger
 from equidp.report.format import count_text
 from equidp.runs.config import TrainConfig
@@ -66,7 +66,7 @@ def _describe_ledger(path: Path, content: LedgerContent, delta: float | None) ->
         )
         of = f" of a budget of {budget['epsilon']:g}" if budget and each == budget["delta"] else ""
         lines.append(f"Together: epsilon {spent:.6g}{of} at delta {each:g}.")
-    lines.append(f"To check with dp_accounting: {run_event(entries)}")
+    lines.append(f"To check with dp_accounting: {run_event(costliest_entries(entries, own or _DELTAS[0]))}")
     return lines
 
 
@@ -87,6 +87,9 @@ def _session_lines(blocks: list[Spent], one: str) -> list[str]:
             continue
         if isinstance(event, ChoiceEvent):
             lines.append(f"  {count_text(count, 'choice')}: {event}.")
+            continue
+        if isinstance(event, GroupedStepEvent):
+            lines.append(f"  {count_text(count, 'step')}, {event}.")
             continue
         noise = event.statistics_noise
         statistics = "" if noise is None else f", {noise:.6g} for statistics"

@@ -21,14 +21,15 @@ from equidp.engines import dataset_norms
 from equidp.engines.model import device_of
 from equidp.errors import CheckpointError, DataError, SettingError
 from equidp.individual.epsilons import individual_epsilons, individual_profiles
-from equidp.individual.histories import Histories
+from equidp.individual.histories import Floats, Histories
 from equidp.individual.history_files import HistoryFiles
 from equidp.individual.report import IndividualReport
 from equidp.individual.step_counts import StepCounts
 from equidp.kernel.bounding import example_context
-from equidp.kernel.epsilon import epsilon
+from equidp.kernel.epsilon import epsilon, epsilon_of_group
 from equidp.kernel.generators import restore_generators
 from equidp.kernel.inputs import Inputs, taken, tensors
+from equidp.kernel.ledger import GroupedStepEvent, StepEvent
 from equidp.training.assemble import IMAGES_AT_A_TIME, are_images
 from equidp.training.checkpoint import KeptCallback
 from equidp.training.trainer import Trainer
@@ -257,24 +258,29 @@ class ExampleAccount(KeptCallback):
         delta = trainer.delta if delta is None else delta
         event, steps = trainer.event, ((trainer.event, self._steps),)
         others = tuple(entry for entry in trainer.ledger.entries if entry[0] != event)
+        groups, every_group = data.groups.cpu().numpy(), np.arange(data.num_groups)
         largest = epsilon((*steps, *others), delta, accountant)
-        by_steps = epsilon(steps, delta, accountant) if others else largest
+        most, by_steps = (
+            np.array([epsilon_of_group(spent, name, delta, accountant) for name in data.group_names])
+            for spent in ((*steps, *others), steps)
+        )
         epsilons, group_epsilons = (
-            np.minimum(individual_epsilons(histories, event, delta, accountant, others), largest)
-            for histories in (counts.histories, counts.group_histories)
+            np.minimum(individual_epsilons(histories, event, delta, accountant, others, labels), most[labels])
+            for histories, labels in ((counts.histories, groups), (counts.group_histories, every_group))
         )
         return IndividualReport(
             sensitive_epsilons=epsilons,
             group_epsilons=group_epsilons,
-            linear_group_epsilons=largest - by_steps * (1 - counts.group_shares / self._steps),
-            groups=data.groups.cpu().numpy(),
+            linear_group_epsilons=most
+            - by_steps * (1 - _shares_of_own(event, counts.group_shares / self._steps)),
+            groups=groups,
             group_names=data.group_names,
             largest=largest,
             delta=delta,
             guaranteed=self._guaranteed,
             ledger=trainer.ledger,
             randomness=trainer.randomness,
-            group_profiles=individual_profiles(counts.group_histories, event, EPSILONS, others),
+            group_profiles=individual_profiles(counts.group_histories, event, EPSILONS, others, every_group),
             spent=(*steps, *others),
         )
 
@@ -324,6 +330,15 @@ class ExampleAccount(KeptCallback):
         self._started_counts.take(torch.where(torch.isfinite(norms), norms, 0.0))
         if not processes.first:  # which alone reports: the others need no more than the norms that hold
             self._started_counts.histories.periods.clear()
+
+
+def _shares_of_own(event: StepEvent, shares: Floats) -> Floats:
+    """Shares of the sensitivity, [K], as shares of what each group may use of it."""
+    if not isinstance(event, GroupedStepEvent):
+        return shares
+    most = np.array([each.bound_share for each in event.by_group])
+    own: Floats = np.minimum(np.divide(shares, most, out=np.ones_like(shares), where=most > 0), 1.0)
+    return own
 
 
 def _settings_text(settings: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -10,10 +11,10 @@ import numpy.typing as npt
 
 from equidp._validate import unknown_name
 from equidp.errors import SettingError
-from equidp.individual.histories import Counts, Floats, Histories, chunks
+from equidp.individual.histories import Counts, Floats, Histories, Integers, chunks
 from equidp.individual.tight import tight_epsilons, tight_profiles
 from equidp.kernel.epsilon import Entries, checked_delta, effective_noise_multiplier, renyi_divergences
-from equidp.kernel.ledger import ChoiceEvent, StepEvent
+from equidp.kernel.ledger import ChoiceEvent, GroupedStepEvent, StepEvent
 
 Mechanisms = tuple[tuple[float, float], ...]
 """(noise multiplier, sample rate) pairs."""
@@ -33,7 +34,12 @@ def own_noise_multiplier(event: StepEvent, share: float) -> float:
 
 
 def individual_epsilons(
-    histories: Histories, event: StepEvent, delta: float, accountant: str = "pld", releases: Entries = ()
+    histories: Histories,
+    event: StepEvent,
+    delta: float,
+    accountant: str = "pld",
+    releases: Entries = (),
+    labels: Integers | None = None,
 ) -> Floats:
     """Returns the epsilon of each example over the steps in its history and the releases, [n].
 
@@ -43,6 +49,8 @@ def individual_epsilons(
         delta: in (0, 1).
         accountant: a name from `INDIVIDUAL_ACCOUNTANTS`.
         releases: (event, number) pairs at any sample rate that each example pays in full as well.
+        labels: group of each example, [n], where the event differs by group: an example then pays by its
+            group's rate, and at most its group's shares.
 
     Raises:
         SettingError: delta outside (0, 1), or an unknown accountant.
@@ -54,32 +62,83 @@ def individual_epsilons(
     """
     if accountant not in INDIVIDUAL_ACCOUNTANTS:
         raise unknown_name("accountant", accountant, INDIVIDUAL_ACCOUNTANTS)
-    epsilons_of, mechanisms = INDIVIDUAL_ACCOUNTANTS[accountant], _mechanisms(histories, event, releases)
     checked_delta(delta)
-    parts = (histories.part(chunk) for chunk in chunks(0, histories.num_examples, _CHUNK))
-    return np.concatenate(
-        [epsilons_of(_append_releases(part, releases), mechanisms, delta) for part in parts]
-    )
+    epsilons_of = INDIVIDUAL_ACCOUNTANTS[accountant]
+    groups = _mechanisms_of_groups(histories, event, releases)
+
+    def evaluate(counts: Counts, mechanisms: Mechanisms) -> Floats:
+        return epsilons_of(counts, mechanisms, delta)
+
+    parts = []
+    for chunk in chunks(0, histories.num_examples, _CHUNK):
+        own = None if labels is None else labels[chunk]
+        parts.append(_by_group(groups, own, histories.part(chunk), releases, evaluate))
+    return np.concatenate(parts)
 
 
 def individual_profiles(
-    histories: Histories, event: StepEvent, epsilons: Floats, releases: Entries = ()
+    histories: Histories,
+    event: StepEvent,
+    epsilons: Floats,
+    releases: Entries = (),
+    labels: Integers | None = None,
 ) -> Floats:
     """Returns delta of each example at each epsilon over the steps in its history, [n, epsilons].
 
     Args:
-        histories, event, releases: as in `individual_epsilons`.
+        histories, event, releases, labels: as in `individual_epsilons`.
         epsilons: >= 0, [epsilons].
 
     Formal guarantee: as that of `individual_epsilons`, for every epsilon.
     """
-    means, rates = _means_and_rates(_mechanisms(histories, event, releases))
-    return tight_profiles(_append_releases(histories.counts, releases), means, rates, epsilons)
+
+    def profiles_of(counts: Counts, mechanisms: Mechanisms) -> Floats:
+        return tight_profiles(counts, *_means_and_rates(mechanisms), epsilons)
+
+    groups = _mechanisms_of_groups(histories, event, releases)
+    return _by_group(groups, labels, histories.counts, releases, profiles_of)
 
 
-def _mechanisms(histories: Histories, event: StepEvent, releases: Entries) -> Mechanisms:
+def _by_group(
+    groups: Sequence[Mechanisms],
+    labels: Integers | None,
+    counts: Counts,
+    releases: Entries,
+    evaluate: Callable[[Counts, Mechanisms], Floats],
+) -> Floats:
+    """Evaluate counts, with those of releases, by the mechanisms of each example's group, in their order."""
+    whole = _append_releases(counts, releases)
+    if len(groups) == 1:
+        return evaluate(whole, groups[0])
+    if labels is None:
+        raise SettingError("steps differ by group, and examples have no labels; give them.", field="labels")
+    order, found = [], []
+    for group, mechanisms in enumerate(groups):
+        if len(own := np.flatnonzero(labels == group)):
+            order.append(own)
+            found.append(evaluate(whole[own], mechanisms))
+    values = np.concatenate(found)
+    values[np.concatenate(order)] = values.copy()
+    return values
+
+
+def _mechanisms_of_groups(histories: Histories, event: StepEvent, releases: Entries) -> list[Mechanisms]:
+    """Mechanisms of each group; of one where groups do not differ."""
+    if not isinstance(event, GroupedStepEvent):
+        return [_mechanisms(histories.shares, event, releases)]
+    found = []
+    for group, rate in zip(event.by_group, event.drawn_rates, strict=True):
+        row, shares = group.row_share, np.minimum(histories.shares, group.bound_share)
+        noise = event.statistics_noise / row if event.statistics_noise is not None and row else None
+        if not rate:  # never drawn: no share of anything, at any rate
+            shares, noise = 0 * shares, None
+        found.append(_mechanisms(shares, StepEvent(rate or 1.0, event.noise_multiplier, noise), releases))
+    return found
+
+
+def _mechanisms(shares: Floats, event: StepEvent, releases: Entries) -> Mechanisms:
     """Mechanisms of the columns of `_append_releases`: a step at each share, then each release."""
-    own = [(own_noise_multiplier(event, share), event.sample_rate) for share in histories.shares]
+    own = [(own_noise_multiplier(event, share), event.sample_rate) for share in shares]
     for each, _ in releases:
         if isinstance(each, ChoiceEvent):
             raise SettingError("a private choice has no account of single examples; train without one.")

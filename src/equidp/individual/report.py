@@ -33,7 +33,8 @@ class IndividualReport:
     Attributes:
         sensitive_epsilons: [n].
         group_epsilons: [K], the most a member of each group can have, by the bounds that the policy released:
-            not private. Below `largest` only where a policy has a bound for each group, such as DPSGD-F.
+            not private. Below `largest` only where a policy has a bound for each group, such as DPSGD-F, or
+            where the run has rates or bounds by group.
         linear_group_epsilons: [K], the papers' reading of these bounds, no guarantee: the steps' epsilon
             times the mean share of the group's bound, and all that the rest of the ledger adds.
         groups: [n], indices into `group_names`.

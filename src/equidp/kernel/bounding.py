@@ -32,18 +32,21 @@ in k parts of at most m each, in float64:
 | weight and cap, in float32 or wider | 2^-21 S |
 | the additions, in the sums with and without the example | 2 (m + k) 2^-53 n S |
 
-The last line is 2^-32 S for 1,000 examples at once and 2^-19 S for 10^6 in parts of 2^13. It holds for any
+The last line is 2^-32 S for 1,000 examples at once and 2^-19 S for 10^6 in parts of 2^13. An example of a
+group that may use a share c of S alone has c S in the first two lines, and S in the last, so that c is at
+least 1/16 (`ledger.SMALLEST_SHARE`): 2^-15 c S for those 10^6. It holds for any
 values in any order: a sum of m numbers is off by at most (m - 1) u / (1 - (m - 1) u), u = 2^-53, times the
 sum of their absolute values (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 4.2), in
 each coordinate, and so in length (Minkowski's inequality).
 """
 
 
-def bounded_rows(rows: Tensor, bound: float) -> Tensor:
-    """Rows [batch, d] in float64, each scaled to norm <= bound.
+def bounded_rows(rows: Tensor, bound: float | Tensor) -> Tensor:
+    """Rows [batch, d] in float64, each scaled to norm <= bound: one for all, or one per row, [batch].
 
-    Formal guarantee: one row more or less moves the exact sum of what is returned by at most `bound` in L2
-    norm, and its computed sum (`summed_rows`) by at most bound * (1 + ROUNDING).
+    Formal guarantee: one row more or less moves the exact sum of what is returned by at most its `bound` in
+    L2 norm, and its computed sum (`summed_rows`) by at most bound * (1 + ROUNDING), where bounds differ by a
+    factor of 16 at most.
 
     | row | result |
     | --- | --- |
@@ -55,8 +58,8 @@ def bounded_rows(rows: Tensor, bound: float) -> Tensor:
     """
     rows = to_double(rows)
     rows = torch.where(torch.isfinite(rows).all(dim=1, keepdim=True), rows, 0.0)
-    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    return rows * torch.clamp(bound / norms.clamp_min(SMALLEST_NORM), max=1.0)
+    norms = torch.linalg.vector_norm(rows, dim=1)
+    return rows * torch.clamp(bound / norms.clamp_min(SMALLEST_NORM), max=1.0).unsqueeze(1)
 
 
 def summed_rows(rows: Tensor) -> Tensor:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import product
 
 import absl.logging
 import dp_accounting
@@ -15,7 +16,7 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
 from equidp._validate import check_number, unknown_name
-from equidp.kernel.ledger import ChoiceEvent, Event, StepEvent
+from equidp.kernel.ledger import ChoiceEvent, Event, GroupedStepEvent, StepEvent
 
 Entries = Iterable[tuple[Event, int]]
 """(event, number of steps) pairs, as `Ledger.entries` gives them."""
@@ -24,6 +25,8 @@ FINE = 1e-4
 SURE_DELTA, TRANSFORM_LOSS = 1e-10, 1e-15
 """dp_accounting's Fourier transforms lose about `TRANSFORM_LOSS` of delta a step: below `SURE_DELTA`, or if
 that is no small part of delta, PLD says too little, and Renyi's bound is used."""
+MOST_COMBINATIONS = 64
+"""Combinations of groups that are accounted for one by one; beyond, the largest rates and shares count."""
 WIDEST = 1e-5
 """Width of the bins over epsilon, for an epsilon in the hundreds: narrower ones would fill memory."""
 
@@ -63,6 +66,100 @@ def count_kinds(entries: Entries) -> tuple[Counter[tuple[float, float]], Counter
     return steps, choices
 
 
+def project_groups(entries: Entries) -> tuple[tuple[tuple[Event, int], ...], ...]:
+    """Return what entries cost an example, without groups, for each combination of groups it may be in.
+
+    Formal guarantee: whatever groups an example is in, in each run another one, one of the results is at
+    least as costly as what the entries cost it, entry by entry and by any accountant.
+
+    A step by group is replaced by what it costs an example of one of its groups (`of_group`), everywhere by
+    the same. Groups of two kinds of steps are two groupings, also where they have the same names: a label may
+    have changed in between, or mean something else.
+
+    | case | result |
+    | --- | --- |
+    | no step by group | the entries alone |
+    | another event | counts for every group |
+    | a group that costs no more than another of the same step | left out: the other one is there |
+    | a group that costs nothing | its steps are left out |
+    | more than `MOST_COMBINATIONS` | one, of the largest rate and the whole bounds in every step |
+
+    >>> from equidp.kernel.ledger import GroupShare
+    >>> event = GroupedStepEvent(0.2, 1.0, by_group=(GroupShare("a", 0.2, 0.5), GroupShare("b", 0.1)))
+    >>> [str(each[0][0]) for each in project_groups([(event, 5)])]
+    ['sample rate 0.2, noise multiplier 2', 'sample rate 0.1, noise multiplier 1']
+    """
+    given = tuple(entries)
+    return tuple(replace_events(given, costs) for costs in combine_groups(given))
+
+
+Costs = Mapping[GroupedStepEvent, StepEvent | None]
+"""Steps by group -> what each costs an example of one of its groups; None: nothing."""
+
+
+def combine_groups(entries: Entries) -> tuple[Costs, ...]:
+    """Return the costs of all steps by group for each combination of groups; see `project_groups`."""
+    grouped = list(dict.fromkeys(event for event, _ in entries if isinstance(event, GroupedStepEvent)))
+    choices = [_costliest_groups(event) for event in grouped]
+    if math.prod(map(len, choices)) > MOST_COMBINATIONS:
+        choices = [
+            (StepEvent(event.sample_rate, event.noise_multiplier, event.statistics_noise),)
+            for event in grouped
+        ]
+    return tuple(dict(zip(grouped, each, strict=True)) for each in product(*choices))
+
+
+def replace_events(entries: Entries, costs: Costs) -> tuple[tuple[Event, int], ...]:
+    """Replace steps by group by their costs; steps that cost nothing are left out."""
+    found = (
+        (costs.get(event, event) if isinstance(event, GroupedStepEvent) else event, count)
+        for event, count in entries
+    )
+    return tuple((event, count) for event, count in found if event is not None)
+
+
+def entries_of_group(entries: Entries, name: str) -> tuple[tuple[Event, int], ...]:
+    """Return what entries cost an example that is in the group of this name in every step that has one.
+
+    Steps by group that have no group of this name stay as they are: `epsilon` then takes their largest.
+    """
+    given = tuple(entries)
+    named = {
+        event: event.of_group(name)
+        for event, _ in given
+        if isinstance(event, GroupedStepEvent) and name in [each.name for each in event.by_group]
+    }
+    return replace_events(given, named)
+
+
+def _costliest_groups(event: GroupedStepEvent) -> tuple[StepEvent | None, ...]:
+    """Costs of a step by group, without those that another group's is no less than in rate and noise."""
+    costs = dict.fromkeys(event.of_group(each.name) for each in event.by_group)
+    kinds = {
+        cost: (cost.sample_rate, -effective_noise_multiplier(cost.noise_multiplier, cost.statistics_noise))
+        for cost in costs
+        if cost is not None
+    }
+    best: dict[tuple[float, float], StepEvent] = {}
+    for cost, (rate, quiet) in kinds.items():
+        others = (other for each, other in kinds.items() if each != cost)
+        if not any(rate <= r and quiet <= s and (rate, quiet) != (r, s) for r, s in others):
+            best.setdefault((rate, quiet), cost)
+    return tuple(best.values()) or (None,)
+
+
+def largest_over_groups(cost: Callable[[tuple[tuple[Event, int], ...]], float], entries: Entries) -> float:
+    """Return the largest cost of entries over the groups that an example may be in (`project_groups`)."""
+    return max(map(cost, project_groups(entries)))
+
+
+def costliest_entries(
+    entries: Entries, delta: float, accountant: str = "pld"
+) -> tuple[tuple[Event, int], ...]:
+    """Return the entries, without groups, of the combination of groups whose epsilon is the largest."""
+    return max(project_groups(entries), key=lambda each: epsilon(each, delta, accountant))
+
+
 def run_event(entries: Entries) -> dp_accounting.DpEvent:
     """Return the event of a whole run, for one example added or removed.
 
@@ -70,6 +167,7 @@ def run_event(entries: Entries) -> dp_accounting.DpEvent:
 
     | case | event |
     | --- | --- |
+    | a step by group | that of its largest rate and the whole bounds; `project_groups` has one a group |
     | no step | NoOpDpEvent |
     | a step without noise | contains NonPrivateDpEvent: epsilon is infinite |
     | the same kind in several entries | counted together, so their order does not matter |
@@ -217,6 +315,7 @@ def epsilon(entries: Entries, delta: float, accountant: str = "pld") -> float:
     | case | epsilon |
     | --- | --- |
     | no steps | 0 |
+    | steps by group | the largest over the groups that an example may be in (`project_groups`) |
     | a step without noise | infinite |
     | hardly any noise: epsilon above about 10^5 | Renyi's bound, by any accountant |
     | pld, with a private choice among the entries | Renyi's bound |
@@ -235,7 +334,26 @@ def epsilon(entries: Entries, delta: float, accountant: str = "pld") -> float:
     1.843
     """
     checked_delta(delta), checked_accountant(accountant)
-    return _with_accountant(tuple(entries), delta, accountant)
+    return largest_over_groups(lambda each: _with_accountant(each, delta, accountant), entries)
+
+
+def epsilon_of_group(entries: Entries, name: str, delta: float, accountant: str = "pld") -> float:
+    """Return the epsilon of an example that is in the group of this name in every step that has one.
+
+    Guarantee: that of `epsilon`, for datasets that differ in one such example, added or removed. It is known
+    before the first step, and at most `epsilon`.
+
+    >>> from equidp.kernel.ledger import GroupShare
+    >>> event = GroupedStepEvent(0.02, 1.0, by_group=(GroupShare("a", 0.02), GroupShare("b", 0.0)))
+    >>> epsilon_of_group([(event, 100)], "a", 1e-5) == epsilon([(event, 100)], 1e-5)
+    True
+    >>> epsilon_of_group([(event, 100)], "b", 1e-5)
+    0.0
+    """
+    given = tuple(entries)
+    own = entries_of_group(given, name)
+    found = epsilon(own, delta, accountant)
+    return found if own == given else min(found, epsilon(given, delta, accountant))
 
 
 @lru_cache(maxsize=1024)

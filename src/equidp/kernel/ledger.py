@@ -49,6 +49,155 @@ class StepEvent:
         return f"{noise}, statistics noise {self.statistics_noise:.6g}"
 
 
+SMALLEST_SHARE = 1 / 16
+"""Least share of a bound that a group may have, unless it has none: below it, what rounding adds to a sum
+(`bounding.ROUNDING`, a share of the whole bound) would be no small part of the group's own."""
+
+
+@dataclass(frozen=True)
+class GroupShare:
+    """Public numbers by which a step treats the examples of one group.
+
+    Attributes:
+        name: of the group.
+        sample_rate: probability q_k of each of its examples to be in the sample, in [0, 1].
+        bound_share: c_k, the share of the sensitivity that its gradients may use; 0, or in [1/16, 1].
+        row_share: r_k, the largest norm of its rows of statistics; 0, or in [1/16, 1].
+
+    Raises:
+        SettingError: no name, or a value outside its range.
+    """
+
+    name: str
+    sample_rate: float
+    bound_share: float = 1.0
+    row_share: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.name, str) and self.name):
+            raise SettingError(f"name={self.name!r}; expected the name of a group.")
+        check_number("[0, 1]", ", a probability", sample_rate=self.sample_rate)
+        hint = ", a share; 0: none"
+        for name, share in (("bound_share", self.bound_share), ("row_share", self.row_share)):
+            if share != 0:
+                check_number(f"[{SMALLEST_SHARE}, 1]", hint, **{name: share})
+
+
+@dataclass(frozen=True)
+class GroupedStepEvent(StepEvent):
+    """One private step that draws and bounds the examples of each group differently.
+
+    An example of group k is drawn with probability q_k and moves the sum of gradients by at most c_k times
+    its sensitivity, and the sum of statistics by at most r_k; noise is the same for all. Draws are
+    independent, so what the step costs the example does not depend on other groups: it is the plain event
+    that `of_group` returns.
+
+    Read as a plain `StepEvent`, the event says what an example would pay that is drawn at the largest rate
+    and may use all of both bounds. That is no less than what any group pays, so that code which does not know
+    of groups says too much, never too little.
+
+    Attributes:
+        by_group: shares of the groups, in the order of their numbers; `sample_rate` is their largest rate.
+
+    Raises:
+        SettingError: no group, equal names, or another largest rate.
+
+    >>> event = GroupedStepEvent(0.02, 1.0, by_group=(GroupShare("rare", 0.02, 0.5), GroupShare("*", 0.01)))
+    >>> str(event.of_group("rare"))
+    'sample rate 0.02, noise multiplier 2'
+    """
+
+    by_group: tuple[GroupShare, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        names = [each.name for each in self.by_group]
+        if not names or len({*names}) < len(names):
+            raise SettingError(
+                f"groups {', '.join(names) or 'none'}; expected at least one group, with names that differ.",
+                field="by_group",
+            )
+        if (largest := max(each.sample_rate for each in self.by_group)) != self.sample_rate:
+            raise SettingError(
+                f"sample_rate={self.sample_rate}; expected the largest of the groups' rates, {largest}."
+            )
+
+    @property
+    def drawn_rates(self) -> tuple[float, ...]:
+        """Probabilities that a sampler draws by, in the order of the groups; 0 for a group that may add
+        nothing: an absent example does not even change in which order the others are added."""
+        return tuple(
+            each.sample_rate if each.bound_share or self._reads_row(each) else 0.0 for each in self.by_group
+        )
+
+    def of_group(self, name: str) -> StepEvent | None:
+        """Return what the step costs an example of a group; None: nothing.
+
+        Formal guarantee: for datasets that differ in one example of the group, added or removed, whatever the
+        other groups do, a step is the Poisson-subsampled Gaussian mechanism of the event that is returned:
+        its queries have sensitivities c_k S and r_k under noise sigma S and sigma_s.
+
+        | case | event |
+        | --- | --- |
+        | rate 0 | None: the example is in no sample |
+        | both shares 0, or that of the bound without statistics | None: `drawn_rates` is 0 |
+        | no share of the bound | the statistics query alone |
+        | no share of the row | the gradient query alone |
+        | a step without noise | a step without noise |
+        | the group has no example in the data | the same: the guarantee is to the one that is added |
+
+        Raises:
+            SettingError: an unknown group.
+        """
+        share = next((each for each in self.by_group if each.name == name), None)
+        if share is None:
+            raise unknown_name("group", name, [each.name for each in self.by_group])
+        if not self.drawn_rates[self.by_group.index(share)]:
+            return None
+        noises = [self.noise_multiplier / share.bound_share] if share.bound_share else []
+        if self.statistics_noise is not None and share.row_share:
+            noises.append(self.statistics_noise / share.row_share)
+        return StepEvent(share.sample_rate, *noises)
+
+    def _reads_row(self, share: GroupShare) -> bool:
+        return self.statistics_noise is not None and share.row_share > 0
+
+    def __str__(self) -> str:
+        groups = []
+        for each in self.by_group:
+            limits = {"of the bound": each.bound_share}
+            if self.statistics_noise is not None:
+                limits["of the row"] = each.row_share
+            shares = "".join(f", {share:.6g} {of}" for of, share in limits.items() if share != 1)
+            groups.append(f"{each.name}: {each.sample_rate:.6g}{shares}")
+        return f"{super().__str__()} (by group: {'; '.join(groups)})"
+
+
+def make_step_event(
+    sample_rate: float,
+    noise_multiplier: float,
+    statistics_noise: float | None = None,
+    by_group: tuple[GroupShare, ...] = (),
+) -> StepEvent:
+    """Return the event of a step: a plain one where groups do not differ and have all of both bounds.
+
+    Args:
+        sample_rate: of all, where there are no groups; else the groups' own rates count.
+        noise_multiplier, statistics_noise: as those of `StepEvent`.
+        by_group: shares of the groups; empty: all are equal.
+
+    >>> equal = GroupShare("a", 0.2), GroupShare("b", 0.2)
+    >>> make_step_event(0.1, 2.0, by_group=equal) == StepEvent(0.2, 2.0)
+    True
+    """
+    if not by_group:
+        return StepEvent(sample_rate, noise_multiplier, statistics_noise)
+    largest = max(each.sample_rate for each in by_group)
+    if all((each.sample_rate, each.bound_share, each.row_share) == (largest, 1, 1) for each in by_group):
+        return StepEvent(largest, noise_multiplier, statistics_noise)
+    return GroupedStepEvent(largest, noise_multiplier, statistics_noise, by_group)
+
+
 @dataclass(frozen=True)
 class ReleaseEvent(StepEvent):
     """A release beside the steps of a run: a Gaussian mechanism on all examples at once, without sampling.
@@ -90,7 +239,7 @@ class ChoiceEvent:
         mean: of the number of tries, in [1, inf).
 
     Raises:
-        SettingError: a mean outside its range, or nothing tried.
+        SettingError: a mean outside its range, nothing tried, or steps that differ by group.
 
     >>> ChoiceEvent(((StepEvent(0.1, 1.0), 5), (StepEvent(1.0, 20.0), 1)), 8.0).mean
     8.0
@@ -102,6 +251,12 @@ class ChoiceEvent:
     def __post_init__(self) -> None:
         check_number("[1, inf)", ", the mean number of tries", mean=self.mean)
         check_whole(1, " in each try", steps=sum(count for _, count in self.tried))
+        if any(isinstance(event, GroupedStepEvent) for event, _ in self.tried):
+            raise SettingError(
+                "a private choice among runs whose rates or bounds differ by group has no account; give all "
+                "groups the same.",
+                field="tried",
+            )
 
     def __str__(self) -> str:
         listed = "; ".join(f"{count:,} at {event}" for event, count in self.tried)
@@ -110,6 +265,16 @@ class ChoiceEvent:
 
 Event = StepEvent | ChoiceEvent
 """Event that a ledger counts."""
+
+
+def is_step(event: Event) -> bool:
+    """True for a step of a run, of all groups alike or by group; False for releases and choices.
+
+    >>> is_step(StepEvent(0.1, 1.0)), is_step(ReleaseEvent(1.0, 20.0, name="counts"))
+    (True, False)
+    """
+    return isinstance(event, StepEvent) and not isinstance(event, ReleaseEvent)
+
 
 ROWS, PEOPLE = "rows", "people"
 """Unit of privacy: single rows, or people with all their rows. Runs of the two units add up to no

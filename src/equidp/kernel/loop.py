@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from equidp.errors import PrivacyWarning, SettingError, TrainingStopped
 from equidp.kernel.inputs import Inputs, moved_to, tensors
+from equidp.kernel.ledger import GroupedStepEvent
 from equidp.kernel.processes import EndOfRun
 from equidp.kernel.sampling import PoissonSampler
 from equidp.kernel.step import PrivateStep
@@ -53,7 +54,8 @@ class PrivateLoop:
     """Draws Poisson samples, takes each of them once, and moves the parameters by private gradients.
 
     Formal guarantee: the parameters that the optimizer holds follow from their start and from at most
-    `steps_done` calls of the private step, each on a Poisson sample of its own at `step.event.sample_rate`.
+    `steps_done` calls of the private step, each on a Poisson sample of its own at `step.event.sample_rate`,
+    or at the rates of its groups where the event has some (`GroupedStepEvent.drawn_rates`).
     Each sample is in the ledger before it is given out, whatever happens to it. The sampler draws some steps
     ahead, and workers load ahead; nothing but what is given out is used.
 
@@ -69,6 +71,8 @@ class PrivateLoop:
     | inputs (any of their tensors), targets or groups of another length | SettingError |
     | inputs, targets or groups with other content than was drawn, also after a change in place; cuts of the
       rows at either end of a dimension, other types and devices excepted | SettingError |
+    | groups differ in rate or bound, and labels are not given or name no group | SettingError, before
+      anything is spent |
     | parameters frozen, added or replaced since the start | SettingError, before a sample is drawn too |
     | gradients of parameters that the noise does not cover | dropped before the optimizer steps |
     | `stop` was called | its reason is raised before another sample is paid for; other processes stop too |
@@ -84,6 +88,7 @@ class PrivateLoop:
         load: indices of samples, [batch] each -> their batches, in the same order.
         load_draws: whether `load` may draw random numbers, as a Dataset of the user's may; rows that are in
             memory draw none.
+        labels: group of each example, [n]; for an event whose groups differ.
 
     Attributes:
         begun: whether the model took steps of this plan, here or before it was restored.
@@ -99,6 +104,7 @@ class PrivateLoop:
         steps: int,
         load: Callable[[Iterable[Tensor]], Iterator[Batch]],
         load_draws: bool = True,
+        labels: Tensor | None = None,
     ) -> None:
         self.private_step, self.model, self.optimizer = step, model, optimizer
         self.num_examples, self.steps = num_examples, steps
@@ -109,6 +115,17 @@ class PrivateLoop:
         self._drawn: tuple[tuple[Tensor, ...], tuple[int, ...]] = (), ()
         self._drawing: object = None  # which iterator of `batches` may draw
         self._stopping: BaseException | None = None
+        self._labels = labels
+        self._rates: tuple[float, ...] = ()
+        if isinstance(step.event, GroupedStepEvent):
+            if labels is None:
+                raise SettingError(
+                    "groups differ in rate or bound, and examples have no labels; give the group of each "
+                    "example.",
+                    field="labels",
+                )
+            self._rates = step.event.drawn_rates
+            self._make_sampler(0)  # refuses labels that name no group
         self.begun = False
 
     @property
@@ -130,10 +147,20 @@ class PrivateLoop:
         left = max(0, self.steps - self.steps_done)
         step.processes.run_on_first(lambda: step.ledger.expect(step.event, left))
         self._drawing = drawing = object()
-        sampler = PoissonSampler(
-            self.num_examples, step.event.sample_rate, left, step.randomness, step.processes
-        )
+        sampler = self._make_sampler(left)
         return self._draw_samples(self._load(sampler), left, drawing) if left else iter(())
+
+    def _make_sampler(self, steps: int) -> PoissonSampler:
+        step = self.private_step
+        return PoissonSampler(
+            self.num_examples,
+            step.event.sample_rate,
+            steps,
+            step.randomness,
+            step.processes,
+            labels=self._labels if self._rates else None,
+            rates=self._rates,
+        )
 
     def _draw_samples(self, loaded: Iterator[Batch], left: int, drawing: object) -> Iterator[Batch]:
         for _ in range(left):

@@ -37,6 +37,7 @@ from torch import Tensor
 from equidp._validate import check_number, check_whole
 from equidp.errors import PolicyError, SettingError
 from equidp.kernel.bounding import (
+    bounded_rows,
     bounded_shares,
     bounded_sums,
     capped_weights,
@@ -46,7 +47,7 @@ from equidp.kernel.bounding import (
 )
 from equidp.kernel.engine import Context, Engine, Measured, Sums, measure
 from equidp.kernel.inputs import Inputs, in_parts, tensors
-from equidp.kernel.ledger import Ledger, StepEvent
+from equidp.kernel.ledger import GroupedStepEvent, Ledger, StepEvent
 from equidp.kernel.noise import Randomness
 from equidp.kernel.noisy_sum import private_sum, release, totals_of
 from equidp.kernel.policy import (
@@ -78,6 +79,10 @@ class PrivateStep:
     (sigma^-2 + sigma_s^-2)^(-1/2) (Andrew et al. 2021, Theorem 1). A policy of infinite sensitivity (plain
     SGD) gets no noise and gives no guarantee; it is refused unless the event says noise multiplier 0.
 
+    With a `GroupedStepEvent`, and a sample in which an example of group k is with probability
+    `event.drawn_rates[k]`: for two datasets that differ in one example of group k, it is that mechanism of
+    `event.of_group(k)`, since weights of the group are capped at c_k S / norm and its rows at norm r_k.
+
     | case | what happens |
     | --- | --- |
     | empty sample | charged; noise alone is released |
@@ -87,6 +92,9 @@ class PrivateStep:
     | a policy that changes losses | contexts of the whole batch are from before any of it was measured |
     | such a policy, and an engine without its objective | SettingError, before anything is spent |
     | a group that is absent from the sample | counts in the sensitivity like any other |
+    | a group with no share of the bound, or of the row | adds zeros there |
+    | a label below 0 or beyond the groups, where shares differ | SettingError, before anything is spent |
+    | another number of groups than `num_groups`, or no bound to have shares of (SGD) | the same |
     | the model draws random numbers (dropout) | afresh for each forward pass, `Randomness.for_model`; passes
       are as many as parts, or twice as many with statistics of several parts |
     | engine, policy or device fails | charged; no un-noised sum is left in `p.grad` |
@@ -151,6 +159,7 @@ class PrivateStep:
                 f"{statistics_noise(policy, event.noise_multiplier)}; make the event for this policy.",
                 field="event",
             )
+        self._bound_shares, self._row_shares = _shares_of(event, policy, num_groups)
         if policy.loss_terms and getattr(engine, "objective", None) is None:
             raise SettingError(
                 f"engine={engine!r} measures losses as they are, and {type(policy).__name__} adds terms to "
@@ -174,11 +183,12 @@ class PrivateStep:
 
         Args:
             inputs, targets: [batch, ...], inputs perhaps several such; the batch may be empty.
-            groups: [batch], int64.
+            groups: [batch], int64; those that examples were drawn by.
             indices: [batch], places in the dataset, for `share_limits`; default: 0 to batch - 1.
         """
         self._clear_gradients()
         try:
+            self._check_labels(groups)
             indices = torch.arange(len(groups), device=groups.device) if indices is None else indices
             if self._paid_by != os.getpid():  # a forked process has no payment
                 self.pay()
@@ -294,6 +304,8 @@ class PrivateStep:
         examples = (norms, groups, terms) if len(norms) else made_up
         rows = example_rows(self.policy, self.state, *examples)[: len(norms)]
         check_unchanged(self.policy, self._attributes)  # before update could read what statistics wrote
+        if self._row_shares is not None:
+            rows = bounded_rows(rows, self._row_shares[groups.cpu()].to(rows.device, torch.float64))
         noise = self.event.statistics_noise
         released = private_sum(
             rows,
@@ -324,8 +336,23 @@ class PrivateStep:
         weights = example_weights(self.policy, self.state, norms, groups)
         check_unchanged(self.policy, self._attributes)
         limits = None if self.share_limits is None else self.share_limits(indices, norms.clone())
-        bound = sensitivity if limits is None else sensitivity * bounded_shares(limits, norms)
-        return capped_weights(weights, norms, bound)
+        shares = None if limits is None else bounded_shares(limits, norms)
+        if self._bound_shares is not None:
+            own = self._bound_shares[groups.cpu()].to(norms)
+            shares = own if shares is None else torch.minimum(shares, own)
+        return capped_weights(weights, norms, sensitivity if shares is None else sensitivity * shares)
+
+    def _check_labels(self, groups: Tensor) -> None:
+        """Refuses labels that would have another group's shares, or none."""
+        if self._bound_shares is None or not len(groups):
+            return
+        least, largest = int(groups.min()), int(groups.max())
+        if least < 0 or largest >= len(self._bound_shares):
+            raise SettingError(
+                f"groups from {least} to {largest}; expected numbers from 0 to "
+                f"{len(self._bound_shares) - 1}, of the groups of the event.",
+                field="groups",
+            )
 
     def _sensitivity(self) -> float:
         """The sensitivity under the present state; refuses one that noise cannot be scaled to."""
@@ -354,3 +381,26 @@ class PrivateStep:
     def _checked_copy(self, state: Any) -> Any:
         """Copy of a state that a rule returned; refuses what is no state."""
         return copy_state(checked_state(self.policy, state))
+
+
+def _shares_of(event: StepEvent, policy: Policy, num_groups: int) -> tuple[Tensor | None, Tensor | None]:
+    """Shares of the bound and of the row by group, [groups] in float64; None: all have all of both."""
+    if not isinstance(event, GroupedStepEvent):
+        return None, None
+    if len(event.by_group) != num_groups:
+        raise SettingError(
+            f"the event has {len(event.by_group)} groups, and the data {num_groups}; expected shares for "
+            "each group of the data.",
+            field="by_group",
+        )
+    bounds, rows = (
+        torch.tensor([getattr(each, name) for each in event.by_group], dtype=torch.float64)
+        for name in ("bound_share", "row_share")
+    )
+    if not policy.private and (bounds != 1).any():
+        raise SettingError(
+            f"{type(policy).__name__} bounds no gradient, so that no group can have a share of its bound; "
+            "choose a private method, or give rates alone.",
+            field="bounds",
+        )
+    return bounds, rows

@@ -2,11 +2,13 @@
 file.
 
 The first line says what the file is, with a random `id`. Then `run` begins what one process wrote, `spend`
-pays for a block of equal steps of the session that it names, `choice` for private choices in the same way,
-with all queries of one try and the mean number of tries, and `release` for one release beside the steps, with
-its name and the random id of this payment. `unspent` says how many steps of the block before were not spent,
-and `facts` adds to those of the first line, among them the `unit`, whose privacy is counted. The seal holds
-the number of lines and the last checksum, so that lines missing at the end are noticed.
+pays for a block of equal steps of the session that it names, `grouped` for steps whose rates or bounds differ
+by group, `choice` for private choices in the same way, with all queries of one try and the mean number of
+tries, and `release` for one release beside the steps, with its name and the random id of this payment. A
+version of equidp that lacks one of these words refuses the file. `unspent` says how many steps of the block
+before were not spent, and `facts` adds to those of the first line, among them the `unit`, whose privacy is
+counted. The seal holds the number of lines and the last checksum, so that lines missing at the end are
+noticed.
 """
 
 from __future__ import annotations
@@ -20,7 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from equidp.errors import BudgetError
-from equidp.kernel.ledger import ChoiceEvent, Event, ReleaseEvent, StepEvent, kind_of
+from equidp.kernel.ledger import (
+    ChoiceEvent,
+    Event,
+    GroupedStepEvent,
+    GroupShare,
+    ReleaseEvent,
+    StepEvent,
+    kind_of,
+)
 
 FORMAT = 3
 HEADER = b'{"equidp_ledger":3,"id":"'
@@ -194,7 +204,7 @@ def _read_records(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], tu
 
 def plain(event: Event) -> dict[str, Any]:
     """An event as a ledger's line has it; `event_of` reads it."""
-    names = {ReleaseEvent: "release", ChoiceEvent: "choice"}
+    names = {ReleaseEvent: "release", ChoiceEvent: "choice", GroupedStepEvent: "grouped"}
     return {names.get(type(event), "spend"): asdict(event)}
 
 
@@ -203,6 +213,9 @@ def event_of(record: Mapping[str, Any]) -> Event:
     if "choice" in record:
         tried = tuple((StepEvent(**event), int(count)) for event, count in record["choice"]["tried"])
         return ChoiceEvent(tried, record["choice"]["mean"])
+    if "grouped" in record:
+        shares = tuple(GroupShare(**each) for each in record["grouped"]["by_group"])
+        return GroupedStepEvent(**{**record["grouped"], "by_group": shares})
     return ReleaseEvent(**record["release"]) if "release" in record else StepEvent(**record["spend"])
 
 

@@ -24,8 +24,8 @@ from equidp.errors import SettingError
 from equidp.evaluation.effects import Effect
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.small_cells import FEWEST
-from equidp.kernel.epsilon import epsilon, repeats
-from equidp.kernel.ledger import Event, ReleaseEvent, StepEvent
+from equidp.kernel.epsilon import costliest_entries, epsilon, repeats
+from equidp.kernel.ledger import Event, GroupedStepEvent, ReleaseEvent, StepEvent
 from equidp.report.document import (
     Block,
     Callout,
@@ -360,6 +360,7 @@ def _parameters(run: Run, spent: float) -> list[tuple[str, str]]:
     rows = [
         ("epsilon", number(spent) if math.isinf(spent) else f"{spent:.6g} ({run.accountant})"),
         *_planned_epsilon(run, spent),
+        *_epsilon_of_groups(run),
         ("delta", _delta_text(run)),
         ("neighbouring datasets", f"differ by one {privacy_unit(run.facts)}, added or removed"),
         (f"one {privacy_unit(run.facts)} replaced by another", _replacement_text(run, spent)),
@@ -378,6 +379,13 @@ def _parameters(run: Run, spent: float) -> list[tuple[str, str]]:
             what = f"{count_text(steps, 'release')} of {event.name}"
         rows.append((what, str(event)))
     return rows
+
+
+def _epsilon_of_groups(run: Run) -> list[tuple[str, str]]:
+    """Epsilon of each group, of a run whose rates or bounds differ by group; empty for others."""
+    if not any(isinstance(event, GroupedStepEvent) for event, _ in run.entries):
+        return []
+    return [(f"epsilon of group {name}", f"{found:.6g}") for name, found in run.epsilon_by_group().items()]
 
 
 def _planned_epsilon(run: Run, spent: float) -> list[tuple[str, str]]:
@@ -414,7 +422,7 @@ def _replacement_text(run: Run, spent: float) -> str:
 
 def _recomputing_code(run: Run) -> str:
     """Python that recomputes epsilon with dp-accounting alone."""
-    event = run_event(run.entries)
+    event = run_event(costliest_entries(run.entries, run.delta, run.accountant))
     if repeats(event):
         return (
             "from dp_accounting.dp_event import *\nfrom dp_accounting.rdp import RdpAccountant\n\n"

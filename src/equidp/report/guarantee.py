@@ -9,7 +9,7 @@ from typing import NamedTuple
 from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION
 from equidp.display import shown_epsilon
 from equidp.kernel.epsilon import epsilon
-from equidp.kernel.ledger import ChoiceEvent, Event, ReleaseEvent
+from equidp.kernel.ledger import ChoiceEvent, Event, GroupedStepEvent, ReleaseEvent
 from equidp.report.format import count_text, upper
 from equidp.training.run import Run, RunFacts
 
@@ -153,7 +153,8 @@ def mechanisms(run: Run) -> list[Mechanism]:
             query = _QUERIES.get(event.name, f"what is released as {event.name}")
             found.append(Mechanism(event.name, "Gaussian mechanism", query, event, count))
         else:
-            sampled = "" if event.sample_rate == 1 else "Poisson-subsampled "
+            whole = event.sample_rate == 1 and not isinstance(event, GroupedStepEvent)
+            sampled = "" if whole else "Poisson-subsampled "
             kind = f"{sampled}Gaussian mechanism"
             found.append(Mechanism(GRADIENT, kind[:1].upper() + kind[1:], of_steps, event, count))
     return found

@@ -9,7 +9,7 @@ from typing import Any
 from equidp._provenance import versions
 from equidp.data.dataset import uncovered_notes
 from equidp.display import shown_epsilon
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.ledger import is_step
 from equidp.report.guarantee import mechanisms, privacy_unit
 from equidp.training.run import Run
 
@@ -64,7 +64,7 @@ def _guarantee(run: Run, method: str, notes: Sequence[str]) -> dict[str, Any]:
             }
             for each in mechanisms(run)
         ],
-        "steps": sum(steps for event, steps in run.entries if type(event) is StepEvent),
+        "steps": sum(steps for event, steps in run.entries if is_step(event)),
         "library": f"equidp {version}",
         "notes": list(notes),
         "not_covered": list(uncovered_notes(notes)),

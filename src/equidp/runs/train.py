@@ -17,7 +17,7 @@ from equidp.data.dataset import DataSplit
 from equidp.distributed.group import processes_here
 from equidp.errors import BudgetError
 from equidp.evaluation.evaluation import Evaluation, evaluate
-from equidp.kernel.ledger import Ledger, ReleaseEvent, StepEvent
+from equidp.kernel.ledger import Ledger, ReleaseEvent, is_step
 from equidp.ledger.file import LedgerFile
 from equidp.ledger.format import read_ledger
 from equidp.runs import layout
@@ -87,9 +87,7 @@ def train(
         account: Ledger = ledger if budget is None else budget.ledger(ledger)
         if budget is not None:
             budget.for_data(split.train.source, split.train.unit)
-        resumed = processes.broadcast_from_first(
-            lambda: any(type(event) is StepEvent for event, _ in ledger.entries)
-        )
+        resumed = processes.broadcast_from_first(lambda: any(is_step(event) for event, _ in ledger.entries))
         record = _read_record(place, checkpoints.steps_kept(previous=previous)) if resumed else _new_record()
         releases, events = _releases_after_training(config), config.release_events(plan.delta)
         watchers = [*_callbacks_of(releases), EpochRecorder(record, split.test), *callbacks, checkpoints]

@@ -6,7 +6,7 @@ Functions stand in the order in which `Trainer.__init__` calls them; `Trainer.at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from equidp._validate import check_number, check_some_weight, check_whole, unknown_name
 from equidp.accounting.budget import PrivacyBudget
-from equidp.accounting.calibration import calibrate_noise
+from equidp.accounting.calibration import calibrate_step
 from equidp.accounting.planned import Schedule
 from equidp.data.batches import augmented_batches, batches, loaded_batches
 from equidp.data.dataset import GroupedDataset
@@ -28,7 +28,15 @@ from equidp.engines.units import by_row
 from equidp.errors import DataError, ModelError, SettingError
 from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.inputs import Inputs, map_tensors, moved_to, tensors
-from equidp.kernel.ledger import ROWS, Ledger, MemoryLedger, StepEvent
+from equidp.kernel.ledger import (
+    ROWS,
+    SMALLEST_SHARE,
+    GroupShare,
+    Ledger,
+    MemoryLedger,
+    StepEvent,
+    make_step_event,
+)
 from equidp.kernel.loop import Batch
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.kernel.policy import Policy, check_settings, statistics_noise
@@ -36,6 +44,8 @@ from equidp.losses import Loss
 from equidp.policies.checks import check_policy
 
 BEYOND_BUDGET = ("refuse", "stop")
+OTHER_GROUPS = "*"
+"""Name of all groups that rates or bounds do not name."""
 IMAGES_AT_A_TIME = 128
 """Images that the engine sees at a time on a CPU, where their activations fit in a cache."""
 _TRIED_AFTER = frozenset(100 * 4**power for power in range(20))
@@ -114,6 +124,60 @@ def checked_groups(policy: Policy, train: object, num_groups: int | None) -> int
     return num_groups
 
 
+def checked_shares(
+    train: object,
+    rates: Mapping[str, float] | None,
+    bounds: Mapping[str, float] | None,
+    sample_rate: float,
+) -> tuple[GroupShare, ...]:
+    """Rates and bounds of the data's groups, in their order; empty where none are given.
+
+    Args:
+        train: the data.
+        rates: by name of a group, multiples of the sample rate; "*": of all others; left out: 1.
+        bounds: by name of a group, shares of the bound, in the same form.
+        sample_rate: q that rates are multiples of.
+
+    Raises:
+        SettingError: data without groups in memory, an unknown group, a value outside its range.
+    """
+    if not (rates or bounds):
+        return ()
+    if not isinstance(train, GroupedDataset):
+        raise SettingError(
+            f"rates={rates} and bounds={bounds} by group need the group of each example before a sample is "
+            f"drawn, and the data is a {type(train).__name__}; give an equidp.GroupedDataset.",
+            field="rates" if rates else "bounds",
+        )
+    found: dict[str, list[float]] = {}
+    for setting, given in (("rates", rates or {}), ("bounds", bounds or {})):
+        if not isinstance(given, Mapping):
+            raise SettingError(
+                f'{setting}={given!r}; expected numbers by name of a group, such as {{"rare": 0.5, "*": 1}}.'
+            )
+        for name in given:
+            if name not in (*train.group_names, OTHER_GROUPS):
+                raise unknown_name(f"{setting} (group)", name, (*train.group_names, OTHER_GROUPS))
+        found[setting] = [given.get(name, given.get(OTHER_GROUPS, 1.0)) for name in train.group_names]
+        for value in found[setting]:
+            check_number("[0, inf)", " for each group", **{setting: value})
+    for name, rate in zip(train.group_names, found["rates"], strict=True):
+        if not rate * sample_rate <= 1:
+            raise SettingError(
+                f"rates={rate} of group {name!r} times the sample rate {sample_rate:g} is above 1, and no "
+                "example can be drawn more surely; give a smaller rate, or a smaller batch size.",
+                field="rates",
+            )
+    if not any(found["rates"]):
+        raise SettingError("rates are 0 for every group; expected one above 0.", field="rates")
+    for bound in found["bounds"]:
+        check_number(f"[{SMALLEST_SHARE}, 1]", ", a share of the bound", bounds=bound)
+    return tuple(
+        GroupShare(name, rate * sample_rate, float(bound), float(bound))
+        for name, rate, bound in zip(train.group_names, *found.values(), strict=True)
+    )
+
+
 def chosen_event(
     policy: Policy,
     noise_multiplier: float | None,
@@ -122,12 +186,18 @@ def chosen_event(
     schedule: Schedule,
     accountant: str,
     num_groups: int | None,
+    by_group: tuple[GroupShare, ...] = (),
 ) -> StepEvent:
     """Event that the ledger charges for a step; `check_policy` tries a user-defined policy at its noise."""
-    rate = schedule.sample_rate
-    noise = _chosen_noise(policy, noise_multiplier, target_epsilon, delta, schedule, accountant)
+
+    def make_event(noise: float) -> StepEvent:
+        return make_step_event(schedule.sample_rate, noise, statistics_noise(policy, noise), by_group)
+
+    noise = _chosen_noise(
+        policy, noise_multiplier, target_epsilon, delta, make_event(1.0), schedule.steps, accountant
+    )
     check_own_policy(policy, num_groups or 1, noise)
-    return StepEvent(rate, noise, statistics_noise(policy, noise))
+    return make_event(noise)
 
 
 def _chosen_noise(
@@ -135,7 +205,8 @@ def _chosen_noise(
     noise_multiplier: float | None,
     target_epsilon: float | None,
     delta: float,
-    schedule: Schedule,
+    unit: StepEvent,
+    steps: int,
     accountant: str,
 ) -> float:
     """Noise multiplier sigma, as given or calibrated to an epsilon; 0 for a policy without privacy."""
@@ -154,8 +225,7 @@ def _chosen_noise(
             f"noise_multiplier={noise_multiplier} and target_epsilon={target_epsilon}; expected exactly one "
             "of the two."
         )
-    planned = schedule.sample_rate, schedule.steps
-    return calibrate_noise(target_epsilon, delta, *planned, policy.statistics_ratio, accountant)
+    return calibrate_step(target_epsilon, delta, unit, steps, accountant)
 
 
 def check_own_policy(policy: Policy, num_groups: int, noise_multiplier: float) -> None:

@@ -18,7 +18,7 @@ from equidp.errors import DataError
 from equidp.evaluation.groups import metrics_of
 from equidp.evaluation.predictions import predict
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.epsilon import Entries
+from equidp.kernel.epsilon import Entries, epsilon_of_group
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.policy import Policy
 from equidp.losses import Loss
@@ -156,6 +156,30 @@ class Run:
         """
         usual = self.accountant if rows == 1 else "pld"
         return epsilon(self.entries, self.delta if delta is None else delta, accountant or usual, rows)
+
+    def epsilon_by_group(self, delta: float | None = None, accountant: str | None = None) -> dict[str, float]:
+        """Epsilon of an example of each group, by name; equal where rates and bounds do not differ.
+
+        It is known before the first step. Empty where groups have no names. Steps of another run in the same
+        ledger count for an example that is in the group of the same name there.
+
+        Args:
+            delta, accountant: as in `epsilon`.
+
+        Example:
+            >>> import torch, equidp
+            >>> x, targets, groups = torch.randn(64, 3), torch.arange(64) // 32, torch.arange(64) % 2
+            >>> data = equidp.GroupedDataset(x, targets, groups, ("rare", "usual"), ("no", "yes"))
+            >>> model = torch.nn.Linear(3, 2)
+            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            >>> trainer = equidp.Trainer(model, optimizer, data, policy=equidp.DPSGD(), batch_size=16,
+            ...                          steps=2, noise_multiplier=2.0, delta=1e-3, bounds={"rare": 0.5})
+            >>> run = trainer.fit()
+            >>> {name: round(found, 2) for name, found in run.epsilon_by_group().items()}
+            {'rare': 0.2, 'usual': 0.56}
+        """
+        own = self.delta if delta is None else delta, accountant or self.accountant
+        return {name: epsilon_of_group(self.entries, name, *own) for name in self.facts.groups}
 
     def planned_epsilon(self) -> float:
         """Epsilon at `delta` of the whole plan: of the steps taken, and of those that the run ended before.

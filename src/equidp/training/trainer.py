@@ -97,6 +97,11 @@ class Trainer:
         randomness: draws samples and noise in place of the operating system; `secure=False` or a seed
             beside it is refused.
         sample_rate: q, where n is not public; None: b / n.
+        rates: public multiples of q by name of a group, `{"rare": 2.0, "*": 1.0}`; "*": all other groups;
+            left out: 1. Sums are divided by b all the same: sizes of groups are private.
+        bounds: public shares of the bound, in [1/16, 1], in the same form: an example of the group adds at
+            most this share of the sensitivity to a gradient, and of the norm to statistics. With rates or
+            bounds, each group has an epsilon of its own, the run has the largest (`Run.epsilon_by_group`).
         scheduler: of the learning rate, stepped after each step: a torch scheduler, or a name in `SCHEDULES`.
         average: of the weights, which the run releases in place of the last ones.
         callbacks: watch the run.
@@ -115,7 +120,8 @@ class Trainer:
     Attributes:
         plan: that `equidp.training.build.build` made it from; None: it was made by hand.
         steps: T, as many as the budget holds; `planned_steps`: T before a budget cut it short.
-        event: what each step costs, with `sample_rate` q and `noise_multiplier` sigma.
+        event: what each step costs, with `sample_rate` q (the largest of the groups' rates) and
+            `noise_multiplier` sigma.
         ledger, randomness, engine, loss, scheduler: as given, or what the Trainer made in their place.
         num_examples, num_groups, expected_batch_size: n, K (None: no groups are needed) and b.
         averaging: the average of the weights so far.
@@ -170,6 +176,8 @@ class Trainer:
         augment: Callable[[Inputs], Inputs] | None = None,
         randomness: Randomness | None = None,
         sample_rate: float | None = None,
+        rates: Mapping[str, float] | None = None,
+        bounds: Mapping[str, float] | None = None,
     ) -> None:
         assemble.check_kinds(model, train, policy, ledger, budget, callbacks)
         num_groups = assemble.checked_groups(policy, train, num_groups)
@@ -186,7 +194,8 @@ class Trainer:
         self.delta, self.accountant = delta, checked_accountant(accountant)
         check_delta(delta, self.num_examples)
         noise = noise_multiplier, target_epsilon
-        self.event = assemble.chosen_event(policy, *noise, delta, planned, accountant, num_groups)
+        shares = assemble.checked_shares(train, rates, bounds, planned.sample_rate)
+        self.event = assemble.chosen_event(policy, *noise, delta, planned, accountant, num_groups, shares)
         self.noise_multiplier = self.event.noise_multiplier
         self.expected_batch_size = float(batch_size)
         self.processes = processes_here()
@@ -349,6 +358,7 @@ class Trainer:
             steps=steps,
             load=load,
             load_draws=self._arguments.augment is not None or not isinstance(self.train, GroupedDataset),
+            labels=self.train.groups if isinstance(self.train, GroupedDataset) else None,
         )
         self.ledger, self.steps, self.randomness, self._step = ledger, steps, randomness, step
         self.averaging, self.start, self.steps_at_start = averaging, start, done

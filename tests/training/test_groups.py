@@ -1,0 +1,183 @@
+"""A Trainer with rates and bounds by group: what each group pays is known before the first step."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+
+import equidp
+from equidp.errors import SettingError
+from equidp.kernel.epsilon import epsilon
+from equidp.kernel.ledger import GroupedStepEvent, MemoryLedger, StepEvent
+from support.errors import raises_field
+from support.toy import make_trainer, toy
+
+SETTINGS = {"secure": False, "seed": 3, "accountant": "rdp"}
+GROUPS = {"rates": {"a": 2.0}, "bounds": {"b": 0.5, "*": 1.0}}
+
+
+def weights_of(trainer: equidp.Trainer) -> torch.Tensor:
+    return torch.cat([each.detach().flatten() for each in trainer.model.parameters()])
+
+
+@pytest.mark.parametrize(
+    "equal", [{"rates": {"*": 1.0}}, {"bounds": {"a": 1.0}}, {"rates": {"a": 1, "b": 1}, "bounds": {"*": 1}}]
+)
+def test_equal_groups_train_as_without_rates(equal):
+    """The same event, ledger and weights, to the last digit."""
+    before, alike = (
+        make_trainer(steps=5, epochs=None, **SETTINGS),
+        make_trainer(steps=5, epochs=None, **SETTINGS, **equal),
+    )
+    assert alike.event == before.event
+    assert type(alike.event) is StepEvent
+    assert before.fit().entries == alike.fit().entries
+    assert torch.equal(weights_of(before), weights_of(alike))
+
+
+def test_each_group_has_its_own_epsilon_and_the_run_the_largest():
+    trainer = make_trainer(steps=8, epochs=None, **SETTINGS, **GROUPS)
+    run = trainer.fit()
+    expected = {"a": StepEvent(0.2, 1.0), "b": StepEvent(0.1, 2.0)}
+    by_group = run.epsilon_by_group()
+    assert by_group == {name: epsilon([(event, 8)], 1e-5, "rdp") for name, event in expected.items()}
+    assert run.epsilon() == max(by_group.values())
+    assert run.epsilon() >= trainer.epsilon_so_far(8)
+    assert trainer.expected_batch_size == 30
+    assert trainer.sample_rate == 0.1
+    assert trainer.event.sample_rate == 0.2
+
+
+def test_statistics_have_the_group_s_bound_too():
+    trainer = make_trainer(policy=equidp.DPSGDF(0.5), steps=1, epochs=None, **SETTINGS, bounds={"b": 0.25})
+    assert isinstance(trainer.event, GroupedStepEvent)
+    whole, own = trainer.event.of_group("a"), trainer.event.of_group("b")
+    assert own == StepEvent(0.1, 4 * whole.noise_multiplier, 4 * whole.statistics_noise)
+    trainer.fit()
+
+
+def test_groups_are_sampled_at_their_rates():
+    """Numbers of both groups in 60 samples within 5 standard errors; a group of rate 0 is never drawn."""
+    trainer = make_trainer(steps=60, epochs=None, **SETTINGS, rates={"a": 3.0, "*": 0.5})
+    drawn = torch.zeros(2)
+    for batch in trainer.batches():
+        drawn += torch.bincount(batch.groups, minlength=2)
+        trainer.step(batch)
+    for number, rate in zip(drawn.tolist(), (0.3, 0.05), strict=True):
+        expected = 60 * 150 * rate
+        assert abs(number - expected) < 5 * (expected * (1 - rate)) ** 0.5
+    never = make_trainer(steps=5, epochs=None, **SETTINGS, rates={"b": 0.0})
+    assert all((batch.groups == 0).all() for batch in never.batches() if never.step(batch) is None)
+    assert never.run().epsilon_by_group()["b"] == 0
+
+
+def test_noise_is_calibrated_to_the_group_that_pays_most():
+    target = {"target_epsilon": 2.0, "noise_multiplier": None, "steps": 20, "epochs": None}
+    run = make_trainer(**target, **SETTINGS, **GROUPS)
+    entries = [(run.event, run.steps)]
+    assert 2.0 * (1 - 5e-4) < epsilon(entries, 1e-5, "rdp") <= 2.0
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"rates": {"c": 2.0}}, "rates"),
+        ({"bounds": {"c": 0.5}}, "bounds"),
+        ({"rates": {"a": 11.0}}, "rates"),
+        ({"rates": {"a": -1.0}}, "rates"),
+        ({"rates": {"a": "twice"}}, "rates"),
+        ({"rates": {"*": 0.0}}, "rates"),
+        ({"rates": [2.0, 1.0]}, "rates"),
+        ({"bounds": {"a": 1.5}}, "bounds"),
+        ({"bounds": {"a": 0.01}}, "bounds"),
+        ({"bounds": {"a": float("nan")}}, "bounds"),
+        ({"policy": equidp.SGD(), "noise_multiplier": 0.0, "bounds": {"a": 0.5}}, "bounds"),
+    ],
+)
+def test_what_no_group_can_have_is_refused_before_anything_is_spent(given, field):
+    ledger = MemoryLedger()
+    with raises_field(SettingError, field):
+        make_trainer(ledger=ledger, **{"steps": 5, "epochs": None, **given})
+    assert ledger.steps == 0
+
+
+def test_a_dataset_without_groups_in_memory_is_refused():
+    data = torch.utils.data.TensorDataset(torch.randn(30, 5), torch.arange(30) % 2, torch.arange(30) % 2)
+    with raises_field(SettingError, "rates"):
+        make_trainer(data, steps=2, epochs=None, num_groups=2, rates={"a": 2.0})
+
+
+def test_a_budget_and_a_ledger_on_disk_hold_steps_by_group(tmp_path):
+    """A later run, with other groups, counts for whoever pays most in both together."""
+    budget = equidp.PrivacyBudget(epsilon=9.0, delta=1e-5, accountant="rdp")
+    settings = {**SETTINGS, "steps": 6, "epochs": None, "budget": budget}
+    with equidp.LedgerFile(tmp_path / "ledger") as ledger:
+        first = make_trainer(ledger=ledger, **settings, **GROUPS)
+        run = first.fit()
+    second = make_trainer(**settings, rates={"b": 1.5}).fit()
+    assert budget.entries == (*run.entries, *second.entries)
+    both = epsilon(budget.entries, 1e-5, "rdp")
+    assert max(run.epsilon(), second.epsilon()) < both <= budget.spent() * (1 + 1e-9)
+    with equidp.LedgerFile(tmp_path / "ledger") as ledger:
+        assert ledger.entries == run.entries
+
+
+def test_a_run_by_group_is_resumed(tmp_path):
+    """From its ledger and checkpoint, with the same rates alone."""
+
+    class Stop(equidp.Callback):
+        def after_step(self, trainer: equidp.Trainer) -> None:
+            if trainer.steps_done == 3:
+                trainer.stop()
+
+    checkpoints = equidp.Checkpoints(tmp_path / "kept", seconds=0)
+    settings = {**SETTINGS, "steps": 6, "epochs": None}
+    with equidp.LedgerFile(tmp_path / "ledger") as ledger:
+        make_trainer(ledger=ledger, callbacks=[Stop(), checkpoints], **settings, **GROUPS).fit()
+    with equidp.LedgerFile(tmp_path / "ledger") as ledger:
+        resumed = make_trainer(ledger=ledger, **settings, **GROUPS)
+        assert resumed.steps_done == 3
+        assert checkpoints.restore(resumed) == 0
+        assert resumed.fit().entries == ((resumed.event, 6),)
+    other = make_trainer(**settings, rates={"a": 1.5})
+    with raises_field(equidp.errors.EquidpError, "event"):
+        checkpoints.restore(other)
+
+
+def test_individual_accounts_are_by_the_rates_and_bounds_of_the_example_s_group():
+    """Every gradient beyond its bound: each example has all of its group's epsilon, and no more."""
+    accountant = equidp.IndividualAccountant(interval=1, grid=0.1)
+    trainer = make_trainer(
+        policy=equidp.DPSGD(1e-3), steps=4, epochs=None, callbacks=[accountant], **SETTINGS, **GROUPS
+    )
+    run = trainer.fit()
+    report = accountant.report(trainer, accountant="rdp")
+    own = np.array(list(run.epsilon_by_group().values()))
+    assert_allclose(report.group_epsilons, own, rtol=1e-9)
+    assert_allclose(report.sensitive_epsilons, own[report.groups], rtol=1e-9)
+    assert report.largest == own.max()
+
+
+def test_an_example_of_small_gradients_pays_less_than_its_group():
+    accountant = equidp.IndividualClipping(interval=2, grid=0.1)
+    trainer = make_trainer(
+        policy=equidp.DPSGD(20.0), steps=4, epochs=None, callbacks=[accountant], **SETTINGS, **GROUPS
+    )
+    by_group = trainer.fit().epsilon_by_group()
+    report = accountant.report(trainer, accountant="rdp")
+    assert report.guaranteed
+    for group, most in enumerate(by_group.values()):
+        assert (report.sensitive_epsilons[report.groups == group] < 0.9 * most).all()
+
+
+def test_a_person_has_the_rate_of_the_group_of_their_first_row():
+    rows = dataclasses.replace(toy(60), groups=torch.arange(60) % 2)
+    people = equidp.by_person(rows, np.arange(60) // 2, most_rows=2)  # each has a row of either group
+    trainer = make_trainer(people, steps=3, epochs=None, batch_size=6, **SETTINGS, rates={"b": 2.0})
+    run = trainer.fit()
+    assert (people.groups == 0).all()
+    assert run.epsilon_by_group()["a"] < run.epsilon_by_group()["b"] == run.epsilon()
