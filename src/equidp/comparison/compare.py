@@ -330,10 +330,11 @@ def run_comparison(
 
 
 class _JointProgress:
-    """Progress over several stages of training, each of which counts its own steps."""
+    """Progress over several stages of training, each with its own steps; none if all runs are kept."""
 
     def __init__(self, on_progress: Progress | None, expected: float) -> None:
         self._on_progress, self._expected, self._before = on_progress, round(expected), 0
+        self._reported = False
 
     def stage(self, cells: Sequence[Training]) -> Progress | None:
         """Return the progress of the next stage."""
@@ -341,11 +342,16 @@ class _JointProgress:
             return None
         before = self._before
         self._before += sum(cell.steps for cell in cells)
-        return lambda done, total: on_progress(before + done, max(self._expected, before + total))
+
+        def report(done: int, total: int) -> None:
+            self._reported = True
+            on_progress(before + done, max(self._expected, before + total))
+
+        return report
 
     def finish(self) -> None:
-        """Report that all stages are done."""
-        if self._on_progress is not None:
+        """Report that all stages are done, where any had something to train."""
+        if self._on_progress is not None and self._reported:
             self._on_progress(self._before, self._before)
 
 
