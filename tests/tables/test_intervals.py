@@ -41,16 +41,35 @@ def released(table, sigma=5.0, seed=0, bounds=None) -> TableEncoder:
 
 
 @given(NUMBERS, TEXTS, NUMBERS)
-def test_rows_have_norm_1_and_texts_without_a_place_shorten_them(numbers, texts, further):
+def test_rows_have_norm_1_less_a_trend_below_1_and_texts_without_a_place(numbers, texts, further):
     table = table_of(numbers, texts)
     encoder = fitted(table)
+    column = encoder.columns[0]
+    blocks = sum(each.blocks for each in encoder.columns)
+
+    def expected(numbers, without_place):
+        trend = column.encode(pd.Series(numbers))[:, -1].astype(float) if column.has_trend else np.zeros(1)
+        whole = blocks - column.has_trend - without_place + trend**2
+        return torch.tensor(np.broadcast_to(np.sqrt(whole / blocks), len(numbers)).copy())
+
     norms = encoder.encode(table).double().norm(dim=1)
     assert (norms <= 1 + 1e-12).all()
-    assert (norms >= 1 - 1e-6).all()
-    strange = table_of(further, ["priest"] * 60)
-    blocks = sum(column.blocks for column in encoder.columns)
-    expected = torch.full((len(strange),), math.sqrt((blocks - 1) / blocks), dtype=torch.double)
-    torch.testing.assert_close(encoder.encode(strange).double().norm(dim=1), expected)
+    torch.testing.assert_close(norms, expected(numbers, 0), rtol=1e-6, atol=0)
+    strange = encoder.encode(table_of(further, ["priest"] * 60)).double().norm(dim=1)
+    torch.testing.assert_close(strange, expected(further, 1), rtol=1e-6, atol=0)
+
+
+@given(NUMBERS, st.booleans())
+def test_a_trend_rises_by_equal_steps_with_the_finest_intervals(numbers, flagged):
+    numbers = [each for each in numbers if flagged or not math.isnan(each)] or [0.0]
+    column = Intervals.by_quantiles("x", np.array(numbers), CUT, flagged=flagged)
+    edges = column.edges[-1]
+    assert column.has_trend == (len(edges) > 1)
+    assert column.width == sum(len(each) + 1 + flagged for each in column.edges) + column.has_trend
+    if column.has_trend:
+        lowest = pd.Series([-math.inf, *edges, math.nan])
+        expected = [*(2 * at / len(edges) - 1 for at in range(len(edges) + 1)), 0.0]
+        assert column.encode(lowest)[:, -1].tolist() == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
@@ -73,7 +92,7 @@ def test_each_number_is_in_one_interval_of_each_resolution_between_its_edges(num
     table = pd.Series([new, *numbers])
     encoded = column.encode(table)
     widths = [len(edges) + 2 for edges in column.edges]
-    blocks = np.split(encoded, np.cumsum(widths)[:-1], axis=1)
+    blocks = np.split(encoded[:, : sum(widths)], np.cumsum(widths)[:-1], axis=1)
     for block, edges in zip(blocks, column.edges, strict=True):
         assert list(edges) == sorted(set(edges))
         assert (block.sum(axis=1) == 1).all()
@@ -137,7 +156,7 @@ def test_edges_of_few_whole_numbers_lie_between_them():
 
 def test_resolutions_that_are_the_same_are_one_block():
     table = pd.DataFrame({"smoker": np.arange(100) % 2.0, "x": np.arange(100.0)})
-    assert [column.blocks for column in fitted(table).columns] == [1, 2]
+    assert [column.blocks for column in fitted(table).columns] == [1, 3]
 
 
 def test_public_ranges_are_cut_evenly_and_by_their_logarithm_over_three_decades():

@@ -19,7 +19,8 @@ from equidp.evaluation.predictions import predict
 from equidp.tables.encode import Categories, HashedCategories, Intervals, TableEncoder
 
 Floats = npt.NDArray[np.float64]
-Places = list[tuple[int, ...]]
+Part = tuple[tuple[int, ...], tuple[float, ...]]
+"""Places of the inputs of an interval or a text that are not zero, and their values before the scale."""
 
 _BLOCK = 1024
 """Rows of inputs that a model is called on at a time."""
@@ -91,7 +92,7 @@ def column_effects(
         return ()
     parts, start = [], 0
     for column in encoder.columns:
-        parts.append([tuple(start + place for place in places) for places in _parts_of(column)])
+        parts.append([(tuple(start + at for at in places), values) for places, values in _parts_of(column)])
         start += column.width
     rows = [part for of_column in parts for part in of_column]
     outputs = _outputs(model, rows, encoder)
@@ -107,12 +108,15 @@ def column_effects(
     return tuple(sorted(found, key=lambda effect: -effect.spread))
 
 
-def _parts_of(column: Any) -> Places:
-    """Places of each part of a column among its inputs: of an interval, one in each block."""
+def _parts_of(column: Any) -> list[Part]:
+    """Inputs of each part of a column: of an interval, those of its lowest number."""
     if not isinstance(column, Intervals):
-        return [(place,) for place in range(column.width)]
+        return [((place,), (1.0,)) for place in range(column.width)]
     lowest = [-np.inf, *_edges_of(column), *([np.nan] if column.flagged else [])]  # of each part
-    return [tuple(each) for each in column.places(pd.Series(lowest)).tolist()]
+    inputs = np.zeros((len(lowest), column.width), dtype=np.float32)
+    column.write(pd.Series(lowest), inputs)
+    places = [np.flatnonzero(each) for each in inputs]
+    return [(tuple(at.tolist()), tuple(each[at].tolist())) for at, each in zip(places, inputs, strict=True)]
 
 
 def _edges_of(column: Intervals) -> tuple[float, ...]:
@@ -120,15 +124,16 @@ def _edges_of(column: Intervals) -> tuple[float, ...]:
     return tuple(sorted({edge for each in column.edges for edge in each}))
 
 
-def _outputs(model: nn.Module, rows: Sequence[tuple[int, ...]], encoder: TableEncoder) -> Floats:
-    """Outputs of the model for inputs that are all zero, then for rows with the encoder's scale at places."""
+def _outputs(model: nn.Module, rows: Sequence[Part], encoder: TableEncoder) -> Floats:
+    """Outputs of the model for inputs that are all zero, then for rows with these inputs, scaled."""
     found = []
-    whole = [(), *rows]
+    whole: list[Part] = [((), ()), *rows]
     for start in range(0, len(whole), _BLOCK):
         part = whole[start : start + _BLOCK]
         inputs = torch.zeros(len(part), encoder.width)
-        for row, places in enumerate(part):
-            inputs[row, list(places)] = float(encoder.scale)
+        for row, (places, values) in enumerate(part):
+            inputs[row, list(places)] = torch.tensor(values)
+        inputs *= float(encoder.scale)
         found.append(predict(model, inputs).double().cpu().numpy())
     outputs = np.concatenate(found)
     return outputs.reshape(len(outputs), -1)
@@ -137,7 +142,7 @@ def _outputs(model: nn.Module, rows: Sequence[tuple[int, ...]], encoder: TableEn
 def _adds_up(
     model: nn.Module,
     encoder: TableEncoder,
-    parts: Sequence[Places],
+    parts: Sequence[Sequence[Part]],
     added: Sequence[Floats],
     nothing: Floats,
 ) -> bool:
@@ -147,7 +152,8 @@ def _adds_up(
     for _ in range(_TRIED):
         drawn = [int(rng.integers(len(each))) if each else -1 for each in parts]
         chosen = [(each[at], more[at]) for each, more, at in zip(parts, added, drawn, strict=True) if at >= 0]
-        rows.append(tuple(place for places, _ in chosen for place in places))
+        inputs = [each for each, _ in chosen]
+        rows.append((sum((at for at, _ in inputs), ()), sum((values for _, values in inputs), ())))
         sums.append(nothing + sum(more for _, more in chosen))
     found = _outputs(model, rows, encoder)[1:]
     size = max(1e-6, *(float(np.abs(each).max(initial=0.0)) for each in added), float(np.abs(nothing).max()))

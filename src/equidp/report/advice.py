@@ -43,7 +43,7 @@ _SENTENCES = {
     ),
     "cut columns": (
         "Columns cut into intervals, each with a weight of its own: a sum of one step function a column, "
-        "which follows what a straight line cannot. Every row has the same length, so clipping favours none."
+        "which follows what a straight line cannot. No row is longer than 1, so clipping favours none."
     ),
     "bound of cut rows": (
         "Clipping bound {0:.3g}: a row's gradient is at most 1.41 long, and longer than 1.2 only where the "

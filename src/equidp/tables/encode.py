@@ -54,7 +54,7 @@ class Column(ABC):
 
     Attributes:
         name: name of the column.
-        blocks: number of its one-hot blocks; 0: its inputs are no such blocks.
+        blocks: number of its blocks of inputs, each of norm at most 1; 0: its inputs have no such bound.
     """
 
     name: str
@@ -247,10 +247,13 @@ class Numbers(NumericColumn):
 @final
 @dataclass(frozen=True)
 class Intervals(NumericColumn):
-    """A column of numbers, one-hot over the intervals of one or several resolutions.
+    """A column of numbers, one-hot over the intervals of one or several resolutions, and its trend.
 
     Each resolution is a block of inputs: an input for each interval, from the lowest to the highest, and one
-    for missing numbers. An interval has its lower edge; the first and the last one have no end.
+    for missing numbers. An interval has its lower edge; the first and the last one have no end. The trend, a
+    block of one input, rises by equal steps from -1 in the lowest interval of the finest resolution to 1 in
+    the highest, and is 0 for missing numbers: few examples are enough to learn its weight. Of two intervals
+    or fewer there is none.
 
     Attributes:
         name: name of the column.
@@ -261,6 +264,8 @@ class Intervals(NumericColumn):
     >>> column = Intervals("age", ((30.0,), (20.0, 30.0)), flagged=True)
     >>> column.places(pd.Series([25.0, np.nan])).tolist()
     [[0, 4], [2, 6]]
+    >>> column.width, column.blocks, column.trend.tolist()
+    (8, 3, [-1.0, 0.0, 1.0, 0.0])
     """
 
     name: str
@@ -286,11 +291,21 @@ class Intervals(NumericColumn):
 
     @property
     def width(self) -> int:
-        return int(self._starts[-1])
+        return int(self._starts[-1]) + self.has_trend
 
     @property
     def blocks(self) -> int:
-        return len(self.edges)
+        return len(self.edges) + self.has_trend
+
+    @property
+    def has_trend(self) -> bool:
+        """True for three intervals or more, which one-hot inputs alone tell apart slowly."""
+        return len(self.edges[-1]) > 1
+
+    @property
+    def trend(self) -> Floats:
+        """Trend in each interval of the finest resolution, and last for missing numbers."""
+        return np.append(np.linspace(-1.0, 1.0, len(self.edges[-1]) + 1), 0.0)
 
     @property
     def marks_missing(self) -> bool:
@@ -298,13 +313,13 @@ class Intervals(NumericColumn):
 
     @property
     def _starts(self) -> npt.NDArray[np.int64]:
-        """First input of each block, then the number of inputs."""
+        """First input of each one-hot block, then their number of inputs."""
         return np.cumsum([0, *(len(each) + 1 + self.flagged for each in self.edges)])
 
     def places(self, column: pd.Series) -> npt.NDArray[np.int64]:
-        """Return the place of each number in each block, [n, blocks]; -1 for none."""
+        """Return the place of each number in each one-hot block, [n, resolutions]; -1 for none."""
         values = column.to_numpy(dtype=np.float64)
-        places = np.empty((len(values), self.blocks), dtype=np.int64)
+        places = np.empty((len(values), len(self.edges)), dtype=np.int64)
         missing = np.isnan(values)
         for block, (start, edges) in enumerate(zip(self._starts[:-1].tolist(), self.edges, strict=True)):
             places[:, block] = start + np.searchsorted(np.asarray(edges), values, side="right")
@@ -312,8 +327,13 @@ class Intervals(NumericColumn):
         return places
 
     def write(self, column: pd.Series, inputs: Inputs) -> None:
-        for places in self.places(column).T:
-            _mark(inputs, places)
+        places = self.places(column)
+        for of_block in places.T:
+            _mark(inputs, of_block)
+        if self.has_trend:
+            last = len(self.trend) - 1
+            intervals = np.where(places[:, -1] < 0, last, places[:, -1] - self._starts[-2])
+            inputs[:, -1] = self.trend[intervals]
 
     def far(self, column: pd.Series) -> pd.Series:
         finest = self.edges[-1]
@@ -333,8 +353,8 @@ class TableEncoder:
         missing: "refuse" or "category", as for `TableSource`.
         private: True if everything taken from rows was released with noise and charged.
         textual: target and groups that held texts, and hold texts in other tables too.
-        unit_norm: divide inputs by the root of the number of blocks, so that each row has norm 1, or less
-            where a cell has no place. Only for columns that are all one-hot.
+        unit_norm: divide inputs by the root of the number of blocks, so that each row has norm 1 at most.
+            Only for columns that are one-hot or cut.
 
     >>> table = pd.DataFrame({"age": [20.0, 40.0], "job": ["cook", "clerk"]})
     >>> encoder = TableEncoder.fit(table, np.array([0, 1]), {"age": (0, 100)}, "refuse")

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 from sklearn.compose import ColumnTransformer
+from sklearn.decomposition import TruncatedSVD
 from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import FeatureUnion, Pipeline
@@ -185,24 +186,34 @@ def _set_scales(part: Pipeline | FeatureUnion, column: Numbers) -> None:
 
 
 def _interval_part(column: Intervals) -> FeatureUnion:
-    """Return one-hot intervals of each resolution; a missing number is the last one if it has an input."""
-    blocks: list[tuple[str, Any]] = []
-    for at, edges in enumerate(column.edges):
-        count = len(edges) + 1 + column.flagged
-        if count == 1:  # of one value alone: an input that is always 1
-            blocks.append((f"block {at}", PolynomialFeatures(degree=0)))
-            continue
-        bins = KBinsDiscretizer(n_bins=count, encode="onehot-dense", strategy="uniform")
-        steps = [("missing", SimpleImputer(strategy="constant", fill_value=_MISSING_NUMBER))]
-        blocks.append((f"block {at}", Pipeline([*(steps if column.flagged else []), ("bins", bins)])))
+    """Return one-hot intervals of each resolution, then the trend, a map of those of the finest one.
+
+    A missing number is the last interval if it has an input.
+    """
+    blocks = [(f"block {at}", _one_hot_part(column, edges)) for at, edges in enumerate(column.edges)]
+    if column.has_trend:
+        steps = [*_one_hot_part(column, column.edges[-1]).steps, ("trend", TruncatedSVD(1))]
+        blocks.append(("trend", Pipeline(steps)))
     return FeatureUnion(blocks)
 
 
+def _one_hot_part(column: Intervals, edges: tuple[float, ...]) -> Any:
+    count = len(edges) + 1 + column.flagged
+    if count == 1:  # of one value alone: an input that is always 1
+        return PolynomialFeatures(degree=0)
+    bins = KBinsDiscretizer(n_bins=count, encode="onehot-dense", strategy="uniform")
+    steps = [("missing", SimpleImputer(strategy="constant", fill_value=_MISSING_NUMBER))]
+    return Pipeline([*(steps if column.flagged else []), ("bins", bins)])
+
+
 def _set_edges(part: FeatureUnion, column: Intervals) -> None:
-    for at, edges in enumerate(column.edges):
-        block = part.named_transformers[f"block {at}"]
+    of_missing = [_MISSING_NUMBER / 2] if column.flagged else []
+    edges_of = {f"block {at}": edges for at, edges in enumerate(column.edges)} | {"trend": column.edges[-1]}
+    for name, block in part.transformer_list:
         if isinstance(block, Pipeline):
-            of_missing = [_MISSING_NUMBER / 2] if column.flagged else []
-            bounds = np.array([-np.inf, *edges, *of_missing, np.inf])
-            block.named_steps["bins"].bin_edges_ = np.empty(1, dtype=object)
-            block.named_steps["bins"].bin_edges_[0] = bounds
+            bins = block.named_steps["bins"]
+            bins.bin_edges_ = np.empty(1, dtype=object)
+            bins.bin_edges_[0] = np.array([-np.inf, *edges_of[name], *of_missing, np.inf])
+    if column.has_trend:
+        trend = column.trend if column.flagged else column.trend[:-1]
+        part.named_transformers["trend"].named_steps["trend"].components_ = trend[None]
