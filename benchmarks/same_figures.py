@@ -3,17 +3,18 @@
     EQUIDP_DATA=... python benchmarks/same_figures.py [--data digits,adult,dutch] [--seeds 2] [--epochs 2] \\
         [--out same.json]
     EQUIDP_DATA=... python benchmarks/same_figures.py --before CHECKOUT [--after CHECKOUT] \\
-        [--data digits,adult,dutch,csv] [--epochs 1] [--methods sgd,dpsgd]
+        [--data digits,adult,dutch,csv,cut] [--epochs 1] [--methods sgd,dpsgd]
     python benchmarks/same_figures.py --kept
     python benchmarks/same_figures.py --keep
 
 The first prints by how much the engines differ; see two_engines.py. The second runs `equidp compare` from
 two checkouts, with the same seed and noise multiplier, and compares accuracy and loss of every method and
 group as they stand in the JSON, to ten decimals. It ends with exit code 1 where any figure differs or is
-missing. "csv" is a small table of numbers and texts, written for the purpose.
+missing. "csv" is a small table of numbers and texts, written for the purpose, and "cut" the same table with
+columns cut into intervals.
 
-The third compares the csv and digits, all methods, with `figures.json` beside this file: losses to 1 part in
-10,000 and accuracies to two examples of each group, which other processors keep. It ends with exit code 1
+The third compares these two and digits, all methods, with `figures.json` beside this file: losses to 1 part
+in 10,000 and accuracies to two examples of each group, which other processors keep. It ends with exit code 1
 where figures moved, or where `equidp.store.FIGURES` is not the number that the file was made with. The fourth
 makes that file anew: raise FIGURES and run it in the commit that changes figures on purpose.
 """
@@ -35,6 +36,8 @@ KEPT = Path(__file__).with_name("figures.json")
 ALL_METHODS = "sgd,dpsgd,dpsgd-f,dpsgd-f-code,naive,global,global-adapt,quantile,automatic,psac"
 PLAIN = ("--learning-rate", "0.1", "--clipping-bound", "1", "--schedule", "constant")
 """Settings of the csv: the defaults of `equidp.Plan`."""
+ENCODINGS = {"csv": ("--encoding", "standard", "--model", "logistic"), "cut": ("--encoding", "cut")}
+"""Options of each name of the csv."""
 COLUMNS = ("accuracy", "loss", "count")
 
 
@@ -73,8 +76,8 @@ def figures(
     work = Path(tempfile.mkdtemp(dir=folder))
     table = ["csv.csv", "--target", "income", "--group", "sex", "--batch-size", "60"]
     chooses = (tree / "src" / "equidp" / "advice" / "chosen_plan.py").exists()  # else settings are published
-    data = [*table, *(PLAIN if chooses else ())] if name == "csv" else [name]
-    data += ["--settings", "published"] if chooses and name != "csv" else []
+    data = [*table, *(PLAIN if chooses else ()), *ENCODINGS[name]] if name in ENCODINGS else [name]
+    data += ["--settings", "published"] if chooses and name not in ENCODINGS else []
     write_table(work / "csv.csv")
     command = [
         *(sys.executable, "-m", "equidp", "compare", *data, "--methods", methods, "--seeds", "1"),
@@ -128,7 +131,7 @@ def is_close(before: tuple[float, ...] | None, now: tuple[float, ...] | None) ->
 
 def _small_figures() -> dict[Cell, tuple[float, ...]]:
     with tempfile.TemporaryDirectory() as folder:
-        found = [figures(HERE, name, ALL_METHODS, 1, Path(folder)) for name in ("csv", "digits")]
+        found = [figures(HERE, name, ALL_METHODS, 1, Path(folder)) for name in (*ENCODINGS, "digits")]
     return {cell: values for each in found for cell, values in each.items()}
 
 
@@ -164,7 +167,7 @@ def main() -> None:
             keep_figures(FIGURES)
         sys.exit("\n".join(moved_figures(FIGURES)) or None if chosen.kept else None)
     if chosen.before:
-        names = (chosen.data or "digits,adult,dutch,csv").split(",")
+        names = (chosen.data or "digits,adult,dutch,csv,cut").split(",")
         trees = [tree.resolve() for tree in (chosen.before, chosen.after)]
         for tree in trees:
             if not (tree / "src" / "equidp").is_dir():

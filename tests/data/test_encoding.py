@@ -1,5 +1,6 @@
 """Encodings of columns as an option of a source: given, chosen by a plan, trained on and predicted by."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -47,7 +48,10 @@ def test_a_source_encodes_its_columns_as_it_was_given(path):
     split, encoder = split_and_encode(opened(path, "cut:8"), 0)
     assert isinstance(encoder.columns[0], Intervals)
     assert split.train.inputs.shape[1] == encoder.width
-    torch.testing.assert_close(split.test.inputs.norm(dim=1), torch.ones(len(split.test)))
+    norms, blocks = split.test.inputs.double().norm(dim=1), sum(each.blocks for each in encoder.columns)
+    trends = sum(getattr(each, "has_trend", 0) for each in encoder.columns)
+    assert (norms <= 1 + 1e-12).all()
+    assert (norms >= math.sqrt(1 - trends / blocks) - 1e-6).all()
     standard = opened(path, "standard").split(0).train.inputs
     assert torch.equal(standard, opened(path).split(0).train.inputs)
     assert any("edges" in note for note in split.notes)
@@ -68,8 +72,9 @@ def test_a_census_is_cut_with_its_public_codes():
     )
     census = Census("made up", codes, lambda: rows.astype(str), encoding="cut:4")
     split, encoder = split_and_encode(census, 0)
-    assert [column.width for column in encoder.columns] == [4, 3]
-    torch.testing.assert_close(split.test.inputs.norm(dim=1), torch.ones(len(split.test)))
+    assert [column.width for column in encoder.columns] == [5, 3]
+    trend = math.sqrt(3) * split.test.inputs[:, 4]
+    torch.testing.assert_close(split.test.inputs.norm(dim=1), ((2 + trend**2) / 3).sqrt())
     assert "age" in split.notes[0]
     drawn = split_and_encode(with_private_noise(census, 0.1), 0)[1]
     assert isinstance(drawn.columns[0], Intervals)
