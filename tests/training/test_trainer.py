@@ -368,6 +368,14 @@ def test_a_callback_ends_training_and_the_run_counts_what_was_taken_and_planned(
     assert ["epsilon of the whole plan" in card for card in cards] == [True, False]
 
 
+def test_the_whole_plan_counts_steps_that_were_not_taken_as_steps_also_after_a_release():
+    """A release after the last step, such as a recalibration, is not what the plan has left."""
+    trainer = make_trainer(callbacks=[StopAt(2)], accountant="rdp")
+    before = trainer.fit().planned_epsilon()
+    trainer.ledger.pay("counts", 300.0)
+    assert trainer.run().planned_epsilon() >= before
+
+
 def test_phases_of_noise_on_one_ledger_are_one_run():
     ledger, model = MemoryLedger(), nn.Linear(5, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)

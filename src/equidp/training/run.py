@@ -19,7 +19,7 @@ from equidp.evaluation.groups import metrics_of
 from equidp.evaluation.predictions import predict
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import Entries, epsilon_of_group
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.ledger import is_step
 from equidp.kernel.policy import Policy
 from equidp.losses import Loss
 from equidp.training.initial_weights import Start
@@ -187,9 +187,7 @@ class Run:
         It is what is promised where results, such as the accuracy of released weights, decided when to end.
         """
         left = self.facts.steps_left
-        last = max(
-            (at for at, (event, _) in enumerate(self.entries) if isinstance(event, StepEvent)), default=0
-        )
+        last = max((at for at, (event, _) in enumerate(self.entries) if is_step(event)), default=0)
         planned = [(event, count + left * (at == last)) for at, (event, count) in enumerate(self.entries)]
         return epsilon(tuple(planned), self.delta, self.accountant)
 
