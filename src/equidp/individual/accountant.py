@@ -26,7 +26,7 @@ from equidp.individual.history_files import HistoryFiles
 from equidp.individual.report import IndividualReport
 from equidp.individual.step_counts import StepCounts
 from equidp.kernel.bounding import example_context
-from equidp.kernel.epsilon import epsilon, epsilon_of_group
+from equidp.kernel.epsilon import entries_of_group, epsilon
 from equidp.kernel.generators import restore_generators
 from equidp.kernel.inputs import Inputs, taken, tensors
 from equidp.kernel.ledger import GroupedStepEvent, StepEvent
@@ -260,9 +260,10 @@ class ExampleAccount(KeptCallback):
         others = tuple(entry for entry in trainer.ledger.entries if entry[0] != event)
         groups, every_group = data.groups.cpu().numpy(), np.arange(data.num_groups)
         largest = epsilon((*steps, *others), delta, accountant)
-        most, by_steps = (
-            np.array([epsilon_of_group(spent, name, delta, accountant) for name in data.group_names])
-            for spent in ((*steps, *others), steps)
+        own_steps = [entries_of_group(steps, name) for name in data.group_names]
+        most, by_steps = (  # others may have had another grouping, also under the same names
+            np.array([min(largest, epsilon((*own, *beside), delta, accountant)) for own in own_steps])
+            for beside in (others, ())
         )
         epsilons, group_epsilons = (
             np.minimum(individual_epsilons(histories, event, delta, accountant, others, labels), most[labels])
