@@ -13,6 +13,7 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from scipy import stats
 
+from equidp.accounting import limit as limit_module
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.calibration import calibrate_noise, calibrate_step
 from equidp.accounting.limit import Limit
@@ -203,7 +204,23 @@ def test_more_combinations_than_are_listed_count_at_the_largest_rate_and_bounds(
     ]  # 2^7 combinations
     few, many = ([(event, 3) for event in events[:number]] for number in (6, 7))
     assert len(project_groups(few)) == 64
-    assert project_groups(many) == (tuple((StepEvent(0.2, 1.0 + k), 3) for k in range(7)),)
+    assert project_groups(many) == tuple((*each, (StepEvent(0.2, 7.0), 3)) for each in project_groups(few))
+
+
+@pytest.mark.parametrize("kinds", [1, 7], ids=["few", "more than are accounted for one by one"])
+def test_later_kinds_of_steps_leave_the_routes_of_what_was_stated(kinds, monkeypatch):
+    """Orders and shares of delta follow for each group from what was stated, before there are results: the
+    proof allows no others later."""
+    given, find_routes = [], limit_module.find_routes
+
+    def seen(stated, *settings):
+        given.append(stated)
+        return find_routes(stated, *settings)
+
+    monkeypatch.setattr(limit_module, "find_routes", seen)
+    later = [(GroupedStepEvent(0.2, 3.0 + k, by_group=CROSSING.by_group), 1) for k in range(kinds)]
+    Limit(9.0, 1e-5, "rdp", ((CROSSING, 20),)).compute_epsilon([*later, (CROSSING, 20)])
+    assert {*given} == {((CROSSING.of_group(name), 20),) for name in "ab"}
 
 
 @pytest.mark.parametrize("accountant", ["rdp", pytest.param("pld", marks=pytest.mark.soak)])
@@ -488,6 +505,54 @@ def test_a_batch_with_other_groups_than_were_drawn_is_refused():
     batch = next(batch for batch in loop.batches() if len(batch.indices))
     with raises_field(SettingError, "batch"):
         loop.take(batch._replace(groups=1 - batch.groups))
+
+
+def test_an_example_is_bounded_as_of_the_group_that_it_was_drawn_by():
+    """Also where labels of the data change in between: samples are drawn some steps ahead."""
+    labels = torch.arange(20) % 2
+    loop = make_loop(labels)
+    batches = loop.batches()
+    loop.take(next(batches))
+    labels.copy_(1 - labels)
+    with raises_field(SettingError, "groups"):
+        for batch in batches:
+            loop.take(batch)
+
+
+@pytest.mark.parametrize("kind", [torch.int8, torch.bool], ids=str)
+def test_groups_of_another_type_are_those_that_were_drawn(kind, monkeypatch):
+    """A type that does not hold each number, as int8 takes 256 for 0, gives nobody another group's share; one
+    of true and false does not choose among groups in place of examples."""
+    seen = []
+    labels = torch.full((20,), 1 if kind is torch.bool else 256)
+    shares = tuple(GroupShare(f"{k}", 0.5, 0.25 if k == labels[0] else 1.0) for k in range(300))
+    step = make_step(DPSGD(), GroupedStepEvent(0.5, 1e-9, by_group=shares), groups=300)
+    monkeypatch.setattr(step, "_release", lambda sums, sensitivity: seen.append(sums))
+
+    def load(samples):
+        for sample in samples:
+            yield Batch(torch.ones(len(sample), 4), torch.zeros(len(sample)), labels[sample], sample)
+
+    model = torch.nn.Module()
+    model.weight = step.parameters[0]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    loop = PrivateLoop(step, model, optimizer, num_examples=20, steps=1, load=load, labels=labels)
+    batch = next(loop.batches())
+    changed = batch._replace(groups=batch.groups.to(kind))
+    if kind is torch.int8:
+        with raises_field(SettingError, "groups"):
+            loop.take(changed)
+    else:
+        loop.take(changed)
+        assert float(seen[0][model.weight].norm()) == pytest.approx(0.25 * len(batch.indices), rel=1e-5)
+
+
+def test_a_step_takes_labels_as_whole_numbers_alone():
+    ledger = MemoryLedger()
+    step = make_step(DPSGD(), SHARED, ledger=ledger)
+    with raises_field(SettingError, "groups"):
+        step(torch.ones(2, 4), torch.zeros(2), torch.tensor([True, False]))
+    assert ledger.steps == 0
 
 
 @pytest.mark.parametrize("labels", [None, torch.arange(20) % 3], ids=["none", "a group too many"])

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 import equidp
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon
-from equidp.kernel.ledger import GroupedStepEvent, MemoryLedger, StepEvent
+from equidp.kernel.ledger import GroupedStepEvent, GroupShare, MemoryLedger, StepEvent
 from support.errors import raises_field
 from support.toy import make_trainer, toy
 
@@ -105,6 +105,18 @@ def test_what_no_group_can_have_is_refused_before_anything_is_spent(given, field
     assert ledger.steps == 0
 
 
+def test_rates_of_any_number_type_are_plain_numbers_in_ledger_and_card(tmp_path):
+    """So that a ledger on disk can hold them, and a card's code runs without NumPy."""
+    given = {"rates": {"a": np.float32(2.0)}, "bounds": {"b": np.float64(0.5)}}
+    with equidp.LedgerFile(tmp_path / "ledger") as ledger:
+        trainer = make_trainer(ledger=ledger, steps=2, epochs=None, **SETTINGS, **given)
+        trainer.fit()
+        assert ledger.entries == ((trainer.event, 2),)
+    assert trainer.event == make_trainer(steps=2, epochs=None, **SETTINGS, **GROUPS).event
+    for share in trainer.event.by_group:
+        assert {type(value) for value in dataclasses.astuple(share)} == {str, float}
+
+
 def test_a_dataset_without_groups_in_memory_is_refused():
     data = torch.utils.data.TensorDataset(torch.randn(30, 5), torch.arange(30) % 2, torch.arange(30) % 2)
     with raises_field(SettingError, "rates"):
@@ -172,6 +184,24 @@ def test_an_example_of_small_gradients_pays_less_than_its_group():
     assert report.guaranteed
     for group, most in enumerate(by_group.values()):
         assert (report.sensitive_epsilons[report.groups == group] < 0.9 * most).all()
+
+
+def test_an_account_of_one_example_counts_other_steps_for_any_group():
+    """Labels may have changed since: whoever is in a group of small epsilon now was perhaps in another."""
+    event = GroupedStepEvent(0.2, 2.0, by_group=(GroupShare("a", 0.01), GroupShare("b", 0.2)))
+    ledger = MemoryLedger([(event, 50)])
+    accountant = equidp.IndividualAccountant(interval=1, grid=0.1)
+    trainer = make_trainer(
+        policy=equidp.DPSGD(1e-3), steps=4, epochs=None, callbacks=[accountant], ledger=ledger,
+        **SETTINGS, **GROUPS,
+    )  # fmt: skip
+    trainer.fit()
+    report = accountant.report(trainer, accountant="rdp")
+    for group, name in enumerate("ab"):
+        whole = [(trainer.event.of_group(name), 4), (event.of_group("b"), 50)]
+        assert report.group_epsilons[group] == pytest.approx(epsilon(whole, 1e-5, "rdp"), rel=1e-9)
+        own = report.sensitive_epsilons[report.groups == group]
+        assert_allclose(own, report.group_epsilons[group], rtol=1e-9)
 
 
 def test_a_person_has_the_rate_of_the_group_of_their_first_row():

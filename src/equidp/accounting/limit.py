@@ -130,12 +130,14 @@ class Limit:
         """Return epsilon of all these steps, at the limit's delta or another.
 
         Of steps by group it is the largest over the groups that an example may be in: the guarantee is to
-        one example, and what it was stated to pay, what it paid and its routes are by the same groups.
+        one example, and what it was stated to pay, what it paid and its routes are by the same groups. Steps
+        that were stated come first, so that what they cost, and with it the routes, does not follow from
+        later ones (`combine_groups`).
         """
         whole, delta = merge_entries(*entries), self.delta if delta is None else delta
         return max(
             self._of_groups(costs)._compute_of_one(replace_events(whole, costs), delta)
-            for costs in combine_groups((*whole, *self._stated))
+            for costs in combine_groups((*self._stated, *whole))
         )
 
     def _of_groups(self, costs: Costs) -> Limit:

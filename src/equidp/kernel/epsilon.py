@@ -26,7 +26,7 @@ SURE_DELTA, TRANSFORM_LOSS = 1e-10, 1e-15
 """dp_accounting's Fourier transforms lose about `TRANSFORM_LOSS` of delta a step: below `SURE_DELTA`, or if
 that is no small part of delta, PLD says too little, and Renyi's bound is used."""
 MOST_COMBINATIONS = 64
-"""Combinations of groups that are accounted for one by one; beyond, the largest rates and shares count."""
+"""Combinations of groups that are accounted for one by one; beyond, the largest rate and whole bounds."""
 WIDEST = 1e-5
 """Width of the bins over epsilon, for an epsilon in the hundreds: narrower ones would fill memory."""
 
@@ -69,12 +69,14 @@ def count_kinds(entries: Entries) -> tuple[Counter[tuple[float, float]], Counter
 def project_groups(entries: Entries) -> tuple[tuple[tuple[Event, int], ...], ...]:
     """Return what entries cost an example, without groups, for each combination of groups it may be in.
 
-    Formal guarantee: whatever groups an example is in, in each run another one, one of the results is at
+    Formal guarantee: whatever groups an example is in, one for each kind of step, one of the results is at
     least as costly as what the entries cost it, entry by entry and by any accountant.
 
     A step by group is replaced by what it costs an example of one of its groups (`of_group`), everywhere by
     the same. Groups of two kinds of steps are two groupings, also where they have the same names: a label may
-    have changed in between, or mean something else.
+    have changed in between, or mean something else. Steps of one kind, equal in names, rates, bounds and
+    noise, have one label for each example: one that is of another group in some of them may pay more than
+    in either throughout.
 
     | case | result |
     | --- | --- |
@@ -82,7 +84,8 @@ def project_groups(entries: Entries) -> tuple[tuple[tuple[Event, int], ...], ...
     | another event | counts for every group |
     | a group that costs no more than another of the same step | left out: the other one is there |
     | a group that costs nothing | its steps are left out |
-    | more than `MOST_COMBINATIONS` | one, of the largest rate and the whole bounds in every step |
+    | more than `MOST_COMBINATIONS` | kinds of steps beyond them, in their order, count at the largest rate
+      and the whole bounds; what those before them cost is as without them |
 
     >>> from equidp.kernel.ledger import GroupShare
     >>> event = GroupedStepEvent(0.2, 1.0, by_group=(GroupShare("a", 0.2, 0.5), GroupShare("b", 0.1)))
@@ -100,12 +103,12 @@ Costs = Mapping[GroupedStepEvent, StepEvent | None]
 def combine_groups(entries: Entries) -> tuple[Costs, ...]:
     """Return the costs of all steps by group for each combination of groups; see `project_groups`."""
     grouped = list(dict.fromkeys(event for event, _ in entries if isinstance(event, GroupedStepEvent)))
-    choices = [_costliest_groups(event) for event in grouped]
-    if math.prod(map(len, choices)) > MOST_COMBINATIONS:
-        choices = [
-            (StepEvent(event.sample_rate, event.noise_multiplier, event.statistics_noise),)
-            for event in grouped
-        ]
+    choices: list[tuple[StepEvent | None, ...]] = []
+    for event in grouped:
+        own = _costliest_groups(event)
+        if len(own) * math.prod(map(len, choices)) > MOST_COMBINATIONS:
+            own = (StepEvent(event.sample_rate, event.noise_multiplier, event.statistics_noise),)
+        choices.append(own)
     return tuple(dict(zip(grouped, each, strict=True)) for each in product(*choices))
 
 

@@ -73,6 +73,8 @@ class PrivateLoop:
       rows at either end of a dimension, other types and devices excepted | SettingError |
     | groups differ in rate or bound, and labels are not given or name no group | SettingError, before
       anything is spent |
+    | such groups of a batch, or labels of the data, changed since the start | SettingError: an example is
+      bounded as of the group that it was drawn by |
     | parameters frozen, added or replaced since the start | SettingError, before a sample is drawn too |
     | gradients of parameters that the noise does not cover | dropped before the optimizer steps |
     | `stop` was called | its reason is raised before another sample is paid for; other processes stop too |
@@ -88,7 +90,7 @@ class PrivateLoop:
         load: indices of samples, [batch] each -> their batches, in the same order.
         load_draws: whether `load` may draw random numbers, as a Dataset of the user's may; rows that are in
             memory draw none.
-        labels: group of each example, [n]; for an event whose groups differ.
+        labels: group of each example, [n], of which the loop keeps a copy; for an event whose groups differ.
 
     Attributes:
         begun: whether the model took steps of this plan, here or before it was restored.
@@ -115,7 +117,7 @@ class PrivateLoop:
         self._drawn: tuple[tuple[Tensor, ...], tuple[int, ...]] = (), ()
         self._drawing: object = None  # which iterator of `batches` may draw
         self._stopping: BaseException | None = None
-        self._labels = labels
+        self._labels: Tensor | None = None
         self._rates: tuple[float, ...] = ()
         if isinstance(step.event, GroupedStepEvent):
             if labels is None:
@@ -124,7 +126,7 @@ class PrivateLoop:
                     "example.",
                     field="labels",
                 )
-            self._rates = step.event.drawn_rates
+            self._rates, self._labels = step.event.drawn_rates, labels.detach().cpu().clone()
             self._make_sampler(0)  # refuses labels that name no group
         self.begun = False
 
@@ -158,7 +160,7 @@ class PrivateLoop:
             steps,
             step.randomness,
             step.processes,
-            labels=self._labels if self._rates else None,
+            labels=self._labels,
             rates=self._rates,
         )
 
@@ -248,6 +250,7 @@ class PrivateLoop:
         with self.private_step.processes.leave_group_on_failure():
             self._check_parameters()
             self._check_sample(batch)
+            batch = self._with_drawn_groups(batch)
             self._sample, self._drawn, self.begun = None, ((), ()), True
             self.private_step(*self.on_device(batch))
             self._drop_other_gradients()
@@ -308,6 +311,20 @@ class PrivateLoop:
                 "dataset change it; rows may be cut at their ends.",
                 field="batch",
             )
+
+    def _with_drawn_groups(self, batch: Batch) -> Batch:
+        """The batch with the groups that its examples were drawn by, where groups differ; refuses others."""
+        if self._labels is None:
+            return batch
+        drawn = self._labels[batch.indices.cpu()].to(torch.int64)
+        if not torch.equal(batch.groups.cpu().to(torch.int64), drawn):
+            raise SettingError(
+                "examples of the sample are of other groups than those that they were drawn by, whose rates "
+                "and bounds they have; leave the groups of the data as they are while it is trained on, and "
+                "make a new Trainer for others.",
+                field="groups",
+            )
+        return batch._replace(groups=drawn.to(batch.groups.device))
 
     def _drop_other_gradients(self) -> None:
         """Removes gradients that have no noise: the optimizer may hold a frozen layer with gradients from

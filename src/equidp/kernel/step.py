@@ -93,7 +93,8 @@ class PrivateStep:
     | such a policy, and an engine without its objective | SettingError, before anything is spent |
     | a group that is absent from the sample | counts in the sensitivity like any other |
     | a group with no share of the bound, or of the row | adds zeros there |
-    | a label below 0 or beyond the groups, where shares differ | SettingError, before anything is spent |
+    | a label below 0, beyond the groups or not in int64, where shares differ | SettingError, before anything
+      is spent |
     | another number of groups than `num_groups`, or no bound to have shares of (SGD) | the same |
     | the model draws random numbers (dropout) | afresh for each forward pass, `Randomness.for_model`; passes
       are as many as parts, or twice as many with statistics of several parts |
@@ -346,6 +347,8 @@ class PrivateStep:
         """Refuses labels that would have another group's shares, or none."""
         if self._bound_shares is None or not len(groups):
             return
+        if groups.dtype != torch.int64:  # true and false would choose among groups, in place of examples
+            raise SettingError(f"groups of type {groups.dtype}; expected torch.int64.", field="groups")
         least, largest = int(groups.min()), int(groups.max())
         if least < 0 or largest >= len(self._bound_shares):
             raise SettingError(

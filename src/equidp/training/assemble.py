@@ -162,7 +162,7 @@ def checked_shares(
         for value in found[setting]:
             check_number("[0, inf)", " for each group", **{setting: value})
     for name, rate in zip(train.group_names, found["rates"], strict=True):
-        if not rate * sample_rate <= 1:
+        if not float(rate) * sample_rate <= 1:
             raise SettingError(
                 f"rates={rate} of group {name!r} times the sample rate {sample_rate:g} is above 1, and no "
                 "example can be drawn more surely; give a smaller rate, or a smaller batch size.",
@@ -173,7 +173,7 @@ def checked_shares(
     for bound in found["bounds"]:
         check_number(f"[{SMALLEST_SHARE}, 1]", ", a share of the bound", bounds=bound)
     return tuple(
-        GroupShare(name, rate * sample_rate, float(bound), float(bound))
+        GroupShare(name, float(rate) * sample_rate, float(bound), float(bound))
         for name, rate, bound in zip(train.group_names, *found.values(), strict=True)
     )
 
