@@ -16,8 +16,8 @@ from equidp.audit.canary import CanaryEngine, Directions, best_norms, with_canar
 from equidp.audit.step import RepeatedRuns
 from equidp.engines import make_engine
 from equidp.errors import CacheWarning, DataError, SettingError
-from equidp.policies.methods import make_policy
-from equidp.policies.table import METHODS, fixed_options
+from equidp.policies.methods import fixed_options, make_policy
+from equidp.policies.table import METHODS
 from equidp.policies.weights import step_weights
 from support.errors import raises_field
 from support.policies import state_of
