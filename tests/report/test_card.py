@@ -453,3 +453,19 @@ def test_a_card_says_what_each_group_pays_where_bounds_differ(tmp_path, run):
         assert f"| epsilon of group {name} | {found:.6g} |" in card
     equidp.write_card(run, tmp_path / "alike.md")
     assert "epsilon of group" not in (tmp_path / "alike.md").read_text()
+
+
+@pytest.mark.soak
+def test_the_code_of_a_card_is_about_the_group_that_pays_most_by_its_accountant(tmp_path):
+    """Another group may pay most by the run's accountant."""
+    run = make_trainer(
+        steps=10, epochs=None, noise_multiplier=0.764, accountant="rdp",
+        rates={"a": 10.0, "b": 0.1}, bounds={"a": 0.1115},
+    ).fit()  # fmt: skip
+    by_rdp = run.epsilon_by_group()
+    assert by_rdp["a"] < by_rdp["b"]
+    equidp.write_card(run, tmp_path / "card.md")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(code((tmp_path / "card.md").read_text()), {})
+    assert float(printed.getvalue()) == pytest.approx(run.epsilon(accountant="pld"), rel=1e-9)

@@ -422,7 +422,7 @@ def _replacement_text(run: Run, spent: float) -> str:
 
 def _recomputing_code(run: Run) -> str:
     """Python that recomputes epsilon with dp-accounting alone."""
-    event = run_event(costliest_entries(run.entries, run.delta, run.accountant))
+    event = run_event(costliest_entries(run.entries, run.delta, "pld"))  # of the group, for this accountant
     if repeats(event):
         return (
             "from dp_accounting.dp_event import *\nfrom dp_accounting.rdp import RdpAccountant\n\n"
