@@ -6,9 +6,12 @@ Weights are random, from small configurations: nothing is fetched.
 from __future__ import annotations
 
 import copy
+import math
 import subprocess
 import sys
+import traceback
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,6 +25,8 @@ from support.errors import raises_field
 transformers = pytest.importorskip("transformers", reason="needs the extra: pip install 'equidp[hf]'")
 peft = pytest.importorskip("peft", reason="needs the extra: pip install 'equidp[hf]'")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:peft", "ignore::FutureWarning")
+
+from huggingface_hub.utils import filter_repo_objects  # noqa: E402
 
 from equidp.integrations.hugging_face import (  # noqa: E402
     CollatedRows,
@@ -172,9 +177,9 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path):
     settings = {"privacy": EXACT, "per_device_train_batch_size": N, "max_steps": 6, "save_steps": 2}
     settings |= {"save_strategy": "steps"}
     whole = private(tmp_path / "whole", **settings)
-    whole.train()
+    assert "planned_epsilon" not in whole.train().metrics
     stopped = private(tmp_path / "parts", callbacks=[At(4, stop)], **settings)
-    stopped.train()
+    assert stopped.train().metrics["planned_epsilon"] == math.inf
     assert (stopped.run().facts.steps, stopped.run().facts.steps_left) == (4, 2)
     again = private(tmp_path / "parts", **settings)
     with raises_field(SettingError, "ledger"):
@@ -200,7 +205,7 @@ private(sys.argv[1], callbacks=[At(5, lambda control: os._exit(9))], **settings)
 """
     killed = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True)
     assert killed.returncode == 9, killed.stderr
-    spent = sum(steps for _, steps in read_ledger(tmp_path / "ledger").entries)
+    spent = sum(steps for _, steps in read_ledger(tmp_path / "_ledger").entries)
     assert 5 <= spent < 8
     resumed = private(tmp_path, save_strategy="steps", save_steps=2, max_steps=8)
     resumed.train(resume_from_checkpoint=True)
@@ -218,12 +223,13 @@ private(sys.argv[1], callbacks=[At(5, lambda control: os._exit(9))], **settings)
         ("auto_find_batch_size", True),
         ("include_num_input_tokens_seen", "all"),
         ("neftune_noise_alpha", 5.0),
+        ("debug", "underflow_overflow"),
     ],
 )
 def test_arguments_that_break_the_guarantee_are_refused_when_it_is_made(tmp_path, name, value):
     with raises_field(SettingError, name):
         private(tmp_path, **{name: value})
-    assert not (tmp_path / "ledger").exists()
+    assert not (tmp_path / "_ledger").exists()
 
 
 def flattened(rows):
@@ -241,10 +247,16 @@ def masking(rows):
     return {**collated, "input_ids": collated["input_ids"].masked_fill(torch.rand(len(rows), 1) < 0.5, 1)}
 
 
+def cutting(rows):
+    shortest = min(len(row["input_ids"]) for row in rows)
+    return {name: each[:, :shortest] if each.dim() > 1 else each for name, each in pad(rows).items()}
+
+
 @pytest.mark.parametrize(
     ("collate", "error"),
     [
         (flattened, DataError),
+        (cutting, SettingError),
         (mixing, SettingError),
         (masking, SettingError),
         (transformers.default_data_collator, DataError),
@@ -263,6 +275,63 @@ def test_rows_may_be_padded_on_the_left_and_have_groups():
     inputs, label, group = data[5]
     assert inputs["input_ids"][-len(rows[5]["input_ids"]) :].tolist() == rows[5]["input_ids"]
     assert (int(label), group) == (1, 2)
+
+
+@pytest.mark.parametrize("group", ["north", 1.0, None], ids=str)
+def test_groups_that_are_no_numbers_are_refused_without_being_printed(group):
+    rows = [{**row, "group": group} for row in texts()]
+    for column in ("group", "nobody"):
+        with raises_field(DataError, "group_column") as caught:
+            CollatedRows(rows, pad, "labels", column)
+        assert "north" not in "".join(traceback.format_exception(caught.value))
+
+
+class Hub:
+    """Stands for the hub, and keeps which files are sent."""
+
+    def __init__(self):
+        self.sent = set()
+
+    def create_repo(self, name, **_):
+        return SimpleNamespace(repo_id=name)
+
+    def upload_folder(self, *, folder_path, ignore_patterns, **_):
+        files = [str(each.relative_to(folder_path)) for each in Path(folder_path).rglob("*")]
+        self.sent |= set(filter_repo_objects(files, ignore_patterns=ignore_patterns))
+        return SimpleNamespace(is_done=lambda: True, done=lambda: True, result=lambda: None)
+
+
+@pytest.mark.soak
+def test_an_upload_leaves_the_ledger_out(tmp_path, monkeypatch):
+    """How many steps its lines pay for follows from the time that samples took."""
+    hub = Hub()
+    monkeypatch.setattr("transformers.trainer.hf_api", lambda: hub)
+    given = private(tmp_path, push_to_hub=True, hub_model_id="me/model", save_strategy="steps", save_steps=2)
+    given.train()
+    given.push_to_hub()
+    assert "model.safetensors" in hub.sent
+    assert (tmp_path / "_ledger").exists()
+    assert not any("ledger" in name for name in hub.sent)
+
+
+@pytest.mark.soak
+def test_an_epoch_that_a_callback_ends_is_followed_by_another(tmp_path):
+    class Epochs(transformers.TrainerCallback):
+        seen = ""
+
+        def on_epoch_begin(self, args, state, control, **kwargs):
+            self.seen += "b"
+
+        def on_epoch_end(self, args, state, control, **kwargs):
+            self.seen += "e"
+
+        def on_step_end(self, args, state, control, **kwargs):
+            self.seen += str(state.global_step)
+            control.should_epoch_stop = state.global_step == 2
+
+    epochs = Epochs()
+    private(tmp_path, callbacks=[epochs]).train()
+    assert epochs.seen == "b12eb34e"
 
 
 @pytest.mark.soak
@@ -299,7 +368,7 @@ def test_bad_input_is_refused_before_a_step(tmp_path):
     given = PrivateTrainer(privacy=NOISY, model=bert(), args=arguments(tmp_path))
     with raises_field(DataError, "train_dataset"):
         given.train()
-    assert not (tmp_path / "ledger").exists() or not read_ledger(tmp_path / "ledger").entries
+    assert not (tmp_path / "_ledger").exists() or not read_ledger(tmp_path / "_ledger").entries
 
 
 @pytest.mark.soak

@@ -4,6 +4,7 @@ alone."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from unittest.mock import Mock
 
 import pytest
@@ -430,3 +431,16 @@ def test_a_loop_that_is_stopped_without_a_reason_ends_before_another_sample_is_p
             loop.stop()
     assert loop.steps_done == 2
     assert len([loop.take(batch) for batch in loop.batches()]) == 3
+
+
+def test_a_stop_before_the_first_sample_holds_and_is_of_that_iterator_alone():
+    loop = make_loop(steps=5)
+    for reason, raised in ((None, nullcontext()), (KeyError("now"), pytest.raises(KeyError))):
+        loop.stop(reason)
+        with raised:
+            assert not list(loop.batches())
+    assert loop.steps_done == 0
+    held = loop.batches()
+    loop.take(next(held))
+    loop.stop()  # of an iterator that is kept and asked for nothing more
+    assert len([loop.take(batch) for batch in loop.batches()]) == 4

@@ -376,6 +376,21 @@ def test_the_whole_plan_counts_steps_that_were_not_taken_as_steps_also_after_a_r
     assert trainer.run().planned_epsilon() >= before
 
 
+class StopAtOnce(equidp.Callback):
+    def before_training(self, trainer):
+        trainer.stop()
+
+
+def test_the_planned_epsilon_holds_before_the_first_step_and_after_steps_of_another_kind():
+    ledger = MemoryLedger()
+    trainer = make_trainer(callbacks=[StopAtOnce()], ledger=ledger)
+    run = trainer.fit()
+    assert (run.facts.steps, run.facts.steps_left, run.entries) == (0, 20, ())
+    assert run.planned_epsilon() == make_trainer().fit().epsilon()
+    ledger.spend(StepEvent(sample_rate=1e-4, noise_multiplier=50.0))
+    assert trainer.run().planned_epsilon() == pytest.approx(trainer.epsilon_so_far(20), rel=1e-4)
+
+
 def test_phases_of_noise_on_one_ledger_are_one_run():
     ledger, model = MemoryLedger(), nn.Linear(5, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)

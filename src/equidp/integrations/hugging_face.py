@@ -8,6 +8,7 @@ resumed run has spent.
 from __future__ import annotations
 
 import math
+import operator
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -45,6 +46,8 @@ except ImportError as error:
 
 STATE = "equidp.pt"
 """Name of the file in a checkpoint with the run's marks and the policy's state."""
+LEDGER = "_ledger"
+"""Name of the ledger in `output_dir`; uploads to a hub leave out files whose names begin so."""
 _COMPARED = 8
 """Rows that are collated alone too, evenly spread."""
 _LOSSES_DIFFER = 1e-3
@@ -66,7 +69,7 @@ class Privacy:
         engine, accountant: names of an engine and an accountant.
         secure, seed: draw samples and noise from the operating system; or, for research, from a seed.
         num_groups, group_column: K, and the column of a row that says its group, from 0; None: no groups.
-        ledger: where steps are recorded; None: the file `ledger` in `output_dir`.
+        ledger: where steps are recorded; None: the file `_ledger` in `output_dir`.
         budget: what all runs on this data together may spend.
         examples: (inputs, labels) of a few public rows to try the model on, as collated.
     """
@@ -262,8 +265,8 @@ class PrivateTrainer(transformers.Trainer):
             self.state.global_step, self.state.epoch = private.steps_done, private.epoch
             self.control = call.on_step_end(args, self.state, self.control)
             self._log_save_evaluate(private, ignore_keys_for_eval)
-            begins = schedule.ends_epoch(private.steps_done) or private.steps_done == private.steps
-            if begins or self.control.should_epoch_stop or self.control.should_training_stop:
+            begins = schedule.ends_epoch(private.steps_done) or self.control.should_epoch_stop
+            if begins or self.control.should_training_stop or private.steps_done == private.steps:
                 self.control = call.on_epoch_end(args, self.state, self.control)
                 self._log_save_evaluate(private, ignore_keys_for_eval)
             if self.control.should_training_stop:
@@ -291,6 +294,8 @@ class PrivateTrainer(transformers.Trainer):
         """End callbacks, load the best model, and warn of a training that taught nothing."""
         run = private.run()
         metrics = {"epsilon": run.epsilon(), "delta": run.delta, "private_steps": float(private.steps_done)}
+        if run.facts.steps_left:
+            metrics["planned_epsilon"] = run.planned_epsilon()
         self.log(dict(metrics))
         moved = weights_digest(private.model) != before
         finite = all(bool(each.isfinite().all()) for each in private.model.parameters())
@@ -386,7 +391,7 @@ class PrivateTrainer(transformers.Trainer):
         if self._opened is not None:
             self._opened.close()
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._opened = LedgerFile(self._folder / "ledger")
+        self._opened = LedgerFile(self._folder / LEDGER)
         return self._opened
 
     def _restore(self, private: Trainer, folder: Path) -> None:
@@ -430,7 +435,7 @@ class CollatedRows(Dataset[Any]):
         group: column of a row's group; None: no groups.
 
     Raises:
-        DataError: no labels, or tensors of another number of rows.
+        DataError: no labels, tensors of another number of rows, or a row without a group's number.
         SettingError: a collator that gives a row another content than alone, padding aside.
     """
 
@@ -438,7 +443,7 @@ class CollatedRows(Dataset[Any]):
         self, rows: Any, collate: Callable[[list[Any]], Mapping[str, Any]], label: str, group: str | None
     ) -> None:
         listed = [rows[place] for place in range(len(rows))]
-        self.groups = None if group is None else [int(row[group]) for row in listed]
+        self.groups = None if group is None else groups_of(listed, group)
         try:
             collated = dict(collate([dict(row) for row in listed]))
         except Exception as error:
@@ -473,28 +478,43 @@ class CollatedRows(Dataset[Any]):
         return row if self.groups is None else (*row, self.groups[place])
 
 
+def groups_of(rows: list[Any], column: str) -> list[int]:
+    """Return the group of each row, from a column of whole numbers.
+
+    Raises:
+        DataError: a row has no whole number there.
+    """
+    try:
+        return [operator.index(row[column]) for row in rows]
+    except (KeyError, TypeError) as error:
+        raise DataError(
+            f"group_column={column!r} holds no whole number in some row ({type(error).__name__}); expected "
+            "the number of the row's group, from 0, in a column of train_dataset.",
+            field="group_column",
+        ) from None  # torch and Python print what is in the row
+
+
 def check_collates_alone(
     rows: list[Any], collate: Callable[[list[Any]], Mapping[str, Any]], collated: Mapping[str, Tensor]
 ) -> None:
     """Refuse a collator that gives some rows another content in a batch than alone, padding aside.
 
     Raises:
-        SettingError: it mixes rows, or draws random numbers.
+        SettingError: it mixes rows, cuts them to the shortest, or draws random numbers.
     """
     for place in sorted({round(place) for place in torch.linspace(0, len(rows) - 1, _COMPARED).tolist()}):
         alone = collate([dict(rows[place])])
         for name, batch in collated.items():
             whole, own = batch[place], alone[name][0]
             if own.dim() and own.dim() == whole.dim():
-                count = min(len(own), len(whole))
-                ends = [(own[:count], whole[:count]), (own[len(own) - count :], whole[len(whole) - count :])]
+                ends = [whole[: len(own)], whole[len(whole) - len(own) :]]
             else:
-                ends = [(own, whole)]
-            if not any(each.shape == other.shape and torch.equal(each, other) for each, other in ends):
+                ends = [whole]
+            if not any(own.shape == end.shape and torch.equal(own, end) for end in ends):
                 raise SettingError(
-                    f"the collator gives a row another {name!r} in a batch than alone: it mixes rows, or "
-                    "draws random numbers (masked words), and epsilon is of rows. Give a collator that pads "
-                    "alone, and let the model draw.",
+                    f"the collator gives a row another {name!r} in a batch than alone: it mixes rows, cuts "
+                    "them to the shortest, or draws random numbers (masked words), and epsilon is of rows. "
+                    "Give a collator that pads alone, and let the model draw.",
                     field="data_collator",
                 )
 
@@ -583,6 +603,7 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
         "the batch size is part of the plan; raise gradient_accumulation_steps",
     ),
     "include_num_input_tokens_seen": (("no", False), "how many tokens a sample has is private"),
+    "debug": (([], ""), "it prints what the model computes from private rows"),
     "fp16": ((False,), "sums are too coarse in it; use bf16"),
     "torch_compile": ((False,), "compiled models train more slowly; compile after training"),
     "use_liger_kernel": ((False,), "its kernels give no gradient of each row"),

@@ -71,6 +71,7 @@ class PrivateLoop:
     | inputs (any of their tensors), targets or groups of another length | SettingError |
     | inputs, targets or groups with other content than was drawn, also after a change in place; cuts of the
       rows at either end of a dimension, other types and devices excepted | SettingError |
+    | a change in place that torch does not count, through `.data` or an array of NumPy | not noticed |
     | groups differ in rate or bound, and labels are not given or name no group | SettingError, before
       anything is spent |
     | such groups of a batch, or labels of the data, changed since the start | SettingError: an example is
@@ -79,6 +80,7 @@ class PrivateLoop:
     | gradients of parameters that the noise does not cover | dropped before the optimizer steps |
     | `stop` was called | its reason is raised before another sample is paid for; other processes stop too |
     | `stop` was called without a reason | `batches` ends before another sample is paid for, in all |
+    | `stop` was called before `batches` | the first sample is not paid for either |
     | a step fails in one of several processes, or it skips a sample | it leaves the group; the others stop |
 
     Args:
@@ -144,7 +146,8 @@ class PrivateLoop:
             BudgetError: they do not fit into the budget any more.
         """
         self._forget_unused()
-        self._stopping = None
+        if self._drawing is not None:  # a stop was of the iterator before, which has not ended
+            self._stopping = None
         step = self.private_step
         left = max(0, self.steps - self.steps_done)
         step.processes.run_on_first(lambda: step.ledger.expect(step.event, left))
@@ -165,27 +168,31 @@ class PrivateLoop:
         )
 
     def _draw_samples(self, loaded: Iterator[Batch], left: int, drawing: object) -> Iterator[Batch]:
-        for _ in range(left):
-            if drawing is not self._drawing:
-                raise SettingError(
-                    "batches() was called again since, or the trainer has another ledger now: one iterator "
-                    "at a time draws samples. Use the newest.",
-                    field="batches",
-                )
-            processes = self.private_step.processes
-            with processes.leave_group_on_failure():
-                self._forget_unused()
-                self._check_parameters()
-            try:
-                self.private_step.pay(
-                    self._stopping or (_stop_of_other_process() if processes.asked_to_stop else None)
-                )
-            except EndOfRun:
-                return
-            with processes.leave_group_on_failure(), self._loading():
-                batch = next(loaded)
-            self._note_sample(batch)
-            yield batch
+        try:
+            for _ in range(left):
+                if drawing is not self._drawing:
+                    raise SettingError(
+                        "batches() was called again since, or the trainer has another ledger now: one "
+                        "iterator at a time draws samples. Use the newest.",
+                        field="batches",
+                    )
+                processes = self.private_step.processes
+                with processes.leave_group_on_failure():
+                    self._forget_unused()
+                    self._check_parameters()
+                try:
+                    self.private_step.pay(
+                        self._stopping or (_stop_of_other_process() if processes.asked_to_stop else None)
+                    )
+                except EndOfRun:
+                    return
+                with processes.leave_group_on_failure(), self._loading():
+                    batch = next(loaded)
+                self._note_sample(batch)
+                yield batch
+        finally:
+            if drawing is self._drawing:
+                self._drawing = self._stopping = None
 
     def _note_sample(self, batch: Batch) -> None:
         """Note what is given out, by which `take` knows it."""

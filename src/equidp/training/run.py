@@ -19,7 +19,7 @@ from equidp.evaluation.groups import metrics_of
 from equidp.evaluation.predictions import predict
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import Entries, epsilon_of_group
-from equidp.kernel.ledger import is_step
+from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.policy import Policy
 from equidp.losses import Loss
 from equidp.training.initial_weights import Start
@@ -42,6 +42,7 @@ class RunFacts:
         num_examples, expected_batch_size: n and b of the run.
         steps: that were taken.
         steps_left: of the run's plan, because it ended before.
+        event: what each of the steps that are left would spend.
         planned_steps: T, before a budget cut it short.
         optimizer, engine: their classes.
         learning_rate: of the optimizer's first group of parameters, before any schedule.
@@ -62,6 +63,7 @@ class RunFacts:
     expected_batch_size: float | None = fact("expected batch size")
     steps: int | None = fact("steps")
     steps_left: int = 0
+    event: StepEvent | None = None
     planned_steps: int | None = fact("steps of the whole plan")
     optimizer: str = fact("optimizer", "")
     learning_rate: float | None = fact("learning rate")
@@ -94,6 +96,7 @@ class RunFacts:
             expected_batch_size=trainer.expected_batch_size,
             steps=trainer.steps_done,
             steps_left=max(0, trainer.steps - trainer.steps_done),
+            event=trainer.event,
             planned_steps=trainer.planned_steps,
             optimizer=" and ".join(type(part).__name__ for part in parts_of(trainer.optimizer)),
             learning_rate=float(rates.get("initial_lr", rates["lr"])),
@@ -186,10 +189,10 @@ class Run:
 
         It is what is promised where results, such as the accuracy of released weights, decided when to end.
         """
-        left = self.facts.steps_left
-        last = max((at for at, (event, _) in enumerate(self.entries) if is_step(event)), default=0)
-        planned = [(event, count + left * (at == last)) for at, (event, count) in enumerate(self.entries)]
-        return epsilon(tuple(planned), self.delta, self.accountant)
+        planned = MemoryLedger(tuple(self.entries))
+        if self.facts.event is not None:
+            planned.count(self.facts.event, self.facts.steps_left)
+        return epsilon(planned.entries, self.delta, self.accountant)
 
     def _repr_html_(self) -> str:
         spent, facts = self.epsilon(), self.facts
