@@ -64,7 +64,7 @@ def sample_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def twice(self: PrivateLoop, batch: Any) -> None:
         take(self, batch)
-        self._sample = batch.indices
+        self._note_sample(batch)
         with pytest.MonkeyPatch.context() as free:
             free.setattr(self.private_step.ledger, "spend", lambda event: None)
             take(self, batch)
