@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from cyclopts import App
@@ -104,7 +105,8 @@ def test_a_plan_is_accounted_for_without_data(people, command):
     plan = ("--examples", "60000", "--batch-size", "256", "--epochs", "60")
     code, out, _ = command("account", *plan, "--noise-multiplier", "0.8", cwd=people)
     assert code == 0
-    assert "epsilon 5.1405 at delta 1e-06 (pld)" in out
+    found = re.search(r"epsilon ([\d.]+) at delta 1e-06 \(pld\)", out)
+    assert float(found[1]) == pytest.approx(5.1405, rel=2e-3)  # upper bounds are coarse in these tests
     code, _, err = command("account", *plan, cwd=people)
     assert code == 2
     assert "expected exactly one of the three" in err

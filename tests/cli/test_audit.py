@@ -30,7 +30,7 @@ def test_one_step_of_a_table_is_audited(command, people, tmp_path):  # noqa: F81
 
 @pytest.mark.soak
 def test_a_training_is_audited_by_gradient_and_by_data(command, people):  # noqa: F811
-    given = f"{TABLE.replace('40', '240')} --model mlp --of training --canaries 100 --epochs 3 --seeded"
+    given = f"{TABLE.replace('40', '120')} --model mlp --of training --canaries 100 --epochs 1.5 --seeded"
     for kind in ("gradient", "data"):
         code, out, _ = command(*given.split(), "--by", kind, cwd=people)
         assert code == 0
