@@ -437,7 +437,7 @@ def _wrong_parts(off: Tensor, true: Tensor) -> Tensor:
 def _lengths(values: Iterable[Tensor | None], trained: list[nn.Parameter]) -> Tensor:
     """Return the norm of each parameter's value, [parameters], in the parameters' precision; 0 for None."""
     norms = [
-        parameter.new_zeros(()) if each is None else torch.linalg.vector_norm(each).to(parameter.dtype)
+        parameter.new_zeros(()) if each is None else torch.linalg.vector_norm(each).to(parameter)
         for each, parameter in zip(values, trained, strict=True)
     ]
     return torch.stack([each.detach().to(norms[0]) for each in norms])
