@@ -16,6 +16,7 @@ import torch
 from matplotlib.figure import Figure
 
 import equidp
+from equidp.comparison.sweep import Kind
 from equidp.data.dataset import ALL
 from equidp.errors import SettingError
 from equidp.evaluation.costs import group_gaps
@@ -155,6 +156,16 @@ def test_settings_of_a_method_share_its_colour_and_differ_by_marker():
         own = [look for kind, look in looks.items() if kind.method == method]
         assert {look.colour for look in own} == {METHOD_LOOKS[method].colour}
         assert len({look.marker for look in own}) == 3
+
+
+def test_references_that_differ_in_features_differ_by_marker():
+    references, private = (Kind("sgd", ""), Kind("sgd", "features=scattering")), (Kind("dpsgd", ""),)
+    looks = kind_looks(Mock(kinds=references + private, reference_kinds=references, private_kinds=private))
+    assert {look.colour for look in looks.values()} == {
+        METHOD_LOOKS[each].colour for each in ("sgd", "dpsgd")
+    }
+    assert len({looks[kind] for kind in references}) == 2
+    assert looks[private[0]] == METHOD_LOOKS["dpsgd"]
 
 
 def test_of_many_groups_the_smallest_and_the_highlighted_stand_out():

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 from typing import Any, Literal, NamedTuple
 
 import matplotlib as mpl
@@ -70,16 +71,15 @@ SETTING_MARKERS = "os^DvPX<>*"
 
 
 def kind_looks(summary: Summary) -> dict[Kind, Look]:
-    """Look of each kind of run: its method's colour; several settings have a marker each."""
+    """Look of each kind of run: its method's colour; several settings, or references, have a marker each."""
     methods = method_looks(kind.method for kind in summary.kinds)
-    settings = list(dict.fromkeys(kind.setting for kind in summary.private_kinds))
-    looks = {}
-    for kind in summary.kinds:
-        look = methods[kind.method]
-        if len(settings) > 1 and kind.setting in settings:
-            at = settings.index(kind.setting)
-            look = Look(look.colour, SETTING_MARKERS[at % len(SETTING_MARKERS)])
-        looks[kind] = look
+    parts = summary.private_kinds, summary.reference_kinds
+    settings = dict.fromkeys(kind.setting for part in parts for kind in part)
+    markers = dict(zip(settings, cycle(SETTING_MARKERS), strict=False))
+    looks = {kind: methods[kind.method] for kind in summary.kinds}
+    for part in parts:
+        if len({kind.setting for kind in part}) > 1:
+            looks |= {kind: Look(looks[kind].colour, markers[kind.setting]) for kind in part}
     return looks
 
 
