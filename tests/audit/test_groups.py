@@ -17,12 +17,11 @@ from equidp.audit.canary import log_likelihood_ratio
 from equidp.audit.guesses import Bounds, Features, compute_bounds
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import GroupedStepEvent, GroupShare, MemoryLedger, StepEvent
-from equidp.kernel.loop import Batch, PrivateLoop
 from equidp.kernel.noise import SeededRandomness
 from equidp.kernel.sampling import PoissonSampler
 from equidp.kernel.step import PrivateStep
 from equidp.policies import DPSGD
-from support.given_gradients import GivenGradients
+from support.given_gradients import GivenGradients, loop_over
 
 DELTA = 1e-3
 EVENT = GroupedStepEvent(
@@ -43,15 +42,7 @@ def releases(group: int, size: float, runs: int, seed: int) -> np.ndarray:
         ledger=MemoryLedger(),
         randomness=SeededRandomness(seed),
     )
-
-    def load(samples):
-        for sample in samples:
-            yield Batch(torch.full((len(sample), 1), size), torch.zeros(len(sample)), labels[sample], sample)
-
-    model = torch.nn.Module()
-    model.weight = parameter
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    loop = PrivateLoop(step, model, optimizer, num_examples=1, steps=runs, load=load, labels=labels)
+    loop = loop_over(step, torch.tensor([[size]]), labels, steps=runs)
     found = []
     for batch in loop.batches():
         loop.take(batch)

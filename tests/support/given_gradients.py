@@ -1,7 +1,8 @@
-"""An engine made of given gradients."""
+"""An engine made of given gradients, and a loop over them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor
 
 from equidp.engines import MeasuredBatch
 from equidp.kernel.engine import Sums
+from equidp.kernel.loop import Batch, PrivateLoop
+from equidp.kernel.step import PrivateStep
 
 
 class GivenGradients:
@@ -23,3 +26,18 @@ class GivenGradients:
     def _sums(self, gradients: Tensor, weights: Tensor) -> Sums:
         kept = torch.isfinite(gradients).all(dim=1, keepdim=True)
         return {self.parameter: weights.double() @ torch.where(kept, gradients, 0.0).double()}
+
+
+def loop_over(step: PrivateStep, gradients: Tensor, labels: Tensor | None, steps: int) -> PrivateLoop:
+    """Return a loop over examples of these gradients, [n, d], and groups, [n]; parameters do not move."""
+
+    def load(samples: Iterable[Tensor]) -> Iterator[Batch]:
+        for sample in samples:
+            yield Batch(gradients[sample], torch.zeros(len(sample)), labels[sample], sample)
+
+    model = torch.nn.Module()
+    model.weight = step.parameters[0]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    return PrivateLoop(
+        step, model, optimizer, num_examples=len(gradients), steps=steps, load=load, labels=labels
+    )

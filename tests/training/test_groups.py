@@ -29,14 +29,12 @@ def weights_of(trainer: equidp.Trainer) -> torch.Tensor:
 )
 def test_equal_groups_train_as_without_rates(equal):
     """The same event, ledger and weights, to the last digit."""
-    before, alike = (
-        make_trainer(steps=5, epochs=None, **SETTINGS),
-        make_trainer(steps=5, epochs=None, **SETTINGS, **equal),
-    )
-    assert alike.event == before.event
-    assert type(alike.event) is StepEvent
-    assert before.fit().entries == alike.fit().entries
-    assert torch.equal(weights_of(before), weights_of(alike))
+    ungrouped = make_trainer(steps=5, epochs=None, **SETTINGS)
+    grouped = make_trainer(steps=5, epochs=None, **SETTINGS, **equal)
+    assert grouped.event == ungrouped.event
+    assert type(grouped.event) is StepEvent
+    assert ungrouped.fit().entries == grouped.fit().entries
+    assert torch.equal(weights_of(ungrouped), weights_of(grouped))
 
 
 def test_each_group_has_its_own_epsilon_and_the_run_the_largest():
@@ -124,7 +122,7 @@ def test_a_dataset_without_groups_in_memory_is_refused():
 
 
 def test_a_budget_and_a_ledger_on_disk_hold_steps_by_group(tmp_path):
-    """A later run, with other groups, counts for whoever pays most in both together."""
+    """A later run has other groups; the budget counts what the two runs cost the example that pays most."""
     budget = equidp.PrivacyBudget(epsilon=9.0, delta=1e-5, accountant="rdp")
     settings = {**SETTINGS, "steps": 6, "epochs": None, "budget": budget}
     with equidp.LedgerFile(tmp_path / "ledger") as ledger:
@@ -187,7 +185,7 @@ def test_an_example_of_small_gradients_pays_less_than_its_group():
 
 
 def test_an_account_of_one_example_counts_other_steps_for_any_group():
-    """Labels may have changed since: whoever is in a group of small epsilon now was perhaps in another."""
+    """Labels may have changed: an example of a group of small epsilon may have been in another one before."""
     event = GroupedStepEvent(0.2, 2.0, by_group=(GroupShare("a", 0.01), GroupShare("b", 0.2)))
     ledger = MemoryLedger([(event, 50)])
     accountant = equidp.IndividualAccountant(interval=1, grid=0.1)

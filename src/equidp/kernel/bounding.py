@@ -59,6 +59,7 @@ def bounded_rows(rows: Tensor, bound: float | Tensor) -> Tensor:
     rows = to_double(rows)
     rows = torch.where(torch.isfinite(rows).all(dim=1, keepdim=True), rows, 0.0)
     norms = torch.linalg.vector_norm(rows, dim=1)
+    bound = bound.to(rows) if isinstance(bound, Tensor) else bound
     return rows * torch.clamp(bound / norms.clamp_min(SMALLEST_NORM), max=1.0).unsqueeze(1)
 
 

@@ -96,7 +96,7 @@ def project_groups(entries: Entries) -> tuple[tuple[tuple[Event, int], ...], ...
     return tuple(replace_events(given, costs) for costs in combine_groups(given))
 
 
-Costs = Mapping[GroupedStepEvent, StepEvent | None]
+Costs = Mapping[Event, StepEvent | None]
 """Steps by group -> what each costs an example of one of its groups; None: nothing."""
 
 
@@ -114,10 +114,7 @@ def combine_groups(entries: Entries) -> tuple[Costs, ...]:
 
 def replace_events(entries: Entries, costs: Costs) -> tuple[tuple[Event, int], ...]:
     """Replace steps by group by their costs; steps that cost nothing are left out."""
-    found = (
-        (costs.get(event, event) if isinstance(event, GroupedStepEvent) else event, count)
-        for event, count in entries
-    )
+    found = ((costs.get(event, event), count) for event, count in entries)
     return tuple((event, count) for event, count in found if event is not None)
 
 
@@ -137,18 +134,17 @@ def entries_of_group(entries: Entries, name: str) -> tuple[tuple[Event, int], ..
 
 def _costliest_groups(event: GroupedStepEvent) -> tuple[StepEvent | None, ...]:
     """Costs of a step by group, without those that another group's is no less than in rate and noise."""
-    costs = dict.fromkeys(event.of_group(each.name) for each in event.by_group)
-    kinds = {
-        cost: (cost.sample_rate, -effective_noise_multiplier(cost.noise_multiplier, cost.statistics_noise))
-        for cost in costs
-        if cost is not None
-    }
-    best: dict[tuple[float, float], StepEvent] = {}
-    for cost, (rate, quiet) in kinds.items():
-        others = (other for each, other in kinds.items() if each != cost)
-        if not any(rate <= r and quiet <= s and (rate, quiet) != (r, s) for r, s in others):
-            best.setdefault((rate, quiet), cost)
-    return tuple(best.values()) or (None,)
+    kinds: dict[tuple[float, float], StepEvent] = {}
+    for share in event.by_group:
+        if (cost := event.of_group(share.name)) is not None:
+            noise = effective_noise_multiplier(cost.noise_multiplier, cost.statistics_noise)
+            kinds.setdefault((cost.sample_rate, noise), cost)
+    costliest = tuple(
+        cost
+        for (rate, noise), cost in kinds.items()
+        if not any(r >= rate and s <= noise and (r, s) != (rate, noise) for r, s in kinds)
+    )
+    return costliest or (None,)
 
 
 def largest_over_groups(cost: Callable[[tuple[tuple[Event, int], ...]], float], entries: Entries) -> float:

@@ -126,9 +126,7 @@ class GroupedStepEvent(StepEvent):
     def drawn_rates(self) -> tuple[float, ...]:
         """Probabilities that a sampler draws by, in the order of the groups; 0 for a group that may add
         nothing: an absent example does not even change in which order the others are added."""
-        return tuple(
-            each.sample_rate if each.bound_share or self._reads_row(each) else 0.0 for each in self.by_group
-        )
+        return tuple(each.sample_rate if self._noises(each) else 0.0 for each in self.by_group)
 
     def of_group(self, name: str) -> StepEvent | None:
         """Return what the step costs an example of a group; None: nothing.
@@ -152,15 +150,15 @@ class GroupedStepEvent(StepEvent):
         share = next((each for each in self.by_group if each.name == name), None)
         if share is None:
             raise unknown_name("group", name, [each.name for each in self.by_group])
-        if not self.drawn_rates[self.by_group.index(share)]:
-            return None
+        noises = self._noises(share)
+        return StepEvent(share.sample_rate, *noises) if share.sample_rate and noises else None
+
+    def _noises(self, share: GroupShare) -> list[float]:
+        """Noise multipliers of the queries that an example of the group may add to."""
         noises = [self.noise_multiplier / share.bound_share] if share.bound_share else []
         if self.statistics_noise is not None and share.row_share:
             noises.append(self.statistics_noise / share.row_share)
-        return StepEvent(share.sample_rate, *noises)
-
-    def _reads_row(self, share: GroupShare) -> bool:
-        return self.statistics_noise is not None and share.row_share > 0
+        return noises
 
     def __str__(self) -> str:
         groups = []

@@ -36,9 +36,9 @@ class PoissonSampler:
     shards are independent, so together these are one Poisson sample of all examples. From a seed, each draws
     the whole sample, which is the same in all, and keeps its shard of it.
 
-    Rates by group: whoever the coins chose at `sample_rate` stays with probability rates[k] / `sample_rate`,
-    where k is the example's label, by a further coin of its own. So an example of group k joins with
-    probability rates[k], still independently. These coins take numbers for the examples of a sample alone.
+    Rates by group: the coins above choose examples at `sample_rate`. A second coin of its own then keeps a
+    chosen example of group k, by its label, with probability rates[k] / `sample_rate`. So an example of group
+    k joins with probability rates[k], still independently. Only chosen examples take a second random number.
 
     | case | sample |
     | --- | --- |
@@ -127,7 +127,7 @@ class PoissonSampler:
         yield from torch.tensor_split(torch.from_numpy(index), torch.from_numpy(np.cumsum(sizes)[:-1]))
 
     def _thin(self, step: Indices, index: Indices) -> tuple[Indices, Indices]:
-        """Leave each place of a sample with its group's probability."""
+        """Keep each chosen example of group k with probability rates[k] / `sample_rate`."""
         if self._labels is None:
             return step, index
         stays = self._randomness.uniform(len(index)) < self._stays[self._labels[index]]

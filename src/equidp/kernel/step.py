@@ -306,7 +306,7 @@ class PrivateStep:
         rows = example_rows(self.policy, self.state, *examples)[: len(norms)]
         check_unchanged(self.policy, self._attributes)  # before update could read what statistics wrote
         if self._row_shares is not None:
-            rows = bounded_rows(rows, self._row_shares[groups.cpu()].to(rows.device, torch.float64))
+            rows = bounded_rows(rows, self._row_shares[groups.cpu()])
         noise = self.event.statistics_noise
         released = private_sum(
             rows,

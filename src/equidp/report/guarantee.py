@@ -154,9 +154,8 @@ def mechanisms(run: Run) -> list[Mechanism]:
             found.append(Mechanism(event.name, "Gaussian mechanism", query, event, count))
         else:
             whole = event.sample_rate == 1 and not isinstance(event, GroupedStepEvent)
-            sampled = "" if whole else "Poisson-subsampled "
-            kind = f"{sampled}Gaussian mechanism"
-            found.append(Mechanism(GRADIENT, kind[:1].upper() + kind[1:], of_steps, event, count))
+            kind = "Gaussian mechanism" if whole else "Poisson-subsampled Gaussian mechanism"
+            found.append(Mechanism(GRADIENT, kind, of_steps, event, count))
     return found
 
 

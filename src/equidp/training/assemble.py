@@ -150,7 +150,10 @@ def checked_shares(
             field="rates" if rates else "bounds",
         )
     found: dict[str, list[float]] = {}
-    for setting, given in (("rates", rates or {}), ("bounds", bounds or {})):
+    for setting, given, limits in (
+        ("rates", rates or {}, "[0, inf)"),
+        ("bounds", bounds or {}, f"[{SMALLEST_SHARE}, 1]"),
+    ):
         if not isinstance(given, Mapping):
             raise SettingError(
                 f'{setting}={given!r}; expected numbers by name of a group, such as {{"rare": 0.5, "*": 1}}.'
@@ -160,7 +163,7 @@ def checked_shares(
                 raise unknown_name(f"{setting} (group)", name, (*train.group_names, OTHER_GROUPS))
         found[setting] = [given.get(name, given.get(OTHER_GROUPS, 1.0)) for name in train.group_names]
         for value in found[setting]:
-            check_number("[0, inf)", " for each group", **{setting: value})
+            check_number(limits, " for each group", **{setting: value})
     for name, rate in zip(train.group_names, found["rates"], strict=True):
         if not float(rate) * sample_rate <= 1:
             raise SettingError(
@@ -170,8 +173,6 @@ def checked_shares(
             )
     if not any(found["rates"]):
         raise SettingError("rates are 0 for every group; expected one above 0.", field="rates")
-    for bound in found["bounds"]:
-        check_number(f"[{SMALLEST_SHARE}, 1]", ", a share of the bound", bounds=bound)
     return tuple(
         GroupShare(name, float(rate) * sample_rate, float(bound), float(bound))
         for name, rate, bound in zip(train.group_names, *found.values(), strict=True)
