@@ -75,6 +75,28 @@ def test_rows_that_are_no_tensors_are_named(example, field):
         make_trainer(Given(example), epochs=1)
 
 
+ROW = torch.ones(5)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (({"a": ROW}, 0), ({"a": ROW, "b": ROW}, 1)),
+        (({"a": ROW, "b": ROW}, 0), ({"a": ROW}, 1)),
+        (((ROW, {"a": ROW}), 0), ((ROW, {"b": ROW}), 1)),
+        ((ROW, 0), (ROW, 0.5)),
+        ((ROW, 1.0), (ROW, torch.ones(2))),
+        ((ROW, 0), (ROW[:3], 1)),
+    ],
+    ids=["a further name", "a name less", "other names", "another type", "a number and a tensor", "length"],
+)
+@pytest.mark.parametrize("sample", [[0, 1], [1, 0], [1]], ids=str)
+def test_rows_unlike_the_first_are_refused_in_whatever_order_they_are_drawn(first, second, sample):
+    """default_collate goes by the first row of a batch, which would choose how the others are read."""
+    with raises_field(DataError, "inputs"):
+        list(loaded_batches([first, second], [torch.tensor(sample)]))
+
+
 def test_examples_without_a_group_train_where_a_method_needs_none():
     """As a TensorDataset gives them; the result is that of one group."""
     data = toy(60)

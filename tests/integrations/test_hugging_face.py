@@ -252,10 +252,21 @@ def cutting(rows):
     return {name: each[:, :shortest] if each.dim() > 1 else each for name, each in pad(rows).items()}
 
 
+def going_by_the_first(rows):
+    collated = pad(rows)
+    return {**collated, "words": collated["input_ids"]} if rows[0]["label"] else collated
+
+
+def failing_alone(rows):
+    return pad(rows if len(rows) > 1 else [])
+
+
 @pytest.mark.parametrize(
     ("collate", "error"),
     [
         (flattened, DataError),
+        (failing_alone, DataError),
+        (going_by_the_first, SettingError),
         (cutting, SettingError),
         (mixing, SettingError),
         (masking, SettingError),

@@ -110,10 +110,18 @@ def test_optimizers_that_would_not_train_the_model():
         make_trainer(model=model, optimizer=of(model, torch.optim.LBFGS))
 
 
+class FollowsFigure:
+    """A scheduler of another library, which demands a figure in each step."""
+
+    def step(self, metrics):
+        raise NotImplementedError
+
+
 @pytest.mark.parametrize(
     ("make", "given"),
     [
         (lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer), "ReduceLROnPlateau"),
+        (lambda optimizer: FollowsFigure(), "FollowsFigure"),
         (lambda optimizer: lr_scheduler.StepLR, "StepLR"),
         (lambda optimizer: lr_scheduler.StepLR(of(nn.Linear(5, 2)), 3), "another optimizer"),
         (

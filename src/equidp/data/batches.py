@@ -81,8 +81,8 @@ def loaded_batches(
         start_of_worker: called with its number in each of these processes; None: torch seeds them.
 
     Raises:
-        DataError: examples of a different form, or that differ in shape, or groups outside 0 to
-            num_groups - 1.
+        DataError: examples of a different form, or that differ from the first in names, types or shapes, or
+            groups outside 0 to num_groups - 1.
     """
     if len(dataset) == 0:  # type: ignore[arg-type]
         raise DataError("the dataset is empty; expected at least one example.", field="train")
@@ -123,7 +123,7 @@ def loaded_batches(
         dataset,
         batch_sampler=take_samples(),
         num_workers=workers,
-        collate_fn=partial(_collate_or_empty, taken(example, slice(0))),
+        collate_fn=partial(_collate_alike, taken(example, slice(0))),
         pin_memory=pinned,
         worker_init_fn=start_of_worker,
     )
@@ -153,13 +153,8 @@ def _collate(rows: list[Any]) -> Any:
     """Rows as tensors, in the form of one row; default_collate turns tuples into lists."""
     try:
         return _as_tuples(default_collate([tuple(row) for row in rows]))
-    except (RuntimeError, TypeError, KeyError) as error:
-        raise DataError(
-            f"rows of the dataset cannot be put into one batch ({str(error).strip()}); expected tensors, "
-            "arrays or numbers of the same shapes in every row. Let the dataset pad shorter rows to one "
-            "length, and turn images and texts into tensors.",
-            field="inputs",
-        ) from error
+    except Exception as error:
+        raise _unlike_rows(str(error).strip()) from error
 
 
 def _as_tuples(given: Any) -> Any:
@@ -171,5 +166,39 @@ def _as_tuples(given: Any) -> Any:
     return given
 
 
-def _collate_or_empty(empty: Any, rows: list[Any]) -> Any:
-    return _collate(rows) if rows else empty
+def _collate_alike(empty: Any, rows: list[Any]) -> Any:
+    """Rows as tensors, in the form of an empty batch, which follows from one example alone.
+
+    default_collate reads the names that the first row of a batch has, and takes the type that holds all rows:
+    how one example is read would change with the others.
+    """
+    if not rows:
+        return empty
+    if any(_names_in(row) != _names_in(empty) for row in rows):
+        raise _unlike_rows("a row has other names, or another number of tensors, than the first")
+    batch = _collate(rows)
+    if not all(tensors(map_tensors(_is_alike, empty, batch))):
+        raise _unlike_rows("rows of a batch have another type or shape than the first of the dataset")
+    return batch
+
+
+def _names_in(part: Any) -> Any:
+    """Names, and numbers of parts, of one row or of a batch."""
+    if isinstance(part, Mapping):
+        return {name: _names_in(each) for name, each in part.items()}
+    return [_names_in(each) for each in part] if isinstance(part, tuple | list) else None
+
+
+def _is_alike(expected: Tensor, given: Any) -> bool:
+    """Return whether tensors of two batches are of one type and of one shape for each example."""
+    alike = isinstance(given, Tensor) and given.dtype == expected.dtype
+    return alike and given.shape[1:] == expected.shape[1:]
+
+
+def _unlike_rows(reason: str) -> DataError:
+    return DataError(
+        f"rows of the dataset cannot be put into one batch ({reason}); expected tensors, arrays or numbers "
+        "of the same names, types and shapes in every row. Let the dataset pad shorter rows to one length, "
+        "and turn images and texts into tensors.",
+        field="inputs",
+    )

@@ -444,14 +444,7 @@ class CollatedRows(Dataset[Any]):
     ) -> None:
         listed = [rows[place] for place in range(len(rows))]
         self.groups = None if group is None else groups_of(listed, group)
-        try:
-            collated = dict(collate([dict(row) for row in listed]))
-        except Exception as error:
-            raise DataError(
-                f"the training rows cannot be collated ({error}); give rows of one form, and a data_collator "
-                "that pads them, such as transformers.DataCollatorWithPadding(tokenizer).",
-                field="data_collator",
-            ) from error
+        collated = collate_rows(listed, collate)
         odd: dict[str, Any] = {
             name: type(each).__name__ for name, each in collated.items() if not isinstance(each, Tensor)
         }
@@ -494,6 +487,22 @@ def groups_of(rows: list[Any], column: str) -> list[int]:
         ) from None  # torch and Python print what is in the row
 
 
+def collate_rows(rows: list[Any], collate: Callable[[list[Any]], Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what a collator makes of rows, by name.
+
+    Raises:
+        DataError: it fails.
+    """
+    try:
+        return dict(collate([dict(row) for row in rows]))
+    except Exception as error:
+        raise DataError(
+            f"{len(rows)} of the training rows cannot be collated ({error}); give rows of one form, and a "
+            "data_collator that pads them, such as transformers.DataCollatorWithPadding(tokenizer).",
+            field="data_collator",
+        ) from error
+
+
 def check_collates_alone(
     rows: list[Any], collate: Callable[[list[Any]], Mapping[str, Any]], collated: Mapping[str, Tensor]
 ) -> None:
@@ -503,20 +512,27 @@ def check_collates_alone(
         SettingError: it mixes rows, cuts them to the shortest, or draws random numbers.
     """
     for place in sorted({round(place) for place in torch.linspace(0, len(rows) - 1, _COMPARED).tolist()}):
-        alone = collate([dict(rows[place])])
-        for name, batch in collated.items():
-            whole, own = batch[place], alone[name][0]
-            if own.dim() and own.dim() == whole.dim():
-                ends = [whole[: len(own)], whole[len(whole) - len(own) :]]
-            else:
-                ends = [whole]
-            if not any(own.shape == end.shape and torch.equal(own, end) for end in ends):
+        alone = collate_rows([rows[place]], collate)
+        for name in {**collated, **alone}:
+            if not _is_padded(alone.get(name), collated.get(name), place):
                 raise SettingError(
                     f"the collator gives a row another {name!r} in a batch than alone: it mixes rows, cuts "
-                    "them to the shortest, or draws random numbers (masked words), and epsilon is of rows. "
-                    "Give a collator that pads alone, and let the model draw.",
+                    "them to the shortest, draws random numbers (masked words), or goes by the first row, "
+                    "and epsilon is of rows. Give rows of one form, a collator that pads alone, and let the "
+                    "model draw.",
                     field="data_collator",
                 )
+
+
+def _is_padded(alone: Any, batch: Tensor | None, place: int) -> bool:
+    """Return whether a row of a batch is the one that was collated alone, or that and padding at one end."""
+    if batch is None or not isinstance(alone, Tensor) or len(alone) != 1:
+        return False
+    whole, own = batch[place], alone[0]
+    ends = [whole]
+    if own.dim() and own.dim() == whole.dim():
+        ends = [whole[: len(own)], whole[len(whole) - len(own) :]]
+    return any(own.shape == end.shape and torch.equal(own, end) for end in ends)
 
 
 def checked_task_loss(model: nn.Module, rows: CollatedRows) -> LossFunction:

@@ -18,7 +18,18 @@ from equidp.policies.setting import BOUND_LEARNING_RATE, STATISTICS_RATIO, Bound
 
 
 @dataclass(frozen=True)
-class QuantileBound(Bounded, ABC):
+class AdaptiveClipping(Bounded, ABC):
+    """A method that clips at the bound C of its state, which is its sensitivity."""
+
+    def weight(self, state: AdaptiveBound, norm: Tensor, group: Tensor) -> Tensor:
+        return (norm.reciprocal() * state.bound.to(norm.dtype)).clamp(max=1.0)
+
+    def sensitivity(self, state: AdaptiveBound) -> float:
+        return float(state.bound)
+
+
+@dataclass(frozen=True)
+class QuantileBound(AdaptiveClipping, ABC):
     """A method whose bound C follows a quantile; row 1[norm <= C] - 1/2.
 
     Andrew et al., NeurIPS 2021, Algorithm 1: C <- C exp(-eta (s / b + 1/2 - gamma)) with s the released sum.
@@ -43,9 +54,6 @@ class QuantileBound(Bounded, ABC):
         share = min(max(float(released[0]) / float(state.expected_batch_size) + 0.5, 0.0), 1.0)
         return float(state.bound) * math.exp(-self.bound_learning_rate * (share - self.target_quantile))
 
-    def sensitivity(self, state: AdaptiveBound) -> float:
-        return float(state.bound)
-
 
 @dataclass(frozen=True)
 class Quantile(QuantileBound):
@@ -64,9 +72,6 @@ class Quantile(QuantileBound):
 
     def update(self, state: AdaptiveBound, released: Tensor) -> AdaptiveBound:
         return state.with_bound(self.next_bound(state, released))
-
-    def weight(self, state: AdaptiveBound, norm: Tensor, group: Tensor) -> Tensor:
-        return clipping_weight(state, norm)
 
 
 @dataclass(frozen=True)
@@ -95,11 +100,3 @@ class QuantileBounded(QuantileBound):
 
     def update(self, state: AdaptiveBound, released: Tensor) -> AdaptiveBound:
         return state.with_bound(max(self.lowest_bound, self.next_bound(state, released)))
-
-    def weight(self, state: AdaptiveBound, norm: Tensor, group: Tensor) -> Tensor:
-        return clipping_weight(state, norm)
-
-
-def clipping_weight(state: AdaptiveBound, norm: Tensor) -> Tensor:
-    """Return the weight min(1, C / norm) of one example."""
-    return (norm.reciprocal() * state.bound.to(norm.dtype)).clamp(max=1.0)

@@ -62,7 +62,7 @@ def synchronize_run(
         "optimizer": _settings_of(optimizer),
         "optimizer's state": _digest(map(repr, optimizer.state_dict()["state"].items())),
         "scheduler": _plain(scheduler.state_dict()) if hasattr(scheduler, "state_dict") else scheduler,
-        "loss": repr(loss) if isinstance(loss, nn.Module) else _name(loss),
+        "loss": repr(loss) if isinstance(loss, nn.Module) else name_of(loss),
         "device": {each.device.type for _, each, _ in every},
         "data": _digest(_content(train)),
         "versions": versions(),
@@ -168,5 +168,6 @@ def _bytes(values: Tensor) -> Tensor:
     return values.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
-def _name(thing: object) -> str:
+def name_of(thing: object) -> str:
+    """Return the name of a function or class, or of an object's class, by which processes compare it."""
     return getattr(thing, "__qualname__", type(thing).__name__)

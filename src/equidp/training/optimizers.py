@@ -8,12 +8,12 @@ import warnings
 from abc import ABC
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from inspect import unwrap
+from inspect import signature, unwrap
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
 from equidp._validate import check_number, unknown_name
 from equidp.errors import SettingError
@@ -382,16 +382,16 @@ def check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int
     """Refuses a scheduler that is not this optimizer's, needs a figure, or ends within so many steps."""
     if scheduler is None:
         return
-    if isinstance(scheduler, ReduceLROnPlateau):
-        raise SettingError(
-            "ReduceLROnPlateau follows a measured figure, and the Trainer steps a scheduler without one; "
-            "step it in a callback's after_epoch, with a figure of public or test data.",
-            field="scheduler",
-        )
     if isinstance(scheduler, type) or not callable(getattr(scheduler, "step", None)):
         raise SettingError(
             f"scheduler={scheduler!r}; expected a scheduler made for the optimizer, such as "
             "torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)."
+        )
+    if _needs_figure(scheduler):
+        raise SettingError(
+            f"{type(scheduler).__name__} follows a measured figure, and the Trainer steps a scheduler "
+            "without one; step it in a callback's after_epoch, with a figure of public or test data.",
+            field="scheduler",
         )
     if getattr(scheduler, "optimizer", optimizer) is not optimizer:
         raise SettingError(
@@ -405,3 +405,14 @@ def check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int
             f"plan has {steps}; set its total_steps to cover them.",
             field="scheduler",
         )
+
+
+def _needs_figure(scheduler: Any) -> bool:
+    """Return True for a scheduler whose `step` does not run without an argument."""
+    try:
+        signature(scheduler.step).bind()
+    except TypeError:
+        return True
+    except ValueError:  # a signature is not known
+        return False
+    return False

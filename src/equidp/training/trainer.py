@@ -215,9 +215,7 @@ class Trainer:
                 "workers": workers,
                 "average": average,
                 "views": views,
-                "augment": None
-                if augment is None
-                else getattr(augment, "__qualname__", type(augment).__name__),
+                "augment": agreement.name_of(augment),
             }
             agreement.synchronize_run(self.processes, model, optimizer, scheduler, loss, train, settings)
             self.loss = assemble.chosen_loss(loss, train, views)

@@ -249,9 +249,7 @@ class _Trial:
             parts.append(lengths)
             if torch.isfinite(lengths.norm()):
                 places.append(place)
-                for total, each in zip(off, gradients, strict=True):
-                    if each is not None:
-                        total.add_(each, alpha=float(weights[place]))
+                _add(off, gradients, float(weights[place]))
             del gradients  # one at a time: each is as large as the model
         if failed is not None and not parts:
             raise ModelError(
@@ -268,7 +266,7 @@ class _Trial:
                 measured = self.engine(x, y)
                 norms.append(measured.norms)
                 sums = measured.sum_gradients(part_weights.to(measured.norms))
-            _subtract(off, sums, self.trained)
+            _add(off, _taken_out(sums, self.trained), -1.0)
         return _Gradients(trial, torch.cat(norms), _lengths(off, self.trained), true)
 
     def true_gradient(self, place: int) -> tuple[Tensor | None, ...]:
@@ -297,7 +295,7 @@ class _Trial:
         measured = self.engine(*taken((self.inputs, self.targets), slice(first, first + self.most)))
         alone = (torch.arange(len(measured.norms)) == place - first).to(measured.norms)
         sums = measured.sum_gradients(alone)
-        length: Tensor = _lengths([sums.get(each) for each in self.trained], self.trained).norm()
+        length: Tensor = _lengths(map(sums.get, self.trained), self.trained).norm()
         return length
 
     def measure_examples(self, places: Tensor, weights: Tensor) -> tuple[Tensor, Sums]:
@@ -385,16 +383,14 @@ def _check_in_company(trial: _Trial, *, beside_rounding: bool = False) -> None:
     else:
         return
     total = [torch.zeros_like(each) for each in trial.trained]
-    _subtract(total, sums, trial.trained)
+    _add(total, _taken_out(sums, trial.trained), -1.0)
     fewer_norms, fewer = trial.measure_examples(staying, some)
     by_place = norms.new_zeros(len(weights)).index_copy(0, places.to(norms.device), norms)
     tolerance = _tolerance(trial.targets) * norms.max()
     apart = (by_place[staying.to(norms.device)] - fewer_norms).abs().max()
     # A small part of each norm may mix as well, and adds up over the batch.
-    parts = _lengths([fewer.get(each) for each in trial.trained], trial.trained)
-    for difference, each in zip(total, trial.trained, strict=True):
-        if each in fewer:
-            difference.add_(fewer.pop(each).to(difference))
+    parts = _lengths(map(fewer.get, trial.trained), trial.trained)
+    _add(total, _taken_out(fewer, trial.trained))
     parts_off = _lengths(total, trial.trained)
     off = parts_off.norm()
     room = _SMALL_PART * norms.max() * len(staying) ** 0.5
@@ -443,11 +439,16 @@ def _lengths(values: Iterable[Tensor | None], trained: list[nn.Parameter]) -> Te
     return torch.stack([each.detach().to(norms[0]) for each in norms])
 
 
-def _subtract(totals: list[Tensor], sums: Sums, trained: list[nn.Parameter]) -> None:
-    """Subtract sums by parameter from totals, in place; each sum is dropped as soon as it was read."""
-    for total, parameter in zip(totals, trained, strict=True):
-        if parameter in sums:
-            total.sub_(sums.pop(parameter).to(total))
+def _add(totals: list[Tensor], values: Iterable[Tensor | None], factor: float = 1.0) -> None:
+    """Add values by parameter, times a factor, to totals in place; None adds nothing."""
+    for total, each in zip(totals, values, strict=True):
+        if each is not None:
+            total.add_(each.to(total), alpha=factor)
+
+
+def _taken_out(sums: Sums, trained: list[nn.Parameter]) -> Iterator[Tensor | None]:
+    """Yield sums by parameter, None where there is none; each is dropped from `sums` when it is read."""
+    return (sums.pop(each, None) for each in trained)
 
 
 @contextmanager

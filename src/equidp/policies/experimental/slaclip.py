@@ -12,13 +12,13 @@ from equidp._validate import check_whole
 from equidp.errors import SettingError
 from equidp.kernel.policy import Setting
 from equidp.policies.global_adapt import AdaptiveBound
-from equidp.policies.quantile import clipping_weight
+from equidp.policies.quantile import AdaptiveClipping
 from equidp.policies.ranges import Log, OneOf, Uniform
-from equidp.policies.setting import BOUND_LEARNING_RATE, STATISTICS_RATIO, Bounded, setting
+from equidp.policies.setting import BOUND_LEARNING_RATE, STATISTICS_RATIO, setting
 
 
 @dataclass(frozen=True)
-class SlaClip(Bounded):
+class SlaClip(AdaptiveClipping):
     """DP-SGD whose clipping bound C rises where few norms are below it, unless they are close to zero.
 
     The slack of an example, C - norm where that is positive, fills K slots of C / K one after the other; its
@@ -83,12 +83,6 @@ class SlaClip(Bounded):
         target = 1 - self.tolerance * (1 - float(near_zero))
         moved = float(state.bound) * math.exp(self.bound_learning_rate * (target - float(below)))
         return state.with_bound(self._within_bounds(moved))
-
-    def weight(self, state: AdaptiveBound, norm: Tensor, group: Tensor) -> Tensor:
-        return clipping_weight(state, norm)
-
-    def sensitivity(self, state: AdaptiveBound) -> float:
-        return float(state.bound)
 
     def _within_bounds(self, bound: float) -> float:
         return min(max(bound, self.lowest_bound), self.highest_bound)
