@@ -144,8 +144,9 @@ def compare(
             path.
         methods: names from `equidp.METHODS`, import paths such as "my_module:MyPolicy", and your own
             policies; plain SGD is always among them, as the baseline. "auto" is the recommended method. Where
-            the others have other than recommended settings, it is a method of its own, with these, at each
-            epsilon, or at what DP-SGD spends by the plan.
+            `settings` or `plan` give the others other settings, "auto" is a method of its own by the
+            recommended ones, at each of `epsilons`; without any, at the epsilon that DP-SGD spends by the
+            plan.
         seeds: how many seeds (0, 1, ...), or which.
         settings: what all methods train by: "recommended", as `equidp train` takes them for this kind of
             data, or "published", those of a named dataset (`default_plan`).
@@ -272,6 +273,7 @@ def run_comparison(
 
         if prepared.search is not None and (fresh or prepared.tuning is None):
             tuning = prepared.search.run(train)
+            # Anew, since noise, steps and the references to try follow from the settings that were chosen.
             prepared = prepare(data, asked, directory=directory, device=here, tuning=tuning)
         runs = prepared.references.run(train, [*prepared.private, *prepared.others])
         progress.finish()
@@ -282,11 +284,11 @@ def run_comparison(
     for training, run in runs:
         test = split(prepared.source, training.seed).test
         cut = asked.cut_rule.cut_of(training)
-        found = run.predictions(test, cut)
         threshold = {"threshold": cut.threshold} if asked.base_rate_cut else {}
         rows = [{**training.names, **row, **threshold} for row in run.results.to_dict("records")]
-        results += with_metrics(rows, found, test, prepared.metric, asked.level)
-    whole = pd.DataFrame(results)
+        results += with_metrics(rows, run.predictions(test, cut), test, prepared.metric, asked.level)
+    whole, class_names = pd.DataFrame(results), prepared.data.test.class_names
+    positive = asked.cut.index(class_names)
     references = choose_references(
         whole[whole["method"].isin([BASELINE, BOOSTING])],
         prepared.metric,
@@ -311,7 +313,7 @@ def run_comparison(
             command=command,
             swept=prepared.swept,
             metric=prepared.metric.name,
-            positive=found.positive_name,
+            positive="" if positive is None else class_names[positive],
             threshold=asked.cut.threshold,
             base_rate_cut=asked.base_rate_cut,
             against=prepared.choice.against,
@@ -356,8 +358,9 @@ class _JointProgress:
 
 
 class _Built(NamedTuple):
-    """Privacy that a trainer of one kind of run would spend, and the seconds to build it in each run."""
+    """Run that was built, the privacy that its trainer would spend, and the seconds to build it."""
 
+    cell: Cell
     noise_multiplier: float
     entries: tuple[tuple[Event, int], ...]
     delta: float
@@ -379,8 +382,8 @@ class Estimate(NamedTuple):
 
     The seconds count building and steps alone, with all processes at work. `runs` are all runs, boosted trees
     among them, and `missing` those of them that are not kept. `trials` are of a search for settings, and
-    `missing_trials` those of them that are not kept; until all are, the steps of the runs that are not
-    counted among them are the means over the settings to choose from.
+    `missing_trials` those of them that are not kept; while any is missing, a run whose settings are to be
+    chosen counts with the mean number of steps over the settings to choose from.
     """
 
     runs: int
@@ -405,8 +408,8 @@ class PreparedComparison:
         folder: where finished runs are kept.
         swept: settings of which several values are compared -> those values.
         metric: the metric of costs.
-        kinds: runs of the first seed that were built: of candidates that differ in their learning rate, one.
-        built: what each of them would spend.
+        built: runs of the first seed that were built, of candidates that differ in their learning rate one,
+            and what each would spend.
         trees: boosted trees, one for each seed; none where the data is no table.
         peers: private models of other packages.
         other_classes: see `Setup`.
@@ -425,7 +428,6 @@ class PreparedComparison:
     folder: Path
     swept: Mapping[str, tuple[Any, ...]]
     metric: Metric
-    kinds: tuple[Cell, ...] = ()
     built: tuple[_Built, ...] = ()
     trees: tuple[BoostedTrees, ...] = ()
     peers: tuple[PrivateEBM, ...] = ()
@@ -509,19 +511,20 @@ class PreparedComparison:
         runs, missing_runs = len(cells) + len(self.others), len(missing) + len(others)
         trials = 0 if search is None else search.num_trials
         missing_trials = trials if fresh else trials - self.kept_trials
-        kinds, begins = [], dict[str, float]()
-        for cell, built in zip(self.kinds, self.built, strict=True):
+        planned, begins = [], dict[str, float]()
+        for built in self.built:
+            cell = built.cell
             label = Kind(cell.method, cell.setting).label
             private = cell.plan.policy.private
             spent = epsilon(built.entries, built.delta, "pld") if private else math.inf
-            kinds.append(PlannedKind(label, cell.plan.steps, built.noise_multiplier, spent, built.delta))
+            planned.append(PlannedKind(label, cell.plan.steps, built.noise_multiplier, spent, built.delta))
             begins[cell.method] = max(built.seconds, begins.get(cell.method, 0.0))
         if not missing_runs:
-            return Estimate(runs, 0, tuple(kinds), 0.0, trials)
+            return Estimate(runs, 0, tuple(planned), 0.0, trials)
         workers = Workers.of(jobs, missing_runs + missing_trials)
         with one_at_a_time(workers.threads):
             seconds = {
-                method: _seconds_per_step(cell, _read_by(cell, self.data))
+                method: _seconds_per_step(cell, _exact_split(cell, self.data))
                 for method, cell in {cell.method: cell for cell in missing}.items()
             }
             of_others = {
@@ -537,7 +540,7 @@ class PreparedComparison:
                 for kind, steps in self._trial_steps().items()
             )
             total += of_trials * missing_trials / trials
-        return Estimate(runs, missing_runs, tuple(kinds), total / workers.number, trials, missing_trials)
+        return Estimate(runs, missing_runs, tuple(planned), total / workers.number, trials, missing_trials)
 
 
 def prepare(
@@ -634,8 +637,8 @@ def prepare(
                 names = {**swept, **variant.swept}
                 wanted = variant.epsilon if epsilons and variant.epsilon is not None else math.nan
                 where = variant.setting, wanted, seed, asked.engine, device
-                against = references.name_of(variant, read)
-                cell = Cell(own, resolved, *where, *watched, swept=names, reference=against)
+                reference = references.name_of(variant, read)
+                cell = Cell(own, resolved, *where, *watched, swept=names, reference=reference)
                 cells.append(replace(cell, counts_noise=variant.counts_noise, balanced=variant.balanced))
         if share is not None:
             data_split = replace(data_split, notes=_private_notes(cells))
@@ -645,7 +648,7 @@ def prepare(
             scaled = source if encoding_of(source) is None else with_encoding(source, STANDARD)
             weights = plan.class_weights, asked.balanced
             trees = tuple(BoostedTrees(scaled, seed, *weights) for seed in sizes)
-        against = cells[0].reference if cells else ""
+        reference = cells[0].reference if cells else ""
         if asked.peers and (asked.balanced or plan.class_weights):
             raise SettingError(
                 f"method {', '.join(asked.peers)} has no weights of classes; leave the method or the weights "
@@ -658,7 +661,7 @@ def prepare(
                 "the base rate as a public number (--base-rate), or leave the method out.",
                 field="base_rate_cut",
             )
-        peers = peers_of(asked.peers, source, data_split, list(sizes), epsilons, plan.delta or 0.0, against)
+        peers = peers_of(asked.peers, source, data_split, list(sizes), epsilons, plan.delta or 0.0, reference)
         if peers:
             data_split = replace(data_split, notes=(*data_split.notes, _peer_note(peers[0])))
         prepared = PreparedComparison(
@@ -680,8 +683,8 @@ def prepare(
         )
         pairs = zip(tried, search_of_references.first, strict=True)
         of_plans = [cell for each, cell in pairs if each.factor == RATES[0]]
-        kinds = (*of_plans, *(cell for cell in cells if cell.seed == cells[0].seed))
-        return replace(prepared, kinds=kinds, built=_build_each(kinds, data_split))
+        to_build = [*of_plans, *(cell for cell in cells if cell.seed == cells[0].seed)]
+        return replace(prepared, built=_build_each(to_build, data_split))
 
 
 def _peer_note(peer: PrivateEBM) -> str:
@@ -841,7 +844,7 @@ def _private_notes(cells: Sequence[Cell]) -> tuple[str, ...]:
     )
 
 
-def _read_by(cell: Cell, data: DataSplit) -> DataSplit:
+def _exact_split(cell: Cell, data: DataSplit) -> DataSplit:
     """Split that a cell trains on, preprocessed exactly: its own inputs if it has some; otherwise `data`."""
     if encoding_of(cell.source) is not None:
         return split(replace(cell.source, private_noise=None), cell.seed)  # type: ignore[type-var]
@@ -855,12 +858,12 @@ def _build_each(cells: Sequence[Cell], data: DataSplit) -> tuple[_Built, ...]:
         for category in (PrivacyWarning, ApproximationWarning):
             warnings.simplefilter("once", category)
         for cell in cells:
-            read, began = _read_by(cell, data), time.perf_counter()
+            read, began = _exact_split(cell, data), time.perf_counter()
             trainer = cell.trainer(read)
             seconds = time.perf_counter() - began
             later = ((event, 1) for event in cell.plan.releases)
             entries = (*trainer.ledger.entries, *later, (trainer.event, trainer.steps))
-            built.append(_Built(trainer.noise_multiplier, entries, trainer.delta, seconds))
+            built.append(_Built(cell, trainer.noise_multiplier, entries, trainer.delta, seconds))
             if cell.diagnosis is not None:
                 Diagnostics.of(cell.diagnosis).check(trainer)
     return tuple(built)
