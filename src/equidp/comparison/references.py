@@ -42,6 +42,7 @@ from equidp.data.class_counts import balanced_class_weights, count_classes
 from equidp.data.dataset import ALL, DataSource, DataSplit, GroupedDataset
 from equidp.data.features import WithFeatures
 from equidp.data.table import encoding_of
+from equidp.data.targets import weights_of_classes
 from equidp.engines.units import by_row
 from equidp.evaluation.intervals import Floats
 from equidp.evaluation.metrics import Metric, measure_metric
@@ -403,7 +404,7 @@ class ReferenceSearch:
         loss, weights = _overall_loss(result), cell.class_weights(train)
         if weights is None:
             return Place(loss <= _least_constant_loss(np.bincount(test.targets.numpy()) / len(test)), value)
-        of_rows = torch.tensor([weights.get(name, 1.0) for name in test.class_names]).double()[test.targets]
+        of_rows = weights_of_classes(weights, tuple(test.class_names)).double()[test.targets]
         outputs = torch.from_numpy(np.array(result.outputs)).double()
         losses = nn.functional.cross_entropy(outputs, test.targets, reduction="none")
         loss = float((of_rows * losses).sum() / of_rows.sum())
