@@ -99,6 +99,15 @@ def shown_epsilon(epsilon: float) -> float:
     return math.ceil(1000 * epsilon) / 1000 if math.isfinite(epsilon) else epsilon
 
 
+def points(value: float) -> str:
+    """Text of a share in percentage points, to a tenth; a dash for NaN.
+
+    >>> points(0.12345), points(-0.0), points(float("nan"))
+    ('12.3', '0.0', '–')
+    """
+    return "–" if math.isnan(value) else f"{round(100 * value, 1) + 0.0:.1f}"
+
+
 @final
 @dataclass(frozen=True)
 class Table:

@@ -15,12 +15,13 @@ from equidp._files import check_writable
 from equidp.comparison.recommend import Recommendation, Standing
 from equidp.comparison.result import Comparison
 from equidp.data.dataset import ALL
+from equidp.display import points
 from equidp.errors import SettingError
 from equidp.evaluation.costs import COSTS, equal_cost, summary
 from equidp.evaluation.metrics import METRICS
 from equidp.report import comparison as html, words
 from equidp.report.comparison import print_comparison
-from equidp.report.format import points, upper
+from equidp.report.format import upper
 from equidp.report.summary import summarise
 from support.errors import raises_field
 from support.made_up import made_up, with_data

@@ -22,7 +22,7 @@ from equidp.comparison.sweep import Kind
 from equidp.comparison.tune import Tuning
 from equidp.data.dataset import ALL
 from equidp.diagnostics import Diagnosis
-from equidp.display import Cell, Column, Interval, Table
+from equidp.display import Cell, Column, Interval, Table, points
 from equidp.errors import SettingError
 from equidp.evaluation.costs import equal_cost, privacy_costs, summary
 from equidp.evaluation.differences import GAP, OVERALL, WORST_GROUP, paired_differences
@@ -320,7 +320,7 @@ class Comparison:
         setup = self.setup
         seeds = f"{len(setup.seeds)} seed{'s' if len(setup.seeds) > 1 else ''}"
         intervals = f"; {setup.level:.0%} intervals over {seeds}" if len(setup.seeds) > 1 else f"; {seeds}"
-        named = setup.against if name == "differences" else unit(self.metric)
+        named = setup.against if name == "differences" else self.metric.heading
         about = f"{TABLES[name]} ({named})"
         return f"{about}: {setup.data.name}{intervals}, delta {setup.training.plan.delta:g}."
 
@@ -413,7 +413,7 @@ def price_table(comparison: Comparison) -> Table:
                 *(interval_of(own, name) for name in ("model_cost", "privacy_cost", "total_cost")),
             ]
         )
-    return Table(columns, table, f"{TABLES['price']}, {unit(metric)}; best: {best_label(references)}")
+    return Table(columns, table, f"{TABLES['price']}, {metric.heading}; best: {best_label(references)}")
 
 
 def references_table(comparison: Comparison) -> Table:
@@ -434,7 +434,7 @@ def references_table(comparison: Comparison) -> Table:
     columns = [
         Column("model", "name"),
         Column("seeds"),
-        Column(unit(metric), show=partial(_text, metric=metric)),
+        Column(metric.heading, show=partial(_text, metric=metric)),
         Column("loss", show="{:.3g}".format),
         Column("serves as", "text"),
     ]
@@ -457,11 +457,11 @@ def differences_table(comparison: Comparison) -> Table:
             name = f"{name} - {Kind(setup.against, other).label}"
         ends = Interval(row["mean"], row["low"], row["high"])
         rows.append([name, said[row["quantity"]], ends, row["corrected_p"]])
-    points = ", points" if metric.percent else ""
+    in_points = ", points" if metric.percent else ""
     columns = [
         Column("method", "name"),
         Column("of", "name"),
-        Column(f"difference{points}", show=partial(_text, metric=metric)),
+        Column(f"difference{in_points}", show=partial(_text, metric=metric)),
         Column("p", show=_p_text),
     ]
     return Table(columns, rows, f"Differences from {setup.against}")
@@ -488,15 +488,10 @@ def checked_ending(path: str | os.PathLike[str]) -> str:
     return ending
 
 
-def unit(metric: Metric) -> str:
-    """Name of the metric, with its unit if it is a percentage."""
-    return f"{metric.label}, %" if metric.percent else metric.label
-
-
 def _methods(
     rows: pd.DataFrame, gaps: pd.DataFrame, baseline: str, tau: float, metric: Metric
 ) -> pd.DataFrame:
-    verdicts, points = gaps.set_index(["method", "setting"]), ", points" if metric.percent else ""
+    verdicts, in_points = gaps.set_index(["method", "setting"]), ", points" if metric.percent else ""
     table = []
     for (method, setting), part in rows.groupby(["method", "setting"], sort=False):
         part = part.set_index("group")
@@ -504,15 +499,15 @@ def _methods(
         row = {
             "method": Kind(method, setting).label,
             "epsilon": "∞" if math.isinf(overall["epsilon"]) else f"{overall['epsilon']:.3g}",
-            unit(metric): _interval(overall, metric.name, metric),
+            metric.heading: _interval(overall, metric.name, metric),
         }
         if method != baseline:
             by_group = part["privacy_cost_mean"].drop(ALL)
             gap = verdicts.loc[(method, setting)]
             row |= {
-                f"privacy cost{points}": _interval(overall, "privacy_cost", metric),
+                f"privacy cost{in_points}": _interval(overall, "privacy_cost", metric),
                 "hit hardest": f"{by_group.idxmax()}: {_text(by_group.max(), metric)}",
-                f"largest gap{points}": _interval(gap, "gap", metric),
+                f"largest gap{in_points}": _interval(gap, "gap", metric),
                 f"gap at most {_text(tau, metric)}": gap["verdict"],
             }
         table.append(row)
@@ -525,6 +520,4 @@ def _interval(row: Mapping[str, float] | pd.Series, name: str, metric: Metric) -
 
 
 def _text(value: float, metric: Metric) -> str:
-    if math.isnan(value):
-        return "–"
-    return f"{round(100 * value, 1) + 0.0:.1f}" if metric.percent else f"{value:.3g}"
+    return points(value) if metric.percent or math.isnan(value) else f"{value:.3g}"

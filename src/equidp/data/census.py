@@ -130,8 +130,8 @@ class Census:
         fitted = Numbers.scaled_by_deviation if self.preparation.standardised else Numbers.scaled_by_range
         return self.preparation.encoder((fitted(name, each) for name, each in values.items()), encoding)
 
-    def private_encoder(self, training: pd.DataFrame, release: Release) -> TableEncoder:
-        encoding, values = Encoding.parse(self.encoding), training[list(self.preparation.numbers)]
+    def private_encoder(self, rows: Unencoded, release: Release) -> TableEncoder:
+        encoding, values = Encoding.parse(self.encoding), rows.training[list(self.preparation.numbers)]
         made: Mapping[str, Numbers | Intervals]
         if encoding.cuts:
             made = private_intervals(values, release, encoding, share=1.0)

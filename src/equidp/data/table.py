@@ -128,11 +128,12 @@ class TableSource:
         fitted = TableEncoder.fit(
             rows.features, rows.train, self._bounds, self.recipe.missing, Encoding.parse(self.encoding)
         )
-        return rows.with_textual(fitted)
+        return replace(fitted, textual=rows.textual)
 
-    def private_encoder(self, training: pd.DataFrame, release: Release) -> TableEncoder:
+    def private_encoder(self, rows: Unencoded, release: Release) -> TableEncoder:
         encoding = Encoding.parse(self.encoding)
-        return private_encoder(training, self._bounds, self.recipe.missing, release, encoding)
+        drawn = private_encoder(rows.training, self._bounds, self.recipe.missing, release, encoding)
+        return replace(drawn, textual=rows.textual)
 
     def notes(self, encoder: TableEncoder) -> tuple[str, ...]:
         return encoder.notes()
@@ -210,10 +211,6 @@ class Unencoded:
     key: str = ""
     textual: tuple[str, ...] = ()
 
-    def with_textual(self, encoder: TableEncoder) -> TableEncoder:
-        """Return the encoder with this table's `textual`, so that other tables are read in the same way."""
-        return replace(encoder, textual=self.textual)
-
     @property
     def training(self) -> pd.DataFrame:
         """Features of one row for each training example; for a person, the first row."""
@@ -290,8 +287,12 @@ class EncodedSource(DataSource, Protocol):
     def exact_encoder(self, rows: Unencoded) -> TableEncoder:
         """Return an encoder fitted to the exact training rows, which epsilon does not cover."""
 
-    def private_encoder(self, training: pd.DataFrame, release: Release) -> TableEncoder:
-        """Return an encoder from one release, charged and not drawn from yet: a Gaussian mechanism."""
+    def private_encoder(self, rows: Unencoded, release: Release) -> TableEncoder:
+        """Return an encoder from one release of the training rows, charged and not drawn from yet.
+
+        Of `rows` it reads `training` through the release alone, which is a Gaussian mechanism, and names and
+        types of columns, which are public.
+        """
 
     def notes(self, encoder: TableEncoder) -> tuple[str, ...]:
         """Return sentences on the parts of the encoder that epsilon does not cover, or that it covers all."""
@@ -351,7 +352,7 @@ def split_and_encode(source: EncodedSource, seed: int) -> tuple[DataSplit, Table
         encoder = source.exact_encoder(rows)
     else:
         release = Release(source.private_noise, SeededRandomness(seed, _PART))
-        encoder = rows.with_textual(source.private_encoder(rows.training, release))
+        encoder = source.private_encoder(rows, release)
     notes = tuple(SEEDED if note == COUNTED else note for note in source.notes(encoder))
     return rows.encode_split(encoder, notes), encoder
 

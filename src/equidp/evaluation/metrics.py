@@ -99,6 +99,11 @@ class Metric:
         """Returns its name for readers."""
         return _LABELS.get(self.name, self.name.replace("_", " "))
 
+    @property
+    def heading(self) -> str:
+        """Returns its label with its unit, such as "accuracy, %"."""
+        return f"{self.label}, %" if self.percent else self.label
+
 
 _PERCENT = ("accuracy", "balanced_accuracy", "recall", "precision", "calibration")
 _LABELS = {

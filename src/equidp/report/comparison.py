@@ -34,7 +34,7 @@ from equidp.report.document import (
     Paragraph,
     paragraphs,
 )
-from equidp.report.format import capitalise, count_text, facts_table, heading, number, whole_number
+from equidp.report.format import capitalise, count_text, facts_table, number, unit, whole_number
 from equidp.report.individual import individual_blocks, individual_table
 from equidp.report.plan import plan_blocks
 from equidp.report.plots import PLOTS
@@ -104,9 +104,9 @@ def _result_blocks(summary: Summary) -> Iterator[Block]:
     yield Heading("Methods side by side")
     yield overview_table(summary)
     yield Paragraph(
-        f"{capitalise(heading(summary.metric))}: over all test examples. Cost: what is lost against the "
-        f"non-private run of the same seed, in {summary.unit}. Gap: the largest difference in cost between "
-        f"two groups. Beside figures: {setup.level:.0%} intervals over seeds.",
+        f"{capitalise(summary.metric.heading)}: over all test examples. Cost: what is lost against the "
+        f"non-private run of the same seed, in {unit(summary.metric)}. Gap: the largest difference in cost "
+        f"between two groups. Beside figures: {setup.level:.0%} intervals over seeds.",
         small=True,
     )
     yield from paragraphs([*words.auto_sentences(setup), *words.test_sentences(summary)], small=True)
@@ -138,8 +138,8 @@ def _price_blocks(summary: Summary) -> Iterator[Block]:
     yield Heading("What the model costs, and what privacy costs")
     yield price_table(summary.comparison)
     yield Paragraph(
-        f"Over all test examples, in {summary.unit}. Model cost: what the same model as the private one "
-        f"loses, without privacy, against {best_label(summary.comparison.references)}, the best. Privacy "
+        f"Over all test examples, in {unit(summary.metric)}. Model cost: what the same model as the private "
+        f"one loses, without privacy, against {best_label(summary.comparison.references)}, the best. Privacy "
         "cost: what the private model loses on top. Total cost: both together; tables by group are below.",
         small=True,
     )
@@ -202,7 +202,7 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     overview_table(summary).print(console)
     console.print(
         f"{setup.level:.0%} intervals over {count_text(len(setup.seeds), 'seed')}; costs and gaps in "
-        f"{summary.unit} against {setup.baseline}; delta {setup.training.plan.delta:g}.",
+        f"{unit(summary.metric)} against {setup.baseline}; delta {setup.training.plan.delta:g}.",
         highlight=False,
         style="dim",
     )
@@ -256,7 +256,7 @@ def overview_table(summary: Summary) -> Table:
     columns = (
         Column("method", "name" if setup.swept else "label"),
         Column("epsilon", show=number),
-        Column(heading(summary.metric), show=text),
+        Column(summary.metric.heading, show=text),
         Column("privacy cost", show=text),
         Column("hit hardest", "text"),
         Column("largest gap", "text", text),

@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from equidp.data.dataset import ALL
-from equidp.display import Cell, Column, Interval, Table
+from equidp.display import Cell, Column, Interval, Table, points
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.metrics import METRICS, Metric
 from equidp.evaluation.small_cells import FEWEST, SmallCells
-from equidp.report.format import capitalise, heading, metric_text, number, points, unit, whole_number
+from equidp.report.format import capitalise, metric_text, number, unit, whole_number
 from equidp.training.run import RunFacts
 
 RECALIBRATE = (
@@ -108,7 +108,7 @@ def metrics_table(found: Evaluation) -> Table | None:
         metric = METRICS.get(name, found.metric)
         values = table[(table["metric"] == name) & table["value"].notna()].set_index("group")
         if not values.empty:
-            columns.append(Column(heading(metric), show=partial(metric_text, metric)))
+            columns.append(Column(metric.heading, show=partial(metric_text, metric)))
             for group, row in rows.items():
                 row.append(
                     Interval(*values.loc[group, ["value", "low", "high"]]) if group in values.index else "–"

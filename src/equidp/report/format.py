@@ -5,18 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from equidp.display import Column, Table
+from equidp.display import Column, Table, points
 from equidp.evaluation.metrics import Metric
 
 
 def whole_number(value: int) -> str:
     """Text of a whole number, such as "1,200"."""
     return f"{value:,}"
-
-
-def points(value: float) -> str:
-    """Text of a share in percentage points, to a tenth; a dash for NaN."""
-    return "–" if math.isnan(value) else f"{round(100 * value, 1) + 0.0:.1f}"
 
 
 def number(value: float) -> str:
@@ -45,11 +40,6 @@ def metric_text(metric: Metric, value: float) -> str:
     if metric.percent:
         return points(value)
     return number(value) if math.isnan(value) or metric.width > 1 else f"{round(value, 3) + 0.0:.3f}"
-
-
-def heading(metric: Metric) -> str:
-    """Label of a metric with its unit, such as "accuracy, %"."""
-    return metric.label + (", %" if metric.percent else "")
 
 
 def capitalise(text: str) -> str:

@@ -18,7 +18,7 @@ from equidp.evaluation.costs import COSTS, TOTAL_COSTS, equal_cost, summary
 from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metrics import METRICS, Metric
 from equidp.evaluation.references import Judgement, reference_names
-from equidp.report.format import amount, capitalise, heading, metric_text, number, unit
+from equidp.report.format import capitalise, metric_text, number, unit
 
 
 class Detail(NamedTuple):
@@ -86,24 +86,15 @@ class Summary:
         """Text of a value of the metric, or of a difference: in points to a tenth, or to three digits."""
         return metric_text(self.metric, value)
 
-    def amount(self, value: float) -> str:
-        """Text of a difference in the metric, with its unit."""
-        return amount(self.metric, value)
-
-    @property
-    def unit(self) -> str:
-        """Unit of costs and gaps, such as "points of accuracy"."""
-        return unit(self.metric)
-
     @property
     def details(self) -> tuple[Detail, ...]:
         """Details that are shown first of each group: the metric, its costs, loss and excessive risk."""
         titles = {"model_cost": "Model cost", "total_cost": "Model cost and privacy cost together"}
-        both = TOTAL_COSTS if self.has_model_cost else ()
+        both, of = TOTAL_COSTS if self.has_model_cost else (), unit(self.metric)
         return (
             self._detail(self.metric),
-            Detail("privacy_cost", f"Privacy cost, {self.unit}", self.text),
-            *(Detail(name, f"{titles[name]}, {self.unit}", self.text) for name in both),
+            Detail("privacy_cost", f"Privacy cost, {of}", self.text),
+            *(Detail(name, f"{titles[name]}, {of}", self.text) for name in both),
             Detail("loss", "Loss", number),
             Detail("excessive_risk", "Excessive risk: loss beyond the non-private run's", number),
         )
@@ -115,7 +106,7 @@ class Summary:
         return tuple(map(self._detail, others))
 
     def _detail(self, metric: Metric) -> Detail:
-        return Detail(metric.name, capitalise(heading(metric)), partial(metric_text, metric))
+        return Detail(metric.name, capitalise(metric.heading), partial(metric_text, metric))
 
     @cached_property
     def costs(self) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from equidp.comparison.references import BOOSTING
 from equidp.comparison.result import Setup, best_label
 from equidp.comparison.sweep import Kind
 from equidp.data.dataset import ALL
+from equidp.display import points
 from equidp.evaluation.blind_spots import RISKS_OFF
 from equidp.evaluation.costs import SAYS_NOTHING, group_gaps, wilcoxon_table
 from equidp.evaluation.intervals import mean_interval
@@ -21,7 +22,7 @@ from equidp.evaluation.references import Judgement
 from equidp.evaluation.small_cells import FEWEST
 from equidp.policies.table import STANDARD
 from equidp.report.evaluation import RECALIBRATE
-from equidp.report.format import capitalise, points
+from equidp.report.format import amount, capitalise, unit
 from equidp.report.plots.accuracy_and_epsilon import ERRORS, too_noisy
 from equidp.report.summary import Summary, by_kind
 
@@ -98,7 +99,7 @@ def _model_cost_sentences(summary: Summary) -> list[str]:
         else:
             sentences.append(
                 f"{kind.label}, the same model as {same} without privacy, has {reached}: the model costs "
-                f"{summary.amount(cost)}, and what privacy costs comes on top."
+                f"{amount(summary.metric, cost)}, and what privacy costs comes on top."
             )
     return [" ".join(sentences)]
 
@@ -242,7 +243,7 @@ def _costliest_group_sentence(summary: Summary, kind: Kind) -> str:
     others = rest.mean(axis=1)
     mean, low, _ = mean_interval((table[worst] - others).dropna().to_list(), summary.setup.level)
     who = f"group {rest.columns[0]} loses" if rest.shape[1] == 1 else "the other groups lose on average"
-    loses = f"{summary.amount(table[worst].mean())}, where {who} {text(others.mean())}"
+    loses = f"{amount(summary.metric, table[worst].mean())}, where {who} {text(others.mean())}"
     if math.isnan(low):
         equal = text(mean) == text(0.0)
         most = "no group more than the others" if equal else f"group {worst} most: {loses}"
@@ -271,7 +272,7 @@ def _cheapest_method_clause(summary: Summary, standard: str, setting: str, metho
     if not (low > 0 and less.mean() > _TOO_LITTLE):
         return ""
     left = table[best].mean()
-    cost = summary.amount(left) if left > 0 else "nothing"
+    cost = amount(summary.metric, left) if left > 0 else "nothing"
     return f"; {best}{_auto_text(summary.setup, best)} costs it {cost}"
 
 
@@ -298,7 +299,7 @@ def _gap_sentence(gaps: pd.DataFrame, standard: str, summary: Summary) -> str:
     gains = {method: mean_interval((gaps[standard] - gaps[method]).to_list(), level)[1] for method in by_mean}
     supported = [method for method in by_mean if gains[method] > 0]
     best = (supported or by_mean)[0]
-    of = "points" if summary.metric.percent else f"of {summary.unit}"
+    of = "points" if summary.metric.percent else f"of {unit(summary.metric)}"
     change = f"from {text(means[standard])} to {text(means[best])} {of}"
     smaller = means[best] < means[standard]
     if math.isnan(gains[best]) and smaller:
@@ -315,7 +316,7 @@ def _gap_sentence(gaps: pd.DataFrame, standard: str, summary: Summary) -> str:
 
 def _equal_cost_sentence(verdicts: dict[str, str], summary: Summary) -> str:
     setup = summary.setup
-    of = "points" if summary.metric.percent else f"of {summary.unit}"
+    of = "points" if summary.metric.percent else f"of {unit(summary.metric)}"
     rule = f"Equal cost of privacy (every gap at most {summary.text(setup.tau)} {of})"
     if all(verdict.startswith("one seed") for verdict in verdicts.values()):
         return f"{rule} cannot be judged from one seed."
@@ -363,11 +364,11 @@ def _recommendation_sentence(found: Recommendation, metric: Metric) -> str:
         sure = "No other method was compared."
     else:
         sure = "This is clear." if found.sure else "This is not certain; more seeds would help."
-    chosen, unit = found.chosen, " points" if metric.percent else ""
+    chosen, in_points = found.chosen, " points" if metric.percent else ""
     return " ".join(
         [
             f"{at}{'take' if at else 'Take'} {chosen.label}: {metric.label} {text(chosen.value)}, largest "
-            f"gap between groups {text(chosen.gap)}{unit}.",
+            f"gap between groups {text(chosen.gap)}{in_points}.",
             sure,
             *(f"{head}: {_join_labels(labels)}." for head, labels in parts.items() if labels),
         ]

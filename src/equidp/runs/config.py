@@ -225,8 +225,8 @@ class TrainConfig:
         if self.preprocessing is not None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DataWarning)  # of columns without rows
-                nothing = rows.training[:0], Release(1.0, SeededRandomness(0))
-                drawn = encoder or rows.with_textual(source.private_encoder(*nothing))
+                nothing = replace(rows, train=rows.train[:0], people=None)
+                drawn = encoder or source.private_encoder(nothing, Release(1.0, SeededRandomness(0)))
         else:
             drawn = encoder or source.exact_encoder(rows)
         split = rows.encode_split(drawn, source.notes(drawn))

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from equidp.comparison.sweep import Kind
 from equidp.data.dataset import ALL
 from equidp.evaluation.costs import RUN, group_gaps
+from equidp.report.format import unit
 from equidp.report.plots.style import INK, Layout, empty_figure, kind_legend, kind_looks, wrapped
 from equidp.report.summary import Summary
 
@@ -49,7 +50,8 @@ def choice(summary: Summary, axis: str, layout: Layout) -> Figure | None:
         axes.axhline(level, color=looks[kind].colour, linestyle="--", label=kind.label)
     axes.axvline(summary.scale * summary.setup.tau, color=INK, linewidth=0.8, linestyle=":")
     axes.set_xlim(left=0)
-    axes.set_xlabel(wrapped(f"largest gap in cost between groups, {summary.unit}", layout.letters(0.7)))
+    label = f"largest gap in cost between groups, {unit(summary.metric)}"
+    axes.set_xlabel(wrapped(label, layout.letters(0.7)))
     axes.set_ylabel(axis)
     kind_legend(figure, looks, layout)
     return figure

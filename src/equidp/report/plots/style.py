@@ -26,6 +26,7 @@ from matplotlib.lines import Line2D
 
 from equidp.comparison.sweep import Kind
 from equidp.display import Interval
+from equidp.report.format import unit
 from equidp.report.summary import Summary
 
 
@@ -320,7 +321,7 @@ class Plot(NamedTuple):
 
 def filled_in(text: str, summary: Summary) -> str:
     """Fill in the metric of the comparison in a text; its label begins a title, a sentence or an axis."""
-    return text.format(unit=summary.unit, label=summary.label, metric=summary.details[0].title)
+    return text.format(unit=unit(summary.metric), label=summary.label, metric=summary.details[0].title)
 
 
 class Drawn(NamedTuple):

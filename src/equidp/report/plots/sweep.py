@@ -14,6 +14,7 @@ from matplotlib.transforms import ScaledTranslation
 
 from equidp.comparison.sweep import Kind, value_text
 from equidp.data.dataset import ALL
+from equidp.report.format import unit
 from equidp.report.plots.style import (
     INK,
     SETTING_MARKERS,
@@ -71,7 +72,7 @@ def sweep(summary: Summary, axis: str, layout: Layout) -> Figure | None:
                     means, _ = scale_intervals((intervals[kind] for kind in other.values()), summary)
                     panel.plot(list(other), means, color=colour, linewidth=0.8, alpha=0.5)
         pair[0].set_ylabel(wrapped(axis, 28))
-        pair[1].set_ylabel(wrapped(f"largest gap, {summary.unit}", 28))
+        pair[1].set_ylabel(wrapped(f"largest gap, {unit(summary.metric)}", 28))
         pair[1].axhline(summary.scale * summary.setup.tau, color=INK, linewidth=0.8, linestyle=":")
     kind_legend(figure, looks, layout)
     return figure

@@ -74,7 +74,7 @@ class PreprocessingRelease(RunRelease):
         source = can_be_private(preparation.source)
         rows = source.split_rows(preparation.seed)
         release = Release(payment.draw(), SystemRandomness())
-        encoder = rows.with_textual(source.private_encoder(rows.training, release))
+        encoder = source.private_encoder(rows, release)
         split = rows.encode_split(encoder, source.notes(encoder))
         return replace(preparation, split=split, encoder=encoder)
 
