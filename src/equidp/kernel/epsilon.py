@@ -124,7 +124,7 @@ def entries_of_group(entries: Entries, name: str) -> tuple[tuple[Event, int], ..
     Steps by group that have no group of this name stay as they are: `epsilon` then takes their largest.
     """
     given = tuple(entries)
-    named = {
+    named: dict[Event, StepEvent | None] = {
         event: event.of_group(name)
         for event, _ in given
         if isinstance(event, GroupedStepEvent) and name in [each.name for each in event.by_group]
