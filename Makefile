@@ -32,11 +32,11 @@ lint: install
 	$(BIN)/python tests/support/house.py
 	$(BIN)/python tests/support/language.py
 
-# Linters, doctests and every test that is not marked soak: under five minutes on two idle cores.
+# Linters, short doctests and every test that is not marked soak: about three minutes on two idle cores.
 test: lint
 	$(BIN)/python -m pytest -n 2 -m "not soak"
 
-# Tests of more than a second or two each, then the demo from the wheel, installed alone in a clean environment.
+# Tests of more than half a second each, then the demo from the wheel, installed alone in a clean environment.
 soak: install
 	$(BIN)/python -m pytest -n 2 -m soak
 	$(BIN)/python tests/support/wheel.py

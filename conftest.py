@@ -37,6 +37,19 @@ COARSE_BINS, FINE_BINS = 1e-3, 1e-4
 """Widths of bins of privacy losses."""
 
 
+TRAINS = ("compare(", "train(", ".fit(", "audit_", "infer_membership(", "membership_inference(")
+"""Calls in examples of docstrings that take longer than a second."""
+
+
+def pytest_collection_modifyitems(items) -> None:
+    """Mark examples of docstrings that train as soak."""
+    for item in items:
+        if isinstance(item, pytest.DoctestItem) and any(
+            word in example.source for example in item.dtest.examples for word in TRAINS
+        ):
+            item.add_marker(pytest.mark.soak)
+
+
 def pytest_configure(config) -> None:
     os.urandom = seeds.urandom
 

@@ -52,6 +52,7 @@ def test_the_page_names_every_file_of_a_tier(folder):
     assert {name for name in files if name not in PAGE} == set()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("folder", sorted(TRUSTED))
 def test_a_tier_imports_only_its_row_and_the_rows_above(folder):
     rows = list(tiers().values())

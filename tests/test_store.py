@@ -74,6 +74,7 @@ def test_facts_alone_need_no_folder(store):
     assert store.get(KEY).facts == {"value": 0.1}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kills", [6])
 def test_a_killed_writer_leaves_a_whole_entry(store, kills):
     """SIGKILL at any moment; the next writer removes what was left."""

@@ -49,6 +49,7 @@ def losses(table: pd.DataFrame, error: str) -> list[float]:
     return table[table["error"] == error]["loss"].to_list()
 
 
+@pytest.mark.soak
 def test_no_error_is_plain_sgd_and_both_are_dpsgd_without_noise(tmp_path):
     table = ablate(Toy(), plan=PLAN, seeds=[3], jobs=1)
     assert set(table["error"]) == set(ERRORS)
@@ -82,6 +83,7 @@ def test_methods_that_read_statistics_read_them_exactly(method):
     pd.testing.assert_frame_equal(one, other)
 
 
+@pytest.mark.soak
 def test_the_summary_is_of_the_last_epoch_over_seeds():
     table = ablate(Toy(), plan=PLAN, errors=["magnitude", "both"], seeds=2, jobs=1)
     summary = ablation_summary(table).set_index(["error", "group"])

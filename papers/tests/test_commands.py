@@ -15,6 +15,7 @@ from support.errors import raises_field
 TABLE = ("people.csv", "--target", "income", "--group", "sex", "--batch-size", "64", "--epochs", "1")
 
 
+@pytest.mark.soak
 def test_an_ablation_is_a_table(people):  # noqa: F811
     done = papers_here("ablate", *TABLE, "--seeds", "2", "--jobs", "1", "--json", "a.json", cwd=people)
     assert done.returncode == 0, done.stderr

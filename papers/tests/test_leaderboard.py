@@ -28,6 +28,7 @@ FOLDER = Path(__file__).parents[1]
 KEPT = sorted((FOLDER / "results" / "leaderboard").glob("*.json"))
 
 
+@pytest.mark.soak
 def test_the_page_says_what_the_kept_results_give():
     assert (FOLDER / "leaderboard.md").read_text(encoding="utf-8") == page_module.page(FOLDER)
 
@@ -96,6 +97,7 @@ def test_the_expected_best_is_the_mean_over_all_draws(draws):
     assert expected_best(scores, draws) == pytest.approx(sum(map(min, every)) / len(every))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["adult", "mnist"])
 def test_the_command_of_a_row_has_every_option_that_its_runs_followed_from(name, monkeypatch, tmp_path):
     """Read beside the published settings of the dataset, it is the plan of the search."""
@@ -126,6 +128,7 @@ def results_of(accuracies: dict[int, tuple[float, ...]]) -> Results:
     return Results("made-up", ("a", "b"), tried=tried)
 
 
+@pytest.mark.soak
 def test_rows_are_checked_by_their_printed_commands(monkeypatch, tmp_path, capsys):
     path = FOLDER / "results" / "leaderboard" / "adult.json"
     results, contest, sent = Results.load(path, "adult"), CONTESTS["adult"], []

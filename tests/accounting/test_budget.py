@@ -185,6 +185,7 @@ def test_a_ledger_in_memory_takes_what_a_trainer_tells_it():
     assert ledger.entries == ()
 
 
+@pytest.mark.soak
 def test_a_budget_that_was_brought_back_from_a_copy_catches_up(tmp_path):
     """What a run spent since the copy was made is charged, although a run like it hides that in the total."""
     path, event = tmp_path / "b.ledger", StepEvent(0.1, 1.0)
@@ -208,6 +209,7 @@ def test_a_budget_that_was_brought_back_from_a_copy_catches_up(tmp_path):
         assert budget.entries == ((event, 3 + 7),)
 
 
+@pytest.mark.soak
 def test_two_copies_of_a_run_are_both_charged_whatever_copy_of_the_budget_is_there(tmp_path):
     path, event = tmp_path / "b.ledger", StepEvent(0.1, 1.0)
 
@@ -316,6 +318,7 @@ def test_steps_taken_beside_the_budget_that_do_not_fit_are_charged_and_end_all_p
             each.spend(event)
 
 
+@pytest.mark.soak
 def test_a_budget_for_other_people_is_refused(tmp_path):
     """It takes the name of the first data with one, unless it was given a name: then the caller vouches."""
     named = lambda source: dataclasses.replace(toy(), source=source)  # noqa: E731
@@ -364,6 +367,7 @@ def test_a_ledger_from_before_is_taken_as_far_as_it_fits_whatever_led_to_it():
         assert budget.spent() <= 3.0
 
 
+@pytest.mark.soak
 def test_plans_that_are_stated_leave_room_for_what_was_promised():
     event, other = StepEvent(0.02, 1.0), StepEvent(0.01, 0.8)
     budget = equidp.PrivacyBudget(epsilon=3.0, delta=1e-5)

@@ -169,6 +169,7 @@ def test_every_argument_and_the_code_are_part_of_the_key(tmp_path, counted, monk
         assert counted["calibrations"] == 1
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
 def test_an_epsilon_is_remembered_as_the_accountant_gave_it(tmp_path, accountant):
     expected = equidp.kernel.epsilon.epsilon(ENTRIES, 1e-5, accountant)

@@ -20,6 +20,7 @@ PLANS = [
 ]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("plan", PLANS)
 def test_noise_keeps_to_its_target_and_a_ten_thousandth_less_does_not(plan):
     target, delta, rate, steps, ratio = plan
@@ -32,6 +33,7 @@ def test_noise_keeps_to_its_target_and_a_ten_thousandth_less_does_not(plan):
     assert spent(noise) <= target < spent(noise * (1 - 1.5e-4))
 
 
+@pytest.mark.soak
 def test_most_calibrations_take_one_evaluation_by_narrow_bins(monkeypatch):
     widths, make = [], accountants._pld_accountant.__wrapped__
     monkeypatch.setattr(
@@ -41,6 +43,7 @@ def test_most_calibrations_take_one_evaluation_by_narrow_bins(monkeypatch):
     assert widths.count(accountants.FINE) == 1
 
 
+@pytest.mark.soak
 def test_search_that_the_secant_does_not_end_takes_narrow_bins_alone(monkeypatch):
     noise = calibrate_noise(2.0, 1e-6, 0.0083, 302)
     monkeypatch.setattr(calibration, "_TRIES", 0)
@@ -48,6 +51,7 @@ def test_search_that_the_secant_does_not_end_takes_narrow_bins_alone(monkeypatch
     assert noise == pytest.approx(again, rel=1.5e-4)
 
 
+@pytest.mark.soak
 def test_renyi_accounting_takes_few_orders_in_calibration_and_gives_the_same_noise(monkeypatch):
     evaluated, accountant = [], calibration.renyi_accountant
 

@@ -77,6 +77,7 @@ def test_a_stated_step_stands_for_the_same_mechanism_and_for_no_other():
     assert sum(steps for _, steps in unstated_entries(mixed, stated)) == 1
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "stated",
     [
@@ -95,6 +96,7 @@ def test_one_delta_is_not_taken_twice_where_what_was_stated_fits_at_few_orders(s
         assert within or not Limit(limit, DELTA, accountant, stated).holds(((StepEvent(1.0, 1e4), 1),))
 
 
+@pytest.mark.soak
 def test_steps_without_noise_never_fit_beside_what_was_stated():
     stated = ((StepEvent(0.1, 2.0), 5),)
     limit = Limit(3.0, DELTA, "pld", stated)

@@ -108,6 +108,7 @@ def test_a_budget_counts_the_releases_of_copies_of_a_run_apart(tmp_path):
         assert set(budget.entries) == {(release(), 1), (release(name="fit"), 4)}
 
 
+@pytest.mark.soak
 def test_what_a_run_will_release_stays_set_aside_after_its_steps():
     budget = PrivacyBudget(epsilon=3.5, delta=1e-6)
     run, fit = budget.ledger(MemoryLedger()), release(2.5, "fit")

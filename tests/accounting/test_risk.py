@@ -78,6 +78,7 @@ def test_more_noise_is_less_risk_and_rates_obey_their_order(rate, sigma, steps, 
         assert one <= other * 1.001
 
 
+@pytest.mark.soak
 def test_several_rows_of_one_person_are_a_higher_risk():
     entries = [(StepEvent(0.05, 2.0, 20.0), 100)]
     figures = [tuple(Risk.of(entries, rows=rows).figures().values()) for rows in (1, 2, 5)]

@@ -154,6 +154,7 @@ def test_equals_dp_accountings_mixtures(rows, rate, sigma, steps):
     assert lower.get_epsilon_for_delta(1e-6) <= spent <= upper.get_epsilon_for_delta(1e-6)
 
 
+@pytest.mark.soak
 def test_dp_accounting_takes_the_event_of_several_rows():
     """So that anyone can account for it independently."""
     entries = ((StepEvent(0.02, 1.0), 20), (StepEvent(1.0, 30.0), 1))

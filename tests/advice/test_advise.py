@@ -23,6 +23,7 @@ def made_up(num_examples, *shape):
     return equidp.GroupedDataset(torch.rand(num_examples, *shape), targets, targets, ("a", "b"), ("n", "y"))
 
 
+@pytest.mark.soak
 @given(st.integers(2, 3000))
 def test_a_choice_can_be_trained_on_however_few_examples_there_are(num_examples):
     choice = advise(made_up(num_examples, 3))
@@ -69,6 +70,7 @@ def test_features_that_were_asked_for_are_not_taken_of_features():
     assert choose_plan(plain, plain.split(0).train, 0, {}).source(plain) == asked
 
 
+@pytest.mark.soak
 def test_scattering_that_was_asked_for_is_settled_by_the_images(tmp_path):
     """Features have other shapes: those of MNIST look like a table."""
     asked = open_source("digits", features="scattering")
@@ -90,6 +92,7 @@ def test_scattering_that_was_asked_for_is_settled_by_the_images(tmp_path):
     assert advise(featured.split(0).train) != advise(images)
 
 
+@pytest.mark.soak
 def test_auto_takes_a_batch_that_the_training_part_of_every_seed_holds(tmp_path):
     """Rows are split by their content, so seeds train on different numbers of them."""
     people = pd.DataFrame({"age": np.arange(200) % 61, "pay": np.arange(200) % 97})

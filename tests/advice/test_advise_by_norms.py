@@ -62,6 +62,7 @@ def test_advice_and_training_together_stay_within_epsilon(examples):
     check()
 
 
+@pytest.mark.soak
 def test_a_profile_sets_the_bound_and_without_one_it_follows_the_norms():
     known, unknown = advise(36_177, 82, profile=profile()), advise(36_177, 82)
     noisy = advise(36_177, 82, profile=NormProfile((0.0,) * 77, ((StepEvent(1.0, 100.0), 1),)))
@@ -70,6 +71,7 @@ def test_a_profile_sets_the_bound_and_without_one_it_follows_the_norms():
     assert noisy.cost(1e-6) > 0
 
 
+@pytest.mark.soak
 def test_a_profile_that_was_paid_for_raises_the_noise():
     free, paid = (advise(36_177, 82, profile=profile(cost=cost)) for cost in (0.0, 1.0))
     assert free.settings == paid.settings
@@ -89,6 +91,7 @@ def test_the_bound_is_higher_where_noise_is_lower():
     assert loud.settings["clipping_bound"] >= profile(2.0).quantile(0.5) * 0.995
 
 
+@pytest.mark.soak
 def test_noise_moves_the_weights_by_no_more_than_the_rule_says():
     advice = advise(1_229, 6_090, profile=profile(2.0))
     plan = advice.plan(Plan(delta=1e-6)).resolve("dpsgd", 1_229, Target(3.0, accountant="rdp"))

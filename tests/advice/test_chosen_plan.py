@@ -135,6 +135,7 @@ def test_auto_is_the_recommended_method_by_name_or_a_row_of_its_own_beside_other
         assert [each.name for each in apart.variants()] == ["sgd", "dpsgd-f", AUTO]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("settings", ["recommended", "published"])
 def test_what_the_user_gives_acts_on_auto_in_a_comparison(settings):
     changes = {"clipping_bound": 6.0, "epochs": 40, "recalibration": 0.1}
@@ -157,6 +158,7 @@ def test_a_comparison_without_noise_is_at_epsilon_3_where_settings_are_recommend
         assert choice_of(**own).epsilons == ()
 
 
+@pytest.mark.soak
 def test_rows_say_which_methods_have_a_setting_and_where_it_is_from():
     plan = chosen({"epochs": 3})
     runs = [

@@ -53,6 +53,7 @@ def ways():
     }
 
 
+@pytest.mark.soak
 def test_steps_are_shorter_the_fewer_examples_and_the_less_epsilon(ways):
     for count, (less, more) in itertools.product(SIZES, itertools.pairwise(EPSILONS)):
         assert ways[count, less] <= ways[count, more]
@@ -76,6 +77,7 @@ def test_the_number_of_columns_changes_nothing():
     assert advised(6_000, 1.0, columns=2) == advised(6_000, 1.0, columns=60)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("outputs", "deviation"), [(2, 0.6), (1, 0.1)])
 def test_noise_moves_predictions_by_the_deviation_that_the_rule_states(outputs, deviation):
     """Of 2,000 weights that no gradient moves, within four standard errors (p below 1e-4)."""
@@ -107,6 +109,7 @@ def numbers(inputs, targets):
     return equidp.GroupedDataset(inputs, targets, groups, ("a", "b"), (), target_bounds=(-1.0, 1.0))
 
 
+@pytest.mark.soak
 def test_numbers_of_few_rows_are_refused_or_have_a_reason_of_their_own():
     def advise_numbers(count, epsilon):
         return advise(numbers(torch.rand(count, 3), torch.rand(count)), equidp.Target(epsilon), {}, CUT)
@@ -186,6 +189,7 @@ def test_so_few_rows_that_nothing_can_be_learnt_are_refused_before_anything_is_s
     assert advised(count, epsilon, {"learning_rate": 0.1}).settings["learning_rate"] < 0.1
 
 
+@pytest.mark.soak
 def test_few_rows_are_a_reason_of_their_own():
     few, many = ([reason.name for reason in advised(count, 0.5).reasons] for count in (600, 40_000))
     assert "short way" in few
@@ -202,6 +206,7 @@ def table(tmp_path):
     return open_source(str(tmp_path / "people.csv"), recipe=Recipe(target="income", group=("sex",)))
 
 
+@pytest.mark.soak
 def test_a_table_is_cut_unless_a_model_or_an_encoding_is_given(table):
     train = table.split(0).train
     chosen = choose_plan(table, train, 0, {})
@@ -216,6 +221,7 @@ def test_a_table_is_cut_unless_a_model_or_an_encoding_is_given(table):
     )  # fmt: skip
 
 
+@pytest.mark.soak
 def test_numbers_to_predict_are_cut_by_the_rule_unless_an_encoding_is_given(table, tmp_path):
     recipe = Recipe(target="age", group=("sex",), target_bounds=(0.0, 100.0), drop=("income",))
     ages = pd.read_csv(tmp_path / "people.csv").assign(pay=1.0)

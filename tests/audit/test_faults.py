@@ -64,6 +64,7 @@ def sampled_audit(monkeypatch):
     )
 
 
+@pytest.mark.soak
 def test_draws_as_claimed_are_passed_over(sampled_audit):
     found = sampled_audit()
     assert found.draws == ()
@@ -147,6 +148,7 @@ def test_noise_that_lacks_in_few_steps_or_in_the_sum_of_a_tensor_is_found(test, 
     assert (found.test, found.place) == (test, place)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", [None, "no noise on the last tensor", "noise again 5 steps later"])
 def test_an_audit_of_training_looks_at_noise_too(name, monkeypatch, tmp_path):
     if name is not None:

@@ -116,6 +116,7 @@ def wide(shape: tuple[int, ...], classes: int) -> nn.Module:
 PLAN = equidp.Plan(wide, batch_size=60)
 
 
+@pytest.mark.soak
 def test_a_step_on_people_is_audited_and_halved_noise_is_found(monkeypatch):
     """Seeds are fixed; see test_faults on what chance does."""
     sound = equidp.audit_step(people(), plan=PLAN, runs=300, secure=False)
@@ -125,6 +126,7 @@ def test_a_step_on_people_is_audited_and_halved_noise_is_found(monkeypatch):
     assert equidp.audit_step(people(), plan=PLAN, runs=300, secure=False).exceeds
 
 
+@pytest.mark.soak
 def test_a_training_on_people_is_audited():
     """60 people and 100 canaries are in each of 5 steps."""
     plan = PLAN.with_changes({"batch_size": 160, "epochs": 5, "noise_multiplier": 1.0})
@@ -134,6 +136,7 @@ def test_a_training_on_people_is_audited():
     assert audit.procedure == "training of 5 steps on people of up to 3 rows"
 
 
+@pytest.mark.soak
 def test_wrong_labels_of_people_show_in_the_losses_of_a_model_that_learns_by_heart():
     """At an epsilon that protects nobody; only the final losses are seen."""
     rows = torch.randn(120, 200, generator=torch.Generator().manual_seed(0))

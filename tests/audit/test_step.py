@@ -86,6 +86,7 @@ def test_what_was_measured_is_kept_and_continued(tmp_path, monkeypatch):
         equidp.audit_step(toy(), "automatic", runs=300, **settings)
 
 
+@pytest.mark.soak
 def test_a_damaged_file_is_measured_again(tmp_path):
     settings = {"plan": PLAN, "secure": False, "directory": tmp_path, "runs": 100}
     first = equidp.audit_step(toy(), **settings)
@@ -105,6 +106,7 @@ def test_too_few_runs_are_refused_with_how_many_are_needed(runs):
         equidp.audit_step(toy(), plan=PLAN, runs=needed // 2, epsilon=1.0)
 
 
+@pytest.mark.soak
 def test_as_many_runs_as_are_needed_are_taken():
     with pytest.raises(SettingError) as refused:
         equidp.audit_step(toy(), plan=PLAN, runs=1)
@@ -137,6 +139,7 @@ def test_a_policy_of_the_users_own_is_audited():
     assert 0 < audit.bound < 4
 
 
+@pytest.mark.soak
 def test_the_caller_keeps_its_random_state():
     before = torch.random.get_rng_state()
     equidp.audit_step(toy(), plan=PLAN, runs=100, secure=False)
@@ -204,6 +207,7 @@ def test_a_batch_of_canaries_alone_is_measured():
     assert math.isclose(float(total.norm()), 6.0)
 
 
+@pytest.mark.soak
 def test_a_seeded_audit_of_a_model_with_dropout_repeats(tmp_path):
     """Gradients are measured once before any step, with draws of the seed too."""
     plan = equidp.Plan(drop_half, batch_size=100)
@@ -222,6 +226,7 @@ def drop_half(shape, classes):
     return nn.Sequential(nn.Dropout(0.5), nn.Linear(shape[0], classes))
 
 
+@pytest.mark.soak
 def test_an_audit_joins_no_group_of_processes(monkeypatch):
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: pytest.fail("it joined the group"))

@@ -60,12 +60,14 @@ def test_steps_that_sample_are_audited_at_their_epsilon():
     assert 0.1 * audit.claimed < audit.bound < audit.claimed
 
 
+@pytest.mark.soak
 def test_more_canaries_than_parameters_hide_each_other_and_that_is_said():
     plan = PLAN.with_changes({"model": lambda shape, classes: nn.Linear(shape[0], classes, bias=False)})
     with pytest.warns(ApproximationWarning, match=r"450 canaries share the model's 400 parameters"):
         equidp.audit_training(wide(), plan=plan, count=450, secure=False)
 
 
+@pytest.mark.soak
 def test_far_too_little_noise_is_caught_in_one_run(monkeypatch):
     """A sixteenth of it."""
     for _ in range(4):
@@ -75,6 +77,7 @@ def test_far_too_little_noise_is_caught_in_one_run(monkeypatch):
     assert audit.exceeds
 
 
+@pytest.mark.soak
 def test_wrong_labels_show_in_the_losses_of_a_model_that_learns_by_heart():
     """At an epsilon that protects nobody; only the final losses are seen."""
     plan = PLAN.with_changes({"epochs": 100, "learning_rate": 1.0, "noise_multiplier": 3.0})
@@ -82,6 +85,7 @@ def test_wrong_labels_show_in_the_losses_of_a_model_that_learns_by_heart():
     assert 0.5 < audit.bound < audit.claimed
 
 
+@pytest.mark.soak
 def test_a_stopped_audit_continues_where_it_was(tmp_path, monkeypatch):
     settings = {"plan": PLAN, "count": 200, "secure": False, "directory": tmp_path}
     settings["checkpoint_seconds"] = 0.0
@@ -106,6 +110,7 @@ def test_a_stopped_audit_continues_where_it_was(tmp_path, monkeypatch):
     assert taken[5:] == []  # nothing is trained again
 
 
+@pytest.mark.soak
 def test_schedule_and_average_are_part_of_the_training_that_is_audited(tmp_path):
     """Canaries by data see the released model: another average gives other losses, and another folder."""
     plans = [PLAN.with_changes({"average": each, "schedule": "linear"}) for each in ("none", "tail")]
@@ -117,6 +122,7 @@ def test_schedule_and_average_are_part_of_the_training_that_is_audited(tmp_path)
     assert not np.allclose(*scores)
 
 
+@pytest.mark.soak
 def test_who_is_in_stays_the_same_where_an_audit_continues(tmp_path, monkeypatch):
     seen = []
 

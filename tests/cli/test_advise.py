@@ -31,6 +31,7 @@ def test_advice_says_what_it_cost_and_how_to_train(people, command):
     assert "This advice cost nothing" in command(*asked, "--public", "people.csv", cwd=people)[1]
 
 
+@pytest.mark.soak
 def test_advice_by_norms_is_for_a_model_on_the_columns_that_its_command_trains_on(people, command):
     asked = ("advise", "people.csv", "--target", "income", "--group", "sex", "--profile-epsilon", "0.2")
     code, out, err = command(*asked, cwd=people)

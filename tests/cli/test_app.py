@@ -95,6 +95,7 @@ def test_a_large_delta_is_warned_of(people, command):
     assert "warning: delta=0.01 is not below 1/n" in err
 
 
+@pytest.mark.soak
 def test_methods_are_listed(people, command):
     assert "dpsgd-f-code" in command("methods", cwd=people)[1]
     assert "Examples" in command("compare", "--help", cwd=people)[1]
@@ -230,6 +231,7 @@ def test_nothing_is_diagnosed_unasked(people, command):
     assert "must not be shared" not in out + err + (people / "n.html").read_text()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

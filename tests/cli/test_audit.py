@@ -37,6 +37,7 @@ def test_a_training_is_audited_by_gradient_and_by_data(command, people):  # noqa
         assert "audit of training of 3 steps" in out
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("epsilon", ["4", "8"])
 def test_an_audit_takes_the_settings_that_training_takes_at_its_epsilon(command, people, epsilon):  # noqa: F811
     table = ["people.csv", "--target", "income", "--group", "sex", "--epsilon", epsilon]

@@ -60,6 +60,7 @@ def test_the_terminal_and_json_show_metrics_by_group_and_what_accuracy_hides(run
     assert {row["group"] for row in content["calibration"]} == {"north", "south", "all"}
 
 
+@pytest.mark.soak
 def test_a_threshold_changes_answers_and_not_the_ranking(run, place):
     found = {}
     for threshold in ("0.5", "0.02"):
@@ -74,6 +75,7 @@ def test_a_threshold_changes_answers_and_not_the_ranking(run, place):
     assert found["0.5"]["recall"] < found["0.02"]["recall"]
 
 
+@pytest.mark.soak
 def test_a_base_rate_is_a_public_number(run, place):
     for options in (("0.03",), ("base-rate", "--base-rate", "0.03")):
         assert run("evaluate", "run", "--threshold", *options, "--json", "rate.json")[0] == 0

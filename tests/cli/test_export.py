@@ -22,6 +22,7 @@ def run(people):
     return people / "run"
 
 
+@pytest.mark.soak
 def test_the_command_says_what_it_wrote_and_what_it_left_out(run, tmp_path):
     done = equidp_here("export", str(run), "--to", "safetensors,hf-card", "--out", "new", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -43,6 +44,7 @@ def test_sensitive_figures_are_named_where_they_are_included(run, tmp_path):
     assert "encoder" in json.loads((tmp_path / "new" / "model.json").read_text())
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("given", "said"),
     [

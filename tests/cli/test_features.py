@@ -40,6 +40,7 @@ def test_a_run_applies_its_features_again(run, tmp_path):
     assert len(pd.read_csv(tmp_path / "p.csv")) == 450
 
 
+@pytest.mark.soak
 def test_a_run_refuses_a_network_of_ones_own_that_has_changed(run, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "my_net", raising=False)

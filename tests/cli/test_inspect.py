@@ -46,6 +46,7 @@ def inspected(folder):
     return equidp("inspect", "patients.csv.gz", *labels, *files, cwd=folder)
 
 
+@pytest.mark.soak
 def test_the_report_names_each_option_and_says_that_it_stays_in_the_house(inspected, folder):
     assert inspected.returncode == 0, inspected.stderr
     for part in (

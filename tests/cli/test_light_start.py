@@ -38,6 +38,7 @@ def test_nothing_heavy_is_loaded(arguments):
         assert all(f"│ {name} " in out for name in COMMANDS)
 
 
+@pytest.mark.soak
 def test_account_loads_neither_tables_nor_models_to_compare():
     code = "import sys; sys.argv = ['equidp', 'account', '--help']; from equidp.cli import main; main()"
     out, heavy = loaded(code)
@@ -45,6 +46,7 @@ def test_account_loads_neither_tables_nor_models_to_compare():
     assert not {"pandas", "sklearn", "matplotlib"} & set(heavy)
 
 
+@pytest.mark.soak
 def test_help_on_exports_loads_no_models_of_scikit_learn():
     code = "import sys; sys.argv = ['equidp', 'export', '--help']; from equidp.cli import main; main()"
     out, pipelines = loaded(code, ("sklearn.pipeline", "sklearn.linear_model", "sklearn.compose", "skops"))
@@ -52,6 +54,7 @@ def test_help_on_exports_loads_no_models_of_scikit_learn():
     assert pipelines == []
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("noise", [["--noise-multiplier", "2"], ["--epsilon", "1"]])
 @pytest.mark.parametrize("method", ["dpsgd", "quantile"])
 def test_accounting_for_a_method_of_equidp_loads_no_torch(noise, method):

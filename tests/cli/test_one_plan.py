@@ -92,7 +92,7 @@ def test_both_commands_have_the_same_options_of_the_plan_and_of_methods():
         assert {PlanOptions, MethodOptions} <= defaults
 
 
-@pytest.mark.parametrize("name", ["people", "digits"])
+@pytest.mark.parametrize("name", ["people", pytest.param("digits", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("option", OTHER)
 def test_an_option_gives_the_same_plan_in_both_commands_or_is_refused_in_both(
     option, name, data, monkeypatch, tmp_path
@@ -159,6 +159,7 @@ def test_the_price_of_a_comparison_is_the_difference_of_runs_of_training(visits,
     assert error.max() < 0.05  # small beside what would matter
 
 
+@pytest.mark.soak
 def test_weights_by_counted_classes_act_alike_in_both_commands(people, command, monkeypatch):
     """A value that a command takes apart before there is a plan, which tests of plans do not see."""
     given = (*TABLE, "--epsilon", "2", "--epochs", "3", "--class-weight", "balanced", "--counts-share", "0.3")
@@ -227,6 +228,7 @@ def rows(text: str) -> dict[str, tuple[str, str]]:
     return {row[0]: (row[1], row[2]) for row in cells if len(row) == 3}
 
 
+@pytest.mark.soak
 def test_options_act_on_auto_in_a_comparison(people, command):
     given = ("--clipping-bound", "6", "--epochs", "30", "--recalibration", "0.1", "--epsilon", "3")
     methods = ("--methods", "auto", "--seeds", "1", "--jobs", "1", "--dry-run")
@@ -242,6 +244,7 @@ def test_options_act_on_auto_in_a_comparison(people, command):
     assert "Clipping bound 1.2" not in changed
 
 
+@pytest.mark.soak
 def test_a_dry_run_prints_the_whole_plan_with_origins_in_both_commands(people, command):
     given = ("--epsilon", "2", "--weight-decay", "0.01", "--dry-run")
     _, trained, _ = command("train", *TABLE, *given, cwd=people)
@@ -273,6 +276,7 @@ def test_published_settings_are_refused_for_auto_in_training(tmp_path, command):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.soak
 def test_a_published_weight_decay_is_marked_and_taken_on_request_alone(command, tmp_path):
     given = ("digits", "--method", "dpsgd", "--dry-run")
     _, published, _ = command("train", *given, "--settings", "published", cwd=tmp_path)

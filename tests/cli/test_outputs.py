@@ -141,6 +141,7 @@ def test_two_outputs_in_one_place_are_refused(folder):
         assert "--json" in said or "--report" in said
 
 
+@pytest.mark.soak
 def test_what_a_command_reads_is_kept(folder, trained):
     for command in (("evaluate", "run", "--json"), ("predict", "run", "--out")):
         refused(command, "people.csv", trained)  # which the run names
@@ -218,6 +219,7 @@ def test_every_folder_is_filled_where_it_is_named(folder, option, place):
     assert (work / place / FILE_OF_FOLDER[option]).is_file()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["run 1 (new)", "it's", "-run", "a\nb", "$HOME"])
 def test_lines_to_go_on_with_are_taken_by_a_shell(folder, name):
     (folder / "run").rename(folder / name)
@@ -234,6 +236,7 @@ def test_lines_to_go_on_with_are_taken_by_a_shell(folder, name):
     assert equidp_here(*typed[1:], cwd=folder).returncode == 0
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("option", ["--config", "--recipe"])
 def test_a_file_of_options_may_be_a_pipe(folder, option):
     content = 'group = ["sex"]\ntarget = "income"\n' + ("epochs = 3\n" if option == "--config" else "")

@@ -95,6 +95,7 @@ def test_its_settings_are_listed_with_defaults_and_meaning(ended):
     assert "--half-bound" in ended["shown"][1]
 
 
+@pytest.mark.soak
 def test_they_are_options_of_train_and_keys_of_its_file(ended, people):
     code, _, err = ended["train"]
     assert code == 0, err

@@ -183,6 +183,7 @@ def test_a_recipe_keeps_whose_rows_they_are():
         Recipe(target="ill", group=("sex",), person="id", rows_per_person=3, drop=("id",))
 
 
+@pytest.mark.soak
 def test_inspect_says_how_to_protect_people(run_command, file, tmp_path):
     asked = ("inspect", file, "--target", "ill", "--group", "sex")
     said = " ".join(run_command(*asked, "--person", "id").out.split())

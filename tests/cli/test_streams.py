@@ -49,6 +49,7 @@ def shell(line: str, *arguments: str, cwd, **environment: str) -> subprocess.Com
     return subprocess.run(given, cwd=cwd, env=settings, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("streams", CLOSED)
 def test_a_closed_stream_is_no_error(tmp_path, streams):
     for command, code in (("--help", 0), ("trian", 2)):
@@ -97,6 +98,7 @@ def test_training_is_finished_whoever_reads(people, tmp_path, line):  # noqa: F8
     assert (tmp_path / "run" / "files.sha256").is_file()
 
 
+@pytest.mark.soak
 def test_a_full_disk_behind_standard_output_is_said(tmp_path):
     if not os.path.exists("/dev/full"):
         pytest.skip("no full device here")

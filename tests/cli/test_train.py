@@ -230,6 +230,7 @@ def test_a_comparison_of_numbers_says_what_to_do_instead(run, people):
     assert "equidp evaluate --reference" in err
 
 
+@pytest.mark.soak
 def test_predictions_are_those_of_the_model_on_the_same_columns(run, people):
     """New rows are encoded with the statistics of the training rows, whatever their order and company."""
     run("train", *TABLE, *PLAN, "--out", "run")
@@ -567,6 +568,7 @@ def test_files_that_are_not_as_they_were_written_are_named(run, people):
     assert run("evaluate", "run")[0] == 0
 
 
+@pytest.mark.soak
 def test_the_card_tells_what_was_read_of_the_table_and_what_a_budget_holds(run, people):
     budget = ("--budget", "b", "--budget-epsilon", "9", "--budget-delta", "1e-4", "--delta", "1e-4")
     assert run("train", *TABLE, *PLAN, *budget, "--bounds", "age=0:100", "--out", "run")[0] == 0
@@ -713,6 +715,7 @@ def test_a_setting_that_a_method_does_not_have_is_said(run, people):
     assert run(*plan, "--method", "dpsgd-f")[2] == ""
 
 
+@pytest.mark.soak
 def test_nothing_that_is_read_is_written_over(run, people):
     """Neither the table that a command reads nor a file of the run."""
     run("train", *TABLE, *PLAN, "--out", "run")
@@ -730,6 +733,7 @@ def test_nothing_that_is_read_is_written_over(run, people):
     assert {path: path.read_bytes() for path in before} == before
 
 
+@pytest.mark.soak
 def test_files_of_a_run_that_were_damaged_are_named(run, people):
     run("train", *TABLE, *PLAN, "--out", "run")
     for name, content in (("preprocessing.json", b"junk"), ("model.pt", b"junk"), ("model.pt", b"")):
@@ -741,6 +745,7 @@ def test_files_of_a_run_that_were_damaged_are_named(run, people):
         (people / "run" / name).write_bytes(kept)
 
 
+@pytest.mark.soak
 def test_training_that_diverged_is_said_to_have(run, people):
     code, _, err = run(
         "train", *TABLE, *PLAN, "--learning-rate", "3e38", "--clipping-bound", "1e6", "--out", "run"
@@ -751,6 +756,7 @@ def test_training_that_diverged_is_said_to_have(run, people):
     assert "its training diverged" in run("predict", "run", "people.csv")[2]
 
 
+@pytest.mark.soak
 def test_an_empty_folder_keeps_its_permissions(run, people):
     (people / "run").mkdir(mode=0o700)
     assert run("train", *TABLE, *PLAN, "--out", "run")[0] == 0

@@ -50,6 +50,7 @@ def _run(*arguments: str, folder: Path, code: str = _WITH_OPTION + _MAIN) -> sub
     )
 
 
+@pytest.mark.soak
 def test_field_of_plan_is_option_of_commands_with_its_help_and_argument_in_python(tmp_path):
     done = _run(folder=tmp_path, code=_WITH_OPTION + _MORE)
     *helps, values = done.stdout.split("end of help")

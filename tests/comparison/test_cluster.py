@@ -52,6 +52,7 @@ def test_a_comparison_on_a_cluster_has_the_figures_of_one_without(tmp_path, addr
     assert not list((tmp_path / "there" / "runs").glob("*.lock"))
 
 
+@pytest.mark.soak
 def test_a_device_that_a_worker_lacks_is_refused_by_its_name(tmp_path, address):
     with raises_field(SettingError, "device", "'xpu:7'"):
         compared(tmp_path, methods=["dpsgd"], jobs=None, cluster=address, device="xpu:7")
@@ -103,6 +104,7 @@ def test_fewer_workers_than_at_first_make_all_calls(client, monkeypatch):
     assert found == {call: call.arguments[0] ** 2 for call in asked}
 
 
+@pytest.mark.soak
 def test_bad_addresses_are_told_before_anything_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(cluster, "PATIENCE", 0.3)
     asked = partial(compared, tmp_path, jobs=None)

@@ -78,6 +78,7 @@ def test_every_method_and_seed_is_there_with_the_baseline(tmp_path):
     assert comparison.costs()["privacy_cost"].notna().all()
 
 
+@pytest.mark.soak
 def test_a_run_without_curves_gives_the_same_results_and_is_kept_apart():
     plain, whole = (replace(cell("dpsgd"), curves=curves) for curves in (False, True))
     found, expected = (cells.train_cell(each, cells.facts(each), None) for each in (plain, whole))
@@ -123,6 +124,7 @@ def test_a_file_that_changed_between_two_comparisons_is_read_again(tmp_path):
     assert cells.split_facts(one.source, 0).num_train == len(again.train)
 
 
+@pytest.mark.soak
 def test_runs_of_one_seed_share_split_weights_and_samples():
     data = Toy().split(3)
     runs = [cell(method, seed=3, engine="functional") for method in ("sgd", "dpsgd", "naive")]
@@ -215,6 +217,7 @@ def test_several_epsilons_are_each_met_and_the_baseline_runs_once(tmp_path):
     assert "Privacy against its price" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.soak
 def test_json_holds_settings_and_costs(tmp_path):
     comparison = compared(tmp_path, seeds=1)
     comparison.to_json(tmp_path / "out.json")
@@ -290,6 +293,7 @@ def test_a_diagnosis_is_kept_with_its_runs_and_read_again(tmp_path, capsys):
     assert compared(tmp_path).sensitive_diagnosis is None
 
 
+@pytest.mark.soak
 def test_progress_reaches_the_total(tmp_path):
     seen = []
     compared(tmp_path, seeds=1, on_progress=lambda done, total: seen.append((done, total)))

@@ -80,11 +80,13 @@ def test_another_metric_takes_the_same_runs(asked, comparison, nothing_is_traine
     assert "privacy cost, AUC" in render(by_auc)
 
 
+@pytest.mark.soak
 def test_costs_of_a_loss_are_what_it_gained(asked, nothing_is_trained):
     costs = equidp.compare(**asked, metric="log_loss").costs()
     assert costs["privacy_cost"].to_numpy() == pytest.approx(costs["excessive_risk"].to_numpy(), abs=1e-6)
 
 
+@pytest.mark.soak
 def test_a_metric_of_ones_own_and_a_cut_take_the_same_runs(asked, nothing_is_trained):
     f1 = equidp.Metric("f1", lambda found: f1_score(found.hits, found.answers), True, (0, 1))
     found = equidp.compare(**asked, metric=f1, cut=Cut("yes", 0.1))
@@ -94,6 +96,7 @@ def test_a_metric_of_ones_own_and_a_cut_take_the_same_runs(asked, nothing_is_tra
     assert found.setup.to_dict()["metric"] == "f1"
 
 
+@pytest.mark.soak
 def test_a_threshold_at_the_base_rate_is_by_the_counts_of_each_run(asked, tmp_path):
     given = {**asked, "directory": tmp_path, "seeds": 1, "epsilons": [3.0], "base_rate_cut": True}
     found = equidp.compare(**given, counts_share=0.3)

@@ -42,6 +42,7 @@ def source(table: str, **changes):
     return open_source(table, **{**settings, **changes})
 
 
+@pytest.mark.soak
 def test_an_ebm_predicts_every_test_row_and_repeats_by_its_seed(table):
     pytest.importorskip("interpret")
     read = source(table)
@@ -63,6 +64,7 @@ def test_columns_have_no_missing_values_and_keep_to_their_bounds(table):
     assert (columns["age"].min(), columns["age"].max()) == (30.0, 50.0)
 
 
+@pytest.mark.soak
 def test_columns_are_those_that_networks_read_and_not_the_target(table, real_data):
     adult = open_source("adult")
     columns = raw_columns(adult, adult.split_rows(0))

@@ -68,6 +68,7 @@ def test_the_share_is_part_of_what_a_run_is_kept_under(source, asked):
     assert private.trainer(private.source.split(0)).ledger.entries == ((event, 1),)
 
 
+@pytest.mark.soak
 def test_a_seed_draws_the_same_preprocessing_again(source, asked):
     cell = next(cell for cell in prepared_by(source, asked).cells if cell.method == "dpsgd")
     assert cell.source.split(0).digest() == cell.source.split(0).digest()

@@ -67,6 +67,7 @@ def test_figures_by_group_are_those_of_scikit_learn_on_the_same_rows():
     assert predicted == pytest.approx(shares, abs=1e-6)
 
 
+@pytest.mark.soak
 def test_results_are_kept_and_taken_for_equal_data_and_seed_only(tmp_path, monkeypatch):
     trees = [BoostedTrees(Squares(), seed) for seed in (0, 1)]
 
@@ -84,6 +85,7 @@ def test_results_are_kept_and_taken_for_equal_data_and_seed_only(tmp_path, monke
     assert BoostedTrees(Squares(), 0, {"yes": 2.0}).key != trees[0].key
 
 
+@pytest.mark.soak
 def test_rows_of_people_and_their_weights_are_those_of_training():
     """A row of weight 0 fills up a person, and is no row."""
     data = Squares().split(0)
@@ -146,6 +148,7 @@ def test_candidates_have_multiples_of_the_rate_and_the_first_is_the_plans():
     assert rates(planned(searched=False)) == [0.5]
 
 
+@pytest.mark.soak
 def test_each_value_of_a_shared_setting_is_a_candidate_and_those_of_methods_are_not():
     swept = planned({"learning_rate": [0.5, 2.0], "epochs": [2, 4], "clipping_bound": [0.1, 1.0]})
     found = [(each.plan.epochs, each.resolve(300).learning_rate) for each in swept.candidates(300)]
@@ -156,12 +159,14 @@ def test_each_value_of_a_shared_setting_is_a_candidate_and_those_of_methods_are_
     assert [each.resolve(300).learning_rate for each in of_method] == [factor * 2.0 for factor in RATES]
 
 
+@pytest.mark.soak
 def test_a_multiple_near_a_rate_that_is_tried_is_left_out_and_a_rate_of_a_run_never():
     for own, others in ((0.6, [0.6]), (2.0, [2.0, 20.0]), (50.0, [50.0, 15.0, 150.0, 500.0])):
         plan = replace(PLAN, by_method={"dpsgd-f": {"learning_rate": own}})
         assert rates(planned(plan=plan)) == pytest.approx([*(factor * 0.5 for factor in RATES), *others])
 
 
+@pytest.mark.soak
 def test_each_model_that_private_runs_have_is_a_class_with_candidates_of_its_own():
     found = planned({"model": ["logistic", "mlp"]})
     names = {found.name_of(*each) for each in found.private}
@@ -240,6 +245,7 @@ def finished(loss: float) -> cells.CellResult:
     return cells.CellResult(rows, nothing, nothing, {}, np.zeros((0, 2)), 0.0)
 
 
+@pytest.mark.soak
 def test_divergence_on_further_seeds_is_found_without_splitting_data_again(monkeypatch, tmp_path):
     asked, read = ComparisonPlan(["dpsgd"], 3, PLAN, epsilons=[3.0]), []
     search = prepare(Squares(), asked, directory=tmp_path).references
@@ -280,6 +286,7 @@ def test_all_candidates_are_trained_on_the_first_seed_and_the_best_alone_on_the_
     assert stages == [[(factor * 0.5, 0) for factor in RATES], [(1.5, 1), (1.5, 2)]]
 
 
+@pytest.mark.soak
 def test_a_candidate_that_diverges_on_another_seed_is_followed_by_the_next_best(monkeypatch, tmp_path):
     lost = [0.9, 0.9, np.nan]
     stages = searched(monkeypatch, tmp_path, OTHERS | {0.5: [0.6] * 3, 1.5: lost, 5.0: [0.8, 0.8, 0.8]})
@@ -289,6 +296,7 @@ def test_a_candidate_that_diverges_on_another_seed_is_followed_by_the_next_best(
     assert stages[1:] == [[(0.5, 1), (0.5, 2)]]  # of none that is finite, the plan's own
 
 
+@pytest.mark.soak
 def test_a_candidate_whose_loss_is_above_a_constant_answers_comes_after_all_others(monkeypatch, tmp_path):
     accuracies = OTHERS | {0.5: [0.6] * 3, 1.5: [0.8] * 3, 5.0: [1.0] * 3}
     assert searched(monkeypatch, tmp_path, accuracies)[1] == [(1.5, 1), (1.5, 2)]
@@ -334,6 +342,7 @@ def test_on_one_seed_a_candidate_that_a_constant_answer_beats_is_no_reference_wh
         assert set(found.loc[found["chosen"], "setting"]) == {search.first[chosen].setting}
 
 
+@pytest.mark.soak
 def test_with_weights_of_classes_a_constant_answer_is_weighed_too(tmp_path):
     weights = {"class_weight": {"no": 1.0, "yes": 9.0}}
     asked = ComparisonPlan(["dpsgd"], 1, replace(PLAN, **weights), epsilons=[3.0])
@@ -349,12 +358,14 @@ def test_with_weights_of_classes_a_constant_answer_is_weighed_too(tmp_path):
     assert not plain._place(plain.first[0], result).informed
 
 
+@pytest.mark.soak
 def test_a_dry_run_counts_recalibration_into_epsilon(tmp_path):
     asked = ComparisonPlan(["dpsgd"], 1, replace(PLAN, recalibration=0.2), epsilons=[3.0])
     kinds = prepare(Squares(), asked, directory=tmp_path).estimate(1).kinds
     assert kinds[-1].epsilon == pytest.approx(3.0, rel=1e-3)
 
 
+@pytest.mark.soak
 def test_a_dry_run_counts_candidates_once_references_and_boosted_trees(tmp_path):
     asked = ComparisonPlan(["dpsgd"], 3, PLAN, epsilons=[3.0])
     found = prepare(Squares(), asked, directory=tmp_path).estimate(1)
@@ -373,6 +384,7 @@ def compared(tmp_path, **given) -> equidp.Comparison:
     return equidp.compare(Squares(), directory=tmp_path, **{**asked, **given})
 
 
+@pytest.mark.soak
 def test_costs_of_model_and_privacy_add_up_and_trees_take_what_a_line_cannot(tmp_path):
     found = compared(tmp_path)
     assert list(found.results["method"].unique()) == ["sgd", "dpsgd"]
@@ -404,6 +416,7 @@ def test_costs_of_model_and_privacy_add_up_and_trees_take_what_a_line_cannot(tmp
     assert content["settings"]["search"] == "best"
 
 
+@pytest.mark.soak
 def test_by_the_plan_alone_there_is_one_reference_and_no_model_cost(tmp_path):
     found = compared(tmp_path, reference="plan")
     assert found.references.empty
@@ -418,6 +431,7 @@ def test_by_the_plan_alone_there_is_one_reference_and_no_model_cost(tmp_path):
         found.table("price")
 
 
+@pytest.mark.soak
 def test_balanced_weights_are_by_exact_counts_without_privacy_and_by_released_ones_with_it(tmp_path):
     asked = ComparisonPlan(["dpsgd"], 1, PLAN, epsilons=[3.0], balanced=True, counts_share=0.2)
     prepared = prepare(Squares(), asked, directory=tmp_path)
@@ -441,6 +455,7 @@ def test_balanced_weights_are_by_exact_counts_without_privacy_and_by_released_on
     assert len({cell.key for cell in (prepared.first[-1], by_plan.first[-1])}) == 2
 
 
+@pytest.mark.soak
 def test_a_plan_whose_rate_is_too_large_without_clipping_does_not_make_the_reference_weak(tmp_path):
     wild = replace(PLAN, model="mlp", learning_rate=10.0, batch_size=30, epochs=6)
     found = compared(tmp_path, plan=wild, methods=["automatic"])

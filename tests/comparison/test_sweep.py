@@ -182,6 +182,7 @@ def test_a_rehearsal_says_how_many_runs_what_they_spend_and_how_long_they_take(t
     assert not list(tmp_path.glob("*.index"))
 
 
+@pytest.mark.soak
 def test_a_rehearsal_times_steps_with_the_threads_that_a_run_has(tmp_path, monkeypatch):
     had, found = torch.get_num_threads(), []
     monkeypatch.setattr(joblib, "cpu_count", lambda: 2)

@@ -155,6 +155,7 @@ def test_an_invalid_range_of_a_field_names_the_field(within):
         tuned_settings(Wrong, ())
 
 
+@pytest.mark.soak
 def test_nothing_to_tune_is_refused_before_anything_is_trained(tmp_path):
     asked = replace(ASKED, methods=["dpsgd", "naive"], tune=TuningPlan(4, tuple(SHARED)))
     with raises_field(SettingError, "tune"):
@@ -236,6 +237,7 @@ def compared(folder, **changes) -> equidp.Comparison:
     return run_comparison(Toy(), asked, directory=folder, jobs=1)
 
 
+@pytest.mark.soak
 def test_final_runs_have_the_chosen_settings_and_other_seeds(finished):
     folder, comparison = finished
     tuning = comparison.tuning
@@ -251,6 +253,7 @@ def test_final_runs_have_the_chosen_settings_and_other_seeds(finished):
         assert any(found) if kind.method == "sgd" else all(found)
 
 
+@pytest.mark.soak
 def test_trials_and_runs_that_are_kept_are_not_trained_again(finished, monkeypatch):
     folder, comparison = finished
     monkeypatch.setattr(cells, "train_cell", None)
@@ -259,6 +262,7 @@ def test_trials_and_runs_that_are_kept_are_not_trained_again(finished, monkeypat
     assert again.tuning.settings == comparison.tuning.settings
 
 
+@pytest.mark.soak
 def test_a_search_that_stopped_goes_on_with_what_is_missing(tmp_path, finished, monkeypatch):
     _, whole = finished
     train, trained, limit = cells.train_cell, [], 5
@@ -343,6 +347,7 @@ def test_a_search_that_is_killed_loses_no_results_that_were_kept(tmp_path, finis
     assert again.tuning.settings == whole.tuning.settings
 
 
+@pytest.mark.soak
 def test_the_estimate_counts_trials_before_settings_are_chosen(tmp_path):
     prepared = prepare(Toy(), ASKED, directory=tmp_path)
     found = prepared.estimate(1)
@@ -352,6 +357,7 @@ def test_the_estimate_counts_trials_before_settings_are_chosen(tmp_path):
     assert found.seconds > prepare(Toy(), replace(ASKED, tune=None), directory=tmp_path).estimate(1).seconds
 
 
+@pytest.mark.soak
 def test_page_terminal_and_json_show_what_was_tried_and_chosen(finished, tmp_path):
     _, comparison = finished
     console = Console(record=True, width=100, file=(tmp_path / "out").open("w"))

@@ -77,6 +77,7 @@ def assert_equal(sums: Sums, expected: Sums) -> None:
     assert all(torch.equal(sums[each], expected[each]) for each in sums)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("engine", MAKERS)
 def test_a_trainer_takes_it_and_trains_as_with_the_functional_engine(engine):
     model = nn.Linear(5, 2)

@@ -39,6 +39,7 @@ def metric(request, tmp_path, monkeypatch) -> Metric:
     return metric_named(request.param)
 
 
+@pytest.mark.soak
 def test_the_value_lies_in_its_interval_and_both_in_the_range(metric):
     for found in (made(), made(40), made(positive=0, threshold=0.3)):
         value, low, high, reason = measure_with_interval(metric, found, 0.9)
@@ -46,5 +47,6 @@ def test_the_value_lies_in_its_interval_and_both_in_the_range(metric):
         assert metric.range[0] <= low <= value <= high <= metric.range[1]
 
 
+@pytest.mark.soak
 def test_the_same_predictions_have_the_same_figure(metric):
     assert measure_with_interval(metric, made(), 0.95) == measure_with_interval(metric, made(), 0.95)

@@ -131,6 +131,7 @@ def open_with_data(name: str, request: pytest.FixtureRequest) -> DataSource:
     return case.make()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", HEAVY)
 def test_splits_follow_from_the_seed_and_facts_from_none(name, request):
     source = open_with_data(name, request)

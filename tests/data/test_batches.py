@@ -168,6 +168,7 @@ class Augmented(Dataset):
         return torch.tensor(drawn, dtype=torch.float64), worker.seed if worker else 0
 
 
+@pytest.mark.soak
 def test_workers_draw_from_the_system_where_samples_do():
     """Torch seeds a worker by a number of 32 bits and its own: who tries them all has every augmentation."""
     samples = [torch.arange(2)] * 4

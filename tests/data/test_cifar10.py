@@ -104,6 +104,7 @@ def test_pixels_are_kept_once_and_made_anew_for_another_file(folder):
     assert not torch.equal(open_source("cifar10").split(0).test.inputs, first.test.inputs)
 
 
+@pytest.mark.soak
 def test_the_archive_is_downloaded_once_and_another_file_in_its_place_is_refused(folder, monkeypatch):
     """From a server; where EQUIDP_DATA names a folder without CIFAR-10."""
     offered = folder.parent / "offered"

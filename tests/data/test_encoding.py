@@ -81,6 +81,7 @@ def test_a_census_is_cut_with_its_public_codes():
     assert drawn.private
 
 
+@pytest.mark.soak
 def test_a_run_on_a_named_table_keeps_its_encoder_and_shows_effects_with_public_codes(monkeypatch, tmp_path):
     rows = pd.DataFrame({"age": np.arange(300) % 60, "sex": ["0", "1"] * 150, "high": ["0", "1", "1"] * 100})
     codes = Preparation(
@@ -140,6 +141,7 @@ def test_a_plan_names_the_encoding_and_its_origin(path):
     assert choose_plan(digits, digits.split(0).train, 0, {}).encoding is None
 
 
+@pytest.mark.soak
 def test_a_run_keeps_its_encoding_and_predicts_by_it(path, tmp_path):
     data = RunData(str(path), opened(path).recipe, encoding="cut")
     plan = equidp.Plan(model="logistic", batch_size=100, epochs=1, learning_rate=1.0, noise_multiplier=1.0)
@@ -161,6 +163,7 @@ def test_a_run_keeps_its_encoding_and_predicts_by_it(path, tmp_path):
     assert {row.name: row.value for row in config.setting_rows(config.resolve(480))}["encoding"] == "cut"
 
 
+@pytest.mark.soak
 def test_comparisons_train_on_the_encoding_and_boosted_trees_on_numbers(path, tmp_path):
     asked = ComparisonPlan(
         ["dpsgd"], seeds=[0], epsilons=[3.0], plan=equidp.Plan(batch_size=100, epochs=1, delta=1e-4)
@@ -170,6 +173,7 @@ def test_comparisons_train_on_the_encoding_and_boosted_trees_on_numbers(path, tm
     assert {encoding_of(trees.source) for trees in prepared.trees} == {"standard"}
 
 
+@pytest.mark.soak
 def test_groups_are_inputs_on_request_and_are_needed_to_predict_then(path, tmp_path):
     recipe = opened(path).recipe.with_changes({"group_as_input": True})
     assert Recipe.from_plain(recipe.to_plain()) == recipe

@@ -47,6 +47,7 @@ def own(tmp_path, monkeypatch):
         yield name
 
 
+@pytest.mark.soak
 def test_a_named_source_keeps_its_split_and_has_features_as_inputs():
     plain, found = open_source("digits").split(3), open_source("digits", features="scattering").split(3)
     for part, expected in ((found.train, plain.train), (found.test, plain.test)):

@@ -40,24 +40,28 @@ def remote(tmp_path, monkeypatch):
         yield RemoteFile(origin, "labels.gz", f"{address}/labels.gz", sha256, f"md5:{digest}")
 
 
+@pytest.mark.soak
 def test_downloads_once_and_then_reads_the_cache(remote):
     assert remote.content() == CONTENT
     assert replace(remote, url="http://127.0.0.1:9/gone").content() == CONTENT
     assert _idx(remote).tolist() == [97, 98, 99]
 
 
+@pytest.mark.soak
 def test_a_download_with_another_checksum_is_refused_and_not_kept(remote, tmp_path):
     with raises_field(DataError, "checksum", WAY_OUT):
         replace(remote, known_hash="md5:" + "0" * 32).content()
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
 
+@pytest.mark.soak
 def test_a_damaged_cache_is_downloaded_again(remote, tmp_path):
     remote.content()
     (tmp_path / "cache" / "toy" / "labels.gz").write_bytes(b"damaged")
     assert remote.content() == CONTENT
 
 
+@pytest.mark.soak
 def test_nothing_is_printed_where_no_terminal_is(remote, capfd):
     remote.content()
     assert capfd.readouterr() == ("", "")
@@ -72,6 +76,7 @@ def test_a_terminal_shows_a_bar_that_ends_full(remote, monkeypatch, capfd):
     assert "100%" in shown
 
 
+@pytest.mark.soak
 def test_a_cache_that_cannot_be_written_is_named(remote, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("EQUIDP_CACHE", str(tmp_path / "file"))
@@ -79,12 +84,14 @@ def test_a_cache_that_cannot_be_written_is_named(remote, tmp_path, monkeypatch):
         remote.content()
 
 
+@pytest.mark.soak
 def test_a_data_folder_that_does_not_exist_is_named(remote, tmp_path, monkeypatch):
     monkeypatch.setenv("EQUIDP_DATA", str(tmp_path / "nowhere"))
     with raises_field(DataError, "EQUIDP_DATA"):
         remote.content()
 
 
+@pytest.mark.soak
 def test_a_data_folder_without_the_file_leads_to_its_source(remote, tmp_path, monkeypatch):
     monkeypatch.setenv("EQUIDP_DATA", str(tmp_path))
     assert remote.content() == CONTENT
@@ -96,6 +103,7 @@ def test_no_server_and_no_file_name_the_way_out(remote, url):
         replace(remote, url=url.format(remote.url)).content()
 
 
+@pytest.mark.soak
 def test_the_users_folder_comes_first_whatever_its_compression(remote, tmp_path, monkeypatch):
     own = tmp_path / "own" / "toy"
     own.mkdir(parents=True)

@@ -33,6 +33,7 @@ def kept_of(people: list[str], rows: list[str], most_rows: int, seed: int) -> di
     }
 
 
+@pytest.mark.soak
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=6),
     most_rows=st.integers(1, 5),
@@ -158,6 +159,7 @@ def test_ids_are_texts_so_that_no_two_people_become_one(exact):
     assert read.tolist() == [str(each) for each in ids]
 
 
+@pytest.mark.soak
 def test_a_budget_counts_rows_or_people_and_not_both():
     rows = equidp.GroupedDataset(
         *(toy(60).inputs, toy(60).targets, toy(60).groups), ("a", "b"), ("no", "yes"), "visits"

@@ -20,6 +20,7 @@ def test_digits_keep_a_tenth_of_the_eights_in_training_and_all_in_the_test_set()
     assert 0 <= float(split.train.inputs.min()) < float(split.train.inputs.max()) <= 1
 
 
+@pytest.mark.soak
 def test_adult_has_xus_rows_groups_and_attributes(real_data):
     split = open_source("adult").split(0)
     assert (len(split.train), len(split.test)) == (36177, 9045)
@@ -51,6 +52,7 @@ def test_esipovas_adult_has_the_same_inputs_whichever_rows_are_sampled(real_data
     assert holders == [1.0, 0.0]
 
 
+@pytest.mark.soak
 def test_dutch_has_the_papers_rows_groups_and_attributes(real_data):
     split = open_source("dutch").split(0)
     assert (len(split.train), len(split.test)) == (48336, 12084)
@@ -61,6 +63,7 @@ def test_dutch_has_the_papers_rows_groups_and_attributes(real_data):
     assert 0 <= float(split.test.inputs.min()) < float(split.test.inputs.max()) <= 1
 
 
+@pytest.mark.soak
 def test_esipovas_dutch_is_binary_throughout_with_sex_among_the_inputs(real_data):
     split = open_source("dutch-esipova").split(0)
     assert split.train.inputs.shape[1] == 59
@@ -103,12 +106,14 @@ def test_unit_mnist_keeps_the_same_eights_with_pixels_in_0_to_1(real_data):
     assert torch.equal(unit.train.targets, standardised.train.targets)
 
 
+@pytest.mark.soak
 def test_esipovas_mnist_keeps_eights_by_chance(real_data):
     split = open_source("mnist-esipova").split(0)
     assert 430 < int(split.train.group_sizes()[8]) < 630
     assert float(split.train.inputs.max()) == 1.0
 
 
+@pytest.mark.soak
 def test_yus_mnist_is_whole(real_data):
     split = open_source("mnist-whole").split(0)
     assert (len(split.train), int(split.train.group_sizes()[8]), split.notes) == (60000, 5851, ())

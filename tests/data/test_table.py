@@ -62,6 +62,7 @@ def test_numbers_are_standardised_and_categories_one_hot(save, name):
     assert len(split.notes) == 2
 
 
+@pytest.mark.soak
 def test_statistics_come_from_the_training_split(save):
     table = people()
     source = open_source(save(table), target="income", group=["sex"])
@@ -169,6 +170,7 @@ def test_the_index_that_pandas_set_aside_is_a_column(save):
     assert split.train.inputs.shape[1] == 1 + 2 + 2
 
 
+@pytest.mark.soak
 def test_rare_groups_are_on_both_sides(save):
     """Four rows, of which a fifth is less than one."""
     table = people().assign(sex=lambda t: np.where(t.index < 4, "X", t["sex"]))
@@ -178,6 +180,7 @@ def test_rare_groups_are_on_both_sides(save):
         assert split.test.group_sizes()[2] >= 1
 
 
+@pytest.mark.soak
 @given(
     rows=st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab")), min_size=8, max_size=30),
     extra=st.tuples(st.integers(0, 3), st.sampled_from("ab")),
@@ -260,6 +263,7 @@ def test_counts_and_measurements_are_no_names_of_rows(save):
     split_of(save(people(120).assign(children=lambda t: t.index % 5, lab=lambda t: t.index / 7)))
 
 
+@pytest.mark.soak
 def test_classes_may_be_groups_alone_or_crossed_with_others(save):
     path = save(people())
     split = split_of(path, group=["income"])
@@ -398,6 +402,7 @@ cells = st.sampled_from(
 )
 
 
+@pytest.mark.soak
 @given(
     header=st.lists(st.sampled_from(["a", "b", "c", "sex", "income", ""]), min_size=1, max_size=5),
     data=st.data(),

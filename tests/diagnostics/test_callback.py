@@ -27,6 +27,7 @@ def quiet(every=4, groups=None, **settings) -> Diagnostics:
     return Diagnostics(every, groups, effort=LITTLE, announce=lambda text: None, **settings)
 
 
+@pytest.mark.soak
 def test_the_first_step_and_every_so_many_are_diagnosed_and_recorded(tmp_path):
     record = RunRecord()
     diagnostics = quiet(record=record)
@@ -41,6 +42,7 @@ def test_the_first_step_and_every_so_many_are_diagnosed_and_recorded(tmp_path):
     assert len(tables["pairs"]) == 6
 
 
+@pytest.mark.soak
 def test_a_diagnosis_is_that_of_the_model_the_policy_and_the_rate_at_that_step():
     seen = {}
 
@@ -120,6 +122,7 @@ def in_two_groups(model):
     return torch.optim.SGD([{"params": [weight], "lr": 0.1}, {"params": [bias], "lr": 0.2}])
 
 
+@pytest.mark.soak
 def test_what_cannot_be_diagnosed_is_refused_before_it_costs():
     data, rows = toy(), list(zip(toy().inputs, toy().targets, toy().groups, strict=True))
     empty = equidp.GroupedDataset(

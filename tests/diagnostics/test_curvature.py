@@ -178,6 +178,7 @@ def test_a_zero_hessian_has_zero_eigenvalues():
     assert (ours.smallest, ours.largest, ours.residual) == (0.0, 0.0, 0.0)
 
 
+@pytest.mark.soak
 def test_the_true_trace_is_within_three_standard_errors():
     """400 seeded trials with stops at 10% and caps of 100; at least 99% hold. The seeds are fixed, so there
     are no false alarms."""

@@ -126,6 +126,7 @@ def test_excess_risk_and_alignment_are_those_of_a_dense_computation(diagnosed):
         )
 
 
+@pytest.mark.soak
 def test_curvature_and_noise_are_those_of_a_dense_computation(diagnosed):
     name, model, data, diagnosis = diagnosed
     sensitivity = SENSITIVITY.get(name, 0.4)
@@ -211,6 +212,7 @@ def test_pairs_hold_the_papers_bounds(diagnosed):
         assert not row["sensitive_convex"]  # a hidden layer makes it so
 
 
+@pytest.mark.soak
 def test_logistic_regression_is_found_convex():
     torch.manual_seed(0)
     diagnosis = diagnose(nn.Linear(5, 2).double(), equidp.DPSGD(0.4), data_of(), effort=EVERYTHING, **STEP)

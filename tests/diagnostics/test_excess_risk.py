@@ -84,6 +84,7 @@ def test_a_batch_that_is_clipped_to_nothing_has_an_error_of_magnitude_alone():
     assert math.isnan(cosine(torch.zeros_like(mean), group))
 
 
+@pytest.mark.soak
 def test_noise_is_what_a_gaussian_step_adds_on_average():
     """2,000,000 draws of a quadratic loss; the mean is within 4 standard errors (false alarms: 1 in 16,000;
     the seed is fixed)."""

@@ -351,6 +351,7 @@ def test_chunks_that_run_differently_twice_add_no_more_than_their_norms():
     assert 0 < total.norm() <= (norms[0] + norms[2]) * (1 + 1e-5)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("own", [False, True])
 def test_a_transformer_with_padding_and_its_usual_settings_can_be_trained(engine, own):

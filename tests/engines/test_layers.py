@@ -46,6 +46,7 @@ def test_linear_on_any_leading_shape(middle, features, outputs, bias):
     assert_exact(model, drawn(3, *middle, features))
 
 
+@pytest.mark.soak
 @given(
     dimensions=st.integers(1, 3),
     channels=st.sampled_from([(1, 1, 2), (1, 3, 2), (2, 2, 4), (4, 4, 4), (1, 9, 3), (2, 18, 4)]),
@@ -76,6 +77,7 @@ def test_convolutions(dimensions, channels, kernel, stride, dilation, padding, m
     assert_exact(nn.Sequential(layer, SumOfSquares()).double(), drawn(3, inputs, *size))
 
 
+@pytest.mark.soak
 @given(
     dimensions=st.integers(1, 3),
     channels=st.sampled_from([(1, 8, 3), (1, 9, 8), (2, 16, 4), (3, 24, 6)]),
@@ -112,6 +114,7 @@ def test_convolutions_in_single_precision(
     assert_exact(nn.Sequential(layer, SumOfSquares()), given_inputs, tolerance=1e-5)
 
 
+@pytest.mark.soak
 @given(
     groups=st.sampled_from([1, 2]),
     kernel=st.integers(2, 3),
@@ -225,6 +228,7 @@ def test_the_functional_engine_sums_in_full_precision():
         matmul.fp32_precision = before
 
 
+@pytest.mark.soak
 def test_what_only_norms_need_is_freed():
     """A convolution with small per-example gradients keeps those, not its input and output gradient."""
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.GroupNorm(1, 3), nn.Conv2d(3, 3, 3), SumOfSquares())
@@ -266,6 +270,7 @@ def test_embeddings_with_repeated_tokens(tokens, vocabulary, padding):
     assert_exact(model, torch.randint(0, vocabulary, (4, tokens)))
 
 
+@pytest.mark.soak
 @given(
     dimensions=st.integers(1, 3),
     channels=st.sampled_from([(1, 1, 2), (1, 3, 2), (2, 2, 4), (4, 4, 4), (1, 3, 9), (2, 4, 18)]),
@@ -294,6 +299,7 @@ def test_transposed_convolutions(dimensions, channels, kernel, stride, dilation,
     assert_exact(nn.Sequential(layer, SumOfSquares()).double(), drawn(3, inputs, *(5, 4, 4)[:dimensions]))
 
 
+@pytest.mark.soak
 @given(
     tokens=st.integers(1, 6),
     vocabulary=st.integers(2, 6),
@@ -354,6 +360,7 @@ class Reader(nn.Module):
         return hidden, 2 * share.expand(count, -1, layer.hidden_size).contiguous()
 
 
+@pytest.mark.soak
 @given(
     kind=st.sampled_from(sorted(RECURRENT)),
     layers=st.integers(1, 2),
@@ -411,6 +418,7 @@ def test_recurrent_cells_in_a_loop(engine, cell):
     assert_exact(Loop().double(), drawn(4, 3, 3), engine=engine)
 
 
+@pytest.mark.soak
 @given(
     heads=st.sampled_from([1, 2, 4]),
     queries=st.integers(1, 4),
@@ -595,6 +603,7 @@ class Scale(nn.Module):
         return values * self.scale
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "model",
     [

@@ -28,6 +28,7 @@ def _seeded():
 ROWS = st.integers(1, 4)
 
 
+@pytest.mark.soak
 @given(rows=ROWS, middle=st.lists(st.integers(1, 3), max_size=2), wide=st.booleans(), bias=st.booleans())
 @settings(max_examples=25)
 def test_linear(rows, middle, wide, bias):

@@ -114,6 +114,7 @@ def test_without_privacy_counts_are_exact(drawn):
     assert not drawn
 
 
+@pytest.mark.soak
 def test_a_budget_that_holds_the_whole_is_charged_once_and_one_that_does_not_reads_nothing(drawn):
     X, y = table(4)
     budget = equidp.PrivacyBudget(epsilon=2.0, delta=DELTA, accountant="rdp")
@@ -169,6 +170,7 @@ def test_each_fit_counts_anew_and_calls_of_partial_fit_keep_the_first_weights(dr
     assert len(drawn) == 2
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("settings", "field"),
     [

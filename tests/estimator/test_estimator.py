@@ -171,6 +171,7 @@ def test_without_privacy_it_says_so():
     assert math.isinf(fitted.epsilon_spent_)
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::equidp.PrivacyWarning")
 def test_seeds_are_for_research():
     X, y = table(seed=4)
@@ -184,6 +185,7 @@ def test_seeds_are_for_research():
     assert (secure != secure_again).any()
 
 
+@pytest.mark.soak
 def test_a_module_of_ones_own_and_settings_of_a_method():
     X, y = table(seed=5)
     shapes = []
@@ -234,6 +236,7 @@ def test_a_warning_names_the_line_that_called_fit():
     assert {each.filename for each in [*seeded, *second]} == {__file__}
 
 
+@pytest.mark.soak
 def test_an_estimator_that_is_fitted_again_warns_with_the_total():
     X, y = table(seed=9)
     model, entries = quick(epsilon=1.0), []
@@ -249,6 +252,7 @@ def test_an_estimator_that_is_fitted_again_warns_with_the_total():
     assert f"epsilon {expected:.4g}" in totals(caught)[-1]
 
 
+@pytest.mark.soak
 def test_clones_are_counted_by_a_budget_alone():
     X, y = table(seed=10)
     grid = {"clipping_bound": [0.5, 1.0, 2.0]}
@@ -261,6 +265,7 @@ def test_clones_are_counted_by_a_budget_alone():
     assert search.best_estimator_.epsilon_total_ == budget.spent() > 2 * search.best_estimator_.epsilon_spent_
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::equidp.PrivacyWarning")
 def test_groups_are_routed_as_metadata():
     X, y = table(seed=12)
@@ -273,6 +278,7 @@ def test_groups_are_routed_as_metadata():
     assert search.best_estimator_[-1].group_names_ == ("city", "country")
 
 
+@pytest.mark.soak
 def test_one_budget_holds_for_all_folds_and_refuses_the_one_too_many():
     X, y = table(seed=13)
     budget = equidp.PrivacyBudget(epsilon=3.0, delta=1e-4, accountant="rdp")

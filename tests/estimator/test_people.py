@@ -25,6 +25,7 @@ def quick(**settings) -> equidp.PrivateClassifier:
     return equidp.PrivateClassifier(**{"epochs": 4, "batch_size": 25, "accountant": "rdp", **settings})
 
 
+@pytest.mark.soak
 def test_people_are_counted_sampled_and_promised_epsilon():
     rows, classes, people = table()
     model = quick(rows_per_person=3).fit(rows, classes, people=people)

@@ -179,6 +179,7 @@ def test_a_rare_class_is_found_although_clipped_gradients_count_the_same():
     assert found[1] == found[2] > 0.5
 
 
+@pytest.mark.soak
 def test_class_weights_are_by_label_of_any_type():
     X, y = table(7)
     codes = (y == "yes").astype(int)
@@ -222,6 +223,7 @@ def test_a_copy_counts_the_fits_that_it_carries(copied):
     assert model.epsilon_total_ == model.run_.epsilon() <= 1.0  # the original knows of no copy
 
 
+@pytest.mark.soak
 def test_partial_fit_learns_from_all_its_calls_and_goes_on_from_a_fit():
     X, y = table(9)
     model = quick(random_state=0, epsilon=20.0, learning_rate=2.0)
@@ -236,6 +238,7 @@ def test_partial_fit_learns_from_all_its_calls_and_goes_on_from_a_fit():
     assert trained.predict(X).tolist().count("no") > N / 2
 
 
+@pytest.mark.soak
 def test_partial_fit_warns_of_earlier_models_only():
     X, y = table(10)
     model = quick(epsilon=1.0)

@@ -82,6 +82,7 @@ def test_a_model_that_is_not_additive_a_diverged_one_and_scaled_numbers_have_no_
     assert column_effects(standard, logistic((standard.width,), 2), 2) == ()
 
 
+@pytest.mark.soak
 def test_a_card_shows_public_edges_and_hides_those_of_training_rows(table, encoder):
     effects = column_effects(encoder, logistic((encoder.width,), 2), 2)
     assert {each.column: each.public for each in effects} == {"age": True, "pay": False, "job": False}
@@ -97,6 +98,7 @@ def test_a_card_shows_public_edges_and_hides_those_of_training_rows(table, encod
     assert f"{ages.known[lowest, 0]:+.2f}" in row
 
 
+@pytest.mark.soak
 def test_a_card_shows_edges_that_were_released(table):
     drawn = private_encoder(table, {}, "category", Release(0.5, SeededRandomness(0)), CUT)
     effects = column_effects(drawn, logistic((drawn.width,), 3), 3)

@@ -54,6 +54,7 @@ def test_its_tables_are_those_of_the_models_outputs():
     assert evaluate(identity(), test).costs is None
 
 
+@pytest.mark.soak
 def test_gaps_are_fairlearns_for_two_classes():
     test = examples((120, 90, 40))
     assert evaluate(identity(), test).gaps == fairlearns_gaps(test)
@@ -69,6 +70,7 @@ def test_there_are_no_gaps_where_groups_are_classes():
     assert evaluate(identity(), alike).gaps == {}
 
 
+@pytest.mark.soak
 def test_no_sentence_is_about_the_risks_of_a_few_people():
     test = examples((60, 60, 60))
     shifted = replace(test, inputs=test.inputs + torch.tensor([0.0, 3.0]))

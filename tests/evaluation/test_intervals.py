@@ -34,6 +34,7 @@ def test_wilsons_interval_is_the_closed_form(successes, count):
     assert wilson(successes, count, 0.95) == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.soak
 def test_intervals_cover_the_truth_as_often_as_they_say():
     """Wilson's coverage at 0.8 is 0.89. False alarms, fewer than 85% of 500 samples: once in 10,000."""
     generator = np.random.default_rng(0)

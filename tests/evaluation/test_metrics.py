@@ -160,6 +160,7 @@ def test_no_event_in_a_small_group_does_not_look_certain():
 F1 = Metric("f1", lambda found: theirs.f1_score(found.hits, found.answers), True, (0, 1))
 
 
+@pytest.mark.soak
 def test_a_metric_of_ones_own_has_an_interval_that_is_always_the_same():
     found = made()
     first = measure_with_interval(F1, found, 0.95)

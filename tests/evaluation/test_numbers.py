@@ -95,6 +95,7 @@ def test_intervals_hold_their_level():
     assert all(count < 30 for count in missed.values())
 
 
+@pytest.mark.soak
 def test_a_model_that_answers_the_mean_says_nothing():
     data, mean = incomes(), nn.Linear(3, 1)
     nn.init.zeros_(mean.weight)
@@ -124,6 +125,7 @@ def test_costs_are_the_increase_of_an_error_and_the_loss_of_r2():
         evaluate(model, data, cut=equidp.evaluation.predictions.Cut(threshold=0.5))
 
 
+@pytest.mark.soak
 def test_targets_outside_the_public_range_count_as_its_ends_in_training_alone():
     loss = SquaredError((0.0, 10.0))
     outputs = torch.tensor([[5.0], [5.0]])

@@ -139,6 +139,7 @@ def test_rows_of_one_person_count_once():
     assert SmallCells.of(replace(test, people=torch.from_numpy(alike))).groups == ("b",)
 
 
+@pytest.mark.soak
 def test_a_small_group_is_in_no_figure_so_the_rest_is_as_without_it():
     whole, without = table([[120, 80], [3, 1], [60, 30]]), table([[120, 80], [60, 30]])
     rest = torch.nonzero(whole.groups != 1).flatten()
@@ -151,6 +152,7 @@ def test_a_small_group_is_in_no_figure_so_the_rest_is_as_without_it():
     assert shown.plain()["not_shown"] == ["b"]
 
 
+@pytest.mark.soak
 def test_gaps_rest_on_no_group_of_few_people_even_where_all_figures_are_shown():
     """A group of one example is answered wholly or not at all: a difference of 100 points."""
     test = table([[50, 50], [1, 0], [50, 50]])

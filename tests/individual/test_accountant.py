@@ -105,6 +105,7 @@ def test_no_example_has_a_larger_epsilon_than_the_run(name):
         assert (report.sensitive_epsilons > 0).mean() > (0.3 if name == "global" else 0.999)
 
 
+@pytest.mark.soak
 def test_each_step_counts_under_the_state_it_was_taken_with():
     """The bound shrinks to a thousandth: shares of an earlier state would be far too small."""
     trainer, accountant = watched(Shrinking())
@@ -113,6 +114,7 @@ def test_each_step_counts_under_the_state_it_was_taken_with():
     assert np.median(epsilons) > 0.9 * run.epsilon(accountant="rdp")
 
 
+@pytest.mark.soak
 def test_shares_are_computed_again_only_where_the_state_differs(monkeypatch):
     computed = []
 
@@ -189,6 +191,7 @@ def test_watching_does_not_change_training():
     torch.testing.assert_close(models[0], models[1], rtol=0, atol=0)
 
 
+@pytest.mark.soak
 def test_dropout_makes_estimates_and_is_left_alone():
     """The step's dropout is not that of the pass that takes norms; watching must not shift it either."""
     states, reports = [], []
@@ -230,6 +233,7 @@ def test_groups():
     assert report.sensitive_worst_to_best() == pytest.approx(means.max() / means.min())
 
 
+@pytest.mark.soak
 def test_epsilon_goes_with_the_log_of_the_loss():
     trainer, accountant = watched(equidp.GlobalAdapt(0.5, initial_bound=2.0), epochs=5)
     trainer.fit()
@@ -268,6 +272,7 @@ def test_releases_are_near_the_truth_and_are_charged():
     assert trainer.steps_done == steps
 
 
+@pytest.mark.soak
 def test_one_release_costs_what_it_says():
     trainer, accountant = watched()
     trainer.fit()
@@ -434,6 +439,7 @@ def histories_of(accountant, **settings):
     return counts.histories.counts @ counts.histories.shares, trainer
 
 
+@pytest.mark.soak
 def test_norms_of_draws_between_passes_are_those_of_passes_in_every_step():
     """The norm that a draw shows is the one that a pass before the step takes."""
     alone, trainer = histories_of(equidp.IndividualAccountant(per_epoch=1000, grid=0.05))
@@ -442,6 +448,7 @@ def test_norms_of_draws_between_passes_are_those_of_passes_in_every_step():
     np.testing.assert_array_equal(both, alone)
 
 
+@pytest.mark.soak
 def test_an_example_that_is_never_drawn_has_the_norm_of_the_pass():
     settings = {"steps": 6, "epochs": None}
     drawn_only, trainer = histories_of(equidp.IndividualAccountant("sampled", grid=0.05), **settings)
@@ -531,6 +538,7 @@ def test_steps_after_fit_without_its_limits_are_refused():
         trainer.step(next(batches))
 
 
+@pytest.mark.soak
 def test_a_loop_of_ones_own_says_how_to_begin():
     trainer, accountant = watched()
     with raises_field(SettingError, "callbacks"):
@@ -550,6 +558,7 @@ def test_nearest_rounding_is_no_guarantee():
     assert not accountant.report(trainer, accountant="rdp").guaranteed
 
 
+@pytest.mark.soak
 def test_groups_with_bounds_of_their_own_have_epsilons_of_their_own():
     """What DPSGD-F's released bounds say of each group holds for each member; the papers' linear reading is
     another figure."""
@@ -591,6 +600,7 @@ def test_groups_with_bounds_of_their_own_have_risks_of_their_own():
     assert all(after["b"].figures()[key] <= value for key, value in run.items())
 
 
+@pytest.mark.soak
 def test_means_of_groups_are_released_together():
     trainer, accountant = watched(train=toy(3000), batch_size=100, epochs=2)
     trainer.fit()

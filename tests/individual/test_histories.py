@@ -51,6 +51,7 @@ def test_epsilons_are_those_of_dp_accounting(data, sigma, statistics):
     np.testing.assert_allclose(found, [by_hand(row, event) for row in data], rtol=1e-12)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("statistics", [None, 8.0])
 def test_the_worst_case_is_the_runs_renyi_epsilon(statistics):
     event = StepEvent(0.05, 1.1, statistics)
@@ -74,6 +75,7 @@ def test_shares_that_are_no_numbers_count_in_full():
     assert histories.shares[cells].tolist() == [1.0, 1.0, 1.0, 0.0]
 
 
+@pytest.mark.soak
 def test_an_example_that_never_contributed_has_none():
     histories = Histories(2, 0.3)
     histories.add(histories.cells(np.array([0.0, 0.3])), steps=50)

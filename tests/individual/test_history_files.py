@@ -151,6 +151,7 @@ def test_lost_steps_count_at_their_worst_for_everyone_and_others_exactly(tmp_pat
     assert (counted(last)[0] >= history).all()
 
 
+@pytest.mark.soak
 def test_the_checkpoint_before_the_last_has_its_histories_too(tmp_path, monkeypatch):
     monkeypatch.setattr("equidp.training.checkpoint._SHARE_OF_TIME", 1e9)
     accountant = ACCOUNTANTS["held"]()
@@ -169,6 +170,7 @@ def test_the_checkpoint_before_the_last_has_its_histories_too(tmp_path, monkeypa
     assert (found[:, -1] >= expected[:, -1]).all()
 
 
+@pytest.mark.soak
 def test_steps_of_a_killed_run_are_never_lost(tmp_path):
     killed(tmp_path, ACCOUNTANTS["held"](), 5)
     again = ACCOUNTANTS["held"]()
@@ -239,6 +241,7 @@ def test_a_missing_part_is_refused(tmp_path):
         checkpoints.restore(resumed)
 
 
+@pytest.mark.soak
 def test_histories_that_are_gone_count_at_their_worst_where_that_was_asked_for(tmp_path):
     trainer, checkpoints = stopped(tmp_path, ACCOUNTANTS["held"]())
     checkpoints.delete_sensitive(trainer)
@@ -254,6 +257,7 @@ def test_histories_that_are_gone_count_at_their_worst_where_that_was_asked_for(t
     assert (counted(accountant)[0].sum(axis=1) == 15).all()
 
 
+@pytest.mark.soak
 def test_histories_of_other_settings_or_data_are_refused(tmp_path):
     stopped(tmp_path, ACCOUNTANTS["held"](), sample=30)
     finer = equidp.IndividualAccountant(interval=4, grid=0.01)

@@ -32,6 +32,7 @@ def test_several_processes_count_what_one_counts(everything):
         assert len(np.unique(counts, axis=0)) > 10
 
 
+@pytest.mark.soak
 def test_what_several_processes_cannot_do_is_said(everything):
     for rank, (_, (sampled, report), _) in enumerate(everything[2]):
         assert 'interval="sampled" in 2 processes' in sampled

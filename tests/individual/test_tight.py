@@ -58,6 +58,7 @@ def test_epsilons_are_those_of_dp_accounting(sample_rate, history, delta):
     assert found == pytest.approx(upper, rel=2e-3)
 
 
+@pytest.mark.soak
 @given(
     noises=st.lists(st.floats(2.0, 30.0), min_size=1, max_size=4),
     steps=st.integers(1, 50),

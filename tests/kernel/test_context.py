@@ -70,6 +70,7 @@ EXAMPLES = st.lists(
 )
 
 
+@pytest.mark.soak
 @settings(max_examples=40, deadline=None)
 @given(EXAMPLES, EARLIER, st.sampled_from([None, 1, 2]))
 def test_one_example_moves_gradients_by_c_and_statistics_by_1_given_what_was_released(batch, earlier, part):

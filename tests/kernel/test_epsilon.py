@@ -67,6 +67,7 @@ def test_two_queries_on_one_sample_are_not_two_samples():
     assert apart == pytest.approx(5.48, abs=0.01)
 
 
+@pytest.mark.soak
 def test_whole_number_multipliers_are_read_as_floats():
     """dp_accounting 0.6.0 gives epsilon 0.29 for Gaussians 10 and 1.0 composed, and 5.11 for 10.0 and 1.0."""
     entries = ((StepEvent(1, 10), 1), (StepEvent(1, 1.0), 1))
@@ -172,6 +173,7 @@ def test_a_target_that_cannot_be_is_refused(target):
         calibrate_noise(target, 1e-5, 0.1, 10)
 
 
+@pytest.mark.soak
 def test_a_target_below_what_a_conversion_can_express_is_refused():
     with raises_field(SettingError, "target_epsilon"):
         calibrate_noise(1e-4, 1e-6, 0.1, 10, None, "rdp-classic")

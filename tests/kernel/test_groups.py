@@ -178,6 +178,7 @@ def costs_of_pairs(*events: GroupedStepEvent) -> list[tuple[StepEvent | None, ..
     return list(product(*([event.of_group(name) for name in "ab"] for event in events)))
 
 
+@pytest.mark.soak
 def test_groupings_of_two_runs_are_combined():
     """An example in one group of one run may be in any group of the other, also under the same name; a
     release counts for every example."""
@@ -209,6 +210,7 @@ def test_more_combinations_than_are_listed_count_at_the_largest_rate_and_bounds(
     assert project_groups(many) == tuple((*each, (StepEvent(0.2, 7.0), 3)) for each in project_groups(few))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kinds", [1, 3], ids=["few", "more than are accounted for one by one"])
 def test_later_kinds_of_steps_leave_the_routes_of_what_was_stated(kinds, monkeypatch):
     """Orders and shares of delta follow for each group from what was stated, before there are results: the
@@ -236,6 +238,7 @@ def test_the_meter_is_an_upper_bound_and_exact_at_the_end(accountant):
     assert meter(30) == exact[2]
 
 
+@pytest.mark.soak
 def test_risk_is_the_largest_of_the_groups():
     risks = [Risk.of([(CROSSING.of_group(name), 20)]) for name in "ab"]
     whole = Risk.of([(CROSSING, 20)])
@@ -243,6 +246,7 @@ def test_risk_is_the_largest_of_the_groups():
     assert whole.true_positive_rates[0] == max(each.true_positive_rates[0] for each in risks)
 
 
+@pytest.mark.soak
 def test_calibrated_noise_keeps_every_group_to_the_target():
     """By the least noise: the group that costs most is at it."""
     unit = GroupedStepEvent(0.2, 1.0, 3.0, CROSSING.by_group)
@@ -274,6 +278,7 @@ def test_a_plain_step_is_not_what_was_stated_by_group():
     assert limit.compute_epsilon([(StepEvent(0.2, 1.0), 20)]) > limit.compute_epsilon([(CROSSING, 20)])
 
 
+@pytest.mark.soak
 def test_a_budget_goes_on_from_its_file(tmp_path):
     path = tmp_path / "budget"
     with PrivacyBudget(path, epsilon=3.0, delta=1e-5, accountant="rdp") as budget:

@@ -404,6 +404,7 @@ def test_the_sensitivity_covers_groups_that_are_not_in_the_batch(group):
     )
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("size", [0, 5])
 @pytest.mark.parametrize("sigma", [0.5, 2.0])
 def test_noise_is_normal_with_scale_sigma_times_sensitivity(size, sigma):

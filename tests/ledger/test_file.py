@@ -61,6 +61,7 @@ def test_a_kill_never_counts_less_and_at_most_a_block_more(tmp_path_factory, ste
         assert steps <= ledger.steps <= min(expected, 2 * steps)
 
 
+@pytest.mark.soak
 @given(kinds=st.lists(st.sampled_from([STEP, OTHER]), min_size=1, max_size=40), expected=st.integers(0, 40))
 def test_steps_of_two_kinds_pay_for_themselves(tmp_path_factory, kinds, expected):
     """A release between training steps is not paid from their block; after a kill neither kind counts less
@@ -78,6 +79,7 @@ def test_steps_of_two_kinds_pay_for_themselves(tmp_path_factory, kinds, expected
     assert counted.get(OTHER, 0) == kinds.count(OTHER)
 
 
+@pytest.mark.soak
 @given(turns=st.lists(st.sampled_from("ab"), min_size=1, max_size=40), expected=st.integers(0, 40))
 def test_steps_of_two_sessions_pay_for_themselves(tmp_path_factory, turns, expected):
     """As in a budget of two runs with the same settings: after a kill, neither counts less than it spent."""
@@ -241,6 +243,7 @@ def test_a_torn_first_line_is_a_new_ledger(tmp_path):
     assert LedgerFile(path).steps == 0
 
 
+@pytest.mark.soak
 @given(data=st.data())
 def test_edits_by_hand_are_refused_or_safe(tmp_path_factory, data):
     """Any byte overwritten, any line taken out or put elsewhere: an error, or no less than was spent."""
@@ -318,6 +321,7 @@ def test_a_forked_copy_cannot_spend(tmp_path):
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
 
 
+@pytest.mark.soak
 def test_a_forked_copy_that_closes_or_forgets_the_ledger_leaves_the_lock_to_its_parent(tmp_path):
     path = tmp_path / "ledger"
     for leave in (lambda ledger: ledger.close(), lambda ledger: ledger._file.__dict__.clear()):

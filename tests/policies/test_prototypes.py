@@ -44,6 +44,7 @@ def test_noise_has_the_deviation_of_its_multiplier():
     assert 15 < float(noise.std()) < 110
 
 
+@pytest.mark.soak
 def test_one_example_moves_the_sums_by_at_most_one_and_a_person_too():
     data = toy(N)
     assert float((class_sums(data) - class_sums(data.subset(torch.arange(1, N)))).norm()) == pytest.approx(
@@ -71,6 +72,7 @@ def test_the_length_of_features_does_not_matter_and_zeros_add_nothing():
     assert torch.allclose(class_sums(data) - class_sums(changed), lacking, atol=1e-4)
 
 
+@pytest.mark.soak
 def test_a_run_is_one_event_without_sampling_which_is_all_that_it_spends():
     data = toy(N)
     plan = Plan(delta=1e-3).resolve("prototypes", N, Target(1.0))

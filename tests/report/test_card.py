@@ -76,6 +76,7 @@ def rows_of_settings(plan: equidp.Plan, folder) -> list[tuple[str, str]]:
     return re.findall(r"^\| ([^|]+) \| ([^|]*) \|$", settings, re.MULTILINE)
 
 
+@pytest.mark.soak
 def test_each_changed_option_of_a_plan_is_one_row_of_the_card(tmp_path):
     options = {"momentum": 0.5, "weight_decay": 0.25, "schedule": "linear", "average": "tail"}
     options |= {"average_share": 0.5, "class_weight": "no=1,yes=4", "loss": _loss}
@@ -113,6 +114,7 @@ def _loss(outputs, targets):
     return nn.functional.cross_entropy(outputs, targets, reduction="none")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("releases", [1, 2, 3])
 def test_the_table_of_the_guarantee_adds_up_to_its_epsilon(tmp_path, releases):
     """Equal releases apart in the ledger, and steps of the same noise as one of them."""
@@ -130,6 +132,7 @@ def test_the_table_of_the_guarantee_adds_up_to_its_epsilon(tmp_path, releases):
     assert len(named) == releases
 
 
+@pytest.mark.soak
 def test_the_card_says_epsilon_for_replacing_one_and_why_this_delta(tmp_path):
     run = make_trainer(epochs=1, delta=1e-4).fit()
     equidp.write_card(run, tmp_path / "card.md")
@@ -141,6 +144,7 @@ def test_the_card_says_epsilon_for_replacing_one_and_why_this_delta(tmp_path):
     assert "2e-05: set for this run" in (tmp_path / "card.md").read_text()
 
 
+@pytest.mark.soak
 def test_a_released_figure_that_noise_hides_is_not_shown(tmp_path):
     rows = [
         {"group": "a", "mean": 1.1, "standard_error": 0.2},
@@ -264,6 +268,7 @@ def test_an_evaluation_in_place_of_a_test_set_gives_the_same_card(run, tmp_path,
     assert computed == given
 
 
+@pytest.mark.soak
 def test_both_formats_say_the_same_words_in_the_same_order(run, tmp_path):
     """Captions of figures apart, which Markdown has not."""
     given = {
@@ -372,6 +377,7 @@ def test_no_more_is_promised_than_epsilon_and_delta_hold():
     assert "delta is not below 1/n, n = 1,000" in guarantee_sentences(spending(0.5, 0.01))[-1]
 
 
+@pytest.mark.soak
 def test_a_person_alone_in_a_group_is_not_revealed_by_class_or_gap(tmp_path):
     """The only test example of a group would show its class by its count, and its error as the fairness
     difference."""
@@ -445,6 +451,7 @@ def test_a_card_elsewhere_or_of_another_kind_is_refused(run, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.soak
 def test_a_card_says_what_each_group_pays_where_bounds_differ(tmp_path, run):
     by_group = make_trainer(steps=4, epochs=None, accountant="rdp", bounds={"b": 0.5}).fit()
     equidp.write_card(by_group, tmp_path / "by-group.md")

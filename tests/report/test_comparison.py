@@ -163,6 +163,7 @@ def test_the_terminal_breaks_no_word_of_the_overview_at_80_columns(tmp_path):
     assert {"hardest", "largest", "verdict", "reference"} <= set(text.split())
 
 
+@pytest.mark.soak
 def test_page_and_terminal_show_the_differences_from_a_named_method(tmp_path):
     comparison = made_up(CLEAR)
     assert "Differences from" not in html.render(comparison)
@@ -243,6 +244,7 @@ def test_a_method_no_better_than_one_answer_is_named():
     assert "holds" not in said
 
 
+@pytest.mark.soak
 def test_with_several_epsilons_each_sentence_names_its_own():
     sentences = findings_of(made_up(CLEAR, epsilons=(1.0, 3.0), spread=0.001))
     assert [sentence.split(":")[0] for sentence in sentences] == ["At epsilon 1"] * 3 + ["At epsilon 3"] * 3

@@ -38,6 +38,7 @@ def test_where_nothing_was_clipped_clipping_is_no_cause():
     assert "shift" not in text.replace("scale and shifts", "")
 
 
+@pytest.mark.soak
 def test_a_recalibrated_run_is_not_told_to_recalibrate_first():
     assert "larger share" in said(ALL, policy=equidp.DPSGD(), recalibrated=True)
     assert "--recalibration 0.1" not in said(ALL, policy=equidp.DPSGD(), recalibrated=True)

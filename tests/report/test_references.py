@@ -59,6 +59,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_reference_that_does_not_serve_is_named_and_nothing_is_judged_by_it(kind, tmp_path):
     comparison = reference(kind)
@@ -75,6 +76,7 @@ def test_a_reference_that_does_not_serve_is_named_and_nothing_is_judged_by_it(ki
         assert not re.search(r"\btake (dpsgd|fair)\b|This is clear|narrows the gap|holds under", text, re.I)
 
 
+@pytest.mark.soak
 def test_a_well_trained_reference_has_verdicts_and_a_recommendation(tmp_path):
     comparison = reference("well trained")
     terminal, page = shown(comparison, tmp_path), html.render(comparison)
@@ -109,6 +111,7 @@ def test_the_price_has_two_parts_by_group_and_in_all():
     assert total == pytest.approx(model + privacy, abs=0.11)
 
 
+@pytest.mark.soak
 def test_terminal_and_page_say_what_the_model_costs(tmp_path):
     comparison = tried(reference("well trained"), 0.04)
     terminal, page = shown(comparison, tmp_path), html.render(comparison)
@@ -121,6 +124,7 @@ def test_terminal_and_page_say_what_the_model_costs(tmp_path):
     assert "diverged in 5 of 5 seeds" in page
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("trees", "sentence"),
     [
@@ -135,6 +139,7 @@ def test_where_no_other_model_is_better_the_model_costs_nothing(trees, sentence,
     assert "What the model costs, and what privacy costs" not in html.render(comparison)
 
 
+@pytest.mark.soak
 def test_a_private_run_of_another_model_than_the_only_reference_is_named(tmp_path):
     comparison = reference("well trained")
     setup = replace(comparison.setup, other_classes={"fair": "features=scattering"})
@@ -145,6 +150,7 @@ def test_a_private_run_of_another_model_than_the_only_reference_is_named(tmp_pat
     assert named in html.render(comparison)
 
 
+@pytest.mark.soak
 def test_each_kind_of_model_is_measured_against_its_own_reference(tmp_path):
     comparison = tried(reference("well trained"), None)
     own = comparison.results["method"] == "sgd"

@@ -92,6 +92,7 @@ def test_of_two_runs_that_begin_at_once_in_an_empty_folder_one_does(prepared, tm
     assert len(read_ledger(tmp_path / layout.LEDGER).blocks) == 1
 
 
+@pytest.mark.soak
 def test_a_run_makes_one_trainer_and_hashes_its_data_once(people, tmp_path, monkeypatch):  # noqa: F811
     made, hashed, init, digest = [], [], equidp.Trainer.__init__, DataSplit.digest
 

@@ -61,6 +61,7 @@ def test_an_added_file_is_named_with_a_changed_one(finished):
         layout.check_files(finished.folder, CONFIG)
 
 
+@pytest.mark.soak
 def test_a_missing_manifest_says_how_to_write_it_anew_and_that_works(finished):
     (finished.folder / layout.MANIFEST).unlink()
     with raises_field(DataError, layout.MANIFEST, "\nequidp train --resume"):
@@ -101,6 +102,7 @@ def test_a_run_goes_on_with_its_own_data_alone(finished):
         layout.check_same(split, config, {**facts, "sensitive_data_sha256": "0"}, finished.folder)
 
 
+@pytest.mark.soak
 def test_a_published_checksum_confirms_no_guess_of_a_row(finished, begun):
     """All that the files hold but their salt is known to someone who knows every row but one, and guesses
     it."""

@@ -51,6 +51,7 @@ def test_a_table_is_read_by_the_runs_columns_in_any_order(finished, tmp_path):
         replace(kept, encoder=None).inputs(finished.table)
 
 
+@pytest.mark.soak
 def test_rows_of_one_person_in_a_new_file_count_as_one_person(finished, tmp_path, monkeypatch):
     kept = open_run(finished.folder)
     data = kept.config.data
@@ -89,6 +90,7 @@ def test_a_damaged_model_or_encoder_is_refused(finished, name):
         open_run(finished.folder)
 
 
+@pytest.mark.soak
 def test_files_of_another_run_are_refused(finished, begun):
     train(begun)
     with LedgerFile(begun / "ledger") as ledger:  # two ledgers of one second may be equal to the byte

@@ -71,6 +71,7 @@ def given(run: Path, place: Path, *further: str) -> Path:
     return place
 
 
+@pytest.mark.soak
 def test_predictions_come_from_what_may_leave(run, tmp_path):
     whole, part = open_run(run), open_run(given(run, tmp_path / "part"))
     table = run.parent / "secret-patients.csv"

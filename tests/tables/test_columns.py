@@ -124,6 +124,7 @@ def test_a_table_on_disk_gives_the_split_encoder_inputs_and_warnings_of_memory(
         assert "/train.inputs" in maps.read_text()
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
 def test_a_kept_table_is_not_read_again_until_its_content_or_recipe_changes(tmp_path, monkeypatch):
     path = save(messy(), tmp_path / "people.csv")
@@ -179,6 +180,7 @@ def test_what_is_wrong_with_a_table_on_disk_is_said_as_in_memory(
     assert messages[0][0] or messages[0][1]
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
 def test_private_preprocessing_on_disk_gives_the_encoder_of_memory(tmp_path, monkeypatch):
     path, found = save(messy(), tmp_path / "people.csv"), []
@@ -287,6 +289,7 @@ def test_a_folder_whose_files_have_other_columns_is_refused(tmp_path, monkeypatc
         split(tmp_path / "empty")
 
 
+@pytest.mark.soak
 def test_numbers_of_other_widths_in_the_files_of_a_folder_are_one_column(tmp_path, monkeypatch):
     folder = save(messy(), tmp_path / "people")
     messy(60).assign(score=0.5).to_parquet(folder / "part-99.parquet", index=False)
@@ -294,6 +297,7 @@ def test_numbers_of_other_widths_in_the_files_of_a_folder_are_one_column(tmp_pat
     assert on_disk.digest() == in_memory.digest()
 
 
+@pytest.mark.soak
 def test_a_text_late_in_a_column_of_many_numbers_is_named(path, monkeypatch):
     monkeypatch.setattr(columns, "MOST_TEXTS", 200)
     save(messy().assign(lab=lambda t: t["lab"].mask(t.index == 1100, "high")), path)
@@ -301,6 +305,7 @@ def test_a_text_late_in_a_column_of_many_numbers_is_named(path, monkeypatch):
         split(path)
 
 
+@pytest.mark.soak
 def test_what_is_kept_is_its_owners_listed_and_removed(path, tmp_path, capsys):
     first = split(path)
     assert (tmp_path / "cache" / "tables").stat().st_mode & 0o77 == 0
@@ -318,6 +323,7 @@ def test_what_is_kept_is_its_owners_listed_and_removed(path, tmp_path, capsys):
     assert split(path).digest() == first.digest()
 
 
+@pytest.mark.soak
 def test_a_killed_process_leaves_no_half_written_table(path, tmp_path):
     digest = split(path).digest()
     store = cache.table_store()
@@ -336,6 +342,7 @@ def test_a_limit_that_is_no_number_is_refused(path, limit, monkeypatch):
         split(path)
 
 
+@pytest.mark.soak
 def test_readers_of_the_same_new_rows_do_not_remove_each_others_files(tmp_path, monkeypatch):
     path, map_array, others = save(messy(), tmp_path / "people.csv"), columns.mapped_array, []
 

@@ -153,6 +153,7 @@ def test_the_recipe_gives_the_reason_for_each_line(tmp_path):
         assert line in text
 
 
+@pytest.mark.soak
 def test_people_with_several_rows_are_said_to_be_protected_by_row_alone(tmp_path):
     table = patients()
     table["patient_id"] = table["patient_id"].to_numpy()[np.arange(ROWS) // 3]
@@ -247,6 +248,7 @@ odd = st.sampled_from(
 )
 
 
+@pytest.mark.soak
 @given(
     header=st.lists(st.sampled_from(["a", "id", "c", "sex", "income", ""]), min_size=1, max_size=4),
     rows=st.lists(st.lists(odd, min_size=1, max_size=5), max_size=8),

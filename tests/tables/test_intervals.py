@@ -40,6 +40,7 @@ def released(table, sigma=5.0, seed=0, bounds=None) -> TableEncoder:
     return private_encoder(table, bounds or {}, "category", release, CUT)
 
 
+@pytest.mark.soak
 @given(NUMBERS, TEXTS, NUMBERS)
 def test_rows_have_norm_1_less_a_trend_below_1_and_texts_without_a_place(numbers, texts, further):
     table = table_of(numbers, texts)
@@ -72,6 +73,7 @@ def test_a_trend_rises_by_equal_steps_with_the_finest_intervals(numbers, flagged
         assert column.encode(lowest)[:, -1].tolist() == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
 @settings(deadline=None, max_examples=30)
 @given(NUMBERS, TEXTS, st.integers(0, 99))
@@ -104,6 +106,7 @@ def test_each_number_is_in_one_interval_of_each_resolution_between_its_edges(num
                 assert ends[place] <= value < ends[place + 1]
 
 
+@pytest.mark.soak
 @given(NUMBERS, TEXTS, st.randoms(use_true_random=False))
 def test_the_order_of_rows_changes_neither_the_encoder_nor_a_row_s_inputs(numbers, texts, random):
     table = table_of(numbers, texts)
@@ -114,6 +117,7 @@ def test_the_order_of_rows_changes_neither_the_encoder_nor_a_row_s_inputs(number
     assert torch.equal(encoder.encode(shuffled), encoder.encode(table)[order])
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
 @settings(deadline=None, max_examples=30)
 @given(NUMBERS, TEXTS)

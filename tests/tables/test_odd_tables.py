@@ -42,8 +42,8 @@ ROLES = Recipe(target="ill", group=("sex",))
 @pytest.fixture(autouse=True)
 def small_batches(tmp_path, monkeypatch):
     monkeypatch.setenv("EQUIDP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(stream, "_BATCH_BYTES", 2**10)
-    monkeypatch.setattr(stream, "_BATCH_ROWS", 17)
+    monkeypatch.setattr(stream, "_BATCH_BYTES", 2**12)
+    monkeypatch.setattr(stream, "_BATCH_ROWS", 41)
     monkeypatch.setattr(cache, "_BLOCK", 13)
 
 
@@ -497,6 +497,7 @@ def both(monkeypatch, call, *given, **options):
     return found
 
 
+SOAK = (pytest.mark.soak,)
 CASES = [
     (what, kind)
     for what, odd in ODD.items()
@@ -504,7 +505,13 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("what", "kind"), CASES, ids=[f"{what}{kind}" for what, kind in CASES])
+@pytest.mark.parametrize(
+    ("what", "kind"),
+    [
+        pytest.param(what, kind, id=f"{what}{kind}", marks=SOAK[: ODD[what].type is None and kind != ".csv"])
+        for what, kind in CASES
+    ],
+)
 def test_a_column_is_read_as_it_says_or_with_a_word_alike_in_memory_and_by_batches(
     what, kind, tmp_path, monkeypatch
 ):
@@ -592,6 +599,7 @@ def test_inspect_proposes_a_recipe_that_reads_the_table_alike(what, kind, tmp_pa
         assert report.problems == ()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("what", ODD)
 def test_reading_by_the_proposed_recipe_says_nothing_that_inspect_does_not_show(what, tmp_path):
     path = save(ODD[what], tmp_path / "odd.parquet")

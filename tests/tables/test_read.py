@@ -138,6 +138,7 @@ def test_a_separator_that_the_file_states_and_another_one_are_refused(tmp_path):
         open_source(str(tmp_path / "p.csv"), recipe=RECIPE.with_changes({"sep": "|"})).split(0)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("dropped", [(), ("job",)])
 def test_rows_between_stray_quotes_are_refused_and_fewer_of_them_are_named(dropped, tmp_path, monkeypatch):
     path, recipe = tmp_path / "p.csv", RECIPE.with_changes({"drop": dropped})
@@ -155,6 +156,7 @@ def test_rows_between_stray_quotes_are_refused_and_fewer_of_them_are_named(dropp
         assert "'job'" in said
 
 
+@pytest.mark.soak
 def test_notes_with_line_ends_are_named_where_they_are_used_and_not_where_they_are_dropped(
     tmp_path, monkeypatch
 ):
@@ -167,6 +169,7 @@ def test_notes_with_line_ends_are_named_where_they_are_used_and_not_where_they_a
     assert found[0][2] == found[1][2] == []
 
 
+@pytest.mark.soak
 def test_folders_by_a_code_hold_it_as_a_text_as_one_file_does(tmp_path, monkeypatch):
     table = people().assign(department=[("01", "02", None)[row % 3] for row in range(N)])
     for code, rows in table.groupby("department", dropna=False):
@@ -190,6 +193,7 @@ def test_folders_by_a_code_hold_it_as_a_text_as_one_file_does(tmp_path, monkeypa
             assert all("leading zeros" in str(each.message) for each in said)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "values",
     [
@@ -214,6 +218,7 @@ def test_what_pandas_stores_by_a_type_of_its_own_is_read_alike(values, tmp_path,
     assert all(each == found[0] for each in found)
 
 
+@pytest.mark.soak
 def test_an_index_with_a_name_is_a_column_and_one_without_is_none(tmp_path, monkeypatch):
     for name, columns in (("id", 5), (None, 4)):
         people().set_index(pd.Index([f"p{row // 2}" for row in range(N)], name=name)).to_parquet(
@@ -249,7 +254,7 @@ def kept_run(path: Path, recipe: Recipe, folder: Path) -> FinishedRun:
         (("True", "False"), ("True",), ("True",)),
     ],
 )
-@pytest.mark.parametrize("role", ["group", "target"])
+@pytest.mark.parametrize("role", [pytest.param("group", marks=pytest.mark.soak), "target"])
 def test_codes_of_new_files_are_read_as_those_of_the_trained_table(
     role, codes, fewer, known_as, kind, limit, tmp_path, monkeypatch
 ):
@@ -331,6 +336,7 @@ def test_a_pipe_is_refused_where_it_would_be_read_twice(tmp_path, command):
     assert (code, "can be read only once" in said) == (2, True)
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::equidp.DataWarning")
 def test_a_column_called_star_can_be_named_by_every_option(tmp_path):
     path = tmp_path / "p.csv"

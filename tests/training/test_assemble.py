@@ -94,6 +94,7 @@ def test_every_optimizer_of_torch_trains_or_is_refused_before_a_step(kind):
     trainer.fit()
 
 
+@pytest.mark.soak
 def test_optimizers_that_would_not_train_the_model():
     """As after make_compatible or a new head: nothing, or not all, would be trained, and all spent."""
     with raises_field(SettingError, "optimizer", "no parameter"):

@@ -113,6 +113,7 @@ def test_an_error_in_the_middle_keeps_the_checkpoint_before(tmp_path):
     assert trainer.steps_done == 7
 
 
+@pytest.mark.soak
 def test_a_resumed_run_equals_an_uninterrupted_one_up_to_noise(tmp_path):
     """Without noise and with every example in each batch nothing is random: the weights are the same."""
     plan = {"policy": equidp.SGD(), "batch_size": 300, "noise_multiplier": None, "epochs": 20}
@@ -195,6 +196,7 @@ def test_a_checkpoint_of_another_average_or_schedule_is_refused(tmp_path):
         other.ledger.close()
 
 
+@pytest.mark.soak
 def test_noise_never_repeats_even_from_a_seed(tmp_path):
     draws = []
     for spent in (0, 3, 6):
@@ -212,6 +214,7 @@ def test_noise_never_repeats_even_from_a_seed(tmp_path):
     assert len(streams) == 1 + 2 + 3
 
 
+@pytest.mark.soak
 def test_the_last_two_checkpoints_are_kept_and_load_safely(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "_SHARE_OF_TIME", 1e9)
     (tmp_path / ".checkpoint-000000003-abc.pt.17.tmp").write_text("of a process that was killed")
@@ -263,6 +266,7 @@ def test_when_no_checkpoint_is_whole_that_is_said(tmp_path):
         checkpoints.restore(trainer, previous=True)
 
 
+@pytest.mark.soak
 def test_another_plan_or_another_ledger_is_refused(tmp_path):
     trainer, _ = trainer_in(tmp_path, At(13, stop))
     with pytest.raises(equidp.TrainingStopped):
@@ -276,6 +280,7 @@ def test_another_plan_or_another_ledger_is_refused(tmp_path):
         checkpoints.restore(forgetful)
 
 
+@pytest.mark.soak
 def test_a_checkpoint_of_another_run_with_the_same_plan_is_refused(tmp_path):
     """Its ledger counts as many steps, of another model."""
     (tmp_path / "other").mkdir()
@@ -291,6 +296,7 @@ def test_a_checkpoint_of_another_run_with_the_same_plan_is_refused(tmp_path):
     torch.testing.assert_close(resumed.model.state_dict(), before)
 
 
+@pytest.mark.soak
 def test_a_ledger_from_before_the_checkpoint_is_refused(tmp_path):
     kept = {}
 

@@ -58,6 +58,7 @@ def test_statistics_have_the_group_s_bound_too():
     trainer.fit()
 
 
+@pytest.mark.soak
 def test_groups_are_sampled_at_their_rates():
     """Numbers of both groups in 60 samples within 5 standard errors; a group of rate 0 is never drawn."""
     trainer = make_trainer(steps=60, epochs=None, **SETTINGS, rates={"a": 3.0, "*": 0.5})
@@ -73,6 +74,7 @@ def test_groups_are_sampled_at_their_rates():
     assert never.run().epsilon_by_group()["b"] == 0
 
 
+@pytest.mark.soak
 def test_noise_is_calibrated_to_the_group_that_pays_most():
     target = {"target_epsilon": 2.0, "noise_multiplier": None, "steps": 20, "epochs": None}
     run = make_trainer(**target, **SETTINGS, **GROUPS)
@@ -121,6 +123,7 @@ def test_a_dataset_without_groups_in_memory_is_refused():
         make_trainer(data, steps=2, epochs=None, num_groups=2, rates={"a": 2.0})
 
 
+@pytest.mark.soak
 def test_a_budget_and_a_ledger_on_disk_hold_steps_by_group(tmp_path):
     """A later run has other groups; the budget counts what the two runs cost the example that pays most."""
     budget = equidp.PrivacyBudget(epsilon=9.0, delta=1e-5, accountant="rdp")
@@ -158,6 +161,7 @@ def test_a_run_by_group_is_resumed(tmp_path):
         checkpoints.restore(other)
 
 
+@pytest.mark.soak
 def test_individual_accounts_are_by_the_rates_and_bounds_of_the_example_s_group():
     """Every gradient beyond its bound: each example has all of its group's epsilon, and no more."""
     accountant = equidp.IndividualAccountant(interval=1, grid=0.1)
@@ -184,6 +188,7 @@ def test_an_example_of_small_gradients_pays_less_than_its_group():
         assert (report.sensitive_epsilons[report.groups == group] < 0.9 * most).all()
 
 
+@pytest.mark.soak
 def test_an_account_of_one_example_counts_other_steps_for_any_group():
     """Labels may have changed: an example of a group of small epsilon may have been in another one before."""
     event = GroupedStepEvent(0.2, 2.0, by_group=(GroupShare("a", 0.01), GroupShare("b", 0.2)))
@@ -202,6 +207,7 @@ def test_an_account_of_one_example_counts_other_steps_for_any_group():
         assert_allclose(own, report.group_epsilons[group], rtol=1e-9)
 
 
+@pytest.mark.soak
 def test_a_person_has_the_rate_of_the_group_of_their_first_row():
     rows = dataclasses.replace(toy(60), groups=torch.arange(60) % 2)
     people = equidp.by_person(rows, np.arange(60) // 2, most_rows=2)  # each has a row of either group

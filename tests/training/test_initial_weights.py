@@ -34,6 +34,7 @@ def warnings_are_errors():
         yield
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("first", [WITHOUT, {}])
 def test_a_second_run_on_one_model_warns_and_knows_what_the_first_spent(first):
     data = toy()
@@ -93,6 +94,7 @@ def test_a_run_that_goes_on_with_its_own_ledger_is_no_second_run():
     assert not start_of(again).optimizer_state
 
 
+@pytest.mark.soak
 def test_momentum_of_raw_gradients_is_noticed_and_the_state_of_a_new_optimizer_is_not():
     model, data = nn.Linear(5, 2), toy()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
@@ -108,6 +110,7 @@ def test_momentum_of_raw_gradients_is_noticed_and_the_state_of_a_new_optimizer_i
         assert not start_of(trainer).optimizer_state
 
 
+@pytest.mark.soak
 def test_weights_are_fresh_until_something_changes_them():
     model = build_model(MODELS["logistic"], (5,), 2, 0)
     assert start_of(make_trainer(model=model)).weights == "fresh"
@@ -171,6 +174,7 @@ def loaded(model):
     return other
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("copied", [copy.deepcopy, loaded])
 def test_a_copy_of_a_trained_model_is_noticed_while_that_model_is_there(copied):
     data = toy()

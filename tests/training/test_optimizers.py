@@ -68,6 +68,7 @@ def test_the_formula_of_the_paper_with_a_noise_that_changes():
     torch.testing.assert_close(found.double(), theta, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.soak
 def test_coordinates_of_other_scale_move_alike_where_noise_would_hide_them():
     """Gradients of 1 and of 0.1 under noise of 2: plain Adam moves the second a tenth as far."""
     gradients = drawn(4000, torch.tensor([1.0, 0.3]), 2.0)
@@ -102,6 +103,7 @@ def test_a_trainer_tells_it_the_noise_and_a_plan_makes_it():
     assert math.sqrt(state["variance"] / (1 - 0.999**20)) == pytest.approx(2.0 / 30, rel=0.5)
 
 
+@pytest.mark.soak
 def test_a_resumed_run_is_where_one_in_one_go_is(tmp_path):
     """Nothing is random; the optimizer is told of noise, so that all of its state matters."""
 
@@ -168,6 +170,7 @@ def rates(name: str, **settings) -> list[float]:
     return [*watch.seen, watch.next]
 
 
+@pytest.mark.soak
 def test_each_falls_from_the_learning_rate_to_zero_over_all_steps():
     assert rates("constant") == [0.5] * 21
     assert rates("linear") == pytest.approx([0.5 * (1 - t / 20) for t in range(21)])
@@ -239,6 +242,7 @@ def test_a_named_schedule_falls_for_all_optimizers_and_none_may_be_left_out():
     assert [each.param_groups[0]["lr"] for each in (first, second)] == pytest.approx([0.375, 0.015])
 
 
+@pytest.mark.soak
 def test_a_checkpoint_holds_all_optimizers(tmp_path):
     """Without noise, and with every example in each batch, a resumed run is where one in one go is."""
 

@@ -57,6 +57,7 @@ def test_people_are_what_is_counted_and_sampled():
     assert run.metrics(toy(50, seed=1))["count"].tolist() == [25, 25, 50]
 
 
+@pytest.mark.soak
 def test_epsilon_is_that_of_examples_with_no_factor_for_rows():
     data = people()
     run = make_trainer(data, batch_size=20, epochs=2).fit()
@@ -76,6 +77,7 @@ def test_padding_changes_nothing():
     assert torch.allclose(*weights, atol=1e-5)
 
 
+@pytest.mark.soak
 def test_each_person_has_an_account_of_their_own():
     accountant = equidp.IndividualAccountant(interval=1)
     data = people()

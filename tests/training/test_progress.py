@@ -54,6 +54,7 @@ def check_figures(found: dict[int, dict[str, float]]) -> None:
             assert figures["clipping_bound/_b_ 1"] == pytest.approx(second)
 
 
+@pytest.mark.soak
 def test_a_log_gets_releases_and_settings_alone():
     log = Log()
     releasing(log.callback).fit()

@@ -153,6 +153,7 @@ def test_data_that_say_nothing_give_numbers(logits):
         assert found == Recalibration.identity(2)
 
 
+@pytest.mark.soak
 def test_weights_count_as_often_as_copies_do():
     """So that the weights that training was asked to use are not undone."""
     data = made_up(3000)
@@ -233,6 +234,7 @@ def test_another_release_of_the_same_noise_pays_for_none():
     assert sum(steps for event, steps in run.entries if event.noise_multiplier == 7.0) == 3
 
 
+@pytest.mark.soak
 def test_a_script_that_is_run_again_pays_for_its_second_fit(tmp_path):
     """Its ledger and checkpoints say that all steps were taken; the fit is drawn anew."""
     kept = []
@@ -272,6 +274,7 @@ def test_all_processes_get_the_same_fit_of_all_examples():
 class TestPlan:
     """The share of epsilon that a plan gives to recalibration."""
 
+    @pytest.mark.soak
     def test_training_and_recalibration_together_cost_the_target(self):
         plan = Plan(recalibration=0.2, delta=1e-5).resolve(
             "dpsgd", 5000, equidp.Target(2.0, accountant="rdp")

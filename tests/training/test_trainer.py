@@ -21,6 +21,7 @@ from support.errors import raises_field
 from support.toy import make_trainer, toy
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("policy", [lambda: equidp.DPSGD(1.0), lambda: equidp.DPSGDF(1.0)])
 def test_physical_batches_change_memory_alone(policy):
     models = []
@@ -298,6 +299,7 @@ def test_samples_from_before_another_ledger_cost_nothing():
     assert trainer.steps_done == 1
 
 
+@pytest.mark.soak
 def test_a_refused_ledger_changes_nothing():
     """Steps go to the ledger that the run names."""
     trainer = make_trainer(callbacks=[equidp.Callback()])
@@ -350,6 +352,7 @@ class StopAt(equidp.Callback):
             trainer.stop()
 
 
+@pytest.mark.soak
 def test_a_callback_ends_training_and_the_run_counts_what_was_taken_and_planned(tmp_path):
     trainer = make_trainer(callbacks=[StopAt(7)])
     run = trainer.fit()
@@ -381,6 +384,7 @@ class StopAtOnce(equidp.Callback):
         trainer.stop()
 
 
+@pytest.mark.soak
 def test_the_planned_epsilon_holds_before_the_first_step_and_after_steps_of_another_kind():
     ledger = MemoryLedger()
     trainer = make_trainer(callbacks=[StopAtOnce()], ledger=ledger)
@@ -391,6 +395,7 @@ def test_the_planned_epsilon_holds_before_the_first_step_and_after_steps_of_anot
     assert trainer.run().planned_epsilon() == pytest.approx(trainer.epsilon_so_far(20), rel=1e-4)
 
 
+@pytest.mark.soak
 def test_phases_of_noise_on_one_ledger_are_one_run():
     ledger, model = MemoryLedger(), nn.Linear(5, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
@@ -713,6 +718,7 @@ def test_a_step_takes_the_last_sample_once():
     assert trainer.steps_done == 2  # the first sample, which was never stepped on, and the second
 
 
+@pytest.mark.soak
 def test_a_run_taken_in_the_middle_is_of_the_model_as_it_was():
     """Whoever keeps the best run so far gets that model with its own epsilon, not a later one's."""
     trainer = make_trainer(epochs=4)

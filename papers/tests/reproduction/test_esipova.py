@@ -83,6 +83,7 @@ def test_differences_within_two_standard_errors_tell_nothing():
     assert verdicts(TABLE, together)[text] is True
 
 
+@pytest.mark.soak
 def test_what_is_within_two_standard_errors_is_comparable():
     near = {"global": (0.838, 0.34, (0.03, 0.01), (0.03, 0.05))}
     text = "Global improves on DPSGD-F, or is comparable, in accuracy"

@@ -323,6 +323,7 @@ def test_a_reading_is_worth_what_the_accounting_says(name, settings, expected):
     assert worth(READINGS[name], **XU, **settings).epsilon == pytest.approx(expected, rel=2e-3)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["present-groups", "realised-size", "bounds-as-weights", "no-noise"])
 def test_readings_whose_noise_tells_of_the_batch_have_no_epsilon(name):
     assert math.isinf(worth(READINGS[name], **XU, largest_bound=2.5).epsilon)

@@ -215,6 +215,7 @@ def test_a_stopped_run_counts_the_time_before(tmp_path):
     assert 1000 < seconds < 2000
 
 
+@pytest.mark.soak
 def test_a_sweep_gives_each_value_its_point(tmp_path):
     study = Compared("digits", ("dpsgd",), 0.001, changes=LITTLE, sweep=("clipping_bound", (0.5, 2.0)))
     rows, seconds = study.rows(Request((0,), tmp_path, 1))
@@ -224,6 +225,7 @@ def test_a_sweep_gives_each_value_its_point(tmp_path):
     assert set(rows[rows["method"] == "sgd"]["at"].isna()) == {True}
 
 
+@pytest.mark.soak
 def test_curves_are_of_the_groups_that_are_followed(tmp_path):
     study = replace(SMALL, followed=("2", "8"))
     rows, _ = study.rows(Request((0,), tmp_path, 1))
@@ -231,6 +233,7 @@ def test_curves_are_of_the_groups_that_are_followed(tmp_path):
     assert set(rows[rows["at"].isna()]["group"]) > {"0", "2", "8", ALL}
 
 
+@pytest.mark.soak
 def test_accuracy_lost_is_followed_over_epochs_and_epsilon_is_that_of_the_run(tmp_path):
     """The last epoch has the figures of the whole run."""
     changes = {**LITTLE, "epochs": 2}
@@ -249,6 +252,7 @@ def test_accuracy_lost_is_followed_over_epochs_and_epsilon_is_that_of_the_run(tm
     assert spent[1] < spent[2]
 
 
+@pytest.mark.soak
 def test_an_ablation_names_the_error_as_the_method(tmp_path):
     study = Ablated("digits", ("magnitude", "direction"), 0.001, changes=LITTLE)
     rows, _ = study.rows(Request((0,), tmp_path, 1))
@@ -286,11 +290,13 @@ def test_no_example_has_more_than_the_epsilon_of_the_run(accounted_rows):
     assert 0 <= one(accounted_rows, "share at the worst case") <= 1
 
 
+@pytest.mark.soak
 def test_estimates_are_near_exact_values_when_norms_are_taken_often(accounted_rows):
     assert one(accounted_rows, "correlation with exact") > 0.9
     assert one(accounted_rows, "mean error of estimates") < 0.1 * one(accounted_rows, "epsilon")
 
 
+@pytest.mark.soak
 def test_a_stopped_run_goes_on_from_its_checkpoint(tmp_path):
     study = Accounted("digits", 0.001, changes={**LITTLE, "epochs": 2}, median_bound=0.5, held=5)
     request, steps, seen, watch = Request((0,), tmp_path, 1), [], [], HeldExamples.after_step
@@ -319,6 +325,7 @@ def test_a_stopped_run_goes_on_from_its_checkpoint(tmp_path):
     assert not list(tmp_path.glob("*-study"))
 
 
+@pytest.mark.soak
 def test_a_study_of_features_takes_its_bound_and_its_rate_from_their_median_norm(tmp_path):
     study = Accounted(
         "digits", 0.001, changes=LITTLE, median_bound=0.5, longest_step=0.3, features="scattering"
@@ -397,6 +404,7 @@ def test_a_kept_result_is_small_and_of_an_item(path):
     assert json.loads(path.read_text())["commit"]
 
 
+@pytest.mark.soak
 def test_each_difference_from_print_has_its_reason():
     for judged in judged_items(ROOT / "results"):
         assert judged.unexplained == [], judged.item.name

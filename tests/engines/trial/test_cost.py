@@ -56,12 +56,14 @@ def peak_bytes(run: Callable[[], object]) -> int:
     return most
 
 
+@pytest.mark.soak
 def test_a_trial_takes_memory_of_six_models_beside_that_of_a_step():
     model = layers()
     step = peak_bytes(trainer(layers(), make_engine("ghost", model, LOSS)).fit)
     assert peak_bytes(lambda: trainer(model)) <= 6 * size_of(model) + step
 
 
+@pytest.mark.soak
 def test_a_trial_multiplies_no_more_numbers_than_six_steps_do():
     model, inputs, targets = layers(), torch.randn(PART, 8), torch.arange(PART) % 2
     with FlopCounterMode(display=False) as part:

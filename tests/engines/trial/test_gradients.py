@@ -182,6 +182,7 @@ def test_a_loss_that_does_not_fit_the_targets():
         check_model(nn.Linear(4, 2), LOSS, torch.randn(4, 4), torch.tensor([0, 1, 0, 7]))
 
 
+@pytest.mark.soak
 def test_good_models_pass_and_are_left_as_they_were():
     model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.LayerNorm(8), nn.Linear(8, 2)).eval()
     state = torch.get_rng_state()
@@ -371,6 +372,7 @@ class Encoded(nn.Module):
         return self.out(self.encoder(values).mean(1))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["ghost", "functional"])
 def test_huge_rows_whose_gradients_are_a_matter_of_rounding_refuse_nobody(kind):
     """They saturate an attention, and its gradient is noise in the last digits, the same in norm and sum."""
@@ -399,6 +401,7 @@ class WrongWhereHuge(nn.Module):
         return self.encoded(values) + self.layer(mean) + huge * (mean @ self.layer.weight.t())
 
 
+@pytest.mark.soak
 def test_a_wrong_gradient_of_huge_rows_is_found_out_beside_one_of_rounding():
     inputs, targets = torch.randn(4, 5, 8), torch.tensor([0, 1, 0, 1])
     for seed in range(6):
@@ -426,6 +429,7 @@ class SortedBehindAGate(nn.Module):
         return self.head(hidden) + self.gate(self.inner(hidden[order])[order.argsort()].tanh())
 
 
+@pytest.mark.soak
 def test_a_matter_of_rounding_excuses_no_ordinary_row():
     for seed in range(6):
         torch.manual_seed(seed)
@@ -507,6 +511,7 @@ class DrawsItself(nn.Module):
         return self.last(kept * torch.tanh(self.first(values)))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["ghost", "functional"])
 def test_models_that_draw_random_numbers_of_their_own_are_taken_or_refused_for_that(kind):
     inputs, targets = torch.randn(16, 4), torch.arange(16) % 2

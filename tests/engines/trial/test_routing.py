@@ -292,6 +292,7 @@ def made_up_texts() -> Tensor:
     return tokens * (torch.arange(LENGTH) < lengths[:, None])
 
 
+@pytest.mark.soak
 def test_no_engine_is_named_that_refuses_a_model_too():
     row = NUMBERS, torch.tensor([1])
     for name, other in (("ghost", "functional"), ("functional", "ghost")):
@@ -306,6 +307,7 @@ def sorted_by_place(m, x):
     return m.out(m.middle(torch.tanh(m.first(x)).flip(0)).flip(0))
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::equidp.DataWarning")
 def test_training_does_not_stop_at_a_text_that_the_model_fails_on():
     def fails_on_empty(m, tokens):
@@ -357,6 +359,7 @@ def marked_texts(count: int) -> Tensor:
     return tokens
 
 
+@pytest.mark.soak
 def test_public_examples_are_tried_where_the_model_cannot_read_what_is_made_up():
     with raises_field(ModelError, "inputs"):
         trainer_of(of_text(ends_with_a_mark), marked_texts(20))
@@ -445,6 +448,7 @@ class OpensLater(nn.Module):
         return self.out(self.middle(hidden[order]).relu()[order.argsort()])
 
 
+@pytest.mark.soak
 def test_a_model_that_training_turns_into_one_that_mixes_is_found_on_public_examples_alone():
     torch.manual_seed(0)
     model = OpensLater()

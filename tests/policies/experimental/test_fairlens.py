@@ -75,6 +75,7 @@ class _Stops(equidp.Callback):
             trainer.stop(KeyboardInterrupt())
 
 
+@pytest.mark.soak
 def test_a_resumed_run_goes_on_with_the_same_factors_and_direction(tmp_path):
     ledger = MemoryLedger()
     stopped = trainer(ledger=ledger, callbacks=[_Stops(), equidp.Checkpoints(tmp_path)])
@@ -124,6 +125,7 @@ def test_individual_accounts_are_of_penalised_gradients():
     assert float(report.sensitive_epsilons.max()) <= trained.run().epsilon()
 
 
+@pytest.mark.soak
 def test_clipping_each_to_its_own_share_trains_too():
     clipping = equidp.IndividualClipping(interval=4)
     trained = trainer(callbacks=[clipping])
@@ -166,6 +168,7 @@ def test_audits_of_penalties_are_refused():
         equidp.audit_step(toy(), "fairlens", plan=equidp.Plan(batch_size=100), runs=300)
 
 
+@pytest.mark.soak
 def test_a_diagnosis_sees_the_penalised_step():
     settings = {"batch_size": 50, "learning_rate": 0.1, "noise_multiplier": 1.0}
     little = equidp.Effort(batches=2, trace_vectors=2, eigenvalue_products=2)

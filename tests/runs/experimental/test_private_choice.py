@@ -303,6 +303,7 @@ def test_nothing_is_trained_that_cannot_be_paid(monkeypatch):
         chosen(ledger=_Empty())
 
 
+@pytest.mark.soak
 def test_a_choice_that_is_stopped_stays_paid(monkeypatch):
     def stopped(_):
         raise KeyboardInterrupt
@@ -418,6 +419,7 @@ class Talking(torch.nn.Linear):
         return super().forward(inputs)
 
 
+@pytest.mark.soak
 def test_what_tries_print_log_and_warn_of_does_not_tell_how_many_there_were(monkeypatch, capfd, caplog):
     plans = [replace(plan, plan=replace(plan.plan, model=Talking)) for plan in PLANS]
     seen = []

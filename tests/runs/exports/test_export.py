@@ -126,6 +126,7 @@ def outputs_of(kept, inputs: torch.Tensor) -> np.ndarray:
         return kept.run.model(inputs).numpy()
 
 
+@pytest.mark.soak
 def test_weights_and_facts_rebuild_the_model_elsewhere(numbers, tmp_path):
     equidp.export_run(numbers, "safetensors", tmp_path / "out")
     inputs = torch.rand(7, 3)
@@ -227,6 +228,7 @@ def test_the_card_has_front_matter_for_programs_and_the_whole_card(numbers, tmp_
     assert stated["steps"] == sum(steps for _, steps in kept.run.entries)
 
 
+@pytest.mark.soak
 def test_the_card_of_images_and_of_a_run_without_privacy(images, tmp_path):
     kept = open_run(images)
     export = ExportedRun.of(kept, include_sensitive=False)
@@ -265,6 +267,7 @@ REGISTRY = {
 """Keys of the registry's schema that an entry has."""
 
 
+@pytest.mark.soak
 def test_the_entry_for_the_registry_has_the_keys_of_its_schema(finished, tmp_path):
     equidp.export_run(finished.folder, "registry", tmp_path / "out")
     text = (tmp_path / "out" / "registry_entry.yaml").read_text()
@@ -285,6 +288,7 @@ def test_the_entry_for_the_registry_has_the_keys_of_its_schema(finished, tmp_pat
     assert styles <= {None, "|", '"', "'"}, "the registry refuses folded texts"
 
 
+@pytest.mark.soak
 def test_pages_name_each_mechanism_and_list_what_is_uncovered_alone(finished, tmp_path):
     releases = (PreprocessingRelease(0.2), CountsRelease(0.1))
     recipe = Recipe(target="income", group=("sex",), group_as_input=True)
@@ -328,6 +332,7 @@ def test_an_encoder_that_epsilon_does_not_cover_is_left_out_unless_it_is_asked_f
     assert columns[1]["values"] == ["clerk", "cook"]
 
 
+@pytest.mark.soak
 def test_an_encoder_of_public_bounds_or_of_private_preprocessing_is_exported(numbers, finished, tmp_path):
     export = equidp.export_run(numbers, "safetensors", tmp_path / "bounds")
     assert export.encoder is not None
@@ -339,6 +344,7 @@ def test_an_encoder_of_public_bounds_or_of_private_preprocessing_is_exported(num
     assert not export.is_sensitive
 
 
+@pytest.mark.soak
 def test_exports_hold_no_path_fingerprint_or_row(finished, tmp_path):
     kept = open_run(finished.folder)
     secrets = (
@@ -391,6 +397,7 @@ def test_a_graph_that_depends_on_values_is_refused(numbers, tmp_path, capfd):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.soak
 def test_what_scikit_learn_lacks_is_refused(numbers, images, finished, tmp_path):
     pytest.importorskip("skops")
     export = ExportedRun.of(open_run(numbers), include_sensitive=False)

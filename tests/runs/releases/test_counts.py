@@ -100,6 +100,7 @@ def test_numbers_to_predict_have_no_classes_to_count(config):
         prepare(replace(config(), data=replace(config().data, recipe=recipe)))
 
 
+@pytest.mark.soak
 def test_from_the_command_line_to_a_threshold(command, people, tmp_path):
     run = partial(command, cwd=people.parent)
     folder = str(tmp_path / "run")

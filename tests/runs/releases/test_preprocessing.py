@@ -76,6 +76,7 @@ def test_a_run_and_its_preprocessing_meet_epsilon_together(config, tmp_path):
     assert 2.99 < epsilon(spent(tmp_path / "run"), DELTA, "rdp") == run.epsilon() <= 3.0
 
 
+@pytest.mark.soak
 def test_everything_downstream_uses_what_was_released(config, people, tmp_path):
     begin(prepare(config()), tmp_path / "run")
     run, evaluation = train(tmp_path / "run")
@@ -87,6 +88,7 @@ def test_everything_downstream_uses_what_was_released(config, people, tmp_path):
     assert len(again) == evaluation.groups.set_index("group").at["all", "count"]
 
 
+@pytest.mark.soak
 def test_the_card_and_the_folder_say_that_preprocessing_is_covered(config, tmp_path):
     begin(prepare(config()), tmp_path / "run")
     train(tmp_path / "run")
@@ -151,6 +153,7 @@ def test_a_budget_that_cannot_pay_is_told_before_anything_is_drawn(config, budge
     assert not (tmp_path / "budget").exists()
 
 
+@pytest.mark.soak
 def test_a_budget_pays_for_preprocessing_and_steps_once(config, budget, tmp_path):
     begin(prepare(config(budget=budget)), tmp_path / "run")
     train(tmp_path / "run")
@@ -158,6 +161,7 @@ def test_a_budget_pays_for_preprocessing_and_steps_once(config, budget, tmp_path
     assert sorted(map(str, of_budget)) == sorted(map(str, spent(tmp_path / "run")))
 
 
+@pytest.mark.soak
 def test_rehearsals_read_no_rows_and_spend_nothing(config, budget, tmp_path):
     prepared = prepare(config(budget=budget))
     assert isinstance(prepared.encoder, TableEncoder)
@@ -165,6 +169,7 @@ def test_rehearsals_read_no_rows_and_spend_nothing(config, budget, tmp_path):
     assert not (tmp_path / "budget").exists()
 
 
+@pytest.mark.soak
 def test_two_runs_draw_apart(config, tmp_path):
     for name in ("one", "two"):
         begin(prepare(config()), tmp_path / name)

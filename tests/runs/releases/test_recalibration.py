@@ -85,6 +85,7 @@ def test_a_run_that_is_stopped_after_the_draw_takes_what_it_kept(run, monkeypatc
         train(run)
 
 
+@pytest.mark.soak
 def test_the_recalibration_of_another_run_is_refused(run, tmp_path):
     train(run)
     (run / layout.MODEL).unlink()

@@ -86,6 +86,7 @@ def kind(tmp_path, monkeypatch):
     return group_counts.GroupCountsRelease
 
 
+@pytest.mark.soak
 def test_release_of_one_file_is_in_config_dry_run_ledger_notice_and_card(kind, trained, tmp_path):
     plan = equidp.Plan(batch_size=40, epochs=1, delta=DELTA)
     recipe = Recipe(target="income", group=("sex",))
