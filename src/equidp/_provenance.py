@@ -1,10 +1,11 @@
-"""Package versions, and digests of weights."""
+"""Package versions, and digests of weights and of the kernel's code."""
 
 from __future__ import annotations
 
 import hashlib
 import platform
 from importlib.metadata import version
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,18 @@ def versions() -> dict[str, str]:
     """Versions of Python and of the packages that a run depends on."""
     packages = ("equidp", "torch", "dp-accounting", "numpy", "scikit-learn")
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+def kernel_digest() -> str:
+    """SHA-256 of the names and contents of the files in `equidp/kernel/`, in hexadecimal.
+
+    `sha256sum *.py | sha256sum` in that folder prints it.
+    """
+    lines = [
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
+        for path in sorted(Path(__file__).with_name("kernel").glob("*.py"))
+    ]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def _dense_parts(values: Tensor) -> tuple[Tensor, ...]:

@@ -33,6 +33,7 @@ COMMANDS = {
     "inspect": "Show what is in a table before it is used, and write a recipe for it.",
     "train": "Train one model privately and write its model card.",
     "evaluate": "Show the guarantee of a run, its metrics by group, and what privacy cost each group.",
+    "verify": "Check the files of a run, and its epsilon by dp_accounting alone.",
     "predict": "Predict the class of each row with a trained model.",
     "export": "Write a trained model to files that others open without equidp.",
     "advise": "Recommend a method and its settings for a target epsilon, with reasons.",

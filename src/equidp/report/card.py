@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from equidp._files import check_writable, write_whole
-from equidp._provenance import versions, weights_digest
+from equidp._provenance import kernel_digest, versions, weights_digest
 from equidp.accounting import run_event
 from equidp.accounting.planned import default_delta
 from equidp.accounting.replacement import replacement_epsilon
@@ -63,6 +63,7 @@ from equidp.training.initial_weights import FRESH, Start
 from equidp.training.run import Run, RunFacts
 
 _WEIGHTS_HASH = "weights (SHA-256 of names and bytes of the state, in its order)"
+_KERNEL_HASH = "equidp/kernel/*.py (SHA-256)"
 _RANDOMNESS = {
     "SystemRandomness": "the operating system",
     "DeviceRandomness": "the operating system, and ChaCha20 on the device under its keys",
@@ -185,6 +186,7 @@ def write_card(
         **_settings(facts, with_plan=not plan),
         **(details or {}),
         **versions(),
+        _KERNEL_HASH: kernel_digest(),
         **(hashes or {_WEIGHTS_HASH: weights_digest(run.model)}),
     }
     document = Document(

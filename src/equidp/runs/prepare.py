@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from equidp._provenance import versions
+from equidp._provenance import kernel_digest, versions
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.limit import EventCounts
 from equidp.data.dataset import DataSplit, GroupedDataset
@@ -63,6 +63,7 @@ class PreparedRun:
             "notes": list(self.split.notes),
             "name": self.config.data.source().name,
             "versions": versions(),
+            "kernel_sha256": kernel_digest(),
             "own_code": layout.own_code(self.plan),
             "sensitive_data_sha256": self.split.digest(),
             **({"budget_id": self.budget_id} if self.budget_id else {}),

@@ -1,0 +1,39 @@
+"""`equidp verify` prints each check, and its exit code says whether one failed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from support.command import people
+
+__all__ = ["people"]  # a fixture
+TABLE = ("people.csv", "--target", "income", "--group", "sex")
+QUICK = ("--accountant", "rdp", "--epochs", "1", "--batch-size", "50", "--epsilon", "3", "--out", "run")
+
+
+@pytest.mark.soak
+def test_a_run_is_verified_and_a_changed_card_is_not(people, command):
+    assert command("train", *TABLE, *QUICK, cwd=people)[0] == 0
+    code, said, _ = command("verify", "run", "--json", "checks.json", cwd=people)
+    assert code == 0
+    assert "FAILED" not in said
+    checks = json.loads((people / "checks.json").read_text())
+    assert {each["passed"] for each in checks} == {True}
+    assert all(each["check"] in said for each in checks)
+    card = people / "run" / "card.md"
+    card.write_text(card.read_text().replace("-differentially private", "-differentially private indeed"))
+    code, said, _ = command("verify", "run", cwd=people)
+    assert code == 1
+    assert "card.md" in said
+    assert "1 check failed: files." in said
+
+
+def test_what_cannot_be_verified_ends_with_what_to_do(people, command):
+    for folder in ("nowhere", "."):
+        code, said, error = command("verify", folder, cwd=people)
+        assert code == 2
+        assert not said
+        assert "expected" in error.lower() or "check the path" in error
+    assert command("verify", cwd=people)[0] == 2
