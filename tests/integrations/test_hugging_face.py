@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 import equidp
+from equidp.data.collation import Collation
 from equidp.errors import CheckpointError, DataError, ModelError, SettingError, TrainingWarning
 from equidp.ledger.format import read_ledger
 from support.errors import raises_field
@@ -29,9 +30,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:peft", "ignore::Fut
 from huggingface_hub.utils import filter_repo_objects  # noqa: E402
 
 from equidp.integrations.hugging_face import (  # noqa: E402
-    CollatedRows,
     Privacy,
     PrivateTrainer,
+    RowCollator,
+    naming_the_collator,
     task_loss,
 )
 
@@ -116,13 +118,13 @@ def test_it_trains_to_the_weights_and_the_epsilon_of_a_trainer_with_the_same_see
     told = []
     given.log = lambda logs, start_time=None: told.append(logs)
     given.train()
-    model, rows = bert(), CollatedRows(texts(), pad, "labels", None)
+    model, collate = bert(), RowCollator(pad, "labels")
     reference = private(tmp_path / "reference", model=model)
     optimizer = reference.create_optimizer()
     scheduler = transformers.get_scheduler("linear", optimizer, num_warmup_steps=0, num_training_steps=8)
     run = equidp.Trainer(
-        model, optimizer, rows, policy=equidp.DPSGD(), batch_size=16, epochs=2, noise_multiplier=1.0,
-        delta=1e-4, secure=False, seed=1, scheduler=scheduler, physical_batch_size=8,
+        model, optimizer, texts(), policy=equidp.DPSGD(), batch_size=16, epochs=2, noise_multiplier=1.0,
+        delta=1e-4, secure=False, seed=1, scheduler=scheduler, physical_batch_size=8, collate=collate,
     ).fit()  # fmt: skip
     torch.testing.assert_close(given.model.state_dict(), model.state_dict(), rtol=0, atol=0)
     assert given.run().entries == run.entries
@@ -275,17 +277,22 @@ def failing_alone(rows):
     ],
 )
 def test_collators_that_do_more_than_pad_are_refused(collate, error):
-    with raises_field(error, "data_collator"):
-        CollatedRows(texts(), collate, "labels", None)
+    with raises_field(error, "data_collator"), naming_the_collator():
+        Collation.of(RowCollator(collate, "labels"), texts())
 
 
-def test_rows_may_be_padded_on_the_left_and_have_groups():
+def test_rows_have_groups():
     rows = [{**row, "group": place % 3} for place, row in enumerate(texts())]
-    data = CollatedRows(rows, lambda given: pad(given, left=True), "labels", "group")
-    assert len(data) == N
-    inputs, label, group = data[5]
-    assert inputs["input_ids"][-len(rows[5]["input_ids"]) :].tolist() == rows[5]["input_ids"]
-    assert (int(label), group) == (1, 2)
+    inputs, labels, groups = Collation.of(RowCollator(pad, "labels", "group"), rows)(rows[4:6])
+    assert inputs["input_ids"][1][: len(rows[5]["input_ids"])].tolist() == rows[5]["input_ids"]
+    assert (labels.tolist(), groups.tolist()) == ([0, 1], [1, 2])
+
+
+def test_a_model_whose_positions_count_padding_on_the_left_is_refused(tmp_path):
+    given = private(tmp_path, collate=lambda rows: pad(rows, left=True))
+    with raises_field(ModelError, "padding"):
+        given.train()
+    assert not read_ledger(tmp_path / "_ledger").entries
 
 
 @pytest.mark.parametrize("group", ["north", 1.0, None], ids=str)
@@ -293,7 +300,7 @@ def test_groups_that_are_no_numbers_are_refused_without_being_printed(group):
     rows = [{**row, "group": group} for row in texts()]
     for column in ("group", "nobody"):
         with raises_field(DataError, "group_column") as caught:
-            CollatedRows(rows, pad, "labels", column)
+            Collation.of(RowCollator(pad, "labels", column), rows)
         assert "north" not in "".join(traceback.format_exception(caught.value))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from equidp.data.collation import Collation, as_tuples, names_in, or_error, raise_errors
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError
 from equidp.kernel.inputs import Inputs, map_tensors, taken, tensors
@@ -61,6 +62,7 @@ def loaded_batches(
     dataset: Dataset[Any],
     samples: Iterable[Tensor],
     *,
+    collation: Collation | None = None,
     num_groups: int | None = None,
     workers: int = 0,
     pinned: bool = False,
@@ -73,8 +75,10 @@ def loaded_batches(
 
     Args:
         dataset: returns (input, target, group) for an index: tensors, arrays or numbers; the input may be a
-            tuple or a mapping of tensors. Without groups, (input, target), all examples are of group 0.
+            tuple or a mapping of tensors. Without groups, (input, target), all examples are of group 0. With
+            a `collation`, anything that its collator takes.
         samples: indices of each batch, [batch].
+        collation: makes batches of rows; None: rows are tensors of the same shapes.
         num_groups: number of groups; None: not checked.
         workers: number of processes that load ahead.
         pinned: keep batches in page-locked memory, from which CUDA copies them while it computes.
@@ -86,15 +90,45 @@ def loaded_batches(
     """
     if len(dataset) == 0:  # type: ignore[arg-type]
         raise DataError("the dataset is empty; expected at least one example.", field="train")
-    first = dataset[0]
-    if not (isinstance(first, tuple | list) and len(first) in (2, 3)):
-        raise DataError(
-            f"the dataset gives {_describe_example(first)} for an example; {_EXPECTED}.", field="train"
-        )
-    if len(first) == 2 and num_groups is not None:
+    gather = _gathering(dataset) if collation is None else collation
+    if len(gather([])) == 2 and num_groups is not None:
         raise DataError(
             "the dataset gives (input, target) for an example, and groups are asked for; let it give "
             "(input, target, group), or put it into an equidp.GroupedDataset.",
+            field="train",
+        )
+    pending: list[Tensor] = []  # samples whose examples have not come out of the loader yet
+
+    def take_samples() -> Iterator[list[int]]:
+        for sample in samples:
+            pending.append(sample)
+            yield sample.tolist()
+
+    loader = DataLoader(
+        dataset,
+        batch_sampler=take_samples(),
+        num_workers=workers,
+        collate_fn=partial(or_error, gather),
+        pin_memory=pinned,
+        worker_init_fn=start_of_worker,
+    )
+    for inputs, targets, *given in raise_errors(loader):
+        groups = given[0] if given else torch.zeros(len(targets), dtype=torch.int64)
+        _check_groups(groups, num_groups)
+        yield Batch(as_tuples(inputs), targets, groups.long(), pending.pop(0))
+
+
+def _gathering(dataset: Dataset[Any]) -> Callable[[list[Any]], Any]:
+    """Return the function that puts rows of tensors into a batch, in the form of the first row.
+
+    Raises:
+        DataError: the first row is of another form.
+    """
+    first = dataset[0]
+    if not (isinstance(first, tuple | list) and len(first) in (2, 3)):
+        raise DataError(
+            f"the dataset gives {_describe_example(first)} for an example; {_EXPECTED}. Rows of another form "
+            "need a function that makes batches of them: Trainer(collate=...).",
             field="train",
         )
     lists = any(isinstance(part, list) for part in tensors(tuple(first)))
@@ -112,25 +146,7 @@ def loaded_batches(
             "Put several into one tensor, and let the loss read each from it (targets[:, 0]).",
             field="targets",
         )
-    pending: list[Tensor] = []  # samples whose examples have not come out of the loader yet
-
-    def take_samples() -> Iterator[list[int]]:
-        for sample in samples:
-            pending.append(sample)
-            yield sample.tolist()
-
-    loader = DataLoader(
-        dataset,
-        batch_sampler=take_samples(),
-        num_workers=workers,
-        collate_fn=partial(_collate_alike, taken(example, slice(0))),
-        pin_memory=pinned,
-        worker_init_fn=start_of_worker,
-    )
-    for inputs, targets, *given in loader:
-        groups = given[0] if given else torch.zeros(len(targets), dtype=torch.int64)
-        _check_groups(groups, num_groups)
-        yield Batch(_as_tuples(inputs), targets, groups.long(), pending.pop(0))
+    return partial(_collate_alike, taken(example, slice(0)))
 
 
 def _describe_example(example: object) -> str:
@@ -152,18 +168,9 @@ def _check_groups(groups: Tensor, num_groups: int | None) -> None:
 def _collate(rows: list[Any]) -> Any:
     """Rows as tensors, in the form of one row; default_collate turns tuples into lists."""
     try:
-        return _as_tuples(default_collate([tuple(row) for row in rows]))
+        return as_tuples(default_collate([tuple(row) for row in rows]))
     except Exception as error:
         raise _unlike_rows(str(error).strip()) from error
-
-
-def _as_tuples(given: Any) -> Any:
-    """Lists become tuples; any mapping, of a tokenizer say, becomes a dictionary."""
-    if isinstance(given, list | tuple):
-        return tuple(map(_as_tuples, given))
-    if isinstance(given, Mapping):
-        return {name: _as_tuples(each) for name, each in given.items()}
-    return given
 
 
 def _collate_alike(empty: Any, rows: list[Any]) -> Any:
@@ -174,19 +181,12 @@ def _collate_alike(empty: Any, rows: list[Any]) -> Any:
     """
     if not rows:
         return empty
-    if any(_names_in(row) != _names_in(empty) for row in rows):
+    if any(names_in(row) != names_in(empty) for row in rows):
         raise _unlike_rows("a row has other names, or another number of tensors, than the first")
     batch = _collate(rows)
     if not all(tensors(map_tensors(_is_alike, empty, batch))):
         raise _unlike_rows("rows of a batch have another type or shape than the first of the dataset")
     return batch
-
-
-def _names_in(part: Any) -> Any:
-    """Names, and numbers of parts, of one row or of a batch."""
-    if isinstance(part, Mapping):
-        return {name: _names_in(each) for name, each in part.items()}
-    return [_names_in(each) for each in part] if isinstance(part, tuple | list) else None
 
 
 def _is_alike(expected: Tensor, given: Any) -> bool:
@@ -198,7 +198,7 @@ def _is_alike(expected: Tensor, given: Any) -> bool:
 def _unlike_rows(reason: str) -> DataError:
     return DataError(
         f"rows of the dataset cannot be put into one batch ({reason}); expected tensors, arrays or numbers "
-        "of the same names, types and shapes in every row. Let the dataset pad shorter rows to one length, "
-        "and turn images and texts into tensors.",
+        "of the same names, types and shapes in every row. Turn images and texts into tensors, and pad "
+        "shorter rows: in the dataset to one length, or by Trainer(collate=...) to the longest of a sample.",
         field="inputs",
     )

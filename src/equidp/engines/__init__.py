@@ -15,7 +15,13 @@ from equidp.engines.compatible import make_compatible
 from equidp.engines.functional import FunctionalEngine
 from equidp.engines.ghost import GhostEngine
 from equidp.engines.measurement import Examples, MeasuredBatch, dataset_norms
-from equidp.engines.trial.gradients import EngineRefusal, check_company, check_engine, check_objective
+from equidp.engines.trial.gradients import (
+    EngineRefusal,
+    check_company,
+    check_engine,
+    check_objective,
+    check_padding,
+)
 from equidp.engines.trial.mixing import check_model
 from equidp.engines.trial.rows import GivenRows, MadeUp, TrialRows, made_up_examples
 from equidp.engines.trial.running import error_text
@@ -34,6 +40,7 @@ __all__ = [
     "check_engine",
     "check_model",
     "check_objective",
+    "check_padding",
     "checked_engine",
     "dataset_norms",
     "made_up_examples",

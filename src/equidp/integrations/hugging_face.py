@@ -11,22 +11,21 @@ import math
 import operator
 import os
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, default_collate
 
 from equidp._provenance import weights_digest
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.planned import Schedule, checked_schedule
 from equidp.errors import CheckpointError, DataError, ModelError, SettingError, TrainingWarning
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.inputs import Inputs, moved_to
+from equidp.kernel.inputs import moved_to
 from equidp.kernel.ledger import Ledger
 from equidp.kernel.policy import Policy
 from equidp.ledger.file import LedgerFile
@@ -48,8 +47,6 @@ STATE = "equidp.pt"
 """Name of the file in a checkpoint with the run's marks and the policy's state."""
 LEDGER = "_ledger"
 """Name of the ledger in `output_dir`; uploads to a hub leave out files whose names begin so."""
-_COMPARED = 8
-"""Rows that are collated alone too, evenly spread."""
 _LOSSES_DIFFER = 1e-3
 """Difference beyond rounding between two losses of a row."""
 _IGNORED = -100
@@ -71,7 +68,7 @@ class Privacy:
         num_groups, group_column: K, and the column of a row that says its group, from 0; None: no groups.
         ledger: where steps are recorded; None: the file `_ledger` in `output_dir`.
         budget: what all runs on this data together may spend.
-        examples: (inputs, labels) of a few public rows to try the model on, as collated.
+        examples: a few public rows to try the model on, in the form of `train_dataset`'s.
     """
 
     policy: Policy
@@ -87,15 +84,15 @@ class Privacy:
     group_column: str | None = None
     ledger: Ledger | None = None
     budget: PrivacyBudget | None = None
-    examples: tuple[Inputs, Tensor] | None = None
+    examples: list[Any] | None = None
 
 
 class PrivateTrainer(transformers.Trainer):
     """The `Trainer` of transformers, with differential privacy.
 
     A step draws a Poisson sample of `per_device_train_batch_size * gradient_accumulation_steps` expected
-    rows, of which `per_device_train_batch_size` are in the engine at a time. Rows are collated once, before
-    training.
+    rows, of which `per_device_train_batch_size` are in the engine at a time. Rows of a sample are collated
+    together, by a collator that pads them and does nothing else.
     Optimizer, schedule, evaluation, callbacks, checkpoints, `push_to_hub` and peft are those of transformers.
     Epsilon is logged in place of the training loss and the gradient's norm, which are private.
 
@@ -326,11 +323,9 @@ class PrivateTrainer(transformers.Trainer):
                 "TrainingArguments, or train in a loop of your own.",
                 field="label_names",
             )
-        train = CollatedRows(
-            self.train_dataset,
-            self._get_collator_with_removed_columns(self.data_collator),
-            labels[0],
-            privacy.group_column,
+        train: Any = self.train_dataset
+        collate = RowCollator(
+            self._get_collator_with_removed_columns(self.data_collator), labels[0], privacy.group_column
         )
         batch_size = args.per_device_train_batch_size * args.gradient_accumulation_steps
         planned = checked_schedule(
@@ -343,30 +338,32 @@ class PrivateTrainer(transformers.Trainer):
             self.lr_scheduler, self._created_lr_scheduler = None, False
         self.create_optimizer_and_scheduler(planned.steps)
         assert self.optimizer is not None
-        private = Trainer(
-            model,
-            self.optimizer,
-            train,
-            policy=privacy.policy,
-            batch_size=batch_size,
-            physical_batch_size=args.per_device_train_batch_size
-            if args.gradient_accumulation_steps > 1
-            else None,
-            steps=planned.steps,
-            delta=privacy.delta,
-            target_epsilon=privacy.target_epsilon,
-            noise_multiplier=privacy.noise_multiplier,
-            num_groups=privacy.num_groups,
-            loss=privacy.loss or checked_task_loss(model, train),
-            engine=privacy.engine,
-            accountant=privacy.accountant,
-            secure=privacy.secure,
-            seed=privacy.seed,
-            scheduler=self.lr_scheduler,
-            ledger=self._open_ledger(),
-            budget=privacy.budget,
-            examples=privacy.examples,
-        )
+        with naming_the_collator():
+            private = Trainer(
+                model,
+                self.optimizer,
+                train,
+                policy=privacy.policy,
+                batch_size=batch_size,
+                physical_batch_size=args.per_device_train_batch_size
+                if args.gradient_accumulation_steps > 1
+                else None,
+                steps=planned.steps,
+                delta=privacy.delta,
+                target_epsilon=privacy.target_epsilon,
+                noise_multiplier=privacy.noise_multiplier,
+                num_groups=privacy.num_groups,
+                loss=privacy.loss or checked_task_loss(model, collate, train[0]),
+                engine=privacy.engine,
+                accountant=privacy.accountant,
+                secure=privacy.secure,
+                seed=privacy.seed,
+                scheduler=self.lr_scheduler,
+                ledger=self._open_ledger(),
+                budget=privacy.budget,
+                examples=privacy.examples,
+                collate=collate,
+            )
         if checkpoint is not None:
             self._restore(private, Path(checkpoint))
         elif private.steps_done:
@@ -425,50 +422,54 @@ class PrivateTrainer(transformers.Trainer):
         super()._save_checkpoint(model, trial)
 
 
-class CollatedRows(Dataset[Any]):
-    """Rows of a dataset, collated together once, as (inputs by name, labels), or with a group each.
+@final
+@dataclass(frozen=True)
+class RowCollator:
+    """A collator of transformers as one of `equidp.Trainer`: (inputs by name, labels), or with a group each.
 
-    Args:
-        rows: the dataset.
-        collate: rows -> tensors by name, [n, ...].
+    Attributes:
+        collate: rows -> tensors by name, [rows, ...].
         label: name of the labels.
         group: column of a row's group; None: no groups.
-
-    Raises:
-        DataError: no labels, tensors of another number of rows, or a row without a group's number.
-        SettingError: a collator that gives a row another content than alone, padding aside.
     """
 
-    def __init__(
-        self, rows: Any, collate: Callable[[list[Any]], Mapping[str, Any]], label: str, group: str | None
-    ) -> None:
-        listed = [rows[place] for place in range(len(rows))]
-        self.groups = None if group is None else groups_of(listed, group)
-        collated = collate_rows(listed, collate)
-        odd: dict[str, Any] = {
-            name: type(each).__name__ for name, each in collated.items() if not isinstance(each, Tensor)
-        }
-        odd |= {
-            name: list(each.shape)
-            for name, each in collated.items()
-            if isinstance(each, Tensor) and len(each) != len(listed)
-        }
-        if odd or label not in collated:
+    collate: Callable[[list[Any]], Mapping[str, Any]]
+    label: str
+    group: str | None = None
+
+    def __call__(self, rows: list[Any]) -> tuple[Any, ...]:
+        """Return inputs, labels and groups of rows.
+
+        Raises:
+            DataError: the collator fails or gives no labels, or a row has no number of a group.
+        """
+        groups = None if self.group is None else torch.tensor(groups_of(rows, self.group))
+        try:
+            collated = dict(self.collate([dict(row) for row in rows]))
+        except Exception as error:
             raise DataError(
-                f"the collator gives {odd or sorted(collated)} for {len(listed)} rows; expected tensors of "
-                f"one row for each, with {label!r} among them. Packed rows cannot be told apart.",
+                f"{len(rows)} of the training rows cannot be collated ({error}); give rows of one form, and "
+                "a data_collator that pads them, such as transformers.DataCollatorWithPadding(tokenizer).",
+                field="data_collator",
+            ) from error
+        if self.label not in collated:
+            raise DataError(
+                f"the collator gives {sorted(collated)}; expected {self.label!r} among them.",
                 field="data_collator",
             )
-        check_collates_alone(listed, collate, collated)
-        self.label, self.labels = label, collated.pop(label)
-        self.inputs = collated
+        labels = collated.pop(self.label)
+        return (collated, labels) if groups is None else (collated, labels, groups)
 
-    def __len__(self) -> int:
-        return len(self.labels)
 
-    def __getitem__(self, place: int) -> tuple[Any, ...]:
-        row = {name: each[place] for name, each in self.inputs.items()}, self.labels[place]
-        return row if self.groups is None else (*row, self.groups[place])
+@contextmanager
+def naming_the_collator() -> Iterator[None]:
+    """Name `data_collator` in errors of the collator, which `equidp.Trainer` calls `collate`."""
+    try:
+        yield
+    except (DataError, SettingError) as error:
+        if error.field != "collate":
+            raise
+        raise type(error)(*error.args, field="data_collator") from error
 
 
 def groups_of(rows: list[Any], column: str) -> list[int]:
@@ -487,58 +488,11 @@ def groups_of(rows: list[Any], column: str) -> list[int]:
         ) from None  # torch and Python print what is in the row
 
 
-def collate_rows(rows: list[Any], collate: Callable[[list[Any]], Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what a collator makes of rows, by name.
+def checked_task_loss(model: nn.Module, collate: RowCollator, row: Any) -> LossFunction:
+    """Return `task_loss`, held to the loss that the model itself gives a row.
 
     Raises:
-        DataError: it fails.
-    """
-    try:
-        return dict(collate([dict(row) for row in rows]))
-    except Exception as error:
-        raise DataError(
-            f"{len(rows)} of the training rows cannot be collated ({error}); give rows of one form, and a "
-            "data_collator that pads them, such as transformers.DataCollatorWithPadding(tokenizer).",
-            field="data_collator",
-        ) from error
-
-
-def check_collates_alone(
-    rows: list[Any], collate: Callable[[list[Any]], Mapping[str, Any]], collated: Mapping[str, Tensor]
-) -> None:
-    """Refuse a collator that gives some rows another content in a batch than alone, padding aside.
-
-    Raises:
-        SettingError: it mixes rows, cuts them to the shortest, or draws random numbers.
-    """
-    for place in sorted({round(place) for place in torch.linspace(0, len(rows) - 1, _COMPARED).tolist()}):
-        alone = collate_rows([rows[place]], collate)
-        for name in {**collated, **alone}:
-            if not _is_padded(alone.get(name), collated.get(name), place):
-                raise SettingError(
-                    f"the collator gives a row another {name!r} in a batch than alone: it mixes rows, cuts "
-                    "them to the shortest, draws random numbers (masked words), or goes by the first row, "
-                    "and epsilon is of rows. Give rows of one form, a collator that pads alone, and let the "
-                    "model draw.",
-                    field="data_collator",
-                )
-
-
-def _is_padded(alone: Any, batch: Tensor | None, place: int) -> bool:
-    """Return whether a row of a batch is the one that was collated alone, or that and padding at one end."""
-    if batch is None or not isinstance(alone, Tensor) or len(alone) != 1:
-        return False
-    whole, own = batch[place], alone[0]
-    ends = [whole]
-    if own.dim() and own.dim() == whole.dim():
-        ends = [whole[: len(own)], whole[len(whole) - len(own) :]]
-    return any(own.shape == end.shape and torch.equal(own, end) for end in ends)
-
-
-def checked_task_loss(model: nn.Module, rows: CollatedRows) -> LossFunction:
-    """Return `task_loss`, held to the loss that the model itself gives its first row.
-
-    Raises:
+        DataError: the row cannot be collated.
         ModelError: the model has another loss, or none.
     """
     base: Any = getattr(model, "get_base_model", lambda: model)()
@@ -546,7 +500,7 @@ def checked_task_loss(model: nn.Module, rows: CollatedRows) -> LossFunction:
     causal = getattr(base, "loss_function", None) is ForCausalLMLoss
     loss = task_loss(base, shifts=causal and not getattr(config, "is_encoder_decoder", False))
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    inputs, labels, *_ = moved_to(tuple(default_collate([rows[0]])), device)
+    inputs, labels, *_ = moved_to(collate([row]), device)
     called: Any = model
     was_training = model.training
     try:
@@ -555,8 +509,9 @@ def checked_task_loss(model: nn.Module, rows: CollatedRows) -> LossFunction:
             own, ours = float(outputs.loss), float(loss(outputs.logits, labels)[0])
     except Exception as error:
         raise ModelError(
-            f"the loss of a row is not known: {type(base).__name__} gives none for {rows.label!r} ({error}). "
-            "Give Privacy(loss=...), a function of (logits, labels) that gives one number for each row.",
+            f"the loss of a row is not known: {type(base).__name__} gives none for {collate.label!r} "
+            f"({error}). Give Privacy(loss=...), a function of (logits, labels) that gives one number "
+            "for each row.",
             field="loss",
         ) from error
     finally:

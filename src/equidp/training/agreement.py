@@ -150,7 +150,8 @@ def _content(train: object) -> Iterator[Any]:
         np.random.seed(0)  # noqa: NPY002
         random.seed(0)
         for place in places.tolist():
-            yield from tensors(tuple(train[place]))  # type: ignore[index]
+            row: Any = train[place]  # type: ignore[index]
+            yield from tensors(tuple(row) if isinstance(row, list) else row)
 
 
 def _digest(parts: Iterator[Any]) -> _Own:

@@ -19,15 +19,23 @@ from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.calibration import calibrate_step
 from equidp.accounting.planned import Schedule
 from equidp.data.batches import augmented_batches, batches, loaded_batches
+from equidp.data.collation import Collate, Collation
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
-from equidp.engines import TriedEngine, check_company, check_objective, checked_engine
+from equidp.engines import (
+    TriedEngine,
+    check_company,
+    check_objective,
+    check_padding,
+    checked_engine,
+    made_up_examples,
+)
 from equidp.engines.functional import FunctionalEngine
 from equidp.engines.model import device_of
 from equidp.engines.units import by_row
 from equidp.errors import DataError, ModelError, SettingError
 from equidp.kernel.engine import Engine, LossFunction
-from equidp.kernel.inputs import Inputs, map_tensors, moved_to, tensors
+from equidp.kernel.inputs import Inputs, join_batches, map_tensors, moved_to, taken, tensors
 from equidp.kernel.ledger import (
     ROWS,
     SMALLEST_SHARE,
@@ -300,6 +308,39 @@ def chosen_randomness(secure: bool, seed: int | None, spent: int) -> Randomness:
     return SeededRandomness(seed, *([spent] if spent else []))
 
 
+def tried_collator(
+    collate: Collate | None,
+    train: GroupedDataset | Dataset[Any],
+    augment: Callable[[Inputs], Inputs] | None,
+    workers: int,
+    randomness: Randomness,
+) -> Collation | None:
+    """Return the collator, once it was tried on each row of the data; None: there is none.
+
+    Raises:
+        SettingError, DataError: it is of no use here, or does more than pad rows (`data.collation`).
+    """
+    if collate is None:
+        return None
+    if not callable(collate):
+        raise SettingError(
+            f"collate={collate!r}; expected a function of a list of rows that returns one batch, or None."
+        )
+    if isinstance(train, GroupedDataset):
+        raise SettingError(
+            "collate is for rows of a torch Dataset, and a GroupedDataset holds tensors that are in one "
+            "batch already; leave it out, or give the rows themselves (a list, say).",
+            field="collate",
+        )
+    if augment is not None:
+        raise SettingError(
+            "augment is given examples that collate padded to the longest of their sample, so that what it "
+            "makes of one could follow from others; let the dataset augment its rows.",
+            field="augment",
+        )
+    return Collation.of(collate, train, workers, randomness.start_of_worker)
+
+
 def loader(
     train: GroupedDataset | Dataset[Any],
     num_groups: int | None,
@@ -308,6 +349,7 @@ def loader(
     views: Views,
     randomness: Randomness,
     augment: Callable[[Inputs], Inputs] | None = None,
+    collation: Collation | None = None,
 ) -> Load:
     """Make the loader of batches: from memory, in views, or by `workers` processes, for this model."""
     views.check(train)
@@ -324,6 +366,7 @@ def loader(
     return partial(
         loaded_batches,
         train,
+        collation=collation,
         num_groups=num_groups,
         workers=workers,
         pinned=pinned,
@@ -331,8 +374,12 @@ def loader(
     )
 
 
-def load_example(train: GroupedDataset | Dataset[Any], load: Load) -> Batch:
-    """Load one example, for its shape and type; of a torch Dataset also a few others, in one batch.
+def load_example(
+    train: GroupedDataset | Dataset[Any], load: Load, collation: Collation | None = None
+) -> tuple[Inputs, Tensor]:
+    """Load inputs and target of one example, for its shape and type, and a few others of a torch Dataset.
+
+    Of collated rows, the example has the largest size of each dimension, and zeros.
 
     Raises:
         DataError: they cannot be put into a batch, as rows of different lengths: a step would be spent first.
@@ -342,7 +389,7 @@ def load_example(train: GroupedDataset | Dataset[Any], load: Load) -> Batch:
         count = len(train)  # type: ignore[arg-type]
         samples.append(torch.arange(_ROWS_LOADED) * count // _ROWS_LOADED)
     example, *_ = load(samples)
-    return example
+    return (example.inputs, example.targets) if collation is None else collation.example[:2]
 
 
 def chosen_physical_batch_size(
@@ -364,11 +411,12 @@ def chosen_engine(
     policy: Policy,
     model: nn.Module,
     loss: LossFunction,
-    like: Batch,
+    like: tuple[Inputs, Tensor],
     train: object,
-    examples: tuple[Inputs, Tensor] | None,
+    examples: tuple[Inputs, Tensor] | Sequence[Any] | None,
     batch_size: int,
     at_a_time: int | None,
+    collation: Collation | None = None,
 ) -> Engine:
     """Return the given engine, or make the named one and try it on the model's device.
 
@@ -380,32 +428,97 @@ def chosen_engine(
         if not callable(engine):
             raise SettingError(f"engine={engine!r}; expected a name or an engine.")
         return engine
-    device = next((parameter.device for parameter in model.parameters()), like.targets.device)
-    (inputs, targets), value = (like.inputs, like.targets), Loss.of(loss)
+    device = next((parameter.device for parameter in model.parameters()), like[1].device)
+    (inputs, targets), value = like, Loss.of(loss)
     if value.several_rows:
         inputs, targets = by_row((inputs, targets))
     targets = value.targets(targets)
     row, names = moved_to((inputs, targets), device), class_names(train)
-    if examples is not None:
-        _check_examples(examples, row, train)
-        examples = moved_to(examples, device)
+    public: list[tuple[Inputs, Tensor]] = []
+    if examples is not None and collation is not None:
+        public = _collate_examples(examples, collation)
+        examples = join_batches(*map(collation.pad_examples, public))
+    tried: Any = examples
+    if tried is not None:
+        _check_examples(tried, row, train)
+        tried = moved_to(tried, device)
     if policy.loss_terms and value.row_weights:
         raise SettingError(
             f"{type(policy).__name__} adds terms to losses of rows that count once each; leave out "
             "weights of rows, several rows a person and views, or choose another method.",
             field="policy",
         )
-    return checked_engine(
+    checked = checked_engine(
         engine,
         model,
         loss,
         row,
         names,
-        examples=examples,
+        examples=tried,
         policy=policy,
         batch_size=min(batch_size, at_a_time or batch_size, _LARGEST_TRIED),
         at_a_time=at_a_time,
     )
+    if collation is not None and collation.pads:
+        _try_padding(collation, model, loss, public, device)
+    return checked
+
+
+def _collate_examples(examples: object, collation: Collation) -> list[tuple[Inputs, Tensor]]:
+    """Collate public rows, each alone, as inputs and targets [1, ...].
+
+    Raises:
+        DataError: they are no list of rows, or not of the form of the data's.
+    """
+    if not isinstance(examples, list):
+        raise DataError(
+            f"examples={type(examples).__name__}; with collate, expected a list of public rows, in the form "
+            "that the dataset gives its own."
+        )
+    try:
+        return [collation([each])[:2] for each in examples]
+    except DataError as error:
+        raise DataError(
+            f"a public row cannot be tried: {error} Give rows of the form of the data's, none longer than "
+            "the longest of those.",
+            field="examples",
+        ) from error
+
+
+def _try_padding(
+    collation: Collation,
+    model: nn.Module,
+    loss: LossFunction,
+    public: list[tuple[Inputs, Tensor]],
+    device: torch.device,
+) -> None:
+    """Refuse a model or a loss that reads padding, as rows as short as the shortest and as long show.
+
+    Args:
+        public: examples [1, ...] to try; none: they are made up, of the shortest length that is not 0.
+    """
+
+    def check(alone: list[tuple[Inputs, Tensor]]) -> None:
+        check_padding(model, loss, [moved_to((each, collation.pad_examples(each)), device) for each in alone])
+
+    if not public:
+        inputs, targets = moved_to(collation.short_example, device)
+        made = made_up_examples(model, loss, inputs, targets, count=_ROWS_LOADED)
+        public = [taken(made, [place]) for place in range(_ROWS_LOADED)]
+    check(public)
+    if collation.empty_example is None:
+        return
+    try:
+        check([collation.empty_example])
+    except ModelError as error:
+        if error.field != "padding":
+            return  # neither form adds anything
+        raise ModelError(
+            "a row of length 0 adds nothing by itself, or something else than when it is padded, and how far "
+            "it is padded follows from other rows. Let the dataset leave such rows out, or collate give them "
+            "one position of their own, such as a word for an empty text.",
+            field="padding",
+        ) from error
 
 
 def _check_examples(examples: object, row: tuple[Inputs, Tensor], train: object) -> None:

@@ -235,7 +235,9 @@ def _read(model: nn.Module, trainer: Trainer) -> tuple[Tensor, Tensor, Tensor]:
     """Logits [n, rows, classes], classes and weights [n, rows] of this process' examples, on the model's
     device."""
     shard = trainer.processes.shard(trainer.num_examples)
-    load = loader(trainer.train, None, 0, model, Views(), trainer.randomness)  # as prediction sees them
+    load = loader(  # as prediction sees them
+        trainer.train, None, 0, model, Views(), trainer.randomness, collation=trainer.collation
+    )
     device, was_training = device_of(model), model.training
     read: list[tuple[Tensor, Tensor, Tensor]] = []
     model.eval()

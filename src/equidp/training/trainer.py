@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.meter import EpsilonMeter, check_delta
 from equidp.accounting.planned import Schedule, checked_schedule
+from equidp.data.collation import Collate, Collation
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
 from equidp.distributed.group import processes_here
@@ -82,7 +83,8 @@ class Trainer:
         model: any module whose outputs for one example do not depend on others; trained in place.
         optimizer: a torch optimizer over the model's parameters; it sees private gradients only. Of a list of
             several, each over parameters of its own, the Trainer makes a `JoinedOptimizer`.
-        train: a `GroupedDataset`, or a map-style torch Dataset of (input, target, group) or (input, target).
+        train: a `GroupedDataset`, or a map-style torch Dataset of (input, target, group) or (input, target);
+            with `collate`, of anything that it takes.
         policy: the method, such as `equidp.DPSGD(clipping_bound=1.0)`.
         batch_size: b, the expected size of a sample; the sample rate is b / n.
         epochs, steps: passes over the data, or T = floor(epochs * n / b) private steps; one of the two.
@@ -110,9 +112,13 @@ class Trainer:
             samples of images on a CPU, unless the policy releases statistics; else the whole sample.
         examples: (inputs, targets) of a few public rows, in the form of the data's, that the model is tried
             on before training: for models that demand more of a row than made-up ones have, such as an end
-            mark. Never rows of the training data.
+            mark. With `collate`, a list of such rows, as the dataset gives its own. Never rows of the
+            training data.
         augment: inputs of one example, without a dimension for the batch -> such inputs, for each example of
             each sample: a crop, a flip, noise. It may draw random numbers, and cannot mix examples.
+        collate: list of rows, as a torch Dataset gives them -> one batch (inputs, targets) or (inputs,
+            targets, groups), tensors [rows, ...]. It may pad rows to the longest. Each row is tried before
+            training: it must give the row what it gives it alone, and the model must read no padding.
         ledger: where steps are recorded, such as a `LedgerFile`. Steps that it holds are not taken again.
         budget: what all runs on this data together may spend; charged at once what the ledger holds already.
         beyond_budget: "refuse" a plan that does not fit the budget, or "stop" at the last step that fits.
@@ -128,6 +134,7 @@ class Trainer:
         start: where the initial weights come from.
         steps_at_start: steps that were done before this Trainer, by its ledger.
         processes: that train together; usually one.
+        collation: `collate`, and the form of its batches; None: rows are tensors already.
 
     Raises:
         SettingError, DataError, ModelError, PolicyError, BudgetError: before any budget is spent.
@@ -172,8 +179,9 @@ class Trainer:
         ledger: Ledger | None = None,
         budget: PrivacyBudget | None = None,
         beyond_budget: str = "refuse",
-        examples: tuple[Inputs, torch.Tensor] | None = None,
+        examples: tuple[Inputs, torch.Tensor] | Sequence[Any] | None = None,
         augment: Callable[[Inputs], Inputs] | None = None,
+        collate: Collate | None = None,
         randomness: Randomness | None = None,
         sample_rate: float | None = None,
         rates: Mapping[str, float] | None = None,
@@ -216,14 +224,19 @@ class Trainer:
                 "average": average,
                 "views": views,
                 "augment": agreement.name_of(augment),
+                "collate": agreement.name_of(collate),
             }
             agreement.synchronize_run(self.processes, model, optimizer, scheduler, loss, train, settings)
             self.loss = assemble.chosen_loss(loss, train, views)
-            self._generator_owners = model, loss, train, augment
+            self._generator_owners = model, loss, train, augment, collate
             ledger, steps = self._open_ledger(ledger, budget, beyond_budget)
-            randomness, load = self._open_draws(ledger)
+            randomness = self._open_randomness(ledger)
             with randomness.for_model(*(parameter.device for parameter in model.parameters())):
-                example_batch = assemble.load_example(train, load)
+                self.collation: Collation | None = assemble.tried_collator(
+                    collate, train, augment, workers, randomness
+                )
+                load = self._make_loader(randomness)
+                example = assemble.load_example(train, load, self.collation)
             self._physical_batch_size = assemble.chosen_physical_batch_size(
                 physical_batch_size, train, model, self.event
             )
@@ -232,11 +245,12 @@ class Trainer:
                 policy,
                 model,
                 self.loss,
-                example_batch,
+                example,
                 train,
                 examples,
                 batch_size,
                 self._physical_batch_size,
+                self.collation,
             )
             optimizers.check_optimizer(optimizer, model)
             self.scheduler: torch.optim.lr_scheduler.LRScheduler | None = None
@@ -266,7 +280,8 @@ class Trainer:
             agreement.check_ledger_holder(self.processes, ledger, budget)
             ledger, steps = self._open_ledger(ledger, budget, beyond_budget, replaces=True)
             replaced = self._loop
-            self._make_step(ledger, steps, *self._open_draws(ledger))
+            randomness = self._open_randomness(ledger)
+            self._make_step(ledger, steps, randomness, self._make_loader(randomness))
             replaced.close()
         self.callbacks = tuple(callbacks)
 
@@ -307,15 +322,23 @@ class Trainer:
                     field="ledger",
                 )
 
-    def _open_draws(self, ledger: Ledger) -> tuple[Randomness, assemble.Load]:
-        """Open the randomness of the steps that a ledger has left, and the loader of batches."""
+    def _open_randomness(self, ledger: Ledger) -> Randomness:
+        """Open the randomness of the steps that a ledger has left."""
         given = self._arguments
         randomness = given.randomness or assemble.chosen_randomness(given.secure, given.seed, ledger.steps)
-        randomness = randomness.with_owned(owned_generators(*self._generator_owners))
-        load = assemble.loader(
-            self.train, self.num_groups, given.workers, self.model, self.views, randomness, given.augment
+        return randomness.with_owned(owned_generators(*self._generator_owners))
+
+    def _make_loader(self, randomness: Randomness) -> assemble.Load:
+        return assemble.loader(
+            self.train,
+            self.num_groups,
+            self._arguments.workers,
+            self.model,
+            self.views,
+            randomness,
+            self._arguments.augment,
+            self.collation,
         )
-        return randomness, load
 
     def _make_step(self, ledger: Ledger, steps: int, randomness: Randomness, load: assemble.Load) -> None:
         """Make the private step, its loop and what follows the number of steps; spends nothing.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -42,6 +42,8 @@ _DROPOUT = frozenset(
     if name.rstrip("123d").endswith("dropout") and name not in ("native_dropout", "_fused_dropout")
 )
 """Functions that set some of the numbers to 0 in training mode."""
+_PADDED = 1e-3
+"""Largest difference of an example's gradient with and without padding, relative to the longest."""
 _PASSES, _ROWS = 8, 8
 """Numbers of passes, and of rows in each, that show whether a model draws random numbers."""
 _LOUD = 1e4
@@ -145,6 +147,72 @@ def check_company(
             stack.enter_context(_NoDropout())
             _set_layers_to_evaluation(model, few)
         _check_in_company(trial, beside_rounding=True)
+
+
+def check_padding(model: nn.Module, loss: LossFunction, pairs: Sequence[tuple[Examples, Examples]]) -> None:
+    """Refuses a model or a loss for which what an example adds changes with its padding.
+
+    The length that an example is padded to follows from others in its sample, so others would change what it
+    adds. An example on which model or loss fail, or without a finite gradient, adds nothing, in either form.
+
+    Args:
+        model: is left as it was.
+        loss: (outputs, targets) -> losses [batch].
+        pairs: examples [1, ...] as they are, and padded.
+
+    Raises:
+        ModelError: it changes, or no example has a gradient in any form.
+
+    >>> loss = nn.MSELoss(reduction="none")
+    >>> row, padded = torch.ones(1, 2), torch.tensor([[1.0, 1.0, 0.0]])
+    >>> class Sums(nn.Linear):
+    ...     def forward(self, rows):
+    ...         return super().forward(rows.sum(dim=1, keepdim=True))[:, 0]
+    >>> check_padding(Sums(1, 1), loss, [((row, torch.ones(1)), (padded, torch.ones(1)))])
+    """
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+    def gradient(example: Examples) -> list[Tensor]:
+        """Return what one example adds, by parameter."""
+        try:
+            losses = losses_of(loss, call_model(model, example[0]), example[1])
+            found = torch.autograd.grad(losses.sum(), trained, allow_unused=True, materialize_grads=True)
+        except Exception:
+            return [torch.zeros_like(each) for each in trained]
+        finite = all(bool(torch.isfinite(each).all()) for each in found)
+        return [each if finite else torch.zeros_like(each) for each in found]
+
+    with try_model(model, loss), torch.enable_grad(), ExitStack() as stack:
+        inputs = pairs[0][1][0]
+        if _random(model, inputs):
+            stack.enter_context(_NoDropout())
+            _set_layers_to_evaluation(model, inputs)
+        for parameters in (nullcontext(), moved_parameters(model)):
+            with parameters:
+                lengths, apart = [], []
+                for own, padded in pairs:
+                    one, other = gradient(own), gradient(padded)
+                    lengths.append(torch.maximum(*(_lengths(each, trained).norm() for each in (one, other))))
+                    apart.append(_lengths(map(torch.sub, one, other), trained).norm())
+            longest = torch.stack(lengths).max()
+            coarse = torch.is_autocast_enabled(longest.device.type)
+            if not (torch.stack(apart) <= (_AUTOCAST_TOLERANCE if coarse else _PADDED) * longest).all():
+                raise ModelError(
+                    "the gradient of a row changes with its padding, whose length follows from other rows "
+                    "of a sample, and epsilon does not count that. Let model and loss leave padding out: an "
+                    "attention mask, lengths, a mean over the row's own positions, targets that are ignored "
+                    "(ignore_index), positions that count from the row's own beginning. An embedding of "
+                    "padding (padding_idx) does not suffice: noise moves it. Or pad all rows to one public "
+                    "length in collate.",
+                    field="padding",
+                )
+            if not longest > 0:
+                raise ModelError(
+                    "no row has a gradient by itself, so that rows cannot be compared with padded ones. "
+                    "If the model demands more of a row than made-up ones have, give public rows that have "
+                    "it: examples=[row, ...], as the dataset gives them.",
+                    field="examples",
+                )
 
 
 def together(engine: Engine) -> Engine:

@@ -1,0 +1,334 @@
+"""Rows of a dataset as one batch, by a function of the user's that is held to what it gives each row alone.
+
+A collator may pad rows to the longest of a sample, and do nothing else: rows of a sample would change each
+other. Before training each row is collated once alone and once among others, and the two are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from equidp.engines.model import same
+from equidp.errors import DataError, EquidpError, SettingError
+from equidp.kernel.inputs import map_tensors, taken, tensors
+
+Collate = Callable[[list[Any]], Any]
+"""Rows, as a dataset gives them -> one batch (inputs, targets) or (inputs, targets, groups)."""
+_AT_A_TIME = 32
+"""Rows that are collated together when a collator is tried."""
+
+
+@final
+@dataclass(frozen=True)
+class Extent:
+    """Extent of one tensor of a batch over rows that were collated alone.
+
+    Attributes:
+        dtype: of the tensor.
+        shortest, largest: the least and the greatest size of each dimension of a row.
+        smallest: the least size above 0 of each dimension; 0 where all are 0.
+        paddings: how rows may have been padded, as (number, whether it stands after the row); None: no row
+            was.
+    """
+
+    dtype: torch.dtype
+    shortest: tuple[int, ...]
+    smallest: tuple[int, ...]
+    largest: tuple[int, ...]
+    paddings: frozenset[tuple[Any, bool]] | None
+
+    def join(self, other: Extent) -> Extent:
+        """Return the extent over the rows of both.
+
+        Raises:
+            DataError: they differ in type or in the number of dimensions.
+            SettingError: rows were padded in different ways.
+        """
+        if self.dtype != other.dtype or len(self.largest) != len(other.largest):
+            raise DataError(
+                f"the collator gives one row {self.dtype} of {len(self.largest)} dimensions and another "
+                f"{other.dtype} of {len(other.largest)}; expected one form for all rows.",
+                field="collate",
+            )
+        paddings = other.paddings if self.paddings is None else self.paddings
+        if self.paddings is not None and other.paddings is not None:
+            paddings = self.paddings & other.paddings
+            if not paddings:
+                raise _more_than_padding()
+        return Extent(
+            self.dtype,
+            tuple(map(min, self.shortest, other.shortest)),
+            tuple(
+                min(a, b) if a and b else max(a, b)
+                for a, b in zip(self.smallest, other.smallest, strict=True)
+            ),
+            tuple(map(max, self.largest, other.largest)),
+            paddings,
+        )
+
+    def zeros(self, sizes: tuple[int, ...]) -> Tensor:
+        """Return one row of these sizes, [1, *sizes]."""
+        return torch.zeros(1, *sizes, dtype=self.dtype)
+
+    def pad(self, rows: Tensor, sizes: tuple[int, ...]) -> Tensor:
+        """Return rows [batch, ...] padded to these sizes as the collator pads, [batch, *sizes]."""
+        number, after = max(self.paddings or {(0, True)}, key=lambda each: each[1])
+        whole = rows.new_full((len(rows), *sizes), number)
+        whole[(slice(None), *_corner(rows.shape[1:], sizes, after))] = rows
+        return whole
+
+    def holds(self, batch: Tensor) -> bool:
+        """Return whether a batch is of this type, and no row larger than these."""
+        if not isinstance(batch, Tensor) or batch.dtype != self.dtype:
+            return False
+        sizes = batch.shape[1:]
+        return len(sizes) == len(self.largest) and all(
+            low <= size <= high for low, size, high in zip(self.shortest, sizes, self.largest, strict=True)
+        )
+
+
+@final
+@dataclass(frozen=True)
+class Collation:
+    """A collator that was tried on each row of a dataset, and the form of its batches.
+
+    Attributes:
+        collate: function of the user's.
+        extents: `Extent` of each tensor, in the form of a batch.
+    """
+
+    collate: Collate
+    extents: tuple[Any, ...]
+
+    @classmethod
+    def of(
+        cls,
+        collate: Collate,
+        dataset: Dataset[Any],
+        workers: int = 0,
+        start_of_worker: Callable[[int], None] | None = None,
+    ) -> Collation:
+        """Try a collator on each row of a dataset, alone and among others.
+
+        Args:
+            collate: function of the user's.
+            dataset: map-style, with one row at least.
+            workers: number of processes that load and collate.
+            start_of_worker: called with its number in each of these processes.
+
+        Raises:
+            DataError: it fails, or gives anything but one batch of tensors, one row for each.
+            SettingError: it gives a row another content among others than alone, padding aside.
+        """
+        count = len(dataset)  # type: ignore[arg-type]
+        parts = -(-count // _AT_A_TIME)
+        # The first row is in each part, so that rows of another length stand beside it.
+        places = [[0, *range(first or parts, count, parts)] for first in range(parts)]
+        loader = DataLoader(
+            dataset,
+            batch_sampler=places,
+            num_workers=workers,
+            collate_fn=partial(or_error, partial(_extents, collate)),
+            worker_init_fn=start_of_worker,
+        )
+        found: Any = None
+        for each in raise_errors(loader):
+            if found is not None and names_in(found) != names_in(each):
+                raise _more_than_padding()
+            found = each if found is None else map_tensors(Extent.join, found, each)
+        return cls(collate, found)
+
+    def __call__(self, rows: list[Any]) -> Any:
+        """Return rows as one batch; without rows, an empty one.
+
+        Raises:
+            DataError: the collator fails, or the batch is not of the form of those that were tried.
+        """
+        if not rows:
+            return taken(self.example, slice(0))
+        batch = _collate_rows(self.collate, rows)
+        alike = names_in(batch) == names_in(self.extents)
+        if not alike or not all(tensors(map_tensors(Extent.holds, self.extents, batch))):
+            raise DataError(
+                "collate gives a batch of other names, types or sizes than for the rows that it was tried on "
+                "before training: all of the dataset's. Let the dataset give the same rows at each call.",
+                field="collate",
+            )
+        return batch
+
+    @property
+    def example(self) -> Any:
+        """One row of zeros, in each dimension as large as the largest, in the form of a batch."""
+        return map_tensors(lambda each: each.zeros(each.largest), self.extents)
+
+    @property
+    def pads(self) -> bool:
+        """True where rows differ in size."""
+        return any(each.shortest != each.largest for each in _leaves(self.extents))
+
+    @property
+    def short_example(self) -> Any:
+        """Inputs and targets of one row of zeros, in each dimension as small as the smallest that has any."""
+        return map_tensors(lambda each: each.zeros(each.smallest), self.extents[:2])
+
+    @property
+    def empty_example(self) -> Any | None:
+        """Inputs and targets of one row without any numbers, as some rows are; None: none is."""
+        if all(all(each.shortest) or not any(each.largest) for each in _leaves(self.extents[:2])):
+            return None
+        return map_tensors(lambda each: each.zeros(each.shortest), self.extents[:2])
+
+    def pad_examples(self, examples: Any) -> Any:
+        """Return inputs and targets [batch, ...] padded to the sizes of the largest row."""
+        return map_tensors(lambda each, rows: each.pad(rows, each.largest), self.extents[:2], examples)
+
+
+def _leaves(extents: Any) -> tuple[Extent, ...]:
+    found: Any = tensors(extents)
+    return tuple(found)
+
+
+def or_error(gather: Callable[[list[Any]], Any], rows: list[Any]) -> Any:
+    """Return what `gather` makes of rows, or its error: a DataLoader's worker would turn it into a text."""
+    try:
+        return gather(rows)
+    except EquidpError as error:
+        return error
+
+
+def raise_errors(loaded: Iterable[Any]) -> Iterable[Any]:
+    """Yield what was loaded; an error in its place is raised."""
+    for each in loaded:
+        if isinstance(each, EquidpError):
+            raise each
+        yield each
+
+
+def as_tuples(given: Any) -> Any:
+    """Lists become tuples; any mapping, of a tokenizer say, becomes a dictionary."""
+    if isinstance(given, list | tuple):
+        return tuple(map(as_tuples, given))
+    if isinstance(given, Mapping):
+        return {name: as_tuples(each) for name, each in given.items()}
+    return given
+
+
+def names_in(part: Any) -> Any:
+    """Return names, and numbers of parts, of one row or of a batch."""
+    if isinstance(part, Mapping):
+        return {name: names_in(each) for name, each in part.items()}
+    return [names_in(each) for each in part] if isinstance(part, tuple | list) else None
+
+
+def _collate_rows(collate: Collate, rows: list[Any]) -> Any:
+    """Return what a collator makes of rows: tensors with one row for each, in the form of a batch."""
+    try:
+        batch = as_tuples(collate([copy(row) for row in rows]))  # some collators change rows in place
+    except EquidpError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"collate fails on {'one row' if len(rows) == 1 else f'{len(rows)} rows'} of the dataset "
+            f"({type(error).__name__}: {error}); expected a function of a list of rows, as the dataset gives "
+            "them, that returns one batch: (inputs, targets) or (inputs, targets, groups).",
+            field="collate",
+        ) from error
+    if not isinstance(batch, tuple) or len(batch) not in (2, 3):
+        names = f" of {', '.join(map(repr, batch))}" if isinstance(batch, dict) else ""
+        raise DataError(
+            f"collate gives a {type(batch).__name__}{names}; expected (inputs, targets) or (inputs, targets, "
+            "groups), where inputs are a tensor, or a tuple or mapping of tensors. Of a collator that gives "
+            'a mapping with labels, return (batch, batch.pop("labels")).',
+            field="collate",
+        )
+    if not all(isinstance(each, Tensor) and each.shape[:1] == (len(rows),) for each in tensors(batch)):
+        given = map_tensors(
+            lambda each: list(each.shape) if isinstance(each, Tensor) else type(each).__name__, batch
+        )
+        raise DataError(
+            f"collate gives {given} for {len(rows)} rows; expected tensors whose first dimension has one "
+            "place for each row. Packed rows cannot be told apart.",
+            field="collate",
+        )
+    if not all(isinstance(each, Tensor) for each in batch[1:]):
+        raise DataError(
+            f"collate gives a {type(batch[1]).__name__} for targets; expected one tensor of targets, and one "
+            "of groups.",
+            field="collate",
+        )
+    return batch
+
+
+def _extents(collate: Collate, rows: list[Any]) -> Any:
+    """Collate rows together and each alone, and return the extent of each tensor in the form of a batch.
+
+    Raises:
+        DataError, SettingError: as of `Collation.of`.
+    """
+    together = _collate_rows(collate, rows)
+    found: Any = None
+    for place, row in enumerate(rows):
+        alone = _collate_rows(collate, [row])
+        if names_in(alone) != names_in(together):
+            raise _more_than_padding()
+        extents = map_tensors(partial(_extent_at, place), alone, together)
+        found = extents if found is None else map_tensors(Extent.join, found, extents)
+    return found
+
+
+def _extent_at(place: int, alone: Tensor, together: Tensor) -> Extent:
+    """Return the extent of one row, which was collated alone and stands at this place of a batch."""
+    paddings = _possible_paddings(alone[0], together[place])
+    if paddings is not None and not paddings:
+        raise _more_than_padding()
+    sizes = tuple(alone.shape[1:])
+    return Extent(alone.dtype, sizes, sizes, sizes, paddings)
+
+
+def _possible_paddings(own: Tensor, whole: Tensor) -> frozenset[tuple[Any, bool]] | None:
+    """Return how a row may have been padded, as in `Extent`: in no way where it was changed otherwise."""
+    if own.shape == whole.shape:
+        return None if same(own, whole) else frozenset()
+    if own.dtype != whole.dtype or own.dim() != whole.dim():
+        return frozenset()
+    if any(size > most for size, most in zip(own.shape, whole.shape, strict=True)):
+        return frozenset()
+    found = set()
+    for after in (True, False):
+        corner = _corner(own.shape, whole.shape, after)
+        if not same(whole[corner], own):
+            continue
+        rest = torch.ones_like(whole, dtype=torch.bool)
+        rest[corner] = False
+        numbers = whole[rest]
+        if not len(numbers):
+            return None
+        if (numbers == numbers[0]).all():
+            found.add((numbers[0].item(), after))
+    return frozenset(found)
+
+
+def _corner(sizes: Iterable[int], most: Iterable[int], after: bool) -> tuple[slice, ...]:
+    """Return where a row of these sizes stands in a larger one that is padded after it, or before it."""
+    return tuple(
+        slice(0, size) if after else slice(whole - size, None)
+        for size, whole in zip(sizes, most, strict=True)
+    )
+
+
+def _more_than_padding() -> SettingError:
+    return SettingError(
+        "the collator gives a row another content among others than alone: it mixes rows, cuts them to the "
+        "shortest, draws random numbers (masked words), goes by the first row or one of another type, or "
+        "pads with more than one number, and epsilon is of rows. Give one that pads rows alone, all at one "
+        "end; let the dataset draw, or the model.",
+        field="collate",
+    )

@@ -1,0 +1,203 @@
+"""A Trainer pads rows to the longest of a sample, for models and losses that read no padding."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
+
+import equidp
+from equidp.errors import DataError, ModelError, SettingError
+from equidp.kernel.ledger import MemoryLedger
+from support.errors import raises_field
+from support.toy import make_trainer, toy
+
+WORDS = 12
+
+
+def texts(count: int = 60, shortest: int = 1) -> list[dict]:
+    draw = torch.Generator().manual_seed(0)
+    lengths = torch.randint(shortest, 9, (count,), generator=draw).tolist()
+    words = [torch.randint(1, WORDS, (length,), generator=draw).tolist() for length in lengths]
+    return [{"words": each, "label": place % 2} for place, each in enumerate(words)]
+
+
+def pad(rows: list[dict], longest: int = 0) -> tuple[dict[str, Tensor], Tensor]:
+    columns = [torch.tensor(row["words"], dtype=torch.int64) for row in rows]
+    words = pad_sequence([*columns, torch.zeros(longest, dtype=torch.int64)], batch_first=True)[:-1]
+    lengths = torch.tensor([len(row["words"]) for row in rows])
+    mask = (torch.arange(words.shape[1]) < lengths[:, None]).float()
+    return {"words": words, "mask": mask}, torch.tensor([row["label"] for row in rows])
+
+
+def pad_here(rows: list[dict]) -> tuple[dict[str, Tensor], Tensor]:
+    return pad(rows)
+
+
+def pad_to_all(rows: list[dict]) -> tuple[dict[str, Tensor], Tensor]:
+    return pad(rows, longest=8)
+
+
+class Reader(nn.Module):
+    """Mean over words; `reads` says what of padding it reads."""
+
+    def __init__(self, reads: str = "nothing") -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.out = nn.Embedding(WORDS, 6), nn.Linear(6, 2)
+        self.positions = nn.Embedding(9, 6)
+        self.gate = nn.Parameter(torch.zeros(())) if reads == "behind a gate" else None
+        self.dropout = nn.Dropout(0.5 if reads == "dropout" else 0.0)
+        self.reads = reads
+
+    def forward(self, words: Tensor, mask: Tensor) -> Tensor:
+        places = torch.arange(words.shape[1]).expand(words.shape)
+        if self.reads == "positions from the end":
+            places = places.flip(1)
+        read = torch.tanh(self.dropout(self.words(words) + self.positions(places)))
+        weights = mask.unsqueeze(2)
+        if self.reads == "empty rows":  # as an attention whose mask leaves nothing
+            scores = (1 - mask) * torch.finfo(mask.dtype).min
+            return self.out((read * scores.softmax(dim=1).unsqueeze(2)).sum(dim=1))
+        mean = (read * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+        if self.reads == "all":
+            mean = read.mean(dim=1)
+        if self.gate is not None:
+            mean = mean + self.gate * read.mean(dim=1)
+        return self.out(mean)
+
+
+def trainer(train=None, model=None, collate=pad_here, **settings) -> equidp.Trainer:
+    given = {"secure": False, "seed": 3, **settings}
+    return make_trainer(
+        texts() if train is None else train, model=model or Reader(), collate=collate, **given
+    )
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("settings", [{"physical_batch_size": 4}, {"engine": "functional"}], ids=str)
+def test_padding_to_a_samples_longest_gives_the_weights_of_padding_to_one_length(settings):
+    inputs, labels = pad_to_all(texts())
+    padded = [({name: each[place] for name, each in inputs.items()}, labels[place]) for place in range(60)]
+    runs = [
+        trainer(train, collate=collate, **settings).fit()
+        for train, collate in ((None, pad_here), (None, pad_to_all), (padded, None))
+    ]
+    for run in runs[1:]:
+        torch.testing.assert_close(run.model.state_dict(), runs[0].model.state_dict())
+        assert run.entries == runs[0].entries
+
+
+@pytest.mark.parametrize("reads", ["all", "behind a gate", "positions from the end"])
+def test_models_that_read_padding_are_refused_before_a_step_is_spent(reads):
+    ledger = MemoryLedger()
+    with raises_field(ModelError, "padding"):
+        trainer(model=Reader(reads), ledger=ledger)
+    assert not ledger.entries
+    trainer(model=Reader(reads), collate=pad_to_all)
+
+
+def test_models_with_dropout_are_compared_without_it():
+    trainer(model=Reader("dropout"))
+
+
+def test_rows_of_length_0_train_where_the_model_gives_them_the_same_alone():
+    rows = texts(shortest=0)
+    assert any(not row["words"] for row in rows)
+    run = trainer(rows).fit()
+    torch.testing.assert_close(
+        run.model.state_dict(), trainer(rows, collate=pad_to_all).fit().model.state_dict()
+    )
+    with raises_field(ModelError, "padding"):
+        trainer(rows, model=Reader("empty rows"))
+    trainer(model=Reader("empty rows"))
+
+
+class Tags(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.out = nn.Embedding(WORDS, 6), nn.Linear(6, 3)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.out(self.words(words))
+
+
+def tagged(rows: list[dict]) -> tuple[Tensor, Tensor]:
+    """Words, and a tag of each; -100 has no loss."""
+    words = [torch.tensor(row["words"], dtype=torch.int64) for row in rows]
+    tags = pad_sequence([each % 3 for each in words], batch_first=True, padding_value=-100)
+    return pad_sequence(words, batch_first=True), tags
+
+
+def losses_of_words(outputs: Tensor, tags: Tensor) -> Tensor:
+    return cross_entropy(outputs.flatten(0, 1), tags.flatten(), reduction="none").view(tags.shape)
+
+
+def test_targets_are_padded_too_and_a_loss_that_counts_their_padding_is_refused():
+    def exact(outputs: Tensor, tags: Tensor) -> Tensor:
+        return losses_of_words(outputs, tags).sum(dim=1) / (tags >= 0).sum(dim=1).clamp(min=1)
+
+    def diluted(outputs: Tensor, tags: Tensor) -> Tensor:
+        return losses_of_words(outputs, tags).mean(dim=1)
+
+    trainer(model=Tags(), loss=exact, collate=tagged).fit()
+    with raises_field(ModelError, "padding"):
+        trainer(model=Tags(), loss=diluted, collate=tagged)
+
+
+class Marked(Reader):
+    """Demands an end mark, which made-up rows lack."""
+
+    def forward(self, words: Tensor, mask: Tensor) -> Tensor:
+        if not ((words == WORDS - 1).sum(dim=1) == 1).all():
+            raise ValueError("one end mark in each row")
+        return super().forward(words, mask)
+
+
+@pytest.mark.parametrize("reads", ["nothing", "all"])
+def test_public_rows_are_tried_as_the_dataset_gives_its_own(reads):
+    def marked(rows):
+        return [{**row, "words": [*(word % 10 + 1 for word in row["words"]), WORDS - 1]} for row in rows]
+
+    model, public = Marked(reads), marked(texts(12))
+    with raises_field(ModelError, "inputs"):
+        trainer(marked(texts()), model=model)
+    if reads == "all":
+        with raises_field(ModelError, "padding"):
+            trainer(marked(texts()), model=model, examples=public)
+        return
+    trainer(marked(texts()), model=model, examples=public).fit()
+    for examples in (pad(public), public[:1], [{"words": []}, {}]):
+        with raises_field(DataError, "examples"):
+            trainer(marked(texts()), model=model, examples=examples)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "field"),
+    [
+        ({"collate": "pad"}, SettingError, "collate"),
+        ({"train": toy(60), "model": nn.Linear(5, 2)}, SettingError, "collate"),
+        ({"augment": lambda inputs: inputs}, SettingError, "augment"),
+        ({"collate": None}, DataError, "train"),
+        ({"num_groups": 2}, DataError, "train"),
+    ],
+    ids=["a name", "tensors", "augment", "rows alone", "no groups"],
+)
+def test_what_collate_is_of_no_use_for_is_refused(settings, error, field):
+    with raises_field(error, field):
+        trainer(**settings)
+
+
+def test_a_collator_may_give_groups():
+    def grouped(rows: list[dict]) -> tuple:
+        return (*pad(rows), torch.tensor([len(row["words"]) % 2 for row in rows]))
+
+    policy = equidp.DPSGDF(clipping_bound=1.0, smoothing=0.9)
+    assert trainer(collate=grouped, policy=policy, num_groups=2).fit().facts.steps == 4
+
+
+def test_workers_give_the_weights_of_one_process():
+    runs = [trainer(workers=workers).fit() for workers in (0, 1)]
+    torch.testing.assert_close(runs[0].model.state_dict(), runs[1].model.state_dict(), rtol=0, atol=0)
