@@ -112,7 +112,7 @@ class Contest:
             given["settings"] = "published"
         given |= {each.name: getattr(plan, each.name) for each in Plan.options()}
         given |= {each.name: getattr(policy, each.name) for each in fields(policy)}  # type: ignore[arg-type]
-        del given["noise_multiplier"]  # it follows from epsilon
+        del given["noise_multiplier"], given["protect_by"]  # noise follows from epsilon; all groups are equal
         texts = {name: str(value).removesuffix(".0") for name, value in given.items() if value is not None}
         options = (f"--{name.replace('_', '-')} {text}" for name, text in texts.items())
         return " ".join(["equidp compare", self.source, *options])
@@ -125,8 +125,8 @@ def _is_tuned(name: str) -> bool:
 
 
 PRIVATE = tuple(filter(_is_tuned, METHODS))
-"""Compared methods: all private ones but fairlens, which takes two groups and small models alone, and
-prototypes, which fixes the settings that are drawn."""
+"""Compared methods: all private ones but fairlens, which takes two groups and small models alone, prototypes,
+which fixes the settings that are drawn, and asc, which is DP-SGD unless groups differ in their rates."""
 _SCHEDULE: Mapping[str, Range] = {
     "schedule": OneOf(("constant", "linear", "cosine")),
     "average": OneOf(("none", "tail", "ema")),

@@ -34,7 +34,7 @@ _HOMES = {
     "kernel.noisy_sum": "private_sum",
     "kernel.step": "PrivateStep",
     "kernel.policy": "NoState Policy Setting",
-    "policies": "DPSGD DPSGDF PSAC SGD Automatic DPSGDFCode FairLens Global GlobalAdapt Naive "
+    "policies": "ASC DPSGD DPSGDF PSAC SGD Automatic DPSGDFCode FairLens Global GlobalAdapt Naive "
     "Prototypes Quantile QuantileBounded SlaClip SoftAdaClip check_policy",
     "policies.table": "METHODS Method",
     "report.audit": "print_audit",

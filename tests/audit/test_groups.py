@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import equidp
 from equidp.audit.bounds import NoiseFamily
 from equidp.audit.canary import log_likelihood_ratio
 from equidp.audit.guesses import Bounds, Features, compute_bounds
@@ -102,6 +103,50 @@ def test_a_fault_of_one_group_is_found_and_none_without(name: str, monkeypatch: 
     plant(monkeypatch)
     found, claimed = audit(group, 600)
     assert found.epsilon > claimed
+
+
+def step_audit(runs: int) -> equidp.audit.Audit:
+    """Audit of a step of the Trainer whose groups have half the rate, or half the bound."""
+    draw = torch.Generator().manual_seed(0)
+    groups = torch.arange(30) % 3
+    data = equidp.GroupedDataset(
+        torch.randn(30, 3, generator=draw), groups % 2, groups, ("usual", "rare", "bounded"), ("no", "yes")
+    )
+    plan = equidp.Plan(batch_size=24, delta=DELTA, rates={"rare": 0.5}, bound_shares={"bounded": 0.25})
+    return equidp.audit_step(data, plan=plan, epsilon=4.0, sample_rate=0.8, runs=runs, secure=False)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("runs", [200, 2000])
+def test_an_audit_of_a_step_has_a_claim_for_each_group(runs: int):
+    """At 2,000 runs bounds are at least a quarter of the claims; the draws of each rate are as claimed."""
+    found = step_audit(runs)
+    by_group = {each.group: each for each in found.bounds}
+    for name, event in {
+        "usual": StepEvent(0.8, found.settings["noise_multiplier"]),
+        "rare": StepEvent(0.4, found.settings["noise_multiplier"]),
+        "bounded": StepEvent(0.8, 4 * found.settings["noise_multiplier"]),
+    }.items():
+        assert by_group[name].claimed == pytest.approx(epsilon([(event, 1)], DELTA), rel=1e-6)
+        assert by_group[name].epsilon <= by_group[name].claimed
+        if runs == 2000:
+            assert by_group[name].epsilon > by_group[name].claimed / 4
+    assert found.claimed == by_group["usual"].claimed == pytest.approx(4.0, rel=1e-3)
+    assert not found.draws
+    assert not found.exceeds
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", FAULTS)
+def test_an_audit_of_a_step_finds_a_fault_of_one_group(name: str, monkeypatch: pytest.MonkeyPatch):
+    """Its bound, below that of the others, is above its own claim; a wrong rate shows in the samples too."""
+    _, plant = FAULTS[name]
+    plant(monkeypatch)
+    found = step_audit(2000)
+    assert found.exceeds
+    above = {each.group for each in found.bounds if each.exceeds(found.claimed)}
+    assert above >= {"rate": {"rare"}, "bound": {"bounded"}, "account": {"usual"}}[name]
+    assert bool(found.draws) == (name == "rate")
 
 
 @pytest.mark.soak

@@ -36,6 +36,7 @@ OTHER = {
     "delta": 1e-3, "momentum": 0.4, "weight_decay": 0.02, "optimizer": "adam", "schedule": "constant",
     "average": "ema", "average_share": 0.4, "views": 2, "augmentation": "flip",
     "class_weight": "low=1,high=3", "loss": "torch.nn.functional:cross_entropy", "recalibration": 0.2,
+    "rates": "*=0.5", "bound_shares": "*=0.5", "epsilon_by_group": "*=2", "protect_by": "scaling",
     "clipping_bound": 3.5, "statistics_ratio": 4.0, "smoothing": 0.5, "max_ratio": 5.0, "slope_penalty": 0.3,
     "boundary_penalty": 0.3, "min_count": 7.0, "strict_bound": 60.0, "initial_bound": 7.0,
     "bound_learning_rate": 0.3, "tolerance": 0.6, "target_quantile": 0.6, "lowest_bound": 0.2,
@@ -46,8 +47,11 @@ TOGETHER = {
     "average_share": {"average": "ema"},
     "augmentation": {"views": 2},
     "views": {"augmentation": "flip"},
+    "protect_by": {"epsilon_by_group": "*=2"},
 }
 """Option -> others without which it has no meaning."""
+OF_EPSILON = ("recalibration", "epsilon_by_group", "protect_by")
+"""Options that need a target epsilon."""
 NOISE = {"noise_multiplier": 2.0}
 EPSILON = 2.0
 
@@ -65,7 +69,8 @@ def plan_of_training(data, given, method, settings):
     target = Target() if "noise_multiplier" in given else Target(EPSILON)
     wanted = TrainConfig(data, "dpsgd" if method == AUTO else method, Plan().with_changes(given), target)
     config, _, _ = train_module._choose_plan(wanted, given, settings, method)
-    return config.resolve(len(config.data.source().split(data.seed).train)).settings
+    train = config.data.source().split(data.seed).train
+    return config.resolve(len(train), train.group_names).settings
 
 
 def plan_of_comparison(data, given, method, settings, folder):
@@ -99,7 +104,7 @@ def test_an_option_gives_the_same_plan_in_both_commands_or_is_refused_in_both(
 ):
     monkeypatch.setattr(compare_module, "_build_each", lambda cells, split: ())
     method = all_settings().get(option, [AUTO])[0]
-    without = {**({} if option == "recalibration" else NOISE), **TOGETHER.get(option, {})}
+    without = {**({} if option in OF_EPSILON else NOISE), **TOGETHER.get(option, {})}
     given = {**without, option: OTHER[option]}
     for settings in ("recommended", "published") if name == "digits" and method != AUTO else ("recommended",):
         trained, before = (

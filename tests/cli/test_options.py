@@ -97,7 +97,7 @@ def test_values_arrive_as_they_were_typed():
     assert parsed("inspect p.csv --thousands ,")["table"].whole().thousands == (("*", ","),)
     assert given["plan"].learning_rate == 0.1
     assert given["settings"].smoothing == 0.9
-    assert given["privacy"].target().epsilon == 3.0
+    assert given["privacy"].target({}).epsilon == 3.0
     given = parsed(f"compare {ONCE['compare']}")
     assert given["wanted"].epsilons == (1.0, 3.0)
     assert given["wanted"].methods == ("sgd", "dpsgd")

@@ -12,6 +12,7 @@ import torch
 from equidp.kernel.bounding import capped_weights, example_weights
 from equidp.kernel.policy import Policy, Setting, checked_sensitivity, checked_state, restored_state
 from equidp.policies import (
+    ASC,
     DPSGD,
     DPSGDF,
     METHODS,
@@ -63,6 +64,7 @@ CASES = [
     Case(Automatic(0.7)),
     Case(PSAC(0.7)),
     Case(Prototypes()),
+    Case(ASC(0.7)),
 ]
 
 

@@ -475,7 +475,7 @@ def test_a_step_is_for_as_many_groups_as_the_data_has():
 
 def test_a_method_without_bounds_has_none_to_share():
     quiet = GroupedStepEvent(0.5, 0.0, by_group=SHARED.by_group)
-    with raises_field(SettingError, "bounds"):
+    with raises_field(SettingError, "bound_shares"):
         make_step(SGD(), quiet)
     rates = GroupedStepEvent(0.5, 0.0, by_group=(GroupShare("a", 0.5), GroupShare("b", 0.1)))
     assert gradient_of(make_step(SGD(), rates), 1, 3.0) == 6.0

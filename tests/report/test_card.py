@@ -362,7 +362,9 @@ def test_epsilon_in_sentences_is_never_below_the_truth():
 
 
 def spending(epsilon: float, delta: float = 1e-5) -> SimpleNamespace:
-    return SimpleNamespace(epsilon=lambda: epsilon, delta=delta, facts=RunFacts(num_examples=1000))
+    return SimpleNamespace(
+        entries=(), epsilon=lambda: epsilon, delta=delta, facts=RunFacts(num_examples=1000)
+    )
 
 
 def test_no_more_is_promised_than_epsilon_and_delta_hold():
@@ -453,7 +455,7 @@ def test_a_card_elsewhere_or_of_another_kind_is_refused(run, tmp_path):
 
 @pytest.mark.soak
 def test_a_card_says_what_each_group_pays_where_bounds_differ(tmp_path, run):
-    by_group = make_trainer(steps=4, epochs=None, accountant="rdp", bounds={"b": 0.5}).fit()
+    by_group = make_trainer(steps=4, epochs=None, accountant="rdp", bound_shares={"b": 0.5}).fit()
     equidp.write_card(by_group, tmp_path / "by-group.md")
     card = (tmp_path / "by-group.md").read_text()
     for name, found in by_group.epsilon_by_group().items():
@@ -467,7 +469,7 @@ def test_the_code_of_a_card_is_about_the_group_that_pays_most_by_its_accountant(
     """Another group may pay most by the run's accountant."""
     run = make_trainer(
         steps=10, epochs=None, noise_multiplier=0.764, accountant="rdp",
-        rates={"a": 10.0, "b": 0.1}, bounds={"a": 0.1115},
+        rates={"a": 10.0, "b": 0.1}, bound_shares={"a": 0.1115},
     ).fit()  # fmt: skip
     by_rdp = run.epsilon_by_group()
     assert by_rdp["a"] < by_rdp["b"]

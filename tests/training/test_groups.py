@@ -17,7 +17,7 @@ from support.errors import raises_field
 from support.toy import make_trainer, toy
 
 SETTINGS = {"secure": False, "seed": 3, "accountant": "rdp"}
-GROUPS = {"rates": {"a": 2.0}, "bounds": {"b": 0.5, "*": 1.0}}
+GROUPS = {"rates": {"a": 2.0}, "bound_shares": {"b": 0.5, "*": 1.0}}
 
 
 def weights_of(trainer: equidp.Trainer) -> torch.Tensor:
@@ -25,7 +25,12 @@ def weights_of(trainer: equidp.Trainer) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "equal", [{"rates": {"*": 1.0}}, {"bounds": {"a": 1.0}}, {"rates": {"a": 1, "b": 1}, "bounds": {"*": 1}}]
+    "equal",
+    [
+        {"rates": {"*": 1.0}},
+        {"bound_shares": {"a": 1.0}},
+        {"rates": {"a": 1, "b": 1}, "bound_shares": {"*": 1}},
+    ],
 )
 def test_equal_groups_train_as_without_rates(equal):
     """The same event, ledger and weights, to the last digit."""
@@ -51,7 +56,9 @@ def test_each_group_has_its_own_epsilon_and_the_run_the_largest():
 
 
 def test_statistics_have_the_group_s_bound_too():
-    trainer = make_trainer(policy=equidp.DPSGDF(0.5), steps=1, epochs=None, **SETTINGS, bounds={"b": 0.25})
+    trainer = make_trainer(
+        policy=equidp.DPSGDF(0.5), steps=1, epochs=None, **SETTINGS, bound_shares={"b": 0.25}
+    )
     assert isinstance(trainer.event, GroupedStepEvent)
     whole, own = trainer.event.of_group("a"), trainer.event.of_group("b")
     assert own == StepEvent(0.1, 4 * whole.noise_multiplier, 4 * whole.statistics_noise)
@@ -86,16 +93,16 @@ def test_noise_is_calibrated_to_the_group_that_pays_most():
     ("given", "field"),
     [
         ({"rates": {"c": 2.0}}, "rates"),
-        ({"bounds": {"c": 0.5}}, "bounds"),
+        ({"bound_shares": {"c": 0.5}}, "bound_shares"),
         ({"rates": {"a": 11.0}}, "rates"),
         ({"rates": {"a": -1.0}}, "rates"),
         ({"rates": {"a": "twice"}}, "rates"),
         ({"rates": {"*": 0.0}}, "rates"),
         ({"rates": [2.0, 1.0]}, "rates"),
-        ({"bounds": {"a": 1.5}}, "bounds"),
-        ({"bounds": {"a": 0.01}}, "bounds"),
-        ({"bounds": {"a": float("nan")}}, "bounds"),
-        ({"policy": equidp.SGD(), "noise_multiplier": 0.0, "bounds": {"a": 0.5}}, "bounds"),
+        ({"bound_shares": {"a": 1.5}}, "bound_shares"),
+        ({"bound_shares": {"a": 0.01}}, "bound_shares"),
+        ({"bound_shares": {"a": float("nan")}}, "bound_shares"),
+        ({"policy": equidp.SGD(), "noise_multiplier": 0.0, "bound_shares": {"a": 0.5}}, "bound_shares"),
     ],
 )
 def test_what_no_group_can_have_is_refused_before_anything_is_spent(given, field):
@@ -107,7 +114,7 @@ def test_what_no_group_can_have_is_refused_before_anything_is_spent(given, field
 
 def test_rates_of_any_number_type_are_plain_numbers_in_ledger_and_card(tmp_path):
     """So that a ledger on disk can hold them, and a card's code runs without NumPy."""
-    given = {"rates": {"a": np.float32(2.0)}, "bounds": {"b": np.float64(0.5)}}
+    given = {"rates": {"a": np.float32(2.0)}, "bound_shares": {"b": np.float64(0.5)}}
     with equidp.LedgerFile(tmp_path / "ledger") as ledger:
         trainer = make_trainer(ledger=ledger, steps=2, epochs=None, **SETTINGS, **given)
         trainer.fit()
@@ -208,10 +215,72 @@ def test_an_account_of_one_example_counts_other_steps_for_any_group():
 
 
 @pytest.mark.soak
-def test_a_person_has_the_rate_of_the_group_of_their_first_row():
+@pytest.mark.parametrize(
+    ("given", "group"),
+    [
+        ({"rates": {"b": 2.0}}, "b"),
+        ({"rates": {"a": 2.0}}, "a"),
+        ({"bound_shares": {"a": 0.5}}, "b"),
+        ({"bound_shares": {"b": 0.5}}, "a"),
+        ({"rates": {"b": 2.0}, "bound_shares": {"b": 0.5}}, "b"),
+    ],
+)
+def test_a_person_with_rows_in_several_groups_counts_in_that_of_the_largest_rate(given, group):
     rows = dataclasses.replace(toy(60), groups=torch.arange(60) % 2)
     people = equidp.by_person(rows, np.arange(60) // 2, most_rows=2)  # each has a row of either group
-    trainer = make_trainer(people, steps=3, epochs=None, batch_size=6, **SETTINGS, rates={"b": 2.0})
-    run = trainer.fit()
     assert (people.groups == 0).all()
-    assert run.epsilon_by_group()["a"] < run.epsilon_by_group()["b"] == run.epsilon()
+    trainer = make_trainer(people, steps=3, epochs=None, batch_size=6, **SETTINGS, **given)
+    run = trainer.fit()
+    assert (trainer.train.groups == "ab".index(group)).all()
+    for batch in make_trainer(people, steps=3, epochs=None, batch_size=6, **SETTINGS, **given).batches():
+        assert (batch.groups == "ab".index(group)).all()
+        break
+    by_group = run.epsilon_by_group()
+    assert by_group["a"] != by_group["b"]
+    assert (make_trainer(people, steps=3, epochs=None, batch_size=6).train.groups == 0).all()
+
+
+def test_a_person_whose_rows_are_of_one_group_stays_in_it():
+    rows = dataclasses.replace(toy(60), groups=(torch.arange(60) // 2) % 2)
+    people = equidp.by_person(rows, np.arange(60) // 2, most_rows=3)
+    assert people.row_groups is None
+    assert people.in_largest_groups([1.0, 2.0]) is people
+
+
+@pytest.mark.parametrize("protect_by", ["sampling", pytest.param("scaling", marks=pytest.mark.soak)])
+def test_budgets_of_groups_are_met(protect_by):
+    """By the Trainer as by a plan: each group pays at most its budget, and nearly all of it."""
+    budgets = {"epsilon_by_group": {"a": 1.0, "*": 2.5}, "protect_by": protect_by}
+    given = {"noise_multiplier": None, "steps": 10, "epochs": None}
+    run = make_trainer(**given, **SETTINGS, **budgets).fit()
+    found = run.epsilon_by_group()
+    assert 0.99 <= found["a"] <= 1.0
+    assert 2.49 <= found["b"] <= 2.5
+    (share,) = (each for each in run.facts.event.by_group if each.name == "a")
+    assert (share.sample_rate < 0.1) == (protect_by == "sampling")
+    assert (share.bound_share < 1) == (protect_by == "scaling")
+    by_target = make_trainer(
+        **given, **SETTINGS, target_epsilon=2.5, epsilon_by_group="a=1", protect_by=protect_by
+    )
+    assert by_target.event == run.facts.event
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"epsilon_by_group": {"c": 1.0}}, "epsilon_by_group"),
+        ({"epsilon_by_group": {"a": 3.0}, "target_epsilon": 2.0}, "epsilon_by_group"),
+        ({"epsilon_by_group": {"*": 1.0}, "target_epsilon": 2.0}, "epsilon_by_group"),
+        ({"epsilon_by_group": {"a": 0.0}}, "epsilon_by_group"),
+        ({"epsilon_by_group": {"a": 1.0}, "noise_multiplier": 1.0}, "epsilon_by_group"),
+        ({"epsilon_by_group": {"a": 1.0}, "rates": {"a": 2.0}}, "rates"),
+        ({"epsilon_by_group": {"a": 1e-3, "b": 1.0}, "protect_by": "scaling"}, "epsilon_by_group"),
+        ({"epsilon_by_group": {"a": 1.0}, "protect_by": "clipping"}, "protect_by"),
+        ({"epsilon_by_group": {"a": 1.0}, "policy": equidp.SGD()}, "epsilon_by_group"),
+    ],
+)
+def test_budgets_that_no_run_meets_are_refused_before_anything_is_spent(given, field):
+    ledger = MemoryLedger()
+    with raises_field(SettingError, field):
+        make_trainer(ledger=ledger, **{"noise_multiplier": None, "steps": 5, "epochs": None, **given})
+    assert ledger.steps == 0

@@ -1,4 +1,4 @@
-"""The noise that a target epsilon, or a target risk, asks for."""
+"""The noise, and the rate or bound of a group, that a target epsilon or a target risk asks for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ from equidp.kernel.epsilon import (
     renyi_accountant,
     run_event,
 )
-from equidp.kernel.ledger import ChoiceEvent, StepEvent
+from equidp.kernel.ledger import SMALLEST_SHARE, ChoiceEvent, StepEvent
+
+PROTECTIONS = ("sampling", "scaling")
+"""Ways in which a group has a smaller epsilon than others: it is drawn less often, or has a smaller bound."""
 
 _ORDERS = tuple(map(float, RdpAccountant().orders))
 _NEAR_ORDERS = 8
@@ -36,6 +39,8 @@ _TOLERANCE = 1e-4
 """Relative, on the noise multiplier."""
 _NEAR, _TRIES = 3e-3, 8
 """Distance from the target at which a secant ends, in the logarithm of epsilon, and its most steps."""
+_BUDGET_USED, _SMALLEST_RATE, _MOST_SHARES = 0.998, 1e-6, 60
+"""Share of a group's budget that is spent at least, smallest multiple of a rate, and most tries of either."""
 
 
 @remember
@@ -97,13 +102,18 @@ def calibrate_noise(
 
 
 def calibrate_step(
-    target_epsilon: float, delta: float, unit: StepEvent, steps: int, accountant: str = "pld"
+    target_epsilon: float,
+    delta: float,
+    unit: StepEvent,
+    steps: int,
+    accountant: str = "pld",
+    spent: tuple[tuple[StepEvent, int], ...] = (),
 ) -> float:
     """Returns the smallest noise multiplier, to a relative 1e-4, whose run keeps every group to an epsilon.
 
     Args:
         unit: one step at noise multiplier 1; plain, or by group.
-        target_epsilon, delta, steps, accountant: as in `calibrate_noise`.
+        target_epsilon, delta, steps, accountant, spent: as in `calibrate_noise`.
 
     Raises:
         SettingError: as `calibrate_noise`; or the step costs no group anything.
@@ -116,13 +126,43 @@ def calibrate_step(
     >>> [round(epsilon_of_group(run, name, 1e-5, "rdp"), 2) for name in "ab"]
     [1.77, 3.0]
     """
+    return _noise_of_groups(
+        unit,
+        lambda rate, ratio: calibrate_noise(target_epsilon, delta, rate, steps, ratio, accountant, spent),
+    )
+
+
+def calibrate_step_to_risk(
+    target: RiskTarget, unit: StepEvent, steps: int, spent: tuple[tuple[StepEvent, int], ...] = ()
+) -> float:
+    """Returns the smallest noise multiplier, to a relative 1e-4, whose run keeps every group to a risk.
+
+    Args:
+        unit: one step at noise multiplier 1; plain, or by group.
+        target, steps, spent: as in `calibrate_noise_to_risk`.
+
+    Raises:
+        SettingError: as `calibrate_noise_to_risk`; or the step costs no group anything.
+
+    >>> target = RiskTarget.parse("tpr=0.05@0.01")
+    >>> noise = calibrate_step_to_risk(target, StepEvent(0.02, 1.0), steps=100)
+    >>> noise == calibrate_noise_to_risk(target, sample_rate=0.02, steps=100)
+    True
+    """
+    return _noise_of_groups(
+        unit, lambda rate, ratio: calibrate_noise_to_risk(target, rate, steps, ratio, spent)
+    )
+
+
+def _noise_of_groups(unit: StepEvent, calibrate: Callable[[float, float | None], float]) -> float:
+    """Largest noise multiplier, over groups, of those that `calibrate` finds for (rate, statistics ratio)."""
     found = []
     for each in project_groups([(unit, 1)]):
         for event, _ in each:
             assert isinstance(event, StepEvent)
             statistics = event.statistics_noise
             ratio = None if statistics is None else statistics / event.noise_multiplier
-            noise = calibrate_noise(target_epsilon, delta, event.sample_rate, steps, ratio, accountant)
+            noise = calibrate(event.sample_rate, ratio)
             scale = event.noise_multiplier  # next above, so that noise * scale is no less than what was found
             found.append(noise if scale == 1 else math.nextafter(noise / scale, math.inf))
     if not found:
@@ -132,6 +172,106 @@ def calibrate_step(
             field="by_group",
         )
     return max(found)
+
+
+@remember
+@lru_cache(maxsize=256)
+def calibrate_share(
+    budget: float,
+    delta: float,
+    step: StepEvent,
+    steps: int,
+    protect_by: str = PROTECTIONS[0],
+    accountant: str = "pld",
+    spent: tuple[tuple[StepEvent, int], ...] = (),
+) -> float:
+    """Returns the share, of the sample rate or of the bound, at which a run costs a group at most its budget.
+
+    Epsilon rises with either. The share that is returned costs at least 99% of the budget, unless all of the
+    rate or of the bound costs less.
+
+    Args:
+        budget: epsilon of the group, > 0.
+        delta: in (0, 1).
+        step: what a step costs an example that is drawn at the whole rate and has the whole bound.
+        steps: T >= 1.
+        protect_by: "sampling", of the rate; "scaling", of the bound, which statistics are bounded by too.
+        accountant: a name from `ACCOUNTANTS`.
+        spent: what counts for the group beside the steps.
+
+    Returns:
+        The share, in (0, 1]; of a bound, at least 1/16.
+
+    Raises:
+        SettingError: a number outside its range, or a budget that no share meets.
+
+    >>> step = StepEvent(0.02, 1.22)
+    >>> share = calibrate_share(1.0, 1e-5, step, 1000, accountant="rdp")
+    >>> round(share, 2), 0.99 < epsilon([(StepEvent(0.02 * share, 1.22), 1000)], 1e-5, "rdp") <= 1.0
+    (0.35, True)
+    """
+    check_number("(0, inf)", epsilon_by_group=budget)
+    checked_delta(delta)
+    by_rate = protect_by == PROTECTIONS[0]
+
+    @cache
+    def cost(share: float) -> float:
+        if by_rate:
+            event = StepEvent(step.sample_rate * share, step.noise_multiplier, step.statistics_noise)
+        else:
+            statistics = None if step.statistics_noise is None else step.statistics_noise / share
+            event = StepEvent(step.sample_rate, step.noise_multiplier / share, statistics)
+        return epsilon((*spent, (event, steps)), delta, accountant)
+
+    least = _SMALLEST_RATE if by_rate else SMALLEST_SHARE
+    if cost(1.0) <= budget:
+        return 1.0
+    if cost(least) > budget:
+        raise _unmet_budget(budget, cost(least), epsilon(spent, delta, accountant), protect_by)
+    low, high, aim = least, 1.0, budget * (1 + _BUDGET_USED) / 2
+    share = max(least, aim / cost(1.0))
+    for _ in range(_MOST_SHARES):
+        found = cost(share)
+        if found > budget:
+            high = share
+        else:
+            low = share
+            if found >= _BUDGET_USED * budget:
+                break
+        share = _next_share((low, cost(low)), (high, cost(high)), aim)
+    return low
+
+
+def _next_share(below: tuple[float, float], above: tuple[float, float], aim: float) -> float:
+    """Share between two whose costs lie below and above: by a secant, as costs are about a power of it, or in
+    the middle.
+
+    Args:
+        below, above: (share, cost).
+        aim: cost to reach.
+    """
+    (low, less), (high, more) = below, above
+    width = math.log(high / low)
+    place = 0.5
+    if less > 0 and math.isfinite(more):
+        place = math.log(aim / less) / math.log(more / less)
+    return low * math.exp(width * (place if 1e-3 < place < 1 - 1e-3 else 0.5))
+
+
+def _unmet_budget(budget: float, found: float, beside: float, protect_by: str) -> SettingError:
+    """Error on a budget that the smallest share exceeds."""
+    if beside >= budget:
+        why = f"what is released beside the steps costs every group epsilon {beside:.4g}"
+        todo = "release less, or give a larger budget"
+    elif protect_by == PROTECTIONS[0]:
+        why, todo = "no rate is small enough", "give a larger budget"
+    else:
+        why = f"a bound of 1/{1 / SMALLEST_SHARE:.0f}, the smallest, costs epsilon {found:.4g}"
+        todo = f"give a larger budget or a smaller rate, or protect by {PROTECTIONS[0]}"
+    return SettingError(
+        f"epsilon_by_group: at most {budget:g} for a group cannot be met: {why}; {todo}.",
+        field="epsilon_by_group",
+    )
 
 
 @remember

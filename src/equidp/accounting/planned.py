@@ -11,11 +11,17 @@ import dp_accounting
 from equidp import policies
 from equidp._validate import check_number, check_whole
 from equidp.accounting.cache import epsilon
-from equidp.accounting.calibration import calibrate_noise, calibrate_noise_to_risk
+from equidp.accounting.calibration import (
+    PROTECTIONS,
+    calibrate_noise,
+    calibrate_step,
+    calibrate_step_to_risk,
+)
+from equidp.accounting.groups import ByGroup, GroupSettings
 from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk, RiskTarget
 from equidp.errors import SettingError
-from equidp.kernel.epsilon import checked_accountant, checked_delta, run_event
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.epsilon import checked_accountant, checked_delta, epsilon_of_group, run_event
+from equidp.kernel.ledger import GroupedStepEvent, StepEvent, make_step_event
 from equidp.policies.table import METHODS
 
 PREPROCESSING, COUNTS, INDIVIDUAL = "preprocessing", "class counts", "individual privacy"
@@ -156,6 +162,16 @@ class PlannedRun:
     steps: int
     delta: float
 
+    def epsilon_by_group(self, accountant: str = "pld") -> dict[str, float]:
+        """Epsilon of each group by name, "*" for all others; empty where groups are equal."""
+        if not isinstance(self.event, GroupedStepEvent):
+            return {}
+        entries = [(self.event, self.steps)]
+        return {
+            each.name: epsilon_of_group(entries, each.name, self.delta, accountant)
+            for each in self.event.by_group
+        }
+
     def epsilon(self, accountant: str = "pld", rows: int = 1) -> float:
         """Epsilon of the whole run by a name from `ACCOUNTANTS`; of several rows of one person by "pld"."""
         return epsilon([(self.event, self.steps)], self.delta, accountant, rows)
@@ -181,6 +197,10 @@ def account(
     delta: float | None = None,
     method: str = "dpsgd",
     accountant: str = "pld",
+    rates: ByGroup = None,
+    bound_shares: ByGroup = None,
+    epsilon_by_group: ByGroup = None,
+    protect_by: str = PROTECTIONS[0],
 ) -> PlannedRun:
     """Plans a run from public numbers: epsilon from noise, or noise from epsilon or a risk.
 
@@ -193,6 +213,8 @@ def account(
         method: a name from `METHODS`, which decides whether statistics are paid for, at its default sigma_s /
             sigma.
         accountant: the one that `target_epsilon` is meant for.
+        rates, bound_shares, epsilon_by_group, protect_by: by name of a group, as `equidp.Trainer` takes them;
+            budgets take the place of `target_epsilon`, or go with it as the largest.
 
     Raises:
         SettingError: a number outside its range, or an unknown name.
@@ -200,6 +222,9 @@ def account(
     >>> plan = account(60_000, 256, epochs=30, noise_multiplier=1.0)
     >>> f"{plan.steps} steps, epsilon {plan.epsilon('rdp'):.2f} at delta {plan.delta}"
     '7031 steps, epsilon 2.42 at delta 1e-06'
+    >>> plan = account(60_000, 256, epochs=30, epsilon_by_group="rare=1,*=3", accountant="rdp")
+    >>> {name: round(each, 2) for name, each in plan.epsilon_by_group("rdp").items()}
+    {'rare': 1.0, '*': 3.0}
     """
     check_whole(1, num_examples=num_examples)
     checked_accountant(accountant)
@@ -207,6 +232,8 @@ def account(
     ratio = known.statistics_ratio
     if not known.private:
         raise SettingError("sgd takes no noise and has no epsilon; name a private method.", field="method")
+    groups = GroupSettings.of(rates, bound_shares, epsilon_by_group, protect_by)
+    target_epsilon = groups.run_epsilon(target_epsilon)
     if (noise_multiplier, target_epsilon, risk).count(None) != 2:
         raise SettingError(
             f"noise_multiplier={noise_multiplier}, target_epsilon={target_epsilon} and risk={risk}; expected "
@@ -214,10 +241,16 @@ def account(
         )
     rate, steps = checked_schedule(num_examples, batch_size, epochs=epochs, steps=steps)
     delta = checked_delta(default_delta(num_examples) if delta is None else delta)
+
+    def make_event(noise: float) -> StepEvent:
+        statistics = None if ratio is None else ratio * noise
+        return make_step_event(rate, float(noise), statistics, groups.shares((), rate))
+
     if risk is not None:
-        noise_multiplier = calibrate_noise_to_risk(risk, rate, steps, ratio)
+        noise_multiplier = calibrate_step_to_risk(risk, make_event(1.0), steps)
     elif target_epsilon is not None:
-        noise_multiplier = calibrate_noise(target_epsilon, delta, rate, steps, ratio, accountant)
+        noise_multiplier = calibrate_step(target_epsilon, delta, make_event(1.0), steps, accountant)
     assert noise_multiplier is not None
-    statistics = None if ratio is None else ratio * noise_multiplier
-    return PlannedRun(StepEvent(rate, float(noise_multiplier), statistics), steps, delta)
+    event = make_event(noise_multiplier)
+    groups = groups.meet_budgets(event, steps, delta, target_epsilon, accountant=accountant)
+    return PlannedRun(make_event(noise_multiplier), steps, delta)

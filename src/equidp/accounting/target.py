@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from equidp._validate import check_number
-from equidp.accounting.calibration import calibrate_noise, calibrate_noise_to_risk
+from equidp.accounting.calibration import calibrate_step, calibrate_step_to_risk
 from equidp.accounting.risk import RiskTarget
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import checked_accountant
@@ -56,19 +56,23 @@ class Target:
     def noise_multiplier(
         self,
         delta: float,
-        sample_rate: float,
+        unit: StepEvent,
         steps: int,
-        statistics_ratio: float | None = None,
         spent: tuple[tuple[StepEvent, int], ...] = (),
     ) -> float | None:
-        """Noise multiplier, by `calibrate_noise`, that keeps to the target; None where the target is open.
+        """Noise multiplier, by `calibrate_step`, that keeps to the target; None where the target is open.
+
+        Args:
+            delta: of the whole run.
+            unit: one step at noise multiplier 1; plain, or by group.
+            steps: T.
+            spent: what counts towards the target beside the steps.
 
         Raises:
             SettingError: no noise keeps to the target.
         """
         if self.risk is not None:
-            return calibrate_noise_to_risk(self.risk, sample_rate, steps, statistics_ratio, spent)
+            return calibrate_step_to_risk(self.risk, unit, steps, spent)
         if self.epsilon is None:
             return None
-        run = delta, sample_rate, steps, statistics_ratio
-        return calibrate_noise(self.epsilon, *run, self.accountant, spent)
+        return calibrate_step(self.epsilon, delta, unit, steps, self.accountant, spent)

@@ -25,6 +25,7 @@ from equidp.data.scattering import SMALLEST, number_of_features
 from equidp.display import Column, Table
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import checked_delta, epsilon as epsilon_of
+from equidp.kernel.ledger import StepEvent
 from equidp.policies.methods import MethodLike, fixed_options, method_named, name_of
 from equidp.policies.setting import settings_of
 from equidp.policies.table import STANDARD
@@ -367,7 +368,7 @@ def _advise_cut_columns(
     delta = given.get("delta")
     rate, steps = checked_schedule(num_examples, batch, epochs=epochs)
     sigma = replace(target, accountant="rdp").noise_multiplier(
-        checked_delta(default_delta(num_examples) if delta is None else delta), rate, steps
+        checked_delta(default_delta(num_examples) if delta is None else delta), StepEvent(rate, 1.0), steps
     )
     if sigma is None:
         sigma = float(given.get("noise_multiplier", Plan.noise_multiplier))

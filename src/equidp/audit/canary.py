@@ -171,12 +171,17 @@ def _after(train: GroupedDataset, canaries: GroupedDataset) -> GroupedDataset:
     """Return the data with the canaries after it, with the class names of the canaries."""
     both = train, canaries
     weights = [each.weights for each in both if each.weights is not None]
+    row_groups = None
+    if train.row_groups is not None:
+        of_canaries = canaries.groups.unsqueeze(1).expand(-1, train.row_groups.shape[1])
+        row_groups = torch.cat([train.row_groups, of_canaries])
     return replace(
         canaries,
         inputs=torch.cat([each.one_tensor for each in both]),
         targets=torch.cat([each.targets for each in both]),
         groups=torch.cat([each.groups for each in both]),
         weights=torch.cat(weights) if weights else None,
+        row_groups=row_groups,
     )
 
 
@@ -194,7 +199,10 @@ def best_norms(policy: Policy, state: Any, num_groups: int) -> Tensor:
 
 
 def log_likelihood_ratio(
-    seen: npt.NDArray[np.float64], share: npt.NDArray[np.float64], sigma: float, rate: float
+    seen: npt.NDArray[np.float64],
+    share: npt.NDArray[np.float64],
+    sigma: float,
+    rate: float | npt.NDArray[np.float64],
 ) -> npt.NDArray[np.float64]:
     """Logarithm of the likelihood ratio of a release with the canary to a release without it.
 
@@ -202,12 +210,13 @@ def log_likelihood_ratio(
         seen: released gradients along the canary's, in units of the sensitivity, without the background.
         share: norm of the canary's weighted gradient as a share of the sensitivity, same shape.
         sigma: noise multiplier of the gradient.
-        rate: q, probability that the canary is drawn.
+        rate: q, probability that the canary is drawn; or of each, same shape.
 
     >>> float(log_likelihood_ratio(np.array(1.0), np.array(1.0), sigma=1.0, rate=1.0))
     0.5
     """
     exponent = (share * seen - share**2 / 2) / sigma**2
-    if rate == 1:
+    if np.all(rate == 1):
         return np.asarray(exponent)
-    return np.asarray(np.logaddexp(np.log1p(-rate), np.log(rate) + exponent))
+    with np.errstate(divide="ignore"):  # a canary that is always drawn, or never, among others
+        return np.asarray(np.logaddexp(np.log1p(-np.asarray(rate)), np.log(rate) + exponent))

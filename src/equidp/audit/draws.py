@@ -69,14 +69,15 @@ class DrawRecord:
     Args:
         tensors: name -> number of parameters, in the order of the noise.
         examples: number of examples that samples are drawn from.
-        rate: of sampling.
+        rate: of sampling; or of each example, [examples].
     """
 
-    def __init__(self, tensors: Mapping[str, int], examples: int, rate: float) -> None:
+    def __init__(self, tensors: Mapping[str, int], examples: int, rate: float | Floats) -> None:
         self._watched = watched_places(tensors)
         self._buckets, self._scales = _assign_sums(tensors)
         self._signs = np.random.default_rng(0)
-        self._rate, self._examples = rate, examples
+        self._rates = None if isinstance(rate, float | int) else np.asarray(rate, dtype=np.float64)
+        self._examples = examples
         self._seen = _spread_evenly(examples, _EXAMPLES)
         self._columns = np.zeros((4, len(self._watched)))
         self._squares, self._sums = np.zeros(len(tensors)), np.zeros(len(tensors))
@@ -123,6 +124,11 @@ class DrawRecord:
             "sizes": np.array([len(sample) for sample in self._taken], dtype=np.float64),
             "names": members @ numbers,
             "members": members[:, self._seen].astype(np.float64),
+            **(
+                {}
+                if self._rates is None
+                else {"rates": self._rates, "watched": self._seen.astype(np.float64)}
+            ),
         }
 
 
@@ -134,7 +140,7 @@ def check_draws(
     Args:
         stretches: `DrawRecord.arrays` of each; examples beyond the fewest are not tested.
         tensors: name -> number of parameters.
-        rate: of sampling.
+        rate: of sampling, of stretches whose examples have no rates of their own.
     """
     given = list(stretches)
     kinds = [*_noise_tests(given, tensors), *_sample_tests(given, rate)]
@@ -200,33 +206,39 @@ def _noise_tests(given: list[Arrays], tensors: Mapping[str, int]) -> Iterator[Dr
 
 
 def _sample_tests(given: list[Arrays], rate: float) -> Iterator[DrawFinding]:
+    """Tests of samples; those of examples together are of the examples with the most frequent rate."""
     examples = min(len(each["counts"]) for each in given)
     steps = sum(len(each["sizes"]) for each in given)
     counts = sum((each["counts"][:examples] for each in given), np.zeros(examples))
-    if rate == 1:
-        left_out = np.where(counts < steps, 0.0, 1.0)
-        yield _smallest_chance("rate of sampling", left_out, lambda place: f"example {place}")
+    of_examples = [each.get("rates", np.full(len(each["counts"]), rate)) for each in given]
+    rates = of_examples[0][:examples]
+    sure = np.isin(rates, (0.0, 1.0))
+    wrong = np.where(sure & (counts != steps * rates), 0.0, 1.0)
+    if sure.all():
+        yield _smallest_chance("rate of sampling", wrong, lambda place: f"example {place}")
         return
-    low, high = stats.binom.cdf(counts, steps, rate), stats.binom.sf(counts - 1, steps, rate)
-    yield _smallest_chance(
-        "rate of sampling", np.minimum(1, 2 * np.minimum(low, high)), lambda place: f"example {place}"
-    )
-    deviation = rate * (1 - rate)
+    low, high = stats.binom.cdf(counts, steps, rates), stats.binom.sf(counts - 1, steps, rates)
+    chances = np.where(sure, wrong, np.minimum(1, 2 * np.minimum(low, high)))
+    yield _smallest_chance("rate of sampling", chances, lambda place: f"example {place}")
     spread = sum(
-        float(((each["sizes"] - rate * len(each["counts"])) ** 2).sum() / (deviation * len(each["counts"])))
-        for each in given
+        float(((each["sizes"] - own.sum()) ** 2).sum() / (own * (1 - own)).sum())
+        for each, own in zip(given, of_examples, strict=True)
     )
-    if examples * deviation >= 10:
+    log_equal = float(np.log(rates**2 + (1 - rates) ** 2).sum())
+    values, numbers = np.unique(rates[~sure], return_counts=True)
+    rate = float(values[numbers.argmax()])
+    deviation = rate * (1 - rate)
+    if (rates * (1 - rates)).sum() >= 10:
         chance = _two_sided_chi2(np.array([spread]), steps)
         yield _smallest_chance("sizes of samples", chance, lambda place: "all")
-    watch = min(each["members"].shape[1] for each in given)
-    centred = [(each["members"][:, :watch] - rate) / np.sqrt(deviation) for each in given]
+    watched = [_watched_columns(each, own, rate) for each, own in zip(given, of_examples, strict=True)]
+    watch = min(each.shape[1] for each in watched)
+    centred = [(each[:, :watch] - rate) / np.sqrt(deviation) for each in watched]
     scores, pairs = _products_by_lag(centred)
     products = pairs * watch
     usable = (products * rate**2 >= 25) & (products >= _ENOUGH)
     chances = np.where(usable, _membership_chances(scores, products, rate), 1.0)
     yield _smallest_chance("samples of steps", chances, lambda place: f"{place + 1} steps apart")
-    log_equal = examples * np.log(rate**2 + (1 - rate) ** 2)
     if np.log(steps**2 / 2) + log_equal < np.log(ALARM) - 7:
         names = np.concatenate([each["names"] for each in given])
         again = len(names) - len(np.unique(names.round(9)))
@@ -239,6 +251,14 @@ def _sample_tests(given: list[Arrays], rate: float) -> Iterator[DrawFinding]:
         yield _smallest_chance(
             "two examples in samples", chances, lambda at: f"{upper[0][at]} and {upper[1][at]}, as watched"
         )
+
+
+def _watched_columns(stretch: Arrays, rates: Floats, rate: float) -> Floats:
+    """Memberships of the watched examples that have one rate, [steps, examples]."""
+    if "watched" not in stretch:
+        return stretch["members"]
+    members: Floats = stretch["members"][:, rates[stretch["watched"].astype(np.int64)] == rate]
+    return members
 
 
 def watched_places(tensors: Mapping[str, int]) -> npt.NDArray[np.int64]:

@@ -41,7 +41,7 @@ Progress = Callable[[int, int], None]
 def resolve_plan(
     plan: Plan, method: MethodLike, train: GroupedDataset, examples: int, epsilon: float | None
 ) -> ResolvedPlan:
-    """Resolve the plan for a method by name or import path, or for a user-defined policy.
+    """Resolve the plan for a method by name or import path, or for a user-defined policy, with equal groups.
 
     Args:
         plan: how to train.
@@ -69,7 +69,7 @@ def resolve_plan(
         )
     if epsilon is not None:
         check_number("(0, inf)", epsilon=epsilon)
-    found = plan.resolve(method, examples)
+    found = plan.for_method(method).without_groups().resolve(method, examples)
     check_own_policy(found.policy, train.num_groups, found.noise_multiplier)
     if not (found.policy.private and found.noise_multiplier):
         raise SettingError(

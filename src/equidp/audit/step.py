@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from equidp._validate import check_number, check_whole
 from equidp.accounting import calibrate_noise
+from equidp.accounting.calibration import calibrate_step
+from equidp.accounting.groups import GroupSettings
 from equidp.audit.bounds import NoiseFamily, Rates, noise_from_rates
 from equidp.audit.canary import CanaryEngine, Directions, best_norms, log_likelihood_ratio, with_canaries
 from equidp.audit.draws import Arrays, DrawRecord, check_draws
@@ -37,11 +39,12 @@ from equidp.data.dataset import ALL, GroupedDataset
 from equidp.distributed.group import alone
 from equidp.engines.model import device_of, flat, flat_sums
 from equidp.errors import SettingError
+from equidp.kernel.bounding import SMALLEST_NORM
 from equidp.kernel.engine import Engine
 from equidp.kernel.epsilon import epsilon as claimed_epsilon
 from equidp.kernel.generators import restore_generators
 from equidp.kernel.inputs import moved_to
-from equidp.kernel.ledger import MemoryLedger, StepEvent
+from equidp.kernel.ledger import GroupedStepEvent, MemoryLedger, StepEvent, make_step_event
 from equidp.kernel.noise import Randomness, to_double
 from equidp.kernel.policy import Policy, copy_state, statistics_noise
 from equidp.policies.weights import step_weights
@@ -83,8 +86,9 @@ def audit_step(
     Args:
         train: the data; a random part of b / q examples, b from the plan, takes part in the runs.
         method: a name from `METHODS`, an import path, or your own policy.
-        plan: model, batch size, delta and settings of methods; default: `Plan()`.
-        epsilon: the claim; noise is calibrated so that a run has this epsilon.
+        plan: model, batch size, delta and settings of methods; default: `Plan()`. With rates, bounds or
+            budgets by group, each group has a claim of its own.
+        epsilon: the claim; noise is calibrated so that a run has this epsilon, for the group that pays most.
         sample_rate: q. At 1, every example takes part, and the audit sees most.
         steps: of one run.
         runs: number of runs with a canary in each group, and of runs without a canary.
@@ -118,23 +122,36 @@ def audit_step(
     train = train.to("cpu") if isinstance(train, GroupedDataset) else train  # others are refused
     check_number("(0, 1]", ", a probability", sample_rate=sample_rate)
     check_whole(1, steps=steps, runs=runs)
-    asked = resolve_plan(Plan() if plan is None else plan, method, train, len(train), None)
+    plan = Plan() if plan is None else plan
+    asked = resolve_plan(plan, method, train, len(train), None)
     examples = round(asked.plan.batch_size / sample_rate)
     if examples > len(train):
         raise SettingError(
             f"batch_size={asked.plan.batch_size} at sample rate {sample_rate:g} takes {examples} examples, "
             f"and there are {len(train)}; choose a smaller batch size."
         )
-    noise = _find_noise(epsilon, asked.delta, sample_rate, steps, asked.policy.statistics_ratio)
-    event = StepEvent(float(sample_rate), noise, statistics_noise(asked.policy, noise))
-    family, delta = NoiseFamily([(event, steps)]), asked.delta
-    claimed = claimed_epsilon(family.entries, delta)
+    delta = asked.delta
+    event, groups = _find_event(
+        epsilon,
+        delta,
+        float(sample_rate),
+        steps,
+        asked.policy,
+        plan.for_method(method).groups,
+        train.group_names,
+    )
+    noise = event.noise_multiplier
+    by_group = isinstance(event, GroupedStepEvent)
+    families = [_family_of(event, name, steps) for name in train.group_names]
+    claims = [0.0 if each is None else claimed_epsilon(each.entries, delta) for each in families]
     corrected = 1 - (1 - level) / train.num_groups
-    _check_runs(family, claimed, runs, delta, corrected)
+    largest_claim = int(np.argmax(claims))
+    if (family := families[largest_claim]) is not None:
+        _check_runs(family, claims[largest_claim], runs, delta, corrected)
     generator = np.random.default_rng([seed, examples])
     others = train.subset(torch.from_numpy(generator.choice(len(train), examples, replace=False)))
     model, measuring = make_subject(asked, others, engine, seed, place)
-    repetition = Repetition(model, measuring, others, asked, event, steps)
+    repetition = Repetition(model, measuring, others, asked, event, steps, float(sample_rate), groups)
     facts: dict[str, Any] = {
         "method": asked.method,
         "model": asked.plan.model_name,
@@ -142,6 +159,11 @@ def audit_step(
         "sample_rate": float(sample_rate),
         "steps": steps,
         "noise_multiplier": noise,
+        **(
+            {"by_group": [asdict(each) for each in event.by_group]}
+            if isinstance(event, GroupedStepEvent)
+            else {}
+        ),
         "engine": engine,
         "seed": seed,
         "secure": secure,
@@ -150,15 +172,53 @@ def audit_step(
     with _seed_model(secure, seed):
         repeated = RepeatedRuns(repetition, generator)
     taken, stretches = _take_runs(repeated, runs, kept, secure, seed, on_progress)
-    found = [compute_bounds(taken(group), family, delta, corrected) for group in range(train.num_groups)]
-    rows = [GroupBound(name, 2 * runs, *bound) for name, bound in zip(train.group_names, found, strict=True)]
+    found = [
+        (0.0, 0.0) if family is None else compute_bounds(taken(group), family, delta, corrected)
+        for group, family in enumerate(families)
+    ]
+    rows = [
+        GroupBound(name, 2 * runs, *bound, claim if by_group else None)
+        for name, bound, claim in zip(train.group_names, found, claims, strict=True)
+    ]
     largest = (max(each[place] for each in found) for place in range(2))
     rows.append(GroupBound(ALL, (1 + train.num_groups) * runs, *largest))
     settings = {**facts, "runs": runs, "canaries": "gradient"}
     draws = check_draws(stretches, repeated.tensors, float(sample_rate))
     return Audit(
-        procedure_text(steps, train), asked.method, claimed, delta, level, tuple(rows), settings, draws
+        procedure_text(steps, train), asked.method, max(claims), delta, level, tuple(rows), settings, draws
     )
+
+
+def _find_event(
+    epsilon: float,
+    delta: float,
+    rate: float,
+    steps: int,
+    policy: Policy,
+    groups: GroupSettings,
+    group_names: Sequence[str],
+) -> tuple[StepEvent, GroupSettings]:
+    """Event of a step whose runs have this epsilon, of the group that pays most, and its rates and bounds."""
+    ratio = policy.statistics_ratio
+
+    def make_event(noise: float, groups: GroupSettings) -> StepEvent:
+        shares = groups.shares(group_names, rate)
+        return make_step_event(rate, noise, statistics_noise(policy, noise), shares)
+
+    unit = make_event(1.0, groups)
+    if not isinstance(unit, GroupedStepEvent):
+        noise = _find_noise(epsilon, delta, unit.sample_rate, steps, ratio)
+    else:
+        noise = calibrate_step(epsilon, delta, unit, steps)
+    groups.run_epsilon(epsilon, group_names)  # refuses budgets that are not of this epsilon
+    met = groups.meet_budgets(make_event(noise, groups), steps, delta, epsilon, group_names=group_names)
+    return make_event(noise, met), met
+
+
+def _family_of(event: StepEvent, name: str, steps: int) -> NoiseFamily | None:
+    """Claim for the examples of a group; None: their steps cost nothing."""
+    own = event.of_group(name) if isinstance(event, GroupedStepEvent) else event
+    return None if own is None else NoiseFamily([(own, steps)])
 
 
 def _find_noise(epsilon: float, delta: float, rate: float, steps: int, ratio: float | None) -> float:
@@ -259,6 +319,8 @@ class Repetition:
         plan: method, loss, delta and batch size.
         event: of one step.
         steps: of one run.
+        sample_rate: q, which rates of groups are multiples of.
+        groups: rates and bounds by group.
     """
 
     model: nn.Module
@@ -267,6 +329,8 @@ class Repetition:
     plan: ResolvedPlan
     event: StepEvent
     steps: int
+    sample_rate: float
+    groups: GroupSettings
 
 
 class _Known(NamedTuple):
@@ -349,8 +413,9 @@ class RepeatedRuns:
         noted = _Noted(self._parameters, self._known.directions)
         trainer = self._trainer(engine, data, noted, runs * subject.steps, randomness)
         rows, seen, likelihood = [], [], np.zeros(len(judged))
-        sigma, rate = subject.event.noise_multiplier, subject.event.sample_rate
-        record = DrawRecord(self.tensors, len(data), rate)
+        sigma, rates = subject.event.noise_multiplier, self._rates(data.groups)
+        judged_rates = self._rates(torch.tensor(judged))
+        record = DrawRecord(self.tensors, len(data), rates)
         for batch in trainer.batches():
             trainer.step(batch)
             _, total = engine.take_sums()
@@ -360,7 +425,7 @@ class RepeatedRuns:
             noise = noise if total is None else noise - total.to(noise)
             record.note((noise / (sigma * sensitivity)).cpu().numpy(), batch.indices.cpu().numpy())
             seen.append((noted.take_total() * trainer.expected_batch_size - background) / sensitivity)
-            likelihood += log_likelihood_ratio(np.array(seen[-1]), shares, sigma, rate)
+            likelihood += log_likelihood_ratio(np.array(seen[-1]), shares, sigma, judged_rates)
             if len(seen) == subject.steps:
                 spread = max(seen) - min(seen)
                 rows.append(np.concatenate([likelihood, [spread], _numbers(state)]))
@@ -396,8 +461,18 @@ class RepeatedRuns:
             engine=engine,
             ledger=MemoryLedger(run=self._run_id),
             randomness=randomness,
-            sample_rate=subject.event.sample_rate,
+            sample_rate=subject.sample_rate,
+            rates=subject.groups.rates,
+            bound_shares=subject.groups.bound_shares,
         )
+
+    def _rates(self, groups: Tensor) -> npt.NDArray[np.float64] | float:
+        """Rates at which examples of these groups are drawn, [n]; one number where all are equal."""
+        event = self.repetition.event
+        if not isinstance(event, GroupedStepEvent):
+            return event.sample_rate
+        found: npt.NDArray[np.float64] = np.array(event.drawn_rates)[groups.numpy()]
+        return found
 
     def _weigh_examples(
         self, state: Any, sample: Tensor, judged: list[int]
@@ -411,6 +486,9 @@ class RepeatedRuns:
         policy = subject.plan.policy
         weights = step_weights(policy, state, norms, groups).double()
         sensitivity = float(policy.sensitivity(copy_state(state)))
+        if isinstance(subject.event, GroupedStepEvent):
+            most = torch.tensor([each.bound_share for each in subject.event.by_group]).double()[groups]
+            weights = torch.minimum(weights, most * sensitivity / norms.double().clamp_min(SMALLEST_NORM))
         shares = (weights * norms)[len(others) :] / sensitivity
         return float(weights[: len(others)] @ known.along[others]), shares.numpy(), sensitivity
 

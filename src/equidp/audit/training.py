@@ -40,7 +40,7 @@ from equidp.data.dataset import ALL, GroupedDataset
 from equidp.distributed.group import alone
 from equidp.engines.model import flat
 from equidp.engines.units import reading
-from equidp.errors import ApproximationWarning
+from equidp.errors import ApproximationWarning, SettingError
 from equidp.evaluation.predictions import predict
 from equidp.kernel.engine import Engine
 from equidp.kernel.epsilon import epsilon as claimed_epsilon
@@ -52,7 +52,7 @@ from equidp.policies.weights import step_weights
 from equidp.training.build import build
 from equidp.training.checkpoint import restore_state, trainer_state
 from equidp.training.device import chosen_device
-from equidp.training.plan import Plan, ResolvedPlan
+from equidp.training.plan import GROUP_OPTIONS, Plan, ResolvedPlan
 from equidp.training.trainer import Trainer
 
 CANARIES = {"gradient": 1.0, "data": 0.5}
@@ -132,7 +132,14 @@ def audit_training(
     check_number("[0, inf]", checkpoint_seconds=checkpoint_seconds)
     if canaries not in CANARIES:
         raise unknown_name("kind of canaries", canaries, CANARIES)
-    asked = resolve_plan(Plan() if plan is None else plan, method, train, len(train) + count, epsilon)
+    plan = Plan() if plan is None else plan
+    if by_group := plan.for_method(method).groups:
+        raise SettingError(
+            f"an audit of a training has one claim for all groups; leave out {by_group.field}, or audit a "
+            "step (audit_step, --of step), whose groups have claims of their own.",
+            field=by_group.field,
+        )
+    asked = resolve_plan(plan, method, train, len(train) + count, epsilon)
     noise = asked.noise_multiplier
     event = StepEvent(asked.sample_rate, noise, statistics_noise(asked.policy, noise))
     family, delta = NoiseFamily([(event, asked.steps)]), asked.delta
@@ -140,7 +147,7 @@ def audit_training(
     mu = equal_gaussian(claimed, delta)
     check_canaries(count, claimed, mu, delta, level)
     facts: dict[str, Any] = {
-        **{name: value for name, value in asked.settings.items() if name != "policy"},
+        **{name: value for name, value in asked.settings.items() if name not in ("policy", *GROUP_OPTIONS)},
         "canaries": canaries,
         "count": count,
         "engine": engine,

@@ -14,9 +14,13 @@ app = command(
     "account",
     "equidp account --examples 60000 --batch-size 256 --epochs 60 \\\n      --noise-multiplier 0.8",
     "equidp account --examples 36177 --batch-size 256 --epochs 20 --epsilon 3 \\\n      --method dpsgd-f",
+    "equidp account --examples 36177 --batch-size 256 --epochs 20 \\\n      --epsilon-by-group rare=1,*=3",
     "equidp account --examples 60000 --batch-size 256 --epochs 60 \\\n      --risk tpr=0.05@0.01 "
     "--rows-per-person 1,2,4",
 )
+
+
+_ONCE = Parameter(allow_repeating=False)
 
 
 @Parameter(name="*")
@@ -40,6 +44,14 @@ class PlannedOptions:
     delta: Delta = None
     method: Method = "dpsgd"
     accountant: Accountant = "pld"
+    rates: Annotated[str | None, _ONCE] = None
+    """Public multiples of the sample rate by group: rare=2,*=1; *: all other groups."""
+    bound_shares: Annotated[str | None, _ONCE] = None
+    """Public shares of the clipping bound by group, from 1/16 to 1: rare=0.5,*=1."""
+    epsilon_by_group: Annotated[str | None, _ONCE] = None
+    """Epsilon of each group, to work out the noise from, and rates or bounds: rare=1,*=3."""
+    protect_by: Annotated[str, Parameter(choices=("sampling", "scaling"))] = "sampling"
+    """Rates follow from --epsilon-by-group (sampling), or shares of bounds from it or --rates (scaling)."""
 
 
 @app.default

@@ -10,10 +10,18 @@ from cyclopts import App, Parameter
 
 from equidp.accounting.budget import limit_of
 from equidp.errors import DataError
-from equidp.kernel.epsilon import checked_delta, costliest_entries, epsilon, run_event
+from equidp.kernel.epsilon import (
+    Entries,
+    checked_delta,
+    costliest_entries,
+    epsilon,
+    epsilon_of_group,
+    run_event,
+)
 from equidp.kernel.ledger import PEOPLE, ChoiceEvent, GroupedStepEvent, ReleaseEvent, kind_of, run_of
 from equidp.ledger.format import LedgerContent, Spent, read_ledger
 from equidp.report.format import count_text
+from equidp.report.planned import epsilon_of_groups_text
 from equidp.runs.config import TrainConfig
 from equidp.runs.layout import read_config
 
@@ -66,8 +74,19 @@ def _describe_ledger(path: Path, content: LedgerContent, delta: float | None) ->
         )
         of = f" of a budget of {budget['epsilon']:g}" if budget and each == budget["delta"] else ""
         lines.append(f"Together: epsilon {spent:.6g}{of} at delta {each:g}.")
+        if named := _epsilon_of_groups(entries, each):
+            lines.append(f"  By group: epsilon {epsilon_of_groups_text(named)}.")
     lines.append(f"To check with dp_accounting: {run_event(costliest_entries(entries, own or _DELTAS[0]))}")
     return lines
+
+
+def _epsilon_of_groups(entries: Entries, delta: float) -> dict[str, float]:
+    """Epsilon by name of a group, where a single kind of steps has groups; empty elsewhere."""
+    grouped = dict.fromkeys(event for event, _ in entries if isinstance(event, GroupedStepEvent))
+    if len(grouped) != 1:  # names of two kinds of steps may mean two groupings
+        return {}
+    (event,) = grouped
+    return {each.name: epsilon_of_group(entries, each.name, delta) for each in event.by_group}
 
 
 def _session_lines(blocks: list[Spent], one: str) -> list[str]:

@@ -15,6 +15,7 @@ from cyclopts import Group, Parameter, Token
 
 from equidp._files import check_writable
 from equidp._validate import names
+from equidp.accounting.groups import BUDGETS, GroupSettings
 from equidp.accounting.risk import RiskTarget
 from equidp.accounting.target import Target
 from equidp.advice.advise import AUTO
@@ -246,10 +247,11 @@ class TargetOptions:
     risk: Risk = None
     accountant: Accountant = "pld"
 
-    def target(self) -> Target:
-        """Return the target."""
+    def target(self, changes: Mapping[str, Any]) -> Target:
+        """Return the target, or the largest budget of groups among settings that are given."""
         risk = None if self.risk is None else RiskTarget.parse(self.risk)
-        return Target(self.epsilon, risk, self.accountant)
+        budgets = GroupSettings.of(None, None, changes.get(BUDGETS))
+        return Target(budgets.run_epsilon(self.epsilon), risk, self.accountant)
 
 
 @Parameter(name="*")
@@ -294,16 +296,21 @@ class BudgetOptions:
 
 
 def check_noise(epsilons: Sequence[float], changes: Mapping[str, Any], risk: str | None = None) -> None:
-    """Refuses two of target epsilon, target risk and noise multiplier, and an epsilon that cannot be."""
+    """Refuses two of epsilon (or budgets), target risk and noise multiplier, and an invalid epsilon."""
     for epsilon in epsilons:
         if not 0 < epsilon < math.inf:
             raise SettingError(f"--epsilon {epsilon:g}; expected a number above 0, such as 3.")
-    given = [f"--epsilon {','.join(map(str, epsilons))}"] if epsilons else []
+    levels = [f"--epsilon {','.join(map(str, epsilons))}"] if epsilons else []
+    levels += [f"--epsilon-by-group {changes[BUDGETS]}"] if BUDGETS in changes else []
+    given = [" with ".join(levels)] if levels else []
     given += [] if risk is None else [f"--risk {risk}"]
     if "noise_multiplier" in changes:
         given.append(f"--noise-multiplier {changes['noise_multiplier']}")
     if len(given) > 1:
-        raise SettingError(f"{' and '.join(given)}: each decides the noise; give one of the two.")
+        raise SettingError(
+            f"{' and '.join(given)}: each decides the noise; give one of the two.",
+            field=given[0].partition(" ")[0],
+        )
 
 
 def typed_again(options: Any) -> list[str]:

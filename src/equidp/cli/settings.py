@@ -17,6 +17,8 @@ from equidp.policies.setting import MethodSetting, settings_of
 
 ONCE = Parameter(allow_repeating=False)
 """Rule of an option with a value for each column or class: it cannot be given twice, as one would be lost."""
+_BY_NAME = ("class_weight", "rates", "bound_shares", "epsilon_by_group")
+"""Options of numbers by name."""
 _Options = TypeVar("_Options")
 _PLAIN = (int, float, str, bool)
 
@@ -82,7 +84,7 @@ def options_from(
             kind = _without_none(each.type)
             if each.names:
                 kind = Literal[each.names] | kind
-            wanted = Annotated[kind | None, ONCE] if each.name == "class_weight" else kind | None
+            wanted = Annotated[kind | None, ONCE] if each.name in _BY_NAME else kind | None
             if group is not None:
                 wanted = Annotated[wanted, Parameter(group=group)]
             cls.__annotations__[each.name] = wanted

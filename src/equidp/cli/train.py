@@ -31,14 +31,15 @@ from equidp.data.table import encoding_of
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predictions import has_diverged
-from equidp.kernel.epsilon import epsilon
+from equidp.kernel.epsilon import epsilon, epsilon_of_group
+from equidp.kernel.ledger import GroupedStepEvent
 from equidp.policies.methods import check_not_fixed, method_named
 from equidp.policies.setting import settings_of
 from equidp.policies.table import BASELINE, STANDARD
 from equidp.report.advice import advice_sentences, reason_sentence
 from equidp.report.format import count_text
 from equidp.report.plan import plan_table
-from equidp.report.planned import planned_sentences
+from equidp.report.planned import epsilon_of_groups_text, planned_sentences
 from equidp.runs.begin import begin, check_new
 from equidp.runs.cards import DIVERGED, unmeasured_costs
 from equidp.runs.config import CardTexts, Measures, TrainConfig
@@ -142,7 +143,7 @@ def train_command(
     balanced = releases.take_balanced(changed)
     released = releases.releases_of(release, balanced=balanced, base_rate_cut=cut.at_counted_rate)
     options.check_noise([] if privacy.epsilon is None else [privacy.epsilon], changed, privacy.risk)
-    target = privacy.target()
+    target = privacy.target(changed)
     noisy = not target.is_open or "noise_multiplier" in changed
     published = settings_from == PUBLISHED
     if published and method == AUTO:
@@ -285,6 +286,12 @@ def _say_plan(prepared: PreparedRun) -> None:
             f"Beside the steps it would release {costs}: epsilon "
             f"{epsilon(prepared.stated, trainer.delta, accountant):.4f} in all ({accountant})."
         )
+        if isinstance(trainer.event, GroupedStepEvent):
+            own = {
+                each.name: epsilon_of_group(prepared.stated, each.name, trainer.delta, accountant)
+                for each in trainer.event.by_group
+            }
+            print(f"By group, in all: epsilon {epsilon_of_groups_text(own)} ({accountant}).")
     print_people(prepared)
     seconds = seconds_per_step(prepared)
     print(

@@ -28,7 +28,7 @@ from equidp.accounting.planned import RECALIBRATION
 from equidp.comparison.sweep import counts_events
 from equidp.comparison.workers import Call, StaleWorker
 from equidp.data.class_counts import balanced_class_weights, count_classes
-from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
+from equidp.data.dataset import ALL, DataSource, DataSplit, GroupedDataset
 from equidp.data.features import WithFeatures
 from equidp.data.own import OwnSource
 from equidp.data.table import releases_of
@@ -37,16 +37,17 @@ from equidp.diagnostics import DiagnosisPlan, Diagnostics
 from equidp.diagnostics.callback import RECORD_KEY
 from equidp.digest import code_digest, module_digest, read_code
 from equidp.errors import ApproximationWarning, DataError, DataWarning
+from equidp.evaluation.costs import EPSILON_OF_GROUP
 from equidp.evaluation.groups import metrics_of
 from equidp.evaluation.predictions import Cut, Predictions, base_rate_cut, predict
 from equidp.individual import IndividualAccountant
 from equidp.kernel.epsilon import epsilon
-from equidp.kernel.ledger import MemoryLedger
+from equidp.kernel.ledger import GroupedStepEvent, MemoryLedger
 from equidp.kernel.noise import SeededRandomness
 from equidp.store import FIGURES, Claim, Entry, Store, key_of
 from equidp.training.build import build
 from equidp.training.device import chosen_device
-from equidp.training.plan import ResolvedPlan
+from equidp.training.plan import GROUP_OPTIONS, ResolvedPlan
 from equidp.training.recalibration import recalibrate
 from equidp.training.record import EpochRecorder, RunRecord
 from equidp.training.trainer import Callback, Trainer
@@ -173,6 +174,8 @@ class Cell:
     def key(self) -> str | None:
         """Key of the run's results: equal for equal data, settings and code; None for code without source."""
         plan = {name: value for name, value in self.plan.settings.items() if name not in _NAMES}
+        if self.plan.rates is None and self.plan.bound_shares is None:  # keys of runs kept before them
+            plan = {name: value for name, value in plan.items() if name not in GROUP_OPTIONS}
         code = part_digests(self.plan)
         if None in code.values():
             return None
@@ -500,8 +503,12 @@ def _train(cell: Cell, data: DataSplit) -> CellResult:
         run = recalibrate(trainer.fit(), trainer, fit)
     spent = {"epsilon": run.epsilon(), "epsilon_rdp": epsilon(run.entries, run.delta, "rdp")}
     tables = record.settings.get(RECORD_KEY, {})
+    results = run.metrics(data.test).assign(**spent)
+    if isinstance(trainer.event, GroupedStepEvent):
+        own = {**run.epsilon_by_group(), ALL: spent["epsilon"]}
+        results[EPSILON_OF_GROUP] = results["group"].map(own)
     return CellResult(
-        results=run.metrics(data.test).assign(**spent),
+        results=results,
         epochs=record.table(),
         individual=pd.DataFrame() if accountant is None else _individual(cell, trainer, accountant),
         diagnosis={name: pd.DataFrame(rows) for name, rows in tables.items()},

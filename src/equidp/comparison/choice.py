@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Any, final
 
 from equidp.accounting.planned import default_delta
 from equidp.accounting.target import Target
 from equidp.advice.advise import AUTO, DEFAULT_EPSILON, SHARED
 from equidp.advice.chosen_plan import ASKED, RECOMMENDED, ChosenPlan, choose_plan
 from equidp.comparison.plan import ComparisonPlan
-from equidp.comparison.sweep import Variant, automatic_variants, named_methods, sweep_variants
+from equidp.comparison.sweep import (
+    Variant,
+    automatic_variants,
+    named_methods,
+    sweep_variants,
+    with_equal_groups,
+)
 from equidp.data.dataset import DataSource, GroupedDataset
 from equidp.errors import SettingError
 from equidp.training.plan import Plan
@@ -69,7 +75,17 @@ class ComparisonChoice:
         if self.automatic is not None:
             own = self.automatic
             found += automatic_variants(own.method, own.plan, plan, self.epsilons, self.num_examples)
-        return found
+        return with_equal_groups(found)
+
+    @property
+    def swept(self) -> dict[str, tuple[Any, ...]]:
+        """Settings of which several values are compared -> those values."""
+        found, asked = dict[str, tuple[Any, ...]](), self.asked.swept
+        for each in self.variants():
+            for name, value in each.swept.items():
+                if name not in asked:
+                    found[name] = tuple(dict.fromkeys((*found.get(name, ()), value)))
+        return {**asked, **found}
 
 
 def choose_plans(

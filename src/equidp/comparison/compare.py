@@ -77,6 +77,7 @@ from equidp.data.views import Views
 from equidp.diagnostics import Diagnosis, DiagnosisPlan, Diagnostics
 from equidp.errors import ApproximationWarning, CacheWarning, PrivacyWarning, SettingError
 from equidp.evaluation.blind_spots import calibration_table
+from equidp.evaluation.costs import EPSILON_OF_GROUP
 from equidp.evaluation.groups import by_group, most_frequent
 from equidp.evaluation.metrics import (
     METRICS,
@@ -289,6 +290,8 @@ def run_comparison(
         results += with_metrics(rows, run.predictions(test, cut), test, prepared.metric, asked.level)
     whole, class_names = pd.DataFrame(results), prepared.data.test.class_names
     positive = asked.cut.index(class_names)
+    if EPSILON_OF_GROUP in whole:  # that of the run, where groups are equal
+        whole[EPSILON_OF_GROUP] = whole[EPSILON_OF_GROUP].fillna(whole["epsilon"])
     references = choose_references(
         whole[whole["method"].isin([BASELINE, BOOSTING])],
         prepared.metric,
@@ -606,7 +609,7 @@ def prepare(
         of_baseline = next(variant.plan for variant in variants if variant.name == BASELINE)
         references = ReferencePlan(of_baseline, source, private, searched=asked.reference == "best")
         tried = references.candidates(next(iter(sizes.values())))
-        swept = dict.fromkeys(asked.sweep)
+        swept = dict.fromkeys(choice.swept)
         search_of_references = ReferenceSearch(
             tuple(
                 tuple(
@@ -628,7 +631,7 @@ def prepare(
         for seed, size in sizes.items():
             for variant, read in private:
                 own = _preprocess_source(read, variant, plan, share)
-                resolved = variant.resolve(size, releases_of(own))
+                resolved = variant.resolve(size, releases_of(own), train.group_names)
                 if isinstance(own, WithFeatures):
                     check_not_varied(own.features, Views(resolved.plan.views, resolved.plan.augmentation))
                 watched = (
@@ -655,6 +658,12 @@ def prepare(
                 "out.",
                 field="class_weight",
             )
+        if asked.peers and plan.groups:
+            raise SettingError(
+                f"method {', '.join(asked.peers)} has no rates and bounds by group; leave the method out, or "
+                "treat groups equally.",
+                field=plan.groups.field,
+            )
         if asked.peers and asked.base_rate_cut:
             raise SettingError(
                 f"method {', '.join(asked.peers)} counts no classes for a threshold at the base rate; give "
@@ -672,7 +681,7 @@ def prepare(
             search_of_references,
             sizes,
             folder,
-            asked.swept,
+            choice.swept,
             metric,
             trees=trees,
             peers=peers,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, final, get_args
 
 from equidp._validate import check_number, unknown_name
+from equidp.accounting.groups import GroupSettings
 from equidp.advice.advise import AUTO
 from equidp.advice.chosen_plan import RECOMMENDED, SETTINGS
 from equidp.comparison.cells import CutRule
@@ -115,7 +116,10 @@ class ComparisonPlan:
 
     @property
     def target_epsilons(self) -> list[float]:
-        """Each target epsilon once; empty: none was given."""
+        """Each target epsilon once, or the largest budget of groups; empty: none was given."""
+        if not self.epsilons and "epsilon_by_group" in self.changes:
+            groups = GroupSettings.of(None, None, self.changes["epsilon_by_group"])
+            return [epsilon] if (epsilon := groups.run_epsilon(None)) is not None else []
         return list(dict.fromkeys(self.epsilons))
 
     @property

@@ -36,6 +36,9 @@ _NOT_SWEPT = {
     "delta": "epsilons are compared at one delta, the plan's (--delta)",
     "loss": "compare one loss at a time: the figures of two are on two scales",
     "class_weight": "it is a table",
+    "rates": "it is a table",
+    "bound_shares": "it is a table",
+    "epsilon_by_group": "it is a table",
     "method_settings": "name the setting itself, such as clipping_bound",
     "by_method": "name the setting itself, such as clipping_bound",
 }
@@ -81,11 +84,15 @@ class Variant:
         """Kind of its runs."""
         return Kind(self.name, self.setting)
 
-    def resolve(self, num_train: int, releases: Sequence[StepEvent] = ()) -> ResolvedPlan:
-        """Return the plan for `num_train` examples, by the method's name; epsilon covers the releases and the
-        counts of classes too."""
+    def resolve(
+        self, num_train: int, releases: Sequence[StepEvent] = (), group_names: Sequence[str] = ()
+    ) -> ResolvedPlan:
+        """Return the plan for `num_train` examples in these groups, by the method's name; epsilon covers the
+        releases and the counts of classes too."""
         spent = tuple((event, 1) for event in (*releases, *counts_events(self.counts_noise)))
-        resolved = self.plan.resolve(self.method, num_train, Target(self.epsilon), also_spent=spent)
+        resolved = self.plan.resolve(
+            self.method, num_train, Target(self.epsilon), also_spent=spent, group_names=group_names
+        )
         return replace(resolved, method=self.name)
 
 
@@ -184,6 +191,31 @@ def sweep_variants(
     return variants
 
 
+PROTECTION, EQUAL, BY_GROUP = "protection", "equal", "by group"
+"""Name and values of the setting that tells runs with equal groups from those by group."""
+
+
+def with_equal_groups(variants: Sequence[Variant]) -> list[Variant]:
+    """Return the variants, each private one with rates or bounds by group after one with equal groups.
+
+    >>> plan = Plan(rates={"rare": 2.0})
+    >>> found = with_equal_groups([Variant("dpsgd", "dpsgd", plan, 3.0, "", {})])
+    >>> [(each.setting, each.plan.rates) for each in found]
+    [('protection=equal', None), ('protection=by group', {'rare': 2.0})]
+    """
+    found = []
+    for each in variants:
+        if each.name == BASELINE or not each.plan.for_method(each.method).groups:
+            found.append(each)
+            continue
+        equal = each.plan.for_method(each.method).without_groups()
+        for value, plan in ((EQUAL, equal), (BY_GROUP, each.plan)):
+            label = label_of({PROTECTION: value})
+            setting = f"{each.setting}, {label}" if each.setting else label
+            found.append(replace(each, plan=plan, setting=setting, swept={**each.swept, PROTECTION: value}))
+    return found
+
+
 def automatic_variants(
     method: MethodLike, own: Plan, plan: Plan, epsilons: Sequence[float], num_train: int
 ) -> list[Variant]:
@@ -199,8 +231,7 @@ def automatic_variants(
     policy = own.policy(method)
     if not epsilons:
         standard = plan.resolve(STANDARD, num_train)
-        event = StepEvent(standard.sample_rate, standard.noise_multiplier)
-        spent = epsilon_of([(event, standard.steps)], standard.delta)
+        spent = epsilon_of([(standard.step_event(), standard.steps)], standard.delta)
         return [Variant(AUTO, policy, own, spent, "", {})]
     shown = {epsilon: label_of({"epsilon": epsilon}) if len(epsilons) > 1 else "" for epsilon in epsilons}
     return [Variant(AUTO, policy, own, epsilon, label, {}) for epsilon, label in shown.items()]

@@ -287,7 +287,8 @@ class SettingSearch:
         """Run of a trial."""
         variant, source = self._by_kind[trial.kind]
         changed = change_variant(variant, self.candidates[trial.kind][trial.number])
-        resolved = changed.resolve(split_facts(source, trial.seed).num_train, releases_of(source))
+        facts = split_facts(source, trial.seed)
+        resolved = changed.resolve(facts.num_train, releases_of(source), facts.names[0])
         target = math.nan if variant.epsilon is None else variant.epsilon
         cell = Cell(source, resolved, variant.setting, target, trial.seed, self.engine, curves=False)
         return replace(cell, counts_noise=variant.counts_noise, balanced=variant.balanced)

@@ -47,6 +47,7 @@ class GroupedDataset:
             training clips targets to the range. None: targets are classes.
         people: [n], int64: person of each test example, so that cards hide figures of a few people; None:
             each example is another person's. Training ignores it: see `equidp.by_person`.
+        row_groups: [n, rows], int64: group of each row of an example; None: that of the example.
 
     Raises:
         DataError: shapes, types or values that differ from this description, or names that are not distinct.
@@ -66,6 +67,7 @@ class GroupedDataset:
     weights: Tensor | None = None
     target_bounds: tuple[float, float] | None = None
     people: Tensor | None = None
+    row_groups: Tensor | None = None
 
     def __post_init__(self) -> None:
         n = _number_of_examples(self.inputs)
@@ -87,6 +89,17 @@ class GroupedDataset:
             given = f"{self.people.dtype} of shape {tuple(self.people.shape)}"
             raise DataError(
                 f"people are {given} beside {n} examples; expected torch.int64, {(n,)}.", field="people"
+            )
+        if self.row_groups is not None and (
+            self.rows is None
+            or self.row_groups.shape != (n, self.rows)
+            or self.row_groups.dtype != torch.int64
+        ):
+            given = f"{self.row_groups.dtype} of shape {tuple(self.row_groups.shape)}"
+            raise DataError(
+                f"row_groups are {given} beside {n} examples; expected torch.int64, {expected}, of examples "
+                "with several rows.",
+                field="row_groups",
             )
         if self.groups.dtype != torch.int64:
             raise DataError(
@@ -207,6 +220,26 @@ class GroupedDataset:
         """Return the number of examples of each group, [K]."""
         return torch.bincount(self.groups, minlength=self.num_groups)
 
+    def in_largest_groups(self, sizes: Sequence[float]) -> GroupedDataset:
+        """Return the data with each example in the one of its rows' groups that has the largest of `sizes`.
+
+        The first such row decides among equal ones. Examples whose rows are of one group stay as they are.
+
+        Args:
+            sizes: a number for each group, [K].
+
+        >>> inputs, targets = torch.zeros(2, 2, 3), torch.tensor([[0, 1], [1, 0]])
+        >>> groups, rows = torch.tensor([0, 1]), torch.tensor([[0, 1], [1, 1]])
+        >>> data = GroupedDataset(inputs, targets, groups, ("a", "b"), ("no", "yes"), row_groups=rows)
+        >>> data.in_largest_groups([1.0, 2.0]).groups
+        tensor([1, 1])
+        """
+        if self.row_groups is None:
+            return self
+        of_rows = torch.tensor(sizes, dtype=torch.float64, device=self.row_groups.device)[self.row_groups]
+        first = of_rows.argmax(dim=1, keepdim=True)
+        return replace(self, groups=self.row_groups.gather(1, first).squeeze(1).to(self.groups.device))
+
     def subset(self, indices: Tensor) -> GroupedDataset:
         """Return the examples at `indices` ([m], int64), in that order."""
         return replace(self, **taken(self._columns(), indices))
@@ -217,7 +250,7 @@ class GroupedDataset:
         return self if there else replace(self, **moved_to(self._columns(), device))
 
     def _columns(self) -> dict[str, Any]:
-        names = ("inputs", "targets", "groups", "weights", "people")
+        names = ("inputs", "targets", "groups", "weights", "people", "row_groups")
         return {name: each for name in names if (each := getattr(self, name)) is not None}
 
 

@@ -107,7 +107,14 @@ class PeoplesRows:
         if rows.weights is not None:
             weights = weights * rows.weights[at.to(rows.weights.device)].reshape(shape).to(weights)
         groups = rows.groups[torch.from_numpy(self.first).to(rows.groups.device)]
-        columns = {"inputs": inputs, "targets": targets, "groups": groups, "weights": weights}
+        of_rows = rows.groups[at.to(rows.groups.device)].reshape(shape)
+        columns = {
+            "inputs": inputs,
+            "targets": targets,
+            "groups": groups,
+            "weights": weights,
+            "row_groups": None if bool((of_rows == groups[:, None]).all()) else of_rows,
+        }
         return replace(rows, people=None, **columns)
 
     @property
@@ -137,7 +144,8 @@ def by_person(rows: GroupedDataset, people: Any, most_rows: int, seed: int = 0) 
     A person's rows share one clipped gradient, that of the sum of their losses. For a person with more than
     `most_rows` rows, `most_rows` are drawn, by that person's own rows and the seed alone; a DataWarning gives
     the owner of the data the number of these people and of the rows left out. A person is in the group of the
-    first of these rows. The batch size, the sample rate and the default delta count people.
+    first of these rows; where groups are sampled at several rates, in the one of them with the largest. The
+    batch size, the sample rate and the default delta count people.
 
     Args:
         rows: each example is a row.
@@ -176,7 +184,7 @@ def first_rows(data: GroupedDataset) -> GroupedDataset:
     if data.rows is None:
         return data
     inputs, targets = map_tensors(lambda each: each[:, 0], (data.inputs, data.targets))
-    return replace(data, inputs=inputs, targets=targets, weights=None)
+    return replace(data, inputs=inputs, targets=targets, weights=None, row_groups=None)
 
 
 def rows_by_person(

@@ -42,7 +42,7 @@ from equidp.evaluation.predictions import predict
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import Entries, epsilon as epsilon_of
 from equidp.kernel.ledger import Event, MemoryLedger, Payment, ReleaseEvent, StepEvent
-from equidp.kernel.policy import Policy, statistics_noise
+from equidp.kernel.policy import Policy
 from equidp.losses import Loss
 from equidp.training.averages import WeightAverage
 from equidp.training.build import build, build_model
@@ -161,7 +161,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         check_private(self, plan.policy(self.method))
         releases = tuple((event, 1) for event in self._releases(delta, progress))
         target = Target(self.epsilon, accountant=self.accountant)
-        return plan.resolve(self.method, n, target, also_spent=releases)
+        names = progress.group_names or ()
+        return plan.resolve(self.method, n, target, also_spent=releases, group_names=names)
 
     def _trainer(
         self,
@@ -383,8 +384,7 @@ class Progress:
 
     def steps_like(self, plan: ResolvedPlan) -> int:
         """Steps of earlier calls that a Trainer of this plan would take for its own."""
-        noise = statistics_noise(plan.policy, plan.noise_multiplier)
-        event = StepEvent(plan.sample_rate, plan.noise_multiplier, noise)
+        event = plan.step_event(self.group_names or ())
         return sum(count for each, count in self.ledger.entries if each == event)
 
     def spent_since(self, before: Entries) -> Entries:

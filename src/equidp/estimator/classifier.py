@@ -62,6 +62,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         counts_share: of epsilon, in (0, 1), that "balanced" counts classes with.
         recalibration: share of epsilon, in [0, 1), for fitting scale and shifts of the logits after training,
             which clipping moves; 0: none.
+        rates, bound_shares: group -> public multiple of the sample rate, and share of the clipping bound, for
+            fit's `sensitive_features` and a dense X; "*": all other groups. Each group then has an epsilon of
+            its own (`run_.epsilon_by_group()`), and `epsilon` is the largest.
+        epsilon_by_group: group -> budget, such as {"rare": 1.0, "*": 3.0}, the largest of which is `epsilon`.
+        protect_by: "sampling" or "scaling": rates, or shares of the bound, follow; see `equidp.Trainer`.
         loss: what is trained on: an import path such as "my_module:my_loss", or a function of (outputs
             [batch, classes], codes of classes [batch]) that gives one loss for each; None: cross-entropy.
         budget: what all fits together may spend, also those of clones; one beyond it raises a BudgetError.
@@ -91,6 +96,10 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     class_weight: Mapping[Any, float] | str | None = field(default=None, kw_only=True)
     counts_share: float = field(default=COUNTS_SHARE, kw_only=True)
     recalibration: float = field(default=0.0, kw_only=True)
+    rates: Mapping[str, float] | str | None = field(default=None, kw_only=True)
+    bound_shares: Mapping[str, float] | str | None = field(default=None, kw_only=True)
+    epsilon_by_group: Mapping[str, float] | str | None = field(default=None, kw_only=True)
+    protect_by: str = field(default="sampling", kw_only=True)
 
     _loss = nn.CrossEntropyLoss(reduction="none")
 

@@ -113,6 +113,10 @@ def check_tau(tau: float) -> None:
     check_number("(0, 1]", ", a share such as 0.05 for 5 points", tau=tau)
 
 
+EPSILON_OF_GROUP = "epsilon_of_group"
+"""Column of results with the epsilon of each group, where rates or bounds differ by group."""
+
+
 def ranges(metric: Metric, columns: Collection[str]) -> dict[str, tuple[float, float]]:
     """Returns the range of each metric among the columns, and of the costs in one of them."""
     known = {**{each.name: each.range for each in METRICS.values()}, metric.name: metric.range}
@@ -121,6 +125,7 @@ def ranges(metric: Metric, columns: Collection[str]) -> dict[str, tuple[float, f
         "loss": (0.0, np.inf),
         **{name: (-metric.width, metric.width) for name in ("privacy_cost", *TOTAL_COSTS) if name in columns},
         "excessive_risk": (-np.inf, np.inf),
+        **({EPSILON_OF_GROUP: (0.0, np.inf)} if EPSILON_OF_GROUP in columns else {}),
     }
 
 

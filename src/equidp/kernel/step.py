@@ -404,6 +404,6 @@ def _shares_of(event: StepEvent, policy: Policy, num_groups: int) -> tuple[Tenso
         raise SettingError(
             f"{type(policy).__name__} bounds no gradient, so that no group can have a share of its bound; "
             "choose a private method, or give rates alone.",
-            field="bounds",
+            field="bound_shares",
         )
     return bounds, rows

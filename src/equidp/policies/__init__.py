@@ -8,6 +8,7 @@ from equidp._lazy import lazy_names
 
 if TYPE_CHECKING:
     from equidp.kernel.policy import NoState, Policy, Setting
+    from equidp.policies.asc import ASC
     from equidp.policies.automatic import Automatic
     from equidp.policies.checks import check_policy
     from equidp.policies.dpsgd import DPSGD
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from equidp.policies.table import METHODS, Method
 
 __all__ = [
+    "ASC",
     "DPSGD",
     "DPSGDF",
     "METHODS",
@@ -54,6 +56,7 @@ __getattr__ = lazy_names(
     __name__,
     {
         "equidp.kernel.policy": "NoState Policy Setting",
+        "equidp.policies.asc": "ASC",
         "equidp.policies.automatic": "Automatic",
         "equidp.policies.checks": "check_policy",
         "equidp.policies.dpsgd": "DPSGD",

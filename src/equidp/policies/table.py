@@ -173,6 +173,11 @@ METHODS = MethodTable(
             "one noisy sum of unit features a class, no training: small epsilon, rare classes (Wahdany 2024)",
             options=_ONE_RELEASE,
         ),
+        "asc": Row(
+            "asc:ASC",
+            "draws groups by --rates and bounds them so that all have one epsilon (Cairney-Leeming 2026)",
+            options=MappingProxyType({"protect_by": "scaling"}),
+        ),
     }
 )
 """Name -> method. A row here makes a policy known to the command line, plans, comparisons and estimators."""

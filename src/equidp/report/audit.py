@@ -43,9 +43,9 @@ def print_audit(audit: Audit, console: Console | None = None) -> None:
         (
             each.group,
             each.tests,
-            audit.claimed,
+            each.claim(audit.claimed),
             each.epsilon,
-            each.epsilon / audit.claimed if math.isfinite(each.epsilon) else "",
+            each.epsilon / each.claim(audit.claimed) if math.isfinite(each.epsilon) else "",
             each.assumption_free,
         )
         for each in audit.bounds
@@ -62,7 +62,8 @@ def print_audit(audit: Audit, console: Console | None = None) -> None:
 
 def audit_sentence(audit: Audit) -> str:
     """Result of an audit, in a few sentences."""
-    found = "more" if audit.bound > audit.claimed else "no more"
+    above = [each for each in audit.bounds if each.exceeds(audit.claimed)]
+    found = "more" if above else "no more"
     least = f"at least {audit.bound:.2f}" if math.isfinite(audit.bound) else "beyond any that noise explains"
     sentence = (
         f"An audit of {audit.procedure} by {audit.method} found {found} than it claims: at {audit.level:.0%} "
@@ -70,7 +71,12 @@ def audit_sentence(audit: Audit) -> str:
     )
     if audit.bound < USEFUL * audit.claimed:
         sentence += " That is below a tenth of the claim: the audit is too weak to say much."
-    if audit.bound > audit.claimed:
+    if above and audit.bound <= audit.claimed:
+        listed = ", ".join(
+            f"{each.group} {each.epsilon:.2f} of {each.claim(audit.claimed):.2f}" for each in above
+        )
+        sentence += f" Groups with more than their own claim: {listed}."
+    if above:
         chance = f"{1 - audit.level:.0%}"
         sentence += f" By chance, at most {chance} of audits say so: repeat it with another seed."
     if audit.draws:

@@ -110,6 +110,7 @@ def _result_blocks(summary: Summary) -> Iterator[Block]:
         small=True,
     )
     yield from paragraphs([*words.auto_sentences(setup), *words.test_sentences(summary)], small=True)
+    yield from paragraphs(words.protection_sentences(summary))
     if summary.has_model_cost:
         yield from _price_blocks(summary)
     yield from _difference_blocks(summary)
@@ -208,6 +209,8 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     )
     for sentence in [*words.auto_sentences(setup), *words.test_sentences(summary)]:
         console.print(escape(sentence), highlight=False, style="dim")
+    for sentence in words.protection_sentences(summary):
+        console.print(escape(sentence), highlight=False)
     if summary.has_model_cost:
         console.print()
         _without_intervals(price_table(comparison)).print(console)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION
@@ -62,6 +62,7 @@ def guarantee_sentences(run: Run) -> list[str]:
         f"{any_one} was in the data by a factor of at most e^{shown:g}, {factor}, except with a probability "
         f"of about {delta:g}.",
         f"This holds for every {who} of every group.",
+        *group_sentences(run),
     ]
     sentences += _start_sentences(run)
     examples = run.facts.num_examples
@@ -71,6 +72,46 @@ def guarantee_sentences(run: Run) -> list[str]:
             "would count as private too."
         )
     return sentences
+
+
+def group_sentences(run: Run) -> list[str]:
+    """Sentences on the epsilon of each group, and on what it does to the others; empty for equal groups.
+
+    That people of larger epsilon are attacked more easily than under one epsilon for all is found by
+    arXiv 2601.12922, and that accuracy moves towards them by arXiv 2605.07930.
+    """
+    if not any(isinstance(event, GroupedStepEvent) for event, _ in run.entries):
+        return []
+    epsilons = run.epsilon_by_group()
+    if not epsilons:
+        return []
+    who = "examples" if run.facts.rows is None else "people"
+    listed = ", ".join(f"{name} {upper(each)}" for name, each in epsilons.items())
+    sentences = [
+        f"By group, fixed before training, epsilon is at most: {listed}. A group has it by the rate at which "
+        f"its {who} are drawn and the bound of their gradients, and by the label that each of them has."
+    ]
+    if run.facts.rows is not None:
+        sentences.append(
+            "A person with rows in several groups counts in the one of them with the largest rate."
+        )
+    if epsilons_differ(epsilons.values()):
+        sentences.append(
+            f"What this does to the others: {who} of groups with a larger epsilon are easier to attack than "
+            "under one epsilon for all (arXiv 2601.12922), and accuracy moves towards their groups (arXiv "
+            "2605.07930). equidp compare shows both beside a run that treats groups equally."
+        )
+    return sentences
+
+
+def epsilons_differ(epsilons: Iterable[float]) -> bool:
+    """Return True where epsilons of groups differ by more than a search for equal ones leaves.
+
+    >>> epsilons_differ([2.99, 3.0]), epsilons_differ([1.0, 3.0])
+    (False, True)
+    """
+    found = list(epsilons)
+    return max(found) > 1.02 * min(found)
 
 
 def _start_sentences(run: Run) -> list[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from equidp.accounting.groups import OTHER_GROUPS
 from equidp.accounting.planned import PlannedRun
 from equidp.accounting.rows import checked_rows
 from equidp.kernel.epsilon import ACCOUNTANTS, effective_noise_multiplier
+from equidp.kernel.ledger import GroupedStepEvent
 
 
 def planned_sentences(planned: PlannedRun, rows_per_person: Sequence[int] = ()) -> list[str]:
@@ -30,8 +32,15 @@ def planned_sentences(planned: PlannedRun, rows_per_person: Sequence[int] = ()) 
         joint = effective_noise_multiplier(event.noise_multiplier, event.statistics_noise)
         noise += f" for gradients and {event.statistics_noise:.6g} for statistics, together {joint:.6g}"
     at = f"at delta {planned.delta:g}"
+    groups = planned.event.by_group if isinstance(planned.event, GroupedStepEvent) else ()
+    own = planned.epsilon_by_group()
     return [
         f"{planned.steps:,} steps, each on a Poisson sample at rate {event.sample_rate:.6g}; {noise}.",
+        *(
+            f"{_group_text(each.name)}: drawn at rate {each.sample_rate:.6g}, {each.bound_share:.4g} of the "
+            f"bound; epsilon {_epsilon_text(own[each.name])} {at} (pld)"
+            for each in groups
+        ),
         *(f"epsilon {_epsilon_text(planned.epsilon(name))} {at} ({name})" for name in ACCOUNTANTS),
         f"any membership attack: {planned.risk()}",
         *(
@@ -41,6 +50,20 @@ def planned_sentences(planned: PlannedRun, rows_per_person: Sequence[int] = ()) 
         ),
         f"To check with dp_accounting: {planned.dp_event()}",
     ]
+
+
+def epsilon_of_groups_text(epsilons: Mapping[str, float]) -> str:
+    """Text of the epsilon of each group.
+
+    >>> epsilon_of_groups_text({"rare": 0.9991, "*": 2.9999})
+    'rare 0.9991, all other groups 2.9999'
+    """
+    named = {"all other groups" if name == OTHER_GROUPS else name: each for name, each in epsilons.items()}
+    return ", ".join(f"{name} {_epsilon_text(found)}" for name, found in named.items())
+
+
+def _group_text(name: str) -> str:
+    return "all other groups" if name == OTHER_GROUPS else f"group {name}"
 
 
 def _epsilon_text(value: float) -> str:

@@ -14,7 +14,7 @@ from equidp.comparison.result import Comparison, Setup, interval_of
 from equidp.comparison.sweep import Kind
 from equidp.data.dataset import ALL
 from equidp.display import Interval
-from equidp.evaluation.costs import COSTS, TOTAL_COSTS, equal_cost, summary
+from equidp.evaluation.costs import COSTS, EPSILON_OF_GROUP, TOTAL_COSTS, equal_cost, summary
 from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metrics import METRICS, Metric
 from equidp.evaluation.references import Judgement, reference_names
@@ -97,7 +97,13 @@ class Summary:
             *(Detail(name, f"{titles[name]}, {of}", self.text) for name in both),
             Detail("loss", "Loss", number),
             Detail("excessive_risk", "Excessive risk: loss beyond the non-private run's", number),
+            *([Detail(EPSILON_OF_GROUP, "Epsilon of the group", number)] if self.has_groups else []),
         )
+
+    @property
+    def has_groups(self) -> bool:
+        """True where runs differ in the epsilon of groups."""
+        return EPSILON_OF_GROUP in self.costs
 
     @property
     def further_details(self) -> tuple[Detail, ...]:
@@ -177,7 +183,8 @@ class Summary:
         """Kinds of run that have a column: of costs those that can lose, of others all."""
         if column == "model_cost":
             return self.reference_kinds
-        return self.private_kinds if column in (*COSTS, *TOTAL_COSTS) else self.kinds
+        own = (*COSTS, *TOTAL_COSTS, EPSILON_OF_GROUP)
+        return self.private_kinds if column in own else self.kinds
 
     @property
     def private_kinds(self) -> tuple[Kind, ...]:

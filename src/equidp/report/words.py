@@ -11,11 +11,11 @@ from equidp.advice.advise import AUTO
 from equidp.comparison.recommend import Recommendation
 from equidp.comparison.references import BOOSTING
 from equidp.comparison.result import Setup, best_label
-from equidp.comparison.sweep import Kind
+from equidp.comparison.sweep import BY_GROUP, EQUAL, PROTECTION, Kind, label_of
 from equidp.data.dataset import ALL
 from equidp.display import points
 from equidp.evaluation.blind_spots import RISKS_OFF
-from equidp.evaluation.costs import SAYS_NOTHING, group_gaps, wilcoxon_table
+from equidp.evaluation.costs import EPSILON_OF_GROUP, SAYS_NOTHING, group_gaps, wilcoxon_table
 from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metrics import Metric
 from equidp.evaluation.references import Judgement
@@ -23,6 +23,7 @@ from equidp.evaluation.small_cells import FEWEST
 from equidp.policies.table import STANDARD
 from equidp.report.evaluation import RECALIBRATE
 from equidp.report.format import amount, capitalise, unit
+from equidp.report.guarantee import epsilons_differ
 from equidp.report.plots.accuracy_and_epsilon import ERRORS, too_noisy
 from equidp.report.summary import Summary, by_kind
 
@@ -404,6 +405,41 @@ def test_sentences(summary: Summary) -> list[str]:
         f"{listed}. With {seeds} seeds no p can be below 1/{2**seeds} = {0.5**seeds:.3g}; the tests are not "
         "corrected for their number."
     ]
+
+
+def protection_sentences(summary: Summary) -> list[str]:
+    """Sentences on what rates and bounds by group do to each group, beside the equal run of the same method.
+
+    Empty where all groups are equal.
+    """
+    if not summary.has_groups:
+        return []
+    label = label_of({PROTECTION: EQUAL})
+    equal = {kind for kind in summary.private_kinds if kind.setting.endswith(label)}
+    sentences, differ = [], False
+    for kind in summary.private_kinds:
+        other = kind._replace(setting=kind.setting.replace(label_of({PROTECTION: BY_GROUP}), label))
+        if kind in equal or other not in equal:
+            continue
+        moved, before = summary.by_group[kind], summary.by_group[other]
+        column, epsilons = f"{summary.metric.name}_mean", f"{EPSILON_OF_GROUP}_mean"
+        differ |= epsilons_differ(moved[epsilons].drop(ALL))
+        listed = "; ".join(
+            f"{group} {summary.text(before.loc[group, column])} to {summary.text(moved.loc[group, column])} "
+            f"at epsilon {before.loc[group, epsilons]:.3g} to {moved.loc[group, epsilons]:.3g}"
+            for group in moved.index
+            if group != ALL
+        )
+        sentences.append(
+            f"By group, beside the same method with equal groups, {kind.method} changes "
+            f"{summary.metric.label} of {listed}."
+        )
+    if differ:
+        sentences.append(
+            "Whoever has a larger epsilon than others is easier to attack than under one epsilon for all "
+            "(arXiv 2601.12922), and accuracy moves towards their groups (arXiv 2605.07930)."
+        )
+    return sentences
 
 
 def guarantee_sentences(summary: Summary) -> list[str]:

@@ -185,6 +185,13 @@ class TrainConfig:
         check_not_varied(self.data.features, Views(self.plan.views, self.plan.augmentation))
         for each in self.releases:
             each.check(self.target.epsilon, self.method, self.plan)
+        groups = self.plan.for_method(self.method).groups
+        if groups and not method_named(self.method).policy.private:
+            raise SettingError(
+                f"method {self.method!r} takes no noise and treats groups equally; leave out {groups.field}, "
+                "or choose a private method.",
+                field=groups.field,
+            )
 
     @property
     def name(self) -> str:
@@ -237,17 +244,24 @@ class TrainConfig:
         """Private preprocessing; None: exact, which epsilon does not cover."""
         return next((each for each in self.releases if isinstance(each, PreprocessingRelease)), None)
 
-    def resolve(self, num_examples: int) -> ResolvedPlan:
+    def resolve(self, num_examples: int, group_names: Sequence[str] = ()) -> ResolvedPlan:
         """The plan for this method and n training examples; the target covers releases too.
 
+        Args:
+            num_examples: n.
+            group_names: of the data, whose rates and bounds may differ; empty: not known.
+
         Raises:
-            SettingError: a target that the method cannot have, or that the release leaves nothing of.
+            SettingError: a target that the method cannot have, or that the release leaves nothing of; an
+                unknown group.
         """
         delta = self.plan.for_method(self.method).delta
         delta = default_delta(num_examples) if delta is None else delta
         beside = self.release_events(delta, self.releases)  # those of the plan itself are added there
         spent = tuple((event, 1) for event in beside.values())
-        return self.plan.resolve(self.method, num_examples, self.target, also_spent=spent)
+        return self.plan.resolve(
+            self.method, num_examples, self.target, also_spent=spent, group_names=group_names
+        )
 
     @property
     def all_releases(self) -> tuple[RunRelease, ...]:

@@ -89,7 +89,7 @@ def prepare(config: TrainConfig, device: torch.device = CPU, loaded: Loaded | No
     for each in config.releases:
         each.check_data(split.train)
     config.check_measures(split.test.class_names)
-    plan = config.resolve(len(split.train))
+    plan = config.resolve(len(split.train), split.train.group_names)
     with ExitStack() as stack, alone():
         budget = None
         if config.budget is not None:
@@ -141,7 +141,8 @@ def seconds_per_step(prepared: PreparedRun) -> float:
         train.class_names,
         target_bounds=train.target_bounds,
     )
-    plan = replace(prepared.plan, steps=1000, sample_rate=0.5, delta=1e-9)
+    rates = None if prepared.plan.rates is None else dict.fromkeys(prepared.plan.rates, 1.0)
+    plan = replace(prepared.plan, steps=1000, sample_rate=0.5, delta=1e-9, rates=rates)
     trainer = build(
         plan,
         made_up,

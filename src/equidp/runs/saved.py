@@ -303,6 +303,7 @@ def open_run(folder: str | os.PathLike[str]) -> FinishedRun:
         plan=plan,
         recalibrated=plan.recalibration_noise is not None,
         class_weighted=plan.plan.class_weight is not None,
+        groups=tuple(facts["group_names"]),
     )
     run = Run(model.eval(), entries, plan.delta, loss, config.target.accountant, known)
     return FinishedRun(

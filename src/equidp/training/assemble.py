@@ -6,7 +6,7 @@ Functions stand in the order in which `Trainer.__init__` calls them; `Trainer.at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from equidp._validate import check_number, check_some_weight, check_whole, unknown_name
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.calibration import calibrate_step
+from equidp.accounting.groups import BUDGETS, GroupSettings
 from equidp.accounting.planned import Schedule
 from equidp.data.batches import augmented_batches, batches, loaded_batches
 from equidp.data.collation import Collate, Collation
@@ -38,8 +39,7 @@ from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.inputs import Inputs, join_batches, map_tensors, moved_to, taken, tensors
 from equidp.kernel.ledger import (
     ROWS,
-    SMALLEST_SHARE,
-    GroupShare,
+    GroupedStepEvent,
     Ledger,
     MemoryLedger,
     StepEvent,
@@ -52,8 +52,6 @@ from equidp.losses import Loss
 from equidp.policies.checks import check_policy
 
 BEYOND_BUDGET = ("refuse", "stop")
-OTHER_GROUPS = "*"
-"""Name of all groups that rates or bounds do not name."""
 IMAGES_AT_A_TIME = 128
 """Images that the engine sees at a time on a CPU, where their activations fit in a cache."""
 _TRIED_AFTER = frozenset(100 * 4**power for power in range(20))
@@ -132,59 +130,21 @@ def checked_groups(policy: Policy, train: object, num_groups: int | None) -> int
     return num_groups
 
 
-def checked_shares(
-    train: object,
-    rates: Mapping[str, float] | None,
-    bounds: Mapping[str, float] | None,
-    sample_rate: float,
-) -> tuple[GroupShare, ...]:
-    """Rates and bounds of the data's groups, in their order; empty where none are given.
-
-    Args:
-        train: the data.
-        rates: by name of a group, multiples of the sample rate; "*": of all others; left out: 1.
-        bounds: by name of a group, shares of the bound, in the same form.
-        sample_rate: q that rates are multiples of.
+def checked_group_settings(train: object, groups: GroupSettings) -> tuple[str, ...]:
+    """Names of the data's groups, where a run treats them differently; empty where it does not.
 
     Raises:
-        SettingError: data without groups in memory, an unknown group, a value outside its range.
+        SettingError: data without groups in memory, or an unknown group.
     """
-    if not (rates or bounds):
+    if not groups:
         return ()
     if not isinstance(train, GroupedDataset):
         raise SettingError(
-            f"rates={rates} and bounds={bounds} by group need the group of each example before a sample is "
-            f"drawn, and the data is a {type(train).__name__}; give an equidp.GroupedDataset.",
-            field="rates" if rates else "bounds",
+            f"{groups.field} by group needs the group of each example before a sample is drawn, and the data "
+            f"is a {type(train).__name__}; give an equidp.GroupedDataset.",
+            field=groups.field,
         )
-    found: dict[str, list[float]] = {}
-    for setting, given, limits in (
-        ("rates", rates or {}, "[0, inf)"),
-        ("bounds", bounds or {}, f"[{SMALLEST_SHARE}, 1]"),
-    ):
-        if not isinstance(given, Mapping):
-            raise SettingError(
-                f'{setting}={given!r}; expected numbers by name of a group, such as {{"rare": 0.5, "*": 1}}.'
-            )
-        for name in given:
-            if name not in (*train.group_names, OTHER_GROUPS):
-                raise unknown_name(f"{setting} (group)", name, (*train.group_names, OTHER_GROUPS))
-        found[setting] = [given.get(name, given.get(OTHER_GROUPS, 1.0)) for name in train.group_names]
-        for value in found[setting]:
-            check_number(limits, " for each group", **{setting: value})
-    for name, rate in zip(train.group_names, found["rates"], strict=True):
-        if not float(rate) * sample_rate <= 1:
-            raise SettingError(
-                f"rates={rate} of group {name!r} times the sample rate {sample_rate:g} is above 1, and no "
-                "example can be drawn more surely; give a smaller rate, or a smaller batch size.",
-                field="rates",
-            )
-    if not any(found["rates"]):
-        raise SettingError("rates are 0 for every group; expected one above 0.", field="rates")
-    return tuple(
-        GroupShare(name, float(rate) * sample_rate, float(bound), float(bound))
-        for name, rate, bound in zip(train.group_names, *found.values(), strict=True)
-    )
+    return groups.names(train.group_names)
 
 
 def chosen_event(
@@ -195,18 +155,46 @@ def chosen_event(
     schedule: Schedule,
     accountant: str,
     num_groups: int | None,
-    by_group: tuple[GroupShare, ...] = (),
+    groups: GroupSettings,
+    group_names: tuple[str, ...] = (),
 ) -> StepEvent:
-    """Event that the ledger charges for a step; `check_policy` tries a user-defined policy at its noise."""
+    """Event that the ledger charges for a step; `check_policy` tries a user-defined policy at its noise.
 
-    def make_event(noise: float) -> StepEvent:
-        return make_step_event(schedule.sample_rate, noise, statistics_noise(policy, noise), by_group)
+    Args:
+        groups: rates, bounds and budgets by group.
+        group_names: of the data, where there are any of these.
+    """
+    if groups.budgets and (noise_multiplier is not None or not policy.private):
+        given = f"noise_multiplier={noise_multiplier}" if policy.private else type(policy).__name__
+        raise SettingError(
+            f"{BUDGETS} beside {given}; expected budgets of a private method alone, or with target_epsilon: "
+            "the noise follows from the largest.",
+            field=BUDGETS,
+        )
 
-    noise = _chosen_noise(
-        policy, noise_multiplier, target_epsilon, delta, make_event(1.0), schedule.steps, accountant
-    )
+    def make_event(noise: float, groups: GroupSettings) -> StepEvent:
+        shares = groups.shares(group_names, schedule.sample_rate)
+        return make_step_event(schedule.sample_rate, noise, statistics_noise(policy, noise), shares)
+
+    epsilon = groups.run_epsilon(target_epsilon, group_names)
+    unit = make_event(1.0, groups)
+    noise = _chosen_noise(policy, noise_multiplier, epsilon, delta, unit, schedule.steps, accountant)
     check_own_policy(policy, num_groups or 1, noise)
-    return make_event(noise)
+    largest = make_event(noise, groups)
+    met = groups.meet_budgets(
+        largest, schedule.steps, delta, epsilon, accountant=accountant, group_names=group_names
+    )
+    return make_event(noise, met)
+
+
+def in_groups_of_event(train: Any, event: StepEvent) -> Any:
+    """Return the data with each person in the group of the largest rate among those of their rows, and of the
+    largest bound where rates are equal; the same data where groups do not differ or examples are rows."""
+    if not isinstance(event, GroupedStepEvent) or not isinstance(train, GroupedDataset):
+        return train
+    sizes = [(each.sample_rate, each.bound_share) for each in event.by_group]
+    ranks = sorted({*sizes})
+    return train.in_largest_groups([float(ranks.index(size)) for size in sizes])
 
 
 def _chosen_noise(

@@ -117,6 +117,8 @@ def build(
         accountant=accountant,
         secure=secure or randomness is not None,
         seed=None if secure or randomness is not None else seed,
+        rates=plan.rates,
+        bound_shares=plan.bound_shares,
         scheduler=given.schedule,
         average=given.weight_average,
         views=given.image_views,

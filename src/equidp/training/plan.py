@@ -10,6 +10,8 @@ from torch import nn
 
 from equidp._parts import is_import_path, own_part
 from equidp._validate import check_number, check_whole, unknown_name
+from equidp.accounting.calibration import PROTECTIONS
+from equidp.accounting.groups import GroupSettings
 from equidp.accounting.planned import checked_schedule, default_delta, share_noise
 from equidp.accounting.target import Target
 from equidp.data.dataset import DataSource
@@ -19,13 +21,15 @@ from equidp.data.views import AUGMENTATIONS, Views
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import checked_delta
-from equidp.kernel.ledger import StepEvent
-from equidp.kernel.policy import Policy
+from equidp.kernel.ledger import StepEvent, make_step_event
+from equidp.kernel.policy import Policy, statistics_noise
 from equidp.models import MODELS, model_named
 from equidp.policies.methods import MethodLike, all_settings, fixed_options, make_policy, name_of
 from equidp.training.averages import AVERAGES, WeightAverage
 from equidp.training.optimizers import ADAM_RATE, OPTIMIZERS, SCHEDULES, check_optimizer_name
 
+GROUP_OPTIONS = ("rates", "bound_shares", "epsilon_by_group", "protect_by")
+"""Options of a plan by which groups differ; keys of results that were kept before them leave them out."""
 ModelFactory = Callable[[tuple[int, ...], int], nn.Module]
 """(shape of one input, number of classes) -> a model with fresh weights from torch's global generator."""
 Check = Callable[[str, Any], None]
@@ -133,6 +137,10 @@ class Plan:
             divided by the largest. None: all are 1.
         recalibration: share of epsilon for fitting scale and shifts of the logits after training, in [0, 1);
             0: none. Runs without privacy are recalibrated without noise.
+        rates, bound_shares: group -> public multiple of the sample rate, and share of the bound, also as a
+            text such as "rare=2,*=1"; see `Trainer`. A method without privacy ignores both, and budgets.
+        epsilon_by_group, protect_by: group -> epsilon, which what is released beside the steps counts
+            towards, and what follows from it; see `Trainer`.
         method_settings: settings of methods by name, such as clipping_bound; each method takes those it has.
         by_method: method -> fields of the plan and settings of the method that differ for it.
 
@@ -231,13 +239,35 @@ class Plan:
         _number("[0, 1)", ", a share of epsilon; 0: none"),
         on_card=_in_facts,
     )
+    epsilon_by_group: Mapping[str, float] | str | None = option(
+        None,
+        "Epsilon of each group, at most that of the run: rare=1,*=3; *: all other groups.",
+        label="epsilon that each group was to have at most",
+    )
+    protect_by: str = option(
+        PROTECTIONS[0],
+        "Rates follow from --epsilon-by-group (sampling), or shares of bounds from it or --rates (scaling).",
+        one_of(PROTECTIONS),
+        PROTECTIONS,
+    )
+    rates: Mapping[str, float] | str | None = option(
+        None,
+        "Public multiples of the sample rate by group, each with an epsilon of its own: rare=2,*=1.",
+        label="rates of groups (public)",
+    )
+    bound_shares: Mapping[str, float] | str | None = option(
+        None,
+        "Public shares of the clipping bound by group, from 1/16 to 1: rare=0.5,*=1.",
+        label="shares of the bound by group (public)",
+    )
     method_settings: Mapping[str, Any] = field(default_factory=dict)
     by_method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_options(self)
         check_optimizer_name(self.optimizer, self.momentum)
-        _ = self.weight_average, self.image_views, self.class_weights  # refuse what does not go together
+        # refuse what does not go together
+        _ = self.weight_average, self.image_views, self.class_weights, self.groups
         known, own = all_settings(), self.names()
         for name in self.method_settings:
             if name not in known:
@@ -302,6 +332,11 @@ class Plan:
         return parse_class_weights(weights) if isinstance(weights, str) else weights
 
     @property
+    def groups(self) -> GroupSettings:
+        """Rates, bounds and budgets by group."""
+        return GroupSettings.of(self.rates, self.bound_shares, self.epsilon_by_group, self.protect_by)
+
+    @property
     def model_name(self) -> str:
         """The model's name, for a reader."""
         return _name(self.model)
@@ -337,6 +372,7 @@ class Plan:
         target: Target = Target(),
         *,
         also_spent: tuple[tuple[StepEvent, int], ...] = (),
+        group_names: Sequence[str] = (),
     ) -> ResolvedPlan:
         """Work out this plan for one method and n training examples.
 
@@ -345,13 +381,18 @@ class Plan:
             num_examples: n, public.
             target: epsilon or risk that the noise is calibrated to; without both, the noise is the plan's.
             also_spent: (event, count) pairs that the same target must cover, such as a release.
+            group_names: of the data; empty: not known, and rates of all other groups than those named count.
 
         Raises:
-            SettingError: a plan of no steps, a target for a method without privacy, or one that cannot be
-                met.
+            SettingError: a plan of no steps, a target for a method without privacy, one that cannot be
+                met, or an unknown group.
         """
         own, policy = self.for_method(method), self.policy(method)
         own = replace(own, batch_size=own.batch_size or num_examples)
+        if not policy.private:
+            own = own.without_groups()
+        groups = own.groups
+        target = _with_budgets(target, groups, group_names)
         delta = checked_delta(default_delta(num_examples) if own.delta is None else own.delta)
         rate, steps = checked_schedule(num_examples, own.batch_size, epochs=own.epochs)
         fit = own.recalibration_noise(target, delta, policy.private)
@@ -365,7 +406,20 @@ class Plan:
                 )
             noise: float | None = 0.0
         else:
-            noise = target.noise_multiplier(delta, rate, steps, policy.statistics_ratio, also_spent)
+            shares = groups.shares(group_names, rate)
+            unit = make_step_event(rate, 1.0, policy.statistics_ratio, shares)
+            noise = target.noise_multiplier(delta, unit, steps, also_spent)
+        noise = own.noise_multiplier if noise is None else noise
+        if groups.is_open:
+            groups = groups.meet_budgets(
+                StepEvent(rate, noise, statistics_noise(policy, noise)),
+                steps,
+                delta,
+                target.epsilon,
+                accountant=target.accountant,
+                spent=also_spent,
+                group_names=group_names,
+            )
         return ResolvedPlan(
             plan=own,
             method=name_of(method),
@@ -373,9 +427,11 @@ class Plan:
             learning_rate=steps**-0.5 if own.learning_rate is None else own.learning_rate,
             sample_rate=rate,
             steps=steps,
-            noise_multiplier=own.noise_multiplier if noise is None else noise,
+            noise_multiplier=noise,
             delta=delta,
             recalibration_noise=fit,
+            rates=groups.rates or None,
+            bound_shares=groups.bound_shares or None,
         )
 
     def recalibration_noise(self, target: Target, delta: float, private: bool = True) -> float | None:
@@ -386,10 +442,26 @@ class Plan:
             return 0.0
         return share_noise("recalibration", self.recalibration, target.epsilon, delta)
 
+    def without_groups(self) -> Plan:
+        """Return the plan with no rates, bounds and budgets by group."""
+        return replace(self, rates=None, bound_shares=None, epsilon_by_group=None, protect_by=PROTECTIONS[0])
+
     def _with_values(self, changes: Mapping[str, Any]) -> Plan:
         own = {name: value for name, value in changes.items() if name in self.names()}
         of_methods = {name: value for name, value in changes.items() if name not in self.names()}
         return replace(self, **own, method_settings={**self.method_settings, **of_methods})
+
+
+def _with_budgets(target: Target, groups: GroupSettings, group_names: Sequence[str]) -> Target:
+    """Target with the largest budget of groups as its epsilon; the same without budgets."""
+    if not groups.budgets:
+        return target
+    if target.risk is not None:
+        raise SettingError(
+            f"epsilon_by_group beside risk {target.risk}: each decides the noise; give one of the two.",
+            field="epsilon_by_group",
+        )
+    return replace(target, epsilon=groups.run_epsilon(target.epsilon, group_names))
 
 
 def _name(part: Any) -> str:
@@ -412,6 +484,7 @@ class ResolvedPlan:
         delta: of the whole run.
         recalibration_noise: noise multiplier of `equidp.recalibrate` after training, 0 without privacy; None:
             no recalibration.
+        rates, bound_shares: of groups, as given or as they follow from budgets; None: all are 1.
     """
 
     plan: Plan
@@ -423,6 +496,15 @@ class ResolvedPlan:
     noise_multiplier: float
     delta: float
     recalibration_noise: float | None = None
+    rates: Mapping[str, float] | None = None
+    bound_shares: Mapping[str, float] | None = None
+
+    def step_event(self, group_names: Sequence[str] = ()) -> StepEvent:
+        """Event of each step, for data with these groups; empty: not known."""
+        groups = GroupSettings.of(self.rates, self.bound_shares, None)
+        noise = self.noise_multiplier
+        shares = groups.shares(group_names, self.sample_rate)
+        return make_step_event(self.sample_rate, noise, statistics_noise(self.policy, noise), shares)
 
     @property
     def releases(self) -> tuple[StepEvent, ...]:
@@ -450,7 +532,13 @@ class ResolvedPlan:
         What was worked out replaces what was given under its name; the policy replaces settings of methods.
         """
         given = {name: value for name, value in self.plan.to_plain().items() if name in Plan.names()}
-        return {**given, **self._worked_out(), "class_weight": self.plan.class_weights}
+        budgets = self.plan.groups.budgets or None
+        return {
+            **given,
+            **self._worked_out(),
+            "class_weight": self.plan.class_weights,
+            "epsilon_by_group": budgets,
+        }
 
     def to_plain(self) -> dict[str, Any]:
         """Return plain values that `from_plain` reads."""

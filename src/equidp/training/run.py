@@ -176,7 +176,8 @@ class Run:
             >>> model = torch.nn.Linear(3, 2)
             >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             >>> trainer = equidp.Trainer(model, optimizer, data, policy=equidp.DPSGD(), batch_size=16,
-            ...                          steps=2, noise_multiplier=2.0, delta=1e-3, bounds={"rare": 0.5})
+            ...                          steps=2, noise_multiplier=2.0, delta=1e-3,
+            ...                          bound_shares={"rare": 0.5})
             >>> run = trainer.fit()
             >>> {name: round(found, 2) for name, found in run.epsilon_by_group().items()}
             {'rare': 0.2, 'usual': 0.56}

@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from equidp.accounting.budget import PrivacyBudget
+from equidp.accounting.groups import ByGroup, GroupSettings
 from equidp.accounting.meter import EpsilonMeter, check_delta
 from equidp.accounting.planned import Schedule, checked_schedule
 from equidp.data.collation import Collate, Collation
@@ -85,6 +86,7 @@ class Trainer:
             several, each over parameters of its own, the Trainer makes a `JoinedOptimizer`.
         train: a `GroupedDataset`, or a map-style torch Dataset of (input, target, group) or (input, target);
             with `collate`, of anything that it takes.
+            A person with rows in groups of several rates is trained on in that of the largest.
         policy: the method, such as `equidp.DPSGD(clipping_bound=1.0)`.
         batch_size: b, the expected size of a sample; the sample rate is b / n.
         epochs, steps: passes over the data, or T = floor(epochs * n / b) private steps; one of the two.
@@ -101,9 +103,13 @@ class Trainer:
         sample_rate: q, where n is not public; None: b / n.
         rates: public multiples of q by name of a group, `{"rare": 2.0, "*": 1.0}`; "*": all other groups;
             left out: 1. Sums are divided by b all the same: sizes of groups are private.
-        bounds: public shares of the bound, in [1/16, 1], in the same form: an example of the group adds at
-            most this share of the sensitivity to a gradient, and of the norm to statistics. With rates or
-            bounds, each group has an epsilon of its own, the run has the largest (`Run.epsilon_by_group`).
+        bound_shares: public shares of the bound, in [1/16, 1], in the same form: an example of the group adds
+            at most this share of the sensitivity to a gradient, and of the norm to statistics. With rates or
+            shares, each group has an epsilon of its own, the run has the largest (`Run.epsilon_by_group`).
+        epsilon_by_group: budgets in the same form, `{"rare": 1.0, "*": 3.0}`; left out: `target_epsilon`,
+            which is the largest budget where it is not given. Rates or shares follow from them, at most 1.
+        protect_by: "sampling": rates follow from the budgets; "scaling": shares of the bound do, for rates
+            that are given, and without budgets from one epsilon for all.
         scheduler: of the learning rate, stepped after each step: a torch scheduler, or a name in `SCHEDULES`.
         average: of the weights, which the run releases in place of the last ones.
         callbacks: watch the run.
@@ -184,8 +190,10 @@ class Trainer:
         collate: Collate | None = None,
         randomness: Randomness | None = None,
         sample_rate: float | None = None,
-        rates: Mapping[str, float] | None = None,
-        bounds: Mapping[str, float] | None = None,
+        rates: ByGroup = None,
+        bound_shares: ByGroup = None,
+        epsilon_by_group: ByGroup = None,
+        protect_by: str = "sampling",
     ) -> None:
         assemble.check_kinds(model, train, policy, ledger, budget, callbacks)
         num_groups = assemble.checked_groups(policy, train, num_groups)
@@ -202,8 +210,12 @@ class Trainer:
         self.delta, self.accountant = delta, checked_accountant(accountant)
         check_delta(delta, self.num_examples)
         noise = noise_multiplier, target_epsilon
-        shares = assemble.checked_shares(train, rates, bounds, planned.sample_rate)
-        self.event = assemble.chosen_event(policy, *noise, delta, planned, accountant, num_groups, shares)
+        groups = GroupSettings.of(rates, bound_shares, epsilon_by_group, protect_by)
+        names = assemble.checked_group_settings(train, groups)
+        self.event = assemble.chosen_event(
+            policy, *noise, delta, planned, accountant, num_groups, groups, names
+        )
+        self.train = train = assemble.in_groups_of_event(train, self.event)
         self.noise_multiplier = self.event.noise_multiplier
         self.expected_batch_size = float(batch_size)
         self.processes = processes_here()

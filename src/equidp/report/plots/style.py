@@ -54,6 +54,7 @@ METHOD_LOOKS = {
     "automatic": Look("#14AEBF", "<"),
     "psac": Look("#C7A800", ">"),
     "prototypes": Look("#B5179E", "$P$"),
+    "asc": Look("#6D4C41", "$A$"),
     "auto": Look("#A33B20", "*"),
 }
 """Method, or "auto" -> look, the same on every page; the reference without privacy is grey."""

@@ -69,6 +69,7 @@ _MOST = 100
 _COSTS = (
     *("batch_size", "epochs", "noise_multiplier", "delta", "recalibration"),
     *("method_settings", "by_method"),
+    *("rates", "bound_shares", "epsilon_by_group", "protect_by"),
 )
 
 
@@ -102,6 +103,12 @@ class PrivateChoice(RunRelease):
             raise SettingError(
                 "a private choice needs a target epsilon and a private method; give --epsilon.",
                 field="epsilon",
+            )
+        if groups := plan.for_method(method).groups:
+            raise SettingError(
+                f"a private choice among runs with {groups.field} has no account; treat groups equally, or "
+                "leave out --choose.",
+                field=groups.field,
             )
 
     def check_resumable(self) -> None:

@@ -1,0 +1,243 @@
+"""Budgets of groups: by rates or bounds, each group pays at most its budget, and nearly all of it."""
+
+from __future__ import annotations
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+
+import equidp
+from equidp.accounting.calibration import calibrate_share
+from equidp.accounting.groups import GroupSettings, numbers_by_group
+from equidp.accounting.planned import account
+from equidp.errors import SettingError
+from equidp.kernel import epsilon as accounting
+from equidp.kernel.epsilon import epsilon_of_group
+from equidp.kernel.ledger import ReleaseEvent, StepEvent
+from support.errors import raises_field
+
+NAMES = ("rare", "usual", "third")
+
+
+def draw_budgets(seed: int):
+    """Plan, target, releases and budgets by group of a random run."""
+    draw = np.random.default_rng(seed)
+    largest = float(draw.uniform(0.5, 8.0))
+    budgets = {"rare": largest * float(draw.uniform(0.3, 0.95)), "usual": largest}
+    if draw.random() < 0.5:
+        budgets["third"] = largest * float(draw.uniform(0.3, 1.0))
+    plan = equidp.Plan(
+        batch_size=int(draw.integers(20, 400)),
+        epochs=float(draw.uniform(2, 20)),
+        delta=float(10.0 ** -draw.uniform(4, 7)),
+        recalibration=0.05 if draw.random() < 0.5 else 0.0,
+        epsilon_by_group=budgets,
+        protect_by=str(draw.choice(["sampling", "scaling"])),
+    )
+    method = str(draw.choice(["dpsgd", "dpsgd-f", "quantile"]))
+    spent = ((StepEvent(1.0, float(draw.uniform(15, 40))), 1),) if draw.random() < 0.5 else ()
+    return plan, method, budgets, largest, spent
+
+
+def check_budgets(seed: int, name: str, make_accountant) -> None:
+    """Each group's epsilon, from the numbers of the plan and dp_accounting alone, and by equidp."""
+    plan, method, budgets, largest, spent = draw_budgets(seed)
+    target = equidp.Target(largest, accountant=name)
+    found = plan.resolve(method, 2000, target, also_spent=spent, group_names=NAMES)
+    entries = [(found.step_event(NAMES), found.steps), *spent, *((each, 1) for each in found.releases)]
+    for group in NAMES:
+        rate = (found.rates or {}).get(group, 1.0) * found.sample_rate
+        share = (found.bound_shares or {}).get(group, 1.0)
+        precision = (share / found.noise_multiplier) ** 2
+        if found.policy.statistics_ratio is not None:
+            precision += (share / (found.policy.statistics_ratio * found.noise_multiplier)) ** 2
+        accountant = make_accountant()
+        step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(precision**-0.5))
+        accountant.compose(step, found.steps)
+        for event in (*(each for each, _ in spent), *found.releases):
+            accountant.compose(dp_accounting.GaussianDpEvent(event.noise_multiplier))
+        independent = accountant.get_epsilon(found.delta)
+        budget = budgets.get(group, largest)
+        assert epsilon_of_group(entries, group, found.delta, name) == pytest.approx(independent, rel=1e-6)
+        assert 0.99 * budget <= independent <= budget * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(5), *(pytest.param(k, marks=pytest.mark.soak) for k in range(5, 40))]
+)
+def test_each_group_pays_at_most_its_budget_and_nearly_all_of_it(seed):
+    """By Renyi divergences; releases of the run count in each group's account."""
+    check_budgets(seed, "rdp", RdpAccountant)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(12))
+def test_each_group_pays_at_most_its_budget_by_privacy_losses_too(seed):
+    check_budgets(seed, "pld", lambda: PLDAccountant(value_discretization_interval=accounting.FINE))
+
+
+@pytest.mark.parametrize("method", ["dpsgd", "dpsgd-f"])
+def test_bounds_follow_from_rates_at_one_epsilon_for_all(method):
+    """A group is drawn four times as often and has a smaller bound; its epsilon is that of the others."""
+    plan = equidp.Plan(
+        batch_size=50, epochs=10, delta=1e-5, protect_by="scaling",
+        rates={"rare": 4.0, "third": 0.5}, epsilon_by_group={"*": 2.0},
+    )  # fmt: skip
+    found = plan.resolve(method, 1000, equidp.Target(accountant="rdp"), group_names=NAMES)
+    alike = equidp.Plan(batch_size=50, epochs=10, delta=1e-5)
+    before = alike.resolve(method, 1000, equidp.Target(2.0, accountant="rdp"))
+    assert found.noise_multiplier == before.noise_multiplier
+    entries = [(found.step_event(NAMES), found.steps)]
+    own = {name: epsilon_of_group(entries, name, 1e-5, "rdp") for name in NAMES}
+    assert 1.98 <= own["rare"] <= 2.0
+    assert own["usual"] == pytest.approx(2.0, rel=1e-3)
+    assert own["third"] < 1.5
+    assert 0.2 < found.bound_shares["rare"] < 0.6
+    assert found.bound_shares["usual"] == found.bound_shares["third"] == 1.0
+    assert found.rates == {"rare": 4.0, "third": 0.5}
+    shared = {"batch_size": 50, "epochs": 10, "delta": 1e-5, "rates": plan.rates, "protect_by": "scaling"}
+    without = equidp.Plan(**shared)  # the budget of all is the run's epsilon
+    target = equidp.Target(2.0, accountant="rdp")
+    assert without.resolve(method, 1000, target, group_names=NAMES).bound_shares == found.bound_shares
+    by_noise = equidp.Plan(**shared, noise_multiplier=before.noise_multiplier)
+    again = by_noise.resolve(method, 1000, equidp.Target(accountant="rdp"), group_names=NAMES)
+    assert again.bound_shares["rare"] == pytest.approx(found.bound_shares["rare"], rel=5e-3)
+
+
+def test_rates_follow_from_bounds():
+    plan = equidp.Plan(
+        batch_size=50, epochs=10, delta=1e-5, bound_shares={"rare": 0.5}, epsilon_by_group="rare=0.5,*=2"
+    )
+    found = plan.resolve("dpsgd", 1000, equidp.Target(accountant="rdp"), group_names=NAMES)
+    entries = [(found.step_event(NAMES), found.steps)]
+    assert 0.495 <= epsilon_of_group(entries, "rare", 1e-5, "rdp") <= 0.5
+    assert found.bound_shares == {"rare": 0.5}
+    alone = equidp.Plan(batch_size=50, epochs=10, delta=1e-5, epsilon_by_group="rare=0.5,*=2")
+    less = alone.resolve("dpsgd", 1000, equidp.Target(accountant="rdp"), group_names=NAMES)
+    assert found.rates["rare"] > less.rates["rare"]
+
+
+def test_equal_budgets_are_one_epsilon_for_all():
+    plan = equidp.Plan(batch_size=50, epochs=4, delta=1e-5)
+    target = equidp.Target(2.0, accountant="rdp")
+    alike = equidp.Plan(batch_size=50, epochs=4, delta=1e-5, epsilon_by_group="rare=2,*=2")
+    found = alike.resolve("dpsgd", 1000, target, group_names=NAMES)
+    before = plan.resolve("dpsgd", 1000, target)
+    assert found.step_event(NAMES) == before.step_event() == StepEvent(0.05, before.noise_multiplier)
+
+
+def test_noise_by_hand_given_rates_is_calibrated_to_the_group_that_pays_most():
+    """Also to a risk, and where the names of groups are not known: then all other groups count too."""
+    plan = equidp.Plan(batch_size=50, epochs=4, delta=1e-5, rates={"rare": 2.0, "usual": 0.5, "third": 0.5})
+    target = equidp.Target(2.0, accountant="rdp")
+    found = plan.resolve("dpsgd", 1000, target, group_names=NAMES)
+    entries = [(found.step_event(NAMES), found.steps)]
+    assert 1.99 < epsilon_of_group(entries, "rare", 1e-5, "rdp") <= 2.0
+    half = equidp.Plan(batch_size=50, epochs=4, delta=1e-5, rates={"rare": 0.5})
+    assert half.resolve("dpsgd", 1000, target).noise_multiplier == pytest.approx(
+        equidp.Plan(batch_size=50, epochs=4, delta=1e-5).resolve("dpsgd", 1000, target).noise_multiplier
+    )
+    risk = equidp.Target(risk=equidp.RiskTarget.parse("advantage=0.2"))
+    shared = equidp.Plan(batch_size=50, epochs=4, delta=1e-5, rates={"*": 2.0})
+    doubled = equidp.Plan(batch_size=100, epochs=8, delta=1e-5)
+    assert shared.resolve("dpsgd", 1000, risk).noise_multiplier == pytest.approx(
+        doubled.resolve("dpsgd", 1000, risk).noise_multiplier, rel=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ("rare", "rates"),
+        ("rare=", "rates"),
+        ("=2", "rates"),
+        ("rare=1,rare=2", "rates"),
+        ("", "rates"),
+        ("rare=-1", "rates"),
+        ("rare=nan", "rates"),
+        ([2.0], "rates"),
+        ({"rare": "much"}, "rates"),
+    ],
+)
+def test_a_text_that_is_no_numbers_by_group_is_refused(given, field):
+    with raises_field(SettingError, field):
+        numbers_by_group("rates", given)
+
+
+def test_a_text_may_name_groups_with_commas_and_equals_signs():
+    assert numbers_by_group("rates", '"F, low"=2, a=b=0.5, *=1') == {"F, low": 2.0, "a=b": 0.5, "*": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "epsilon", "field"),
+    [
+        ({"epsilon_by_group": "rare=0"}, 2.0, "epsilon_by_group"),
+        ({"epsilon_by_group": "rare=-1"}, 2.0, "epsilon_by_group"),
+        ({"epsilon_by_group": "rare=inf"}, 2.0, "epsilon_by_group"),
+        ({"epsilon_by_group": "raer=1"}, 2.0, "epsilon_by_group"),
+        ({"epsilon_by_group": "rare=3"}, 2.0, "epsilon_by_group"),
+        ({"epsilon_by_group": "*=1"}, 2.0, "epsilon_by_group"),
+        ({"epsilon_by_group": "rare=0.15", "recalibration": 0.1}, 2.0, "epsilon_by_group"),
+        ({"epsilon_by_group": "rare=0.01", "protect_by": "scaling"}, 2.0, "epsilon_by_group"),
+        ({"epsilon_by_group": "rare=1", "rates": "rare=2"}, 2.0, "rates"),
+        ({"epsilon_by_group": "*=2", "bound_shares": "*=1", "protect_by": "scaling"}, 2.0, "bound_shares"),
+        ({"epsilon_by_group": "*=2", "rates": "rare=50", "protect_by": "scaling"}, 2.0, "rates"),
+        ({"rates": "rare=2", "bound_shares": "rare=0.5", "protect_by": "scaling"}, 2.0, "bound_shares"),
+        ({"rates": "rare=20", "protect_by": "scaling"}, 0.1, "epsilon_by_group"),
+        ({"epsilon_by_group": "rare=1", "protect_by": "luck"}, 2.0, "protect_by"),
+        ({"rates": "rare=1000"}, 2.0, "rates"),
+        ({"rates": "raer=2"}, 2.0, "rates"),
+        ({"bound_shares": "rare=0.01"}, 2.0, "bound_shares"),
+        ({"bound_shares": "raer=0.5"}, 2.0, "bound_shares"),
+    ],
+)
+def test_what_no_run_can_have_is_refused(settings, epsilon, field):
+    with raises_field(SettingError, field):
+        equidp.Plan(batch_size=50, epochs=4, delta=1e-5, **settings).resolve(
+            "dpsgd", 1000, equidp.Target(epsilon, accountant="rdp"), group_names=NAMES
+        )
+
+
+def test_budgets_beside_a_risk_are_refused():
+    risk = equidp.Target(risk=equidp.RiskTarget.parse("advantage=0.2"))
+    with raises_field(SettingError, "epsilon_by_group"):
+        equidp.Plan(batch_size=50, epsilon_by_group="rare=1").resolve("dpsgd", 1000, risk, group_names=NAMES)
+
+
+def test_a_method_without_privacy_treats_groups_equally():
+    plan = equidp.Plan(batch_size=50, epsilon_by_group="rare=1,*=3")
+    found, plain = plan.resolve("sgd", 1000), equidp.Plan(batch_size=50).resolve("sgd", 1000)
+    assert found.settings == plain.settings
+
+
+def test_a_share_of_a_bound_is_at_least_a_sixteenth_and_all_of_it_where_that_costs_less():
+    step = StepEvent(0.05, 1.0)
+    assert calibrate_share(50.0, 1e-5, step, 100, "scaling", "rdp") == 1.0
+    with raises_field(SettingError, "epsilon_by_group"):
+        calibrate_share(1e-3, 1e-5, step, 100, "scaling", "rdp")
+    release = ((ReleaseEvent(1.0, 10.0, name="counts"), 1),)
+    with raises_field(SettingError, "epsilon_by_group"):
+        calibrate_share(0.2, 1e-5, step, 100, "sampling", "rdp", release)
+
+
+def test_an_account_of_public_numbers_takes_budgets_and_rates():
+    given = {"num_examples": 1000, "batch_size": 50, "epochs": 4, "delta": 1e-5, "accountant": "rdp"}
+    planned = account(**given, epsilon_by_group="rare=1,*=3")
+    found = planned.epsilon_by_group("rdp")
+    assert 0.99 <= found["rare"] <= 1.0
+    assert 2.99 <= found["*"] <= 3.0 == pytest.approx(planned.epsilon("rdp"), rel=1e-3)
+    by_hand = account(**given, target_epsilon=3.0, rates={"rare": 2.0}, bound_shares={"rare": 0.5})
+    assert [(each.name, each.sample_rate, each.bound_share) for each in by_hand.event.by_group] == [
+        ("rare", 0.1, 0.5),
+        ("*", 0.05, 1.0),
+    ]
+    assert account(**given, target_epsilon=3.0).epsilon_by_group() == {}
+    with raises_field(SettingError, "noise_multiplier"):
+        account(**given, noise_multiplier=1.0, epsilon_by_group="rare=1")
+
+
+def test_settings_without_a_group_are_false():
+    assert not GroupSettings()
+    assert GroupSettings(rates={"rare": 2.0})

@@ -1,0 +1,139 @@
+"""Rates, bounds and budgets by group on the command line: from options to card, ledger and dry run."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from equidp.kernel.epsilon import epsilon_of_group
+from equidp.runs.saved import open_run
+from support.command import equidp_here
+
+TABLE = ("visits.csv", "--target", "again", "--group", "region")
+FAST = ("--epochs", "2", "--batch-size", "40", "--accountant", "rdp", "--delta", "1e-4")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made, draw = tmp_path_factory.mktemp("visits"), np.random.default_rng(0)
+    age = draw.normal(60, 15, 400)
+    table = {"age": age.round(1), "region": np.where(draw.random(400) < 0.3, "east", "west")}
+    table["again"] = np.where(draw.random(400) < 1 / (1 + np.exp((60 - age) / 8)), "yes", "no")
+    pd.DataFrame(table).assign(who=np.arange(400) // 2).to_csv(made / "visits.csv", index=False)
+    return made
+
+
+@pytest.fixture(scope="module")
+def finished(folder):
+    """A run whose rare group has a third of the others' epsilon, and a recalibration that both pay for."""
+    given = ("--epsilon-by-group", "east=1,*=3", "--recalibration", "0.1", "--method", "dpsgd")
+    done = equidp_here("train", *TABLE, *given, *FAST, "--out", "run", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder / "run", done.stdout
+
+
+def test_a_run_meets_the_budgets_of_groups_with_its_releases(finished):
+    place, _ = finished
+    run = open_run(place).run
+    found = run.epsilon_by_group()
+    assert 0.99 <= found["east"] <= 1.0
+    assert 2.98 <= found["west"] <= 3.0
+    assert run.epsilon() == found["west"]
+
+
+def test_card_and_terminal_say_the_epsilon_of_each_group_and_what_it_does_to_the_others(finished):
+    place, out = finished
+    found = open_run(place).run.epsilon_by_group()
+    card = (place / "card.md").read_text()
+    for name, epsilon in found.items():
+        assert f"| epsilon of group {name} | {epsilon:.6g} |" in card
+    for text in (card, out):
+        assert "2601.12922" in text
+        assert "2605.07930" in text
+        assert re.search(r"at most: east (0\.99\d|1\.000), west (2\.99\d|3\.000)", text)
+
+
+def test_the_ledger_of_a_run_says_the_epsilon_of_each_group(finished, command):
+    place, _ = finished
+    code, out, _ = command("ledger", "show", "run", cwd=place.parent)
+    assert code == 0
+    entries = open_run(place).run.entries
+    east, west = (epsilon_of_group(entries, name, 1e-4) for name in ("east", "west"))
+    assert f"By group: epsilon east {east:.4f}, west {west:.4f}." in out
+
+
+def test_a_dry_run_says_the_epsilon_of_each_group_with_releases(folder, command):
+    given = ("--epsilon-by-group", "east=1", "--epsilon", "3", "--recalibration", "0.1", "--dry-run")
+    code, out, err = command("train", *TABLE, *given, *FAST, cwd=folder)
+    assert code == 0, err
+    assert re.search(r"By group, in all: epsilon east (0\.99|1\.00)\d*, west (2\.9|3\.0)\d* \(rdp\)", out)
+    assert re.search(r"group east: drawn at rate 0\.\d+, 1 of the bound", out)
+    assert re.search(r"rates +east=0\.\d+, west=1", out)
+
+
+@pytest.mark.soak
+def test_an_account_says_the_epsilon_of_each_group(command, tmp_path):
+    given = ("--examples", "1000", "--batch-size", "50", "--epochs", "4", "--rates", "rare=2,*=1")
+    code, out, _ = command("account", *given, "--bound-shares", "rare=0.5", "--epsilon", "3", cwd=tmp_path)
+    assert code == 0
+    assert "group rare: drawn at rate 0.1, 0.5 of the bound; epsilon" in out
+    assert "all other groups: drawn at rate 0.05, 1 of the bound; epsilon" in out
+
+
+def test_options_of_groups_are_read_from_a_file_of_options(folder, command):
+    (folder / "train.toml").write_text('rates = "east=2,*=1"\nbound-shares = "east=0.5"\nepsilon = 3\n')
+    code, out, err = command("train", *TABLE, *FAST, "--config", "train.toml", "--dry-run", cwd=folder)
+    assert code == 0, err
+    assert re.search(r"rates +east=2, \*=1", out)
+    assert "group east: drawn at rate" in out
+
+
+def test_a_person_with_rows_in_several_regions_is_said_to_count_in_one(folder, command):
+    people = ("--person", "who", "--rows-per-person", "2", "--rates", "east=2", "--noise-multiplier", "2")
+    code, out, err = command("train", *TABLE, *FAST, *people, "--out", "people", cwd=folder)
+    assert code == 0, err
+    assert "A person with rows in several groups counts in the one of them with the largest rate." in out
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("--epsilon-by-group", "esat=1"),
+        ("--epsilon-by-group", "east=4"),
+        ("--epsilon-by-group", "*=1"),
+        ("--epsilon-by-group", "east=0"),
+        ("--epsilon-by-group", "east"),
+        ("--epsilon-by-group", "east=0.2", "--recalibration", "0.1"),
+        ("--epsilon-by-group", "east=0.01", "--protect-by", "scaling"),
+        ("--epsilon-by-group", "east=1", "--rates", "east=2"),
+        ("--epsilon-by-group", "east=1", "--noise-multiplier", "1"),
+        ("--epsilon-by-group", "east=1", "--choose", "3"),
+        ("--protect-by", "luck"),
+        ("--rates", "esat=2"),
+        ("--rates", "east=100"),
+        ("--bound-shares", "east=0.01"),
+        ("--bound-shares", "east=2"),
+    ],
+)
+@pytest.mark.parametrize("name", ["train", pytest.param("compare", marks=pytest.mark.soak)])
+def test_what_no_run_can_have_is_refused_before_anything_is_spent(given, name, folder, command):
+    if name == "compare" and "--choose" in given:
+        return
+    place = {"train": ("--out", "none"), "compare": ("--methods", "dpsgd", "--directory", "none")}[name]
+    fast = FAST if name == "train" else (*FAST[:4], *FAST[6:])
+    code, _, err = command(name, *TABLE, *given, "--epsilon", "3", *fast, *place, cwd=folder)
+    assert code == 2
+    assert "Traceback" not in err
+    assert given[0].removeprefix("--").replace("-", "_") in err.replace("-", "_")
+    assert not list((folder / "none").glob("*.index")) if (folder / "none").exists() else True
+
+
+def test_a_method_without_privacy_has_no_rates(folder, command):
+    given = ("--method", "sgd", "--rates", "east=2", "--settings", "recommended", "--out", "plain")
+    code, _, err = command("train", *TABLE, *given, "--epochs", "2", cwd=folder)
+    assert code == 2
+    assert "rates" in err
+    assert not (folder / "plain").exists()
