@@ -101,10 +101,13 @@ KINDS = (
 )
 
 
+WEIGHTED = RECIPE.with_changes({"bounds": {"score": (-3, 3)}, "weight": "twin"})
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "recipe", [RECIPE, RECIPE.with_changes({"bounds": {"score": (-3, 3)}, "weight": "twin"})]
+    ("kind", "recipe"),
+    [*((kind, RECIPE) for kind in KINDS), ("people.csv", WEIGHTED), ("people.parquet", WEIGHTED)],
 )
 def test_a_table_on_disk_gives_the_split_encoder_inputs_and_warnings_of_memory(
     kind, recipe, tmp_path, monkeypatch
@@ -144,27 +147,32 @@ def test_a_kept_table_is_not_read_again_until_its_content_or_recipe_changes(tmp_
     assert len(read) == 2
 
 
+WRONG = [
+    ({"born": lambda t: [f"2001-02-{1 + at % 28:02d}" for at in range(len(t))]}, {}),
+    ({"code": lambda t: [f"{at % 40:03d}" for at in range(len(t))]}, {}),
+    ({"name": lambda t: [f"person {at}" for at in range(len(t))]}, {}),
+    ({"big": lambda t: np.where(np.arange(len(t)) == 900, np.inf, 1.5)}, {}),
+    ({"pulse": lambda t: np.where(np.arange(len(t)) % 3 > 0, "n.d.", "70")}, {}),
+    ({"ill": "no"}, {}),
+    ({"ill": lambda t: t["ill"].mask(np.arange(len(t)) == 1000)}, {}),
+    ({"sex": lambda t: np.where(np.arange(len(t)) == 700, "X", t["sex"])}, {}),
+    ({"twin": lambda t: np.where(np.arange(len(t)) == 900, -1, 1)}, {"weight": "twin"}),
+    ({}, {"missing": "refuse"}),
+    ({"job": 1, "zip": 2}, {"bounds": {"job": (0, 1)}, "target": "age"}),
+]
+"""Changes of columns, each a new column or a function of the table; and of the recipe."""
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("kind", ["people.csv", "people.parquet"])
 @pytest.mark.parametrize(
-    ("changes", "recipe"),
-    [
-        ({"born": lambda t: [f"2001-02-{1 + at % 28:02d}" for at in range(len(t))]}, {}),
-        ({"code": lambda t: [f"{at % 40:03d}" for at in range(len(t))]}, {}),
-        ({"name": lambda t: [f"person {at}" for at in range(len(t))]}, {}),
-        ({"big": lambda t: np.where(np.arange(len(t)) == 900, np.inf, 1.5)}, {}),
-        ({"pulse": lambda t: np.where(np.arange(len(t)) % 3 > 0, "n.d.", "70")}, {}),
-        ({"ill": "no"}, {}),
-        ({"ill": lambda t: t["ill"].mask(np.arange(len(t)) == 1000)}, {}),
-        ({"sex": lambda t: np.where(np.arange(len(t)) == 700, "X", t["sex"])}, {}),
-        ({"twin": lambda t: np.where(np.arange(len(t)) == 900, -1, 1)}, {"weight": "twin"}),
-        ({}, {"missing": "refuse"}),
-        ({"job": 1, "zip": 2}, {"bounds": {"job": (0, 1)}, "target": "age"}),
-    ],
+    ("kind", "changes", "recipe"),
+    [(("people.csv", "people.parquet")[place % 2], *case) for place, case in enumerate(WRONG)],
 )
 def test_what_is_wrong_with_a_table_on_disk_is_said_as_in_memory(
     kind, changes, recipe, tmp_path, monkeypatch
 ):
+    monkeypatch.setattr(stream, "_BATCH_BYTES", 2**15)
+    monkeypatch.setattr(stream, "_BATCH_ROWS", 410)
     path = save(messy().assign(**changes), tmp_path / kind)
     messages = []
     for limit in ("0", "inf"):
