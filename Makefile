@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Two test processes on two cores; also what CI runs with.
 test soak: export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo test soak lint benchmark clean
+.PHONY: install demo test soak lint docs benchmark clean
 
 install: $(VENV)/.installed
 
@@ -13,7 +13,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "equidp needs Python 3.11 or newer; say make PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade -c constraints.txt pip setuptools
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,hf,cluster,features,export,peers]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,docs,hf,cluster,features,export,peers]'
 # For cross-checks of audits. Its auditing module needs no JAX, so what it depends on stays out.
 	$(BIN)/python -m pip install --quiet --no-deps -c constraints.txt jax-privacy
 	touch $@
@@ -41,9 +41,13 @@ soak: install
 	$(BIN)/python -m pytest -n 2 -m soak
 	$(BIN)/python tests/support/wheel.py
 
+# The site, in docs/_build/html; it builds without the internet.
+docs: install
+	$(BIN)/python -m sphinx -W -q -b html docs docs/_build/html
+
 # Beside plain SGD and Opacus; prints a table and saves it as benchmarks/results.md.
 benchmark: install
 	$(BIN)/python benchmarks/run.py
 
 clean:
-	rm -rf $(VENV) equidp-runs equidp-results equidp-report.html
+	rm -rf $(VENV) docs/_build docs/generated equidp-runs equidp-results equidp-report.html

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from equidp.data import Recipe
 from support.command import equidp_here as equidp
 
 
@@ -100,3 +101,19 @@ def test_slips_end_with_exit_code_2_and_what_to_do(folder, inspected):
         assert ended.returncode == 2
         assert message in ended.stderr
         assert "Traceback" not in ended.stderr
+
+
+def test_a_column_of_people_is_in_the_recipe_with_a_public_number_of_rows(tmp_path, command):
+    """Whatever the table holds, the number is the same; --rows-per-person gives another."""
+    table = pd.DataFrame({"age": range(90), "sex": ["F", "M"] * 45, "ill": ["yes", "no", "no"] * 30})
+    table.assign(who=[f"p{row // 6}" for row in range(90)]).to_csv(tmp_path / "visits.csv", index=False)
+    asked = ("inspect", "visits.csv", "--target", "ill", "--group", "sex", "--person", "who")
+    assert command(*asked, "--out", "recipe.toml", cwd=tmp_path)[0] == 0
+    recipe = Recipe.read(tmp_path / "recipe.toml")
+    assert (recipe.person, recipe.rows_per_person) == ("who", 4)
+    assert "who" not in recipe.drop
+    assert command(*asked, "--rows-per-person", "2", "--out", "two.toml", cwd=tmp_path)[0] == 0
+    assert Recipe.read(tmp_path / "two.toml").rows_per_person == 2
+    code, _, error = command(*asked[:-1], "whom", cwd=tmp_path)
+    assert code == 2
+    assert "'who'" in error

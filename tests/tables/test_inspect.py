@@ -164,9 +164,9 @@ def test_people_with_several_rows_are_said_to_be_protected_by_row_alone(tmp_path
     table.insert(0, "visit_id", np.arange(ROWS))  # names rows, and comes first
     table.to_csv(tmp_path / "visits.csv", index=False)
     assert inspect_table(tmp_path / "visits.csv").persons == persons
-    assert inspect_table(tmp_path / "p.csv", person="zip").persons.count == 30
+    assert inspect_table(tmp_path / "p.csv", Recipe(person="zip", rows_per_person=1)).persons.count == 30
     with raises_field(DataError, "column in person", "'zp'", "'zip'"):
-        inspect_table(tmp_path / "p.csv", person="zp")
+        inspect_table(tmp_path / "p.csv", Recipe(person="zp", rows_per_person=1))
 
 
 def test_wrong_names_and_unreadable_files_are_refused(tmp_path):

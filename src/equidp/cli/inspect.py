@@ -35,6 +35,9 @@ app = command(
     "equidp compare patients.csv --recipe recipe.toml --epsilon 3",
 )
 
+_ROWS_PER_PERSON = 4
+"""The most rows of a person where none are given: a public number, whatever the table holds."""
+
 
 @app.default
 def inspect_command(
@@ -60,8 +63,9 @@ def inspect_command(
         raise SettingError("--features are for images; equidp inspect reads tables. Leave them out.")
     if table.encoding is not None:
         raise SettingError("--encoding is for training; equidp inspect reads tables. Leave it out.")
-    known = table if table.rows_per_person else replace(table, person=None)  # a recipe needs both
-    report = inspect_table(file, known.whole(), person=table.person)
+    if table.person is not None and table.rows_per_person is None:
+        table = replace(table, rows_per_person=_ROWS_PER_PERSON)
+    report = inspect_table(file, table.whole())
     if json_file is not None:
         write_whole(json_file, (json.dumps(report.to_plain(), indent=2, ensure_ascii=False) + "\n"))
     if out is not None:
@@ -134,15 +138,16 @@ def _sentences(report: TableReport) -> list[str]:
                 f"{persons.column} names {persons.count:,} people with {persons.rows_each:.1f} rows each on "
                 f"average; {100 * persons.several:.0f}% have several. Epsilon is promised to "
                 + (
-                    "each of them (--person)."
+                    f"each of them, of whose rows at most {report.recipe.rows_per_person} are trained on."
                     if report.recipe.person == persons.column
                     else "a row; to promise it to a person, say who is who (--person "
-                    f"{shlex.quote(persons.column)} --rows-per-person 4)."
+                    f"{shlex.quote(persons.column)} --rows-per-person {_ROWS_PER_PERSON})."
                 )
             )
         else:
             found.append(
                 f"{persons.column} is another in each row. Epsilon is promised to a row; where a person has "
-                "several, say which column names people (--person COLUMN --rows-per-person 4)."
+                "several, say which column names people (--person COLUMN --rows-per-person "
+                f"{_ROWS_PER_PERSON})."
             )
     return found

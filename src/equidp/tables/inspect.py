@@ -260,17 +260,15 @@ class TableReport:
         return plain
 
 
-def inspect_table(
-    path: str | PathLike[str], recipe: Recipe = Recipe(), *, person: str | None = None
-) -> TableReport:
+def inspect_table(path: str | PathLike[str], recipe: Recipe = Recipe()) -> TableReport:
     """Read a whole table without privacy, and returns what to know about it and a recipe for it.
 
     Finds the separator and the charset by itself. What the recipe says of a column is taken as it is.
 
     Args:
         path: a CSV or Parquet file, compressed or not, or a folder of Parquet files.
-        recipe: what is known already, such as target and group.
-        person: the column that names the person of a row; None: that of the recipe, or looked for.
+        recipe: what is known already, such as target and group. Without a column of people, one is looked
+            for.
 
     Raises:
         DataError: the file cannot be read, or lacks columns that were named.
@@ -289,9 +287,9 @@ def inspect_table(
     cells = read_cells(file, recipe)
     for note in cells.notes:
         warnings.warn(note, DataWarning, stacklevel=2)
-    check_names(cells.names, {**recipe.columns_by_option(), "person": [] if person is None else [person]})
+    check_names(cells.names, recipe.columns_by_option())
     reports = [inspect_column(name, cells.series(name), recipe) for name in cells.names]
-    persons = _persons(cells, reports, recipe, person)
+    persons = _persons(cells, reports, recipe)
     reports = [_with_role(report, recipe, persons, cells.rows) for report in reports]
     recipe = _with_options(recipe, {report.name: report.findings for report in reports})
     if any(
@@ -308,8 +306,8 @@ def inspect_table(
     return TableReport(str(path), cells.rows, tuple(reports), recipe, persons, tuple(problems))
 
 
-def _persons(cells: Cells, reports: list[ColumnReport], recipe: Recipe, person: str | None) -> Persons | None:
-    """Return rows by person, by the given column, or one that has many values and a name such as patient_id.
+def _persons(cells: Cells, reports: list[ColumnReport], recipe: Recipe) -> Persons | None:
+    """Return rows by person, by the recipe's column, or one with many values and a name such as patient_id.
 
     One of people whose values repeat goes first: others may name rows, such as visits.
     """
@@ -324,7 +322,7 @@ def _persons(cells: Cells, reports: list[ColumnReport], recipe: Recipe, person: 
         and "." not in report.span
     ]
     guessed.sort(key=lambda report: not (report.distinct < rows and _PEOPLE.search(report.name.lower())))
-    named = (person, recipe.person, *(report.name for report in guessed))
+    named = (recipe.person, *(report.name for report in guessed))
     name = next((each for each in named if each is not None), None)
     if name is None:
         return None
@@ -380,6 +378,13 @@ def _with_options(recipe: Recipe, findings: Mapping[str, Sequence[Finding]]) -> 
     return recipe.with_changes(given)
 
 
+_REASONS = {
+    "missing": "some columns lack values",
+    "rows_per_person": "at most so many rows of a person are trained on; a public number",
+}
+"""Reasons for lines of a recipe that no column has."""
+
+
 def recipe_toml(report: TableReport) -> str:
     """Return the recipe of a report as TOML, with the reason for each line."""
     plain, reasons = report.recipe.to_plain(), report.reasons()
@@ -396,11 +401,7 @@ def recipe_toml(report: TableReport) -> str:
             lines += [f"    {_toml(name)},{_comment(reasons.get((option, name)))}" for name in value]
             lines.append("]")
         else:
-            why = (
-                "some columns lack values"
-                if option == "missing"
-                else reasons.get((option, report.recipe.target or ""))
-            )
+            why = _REASONS.get(option) or reasons.get((option, report.recipe.target or ""))
             lines.append(f"{option} = {_toml(value)}{_comment(why)}")
     for option, values in tables.items():
         lines += ["", f"[{option}]"]

@@ -1,0 +1,65 @@
+"""Docstrings in Markdown's form, with names in single backquotes and tables of bars, for Sphinx."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_NAME = re.compile(r"(?<![`:\w])`([^`]+)`(?!`|_)")
+_RULE = re.compile(r"\|[\s:|-]+\|$")
+
+
+def to_rest(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Turn a docstring, in place, from Markdown's code and tables to reStructuredText's."""
+    made: list[str] = []
+    table: list[str] = []
+    for line in [*lines, ""]:
+        if line.strip().startswith("|") or (table and line.strip() and not _is_whole(table)):
+            table.append(line)
+            continue
+        if table:
+            made += _table(table)
+            table = []
+        made.append(_in_line(line))
+    lines[:] = made[:-1]
+
+
+def skip(app: Any, what: str, name: str, obj: Any, skipped: bool, options: Any) -> bool | None:
+    """Leave out what scikit-learn adds to each estimator: its docstrings refer to its own site."""
+    return True if re.fullmatch(r"set_\w+_request", name) else None
+
+
+def _is_whole(table: list[str]) -> bool:
+    """Return whether the last row of a table is whole: a row may go on in the next line."""
+    return table[-1].rstrip().endswith("|")
+
+
+def _in_line(line: str) -> str:
+    if line.lstrip().startswith((">>>", "...")):
+        return line
+    line = _NAME.sub(r"``\1``", line)
+    parts = re.split(r"(``[^`]*``)", line)
+    return "".join(part if part.startswith("``") else re.sub(r"([|*])", r"\\\1", part) for part in parts)
+
+
+def _table(rows: list[str]) -> list[str]:
+    """Rows of a Markdown table as a list-table."""
+    joined: list[str] = []
+    for row in rows:
+        if joined and not joined[-1].rstrip().endswith("|"):
+            joined[-1] = f"{joined[-1].rstrip()} {row.strip()}"
+        else:
+            joined.append(row)
+    indent = " " * (len(joined[0]) - len(joined[0].lstrip()))
+    cells = [
+        [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", row.strip().strip("|"))]
+        for row in joined
+        if not _RULE.match(row.strip())
+    ]
+    width = max(map(len, cells))
+    made = ["", f"{indent}.. list-table::", f"{indent}   :header-rows: 1", ""]
+    for row in cells:
+        for place in range(width):
+            cell = _in_line(row[place]) if place < len(row) else ""
+            made.append(f"{indent}   {'*' if place == 0 else ' '} - {cell}")
+    return [*made, ""]

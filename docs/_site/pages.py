@@ -1,0 +1,145 @@
+"""Generated pages: commands, methods, datasets, and public names of `import equidp`."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import equidp
+from equidp.cli.app import COMMANDS, app
+from equidp.data.sources import SOURCES
+from equidp.policies.methods import method_named
+from equidp.policies.setting import settings_of
+from equidp.policies.table import METHODS
+from equidp.report.format import capitalise
+
+TABLES = {
+    "METHODS": "Table of methods: name -> :class:`equidp.Method`. Add methods of your own as to a dict.",
+    "METRICS": "Table of metrics: name -> :class:`equidp.Metric`. Add metrics of your own as to a dict.",
+}
+"""Description of public names that are neither classes nor functions; one that lacks it fails the build."""
+PAPERS = Path(__file__).parents[2] / "papers"
+
+
+def write(folder: Path) -> None:
+    """Write all generated pages below a folder, and leave those that are up to date alone."""
+    wanted = {
+        "commands.md": commands(),
+        "methods.md": methods(),
+        "datasets.md": datasets(),
+        "api.rst": names(),
+        **{f"papers-{path.stem}.md": path.read_text() for path in sorted(PAPERS.glob("*.md"))},
+    }
+    folder.mkdir(exist_ok=True)
+    for path in folder.iterdir():
+        if path.name not in wanted:
+            path.unlink()
+    for name, text in wanted.items():
+        path = folder / name
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+
+
+def commands() -> str:
+    """Page of the command line, from the options of each command."""
+    parts = [
+        "# Command line",
+        "Each command has `--help`. Options that several commands share act alike in all of them, and every "
+        "option is a key of the TOML file of `--config`.",
+        *(_command(name) for name in COMMANDS),
+    ]
+    return "\n\n".join(parts)
+
+
+def _command(name: str) -> str:
+    """Section of one command. What cyclopts would negate is not negated here: the program turns that off."""
+    text = app[name].generate_docs(heading_level=2, usage_name=f"equidp {name}", max_heading_level=4)
+    text = re.sub(r", --(?:empty|no)-[\w-]+(?=[`,])", "", text.replace("## Table of Contents", ""))
+    return text.replace(" *[default: ()]*", "")
+
+
+def methods() -> str:
+    """Page of the methods, from their docstrings and settings."""
+    parts = [
+        "# Methods, one by one",
+        "`equidp methods NAME` prints the same settings; each is an option of `train` and `compare`.",
+    ]
+    for name in METHODS:
+        method = method_named(name)
+        policy = method.policy
+        parts += [
+            f"## {name}",
+            f"{capitalise(method.summary).rstrip('.')}. In Python `equidp.{policy.__name__}`.",
+        ]
+        parts.append(_as_markdown(inspect.getdoc(policy) or ""))
+        rows = [
+            f"| `--{each.name.replace('_', '-')}` | {each.default} | {each.help} |"
+            for each in settings_of(policy)
+        ]
+        if rows:
+            parts.append("\n".join(["| option | default | meaning |", "| --- | --- | --- |", *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _as_markdown(docstring: str) -> str:
+    """Docstring without its sections on attributes, errors and examples; blank lines stay."""
+    kept: list[str] = []
+    for line in docstring.splitlines():
+        if line.rstrip(":") in ("Attributes", "Raises", "Example", "Args", "Returns") or line.startswith(
+            ">>>"
+        ):
+            break
+        kept.append(line)
+    return "\n".join(kept).strip()
+
+
+def datasets() -> str:
+    """Page of the named datasets, from the table of sources."""
+    rows = []
+    for name, source in SOURCES.items():
+        about = (inspect.getdoc(type(source)) or "").splitlines()[0]
+        rows.append(f"| `{name}` | {about} |")
+    head = [
+        "# Datasets",
+        "",
+        "`equidp train NAME` and `equidp.data.open_source(NAME)` take these names. See [data](../data.md).",
+    ]
+    return "\n".join([*head, "", "| name | source |", "| --- | --- |", *rows]) + "\n"
+
+
+def names() -> str:
+    """Page of the public names, in reStructuredText for autodoc."""
+    kinds: dict[str, list[str]] = {"Classes": [], "Functions": [], "Errors and warnings": [], "Tables": []}
+    for name in equidp.__all__:
+        kinds[_kind(getattr(equidp, name))].append(name)
+    parts = [
+        "Public names",
+        "============",
+        "",
+        "Names of ``import equidp``, each with its arguments, errors and an example.",
+        "",
+    ]
+    for kind, found in kinds.items():
+        parts += [kind, "-" * len(kind), ""]
+        for name in found:
+            parts += _directive(name)
+    return "\n".join(parts)
+
+
+def _kind(value: object) -> str:
+    if inspect.isclass(value):
+        return "Errors and warnings" if issubclass(value, BaseException) else "Classes"
+    return "Functions" if callable(value) else "Tables"
+
+
+def _directive(name: str) -> Iterable[str]:
+    value = getattr(equidp, name)
+    title = [name, "~" * len(name), ""]
+    if inspect.isclass(value):
+        members = [] if issubclass(value, BaseException) else ["   :members:"]
+        return [*title, f".. autoclass:: equidp.{name}", *members, ""]
+    if callable(value):
+        return [*title, f".. autofunction:: equidp.{name}", ""]
+    return [*title, f".. py:data:: equidp.{name}", "", f"   {TABLES[name]}", ""]
