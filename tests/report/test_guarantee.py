@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import equidp
-from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION
+from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION, TRAINING_LOSS
 from equidp.kernel.ledger import ChoiceEvent, StepEvent
 from equidp.report.guarantee import audited_files
 from support.toy import make_trainer
@@ -32,7 +32,7 @@ def test_every_file_that_any_run_lists_is_there(run):
         entries=((ChoiceEvent(((step, 5),), 4.0), 1),),
         facts=replace(run.facts, rows=4, processes=2),
     )
-    releases = (PREPROCESSING, COUNTS, RECALIBRATION, INDIVIDUAL)
+    releases = (PREPROCESSING, COUNTS, TRAINING_LOSS, RECALIBRATION, INDIVIDUAL)
     files = named(audited_files(everything, releases, in_budget=True))
     assert len(files) > 15
     for engine in ("GhostEngine", "FunctionalEngine"):
@@ -48,6 +48,7 @@ def test_every_file_that_any_run_lists_is_there(run):
         (PREPROCESSING, "tables/private_encode.py"),
         (COUNTS, "tables/release.py"),
         (RECALIBRATION, "training/recalibration.py"),
+        (TRAINING_LOSS, "training/training_loss.py"),
         (INDIVIDUAL, "individual/"),
     ],
 )

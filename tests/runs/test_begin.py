@@ -115,6 +115,7 @@ RELEASES = {
     "class counts": (CountsRelease(0.1),),
     "individual privacy": (IndividualRelease(0.1),),
     "recalibration": (),
+    "training loss": (),
 }
 
 
@@ -129,8 +130,10 @@ def config(tmp_path):
 
     def made(year, release, person="id", **limits):
         plan = equidp.Plan(
-            batch_size=20, epochs=1, delta=1e-5, recalibration=0.1 * (release == "recalibration")
-        )
+            batch_size=20, epochs=1, delta=1e-5,
+            recalibration=0.1 * (release == "recalibration"),
+            training_loss=0.1 * (release == "training loss"),
+        )  # fmt: skip
         owners = {"person": person, "rows_per_person": 4} if person else {}
         recipe = Recipe(target="y", group=("g",), bounds=(("x", 0.0, 1.0),), **owners)
         data, budget = (

@@ -320,7 +320,7 @@ def test_a_checkpoint_of_an_older_version_is_refused_in_words(tmp_path):
     torch.save({"format": 1, "steps": 40}, content)
     digest = hashlib.sha256(content.getvalue()).hexdigest()[:16]
     (tmp_path / f"checkpoint-000000041-{digest}.pt").write_bytes(content.getvalue())
-    with raises_field(CheckpointError, "format", "format 1", "format 3"):
+    with raises_field(CheckpointError, "format", "format 1", "format 4"):
         checkpoints.restore(trainer)
 
 

@@ -63,6 +63,11 @@ def resolve_plan(
             "an audit is of the steps of training; leave out recalibration, which is a release of its own.",
             field="recalibration",
         )
+    if plan.for_method(method).training_loss:
+        raise SettingError(
+            "an audit is of the steps of training; leave out the training loss, a release of its own.",
+            field="training_loss",
+        )
     if train.target_bounds is not None:
         raise SettingError(
             "an audit trains classifiers; leave out --task regression, and give classes.", field="train"

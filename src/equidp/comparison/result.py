@@ -50,7 +50,13 @@ _BY_GROUP = {
     "total_costs": "total_cost",
 }
 """Name of a table of costs by group -> its column of the costs."""
-_OF_BASELINE = ("method", "policy", "noise_multiplier", "recalibration_noise")  # of what a plan holds
+_OF_BASELINE = (
+    "method",
+    "policy",
+    "noise_multiplier",
+    "recalibration_noise",
+    "loss_epsilon",
+)  # of what a plan holds
 
 
 @dataclass(frozen=True)

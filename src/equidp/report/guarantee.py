@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION
+from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION, TRAINING_LOSS
 from equidp.display import shown_epsilon
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import ChoiceEvent, Event, GroupedStepEvent, ReleaseEvent
@@ -20,6 +21,7 @@ _FILES_OF_RELEASES: Mapping[str, Sequence[str]] = {
     PREPROCESSING: ("tables/release.py", "tables/private_encode.py"),
     COUNTS: ("tables/release.py",),
     RECALIBRATION: ("training/recalibration.py",),
+    TRAINING_LOSS: ("training/training_loss.py",),
     INDIVIDUAL: ("individual/",),
 }
 """Files of the releases that equidp defines. Estimators and loops of the user draw them too."""
@@ -171,13 +173,14 @@ GRADIENT = "gradient"
 _QUERIES: Mapping[str, str] = {
     PREPROCESSING: "counts of texts by cell, and counts, sums and sums of squares of numbers",
     COUNTS: "the number of training examples of each class",
+    TRAINING_LOSS: "the sum of the training examples' losses, each clipped to a public bound",
     RECALIBRATION: "sums that the correction of the outputs follows from",
     INDIVIDUAL: "sums of the epsilons of each group's training examples",
 }
 
 
 def mechanisms(run: Run) -> list[Mechanism]:
-    """Return the mechanisms of a run, in the order of its ledger.
+    """Return the mechanisms of a run, in the order in which its ledger has them first.
 
     Steps at sample rate 1, as those of the method prototypes are, have no subsampling.
     """
@@ -185,8 +188,11 @@ def mechanisms(run: Run) -> list[Mechanism]:
     of_steps = "sums of clipped per-example gradients (DP-SGD" + (f"; {method})" if method else ")")
     if method == "prototypes":
         of_steps = "the sum of the unit features of each class (prototypes)"
-    found = []
+    counts: Counter[Event] = Counter()
     for event, count in run.entries:
+        counts[event] += count
+    found = []
+    for event, count in counts.items():
         if isinstance(event, ChoiceEvent):
             tried = "tries of a private choice, each of subsampled Gaussian mechanisms"
             found.append(Mechanism("private choice", "Random stopping", tried, event, count))

@@ -12,13 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from equidp._files import command_line, write_whole
+from equidp.accounting.limit import merge_entries
 from equidp.data.dataset import DataSplit
 from equidp.digest import object_digest
 from equidp.errors import DataError, EquidpError
 from equidp.kernel.epsilon import Entries
 from equidp.ledger.format import event_of, plain
 from equidp.runs.config import TrainConfig
-from equidp.runs.releases import RELEASES, CountsRelease, IndividualRelease, RecalibrationRelease
+from equidp.runs.releases import (
+    RELEASES,
+    CountsRelease,
+    IndividualRelease,
+    RecalibrationRelease,
+    TrainingLossRelease,
+)
 from equidp.runs.releases.preprocessing import PreprocessingRelease
 from equidp.tables.encode import TableEncoder
 from equidp.training.plan import ResolvedPlan
@@ -26,6 +33,7 @@ from equidp.training.plan import ResolvedPlan
 CONFIG, MODEL = "config.json", "model.pt"
 ENCODER, COUNTS = PreprocessingRelease.file, CountsRelease.file
 RECALIBRATION, RELEASED = RecalibrationRelease.file, IndividualRelease.file
+TRAINING_LOSS = TrainingLossRelease.file
 CARD, PAGE, RECORD, MANIFEST = "card.md", "card.html", "record.parquet", "files.sha256"
 SETTINGS, GIVEN = "settings.json", "may-leave.sha256"
 LEDGER, SEAL, CHECKPOINTS, NOTICE = "ledger", "ledger.seal", "checkpoint-*.pt", "WHAT-MAY-LEAVE.txt"
@@ -169,7 +177,7 @@ def settings_to_give(
         "config": replace(config, data=data, budget=None).to_plain(),
         "plan": plan.to_plain(),
         "facts": {name: value for name, value in facts.items() if name not in left_out},
-        "entries": [[plain(event), steps] for event, steps in entries],
+        "entries": [[plain(event), steps] for event, steps in merge_entries(*entries)],
     }
 
 

@@ -99,7 +99,7 @@ def prepare(config: TrainConfig, device: torch.device = CPU, loaded: Loaded | No
         releases = tuple((event, 1) for event in config.release_events(plan.delta).values())
         ledger.promise(releases)
         trainer = make_trainer(config, plan, split, ledger, budget, device=device)
-        stated: EventCounts = (*releases, (trainer.event, trainer.steps))
+        stated: EventCounts = (*releases, *trainer.releases_left, (trainer.event, trainer.steps))
         return PreparedRun(config, plan, split, encoder, trainer, device, stated)
 
 
@@ -142,7 +142,8 @@ def seconds_per_step(prepared: PreparedRun) -> float:
         target_bounds=train.target_bounds,
     )
     rates = None if prepared.plan.rates is None else dict.fromkeys(prepared.plan.rates, 1.0)
-    plan = replace(prepared.plan, steps=1000, sample_rate=0.5, delta=1e-9, rates=rates)
+    plan = replace(prepared.plan, rates=rates, loss_epsilon=None)
+    plan = replace(plan, steps=1000, sample_rate=0.5, delta=1e-9)
     trainer = build(
         plan,
         made_up,

@@ -90,7 +90,12 @@ def train(
         resumed = processes.broadcast_from_first(lambda: any(is_step(event) for event, _ in ledger.entries))
         record = _read_record(place, checkpoints.steps_kept(previous=previous)) if resumed else _new_record()
         releases, events = _releases_after_training(config), config.release_events(plan.delta)
-        watchers = [*_callbacks_of(releases), EpochRecorder(record, split.test), *callbacks, checkpoints]
+        watchers = [
+            *_callbacks_of(releases, place),
+            EpochRecorder(record, split.test),
+            *callbacks,
+            checkpoints,
+        ]
         owed = [each.name for each in releases if each.name in events and not each.is_kept_in(place)]
         account.promise([(events[name], 1) for name in owed])
         trainer = None if prepared is None else prepared.trainer
@@ -140,8 +145,8 @@ def _releases_after_training(config: TrainConfig) -> list[RunRelease]:
     return [each for each in config.all_releases if each.after_training]
 
 
-def _callbacks_of(releases: Sequence[RunRelease]) -> list[Callback]:
-    return [callback for each in releases for callback in each.callbacks()]
+def _callbacks_of(releases: Sequence[RunRelease], folder: Path | None) -> list[Callback]:
+    return [callback for each in releases for callback in each.callbacks(folder)]
 
 
 def _finish(
@@ -166,7 +171,7 @@ def _train_beside_first(
     """Take a run's steps in a process other than the first, which alone has ledger, budget and files."""
     resumed = processes_here().broadcast_from_first(lambda: False)
     releases, checkpoints = _releases_after_training(config), _checkpoints(config, place)
-    watchers = [*_callbacks_of(releases), EpochRecorder(_new_record(), split.test), checkpoints]
+    watchers = [*_callbacks_of(releases, None), EpochRecorder(_new_record(), split.test), checkpoints]
     trainer = make_trainer(config, plan, split, None, None, watchers, device)
     if resumed:
         checkpoints.restore(trainer, previous=previous)

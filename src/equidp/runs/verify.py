@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, final
 
 from equidp._provenance import kernel_digest, versions
+from equidp.accounting.limit import merge_entries
 from equidp.display import shown_epsilon
 from equidp.errors import BudgetError, DataError
 from equidp.kernel.ledger import is_step
@@ -157,7 +158,9 @@ def _check_entries(files: _Files) -> Check:
         "planned": files.settings["plan"].get("steps"),
         "releases": [getattr(event, "name", str(event)) for event in stated if not is_step(event)],
     }
-    return Check("entries", None if files.ledger is None else stated == dict(files.ledger.entries), found)
+    if files.ledger is None:
+        return Check("entries", None, found)
+    return Check("entries", stated == dict(merge_entries(*files.ledger.entries)), found)
 
 
 def _check_epsilon(files: _Files) -> Check:

@@ -18,7 +18,7 @@ from equidp._validate import check_number, check_some_weight, check_whole, unkno
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.calibration import calibrate_step
 from equidp.accounting.groups import BUDGETS, GroupSettings
-from equidp.accounting.planned import Schedule
+from equidp.accounting.planned import Schedule, loss_release
 from equidp.data.batches import augmented_batches, batches, loaded_batches
 from equidp.data.collation import Collate, Collation
 from equidp.data.dataset import GroupedDataset
@@ -50,6 +50,7 @@ from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.kernel.policy import Policy, check_settings, statistics_noise
 from equidp.losses import Loss
 from equidp.policies.checks import check_policy
+from equidp.training.training_loss import TrainingLoss
 
 BEYOND_BUDGET = ("refuse", "stop")
 IMAGES_AT_A_TIME = 128
@@ -157,12 +158,14 @@ def chosen_event(
     num_groups: int | None,
     groups: GroupSettings,
     group_names: tuple[str, ...] = (),
+    spent: tuple[tuple[StepEvent, int], ...] = (),
 ) -> StepEvent:
     """Event that the ledger charges for a step; `check_policy` tries a user-defined policy at its noise.
 
     Args:
         groups: rates, bounds and budgets by group.
         group_names: of the data, where there are any of these.
+        spent: beside the steps, which a target epsilon and budgets cover.
     """
     if groups.budgets and (noise_multiplier is not None or not policy.private):
         given = f"noise_multiplier={noise_multiplier}" if policy.private else type(policy).__name__
@@ -178,11 +181,11 @@ def chosen_event(
 
     epsilon = groups.run_epsilon(target_epsilon, group_names)
     unit = make_event(1.0, groups)
-    noise = _chosen_noise(policy, noise_multiplier, epsilon, delta, unit, schedule.steps, accountant)
+    noise = _chosen_noise(policy, noise_multiplier, epsilon, delta, unit, schedule.steps, accountant, spent)
     check_own_policy(policy, num_groups or 1, noise)
     largest = make_event(noise, groups)
     met = groups.meet_budgets(
-        largest, schedule.steps, delta, epsilon, accountant=accountant, group_names=group_names
+        largest, schedule.steps, delta, epsilon, accountant=accountant, spent=spent, group_names=group_names
     )
     return make_event(noise, met)
 
@@ -205,6 +208,7 @@ def _chosen_noise(
     unit: StepEvent,
     steps: int,
     accountant: str,
+    spent: tuple[tuple[StepEvent, int], ...],
 ) -> float:
     """Noise multiplier sigma, as given or calibrated to an epsilon; 0 for a policy without privacy."""
     if not policy.private:
@@ -222,7 +226,7 @@ def _chosen_noise(
             f"noise_multiplier={noise_multiplier} and target_epsilon={target_epsilon}; expected exactly one "
             "of the two."
         )
-    return calibrate_step(target_epsilon, delta, unit, steps, accountant)
+    return calibrate_step(target_epsilon, delta, unit, steps, accountant, spent)
 
 
 def check_own_policy(policy: Policy, num_groups: int, noise_multiplier: float) -> None:
@@ -258,12 +262,18 @@ def open_ledger(
     event: StepEvent,
     steps: int,
     beyond: str,
+    losses: TrainingLoss | None = None,
 ) -> tuple[Ledger, int]:
-    """Open the ledger to record in, charged to the budget if given; return it and the number of steps."""
+    """Open the ledger to record in, charged to the budget if given; return it and the number of steps.
+
+    A budget sets aside what releases of the training loss will cost, before it counts how many steps fit.
+    """
     ledger = MemoryLedger() if ledger is None else ledger
     if budget is not None:
         budget.for_data(source_of(train), unit_of(train))
         ledger = budget.ledger(ledger)
+        if losses is not None:
+            losses.set_aside(ledger, ledger.count_of(event))
         steps = _steps_within(budget, event, steps, ledger.count_of(event), beyond)
     ledger.take_unit(unit_of(train))
     return ledger, steps
@@ -583,6 +593,27 @@ def check_engine_again(engine: Engine, policy: Policy, steps_done: int) -> None:
             "so far may not keep to their epsilon either; this was found without looking at data.",
             field=error.field,
         ) from error
+
+
+def chosen_training_loss(
+    epsilon: float | None, bound: float, delta: float, schedule: Schedule, target_epsilon: float | None
+) -> TrainingLoss | None:
+    """Releases of the mean training loss that cost an epsilon alone; None: none are made.
+
+    Raises:
+        SettingError: an epsilon that leaves nothing of the target, or a number outside its range.
+    """
+    if epsilon is None:
+        return None
+    check_number("(0, inf)", loss_epsilon=epsilon)
+    check_number("(0, inf)", loss_bound=bound)
+    if target_epsilon is not None and epsilon >= target_epsilon:
+        raise SettingError(
+            f"loss_epsilon={epsilon:g} leaves nothing of target_epsilon={target_epsilon:g} to train with; "
+            "give a small part of it.",
+            field="loss_epsilon",
+        )
+    return TrainingLoss(*loss_release(epsilon, delta, schedule), float(bound), schedule)
 
 
 def source_of(train: object) -> str:

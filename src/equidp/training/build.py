@@ -26,6 +26,9 @@ from equidp.training.plan import ModelFactory, ResolvedPlan
 from equidp.training.recalibration import check_recalibrates
 from equidp.training.trainer import Callback, Trainer
 
+_WITHOUT_PRIVACY = 1.0
+"""Epsilon of the training losses of a run without privacy, which are exact whatever it is."""
+
 
 def build_model(factory: ModelFactory, shape: Sequence[int], outputs: int, seed: int | None) -> nn.Module:
     """A model with fresh weights; those of a seed leave the caller's random state as it was.
@@ -129,6 +132,8 @@ def build(
         examples=examples,
         randomness=randomness,
         sample_rate=sample_rate,
+        loss_epsilon=None if plan.loss_epsilon is None else plan.loss_epsilon or _WITHOUT_PRIVACY,
+        loss_bound=given.loss_bound,
     )
     trainer.plan = plan
     if plan.recalibration_noise is not None:

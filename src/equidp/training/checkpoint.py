@@ -74,7 +74,7 @@ def kept_callbacks(trainer: Trainer) -> list[tuple[int, KeptCallback]]:
     return list(enumerate(each for each in trainer.callbacks if isinstance(each, KeptCallback)))
 
 
-_FORMAT = 3
+_FORMAT = 4
 _SHARE_OF_TIME = 0.02
 """Share of training time that saving may take."""
 
@@ -334,6 +334,7 @@ def trainer_state(trainer: Trainer) -> dict[str, Any]:
         "scheduler": None if trainer.scheduler is None else trainer.scheduler.state_dict(),
         "average": trainer.averaging.state(),
         "policy": trainer.policy_state._asdict(),
+        "training losses": trainer.training_losses,
     }
 
 
@@ -347,7 +348,7 @@ def restore_state(trainer: Trainer, state: Mapping[str, Any], lost: int = 0) -> 
     trainer.optimizer.load_state_dict(state["optimizer"])
     restore_scheduler(trainer.scheduler, state["scheduler"], lost)
     trainer.model.load_state_dict(state["model"])
-    trainer.restore(state["policy"])
+    trainer.restore(state["policy"], state["training losses"])
 
 
 def _pack_state(trainer: Trainer, *, check: bool) -> bytes:

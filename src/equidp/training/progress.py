@@ -71,10 +71,11 @@ _REFUSED = re.compile(r"[^-\w. ]")
 
 @final
 class LogReleases(Callback):
-    """Hands epsilon so far and what the method released to a function, after each epoch.
+    """Hands epsilon so far and what was released to a function, after each epoch.
 
-    Losses of training data, gradient norms and sample sizes are private, and none of them is handed on. It
-    works in a loop of your own too. An error of the function stops training after the step is accounted
+    That is what the method released, and the mean training loss with noise of a Trainer with `loss_epsilon`.
+    Exact losses of training data, gradient norms and sample sizes are private, and none of them is handed on.
+    It works in a loop of your own too. An error of the function stops training after the step is accounted
     for; a further `fit` takes the remaining steps.
 
     Args:
@@ -125,6 +126,8 @@ def _settings(trainer: Trainer) -> dict[str, str]:
 def _figures(trainer: Trainer) -> dict[str, float]:
     """Epsilon so far and released values, by name; by group where there is one number for each."""
     figures = {"epsilon": trainer.epsilon_so_far(trainer.steps_done)}
+    if trainer.steps_done in (losses := trainer.training_losses):
+        figures["training_loss"] = losses[trainer.steps_done]
     train = trainer.train
     for name, value in trainer.policy.released(trainer.policy_state).items():
         if not value.dim():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -43,6 +44,7 @@ class RunFacts:
         steps: that were taken.
         steps_left: of the run's plan, because it ended before.
         event: what each of the steps that are left would spend.
+        releases_left: (event, number) pairs of releases beside steps that the run's plan still had.
         planned_steps: T, before a budget cut it short.
         optimizer, engine: their classes.
         learning_rate: of the optimizer's first group of parameters, before any schedule.
@@ -51,6 +53,7 @@ class RunFacts:
         rows: the most rows of one person, who is an example; None: an example is a row.
         views: of each image that training saw.
         start: where the initial weights came from.
+        training_loss: the mean over training examples that was released last, with noise.
         recalibrated: whether the logits were recalibrated after training.
         class_weighted: whether losses have weights by class.
         processes: how many trained together.
@@ -64,6 +67,7 @@ class RunFacts:
     steps: int | None = fact("steps")
     steps_left: int = 0
     event: StepEvent | None = None
+    releases_left: tuple[tuple[StepEvent, int], ...] = ()
     planned_steps: int | None = fact("steps of the whole plan")
     optimizer: str = fact("optimizer", "")
     learning_rate: float | None = fact("learning rate")
@@ -73,6 +77,7 @@ class RunFacts:
     classes: tuple[str, ...] = ()
     views: Views = field(default_factory=Views)
     start: Start = field(default_factory=Start)
+    training_loss: float | None = fact("mean training loss that was released last")
     recalibrated: bool = False
     class_weighted: bool = False
     processes: int = 1
@@ -97,6 +102,7 @@ class RunFacts:
             steps=trainer.steps_done,
             steps_left=max(0, trainer.steps - trainer.steps_done),
             event=trainer.event,
+            releases_left=trainer.releases_left,
             planned_steps=trainer.planned_steps,
             optimizer=" and ".join(type(part).__name__ for part in parts_of(trainer.optimizer)),
             learning_rate=float(rates.get("initial_lr", rates["lr"])),
@@ -107,9 +113,15 @@ class RunFacts:
             classes=() if train is None else train.class_names,
             views=trainer.views,
             start=trainer.start,
+            training_loss=_last_of(trainer.training_losses),
             class_weighted=Loss.of(trainer.loss).class_weights is not None,
             processes=trainer.processes.count,
         )
+
+
+def _last_of(losses: Mapping[int, float]) -> float | None:
+    """Last loss, to four digits; None where none was released."""
+    return float(f"{list(losses.values())[-1]:.4g}") if losses else None
 
 
 @dataclass(frozen=True)
@@ -186,13 +198,16 @@ class Run:
         return {name: epsilon_of_group(self.entries, name, *own) for name in self.facts.groups}
 
     def planned_epsilon(self) -> float:
-        """Epsilon at `delta` of the whole plan: of the steps taken, and of those that the run ended before.
+        """Epsilon at `delta` of the whole plan: of what was spent, and of the steps and training losses that
+        the run ended before.
 
         It is what is promised where results, such as the accuracy of released weights, decided when to end.
         """
         planned = MemoryLedger(tuple(self.entries))
         if self.facts.event is not None:
             planned.count(self.facts.event, self.facts.steps_left)
+        for event, count in self.facts.releases_left:
+            planned.count(event, count)
         return epsilon(planned.entries, self.delta, self.accountant)
 
     def _repr_html_(self) -> str:

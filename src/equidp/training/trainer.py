@@ -24,7 +24,7 @@ from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.epsilon import checked_accountant
 from equidp.kernel.generators import owned_generators
 from equidp.kernel.inputs import Inputs
-from equidp.kernel.ledger import Ledger
+from equidp.kernel.ledger import Ledger, ReleaseEvent
 from equidp.kernel.loop import Batch, PrivateLoop
 from equidp.kernel.noise import Randomness
 from equidp.kernel.policy import Policy
@@ -33,6 +33,10 @@ from equidp.training import agreement, assemble, averages, optimizers
 from equidp.training.initial_weights import Trace, copy_model, start_of
 from equidp.training.plan import ResolvedPlan
 from equidp.training.run import Run, RunFacts
+from equidp.training.training_loss import LOSS_BOUND, TrainingLoss
+
+_LEAST_AT_A_TIME = 64
+"""Examples that a training loss is taken of at a time where samples are small."""
 
 
 class Callback:
@@ -110,6 +114,9 @@ class Trainer:
             which is the largest budget where it is not given. Rates or shares follow from them, at most 1.
         protect_by: "sampling": rates follow from the budgets; "scaling": shares of the bound do, for rates
             that are given, and without budgets from one epsilon for all.
+        loss_epsilon: epsilon that the mean training loss costs alone, which is released with noise after each
+            epoch (`training_losses`); a `target_epsilon` covers it. None: it is not released.
+        loss_bound: public bound that the loss of each example is clipped to in that mean.
         scheduler: of the learning rate, stepped after each step: a torch scheduler, or a name in `SCHEDULES`.
         average: of the weights, which the run releases in place of the last ones.
         callbacks: watch the run.
@@ -194,6 +201,8 @@ class Trainer:
         bound_shares: ByGroup = None,
         epsilon_by_group: ByGroup = None,
         protect_by: str = "sampling",
+        loss_epsilon: float | None = None,
+        loss_bound: float = LOSS_BOUND,
     ) -> None:
         assemble.check_kinds(model, train, policy, ledger, budget, callbacks)
         num_groups = assemble.checked_groups(policy, train, num_groups)
@@ -212,8 +221,12 @@ class Trainer:
         noise = noise_multiplier, target_epsilon
         groups = GroupSettings.of(rates, bound_shares, epsilon_by_group, protect_by)
         names = assemble.checked_group_settings(train, groups)
+        self._losses = losses = assemble.chosen_training_loss(
+            loss_epsilon, loss_bound, delta, planned, target_epsilon
+        )
+        spent = () if losses is None else ((losses.event, losses.times),)
         self.event = assemble.chosen_event(
-            policy, *noise, delta, planned, accountant, num_groups, groups, names
+            policy, *noise, delta, planned, accountant, num_groups, groups, names, spent
         )
         self.train = train = assemble.in_groups_of_event(train, self.event)
         self.noise_multiplier = self.event.noise_multiplier
@@ -235,6 +248,7 @@ class Trainer:
                 "workers": workers,
                 "average": average,
                 "views": views,
+                "training loss": None if losses is None else (losses.event, losses.bound),
                 "augment": agreement.name_of(augment),
                 "collate": agreement.name_of(collate),
             }
@@ -311,7 +325,7 @@ class Trainer:
             if replaces:
                 self._check_replaces(ledger)
             return assemble.open_ledger(
-                ledger, budget, self.train, self.event, self.planned_steps, beyond_budget
+                ledger, budget, self.train, self.event, self.planned_steps, beyond_budget, self._losses
             )
 
         return agreement.share_ledger(self.processes, open_ledger)
@@ -394,6 +408,7 @@ class Trainer:
             labels=self.train.groups if isinstance(self.train, GroupedDataset) else None,
         )
         self.ledger, self.steps, self.randomness, self._step = ledger, steps, randomness, step
+        self._load = load
         self.averaging, self.start, self.steps_at_start = averaging, start, done
         self._trace = Trace(ledger.run_id, self.train)
 
@@ -406,6 +421,22 @@ class Trainer:
     def steps_done(self) -> int:
         """Private steps spent; the ledger may hold releases too."""
         return self._loop.steps_done
+
+    @property
+    def training_losses(self) -> dict[int, float]:
+        """Mean training loss, with noise, by the number of steps after which it was released.
+
+        Empty without `loss_epsilon`. Exact, and not for release, where training is without privacy.
+        """
+        return {} if self._losses is None else dict(self._losses.by_step)
+
+    @property
+    def releases_left(self) -> tuple[tuple[ReleaseEvent, int], ...]:
+        """(event, number) pairs of what the plan will still release beside its steps: training losses."""
+        if self._losses is None or not self.event.noise_multiplier:
+            return ()
+        left = Schedule(self.sample_rate, self.steps).count_epochs(self.steps_done)
+        return ((self._losses.event, left),) if left else ()
 
     @property
     def epoch(self) -> float:
@@ -422,14 +453,22 @@ class Trainer:
         """State that the policy has learnt from releases: a NamedTuple of tensors."""
         return self._step.state
 
-    def restore(self, policy_state: Mapping[str, torch.Tensor]) -> None:
+    def restore(
+        self, policy_state: Mapping[str, torch.Tensor], training_losses: Mapping[int, float] | None = None
+    ) -> None:
         """Set the policy's state to saved values, by name, for a model with weights after steps of this plan.
+
+        Args:
+            policy_state: `policy_state` as a mapping.
+            training_losses: those that were released before; None: none were.
 
         Raises:
             SettingError: the values are of another policy, or for another number of groups.
         """
         self._step.restore(policy_state)
         self._loop.mark_begun()
+        if self._losses is not None:
+            self._losses.by_step = dict(training_losses or {})
 
     def batches(self) -> Iterator[Batch]:
         """Poisson samples for the steps that are left; give each of them to `step` before the next is drawn.
@@ -440,6 +479,9 @@ class Trainer:
             BudgetError: the steps do not fit into the budget any more.
         """
         agreement.check_models(self.processes, self.model, self.share_limits)
+        if self._losses is not None:
+            with self.processes.leave_group_on_failure():
+                self._losses.set_aside(self.ledger, self.steps_done)
         return self._loop.batches()
 
     def step(self, batch: Batch) -> None:
@@ -464,11 +506,29 @@ class Trainer:
             self.averaging.add(self.model, self.steps_done)
             if self.scheduler is not None:
                 self.scheduler.step()
+            ends_epoch = Schedule(self.sample_rate, self.steps).ends_epoch(self.steps_done)
+            if ends_epoch and self._losses is not None:
+                self._release_loss(self._losses)
             for callback in self.callbacks:
                 callback.after_step(self)
-            if Schedule(self.sample_rate, self.steps).ends_epoch(self.steps_done):
+            if ends_epoch:
                 for callback in self.callbacks:
                     callback.after_epoch(self)
+
+    def _release_loss(self, losses: TrainingLoss) -> None:
+        losses.release(
+            self.steps_done,
+            self.model,
+            self.loss,
+            self._load,
+            private=self.event.noise_multiplier > 0,
+            num_examples=self.num_examples,
+            mean_over=self.expected_batch_size / self.sample_rate,
+            at_a_time=self._physical_batch_size or max(_LEAST_AT_A_TIME, round(self.expected_batch_size)),
+            ledger=self.ledger,
+            randomness=self.randomness,
+            processes=self.processes,
+        )
 
     def stop(self, reason: BaseException | None = None) -> None:
         """End training once the step in progress is complete, unless it is the last one.
@@ -531,6 +591,8 @@ class Trainer:
             self.optimizer.zero_grad(set_to_none=True)
             self.model.train(was_training)
             try:
+                if self._losses is not None:
+                    self.ledger.expect(self._losses.event, 0)  # of a run that ends before its plan
                 self.ledger.settle()
             finally:
                 for callback in begun:

@@ -67,7 +67,7 @@ SCORE_SHARE = 0.1
 """Share of epsilon that the score of a try would cost alone."""
 _MOST = 100
 _COSTS = (
-    *("batch_size", "epochs", "noise_multiplier", "delta", "recalibration"),
+    *("batch_size", "epochs", "noise_multiplier", "delta", "recalibration", "training_loss"),
     *("method_settings", "by_method"),
     *("rates", "bound_shares", "epsilon_by_group", "protect_by"),
 )
@@ -109,6 +109,11 @@ class PrivateChoice(RunRelease):
                 f"a private choice among runs with {groups.field} has no account; treat groups equally, or "
                 "leave out --choose.",
                 field=groups.field,
+            )
+        if plan.training_loss:
+            raise SettingError(
+                "a private choice releases the best of its tries alone; leave out the training loss.",
+                field="training_loss",
             )
 
     def check_resumable(self) -> None:

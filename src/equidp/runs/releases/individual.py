@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self, final
 
 from equidp._files import write_whole
@@ -70,7 +71,7 @@ class IndividualRelease(RunRelease):
                 "with."
             )
 
-    def callbacks(self) -> Sequence[Callback]:
+    def callbacks(self, folder: Path | None) -> Sequence[Callback]:
         # Only where histories are gone, as from a run that is complete, do steps count at their worst.
         return [IndividualAccountant(per_epoch=1, missed_at_worst=True)]
 

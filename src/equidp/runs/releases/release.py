@@ -70,15 +70,17 @@ class RunRelease(ABC):
     """One kind of release beside the steps of a run; subclasses are frozen dataclasses of its settings.
 
     It is charged as one Gaussian mechanism on all training examples, by its name, in the run's ledger and
-    budget; drawn once for that payment; and kept in a file of the run's folder, which resumed runs and copies
-    of the folder read. The dry run, the ledger, the notice of the folder and the card show it by these
-    attributes; fields made by `equidp.training.plan.option` are options of `equidp train`.
+    budget; drawn once for that payment (releases between steps: one payment an epoch); and kept in a file of
+    the run's folder, which resumed runs and copies of the folder read. The dry run, the ledger, the notice of
+    the folder and the card show it by these attributes; fields made by `equidp.training.plan.option` are
+    options of `equidp train`.
 
     Attributes:
         name: in the ledger.
         file: of the run's folder that keeps what was drawn.
         contents: description of this file, which is shareable.
-        after_training: True for a release after the last step.
+        after_training: True for a release after the last step, or between steps.
+        between_steps: True for releases that the Trainer pays for and draws, one after each epoch.
         group: heading of its options on the command line.
         audited: files of `src/equidp` that hold its guarantee.
         dated: False where the ledger must not say when its lines were written.
@@ -88,6 +90,7 @@ class RunRelease(ABC):
     file: ClassVar[str]
     contents: ClassVar[str]
     after_training: ClassVar[bool] = False
+    between_steps: ClassVar[bool] = False
     group: ClassVar[str] = "Releases"
     audited: ClassVar[tuple[str, ...]] = ()
     dated: ClassVar[bool] = True
@@ -138,8 +141,12 @@ class RunRelease(ABC):
         """
         raise NotImplementedError
 
-    def callbacks(self) -> Sequence[Callback]:
-        """Return callbacks that a release after training needs; called in each process."""
+    def callbacks(self, folder: Path | None) -> Sequence[Callback]:
+        """Return callbacks that a release after training needs; called in each process.
+
+        Args:
+            folder: of the run; None in other processes than the first.
+        """
         return ()
 
     def finish(self, training: Training) -> Run:
