@@ -6,13 +6,57 @@ several rows (the records of a person, or views of an image) has the sum of thei
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from equidp.kernel.engine import LossFunction
+
+
+def output_tensors(outputs: Any) -> list[Tensor]:
+    """Return all tensors of a model's outputs, in their order; what is no tensor is left out.
+
+    >>> len(output_tensors({"classes": torch.zeros(2, 3), "boxes": (torch.zeros(2, 4), None)}))
+    2
+    """
+    if isinstance(outputs, Tensor):
+        return [outputs]
+    if isinstance(outputs, Mapping):
+        parts: Any = outputs.values()
+    elif is_dataclass(outputs) and not isinstance(outputs, type):
+        parts = (getattr(outputs, each.name) for each in fields(outputs))
+    else:
+        parts = outputs if isinstance(outputs, tuple | list) else ()
+    return [each for part in parts for each in output_tensors(part)]
+
+
+def as_plain(outputs: Any) -> Any:
+    """Return one tensor as it is, and several as a tuple, which torch.func takes whatever their form was."""
+    return outputs if isinstance(outputs, Tensor) else tuple(output_tensors(outputs))
+
+
+def map_outputs(function: Callable[[Tensor], Any], outputs: Any) -> Any:
+    """Return outputs in the same form, with each tensor replaced by the function's result.
+
+    Args:
+        outputs: a tensor; or a mapping, tuple, list or dataclass of such, also of `transformers`. What is
+            anything else, such as None, stays.
+    """
+    if isinstance(outputs, Tensor):
+        return function(outputs)
+    if is_dataclass(outputs) and not isinstance(outputs, type):
+        parts = {each.name: getattr(outputs, each.name) for each in fields(outputs) if each.init}
+        return replace(outputs, **{name: map_outputs(function, each) for name, each in parts.items()})
+    if isinstance(outputs, Mapping):
+        return {name: map_outputs(function, each) for name, each in outputs.items()}
+    if isinstance(outputs, tuple | list):
+        mapped = [map_outputs(function, each) for each in outputs]
+        named: Any = type(outputs)
+        return named(*mapped) if hasattr(named, "_fields") else named(mapped)
+    return outputs
 
 
 @final
@@ -71,7 +115,7 @@ class Loss:
         """Return the loss of single rows."""
         return replace(self, several_rows=False)
 
-    def targets(self, pairs: Tensor) -> Tensor:
+    def targets(self, pairs: Any) -> Any:
         """Return targets of rows without their weights, [batch]."""
         return pairs[:, 0].to(self.dtype) if self.row_weights and pairs.dim() > 1 else pairs
 
@@ -83,14 +127,14 @@ class Loss:
             return weights
         return weights * self.class_weights.to(pairs.device)[classes]
 
-    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def __call__(self, outputs: Any, targets: Any) -> Tensor:
         """Return losses, [batch]."""
         if self.several_rows and targets.dim() > 2:
-            rows = self._rows(outputs.flatten(0, 1), targets.flatten(0, 1))
+            rows = self._rows(map_outputs(lambda each: each.flatten(0, 1), outputs), targets.flatten(0, 1))
             return rows.view(targets.shape[:2]).sum(dim=1)
         return self._rows(outputs, targets)
 
-    def _rows(self, outputs: Tensor, pairs: Tensor) -> Tensor:
+    def _rows(self, outputs: Any, pairs: Any) -> Tensor:
         targets = self.targets(pairs)
         losses = self.base(outputs, targets)
         if self.class_weights is not None:

@@ -48,6 +48,13 @@ def test_mappings_and_tuples_keep_their_form_also_when_a_sample_is_empty():
             assert [each.dtype for each in parts] == [torch.int64, torch.float32]
 
 
+def test_targets_keep_their_form_too():
+    full, empty = loaded((torch.ones(2), {"a": 1, "b": (0.5, torch.ones(3))}, 0), 2, 0)
+    assert full.targets["a"].tolist() == [1, 1]
+    assert full.targets["b"][1].shape == (2, 3)
+    assert empty.targets["b"][0].shape == (0,)
+
+
 class OfTwoLengths(Dataset):
     """Rows of 5 numbers, and of 6 in the second half."""
 
@@ -67,8 +74,8 @@ def test_rows_of_different_lengths_are_refused_before_a_step_is_spent():
 
 @pytest.mark.parametrize(
     ("example", "field"),
-    [((object(), 1), "inputs"), ((torch.ones(5), {"a": 1, "b": 0.5}), "targets")],
-    ids=["no tensor", "targets by name"],
+    [((object(), 1), "inputs"), ((torch.ones(5), {"a": 1, "b": "no"}), "inputs")],
+    ids=["no tensor", "a target that is a text"],
 )
 def test_rows_that_are_no_tensors_are_named(example, field):
     with raises_field(DataError, field):

@@ -241,12 +241,13 @@ def test_a_model_without_logits_is_told_what_is_expected():
         def forward(self, values):
             return self.result(self.layer(values))
 
-    for result, given in (
-        (lambda out: {"scores": out}, "a dict of scores"),
-        (lambda out: (out, out), "a tuple"),
-        (lambda out: {"logits": None}, "a dict of logits"),
+    for result, field in (
+        (lambda out: {"scores": out}, "loss"),
+        (lambda out: (out, out), "loss"),
+        (lambda out: {"logits": None}, "model"),
+        (lambda out: "logits", "model"),
     ):
-        with raises_field(ModelError, "model", given, "'logits'"):
+        with raises_field(ModelError, field):
             check_model(Wrapped(result), loss, torch.zeros(2, 2), torch.tensor([0, 1]))
 
 

@@ -106,8 +106,9 @@ class CanaryEngine:
         self.background, self.total = torch.zeros_like(self.background), None
         return taken
 
-    def __call__(self, inputs: Inputs, targets: Tensor) -> MeasuredBatch:
+    def __call__(self, inputs: Inputs, targets: Inputs) -> MeasuredBatch:
         """See `kernel.engine.Engine`."""
+        assert isinstance(targets, Tensor)
         first_targets = targets.reshape(len(targets), -1)[:, 0].long()  # of several rows and weights
         canary = first_targets >= self.first
         which = first_targets[canary] - self.first

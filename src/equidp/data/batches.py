@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from equidp.data.collation import Collation, as_tuples, names_in, or_error, raise_errors
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError
-from equidp.kernel.inputs import Inputs, map_tensors, taken, tensors
+from equidp.kernel.inputs import Inputs, count_in, map_tensors, taken, tensors
 from equidp.kernel.loop import Batch
 
 _EXPECTED = "expected (input, target, group), or (input, target) for a method that needs no groups"
@@ -74,9 +74,9 @@ def loaded_batches(
     `Randomness.for_model`, and give workers that randomness' `start_of_worker`.
 
     Args:
-        dataset: returns (input, target, group) for an index: tensors, arrays or numbers; the input may be a
-            tuple or a mapping of tensors. Without groups, (input, target), all examples are of group 0. With
-            a `collation`, anything that its collator takes.
+        dataset: returns (input, target, group) for an index: tensors, arrays or numbers; input and target may
+            be a tuple or a mapping of them. Without groups, (input, target), all examples are of group 0.
+            With a `collation`, anything that its collator takes.
         samples: indices of each batch, [batch].
         collation: makes batches of rows; None: rows are tensors of the same shapes.
         num_groups: number of groups; None: not checked.
@@ -113,9 +113,9 @@ def loaded_batches(
         worker_init_fn=start_of_worker,
     )
     for inputs, targets, *given in raise_errors(loader):
-        groups = given[0] if given else torch.zeros(len(targets), dtype=torch.int64)
+        groups = given[0] if given else torch.zeros(count_in(targets), dtype=torch.int64)
         _check_groups(groups, num_groups)
-        yield Batch(as_tuples(inputs), targets, groups.long(), pending.pop(0))
+        yield Batch(as_tuples(inputs), as_tuples(targets), groups.long(), pending.pop(0))
 
 
 def _gathering(dataset: Dataset[Any]) -> Callable[[list[Any]], Any]:
@@ -139,12 +139,6 @@ def _gathering(dataset: Dataset[Any]) -> Callable[[list[Any]], Any]:
             "an input is a tensor, or a tuple or mapping of tensors (of lists, make tensors), and target "
             "and group are whole numbers, or tensors of them, that count classes and groups from 0.",
             field="inputs",
-        )
-    if not isinstance(example[1], Tensor):
-        raise DataError(
-            f"the dataset gives a {type(example[1]).__name__} for a target; expected one number or tensor. "
-            "Put several into one tensor, and let the loss read each from it (targets[:, 0]).",
-            field="targets",
         )
     return partial(_collate_alike, taken(example, slice(0)))
 

@@ -258,10 +258,9 @@ def _collate_rows(collate: Collate, rows: list[Any]) -> Any:
             "place for each row. Packed rows cannot be told apart.",
             field="collate",
         )
-    if not all(isinstance(each, Tensor) for each in batch[1:]):
+    if not all(isinstance(each, Tensor) for each in batch[2:]):
         raise DataError(
-            f"collate gives a {type(batch[1]).__name__} for targets; expected one tensor of targets, and one "
-            "of groups.",
+            f"collate gives a {type(batch[2]).__name__} for groups; expected one tensor of whole numbers.",
             field="collate",
         )
     return batch

@@ -71,6 +71,13 @@ class GroupedDataset:
 
     def __post_init__(self) -> None:
         n = _number_of_examples(self.inputs)
+        for label, column in (("targets", self.targets), ("groups", self.groups)):
+            if not isinstance(column, Tensor):
+                raise DataError(
+                    f"{label} are a {type(column).__name__}; expected one tensor, [n]. Several targets for "
+                    "each example come from a torch Dataset, or a list, of (input, targets, group).",
+                    field=label,
+                )
         expected = (n,) if self.rows is None else (n, self.rows)
         for label, column, shape in (("targets", self.targets, expected), ("groups", self.groups, (n,))):
             if column.shape != shape:

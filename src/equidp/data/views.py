@@ -144,6 +144,7 @@ class Views:
         generator = randomness.generator()
         inputs, targets = batch.inputs, batch.targets
         assert isinstance(inputs, Tensor)
+        assert isinstance(targets, Tensor)
         several, image = inputs.dim() == 5, inputs.shape[-3:]
         views = inputs.reshape(-1, *image).repeat_interleave(self.count, dim=0)
         for augment in AUGMENTATIONS[self.augmentation]:

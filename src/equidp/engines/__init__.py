@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from equidp._validate import unknown_name
 from equidp.engines.compatible import make_compatible
@@ -28,7 +28,7 @@ from equidp.engines.trial.running import error_text
 from equidp.engines.units import as_units, reading
 from equidp.errors import DataWarning, ModelError
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.inputs import taken
+from equidp.kernel.inputs import count_in, taken
 from equidp.kernel.policy import Policy
 from equidp.losses import Loss
 
@@ -122,9 +122,9 @@ def checked_engine(
     several = Loss.of(loss).several_rows
     of_row = Loss.of(loss).by_row() if several else loss
     made = MadeUp.like(model, of_row, *row, len(class_names) or None)
-    trials: list[tuple[TrialRows, Any, Tensor]] = []
+    trials: list[tuple[TrialRows, Any, Any]] = []
     if examples is not None:
-        few = taken(examples, torch.arange(16) % len(examples[1]))
+        few = taken(examples, torch.arange(16) % count_in(examples[1]))
         trials.append((GivenRows(examples[0]), *few))
     if examples is None or made.takes(model, of_row):
         trials.append((made.rows, *made.examples()))
@@ -165,7 +165,7 @@ def checked_engine(
 
 def _warn_of_failures(made: MadeUp) -> None:
     """Warns of rows that training will ignore, as far as made-up rows show."""
-    left = [place for place in range(len(made.targets)) if place not in made.running]
+    left = [place for place in range(count_in(made.targets)) if place not in made.running]
     if made.error is None or not left:
         return
     warnings.warn(

@@ -15,7 +15,7 @@ from equidp.engines.measurement import Examples, MeasuredBatch
 from equidp.engines.model import call_model
 from equidp.kernel.engine import LossFunction, Sums
 from equidp.kernel.generators import GeneratorStates
-from equidp.kernel.inputs import map_tensors, taken
+from equidp.kernel.inputs import count_in, map_tensors, taken, tensors
 from equidp.kernel.noise import to_double
 
 T = TypeVar("T")
@@ -61,14 +61,14 @@ def measure_despite_failures(
     except torch.OutOfMemoryError:
         raise
     except Exception:
-        runs = [_runs(model, loss, taken(examples, [place])) for place in range(len(examples[1]))]
+        runs = [_runs(model, loss, taken(examples, [place])) for place in range(count_in(examples[1]))]
         if public is None:
             model_can_be_measured = any(runs) and not all(runs)
         else:
             model_can_be_measured = _runs(model, loss, taken(public, [0]))
         if not model_can_be_measured:
             raise
-    running = torch.tensor(runs).nonzero()[:, 0].to(examples[1].device)
+    running = torch.tensor(runs).nonzero()[:, 0].to(tensors(examples[1])[0].device)
     norms = torch.full((len(runs),), math.inf, device=running.device)
     if not len(running):
         return MeasuredBatch(norms, lambda weights: {})

@@ -20,7 +20,8 @@ from equidp.engines.model import arguments, full_precision, outputs_in
 from equidp.errors import ModelError, SettingError
 from equidp.kernel.engine import Context, LossFunction, LossOfExample, Sums
 from equidp.kernel.generators import GeneratorStates
-from equidp.kernel.inputs import Inputs, taken
+from equidp.kernel.inputs import Inputs, count_in, taken, tensors
+from equidp.losses import as_plain
 
 _CHUNK_NUMBERS = 2**26
 """Gradient entries held at a time: a quarter of a gibibyte in float32."""
@@ -68,20 +69,20 @@ class FunctionalEngine:
         size = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         self.chunk_size = chunk_size or max(1, _CHUNK_NUMBERS // max(1, size))
 
-    def __call__(self, inputs: Inputs, targets: Tensor, *context: Tensor) -> MeasuredBatch:
+    def __call__(self, inputs: Inputs, targets: Inputs, *context: Tensor) -> MeasuredBatch:
         """See `kernel.engine.ObjectiveEngine`."""
         return measure_despite_failures(
             self.measured_together, self.model, self.loss, (inputs, targets), *context, public=self.public
         )
 
-    def measured_together(self, inputs: Inputs, targets: Tensor, *context: Tensor) -> MeasuredBatch:
+    def measured_together(self, inputs: Inputs, targets: Inputs, *context: Tensor) -> MeasuredBatch:
         """Measures a batch in one pass, or fails."""
         batch = inputs, targets, context
-        if len(targets) <= self.chunk_size:
+        if count_in(targets) <= self.chunk_size:
             ((gradients, terms),) = self._chunks(*batch)
             norms = _norms_of(gradients)
             return MeasuredBatch(norms, partial(self._sums, gradients, norms), terms=terms)
-        random = GeneratorStates(targets.device)
+        random = GeneratorStates(tensors(targets)[0].device)
         chunks = [(_norms_of(gradients), terms) for gradients, terms in self._chunks(*batch)]
         norms = torch.cat([each for each, _ in chunks])
         terms = torch.cat([each for _, each in chunks if each is not None]) if context else None
@@ -89,7 +90,7 @@ class FunctionalEngine:
         return MeasuredBatch(norms, again, terms=terms)
 
     def _sum_again(
-        self, batch: tuple[Inputs, Tensor, Context], random: GeneratorStates, norms: Tensor, weights: Tensor
+        self, batch: tuple[Inputs, Inputs, Context], random: GeneratorStates, norms: Tensor, weights: Tensor
     ) -> Sums:
         """Computes the gradients a second time: all chunks together may not fit in memory."""
         parts = zip(weights.split(self.chunk_size), norms.split(self.chunk_size), strict=True)
@@ -113,7 +114,7 @@ class FunctionalEngine:
         return {parameters[name]: total for name, total in sums.items()}
 
     def _chunks(
-        self, inputs: Inputs, targets: Tensor, context: Context
+        self, inputs: Inputs, targets: Inputs, context: Context
     ) -> Iterator[tuple[dict[str, Tensor], Tensor | None]]:
         """Per-example gradients by parameter name, [chunk, *shape] each, and terms of the losses."""
         parameters = dict(self.model.named_parameters())
@@ -121,13 +122,13 @@ class FunctionalEngine:
         fixed = {name: value.detach() for name, value in parameters.items() if not value.requires_grad}
         fixed |= dict(self.model.named_buffers())
 
-        def loss_of(trained: dict[str, Tensor], x: Inputs, y: Tensor) -> tuple[Tensor, Tensor]:
+        def loss_of(trained: dict[str, Tensor], x: Inputs, y: Inputs) -> tuple[Tensor, Any]:
             alone = arguments(taken(x, None))
             outputs = outputs_in(functional_call(self.model, {**trained, **fixed}, *alone))
-            return self.loss(outputs, y.unsqueeze(0)).squeeze(0), outputs
+            return self.loss(outputs, taken(y, None)).squeeze(0), as_plain(outputs)
 
         def objective(
-            trained: dict[str, Tensor], x: Inputs, y: Tensor, context: Context
+            trained: dict[str, Tensor], x: Inputs, y: Inputs, context: Context
         ) -> tuple[Tensor, Tensor]:
             assert self.objective is not None
             return self.objective(lambda parameters: loss_of(parameters, x, y), trained, context)
@@ -137,7 +138,7 @@ class FunctionalEngine:
         gradient: Any = vmap(
             grad(objective if context else loss_of, has_aux=True), in_dims=in_dims, randomness="different"
         )
-        for start in range(0, len(targets), self.chunk_size):
+        for start in range(0, count_in(targets), self.chunk_size):
             part = taken(examples, slice(start, start + self.chunk_size))
             try:
                 with without_fused_layers(self.model), second_derivatives() if context else nullcontext():

@@ -29,7 +29,7 @@ from equidp.engines.model import call_model, full_precision
 from equidp.engines.units import UnitModel, rows_in
 from equidp.errors import ModelError
 from equidp.kernel.engine import LossFunction, Sums
-from equidp.kernel.inputs import Inputs, map_tensors
+from equidp.kernel.inputs import Inputs, count_in, map_tensors
 
 _ONCE_PER_EXAMPLE = (
     "Read it once per example, with self.p(positions.expand(len(x), -1)), which adds the same."
@@ -66,13 +66,13 @@ class GhostEngine:
         self._sites = list(_sites(model, set()))
         self._repeats = False
 
-    def __call__(self, inputs: Inputs, targets: Tensor) -> MeasuredBatch:
+    def __call__(self, inputs: Inputs, targets: Inputs) -> MeasuredBatch:
         """See `kernel.engine.Engine`."""
         return measure_despite_failures(
             self.measured_together, self.model, self.loss, (inputs, targets), public=self.public
         )
 
-    def measured_together(self, inputs: Inputs, targets: Tensor) -> MeasuredBatch:
+    def measured_together(self, inputs: Inputs, targets: Inputs) -> MeasuredBatch:
         """Measures a batch in one pass, or fails."""
         try:
             return self._measured_once(inputs, targets)
@@ -86,8 +86,8 @@ class GhostEngine:
                 self._repeats = False
             raise
 
-    def _measured_once(self, inputs: Inputs, targets: Tensor) -> MeasuredBatch:
-        batch = len(targets)
+    def _measured_once(self, inputs: Inputs, targets: Inputs) -> MeasuredBatch:
+        batch = count_in(targets)
         rows = rows_in(inputs) if isinstance(self.model, UnitModel) else 1
         tape = Tape(batch * rows, rows)
         forwards = {site.module: partial(site.run, tape) for site in self._sites}
@@ -113,7 +113,7 @@ class GhostEngine:
         drew_otherwise = torch.stack(drawn).any(dim=0) if drawn else None
         return MeasuredBatch(backward.norms, backward.sum_gradients, drew_otherwise)
 
-    def _losses(self, tape: Tape, inputs: Inputs, targets: Tensor) -> Tensor:
+    def _losses(self, tape: Tape, inputs: Inputs, targets: Inputs) -> Tensor:
         # Detached: inputs that require gradients would hide where the backward pass may end.
         inputs = map_tensors(Tensor.detach, inputs)
         try:

@@ -11,7 +11,7 @@ from torch import Tensor
 from equidp.kernel.engine import Context, Engine, Sums, measure
 from equidp.kernel.inputs import Inputs, in_parts, moved_to
 
-Examples = tuple[Inputs, Tensor]
+Examples = tuple[Inputs, Inputs]
 """Inputs and targets, [batch, ...]."""
 
 
@@ -63,7 +63,7 @@ class MeasuredBatch:
 def dataset_norms(
     engine: Engine,
     inputs: Inputs,
-    targets: Tensor,
+    targets: Inputs,
     chunk_size: int = 256,
     device: torch.device | None = None,
     context: Context = (),

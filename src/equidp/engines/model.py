@@ -14,6 +14,7 @@ from equidp.errors import ModelError
 from equidp.kernel.engine import Sums
 from equidp.kernel.generators import restore_generators
 from equidp.kernel.inputs import Inputs
+from equidp.losses import output_tensors
 
 _COARSE = ("tf32", "bf16")
 _backends: Any = torch.backends
@@ -39,8 +40,10 @@ def arguments(inputs: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
     return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
 
 
-def call_model(model: nn.Module, inputs: Inputs) -> Tensor:
+def call_model(model: nn.Module, inputs: Inputs) -> Any:
     """Returns the outputs, [batch, ...], of `model(x)`, `model(*x)` for a tuple, `model(**x)` for a mapping.
+
+    They are what the loss gets: see `outputs_in`.
 
     Raises:
         ModelError: as in `outputs_in`.
@@ -52,22 +55,49 @@ def call_model(model: nn.Module, inputs: Inputs) -> Tensor:
     return outputs_in(model(*positional, **named))
 
 
-def outputs_in(result: Any) -> Tensor:
-    """Returns the output tensor of a model's result, or its `logits` for a mapping, as in `transformers`.
+def outputs_in(result: Any) -> Any:
+    """Returns what the loss gets of a model's result: the `logits` of a mapping that has them; else all.
 
     Raises:
-        ModelError: the result is neither.
+        ModelError: there is no tensor in it.
 
-    >>> outputs_in({"logits": Tensor([1.0])})
+    >>> outputs_in({"logits": Tensor([1.0]), "hidden_states": None})
     tensor([1.])
+    >>> outputs_in((Tensor([1.0]), Tensor([2.0])))
+    (tensor([1.]), tensor([2.]))
     """
-    outputs = result.get("logits") if isinstance(result, Mapping) else result
+    if isinstance(result, Mapping) and isinstance(result.get("logits"), Tensor):
+        return result["logits"]
+    if output_tensors(result):
+        return result
+    raise ModelError(
+        f"the model gives a {type(result).__name__} without a tensor; expected a tensor [batch, ...], or a "
+        "tuple, mapping or dataclass of such.",
+        field="model",
+    )
+
+
+def call_for_tensor(model: nn.Module, inputs: Inputs) -> Tensor:
+    """Returns the outputs where they are one tensor, [batch, ...], or a mapping with `logits`.
+
+    Raises:
+        ModelError: the model gives several tensors.
+    """
+    return one_tensor(call_model(model, inputs))
+
+
+def one_tensor(outputs: Any) -> Tensor:
+    """Returns outputs that are one tensor.
+
+    Raises:
+        ModelError: they are several.
+    """
     if isinstance(outputs, Tensor):
         return outputs
-    names = f" of {', '.join(map(str, result))}" if isinstance(result, Mapping) else ""
+    names = f" of {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else ""
     raise ModelError(
-        f"the model gives a {type(result).__name__}{names}; expected a tensor [batch, ...], or a mapping "
-        "whose 'logits' are one. Wrap it in a module that returns the part that the loss takes.",
+        f"the model gives a {type(outputs).__name__}{names}; expected one tensor [batch, ...] of logits or "
+        "numbers here, or a mapping with 'logits'. Wrap it in a module that returns the part to read.",
         field="model",
     )
 

@@ -15,7 +15,7 @@ from equidp.engines.layers.sums import by_example
 from equidp.engines.model import call_model
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, map_tensors, tensors
-from equidp.losses import Loss
+from equidp.losses import Loss, map_outputs
 
 
 def by_row(units: Any) -> Any:
@@ -44,9 +44,10 @@ class UnitModel(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, *arguments: Any, **keywords: Any) -> Tensor:
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
         units: Inputs = keywords or (arguments if len(arguments) > 1 else arguments[0])
-        return by_example(call_model(self.model, by_row(units)), rows_in(units))
+        outputs = call_model(self.model, by_row(units))
+        return map_outputs(lambda each: by_example(each, rows_in(units)), outputs)
 
 
 def as_units(inputs: Inputs, targets: Tensor, rows: int = 1) -> tuple[Any, Tensor]:

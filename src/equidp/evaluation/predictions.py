@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from equidp._validate import check_number, unknown_name
-from equidp.engines.model import call_model, device_of
+from equidp.engines.model import call_for_tensor, device_of
 from equidp.errors import SettingError
 from equidp.evaluation.intervals import Floats
 from equidp.kernel.inputs import Inputs, moved_to, taken, tensors
@@ -251,6 +251,6 @@ def predict(model: nn.Module, inputs: Inputs, processes: Processes = ALONE) -> T
         with torch.no_grad():
             starts = range(0, max(1, len(tensors(inputs)[0])), _CHUNK)
             chunks = (taken(inputs, slice(start, start + _CHUNK)) for start in starts)
-            return torch.cat([call_model(model, moved_to(chunk, device)).cpu() for chunk in chunks])
+            return torch.cat([call_for_tensor(model, moved_to(chunk, device)).cpu() for chunk in chunks])
     finally:
         model.train(was_training)

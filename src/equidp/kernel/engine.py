@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 from equidp.kernel.inputs import Inputs
 
-LossFunction = Callable[[Tensor, Tensor], Tensor]
-"""(outputs [batch, ...], targets [batch, ...]) -> losses [batch], one per example."""
+LossFunction = Callable[[Any, Any], Tensor]
+"""(outputs [batch, ...], targets [batch, ...]) -> losses [batch], one per example; either may be a tuple or a
+mapping of tensors, as the model and the data give them."""
 
 
-LossOfExample = Callable[[dict[str, Tensor]], tuple[Tensor, Tensor]]
-"""(trained parameters by name) -> loss of one example, a number, and the model's outputs for it, [1, ...]."""
+LossOfExample = Callable[[dict[str, Tensor]], tuple[Tensor, Any]]
+"""(trained parameters by name) -> loss of one example, a number, and the model's outputs for it, [1, ...]; a
+tuple where they are several tensors."""
 
 Context = tuple[Tensor, ...]
 """Public numbers beside the losses of examples, [batch, ...] each; empty for a policy that leaves losses."""
@@ -63,7 +65,7 @@ class Engine(Protocol):
     It keeps nothing about a batch: several measured batches may be in use at a time.
     """
 
-    def __call__(self, inputs: Inputs, targets: Tensor, /) -> Measured:
+    def __call__(self, inputs: Inputs, targets: Inputs, /) -> Measured:
         """Runs forward and backward over examples [batch, ...], batch >= 1."""
 
 
@@ -76,11 +78,11 @@ class ObjectiveEngine(Engine, Protocol):
 
     objective: Callable[[LossOfExample, dict[str, Tensor], Context], tuple[Tensor, Tensor]] | None
 
-    def __call__(self, inputs: Inputs, targets: Tensor, /, *context: Tensor) -> Measured:
+    def __call__(self, inputs: Inputs, targets: Inputs, /, *context: Tensor) -> Measured:
         """Runs forward and backward, with a context, [batch, ...] each, which sets `terms` of the result."""
 
 
-def measure(engine: Engine, inputs: Inputs, targets: Tensor, context: Context = ()) -> Measured:
+def measure(engine: Engine, inputs: Inputs, targets: Inputs, context: Context = ()) -> Measured:
     """Measure examples, [batch, ...], with their context where there is one: then by an `ObjectiveEngine`."""
     measure: Callable[..., Measured] = engine
     return measure(inputs, targets, *context)

@@ -55,6 +55,15 @@ def tensors(inputs: Any) -> tuple[Tensor, ...]:
     return (inputs,)
 
 
+def count_in(inputs: Any) -> int:
+    """Return the number of examples, by the first of the tensors.
+
+    >>> count_in({"ids": torch.zeros(4, 2)})
+    4
+    """
+    return len(tensors(inputs)[0])
+
+
 def taken(inputs: Any, which: Tensor | slice | list[int] | None) -> Any:
     """Returns the examples at these places: indices, a mask [batch] or a slice; None: one example as a batch.
 

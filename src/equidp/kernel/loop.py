@@ -26,7 +26,7 @@ class Batch(NamedTuple):
 
     Attributes:
         inputs: [batch, ...]; a tuple or a mapping of such where the model reads several tensors.
-        targets: [batch, ...].
+        targets: [batch, ...]; a tuple or a mapping of such where the loss reads several tensors.
         groups: [batch], int64.
         indices: [batch], int64, where the examples stand in the dataset.
 
@@ -39,7 +39,7 @@ class Batch(NamedTuple):
     """
 
     inputs: Inputs
-    targets: Tensor
+    targets: Inputs
     groups: Tensor
     indices: Tensor
 
@@ -265,7 +265,7 @@ class PrivateLoop:
 
     def on_device(self, batch: Batch) -> Batch:
         """The batch, on the device of the first parameter."""
-        device = next((parameter.device for parameter in self._parameters), batch.targets.device)
+        device = next((parameter.device for parameter in self._parameters), batch.groups.device)
         if all(tensor.device == device for tensor in tensors(batch)):
             return batch
         return Batch(*moved_to(tuple(batch), device))

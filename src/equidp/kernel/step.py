@@ -178,12 +178,12 @@ class PrivateStep:
         self._paid_by = 0  # id of the process that paid for the next call; 0: none did
 
     def __call__(
-        self, inputs: Inputs, targets: Tensor, groups: Tensor, indices: Tensor | None = None
+        self, inputs: Inputs, targets: Inputs, groups: Tensor, indices: Tensor | None = None
     ) -> None:
         """Replaces `p.grad` of every trainable parameter by the private mean gradient of this batch.
 
         Args:
-            inputs, targets: [batch, ...], inputs perhaps several such; the batch may be empty.
+            inputs, targets: [batch, ...], each perhaps several such; the batch may be empty.
             groups: [batch], int64; those that examples were drawn by.
             indices: [batch], places in the dataset, for `share_limits`; default: 0 to batch - 1.
         """

@@ -374,7 +374,7 @@ def loader(
 
 def load_example(
     train: GroupedDataset | Dataset[Any], load: Load, collation: Collation | None = None
-) -> tuple[Inputs, Tensor]:
+) -> tuple[Inputs, Inputs]:
     """Load inputs and target of one example, for its shape and type, and a few others of a torch Dataset.
 
     Of collated rows, the example has the largest size of each dimension, and zeros.
@@ -409,9 +409,9 @@ def chosen_engine(
     policy: Policy,
     model: nn.Module,
     loss: LossFunction,
-    like: tuple[Inputs, Tensor],
+    like: tuple[Inputs, Inputs],
     train: object,
-    examples: tuple[Inputs, Tensor] | Sequence[Any] | None,
+    examples: tuple[Inputs, Inputs] | Sequence[Any] | None,
     batch_size: int,
     at_a_time: int | None,
     collation: Collation | None = None,
@@ -426,13 +426,13 @@ def chosen_engine(
         if not callable(engine):
             raise SettingError(f"engine={engine!r}; expected a name or an engine.")
         return engine
-    device = next((parameter.device for parameter in model.parameters()), like[1].device)
+    device = next((parameter.device for parameter in model.parameters()), tensors(like[1])[0].device)
     (inputs, targets), value = like, Loss.of(loss)
     if value.several_rows:
         inputs, targets = by_row((inputs, targets))
     targets = value.targets(targets)
     row, names = moved_to((inputs, targets), device), class_names(train)
-    public: list[tuple[Inputs, Tensor]] = []
+    public: list[tuple[Inputs, Inputs]] = []
     if examples is not None and collation is not None:
         public = _collate_examples(examples, collation)
         examples = join_batches(*map(collation.pad_examples, public))
@@ -462,7 +462,7 @@ def chosen_engine(
     return checked
 
 
-def _collate_examples(examples: object, collation: Collation) -> list[tuple[Inputs, Tensor]]:
+def _collate_examples(examples: object, collation: Collation) -> list[tuple[Inputs, Inputs]]:
     """Collate public rows, each alone, as inputs and targets [1, ...].
 
     Raises:
@@ -487,7 +487,7 @@ def _try_padding(
     collation: Collation,
     model: nn.Module,
     loss: LossFunction,
-    public: list[tuple[Inputs, Tensor]],
+    public: list[tuple[Inputs, Inputs]],
     device: torch.device,
 ) -> None:
     """Refuse a model or a loss that reads padding, as rows as short as the shortest and as long show.
@@ -496,7 +496,7 @@ def _try_padding(
         public: examples [1, ...] to try; none: they are made up, of the shortest length that is not 0.
     """
 
-    def check(alone: list[tuple[Inputs, Tensor]]) -> None:
+    def check(alone: list[tuple[Inputs, Inputs]]) -> None:
         check_padding(model, loss, [moved_to((each, collation.pad_examples(each)), device) for each in alone])
 
     if not public:
@@ -519,7 +519,7 @@ def _try_padding(
         ) from error
 
 
-def _check_examples(examples: object, row: tuple[Inputs, Tensor], train: object) -> None:
+def _check_examples(examples: object, row: tuple[Inputs, Inputs], train: object) -> None:
     """Refuses public examples that are not of the form of the data, too few, or rows of the data itself.
 
     Args:

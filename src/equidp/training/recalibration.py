@@ -28,7 +28,7 @@ from equidp._validate import check_number
 from equidp.accounting.planned import RECALIBRATION
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
-from equidp.engines.model import call_model, device_of, outputs_in
+from equidp.engines.model import call_for_tensor, device_of, one_tensor, outputs_in
 from equidp.engines.units import by_row
 from equidp.errors import ModelError, SettingError
 from equidp.kernel.bounding import bounded_rows
@@ -156,7 +156,7 @@ class Recalibrated(nn.Module):
 
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         """Logits, [batch, classes]."""
-        logits = outputs_in(self.model(*inputs, **named))
+        logits = one_tensor(outputs_in(self.model(*inputs, **named)))
         return logits * self.scale + self.shift  # type: ignore[operator]
 
 
@@ -245,8 +245,9 @@ def _read(model: nn.Module, trainer: Trainer) -> tuple[Tensor, Tensor, Tensor]:
         with torch.no_grad():
             for batch in load(torch.arange(shard.start, shard.stop).split(_CHUNK)):
                 inputs, pairs = moved_to((batch.inputs, batch.targets), device)
+                assert isinstance(pairs, Tensor)  # cross entropy reads nothing else
                 rows = pairs.shape[1] if pairs.dim() == 3 else 1  # of a unit of privacy
-                logits = call_model(model, by_row(inputs) if pairs.dim() == 3 else inputs)
+                logits = call_for_tensor(model, by_row(inputs) if pairs.dim() == 3 else inputs)
                 targets = (pairs if pairs.dim() == 1 else pairs[..., 0]).long().view(-1, rows)
                 weights = Loss.of(trainer.loss).weights(pairs).view(-1, rows)
                 if logits.dim() != 2 or logits.shape[1] < 2:

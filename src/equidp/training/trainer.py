@@ -192,7 +192,7 @@ class Trainer:
         ledger: Ledger | None = None,
         budget: PrivacyBudget | None = None,
         beyond_budget: str = "refuse",
-        examples: tuple[Inputs, torch.Tensor] | Sequence[Any] | None = None,
+        examples: tuple[Inputs, Inputs] | Sequence[Any] | None = None,
         augment: Callable[[Inputs], Inputs] | None = None,
         collate: Collate | None = None,
         randomness: Randomness | None = None,

@@ -17,15 +17,16 @@ from torch.overrides import TorchFunctionMode
 from equidp.engines.functional import FunctionalEngine, second_derivatives
 from equidp.engines.ghost import GhostEngine
 from equidp.engines.measurement import Examples, MeasuredBatch
-from equidp.engines.model import arguments, call_model, flat, flat_sums, outputs_in
+from equidp.engines.model import arguments, call_model, flat, flat_sums, outputs_in, same
 from equidp.engines.trial.mixing import moved_parameters
 from equidp.engines.trial.rows import MadeUpInputs, TrialRows
 from equidp.engines.trial.running import error_text, losses_of, outputs_of, try_model
 from equidp.errors import ModelError
 from equidp.kernel.bounding import example_context
 from equidp.kernel.engine import Engine, LossFunction, Sums
-from equidp.kernel.inputs import Inputs, in_parts, taken, tensors
+from equidp.kernel.inputs import Inputs, count_in, in_parts, taken, tensors
 from equidp.kernel.policy import Policy
+from equidp.losses import as_plain, output_tensors
 
 _TOLERANCE = 0.02
 """Largest difference of norms, relative to the largest norm; wrong gradients differ by far more."""
@@ -63,7 +64,7 @@ def check_engine(
     model: nn.Module,
     loss: LossFunction,
     inputs: Inputs,
-    targets: Tensor,
+    targets: Inputs,
     rows: TrialRows | None = None,
     batch_size: int = 64,
     at_a_time: int | None = None,
@@ -95,7 +96,7 @@ def check_engine(
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     with try_model(model, loss), torch.enable_grad(), ExitStack() as stack:
         rows = MadeUpInputs.like(inputs, model) if rows is None else rows
-        most = max(_FEWEST_TOGETHER, at_a_time or len(targets))
+        most = max(_FEWEST_TOGETHER, at_a_time or count_in(targets))
         trial = _Trial(together(engine), model, loss, trained, inputs, targets, most)
         few = trial.examples()
         _show_sizes(trial.engine, *few)
@@ -107,13 +108,13 @@ def check_engine(
         found = trial.gradients()
         if not len(found.norms):
             raise ModelError(
-                f"the gradients of all {len(targets)} examples that were tried are infinite or not numbers: "
-                "nothing would be learned, and epsilon spent. Look at the scale of the model's initial "
-                "weights, and at the loss.",
+                f"the gradients of all {count_in(targets)} examples that were tried are infinite or no "
+                "numbers: nothing would be learned, and epsilon spent. Look at the scale of the model's "
+                "initial weights, and at the loss.",
                 field="loss",
             )
         true = found.true.norm(dim=1)
-        same_norms = ((found.norms - true).abs() <= _tolerance(targets) * true.max()).all()
+        same_norms = ((found.norms - true).abs() <= _tolerance(tensors(targets)[0].device) * true.max()).all()
         if not (same_norms and found.off.norm() <= _TOLERANCE * true.max() * len(true)):
             raise _differs(trial.engine, len(true))
         moderate = rows.moderate()
@@ -129,7 +130,7 @@ def check_engine(
 
 
 def check_company(
-    engine: Engine, model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Tensor
+    engine: Engine, model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Inputs
 ) -> None:
     """Refuses an engine whose norm of an example, or what it adds to a sum, changes with the others.
 
@@ -141,7 +142,7 @@ def check_company(
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     with try_model(model, loss), torch.enable_grad(), ExitStack() as stack:
-        trial = _Trial(together(engine), model, loss, trained, inputs, targets, len(targets))
+        trial = _Trial(together(engine), model, loss, trained, inputs, targets, count_in(targets))
         few, _ = trial.examples()
         if _random(model, few):
             stack.enter_context(_NoDropout())
@@ -220,7 +221,7 @@ def together(engine: Engine) -> Engine:
     if not isinstance(engine, GhostEngine | FunctionalEngine):
         return engine
 
-    def measure(inputs: Inputs, targets: Tensor) -> MeasuredBatch:
+    def measure(inputs: Inputs, targets: Inputs) -> MeasuredBatch:
         return engine.measured_together(inputs, targets)
 
     measure.__name__ = type(engine).__name__
@@ -231,8 +232,8 @@ def _random(model: nn.Module, inputs: Inputs) -> bool:
     """Returns True if outputs change from pass to pass; a few draws may be equal by chance."""
     inputs = taken(inputs, slice(_ROWS))
     with torch.no_grad():
-        first, *others = (outputs_of(model, inputs, seed=seed).nan_to_num() for seed in range(_PASSES))
-    return not all(torch.equal(first, other) for other in others)
+        first, *others = (output_tensors(outputs_of(model, inputs, seed=seed)) for seed in range(_PASSES))
+    return not all(all(map(same, first, other)) for other in others)
 
 
 class _NoDropout(TorchFunctionMode):
@@ -277,13 +278,21 @@ class _Trial:
     loss: LossFunction
     trained: list[nn.Parameter]
     inputs: Inputs
-    targets: Tensor
+    targets: Inputs
     most: int
+
+    @property
+    def count(self) -> int:
+        return count_in(self.targets)
+
+    @property
+    def device(self) -> torch.device:
+        return tensors(self.targets)[0].device
 
     def of(self, inputs: Inputs) -> _Trial:
         """Return a trial of other examples, with the same targets in turns."""
-        places = torch.arange(len(tensors(inputs)[0])) % len(self.targets)
-        return replace(self, inputs=inputs, targets=self.targets[places])
+        places = torch.arange(count_in(inputs)) % self.count
+        return replace(self, inputs=inputs, targets=taken(self.targets, places))
 
     def loud(self, engine: GhostEngine | FunctionalEngine) -> _Trial:
         """The same with losses that are `_LOUD` times as large, as gradients of a whole batch may be: some
@@ -304,10 +313,10 @@ class _Trial:
             ModelError: the model fails on each of them alone.
             EngineRefusal: the engine fails on examples that the model takes.
         """
-        weights = torch.arange(1, len(self.targets) + 1, device=self.targets.device) / len(self.targets)
+        weights = torch.arange(1, self.count + 1, device=self.device) / self.count
         off = [torch.zeros_like(parameter) for parameter in self.trained]
         places, parts, failed = [], [], None
-        for place in range(len(self.targets)):
+        for place in range(self.count):
             try:
                 gradients = self.true_gradient(place)
             except Exception as error:
@@ -350,7 +359,7 @@ class _Trial:
             try:
                 after = self.true_gradient(place)
             except Exception:
-                return torch.zeros(len(self.trained), dtype=torch.bool, device=self.targets.device)
+                return torch.zeros(len(self.trained), dtype=torch.bool, device=self.device)
         changes = (
             None if one is None or other is None else one - other
             for one, other in zip(before, after, strict=True)
@@ -376,7 +385,7 @@ class _Trial:
     def taken_alone(self) -> Tensor:
         """Return the places of examples that model and loss accept alone."""
         found: list[int] = []
-        for part in torch.arange(len(self.targets)).split(self.most):
+        for part in torch.arange(self.count).split(self.most):
             taken_together = self._takes(part)
             found += [place for place in part.tolist() if taken_together or self._takes([place])]
         return torch.tensor(found, dtype=torch.int64)
@@ -422,7 +431,7 @@ def _check_further(trial: _Trial, *, huge: bool) -> None:
     if not len(norms):
         return
     size = true.norm(dim=1).max()
-    small = (true.norm(dim=1) - norms > _tolerance(trial.targets) * size).any()
+    small = (true.norm(dim=1) - norms > _tolerance(trial.device) * size).any()
     differs = small or off.norm() > _TOLERANCE * size * len(norms)
     if differs and not huge:
         raise _differs(trial.engine, len(norms))
@@ -438,7 +447,7 @@ def _check_in_company(trial: _Trial, *, beside_rounding: bool = False) -> None:
     """
     places = trial.taken_alone()
     generator = torch.Generator().manual_seed(15)
-    weights = 0.5 + torch.rand(len(trial.targets), generator=generator)
+    weights = 0.5 + torch.rand(trial.count, generator=generator)
     while len(places) > 1:
         # An odd number, beside an even one: some models pair examples, and leave one over.
         staying = places[torch.randperm(len(places), generator=generator)[: len(places) // 2 | 1]]
@@ -454,7 +463,7 @@ def _check_in_company(trial: _Trial, *, beside_rounding: bool = False) -> None:
     _add(total, _taken_out(sums, trial.trained), -1.0)
     fewer_norms, fewer = trial.measure_examples(staying, some)
     by_place = norms.new_zeros(len(weights)).index_copy(0, places.to(norms.device), norms)
-    tolerance = _tolerance(trial.targets) * norms.max()
+    tolerance = _tolerance(trial.device) * norms.max()
     apart = (by_place[staying.to(norms.device)] - fewer_norms).abs().max()
     # A small part of each norm may mix as well, and adds up over the batch.
     parts = _lengths(map(fewer.get, trial.trained), trial.trained)
@@ -462,7 +471,7 @@ def _check_in_company(trial: _Trial, *, beside_rounding: bool = False) -> None:
     parts_off = _lengths(total, trial.trained)
     off = parts_off.norm()
     room = _SMALL_PART * norms.max() * len(staying) ** 0.5
-    coarse = beside_rounding or torch.is_autocast_enabled(trial.targets.device.type)
+    coarse = beside_rounding or torch.is_autocast_enabled(trial.device.type)
     small = coarse or bool((parts_off <= _TOLERANCE * parts + room).all())
     if apart <= tolerance and off <= tolerance * len(staying) ** 0.5 and small:
         return
@@ -486,7 +495,7 @@ def _check_beside_rounding(found: _Gradients) -> None:
     wrong = steady.all(dim=0) & _wrong_parts(off, true)
     own = torch.stack([trial.own_norm(place) for place in range(len(norms))])
     expected = torch.where(steady.all(dim=1), true.norm(dim=1), own)
-    same_norms = expected - norms <= _tolerance(trial.targets) * expected.max()
+    same_norms = expected - norms <= _tolerance(trial.device) * expected.max()
     if wrong.any() or not same_norms.all():
         raise _differs(trial.engine, len(norms))
 
@@ -533,8 +542,8 @@ def _last_digits_changed(trained: list[nn.Parameter]) -> Iterator[None]:
         torch.clear_autocast_cache()
 
 
-def _tolerance(targets: Tensor) -> float:
-    return _AUTOCAST_TOLERANCE if torch.is_autocast_enabled(targets.device.type) else _TOLERANCE
+def _tolerance(device: torch.device) -> float:
+    return _AUTOCAST_TOLERANCE if torch.is_autocast_enabled(device.type) else _TOLERANCE
 
 
 def _name(engine: Engine) -> str:
@@ -551,7 +560,7 @@ def _differs(engine: Engine, count: int, how: str = "") -> ModelError:
     )
 
 
-def _check_random_numbers(engine: Engine, inputs: Inputs, targets: Tensor) -> None:
+def _check_random_numbers(engine: Engine, inputs: Inputs, targets: Inputs) -> None:
     with _explain_failures(engine):
         measured = engine(inputs, targets)
     # An engine of the user's own says nothing about it.
@@ -575,7 +584,7 @@ def _explain_failures(engine: Engine) -> Iterator[None]:
         ) from error
 
 
-def _show_sizes(engine: Engine, inputs: Inputs, targets: Tensor) -> None:
+def _show_sizes(engine: Engine, inputs: Inputs, targets: Inputs) -> None:
     """Lets an engine see several sizes: it may mistake a table of as many rows for the batch until then."""
     for size in (2, 3):
         with suppress(Exception):
@@ -583,7 +592,7 @@ def _show_sizes(engine: Engine, inputs: Inputs, targets: Tensor) -> None:
 
 
 def check_objective(
-    engine: FunctionalEngine, policy: Policy, state: Any, inputs: Inputs, targets: Tensor
+    engine: FunctionalEngine, policy: Policy, state: Any, inputs: Inputs, targets: Inputs
 ) -> None:
     """Refuses a model for which the engine's gradients of a policy's objective are not those of one example
     at a time.
@@ -608,16 +617,16 @@ def check_objective(
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
     parameters, generator = list(trained.values()), torch.Generator().manual_seed(0)
     inputs, targets = taken((inputs, targets), slice(4))
-    rows = example_context(policy, state, torch.zeros(len(targets), dtype=torch.int64))
+    rows = example_context(policy, state, torch.zeros(count_in(targets), dtype=torch.int64))
     made_up = (torch.randn(row.shape, generator=generator) / max(1, row[0].numel()) ** 0.5 for row in rows)
-    context = tuple(each.to(targets.device) for each in made_up)
+    context = tuple(each.to(tensors(targets)[0].device) for each in made_up)
 
     def gradient_alone(place: int) -> Tensor:
         x, y, own = taken((inputs, targets, context), [place])
 
-        def loss_of(values: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        def loss_of(values: dict[str, Tensor]) -> tuple[Tensor, Any]:
             outputs = outputs_in(functional_call(model, values, *arguments(x)))
-            return loss(outputs, y).squeeze(0), outputs
+            return loss(outputs, y).squeeze(0), as_plain(outputs)
 
         total, _ = policy.objective(loss_of, {**trained}, tuple(each[0] for each in own))
         return flat(torch.autograd.grad(total, parameters, materialize_grads=True), parameters)
@@ -627,7 +636,7 @@ def check_objective(
         try:
             measured = engine(inputs, targets, *context)
             found = flat_sums(measured.sum_gradients(torch.ones_like(measured.norms)), parameters)
-            true = torch.stack([gradient_alone(place) for place in range(len(targets))]).sum(dim=0)
+            true = torch.stack([gradient_alone(place) for place in range(count_in(targets))]).sum(dim=0)
         except ModelError:
             raise
         except Exception as error:
@@ -638,7 +647,7 @@ def check_objective(
             ) from error
     if not torch.linalg.vector_norm(found - true) <= _TOLERANCE * torch.linalg.vector_norm(true):
         raise ModelError(
-            f"the gradients of {len(targets)} examples under {type(policy).__name__} differ from those of "
-            "one backward pass each; choose another method, or a model of plain layers.",
+            f"the gradients of {count_in(targets)} examples under {type(policy).__name__} differ from those "
+            "of one backward pass each; choose another method, or a model of plain layers.",
             field="gradients",
         )

@@ -27,14 +27,15 @@ from equidp.engines.trial.running import (
 from equidp.errors import ModelError, shape_text
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.generators import GeneratorStates
-from equidp.kernel.inputs import Inputs, join_batches, map_tensors, taken, tensors
+from equidp.kernel.inputs import Inputs, count_in, join_batches, map_tensors, taken, tensors
+from equidp.losses import map_outputs, output_tensors
 
 
 def check_model(
     model: nn.Module,
     loss: LossFunction,
     inputs: Inputs,
-    targets: Tensor,
+    targets: Inputs,
     class_names: Sequence[str] = (),
     rows: TrialRows | None = None,
     at_a_time: int | None = None,
@@ -81,14 +82,14 @@ def check_model(
                 "with sparse=False, and take a dense optimizer.",
                 field=name or "model",
             )
-    if len(targets) == 1:
+    if count_in(targets) == 1:
         inputs, targets = taken((inputs, targets), [0, 0])
     if at_a_time is not None:
         inputs, targets = taken((inputs, targets), slice(max(_SMALL_BATCH, at_a_time)))
     with try_model(model, loss) as buffers:
         outputs = outputs_of(model, inputs)
         _check_buffers(model, buffers, inputs)
-        if class_names:
+        if class_names and isinstance(targets, Tensor):
             _check_last_class(loss, outputs, targets, class_names)
         losses_of(loss, outputs, targets)
         check_mixing(model, loss, partial(outputs_of, model), inputs, targets, rows, at_a_time)
@@ -136,9 +137,7 @@ def _changed_buffer(model: nn.Module, before: dict[str, Tensor], inputs: Inputs)
     return (differing or changed)[0], bool(differing)
 
 
-def _check_last_class(
-    loss: LossFunction, outputs: Tensor, targets: Tensor, class_names: Sequence[str]
-) -> None:
+def _check_last_class(loss: LossFunction, outputs: Any, targets: Tensor, class_names: Sequence[str]) -> None:
     """Tries the loss on the last class, which may be rare: it would end training in the middle."""
     try:
         loss(outputs, torch.zeros_like(targets))
@@ -147,9 +146,10 @@ def _check_last_class(
     try:
         loss(outputs, torch.full_like(targets, len(class_names) - 1))
     except Exception as error:
+        shapes = " and ".join(shape_text(each, "batch") for each in output_tensors(outputs))
         raise ModelError(
             f"the data has {len(class_names)} classes, and the loss fails for the last, {class_names[-1]!r} "
-            f"({error_text(error)}). The model's outputs are {shape_text(outputs, 'batch')}; give one "
+            f"({error_text(error)}). The model's outputs are {shapes}; give one "
             "per class.",
             field="class_names",
         ) from error
@@ -166,7 +166,7 @@ _LARGER = 1e3
 _ORDINARY, _PADDED = [0, -1], [1, -2]
 """Places of the compared examples in every batch."""
 
-Forward = Callable[[Inputs, int], Tensor]
+Forward = Callable[[Inputs, int], Any]
 """(inputs [batch, ...], seed) -> outputs [batch, ...], with the same random numbers for the same seed."""
 
 
@@ -175,7 +175,7 @@ def check_mixing(
     loss: LossFunction,
     forward: Forward,
     inputs: Inputs,
-    targets: Tensor,
+    targets: Inputs,
     rows: TrialRows | None = None,
     at_a_time: int | None = None,
 ) -> None:
@@ -204,7 +204,7 @@ def check_mixing(
     most = _BATCH if at_a_time is None else min(_BATCH, max(_SMALL_BATCH, at_a_time))
     trial = _Trial(model, loss, forward, targets, most)
     seed_generators(0)
-    random = GeneratorStates(targets.device)
+    random = GeneratorStates(tensors(targets)[0].device)
     trial.run(taken(inputs, slice(2)), 0)
     seeds = _SEEDS if random.has_moved() else 1
     rows = trial.rows_like(inputs, model) if rows is None else rows
@@ -214,7 +214,7 @@ def check_mixing(
         size = _SMALL_BATCH if seed else most
         ordinary = trial.together(rows.full(size, seed=4), seed)
         if ordinary is None:
-            ordinary = trial.run(taken(inputs, torch.arange(size) % len(targets)), seed)
+            ordinary = trial.run(taken(inputs, torch.arange(size) % count_in(targets)), seed)
         short = rows.short(_SMALL_BATCH, seed=5)
         padded = None if short is None else trial.together(short, seed)
         batches = _between(ordinary.inputs, (padded or ordinary).inputs, extremes)
@@ -241,7 +241,7 @@ def check_mixing(
             _check_losses(trial, ordinary.outputs if others is None else others)
 
 
-def _check_moved(trial: _Trial, rows: Inputs, extremes: list[Any]) -> Tensor | None:
+def _check_moved(trial: _Trial, rows: Inputs, extremes: list[Any]) -> Any | None:
     """Compares a few once more, and returns their outputs.
 
     None where the model fails with other parameters: it may never have such.
@@ -254,24 +254,42 @@ def _check_moved(trial: _Trial, rows: Inputs, extremes: list[Any]) -> Tensor | N
     return ordinary.outputs
 
 
-def _check_losses(trial: _Trial, outputs: Tensor) -> None:
+def _check_losses(trial: _Trial, outputs: Any) -> None:
     """Compares losses where one example's outputs are a thousand times as large, beside others and alike."""
-    if not outputs.is_floating_point() or not ((outputs < 0) | (outputs > 1)).any():
-        return  # these may be probabilities, and larger ones would end the process on a GPU
-    outputs = outputs[torch.arange(trial.most) % len(outputs)]  # outliers stand out in large batches only
-    places = torch.arange(len(outputs))
+    found = output_tensors(outputs)
+    if not any(map(_may_be_enlarged, found)):
+        return
+    # Outliers stand out in large batches only.
+    outputs = _some_of(outputs, torch.arange(trial.most) % len(found[0]))
+    places = torch.arange(trial.most)
     expected = trial.losses(outputs, places)
     for place in range(_SMALL_BATCH):
-        one_large = outputs.clone()
-        one_large[place] *= _LARGER
+        one_large = map_outputs(partial(_enlarge_one, place), outputs)
         losses = trial.losses(one_large, places)
         same = torch.full_like(places, place)
-        all_large = trial.losses(one_large[same], same)
+        all_large = trial.losses(_some_of(one_large, same), same)
         if expected is None or losses is None or all_large is None:
             return
         others = places != place
         if not _equal(all_large[place], losses[place]) or not _equal(expected[others], losses[others]):
             raise _mixing_loss()
+
+
+def _may_be_enlarged(values: Tensor) -> bool:
+    """Return whether values are no probabilities: larger ones would end the process on a GPU."""
+    return values.is_floating_point() and bool(((values < 0) | (values > 1)).any())
+
+
+def _enlarge_one(place: int, values: Tensor) -> Tensor:
+    if not _may_be_enlarged(values):
+        return values
+    values = values.clone()
+    values[place] *= _LARGER
+    return values
+
+
+def _some_of(outputs: Any, places: Tensor | list[int] | slice) -> Any:
+    return map_outputs(lambda each: each[places], outputs)
 
 
 class _Ran(NamedTuple):
@@ -283,7 +301,7 @@ class _Ran(NamedTuple):
     """
 
     inputs: Inputs
-    outputs: Tensor
+    outputs: Any
     losses: Tensor
     attributes: Attributes
 
@@ -293,37 +311,39 @@ class _Trial:
     """Runs model and loss on batches, each time with their attributes as they were."""
 
     def __init__(
-        self, model: nn.Module, loss: LossFunction, forward: Forward, targets: Tensor, most: int
+        self, model: nn.Module, loss: LossFunction, forward: Forward, targets: Inputs, most: int
     ) -> None:
         self._model, self._loss, self._forward, self._targets = model, loss, forward, targets
         self.most = most
         self._before = Attributes(model, loss)
 
-    def _targets_for(self, count: int) -> Tensor:
+    def _targets_for(self, count: int) -> Any:
         """Targets, the same from either end in batches of all sizes, for examples that are compared."""
         places = torch.arange(count)
         places[count // 2 :] -= count
-        return self._targets[places % len(self._targets)]
+        return taken(self._targets, places % count_in(self._targets))
 
-    def _pass(self, inputs: Inputs, seed: int) -> tuple[Tensor, Tensor]:
+    def _pass(self, inputs: Inputs, seed: int) -> tuple[Any, Tensor]:
         outputs = self._forward(inputs, seed)
-        return outputs, losses_of(self._loss, outputs, self._targets_for(len(outputs)))
+        return outputs, losses_of(self._loss, outputs, self._targets_for(count_in(inputs)))
 
     def run(self, inputs: Inputs, seed: int) -> _Ran:
         try:
             outputs, losses = self._pass(inputs, seed)
-            return _Ran(inputs, _ends(outputs), _ends(losses), Attributes(self._model, self._loss))
+            return _Ran(
+                inputs, map_outputs(_ends, outputs), _ends(losses), Attributes(self._model, self._loss)
+            )
         finally:
             self._before.restore()
 
-    def losses(self, outputs: Tensor, places: Tensor) -> Tensor | None:
+    def losses(self, outputs: Any, places: Tensor) -> Tensor | None:
         """Losses [batch] of outputs, asked for what stands at these places; None where the loss fails.
 
         Random numbers are the same each time.
         """
         seed_generators(0)
         try:
-            return losses_of(self._loss, outputs, self._targets_for(len(outputs))[places])
+            return losses_of(self._loss, outputs, taken(self._targets_for(len(places)), places))
         except ModelError:
             return None
         finally:
@@ -336,9 +356,10 @@ class _Trial:
         """
         again, after = self._after(first.inputs, first.inputs, seed)
         then, after_others = self._after(second.inputs, first.inputs, seed)
-        return not same(again, then) or after.differing(after_others) is not None
+        alike = all(map(same, output_tensors(again), output_tensors(then)))
+        return not alike or after.differing(after_others) is not None
 
-    def _after(self, first: Inputs, second: Inputs, seed: int) -> tuple[Tensor, Attributes]:
+    def _after(self, first: Inputs, second: Inputs, seed: int) -> tuple[Any, Attributes]:
         """Outputs and attributes of the second of two passes."""
         try:
             self._pass(first, seed)
@@ -437,8 +458,9 @@ def _tensor_between(first: int, ordinary: Tensor, padded: Tensor, *kinds: Tensor
 
 def _compare(ran: _Ran, again: _Ran, places: list[int], *, other_size: bool = False) -> None:
     """Refuses outputs or losses at these places that differ; a batch of two consists of nothing else."""
-    others = slice(None) if len(again.outputs) == len(places) else places
-    if not _equal(ran.outputs[places], again.outputs[others], other_size=other_size):
+    others = slice(None) if len(again.losses) == len(places) else places
+    pairs = zip(output_tensors(ran.outputs), output_tensors(again.outputs), strict=True)
+    if not all(_equal(one[places], other[others], other_size=other_size) for one, other in pairs):
         raise ModelError(
             "the model's output for one example changes with the other examples in the batch, so no "
             "example's influence is bounded. Look for statistics over the batch, trimming to its longest "

@@ -20,17 +20,18 @@ from equidp.engines.model import call_model
 from equidp.engines.trial.running import check_parameters, losses_of, try_model
 from equidp.engines.units import UnitModel
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.inputs import Inputs, join_batches, map_tensors, taken, tensors
+from equidp.kernel.inputs import Inputs, count_in, join_batches, map_tensors, taken, tensors
+from equidp.losses import output_tensors
 
 
 def made_up_examples(
     model: nn.Module,
     loss: LossFunction,
     inputs: Inputs,
-    targets: Tensor,
+    targets: Inputs,
     num_classes: int | None = None,
     count: int = 16,
-) -> tuple[Any, Tensor]:
+) -> tuple[Any, Any]:
     """Returns `count` inputs and targets of the same shapes and types as these; no value of them is read.
 
     Rows have all lengths, in no order, and two are the same. Numbers are normal, or in [0, 1) where the model
@@ -68,7 +69,7 @@ class MadeUp(NamedTuple):
 
     rows: MadeUpInputs
     inputs: Any
-    targets: Tensor
+    targets: Any
     running: list[int]
     error: Exception | None
 
@@ -78,7 +79,7 @@ class MadeUp(NamedTuple):
         model: nn.Module,
         loss: LossFunction,
         inputs: Inputs,
-        targets: Tensor,
+        targets: Inputs,
         num_classes: int | None = None,
         count: int = 16,
     ) -> MadeUp:
@@ -99,56 +100,63 @@ class MadeUp(NamedTuple):
         """Returns True if model and loss accept a batch of the examples that they accept alone."""
         return bool(self.running) and not _running(model, loss, *self.examples())[1]
 
-    def examples(self) -> tuple[Any, Tensor]:
+    def examples(self) -> tuple[Any, Any]:
         """Return `count` examples that model and loss accept; some twice in place of those left out."""
         if not self.running:
             return self.inputs, self.targets
-        places = (self.running * len(self.targets))[: len(self.targets)]
+        count = count_in(self.targets)
+        places = (self.running * count)[:count]
         return taken(self.inputs, places), self.targets
 
 
 def _targets(
     model: nn.Module,
     rows: MadeUpInputs,
-    targets: Tensor,
+    targets: Inputs,
     num_classes: int | None,
     count: int,
     *,
     centred: bool,
-) -> Tensor:
-    """Targets of the type of these, [count, ...]: numbers, or classes in no order, as many of each."""
-    generator = torch.Generator().manual_seed(3)
-    size = (count, *targets.shape[1:])
-    if targets.dtype.is_floating_point and num_classes is None:
-        drawn = torch.randn(size, generator=generator) if centred else torch.rand(size, generator=generator)
-    else:
-        classes = _classes(model, rows.full(2, seed=1)) if num_classes is None else num_classes
-        classes = 2 if targets.dtype == torch.bool else classes
-        drawn = torch.arange(count).reshape(-1, *[1] * (len(size) - 1)).expand(size) % classes
-        drawn = drawn[torch.randperm(count, generator=generator)]
-    return drawn.to(targets.dtype).to(targets.device)
+) -> Any:
+    """Targets of the types of these, [count, ...]: numbers, or classes in no order, as many of each."""
+
+    def draw(like: Tensor) -> Tensor:
+        generator = torch.Generator().manual_seed(3)
+        size = (count, *like.shape[1:])
+        if like.dtype.is_floating_point and num_classes is None:
+            drawn = (
+                torch.randn(size, generator=generator) if centred else torch.rand(size, generator=generator)
+            )
+        else:
+            classes = _classes(model, rows.full(2, seed=1)) if num_classes is None else num_classes
+            classes = 2 if like.dtype == torch.bool else classes
+            drawn = torch.arange(count).reshape(-1, *[1] * (len(size) - 1)).expand(size) % classes
+            drawn = drawn[torch.randperm(count, generator=generator)]
+        return drawn.to(like.dtype).to(like.device)
+
+    return map_tensors(draw, targets)
 
 
 def _classes(model: nn.Module, inputs: Inputs) -> int:
     """Return the smallest output dimension above 1 as the number of classes; 2 if the model fails."""
     try:
         with try_model(model):
-            outputs = call_model(model, inputs)
-        return min((size for size in outputs.shape[1:] if size > 1), default=2)
+            outputs = output_tensors(call_model(model, inputs))
+        return min((size for each in outputs for size in each.shape[1:] if size > 1), default=2)
     except Exception:
         return 2  # check_model will say what is wrong
 
 
 def _running(
-    model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Tensor
+    model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Inputs
 ) -> tuple[list[int], Exception | None]:
     """The places of rows that model and loss take, none if the loss of none is a number, and an error."""
 
     def finite(places: list[int]) -> bool:
-        losses = losses_of(loss, call_model(model, taken(inputs, places)), targets[places])
+        losses = losses_of(loss, call_model(model, taken(inputs, places)), taken(targets, places))
         return bool(torch.isfinite(losses).any())
 
-    every = list(range(len(targets)))
+    every = list(range(count_in(targets)))
     with try_model(model, loss):
         failed: Exception | None = None
         found: dict[int, bool] = {}

@@ -20,7 +20,8 @@ from equidp.engines.layers.decomposed import attention_in_full
 from equidp.engines.model import call_model, preserve_model, same
 from equidp.errors import ModelError
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.inputs import Inputs, map_tensors, tensors
+from equidp.kernel.inputs import Inputs, count_in, map_tensors, tensors
+from equidp.losses import map_outputs, output_tensors
 
 
 def check_parameters(model: nn.Module) -> None:
@@ -69,7 +70,7 @@ def seed_generators(seed: int) -> None:
         torch.default_generator.manual_seed(seed)
 
 
-def outputs_of(model: nn.Module, inputs: Inputs, seed: int = 0) -> Tensor:
+def outputs_of(model: nn.Module, inputs: Inputs, seed: int = 0) -> Any:
     """Returns outputs in training mode, with the same random numbers for the same seed."""
     seed_generators(seed)
     try:
@@ -85,42 +86,54 @@ def outputs_of(model: nn.Module, inputs: Inputs, seed: int = 0) -> Tensor:
             "public rows that have it: examples=(inputs, targets).",
             field="inputs",
         ) from error
-    count = len(tensors(inputs)[0])
-    if outputs.shape[:1] != (count,):
+    count = count_in(inputs)
+    if any(each.shape[:1] != (count,) for each in output_tensors(outputs)):
+        shapes = map_outputs(lambda each: list(each.shape), outputs)
         raise ModelError(
-            f"the model gives {list(outputs.shape)} for {count} examples; expected a tensor [batch, ...].",
+            f"the model gives {shapes} for {count} examples; expected tensors [batch, ...].",
             field="model",
         )
     return outputs
 
 
-def losses_of(loss: LossFunction, outputs: Tensor, targets: Tensor) -> Tensor:
+def losses_of(loss: LossFunction, outputs: Any, targets: Inputs) -> Tensor:
     """Returns the losses, [batch]; a loss that fails, or gives anything else, is refused in words."""
     try:
         losses = loss(outputs, targets)
     except ModelError:
         raise
     except Exception as error:
-        other = _dtype_that_works(loss, outputs, targets)
+        other = None
+        if isinstance(outputs, Tensor) and isinstance(targets, Tensor):
+            other = _dtype_that_works(loss, outputs, targets)
         if other is not None:
             raise ModelError(
-                f"the loss cannot be taken of targets of {targets.dtype} ({error_text(error)}); "
+                f"the loss cannot be taken of targets of {tensors(targets)[0].dtype} ({error_text(error)}); "
                 f"expected {other}. Let the dataset give them as such: targets.to({other}).",
                 field="targets",
             ) from error
+        shapes = map_outputs(lambda each: list(each.shape), (outputs, targets))
+        how = (
+            "Of a mapping with 'logits' it gets these alone: call them otherwise for a loss of all outputs."
+            if isinstance(outputs, Tensor)
+            else "It gets all outputs: let it read its part of them, or let the model return a mapping whose "
+            "'logits' are that part."
+        )
         raise ModelError(
-            f"the loss cannot be taken of outputs {list(outputs.shape)} and targets {list(targets.shape)} "
-            f"({error_text(error)}). A loss is tried on targets that are made up, classes from 0 on or "
+            f"the loss cannot be taken of outputs {shapes[0]} and targets {shapes[1]} "
+            f"({error_text(error)}). {how} A loss is tried on targets that are made up, classes from 0 on or "
             "numbers: let it take such, and turn them into others (-1 and 1) itself.",
             field="loss",
         ) from error
-    if not isinstance(losses, Tensor) or losses.shape != (len(outputs),):
+    count = count_in(targets)
+    if not isinstance(losses, Tensor) or losses.shape != (count,):
         given = (
             f"shape {list(losses.shape)}" if isinstance(losses, Tensor) else f"type {type(losses).__name__}"
         )
         raise ModelError(
-            f"the loss has {given} for {len(outputs)} examples; expected one number per example, "
-            f"[{len(outputs)}]. Pass one that does not average, such as CrossEntropyLoss(reduction='none').",
+            f"the loss has {given} for {count} examples; expected one number per example, "
+            f"[{count}]. Add those of several heads, and pass one that does not average, such as "
+            "CrossEntropyLoss(reduction='none').",
             field="loss",
         )
     return losses

@@ -103,9 +103,10 @@ class FairLens(Bounded):
         factors, direction = context
         # Two backward passes: torch differentiates tangents of LayerNorm wrongly.
         gradient, (own, outputs) = grad_and_value(loss, has_aux=True)(parameters)
-        if outputs.dim() != 2 or outputs.shape[1] < 2:
+        if not isinstance(outputs, Tensor) or outputs.dim() != 2 or outputs.shape[1] < 2:
+            given = list(outputs.shape[1:]) if isinstance(outputs, Tensor) else "several tensors"
             raise ModelError(
-                f"the model gives {list(outputs.shape[1:])} for an example; FairLens needs a classifier with "
+                f"the model gives {given} for an example; FairLens needs a classifier with "
                 "one output per class, [batch, classes >= 2]. Choose another method.",
                 field="model",
             )

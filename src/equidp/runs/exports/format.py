@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from equidp._provenance import versions
-from equidp.engines.model import call_model
+from equidp.engines.model import call_for_tensor
 from equidp.errors import ModelError
 from equidp.ledger.format import plain
 from equidp.report.guarantee import guarantee_sentences, privacy_unit
@@ -71,7 +71,7 @@ class ExportedRun:
             inputs = torch.zeros(shape, dtype=dtype)
             try:
                 with torch.no_grad():
-                    call_model(self.kept.run.model, inputs)
+                    call_for_tensor(self.kept.run.model, inputs)
             except Exception as error:  # a model of the user's own can fail as anything
                 failures.append(f"{dtype}: {type(error).__name__}: {error}")
             else:

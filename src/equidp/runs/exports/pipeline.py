@@ -23,7 +23,7 @@ from sklearn.preprocessing import (
 )
 from torch import Tensor, nn
 
-from equidp.engines.model import call_model
+from equidp.engines.model import call_for_tensor
 from equidp.errors import ModelError, SettingError
 from equidp.runs.exports.format import ExportedRun
 from equidp.tables.cells import MISSING
@@ -87,7 +87,7 @@ def _linear_map(model: nn.Module, example: Tensor) -> tuple[np.ndarray, np.ndarr
     probes = 10 * torch.randn((64, size), generator=generator, dtype=torch.float64)
     points = torch.cat([torch.zeros(1, size), torch.eye(size), probes]).double().reshape(-1, *example.shape)
     with torch.no_grad():
-        outputs = call_model(exact, points)
+        outputs = call_for_tensor(exact, points)
     intercepts, moved, probed = outputs[0], outputs[1 : 1 + size], outputs[1 + size :]
     weights = (moved - intercepts).T
     difference = (probes @ weights.T + intercepts - probed).abs().max()

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equidp.engines.model import call_model
+from equidp.engines.model import call_for_tensor
 from equidp.errors import ModelError
 from equidp.runs.exports.format import FACTS, ExportedRun, facts_text
 
@@ -26,7 +26,7 @@ class _Outputs(nn.Module):
         self.model = model
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return call_model(self.model, inputs)
+        return call_for_tensor(self.model, inputs)
 
 
 def write_torch_export(export: ExportedRun, path: Path) -> None:

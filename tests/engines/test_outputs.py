@@ -1,0 +1,183 @@
+"""Models of several outputs and losses of several targets: measured, tried and trained as others are."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import equidp
+from equidp.engines import check_model, checked_engine
+from equidp.errors import DataError, ModelError
+from equidp.evaluation.evaluation import evaluate
+from equidp.evaluation.predictions import predict
+from equidp.kernel.inputs import taken
+from equidp.losses import Loss, map_outputs, output_tensors
+from support.errors import raises_field
+from support.oracle import single_gradients
+from support.toy import make_trainer, toy
+
+Pair = namedtuple("Pair", ["kind", "box"])
+
+
+@dataclass
+class Found:
+    kind: Tensor
+    box: Tensor
+    note: str | None = None
+
+
+FORMS = {
+    "mapping": (lambda kind, box: {"kind": kind, "box": box}, lambda out: (out["kind"], out["box"])),
+    "nested": (lambda kind, box: {"kind": [kind, None], "box": {"at": box}},
+               lambda out: (out["kind"][0], out["box"]["at"])),
+    "tuple": (lambda kind, box: (kind, box), tuple),
+    "named tuple": (Pair, lambda out: (out.kind, out.box)),
+    "dataclass": (Found, lambda out: (out.kind, out.box)),
+}  # fmt: skip
+
+
+class TwoHeads(nn.Module):
+    def __init__(self, form: str = "mapping", mixes: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.kind, self.box = nn.Linear(5, 6), nn.Linear(6, 3), nn.Linear(6, 2)
+        self.form, self.mixes = form, mixes
+
+    def forward(self, x: Tensor):
+        read = torch.tanh(self.body(x))
+        box = self.box(read)
+        return FORMS[self.form][0](self.kind(read), box - box.mean(dim=0) if self.mixes else box)
+
+
+def both(form: str = "mapping"):
+    def loss(outputs, targets) -> Tensor:
+        kind, box = FORMS[form][1](outputs)
+        kinds = cross_entropy(kind, targets["kind"], reduction="none")
+        return kinds + (box - targets["box"]).square().sum(dim=1)
+
+    return loss
+
+
+TARGETS = {"kind": torch.arange(8) % 3, "box": torch.rand(8, 2, generator=torch.Generator().manual_seed(1))}
+
+
+def rows(count: int = 60) -> list[tuple]:
+    draw = torch.Generator().manual_seed(0)
+    return [
+        (torch.randn(5, generator=draw), {"kind": place % 3, "box": torch.rand(2, generator=draw)})
+        for place in range(count)
+    ]
+
+
+@pytest.mark.parametrize("engine", ["ghost", "functional"])
+@pytest.mark.parametrize("form", FORMS)
+def test_gradients_of_two_heads_are_those_of_single_examples(form, engine):
+    model, loss, inputs = TwoHeads(form), both(form), torch.randn(8, 5)
+    made = checked_engine(engine, model, loss, taken((inputs, TARGETS), slice(1)))
+    measured = made(inputs, TARGETS)
+    parts = [taken(TARGETS, [place]) for place in range(8)]
+    oracle = torch.cat(
+        [single_gradients(model, inputs[place : place + 1], part["kind"], lambda out, _, y=part: loss(out, y))
+         for place, part in enumerate(parts)]
+    )  # fmt: skip
+    torch.testing.assert_close(measured.norms, oracle.norm(dim=1))
+    sums = measured.sum_gradients(torch.ones(8))
+    total = torch.cat([sums[each].flatten() for each in model.parameters()])
+    torch.testing.assert_close(total, oracle.double().sum(dim=0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_head_that_mixes_examples_is_refused_in_whatever_form_it_is(form):
+    with raises_field(ModelError, "outputs"):
+        check_model(TwoHeads(form, mixes=True), both(form), torch.randn(8, 5), TARGETS)
+
+
+def test_a_loss_that_mixes_the_targets_of_two_heads_is_refused():
+    def mixing(outputs, targets) -> Tensor:
+        return both()(outputs, targets) / outputs["box"].abs().max()
+
+    with raises_field(ModelError, "losses"):
+        check_model(TwoHeads(), mixing, torch.randn(8, 5), TARGETS)
+
+
+def test_an_output_without_the_batch_is_refused():
+    class Auxiliary(TwoHeads):
+        def forward(self, x):
+            return {**super().forward(x), "regularisation": self.box.weight.square().sum()}
+
+    with raises_field(ModelError, "model"):
+        check_model(Auxiliary(), both(), torch.randn(8, 5), TARGETS)
+
+
+def train(**settings) -> equidp.Run:
+    given = {"train": rows(), "model": TwoHeads(), "loss": both(), "secure": False, "seed": 1, **settings}
+    return make_trainer(**given).fit()
+
+
+@pytest.mark.parametrize("engine", ["ghost", "functional"])
+def test_two_heads_train_as_if_all_was_one_tensor(engine):
+    """The same draws give the same weights as of outputs and targets in one tensor each."""
+
+    class OneTensor(TwoHeads):
+        def forward(self, x):
+            return torch.cat(output_tensors(super().forward(x)), dim=1)
+
+    def of_one(outputs: Tensor, targets: Tensor) -> Tensor:
+        kinds = cross_entropy(outputs[:, :3], targets[:, 0].abs().long() % 3, reduction="none")
+        return kinds + (outputs[:, 3:] - targets[:, 1:]).square().sum(dim=1)
+
+    packed = [(x, torch.tensor([y["kind"], *y["box"].tolist()])) for x, y in rows()]
+    runs = [train(engine=engine), train(train=packed, model=OneTensor(), loss=of_one, engine=engine)]
+    torch.testing.assert_close(runs[0].model.state_dict(), runs[1].model.state_dict())
+    parts = train(engine=engine, physical_batch_size=7)
+    torch.testing.assert_close(parts.model.state_dict(), runs[0].model.state_dict())
+
+
+def test_targets_may_be_a_tuple_beside_a_group_and_public_examples():
+    given = [(x, (y["kind"], y["box"]), place % 2) for place, (x, y) in enumerate(rows())]
+
+    def loss(outputs, targets) -> Tensor:
+        return both()(outputs, {"kind": targets[0], "box": targets[1]})
+
+    public = torch.randn(6, 5), (torch.arange(6) % 3, torch.rand(6, 2))
+    train(train=given, loss=loss, examples=public)
+    with raises_field(DataError, "examples"):
+        train(train=given, loss=loss, examples=(public[0], {"kind": public[1][0], "box": public[1][1]}))
+
+
+def test_of_a_mapping_with_logits_the_loss_gets_these_alone():
+    class Named(TwoHeads):
+        def forward(self, x):
+            kind, box = FORMS[self.form][1](super().forward(x))
+            return {"logits": kind, "box": box}
+
+    data = [(x, y["kind"]) for x, y in rows()]
+    train(train=data, model=Named(), loss=None)
+    with raises_field(ModelError, "loss"):
+        train(model=Named(), loss=lambda outputs, targets: both()(outputs, targets))
+
+
+def test_what_reads_one_tensor_refuses_several():
+    with raises_field(ModelError, "model"):
+        predict(TwoHeads(), torch.randn(3, 5))
+    with raises_field(ModelError, "model"):
+        run = train()
+        evaluate(run.model, toy(30))
+
+
+def test_a_grouped_dataset_says_where_targets_by_name_belong():
+    with raises_field(DataError, "targets"):
+        equidp.GroupedDataset(torch.randn(8, 5), TARGETS, torch.arange(8) % 2, ("a", "b"), ("x", "y", "z"))
+
+
+def test_views_of_a_model_of_several_outputs_count_as_one_example():
+    loss = Loss(lambda outputs, targets: outputs["a"][:, 0] + outputs["b"][:, 0] + targets).by_example()
+    outputs = {"a": torch.ones(2, 3, 1), "b": torch.full((2, 3, 1), 2.0)}
+    pairs = torch.tensor([[[0.0, 1.0]] * 3, [[1.0, 0.5]] * 3])
+    assert loss(outputs, pairs).tolist() == [9.0, 6.0]
+    assert map_outputs(len, {"x": [torch.ones(4), None]}) == {"x": [4, None]}
