@@ -1,4 +1,4 @@
-"""equidp: differentially private training, with what it costs each group.
+"""equidp: train PyTorch models with differential privacy, and know what it costs each group.
 
 Public names are loaded when they are first used (PEP 562). `__init__.pyi` lists them for type checkers.
 """

@@ -169,7 +169,7 @@ def command_line(name: str, help_text: str, commands: Mapping[str, str], modules
 
 app = command_line(
     "equidp",
-    "Train with differential privacy, see what it costs each group, and even that out.",
+    "Train with differential privacy, and know what it costs each group.",
     COMMANDS,
     "equidp.cli",
 )

@@ -1,0 +1,44 @@
+"""Files around the code: workflows, forms, and the sentence that says what equidp is."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import equidp
+from equidp.cli.app import app
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted((ROOT / ".github").rglob("*.yml"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_workflows_and_forms_are_read_as_yaml(path):
+    content = yaml.safe_load(path.read_text())
+    assert isinstance(content, dict)
+
+
+def test_workflows_run_targets_that_are_there():
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    run = [
+        step["run"]
+        for path in FILES
+        for job in yaml.safe_load(path.read_text()).get("jobs", {}).values()
+        for step in job["steps"]
+        if step.get("run", "").startswith("make ")
+    ]
+    assert run
+    assert {each.removeprefix("make ") for each in run} <= targets
+
+
+def test_one_sentence_says_what_equidp_is():
+    sentence = "rain PyTorch models with differential privacy, and know what it costs each group"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pages = [(ROOT / name).read_text() for name in ("README.md", "docs/index.md")]
+    for text in (equidp.__doc__, project["description"], *pages):
+        assert sentence in text
+    assert "and know what it costs each group" in app.help
