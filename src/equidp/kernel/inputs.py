@@ -32,13 +32,15 @@ def map_tensors(function: Callable[..., Any], first: Any, *others: Any) -> Any:
     >>> map_tensors(lambda one: 2 * one, {"ids": torch.tensor([1, 2])})
     {'ids': tensor([2, 4])}
     """
+    if isinstance(first, Tensor):  # first, since a step asks for little else, some thirty times
+        return function(first, *others)
+    if isinstance(first, tuple):
+        return tuple(map_tensors(function, *each) for each in zip(first, *others, strict=True))
     if isinstance(first, Mapping):
         return {
             name: map_tensors(function, value, *(each[name] for each in others))
             for name, value in first.items()
         }
-    if isinstance(first, tuple):
-        return tuple(map_tensors(function, *each) for each in zip(first, *others, strict=True))
     return function(first, *others)
 
 
@@ -48,11 +50,13 @@ def tensors(inputs: Any) -> tuple[Tensor, ...]:
     >>> len(tensors((torch.zeros(2), {"mask": torch.ones(2)})))
     2
     """
+    if isinstance(inputs, Tensor):
+        return (inputs,)
     if isinstance(inputs, Mapping):
-        return tensors(tuple(inputs.values()))
-    if isinstance(inputs, tuple):
-        return tuple(tensor for each in inputs for tensor in tensors(each))
-    return (inputs,)
+        inputs = tuple(inputs.values())
+    elif not isinstance(inputs, tuple):
+        return (inputs,)
+    return tuple(tensor for each in inputs for tensor in tensors(each))
 
 
 def count_in(inputs: Any) -> int:
