@@ -35,7 +35,7 @@ from equidp.errors import CacheWarning, DataError, SettingError
 if TYPE_CHECKING:
     import pandas as pd
 
-FIGURES: Final = 3
+FIGURES: Final = 4
 """Version of the figures that equidp computes; part of the key of each kept run and audit.
 
 Raise it by one in the commit that changes a figure for the same data, settings, seed and packages, and make

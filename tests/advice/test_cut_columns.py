@@ -170,7 +170,7 @@ def test_given_settings_are_what_the_learning_rate_suits():
     assert quieter["learning_rate"] == pytest.approx(2 * noisier["learning_rate"], rel=0.01)
 
 
-def test_the_bound_of_people_grows_with_their_rows():
+def test_the_bound_of_people_is_that_of_a_row():
     rows = made_up(500)
     people = dataclasses.replace(
         rows,
@@ -178,7 +178,7 @@ def test_the_bound_of_people_grows_with_their_rows():
         targets=rows.targets[:, None].expand(500, 4),
     )
     assert people.rows == 4
-    assert advise(people, equidp.Target(3.0), {}, CUT).settings["clipping_bound"] == 2.4
+    assert advise(people, equidp.Target(3.0), {}, CUT).settings["clipping_bound"] == 1.2
 
 
 @pytest.mark.parametrize(("count", "epsilon"), [(50, 0.5), (30, 1.0)])

@@ -1,6 +1,5 @@
 """Encodings of columns as an option of a source: given, chosen by a plan, trained on and predicted by."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -48,13 +47,23 @@ def test_a_source_encodes_its_columns_as_it_was_given(path):
     split, encoder = split_and_encode(opened(path, "cut:8"), 0)
     assert isinstance(encoder.columns[0], Intervals)
     assert split.train.inputs.shape[1] == encoder.width
-    norms, blocks = split.test.inputs.double().norm(dim=1), sum(each.blocks for each in encoder.columns)
-    trends = sum(getattr(each, "has_trend", 0) for each in encoder.columns)
-    assert (norms <= 1 + 1e-12).all()
-    assert (norms >= math.sqrt(1 - trends / blocks) - 1e-6).all()
+    squares = split.test.inputs.double().norm(dim=1) ** 2
+    assert encoder.examples == len(split.train)
+    assert (squares < 3).all()
+    assert squares.mean().item() == pytest.approx(1, abs=0.1)
     standard = opened(path, "standard").split(0).train.inputs
     assert torch.equal(standard, opened(path).split(0).train.inputs)
     assert any("edges" in note for note in split.notes)
+
+
+def test_weights_of_blocks_suit_the_number_of_people_where_they_have_several_rows(path, tmp_path):
+    table = pd.read_csv(path)
+    table.assign(id=np.arange(600) // 3).to_csv(tmp_path / "visits.csv", index=False)
+    recipe = Recipe(target="income", group=("sex",), missing="category", person="id", rows_per_person=3)
+    source = open_source(str(tmp_path / "visits.csv"), recipe=recipe, encoding="cut")
+    split, encoder = split_and_encode(source, 0)
+    assert encoder.examples == len(split.train) < 200
+    assert split_and_encode(with_private_noise(source, 0.5), 0)[1].examples == len(split.train)
 
 
 def test_private_edges_are_the_seed_s_and_said_to_be_private(path):
@@ -73,8 +82,10 @@ def test_a_census_is_cut_with_its_public_codes():
     census = Census("made up", codes, lambda: rows.astype(str), encoding="cut:4")
     split, encoder = split_and_encode(census, 0)
     assert [column.width for column in encoder.columns] == [5, 3]
-    trend = math.sqrt(3) * split.test.inputs[:, 4]
-    torch.testing.assert_close(split.test.inputs.norm(dim=1), ((2 + trend**2) / 3).sqrt())
+    assert encoder.examples == len(split.train)
+    square = float(encoder.scales[4]) ** 2  # of the trend, whose mean square is 1
+    expected = 1 - square + split.test.inputs[:, 4] ** 2
+    torch.testing.assert_close(split.test.inputs.norm(dim=1) ** 2, expected)
     assert "age" in split.notes[0]
     drawn = split_and_encode(with_private_noise(census, 0.1), 0)[1]
     assert isinstance(drawn.columns[0], Intervals)

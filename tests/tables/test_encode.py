@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -51,6 +53,13 @@ def test_a_saved_encoder_gives_the_same_inputs():
     assert again == fitted()
     assert torch.equal(again.encode(people()), fitted().encode(people()))
     assert again.notes() == fitted().notes()
+
+
+def test_an_encoder_of_cut_columns_of_an_earlier_version_is_refused():
+    content = json.loads(fitted().to_json())
+    assert TableEncoder.from_json(json.dumps({**content, "unit_norm": False})) == fitted()
+    with pytest.raises(DataError, match="earlier version"):
+        TableEncoder.from_json(json.dumps({**content, "unit_norm": True}))
 
 
 def test_a_rows_inputs_do_not_depend_on_other_rows():

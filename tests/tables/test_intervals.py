@@ -1,6 +1,7 @@
-"""Columns cut into intervals: each number has one place in each block, and each row a norm of at most 1."""
+"""Columns cut into intervals: each number has one place in each block, and rows a norm of 1 in the mean."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -42,22 +43,47 @@ def released(table, sigma=5.0, seed=0, bounds=None) -> TableEncoder:
 
 @pytest.mark.soak
 @given(NUMBERS, TEXTS, NUMBERS)
-def test_rows_have_norm_1_less_a_trend_below_1_and_texts_without_a_place(numbers, texts, further):
+def test_rows_have_norm_1_but_for_their_trend_and_for_texts_without_a_place(numbers, texts, further):
     table = table_of(numbers, texts)
     encoder = fitted(table)
     column = encoder.columns[0]
-    blocks = sum(each.blocks for each in encoder.columns)
+    of_text = encoder.scales[-1].astype(float) ** 2
+    of_trend = encoder.scales[column.width - 1].astype(float) ** 2 if column.has_trend else 0.0
 
     def expected(numbers, without_place):
         trend = column.encode(pd.Series(numbers))[:, -1].astype(float) if column.has_trend else np.zeros(1)
-        whole = blocks - column.has_trend - without_place + trend**2
-        return torch.tensor(np.broadcast_to(np.sqrt(whole / blocks), len(numbers)).copy())
+        squares = 1 + of_trend * (trend**2 - 1) - without_place * of_text
+        return torch.tensor(np.broadcast_to(np.sqrt(squares), len(numbers)).copy())
 
     norms = encoder.encode(table).double().norm(dim=1)
-    assert (norms <= 1 + 1e-12).all()
-    torch.testing.assert_close(norms, expected(numbers, 0), rtol=1e-6, atol=0)
+    assert (norms < math.sqrt(3)).all()
+    torch.testing.assert_close(norms, expected(numbers, 0), rtol=1e-5, atol=1e-6)
     strange = encoder.encode(table_of(further, ["priest"] * 60)).double().norm(dim=1)
-    torch.testing.assert_close(strange, expected(further, 1), rtol=1e-6, atol=0)
+    torch.testing.assert_close(strange, expected(further, 1), rtol=1e-5, atol=1e-6)
+
+
+def test_the_more_examples_the_more_fine_intervals_weigh_beside_the_trend_up_to_a_limit():
+    numbers = np.arange(64.0)
+    table = table_of(numbers, ["cook", "clerk"] * 32)
+
+    def squares(examples):
+        scales = replace(fitted(table, missing="refuse"), examples=examples).scales.astype(float) ** 2
+        return scales[[0, 4, -1]] / scales[20]  # coarse, fine, and of texts, beside the trend's
+
+    few, more, many = (squares(examples) for examples in (200, 1_600, 10**6))
+    np.testing.assert_allclose(few, [200 / (10 * 4 * 4), 200 / (10 * 16 * 4), 200 / (10 * 2 * 4)], rtol=1e-5)
+    np.testing.assert_allclose(more, [3, 1_600 / (10 * 16 * 4), 3], rtol=1e-5)
+    np.testing.assert_allclose(many, [3, 3, 3], rtol=1e-5)
+    np.testing.assert_allclose(squares(20), [20 / 160, 20 / 640, 1], rtol=1e-5)  # texts have no trend
+
+
+def test_weights_follow_from_the_number_of_people_where_people_are_the_examples():
+    table = table_of(np.arange(64.0), ["cook", "clerk"] * 32)
+    rows = np.arange(64)
+    by_person = TableEncoder.fit(table, rows, {}, "refuse", CUT, examples=16)
+    assert by_person.examples == 16
+    assert TableEncoder.fit(table, rows, {}, "refuse", CUT).examples == 64
+    assert TableEncoder.fit(table, rows, {}, "refuse").scales.tolist() == [1.0] * 3
 
 
 @given(NUMBERS, st.booleans())
@@ -69,15 +95,18 @@ def test_a_trend_rises_by_equal_steps_with_the_finest_intervals(numbers, flagged
     assert column.width == sum(len(each) + 1 + flagged for each in column.edges) + column.has_trend
     if column.has_trend:
         lowest = pd.Series([-math.inf, *edges, math.nan])
-        expected = [*(2 * at / len(edges) - 1 for at in range(len(edges) + 1)), 0.0]
-        assert column.encode(lowest)[:, -1].tolist() == pytest.approx(expected, abs=1e-6)
+        trend = column.encode(lowest)[:, -1].astype(float)
+        assert trend[-1] == 0
+        assert np.diff(trend[:-1]) == pytest.approx(np.diff(trend[:2])[0])
+        assert trend[:-1].mean() == pytest.approx(0, abs=1e-6)
+        assert (trend[:-1] ** 2).mean() == pytest.approx(1)
 
 
 @pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
 @settings(deadline=None, max_examples=30)
 @given(NUMBERS, TEXTS, st.integers(0, 99))
-def test_released_edges_are_finite_and_rise_and_rows_have_norm_at_most_1(numbers, texts, seed):
+def test_released_edges_are_finite_and_rise_and_rows_are_not_long(numbers, texts, seed):
     table = table_of(numbers, texts)
     encoder = released(table, seed=seed)
     column = encoder.columns[0]
@@ -85,7 +114,8 @@ def test_released_edges_are_finite_and_rise_and_rows_have_norm_at_most_1(numbers
         assert all(map(math.isfinite, edges))
         assert list(edges) == sorted(set(edges))
     assert len(column.edges[-1]) < CUT.intervals[-1]
-    assert (encoder.encode(table).double().norm(dim=1) <= 1 + 1e-12).all()
+    assert encoder.examples == len(table)
+    assert (encoder.encode(table).double().norm(dim=1) < math.sqrt(3)).all()
 
 
 @given(NUMBERS, st.floats(-1e18, 1e18))
@@ -160,7 +190,7 @@ def test_edges_of_few_whole_numbers_lie_between_them():
 
 def test_resolutions_that_are_the_same_are_one_block():
     table = pd.DataFrame({"smoker": np.arange(100) % 2.0, "x": np.arange(100.0)})
-    assert [column.blocks for column in fitted(table).columns] == [1, 3]
+    assert [column.blocks for column in fitted(table).columns] == [(3,), (5, 17, 1)]
 
 
 def test_public_ranges_are_cut_evenly_and_by_their_logarithm_over_three_decades():
@@ -175,7 +205,7 @@ def test_edges_of_public_ranges_follow_from_nothing_else_and_cost_nothing():
     rng = np.random.default_rng(0)
     tables = [pd.DataFrame({"x": rng.exponential(size=size)}) for size in (50, 500)]
     exact, other = (fitted(table, bounds={"x": (0, 10)}) for table in tables)
-    assert exact == other
+    assert exact.columns == other.columns
     assert exact.notes() == ()
     column = released(tables[0], bounds={"x": (0, 10)}).columns[0]
     assert column == exact.columns[0]

@@ -69,7 +69,7 @@ _LEARNING_RATE, _WANDERING = 2.0, 4.0
 
 
 class _CutTask(NamedTuple):
-    """Constants for cut columns, whose rows have norm 1, by what is predicted.
+    """Constants for cut columns, whose rows have norm 1 in the mean, by what is predicted.
 
     Attributes:
         bound: clipping bound.
@@ -215,7 +215,7 @@ def advise(
         return _advise_images(len(train), train.input_shape)
     if cuts:
         task = _CLASSES if train.target_bounds is None else _NUMBERS
-        return _advise_cut_columns(len(train), train.rows, target, given or {}, encoding, task)
+        return _advise_cut_columns(len(train), target, given or {}, encoding, task)
     return _advise_table(len(train), train.rows)
 
 
@@ -352,22 +352,22 @@ def _advise_table(num_examples: int, rows: int | None) -> Advice:
 
 def _advise_cut_columns(
     num_examples: int,
-    rows: int | None,
     target: Target,
     given: Mapping[str, Any],
     encoding: str | None,
     task: _CutTask,
 ) -> Advice:
-    """Return settings for rows of norm 1, of one input in each block.
+    """Return settings for rows of norm about 1, of examples of one row or of several.
 
-    Noise moves each weight, and so each output of such a row, by the same amount, whatever the number of
+    Noise moves each weight by the same amount, and so each output of a row of norm 1, whatever the number of
     columns and of intervals. The learning rate is that at which noise in a prediction has the deviation of
     the task. The sum of all learning rates, which is how far the weights can learn, then follows from n and
-    the noise alone.
+    the noise alone. The bound is that of a row for people with several rows too: most have few, and noise
+    costs more than shortening the sums of the others.
     """
     batch = int(given.get("batch_size", _batch_size(num_examples))) or num_examples
     epochs = float(given.get("epochs", _epochs(num_examples, batch)))
-    bound = float(given.get("clipping_bound", float(f"{task.bound * math.sqrt(rows or 1):.2g}")))
+    bound = float(given.get("clipping_bound", task.bound))
     delta = given.get("delta")
     rate, steps = checked_schedule(num_examples, batch, epochs=epochs)
     sigma = replace(target, accountant="rdp").noise_multiplier(

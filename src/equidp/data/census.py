@@ -68,11 +68,11 @@ class Preparation:
         return Unencoded(table, train, test, targets, groups, SEXES, self.class_names, self.source)
 
     def encoder(
-        self, numbers: Iterable[Numbers | Intervals], encoding: Encoding, *, private: bool = False
+        self, numbers: Iterable[Numbers | Intervals], examples: int | None, *, private: bool = False
     ) -> TableEncoder:
-        """Return an encoder of these columns of numbers and of the public codes."""
+        """Return an encoder of these columns and of the public codes; `examples` as in `TableEncoder`."""
         categories = (Categories(name, codes, public=True) for name, codes in self.categories.items())
-        return TableEncoder((*numbers, *categories), _MISSING, private, unit_norm=encoding.cuts)
+        return TableEncoder((*numbers, *categories), _MISSING, private, examples=examples)
 
 
 @dataclass(frozen=True)
@@ -126,9 +126,9 @@ class Census:
         values = {name: rows.training[name].to_numpy() for name in self.preparation.numbers}
         if encoding.cuts:
             cut = (Intervals.by_quantiles(name, each, encoding) for name, each in values.items())
-            return self.preparation.encoder(cut, encoding)
+            return self.preparation.encoder(cut, len(rows.training))
         fitted = Numbers.scaled_by_deviation if self.preparation.standardised else Numbers.scaled_by_range
-        return self.preparation.encoder((fitted(name, each) for name, each in values.items()), encoding)
+        return self.preparation.encoder((fitted(name, each) for name, each in values.items()), None)
 
     def private_encoder(self, rows: Unencoded, release: Release) -> TableEncoder:
         encoding, values = Encoding.parse(self.encoding), rows.training[list(self.preparation.numbers)]
@@ -138,7 +138,8 @@ class Census:
         else:
             standardised = self.preparation.standardised
             made = private_numbers(values, release, share=1.0, standardised=standardised)
-        return self.preparation.encoder(made.values(), encoding, private=True)
+        examples = len(values) if encoding.cuts else None
+        return self.preparation.encoder(made.values(), examples, private=True)
 
     def notes(self, encoder: TableEncoder) -> tuple[str, ...]:
         if encoder.private:
@@ -146,7 +147,7 @@ class Census:
         names = ", ".join(self.preparation.numbers)
         scale = "means and deviations" if self.preparation.standardised else "ranges"
         use = f"{scale} that {names} are scaled by"
-        if encoder.unit_norm:
+        if encoder.examples is not None:
             use = f"edges that {names} are cut at"
         return (f"The {use} come from the training split; epsilon does not cover them.",) if names else ()
 

@@ -126,7 +126,12 @@ class TableSource:
 
     def exact_encoder(self, rows: Unencoded) -> TableEncoder:
         fitted = TableEncoder.fit(
-            rows.features, rows.train, self._bounds, self.recipe.missing, Encoding.parse(self.encoding)
+            rows.features,
+            rows.train,
+            self._bounds,
+            self.recipe.missing,
+            Encoding.parse(self.encoding),
+            examples=len(rows.training),
         )
         return replace(fitted, textual=rows.textual)
 
@@ -290,8 +295,8 @@ class EncodedSource(DataSource, Protocol):
     def private_encoder(self, rows: Unencoded, release: Release) -> TableEncoder:
         """Return an encoder from one release of the training rows, charged and not drawn from yet.
 
-        Of `rows` it reads `training` through the release alone, which is a Gaussian mechanism, and names and
-        types of columns, which are public.
+        Of `rows` it reads `training` through the release alone, which is a Gaussian mechanism, and n, names
+        and types of columns, which are public.
         """
 
     def notes(self, encoder: TableEncoder) -> tuple[str, ...]:

@@ -88,7 +88,7 @@ def column_effects(
         >>> effect.column, effect.values.shape, effect.edges[:3]
         ('age', (16, 1), (5.0, 10.0, 15.0))
     """
-    if not encoder.unit_norm or not encoder.columns:
+    if encoder.examples is None or not encoder.columns:
         return ()
     parts, start = [], 0
     for column in encoder.columns:
@@ -128,12 +128,13 @@ def _outputs(model: nn.Module, rows: Sequence[Part], encoder: TableEncoder) -> F
     """Outputs of the model for inputs that are all zero, then for rows with these inputs, scaled."""
     found = []
     whole: list[Part] = [((), ()), *rows]
+    scales = torch.from_numpy(encoder.scales)
     for start in range(0, len(whole), _BLOCK):
         part = whole[start : start + _BLOCK]
         inputs = torch.zeros(len(part), encoder.width)
         for row, (places, values) in enumerate(part):
             inputs[row, list(places)] = torch.tensor(values)
-        inputs *= float(encoder.scale)
+        inputs *= scales
         found.append(predict(model, inputs).double().cpu().numpy())
     outputs = np.concatenate(found)
     return outputs.reshape(len(outputs), -1)

@@ -43,11 +43,12 @@ _SENTENCES = {
     ),
     "cut columns": (
         "Columns cut into intervals, each with a weight of its own: a sum of one step function a column, "
-        "which follows what a straight line cannot. No row is longer than 1, so clipping favours none."
+        "which follows what a straight line cannot. All rows are about equally long, so clipping favours "
+        "none; the fewer the rows, the more each column's trend counts, and the less its fine intervals."
     ),
     "bound of cut rows": (
-        "Clipping bound {0:.3g}: a row's gradient is at most 1.41 long, and longer than 1.2 only where the "
-        "model is far off; a person's is the sum over their rows."
+        "Clipping bound {0:.3g}: a row's gradient is seldom longer than 1.41, and longer than 1.2 only where "
+        "the model is far off; a person's is the sum over their rows, and longer for some with many."
     ),
     "noise in logits": (
         "The learning rate is as large as noise lets it be: noise alone gives the difference of two logits a "

@@ -271,6 +271,8 @@ def read_encoder(place: Path, config: TrainConfig) -> TableEncoder | None:
         if config.preprocessing is None:
             return None
         raise config.preprocessing.missing(place) from error
+    except DataError as error:
+        raise DataError(f"{ENCODER} in {os.fspath(place)!r}: {error}", field=ENCODER) from error
     except Exception as error:
         raise DataError(
             f"{ENCODER} in {os.fspath(place)!r} is not as equidp wrote it ({type(error).__name__}); bring it "

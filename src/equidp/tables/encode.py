@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -30,6 +29,9 @@ PRIVATE = (
     "counts."
 )
 _BLOCK = 2**20  # values whose mean is taken in one go
+_ROWS_AN_INPUT, _LARGEST_SQUARE = 10.0, 3.0
+"""Examples an input of a block, times the number of blocks, with which the block has the weight of a trend;
+and the largest square of a block's weight, that of a trend being 1."""
 _FAR = 3
 """Deviations from the training mean, or widths of the range between edges, beyond which a code for a missing
 value is no measurement."""
@@ -54,7 +56,7 @@ class Column(ABC):
 
     Attributes:
         name: name of the column.
-        blocks: number of its blocks of inputs, each of norm at most 1; 0: its inputs have no such bound.
+        has_trend: True where the last block is a trend.
     """
 
     name: str
@@ -66,7 +68,12 @@ class Column(ABC):
 
     @property
     @abstractmethod
-    def blocks(self) -> int: ...
+    def blocks(self) -> tuple[int, ...]:
+        """Number of inputs of each block, of which a cell has one; () where inputs have no blocks."""
+
+    @property
+    def has_trend(self) -> bool:
+        return False
 
     @property
     @abstractmethod
@@ -87,7 +94,9 @@ class Column(ABC):
 class TextColumn(Column):
     """A column of texts as one block, in which a text has at most one place."""
 
-    blocks = 1
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        return (self.width,)
 
     @abstractmethod
     def places(self, column: pd.Series) -> npt.NDArray[np.int64]:
@@ -198,7 +207,7 @@ class Numbers(NumericColumn):
     flagged: bool = False
     from_rows: bool = False
 
-    blocks: ClassVar[int] = 0
+    blocks: ClassVar[tuple[int, ...]] = ()
 
     @classmethod
     def scaled_by_deviation(cls, name: str, values: Floats, *, flagged: bool = False) -> Numbers:
@@ -251,9 +260,9 @@ class Intervals(NumericColumn):
 
     Each resolution is a block of inputs: an input for each interval, from the lowest to the highest, and one
     for missing numbers. An interval has its lower edge; the first and the last one have no end. The trend, a
-    block of one input, rises by equal steps from -1 in the lowest interval of the finest resolution to 1 in
-    the highest, and is 0 for missing numbers: few examples are enough to learn its weight. Of two intervals
-    or fewer there is none.
+    block of one input, rises by equal steps from the lowest interval of the finest resolution to the highest,
+    with mean 0 and mean square 1 over intervals, and is 0 for missing numbers: few examples are enough to
+    learn its weight. Of two intervals or fewer there is none.
 
     Attributes:
         name: name of the column.
@@ -264,8 +273,8 @@ class Intervals(NumericColumn):
     >>> column = Intervals("age", ((30.0,), (20.0, 30.0)), flagged=True)
     >>> column.places(pd.Series([25.0, np.nan])).tolist()
     [[0, 4], [2, 6]]
-    >>> column.width, column.blocks, column.trend.tolist()
-    (8, 3, [-1.0, 0.0, 1.0, 0.0])
+    >>> column.width, column.blocks, column.trend.round(3).tolist()
+    (8, (3, 4, 1), [-1.225, 0.0, 1.225, 0.0])
     """
 
     name: str
@@ -291,11 +300,12 @@ class Intervals(NumericColumn):
 
     @property
     def width(self) -> int:
-        return int(self._starts[-1]) + self.has_trend
+        return sum(self.blocks)
 
     @property
-    def blocks(self) -> int:
-        return len(self.edges) + self.has_trend
+    def blocks(self) -> tuple[int, ...]:
+        one_hot = (len(each) + 1 + self.flagged for each in self.edges)
+        return (*one_hot, 1) if self.has_trend else tuple(one_hot)
 
     @property
     def has_trend(self) -> bool:
@@ -305,7 +315,8 @@ class Intervals(NumericColumn):
     @property
     def trend(self) -> Floats:
         """Trend in each interval of the finest resolution, and last for missing numbers."""
-        return np.append(np.linspace(-1.0, 1.0, len(self.edges[-1]) + 1), 0.0)
+        steps = np.linspace(-1.0, 1.0, len(self.edges[-1]) + 1)
+        return np.append(steps / np.sqrt((steps**2).mean()), 0.0)
 
     @property
     def marks_missing(self) -> bool:
@@ -353,8 +364,8 @@ class TableEncoder:
         missing: "refuse" or "category", as for `TableSource`.
         private: True if everything taken from rows was released with noise and charged.
         textual: target and groups that held texts, and hold texts in other tables too.
-        unit_norm: divide inputs by the root of the number of blocks, so that each row has norm 1 at most.
-            Only for columns that are one-hot or cut.
+        examples: number of training examples, which the weights of blocks follow from (`scales`). Only for
+            columns that are one-hot or cut. None: inputs have no weights.
 
     >>> table = pd.DataFrame({"age": [20.0, 40.0], "job": ["cook", "clerk"]})
     >>> encoder = TableEncoder.fit(table, np.array([0, 1]), {"age": (0, 100)}, "refuse")
@@ -366,7 +377,7 @@ class TableEncoder:
     missing: str
     private: bool = False
     textual: tuple[str, ...] = ()
-    unit_norm: bool = False
+    examples: int | None = None
 
     @classmethod
     def fit(
@@ -376,11 +387,13 @@ class TableEncoder:
         bounds: Mapping[str, tuple[float, float]],
         missing: str,
         encoding: Encoding = ENCODINGS[STANDARD],
+        *,
+        examples: int | None = None,
     ) -> TableEncoder:
         """Fit scales or edges, and categories, to the rows `train`.
 
         Where numbers are scaled, missing ones are sought in all rows; where they are cut, each column has an
-        input for missing numbers under "category".
+        input for missing numbers under "category", and weights suit so many examples; None: one a row.
         """
         columns: list[Categories | Numbers | Intervals] = []
         for name in features.columns:
@@ -399,7 +412,8 @@ class TableEncoder:
                 columns.append(Intervals.by_quantiles(name, values, encoding, flagged=flagged))
             else:
                 columns.append(Numbers.scaled_by_deviation(name, values, flagged=flagged))
-        return cls(tuple(columns), missing, unit_norm=encoding.cuts)
+        weighted_for = (len(train) if examples is None else examples) if encoding.cuts else None
+        return cls(tuple(columns), missing, examples=weighted_for)
 
     @property
     def width(self) -> int:
@@ -407,11 +421,28 @@ class TableEncoder:
         return sum(column.width for column in self.columns)
 
     @property
-    def scale(self) -> np.float32:
-        """Factor of inputs: 1, or the largest float32 whose square, times the blocks, is at most 1."""
-        blocks = sum(column.blocks for column in self.columns) if self.unit_norm else 1
-        scale = np.float32(1 / math.sqrt(max(1, blocks)))
-        return scale if blocks * float(scale) ** 2 <= 1 else np.nextafter(scale, np.float32(0))
+    def scales(self) -> Inputs:
+        """Factor of each input, [width]: the weight of its block, over the root of the sum of their squares.
+
+        The square of a trend's weight is 1, and that of a block of k inputs n / (10 k blocks), but at most 3,
+        and at least 1 where the column has no trend: a fine block counts little until many examples fall into
+        each of its intervals, and a model of few examples is nearly a line in each column. A row's square is
+        then 1 in the mean, where intervals hold equally many rows, and below 3.
+        """
+        if self.examples is None:
+            return np.ones(self.width, dtype=np.float32)
+        count = sum(len(column.blocks) for column in self.columns)
+        squares: list[float] = []
+        sizes: list[int] = []
+        for column in self.columns:
+            least = 0.0 if column.has_trend else 1.0
+            for size in column.blocks[: len(column.blocks) - column.has_trend]:
+                by_size = self.examples / (_ROWS_AN_INPUT * max(1, size) * count)
+                squares.append(min(max(by_size, least), _LARGEST_SQUARE))
+            squares += [1.0] * column.has_trend
+            sizes += column.blocks
+        of_inputs: Floats = np.repeat(squares, sizes) / max(1e-9, sum(squares))
+        return np.sqrt(of_inputs).astype(np.float32)
 
     def check(self, table: pd.DataFrame) -> None:
         """Raise a DataError unless `encode` can encode all rows."""
@@ -437,8 +468,8 @@ class TableEncoder:
         for column in self.columns:
             column.write(table[column.name], inputs[:, start : start + column.width])
             start += column.width
-        if self.unit_norm:
-            inputs *= self.scale
+        if self.examples is not None:
+            inputs *= self.scales
         return torch.from_numpy(inputs)
 
     def unseen(self, table: pd.DataFrame) -> dict[str, int]:
@@ -492,13 +523,18 @@ class TableEncoder:
     def from_json(cls, text: str) -> TableEncoder:
         """Read the output of `to_json`."""
         content = json.loads(text)
+        if content.get("unit_norm"):
+            raise DataError(
+                "the encoder of cut columns is of an earlier version of equidp, whose inputs had other "
+                "weights; expected one of this version. Train the run again."
+            )
         columns = tuple(map(_column, content["columns"]))
         return cls(
             columns,
             content["missing"],
             content["private"],
             tuple(content["textual"]),
-            content.get("unit_norm", cls.unit_norm),
+            content.get("examples"),
         )
 
 

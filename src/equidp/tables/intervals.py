@@ -27,7 +27,7 @@ class Encoding:
 
     Attributes:
         name: "standard": numbers scaled to mean 0 and deviation 1, or from public bounds to [0, 1]. "cut":
-            numbers one-hot over intervals, and rows scaled to a norm of at most 1.
+            numbers one-hot over intervals beside a trend, and rows scaled to a norm of about 1.
         intervals: number of intervals of each resolution, rising; () for "standard".
 
     >>> Encoding.parse("cut"), Encoding.parse("cut:8")

@@ -89,7 +89,8 @@ def private_encoder(
     else:
         made |= private_numbers(features[free], release, share=share * len(free), flagged=flagged)
     columns = tuple(made[name] for name in features.columns)
-    return TableEncoder(columns, missing, private=True, unit_norm=encoding.cuts)
+    examples = len(features) if encoding.cuts else None
+    return TableEncoder(columns, missing, private=True, examples=examples)
 
 
 def _warn_of(faint: pd.Index) -> None:

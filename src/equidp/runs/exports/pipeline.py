@@ -71,7 +71,7 @@ def _pipeline(export: ExportedRun) -> Pipeline:
             field="to",
         )
     weights, intercepts = _linear_map(export.kept.run.model, export.inputs[0])
-    weights = weights * float(encoder.scale)
+    weights = weights * encoder.scales
     return Pipeline([("encoder", _encoder(encoder)), ("model", _model(export, weights, intercepts))])
 
 
