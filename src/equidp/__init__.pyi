@@ -54,6 +54,7 @@ from equidp.kernel.policy import NoState as NoState, Policy as Policy, Setting a
 from equidp.kernel.step import PrivateStep as PrivateStep
 from equidp.ledger.file import LedgerFile as LedgerFile
 from equidp.policies import (
+    ASC as ASC,
     DPSGD as DPSGD,
     DPSGDF as DPSGDF,
     PSAC as PSAC,
