@@ -161,7 +161,7 @@ def test_calibration_meets_the_target_from_below(accountant, ratio, target):
 
 @given(target=st.floats(0.05, 5.0), q=st.floats(1e-3, 1.0), steps=st.integers(1, 3000))
 @pytest.mark.soak
-@settings(max_examples=12)
+@settings(max_examples=6)
 def test_calibration_never_overshoots(target, q, steps):
     sigma = calibrate_noise(target, 1e-6, q, steps)
     assert epsilon(((StepEvent(q, sigma), steps),), 1e-6) <= target
