@@ -37,7 +37,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 FILE = Path("benchmarks") / "claims.toml"
 """File of claims, below the root of a checkout."""
-QUICK_SECONDS = 150.0
+QUICK_SECONDS = 90.0
 """Processor seconds up to which `make soak` runs a command."""
 KINDS = ("accuracy", "exact", "timing")
 """Kinds of claims: means over seeds; figures that come out the same each time; times and memory."""

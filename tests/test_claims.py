@@ -44,9 +44,9 @@ def test_accuracies_are_means_of_five_seeds_and_more_with_room_for_two_standard_
     assert all(figure.tolerance >= 2 * figure.error for figure in claim.figures.values())
 
 
-def test_what_soak_runs_takes_four_minutes_of_two_cores_at_most():
-    assert QUICK
-    assert sum(claim.seconds for claim in QUICK) <= 2 * 240
+def test_what_soak_runs_trains_and_takes_three_minutes_of_one_core_at_most():
+    assert any(claim.kind == "accuracy" for claim in QUICK)
+    assert sum(claim.seconds for claim in QUICK) <= 180
 
 
 @pytest.mark.soak
