@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support import seeds
+from tests.support.bins import COARSE_BINS, FINE_BINS, round_privacy_losses
 
 settings.register_profile("equidp", deadline=None, max_examples=50, derandomize=True)
 settings.load_profile("equidp")
@@ -29,12 +30,17 @@ COARSE = (
     "tables",
 )
 """Folders of tests whose promises are about something else than how tight an epsilon is."""
-COARSE_FILES = ("tests/accounting/test_budget", "tests/accounting/test_releases", "papers/tests/test_roles")
+COARSE_FILES = (
+    "tests/accounting/test_budget",
+    "tests/accounting/test_releases",
+    "tests/support/device_checks",
+    "tests/test_docs",
+    "papers/tests/test_commands",
+    "papers/tests/test_roles",
+)
 """Slow files of tests elsewhere of which the same holds."""
 FINE_FILES = ("tests/report/test_card",)
 """Files in these folders that recompute an epsilon by dp_accounting."""
-COARSE_BINS, FINE_BINS = 1e-3, 1e-4
-"""Widths of bins of privacy losses."""
 
 
 TRAINS = ("compare(", "train(", ".fit(", "audit_", "infer_membership(", "membership_inference(")
@@ -66,19 +72,10 @@ def pytest_runtest_call(item) -> None:
 def _coarse_epsilons(request) -> None:
     """Round privacy losses of some files up to ten times wider bins: a tenth of the time, and still an upper
     bound, about 0.1% above. Nothing worked out with other bins is taken over."""
-    from equidp.accounting.calibration import calibrate_noise, calibrate_noise_to_risk
-    from equidp.kernel import epsilon
-
     place = request.path.relative_to(request.config.rootpath).with_suffix("")
     coarse = place.parts[:2] in {("tests", folder) for folder in COARSE} or place.as_posix() in COARSE_FILES
     coarse = coarse and place.as_posix() not in FINE_FILES
-    width = COARSE_BINS if coarse else FINE_BINS
-    if width == epsilon.FINE:
-        return
-    epsilon.FINE = width
-    epsilon.ACCOUNTANTS["pld"] = epsilon.pld_epsilon(width)
-    for each in (epsilon._with_accountant, calibrate_noise.__wrapped__, calibrate_noise_to_risk.__wrapped__):
-        each.cache_clear()
+    round_privacy_losses(COARSE_BINS if coarse else FINE_BINS)
 
 
 @pytest.fixture(scope="session")
@@ -88,6 +85,12 @@ def real_data() -> Path:
     if not folder:
         pytest.skip("EQUIDP_DATA is not set; it names the folder with mnist/, adult/ and dutch/")
     return Path(folder)
+
+
+@pytest.fixture
+def no_plots(monkeypatch) -> None:
+    """Leaves plots out of pages of comparisons, most of whose time they take."""
+    monkeypatch.setattr("equidp.report.comparison.draw_plots", lambda plots, summary: [])
 
 
 @pytest.fixture

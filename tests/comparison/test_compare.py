@@ -256,6 +256,7 @@ def test_individual_privacy_of_every_private_run_and_group(tmp_path):
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("no_plots")
 def test_the_report_shows_raw_epsilons_only_where_asked(tmp_path):
     comparison = compared(tmp_path, methods=["dpsgd-f"], seeds=1, release_epsilon=2.0)
     row = comparison.individual.set_index("group").loc["few"]

@@ -67,6 +67,7 @@ def test_a_policy_that_was_made_and_settings_of_one_method_are_swept_too():
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("no_plots")
 def test_results_have_a_column_for_each_swept_setting_and_runs_are_those_of_a_plain_comparison(
     tmp_path, monkeypatch
 ):
@@ -116,6 +117,7 @@ def test_a_delta_of_one_method_alone_is_refused(tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("how", ["same", "swept", "by_method"])
+@pytest.mark.usefixtures("no_plots")
 def test_a_report_states_steps_and_sample_rate_only_where_all_runs_have_them(tmp_path, how):
     plan = replace(PLAN, by_method={"dpsgd": {"epochs": 2}}) if how == "by_method" else PLAN
     sweep = {"batch_size": [30, 60]} if how == "swept" else {}

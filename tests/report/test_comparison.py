@@ -80,7 +80,7 @@ def test_the_smallest_p_is_said():
     assert "no p can be below 1/32" in sentence
 
 
-@pytest.fixture(params=["two groups", "ten groups", "one seed", "epsilons"])
+@pytest.fixture(scope="module", params=["two groups", "ten groups", "one seed", "epsilons"])
 def comparison(request):
     ten = {
         "dpsgd": {str(i): 0.3 if i == 8 else 0.05 for i in range(10)},
@@ -94,9 +94,13 @@ def comparison(request):
     }[request.param]()
 
 
+@pytest.fixture(scope="module")
+def page(comparison):
+    return html.render(comparison)
+
+
 @pytest.mark.soak
-def test_the_page_needs_nothing_else_and_is_always_the_same(comparison):
-    page = html.render(comparison)
+def test_the_page_needs_nothing_else_and_is_always_the_same(comparison, page):
     references = re.findall(r"(?:src|href|url)\s*[=(]\s*[\"']?([^\"')\s>]+)", page)
     assert all(reference.startswith("#") for reference in references)
     assert "<script" not in page
@@ -105,8 +109,7 @@ def test_the_page_needs_nothing_else_and_is_always_the_same(comparison):
 
 
 @pytest.mark.soak
-def test_the_page_states_every_figure_and_the_guarantee(comparison):
-    page = html.render(comparison)
+def test_the_page_states_every_figure_and_the_guarantee(comparison, page):
     for row in summarise(comparison).overview:
         assert points(row.accuracy) in page
         assert row.verdict in page
@@ -164,6 +167,7 @@ def test_the_terminal_breaks_no_word_of_the_overview_at_80_columns(tmp_path):
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("no_plots")
 def test_page_and_terminal_show_the_differences_from_a_named_method(tmp_path):
     comparison = made_up(CLEAR)
     assert "Differences from" not in html.render(comparison)
@@ -190,6 +194,7 @@ def test_paths_that_cannot_be_written_are_found_out_and_nothing_is_lost(tmp_path
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("no_plots")
 def test_a_report_replaces_the_old_one_whole(tmp_path, monkeypatch):
     path = tmp_path / "report.html"
     path.write_text("old")
@@ -373,6 +378,7 @@ def _columns_by_metric(comparison: Comparison) -> list[tuple[str, list[list[list
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seeds", [1, 5])
+@pytest.mark.usefixtures("no_plots")
 def test_each_cell_of_the_pages_detail_tables_is_the_frames(seeds):
     comparison = made_up(COSTLY, seeds=seeds)
     frame = summary(comparison.costs()).set_index(["group", "method"])
@@ -395,6 +401,7 @@ def test_each_cell_of_the_pages_detail_tables_is_the_frames(seeds):
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("no_plots")
 def test_each_row_of_the_pages_summary_is_the_frames():
     comparison = made_up(COSTLY)
     frame = summary(comparison.costs()).set_index(["group", "method"])

@@ -1,0 +1,18 @@
+"""Widths of bins of privacy losses, which decide how long an epsilon takes and how tight it is."""
+
+from __future__ import annotations
+
+COARSE_BINS, FINE_BINS = 1e-3, 1e-4
+
+
+def round_privacy_losses(width: float) -> None:
+    """Round privacy losses of this process to bins of this width; nothing worked out with others is kept."""
+    from equidp.accounting.calibration import calibrate_noise, calibrate_noise_to_risk
+    from equidp.kernel import epsilon
+
+    if width == epsilon.FINE:
+        return
+    epsilon.FINE = width
+    epsilon.ACCOUNTANTS["pld"] = epsilon.pld_epsilon(width)
+    for each in (epsilon._with_accountant, calibrate_noise.__wrapped__, calibrate_noise_to_risk.__wrapped__):
+        each.cache_clear()
