@@ -40,6 +40,8 @@ def options(people: str, out: str, *more: str) -> list[str]:
         *table,
         "--noise-multiplier",
         "3",
+        "--accountant",
+        "rdp",
         "--epochs",
         "2",
         "--batch-size",

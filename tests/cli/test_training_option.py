@@ -66,6 +66,7 @@ def test_field_of_plan_is_option_of_commands_with_its_help_and_argument_in_pytho
 @pytest.mark.soak
 def test_field_of_plan_is_checked_printed_kept_and_on_the_card(tmp_path):
     short = ("train", "digits", "--method", "dpsgd", "--noise-multiplier", "2", "--epochs", "0.5")
+    short = (*short, "--accountant", "rdp")
     refused = _run(*short, "--warm-up", "2", "--dry-run", folder=tmp_path)
     assert refused.returncode != 0
     assert "warm_up=2" in refused.stderr
