@@ -58,7 +58,8 @@ def kill_one_of_several(
     kills: int, folder: Path, *, seed: int = 0, each: int = 5, epochs: float = 6.0
 ) -> TallyOfSeveral:
     """Trains on scikit-learn's digits until so many processes were killed; each run is killed `each` times,
-    resumed with another number of processes every time, and then left to end."""
+    resumed with another number of processes every time, and then left to end. Each kind of moment comes
+    equally often; one that did not come before a run had ended is tried again in the next."""
     tally, moments, number = TallyOfSeveral(), random.Random(seed), 0
     kinds: list[str] = []
     while sum(tally.kills.values()) < kills:
@@ -75,6 +76,7 @@ def kill_one_of_several(
                 kinds = moments.sample(list(tally.kills), len(tally.kills))
             kind = None if attempt == each else kinds.pop()
             if _trained(run, count, kind, moments.randint(1, KINDS.get(kind or "", 40)), tally):
+                kinds += [] if kind is None else [kind]
                 break
         check_complete(run, prepared.trainer.steps, tally)
         number += 1
