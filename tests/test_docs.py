@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from unittest.mock import patch
 
+import joblib
 import pytest
 
 from equidp.cli import main
@@ -36,6 +37,7 @@ BLOCKS = [
 
 @pytest.mark.soak
 @pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.usefixtures("no_plots")
 def test_python_blocks_run(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for package in SERVICES:
@@ -45,7 +47,8 @@ def test_python_blocks_run(block, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tmp_path.as_uri())
     if "my_methods" in block:
         write_my_methods(tmp_path, monkeypatch)
-    with patch.dict(METHODS):  # a block may add a method of its own
+    # A block may add a method of its own; comparisons need no processes here.
+    with patch.dict(METHODS), joblib.parallel_config(n_jobs=1):
         exec(compile(block, "block", "exec", dont_inherit=True), {"__name__": "block"})
 
 
