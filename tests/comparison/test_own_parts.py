@@ -144,6 +144,12 @@ def lab(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
+@pytest.fixture(scope="module")
+def kept_runs(tmp_path_factory):
+    """A folder of runs, each of which is trained once for all tests that ask for it."""
+    return tmp_path_factory.mktemp("runs")
+
+
 @pytest.fixture
 def new_workers(lab):
     """Worker processes that start in the user's folder, whatever ran before in this process."""
@@ -180,16 +186,18 @@ def figures(**settings) -> dict[str, tuple[float, float]]:
     ],
     ids=["policy", "helper", "constant", "inner import", "model", "loss", "source", "metric", "words"],
 )
-def test_changing_one_line_of_a_part_changes_the_figures_that_it_makes(lab, file, old, new, changes):
-    before = figures()
+def test_changing_one_line_of_a_part_changes_the_figures_that_it_makes(
+    lab, kept_runs, file, old, new, changes
+):
+    before = figures(directory=kept_runs)
     assert old in SOURCES[file]
     write(lab, **{file: SOURCES[file].replace(old, new)})
-    after = figures()
+    after = figures(directory=kept_runs)
     assert {name for name in before if before[name] != after[name]} == changes
     if "beta" in new:  # kept runs are read with another metric
         assert all(before[name][0] == after[name][0] for name in before)
     write(lab)
-    assert figures() == before
+    assert figures(directory=kept_runs) == before
 
 
 @pytest.mark.soak
@@ -260,6 +268,7 @@ class Lower(equidp.Policy):
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("no_plots")
 def test_objects_of_one_class_are_methods_of_their_own(lab, tmp_path):
     methods = ["dpsgd", Lower(1.0), Lower(2.0, 0.25), Lower(2.0)]
     comparison = equidp.compare(
