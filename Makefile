@@ -13,7 +13,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "equidp needs Python 3.11 or newer; say make PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade -c constraints.txt pip setuptools
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,docs,hf,cluster,features,export,peers]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,docs,hf,lightning,cluster,features,export,peers]'
 # For cross-checks of audits. Its auditing module needs no JAX, so what it depends on stays out.
 	$(BIN)/python -m pip install --quiet --no-deps -c constraints.txt jax-privacy
 	touch $@

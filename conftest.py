@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import warnings
@@ -119,3 +120,8 @@ def _examples_leave_nothing_behind(request, monkeypatch, tmp_path_factory):
         folder = tmp_path_factory.mktemp("doctest")
         monkeypatch.chdir(folder)
         monkeypatch.setenv("EQUIDP_CACHE", str(folder))
+
+
+if not any(map(importlib.util.find_spec, ("lightning", "pytorch_lightning"))):
+    collect_ignore = ["src/equidp/integrations/lightning.py"]
+    """Doctests of modules whose extra is not installed."""

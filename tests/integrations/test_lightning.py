@@ -1,0 +1,386 @@
+"""Lightning's Trainer with a PrivateStrategy trains as equidp.Trainer does, in Lightning's own loop."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
+
+import equidp
+from equidp.errors import CheckpointError, DataError, ModelError, SettingError
+from equidp.ledger.format import read_ledger
+from support.errors import raises_field
+
+integration = pytest.importorskip(
+    "equidp.integrations.lightning",
+    reason="needs the extra: pip install 'equidp[lightning]'",
+    exc_type=ImportError,
+)
+lightning, PrivateStrategy = integration.lightning, integration.PrivateStrategy
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*num_workers", "ignore:.*logging interval", "ignore:.*eval mode"),
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning"),
+]
+
+N = 64
+PRIVATE = {"policy": equidp.DPSGD(), "noise_multiplier": 1.0, "delta": 1e-4, "secure": False, "seed": 1}
+EXACT = {"policy": equidp.SGD(), "delta": 1e-4, "secure": False, "seed": 1}
+
+
+def rows() -> TensorDataset:
+    draw = torch.Generator().manual_seed(0)
+    inputs = torch.randn(N, 4, generator=draw)
+    return TensorDataset(inputs, (inputs[:, 0] > 0).long())
+
+
+class Classifier(lightning.LightningModule):
+    """What a user has: a mean loss over the batch, an optimizer, a schedule and validation."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 2))
+
+    def forward(self, inputs):
+        return self.net(inputs)
+
+    def training_step(self, batch, batch_idx):
+        inputs, targets = batch
+        return nn.functional.cross_entropy(self(inputs), targets)
+
+    def validation_step(self, batch, batch_idx):
+        inputs, targets = batch
+        self.log("val_loss", nn.functional.cross_entropy(self(inputs), targets))
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.5, momentum=0.9)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def trainer_of(folder, strategy, **settings):
+    given = {"max_epochs": 2, "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    given |= {
+        "enable_checkpointing": any("Checkpoint" in type(c).__name__ for c in settings.get("callbacks", ()))
+    }
+    return lightning.Trainer(
+        strategy=strategy, default_root_dir=folder, accelerator="cpu", **{**given, **settings}
+    )
+
+
+def fit(folder, module=None, data=None, private=PRIVATE, loader=None, ckpt_path=None, **settings):
+    """Strategy and Lightning's Trainer of a training."""
+    strategy = PrivateStrategy(**private)
+    trainer = trainer_of(folder, strategy, **settings)
+    loader = loader or DataLoader(data or rows(), batch_size=16, shuffle=True)
+    trainer.fit(module or Classifier(), loader, DataLoader(rows(), batch_size=32), ckpt_path=ckpt_path)
+    return strategy, trainer
+
+
+def reference(model, data=None, loss=None, engine="functional", **settings):
+    """The same by equidp's own Trainer."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    given = {**PRIVATE, "batch_size": 16, "steps": 8, **settings}
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    trainer = equidp.Trainer(model, optimizer, data or rows(), engine=engine, scheduler=schedule, **given)
+    return trainer.fit()
+
+
+def test_training_step_trains_to_the_weights_and_the_epsilon_of_a_trainer_with_the_same_seeds(tmp_path):
+    module = Classifier()
+    strategy, trainer = fit(tmp_path, module)
+    model = Classifier().net
+    run = reference(model)
+    torch.testing.assert_close(module.net.state_dict(), model.state_dict(), rtol=1e-5, atol=1e-6)
+    assert strategy.run().entries == run.entries
+    assert strategy.run().epsilon() == run.epsilon()
+    assert strategy.run().model is module
+    assert trainer.global_step == 8
+    assert float(trainer.callback_metrics["epsilon"]) == pytest.approx(run.epsilon(), rel=1e-6)
+    assert "val_loss" in trainer.callback_metrics
+    assert not any(name.startswith("train") for name in trainer.callback_metrics)
+
+
+def test_forward_and_a_loss_train_by_an_engine_of_batches(tmp_path):
+    module = Classifier()
+    loss = nn.CrossEntropyLoss(reduction="none")
+    strategy, _ = fit(tmp_path, module, private={**PRIVATE, "loss": loss, "physical_batch_size": 8})
+    model = Classifier().net
+    reference(model, engine="ghost", physical_batch_size=8)
+    torch.testing.assert_close(module.net.state_dict(), model.state_dict(), rtol=0, atol=0)
+    assert type(strategy.private_trainer.engine).__name__ == "GhostEngine"
+
+
+class Named(Dataset):
+    """Rows as mappings, as many datasets of texts give them."""
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, place):
+        inputs, target = rows()[place]
+        return {"x": inputs, "y": int(target), "name": "not read"}
+
+
+def without_names(items):
+    return torch.utils.data.default_collate(
+        [{k: v for k, v in item.items() if k != "name"} for item in items]
+    )
+
+
+class OfMappings(Classifier):
+    def training_step(self, batch):
+        return {"loss": nn.functional.cross_entropy(self(batch["x"]), batch["y"])}
+
+
+def test_rows_are_mappings_through_a_collator_and_losses_too(tmp_path):
+    module = OfMappings()
+    fit(tmp_path, module, loader=DataLoader(Named(), batch_size=16, collate_fn=without_names))
+    model = Classifier().net
+    reference(model)
+    torch.testing.assert_close(module.net.state_dict(), model.state_dict(), rtol=1e-5, atol=1e-6)
+    with raises_field(DataError, "collate_fn"):
+        fit(tmp_path / "names", OfMappings(), loader=DataLoader(Named(), batch_size=16))
+
+
+@pytest.mark.soak
+def test_a_loss_that_is_paid_for_is_logged_and_can_be_monitored(tmp_path):
+    private = {**PRIVATE, "noise_multiplier": None, "target_epsilon": 5.0, "loss_epsilon": 0.5}
+    seen = []
+
+    class Watch(lightning.Callback):
+        def on_train_epoch_end(self, trainer, module):
+            seen.append(float(trainer.callback_metrics["train_loss"]))
+
+    strategy, _ = fit(tmp_path, private=private, callbacks=[Watch()])
+    losses = strategy.private_trainer.training_losses
+    assert list(losses) == [4, 8]
+    assert seen == pytest.approx(list(losses.values()), rel=1e-5)
+    assert 4.9 < strategy.run().epsilon() <= 5.0
+
+
+def test_callbacks_see_private_gradients_and_can_stop(tmp_path):
+    class Stops(lightning.Callback):
+        norms: list[float] = []  # noqa: RUF012
+
+        def on_before_optimizer_step(self, trainer, module, optimizer):
+            self.norms.append(float(torch.cat([each.grad.flatten() for each in module.parameters()]).norm()))
+
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+            trainer.should_stop = trainer.global_step == 3
+
+    strategy, trainer = fit(tmp_path, callbacks=[Stops()])
+    run = strategy.run()
+    assert (run.facts.steps, run.facts.steps_left, trainer.global_step) == (3, 5, 3)
+    assert run.epsilon() < run.planned_epsilon()
+    assert len(Stops.norms) == 3
+    assert min(Stops.norms) > 0
+
+
+def checkpoints(folder, steps=2):
+    return lightning.callbacks.ModelCheckpoint(folder, every_n_train_steps=steps, save_top_k=-1)
+
+
+@pytest.mark.soak
+def test_a_run_goes_on_from_a_checkpoint_to_the_weights_of_one_in_one_go(tmp_path):
+    """Without noise, and with all rows in each sample."""
+    whole, parts = Classifier(), Classifier()
+
+    def fitted(folder, module, **settings):
+        loader = DataLoader(rows(), batch_size=N)
+        return fit(
+            tmp_path / folder,
+            module,
+            private=EXACT,
+            loader=loader,
+            **{"max_steps": 6, "max_epochs": -1, **settings},
+        )
+
+    fitted("whole", whole)
+
+    class Stops(lightning.Callback):
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+            trainer.should_stop = trainer.global_step == 4
+
+    fitted("parts", parts, callbacks=[Stops(), checkpoints(tmp_path / "parts")])
+    saved = max(tmp_path.glob("parts/*.ckpt"), key=os.path.getmtime)
+    again = Classifier()
+    with raises_field(SettingError, "ledger"):
+        fitted("parts", again)
+    strategy, _ = fitted("parts", again, ckpt_path=saved)
+    assert [steps for _, steps in strategy.run().entries] == [6]
+    torch.testing.assert_close(again.state_dict(), whole.state_dict())
+    loaded = Classifier.load_from_checkpoint(saved, weights_only=True)
+    assert loaded.net[0].weight.shape == (8, 4)
+
+
+def test_a_checkpoint_without_privacy_is_refused(tmp_path):
+    plain = lightning.Trainer(
+        max_epochs=1, default_root_dir=tmp_path, logger=False, accelerator="cpu", enable_progress_bar=False,
+        enable_model_summary=False,
+    )  # fmt: skip
+    plain.fit(Classifier(), DataLoader(rows(), batch_size=16))
+    plain.save_checkpoint(tmp_path / "plain.ckpt")
+    with raises_field(CheckpointError, "ckpt_path"):
+        fit(tmp_path, ckpt_path=tmp_path / "plain.ckpt")
+
+
+@pytest.mark.soak
+def test_a_killed_run_goes_on_and_counts_what_it_lost(tmp_path):
+    code = f"""
+import os, sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from integrations.test_lightning import checkpoints, fit, lightning
+class Kill(lightning.Callback):
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == 5:
+            os._exit(9)
+fit(sys.argv[1], callbacks=[Kill(), checkpoints(sys.argv[1])])
+"""
+    killed = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True)
+    assert killed.returncode == 9, killed.stderr
+    spent = sum(steps for _, steps in read_ledger(tmp_path / "_ledger").entries)
+    assert 5 <= spent <= 8
+    saved = max(tmp_path.glob("*.ckpt"), key=os.path.getmtime)
+    strategy, trainer = fit(tmp_path, ckpt_path=saved)
+    assert [steps for _, steps in strategy.run().entries] == [8]
+    assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.5 * 0.9**8)
+
+
+def test_dropout_and_a_batch_of_one_are_those_of_each_row(tmp_path):
+    strategy, _ = fit(tmp_path, Classifier(dropout=0.5))
+    assert strategy.run().facts.steps == 8
+
+
+class Logs(Classifier):
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.log("train_loss", loss)
+        return loss
+
+
+class LogsLater(Classifier):
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        if batch_idx == 2:
+            self.log_dict({"train_loss": loss})
+        return loss
+
+
+class Skips(Classifier):
+    def training_step(self, batch, batch_idx):
+        return None
+
+
+class Manual(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+
+class Clips(Classifier):
+    def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None):
+        pass
+
+
+class Mixes(Classifier):
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        inputs, targets = batch
+        return (inputs + inputs.roll(1, 0)) / 2, targets
+
+
+@pytest.mark.parametrize(
+    ("module", "field"),
+    [
+        (Logs, "log"),
+        (LogsLater, "log"),
+        (Skips, "training_step"),
+        (Manual, "automatic_optimization"),
+        (Clips, "configure_gradient_clipping"),
+        (Mixes, "on_after_batch_transfer"),
+    ],
+)
+def test_modules_that_break_the_guarantee_are_refused(tmp_path, module, field):
+    with raises_field(SettingError, field):
+        fit(tmp_path, module())
+
+
+class Normalises(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+
+
+class Centres(Classifier):
+    def training_step(self, batch, batch_idx):
+        inputs, targets = batch
+        return nn.functional.cross_entropy(self(inputs - inputs.mean(0)), targets)
+
+
+def test_batch_statistics_in_the_model_are_refused_and_in_training_step_are_of_one_row(tmp_path):
+    with pytest.raises(ModelError):
+        fit(tmp_path / "norm", Normalises())
+    module, model = Centres(), Classifier().net
+    fit(tmp_path / "centred", module)
+    alone = TensorDataset(torch.zeros(N, 4), rows().tensors[1])  # a row less its own mean
+    reference(model, alone)
+    torch.testing.assert_close(module.net.state_dict(), model.state_dict(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"accumulate_grad_batches": 2}, "accumulate_grad_batches"),
+        ({"gradient_clip_val": 0.5}, "gradient_clip_val"),
+        ({"limit_train_batches": 2}, "limit_train_batches"),
+        ({"overfit_batches": 1}, "limit_train_batches|overfit_batches"),
+        ({"fast_dev_run": True}, "limit_train_batches|fast_dev_run"),
+        ({"max_epochs": -1}, "max_epochs"),
+        ({"min_steps": 2}, "min_steps"),
+        ({"precision": "bf16-true"}, "precision"),
+        ({"callbacks": [lightning.callbacks.LearningRateFinder()]}, "callbacks"),
+    ],
+)
+def test_arguments_of_the_trainer_that_break_the_guarantee_are_refused(tmp_path, settings, field):
+    with pytest.raises(SettingError) as caught:
+        fit(tmp_path, **settings)
+    assert caught.value.field in field.split("|")
+    ledger = tmp_path / "_ledger"
+    assert not ledger.exists() or not read_ledger(ledger).entries
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"batch_size": 16, "sampler": WeightedRandomSampler([1.0] * N, N)}, "sampler"),
+        ({"batch_size": 16, "drop_last": True}, "drop_last"),
+        ({"batch_size": None}, "batch_size"),
+    ],
+)
+def test_loaders_with_an_order_of_their_own_are_refused(tmp_path, settings, field):
+    with raises_field(SettingError, field):
+        fit(tmp_path, loader=DataLoader(rows(), **settings))
+
+
+def test_several_loaders_are_refused(tmp_path):
+    several = [DataLoader(rows(), batch_size=16), DataLoader(rows(), batch_size=16)]
+    with raises_field(DataError, "train_dataloaders"):
+        fit(tmp_path, loader=several)
+
+
+@pytest.mark.soak
+def test_groups_are_read_from_items(tmp_path):
+    private = {**PRIVATE, "policy": equidp.DPSGDF(), "num_groups": 2, "group": lambda item: int(item[1])}
+    strategy, _ = fit(tmp_path, private=private)
+    assert strategy.private_trainer.policy_state.bounds.shape == (2,)
+
+
+def test_there_is_no_run_before_fit():
+    with raises_field(SettingError, "fit"):
+        PrivateStrategy(**PRIVATE).run()
