@@ -91,7 +91,8 @@ def _risks_of_equidp(train: pd.DataFrame, test: pd.DataFrame, table: Table, epsi
 
 
 def _probability_column(answers: pd.DataFrame, positive: str) -> str:
-    found = [name for name in answers.columns if positive in name]
+    text = positive.removesuffix(".0")  # as equidp names whole numbers
+    found = [name for name in answers.columns if text in name]
     if len(found) != 1:
         raise SystemExit(f"columns {list(answers.columns)}; expected one with the chance of {positive!r}.")
     return found[0]
