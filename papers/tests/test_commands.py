@@ -7,10 +7,8 @@ import json
 import pandas as pd
 import pytest
 
-from equidp import default_plan
 from equidp.errors import SettingError
 from papers.ablation import ablate
-from papers.commands import membership
 from support.command import equidp_here, papers, papers_here, people  # noqa: F401
 from support.errors import raises_field
 
@@ -59,10 +57,7 @@ def test_an_ablation_takes_a_method_of_the_users_own(people):  # noqa: F811
 
 
 @pytest.mark.soak
-def test_a_membership_attack_writes_its_figures(people, monkeypatch):  # noqa: F811
-    """Models are trained for one epoch."""
-    plan = default_plan("digits").with_changes({"epochs": 1})
-    monkeypatch.setattr(membership, "default_plan", lambda data: plan)
+def test_a_membership_attack_writes_its_figures(people):  # noqa: F811
     options = ("--methods", "sgd,dpsgd", "--shadow-models", "4", "--jobs", "1", "--out", "m.csv")
     done = papers_here("membership", "digits", *options, cwd=people)
     assert done.returncode == 0, done.stderr
