@@ -25,6 +25,7 @@ def test_each_command_method_dataset_and_public_name_has_its_place():
     assert all(f":: equidp.{name}\n" in pages.names() for name in equidp.__all__)
 
 
+@pytest.mark.soak
 def test_options_of_a_page_are_those_of_the_command():
     text = pages.commands()
     assert "--empty-" not in text

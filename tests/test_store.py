@@ -97,6 +97,7 @@ def test_a_killed_writer_leaves_a_whole_entry(store, kills):
     assert names(store) == [f"{KEY}.index"]
 
 
+@pytest.mark.soak
 def test_a_reader_sees_whole_entries_while_they_are_replaced(store):
     process = subprocess.Popen([sys.executable, "-c", WRITER, str(store.folder), "0"], stdout=subprocess.PIPE)
     process.stdout.readline()

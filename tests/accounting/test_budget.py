@@ -57,6 +57,7 @@ def test_a_run_stops_at_the_last_step_that_fits():
         make_trainer(**{**plan, "beyond_budget": "stopp"})
 
 
+@pytest.mark.soak
 def test_a_file_remembers_across_processes(tmp_path):
     path = tmp_path / "toy.ledger"
     with equidp.PrivacyBudget(path, epsilon=5.0, delta=1e-5) as budget:
@@ -141,6 +142,7 @@ def test_a_copy_is_the_same_budget_and_cannot_be_sent_away(budget):
         pickle.dumps(budget)
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_cannot_spend_it_again(budget):
     trainer = make_trainer(budget=budget)
@@ -233,6 +235,7 @@ def test_two_copies_of_a_run_are_both_charged_whatever_copy_of_the_budget_is_the
     assert spend("copy", 0) == 5 + 4 + 3
 
 
+@pytest.mark.soak
 def test_a_kill_between_the_lines_of_budget_and_run_counts_too_much_and_never_too_little(tmp_path):
     """The budget pays first; a later process on the run finds at least as many steps there."""
     path, event = tmp_path / "b.ledger", StepEvent(0.1, 1.0)
@@ -249,6 +252,7 @@ def test_a_kill_between_the_lines_of_budget_and_run_counts_too_much_and_never_to
         assert read_ledger(path).entries == ((event, 2 * kills),)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_a_trainer_whose_ledger_holds_steps_charges_them_to_its_budget(tmp_path, on_disk):
     """They were taken without the budget, which would say too little: 5.97 were spent, and it said 2.23."""
@@ -281,6 +285,7 @@ def test_steps_that_a_ledger_took_beside_its_budget_are_charged_before_the_next(
     assert budget.entries == ((trainer.event, 20),)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("theirs", [None, 50.0])
 def test_steps_taken_beside_the_budget_while_a_run_is_under_way_are_charged(theirs):
     """By a second Trainer on the run's ledger, without a budget or with one of its own."""
@@ -300,6 +305,7 @@ def test_steps_taken_beside_the_budget_while_a_run_is_under_way_are_charged(thei
     assert budget.entries == ledger.entries
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("end", ["spend", "settle"])
 def test_steps_taken_beside_the_budget_that_do_not_fit_are_charged_and_end_all_promises(end):
     budget, event = equidp.PrivacyBudget(epsilon=5.0, delta=1e-5, accountant="rdp"), StepEvent(0.1, 1.0)
@@ -342,6 +348,7 @@ def test_a_budget_for_other_people_is_refused(tmp_path):
         make_trainer(budget=in_memory, train=named("dutch"))
 
 
+@pytest.mark.soak
 def test_what_a_run_took_before_does_not_let_a_promised_run_exceed_the_budget():
     """Its steps may have led to the plan that was promised, so that losses of both do not add up."""
     event = StepEvent(0.02, 1.0)

@@ -64,6 +64,7 @@ def test_several_rows_are_bounded_by_group_privacy():
     assert 2 * single < several[0] < several[1] < math.inf
 
 
+@pytest.mark.soak
 def test_risk_is_below_certainty_and_above_that_of_one_try():
     choice, one = Risk.of([(CHOICE, 1)]), Risk.of(CHOICE.tried)
     assert one.advantage < choice.advantage < 1

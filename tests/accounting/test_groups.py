@@ -78,6 +78,7 @@ def test_each_group_pays_at_most_its_budget_by_privacy_losses_too(seed):
     check_budgets(seed, "pld", lambda: PLDAccountant(value_discretization_interval=accounting.FINE))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("method", ["dpsgd", "dpsgd-f"])
 def test_bounds_follow_from_rates_at_one_epsilon_for_all(method):
     """A group is drawn four times as often and has a smaller bound; its epsilon is that of the others."""
@@ -119,6 +120,7 @@ def test_rates_follow_from_bounds():
     assert found.rates["rare"] > less.rates["rare"]
 
 
+@pytest.mark.soak
 def test_equal_budgets_are_one_epsilon_for_all():
     plan = equidp.Plan(batch_size=50, epochs=4, delta=1e-5)
     target = equidp.Target(2.0, accountant="rdp")
@@ -128,6 +130,7 @@ def test_equal_budgets_are_one_epsilon_for_all():
     assert found.step_event(NAMES) == before.step_event() == StepEvent(0.05, before.noise_multiplier)
 
 
+@pytest.mark.soak
 def test_noise_by_hand_given_rates_is_calibrated_to_the_group_that_pays_most():
     """Also to a risk, and where the names of groups are not known: then all other groups count too."""
     plan = equidp.Plan(batch_size=50, epochs=4, delta=1e-5, rates={"rare": 2.0, "usual": 0.5, "third": 0.5})
@@ -212,6 +215,7 @@ def test_a_method_without_privacy_treats_groups_equally():
     assert found.settings == plain.settings
 
 
+@pytest.mark.soak
 def test_a_share_of_a_bound_is_at_least_a_sixteenth_and_all_of_it_where_that_costs_less():
     step = StepEvent(0.05, 1.0)
     assert calibrate_share(50.0, 1e-5, step, 100, "scaling", "rdp") == 1.0
@@ -222,6 +226,7 @@ def test_a_share_of_a_bound_is_at_least_a_sixteenth_and_all_of_it_where_that_cos
         calibrate_share(0.2, 1e-5, step, 100, "sampling", "rdp", release)
 
 
+@pytest.mark.soak
 def test_an_account_of_public_numbers_takes_budgets_and_rates():
     given = {"num_examples": 1000, "batch_size": 50, "epochs": 4, "delta": 1e-5, "accountant": "rdp"}
     planned = account(**given, epsilon_by_group="rare=1,*=3")

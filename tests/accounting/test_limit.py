@@ -23,6 +23,7 @@ def gaussian_delta(loss: float, mu: float) -> float:
     return float(norm.cdf(mu / 2 - loss / mu) - math.exp(loss) * norm.cdf(-mu / 2 - loss / mu))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("limit", [1.0, 3.0, 8.0])
 def test_the_base_of_each_route_is_that_of_its_formula(limit):
     """Stated: 4 Gaussian mechanisms of noise 10, of mu = .2 together, with a closed form."""

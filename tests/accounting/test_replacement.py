@@ -23,6 +23,7 @@ def gaussian(distance: float, delta: float) -> float:
     return float(optimize.brentq(excess, 0.0, 300.0))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("noise", [0.7, 2.0, 8.0])
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
 def test_a_gaussian_without_sampling_has_less(noise, accountant):

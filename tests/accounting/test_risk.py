@@ -43,6 +43,7 @@ def roc_of_one_step(rate, sigma):
     return false, (1 - rate) * false + rate * stats.norm.sf((places - 1) / sigma)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("rate", "sigma"), [(0.1, 0.5), (0.5, 1.0), (0.9, 0.3)])
 def test_the_best_attack_on_a_subsampled_step_stays_within_its_risk(rate, sigma):
     false, true = roc_of_one_step(rate, sigma)

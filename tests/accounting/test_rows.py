@@ -255,6 +255,7 @@ def test_renyi_accounting_of_several_rows_is_refused(accountant):
         epsilon(MNIST, 1e-6, accountant, rows=2)
 
 
+@pytest.mark.soak
 def test_a_privacy_profile_holds_every_epsilon_of_a_run():
     """Against dp_accounting's own values: sqrt(3), three times; q .2, sigma .5, three times."""
     for event, exact in (

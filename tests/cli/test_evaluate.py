@@ -89,6 +89,7 @@ def test_a_metric_of_ones_own_enters_by_import_path(run):
     assert "f1" in out
 
 
+@pytest.mark.soak
 def test_reliability_is_shown_by_group_and_risk(run):
     code, out, err = run("evaluate", "run", "--reliability")
     assert code == 0, err
@@ -127,6 +128,7 @@ def test_a_base_rate_is_counted_privately_paid_for_and_kept_as_the_runs_threshol
     assert content["epsilon"] <= 3
 
 
+@pytest.mark.soak
 def test_training_refuses_a_metric_or_class_that_the_data_lacks_before_it_spends(run, place):
     asked = ("train", "patients.csv", "--target", "ill", "--group", "region", "--noise-multiplier", "2")
     for options, message in (
@@ -139,6 +141,7 @@ def test_training_refuses_a_metric_or_class_that_the_data_lacks_before_it_spends
         assert not (place / "refused").exists()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("options", "message"),
     [

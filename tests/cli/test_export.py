@@ -35,6 +35,7 @@ def test_the_command_says_what_it_wrote_and_what_it_left_out(run, tmp_path):
     }
 
 
+@pytest.mark.soak
 def test_sensitive_figures_are_named_where_they_are_included(run, tmp_path):
     given = ("--to", "safetensors", "--out", "new", "--include-sensitive")
     done = equidp_here("export", str(run), *given, cwd=tmp_path)

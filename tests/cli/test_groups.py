@@ -35,6 +35,7 @@ def finished(folder):
     return folder / "run", done.stdout
 
 
+@pytest.mark.soak
 def test_a_run_meets_the_budgets_of_groups_with_its_releases(finished):
     place, _ = finished
     run = open_run(place).run
@@ -44,6 +45,7 @@ def test_a_run_meets_the_budgets_of_groups_with_its_releases(finished):
     assert run.epsilon() == found["west"]
 
 
+@pytest.mark.soak
 def test_card_and_terminal_say_the_epsilon_of_each_group_and_what_it_does_to_the_others(finished):
     place, out = finished
     found = open_run(place).run.epsilon_by_group()
@@ -56,6 +58,7 @@ def test_card_and_terminal_say_the_epsilon_of_each_group_and_what_it_does_to_the
         assert re.search(r"at most: east (0\.99\d|1\.000), west (2\.99\d|3\.000)", text)
 
 
+@pytest.mark.soak
 def test_the_ledger_of_a_run_says_the_epsilon_of_each_group(finished, command):
     place, _ = finished
     code, out, _ = command("ledger", "show", "run", cwd=place.parent)
@@ -65,6 +68,7 @@ def test_the_ledger_of_a_run_says_the_epsilon_of_each_group(finished, command):
     assert f"By group: epsilon east {east:.4f}, west {west:.4f}." in out
 
 
+@pytest.mark.soak
 def test_a_dry_run_says_the_epsilon_of_each_group_with_releases(folder, command):
     given = ("--epsilon-by-group", "east=1", "--epsilon", "3", "--recalibration", "0.1", "--dry-run")
     code, out, err = command("train", *TABLE, *given, *FAST, cwd=folder)
@@ -83,6 +87,7 @@ def test_an_account_says_the_epsilon_of_each_group(command, tmp_path):
     assert "all other groups: drawn at rate 0.05, 1 of the bound; epsilon" in out
 
 
+@pytest.mark.soak
 def test_options_of_groups_are_read_from_a_file_of_options(folder, command):
     (folder / "train.toml").write_text('rates = "east=2,*=1"\nbound-shares = "east=0.5"\nepsilon = 3\n')
     code, out, err = command("train", *TABLE, *FAST, "--config", "train.toml", "--dry-run", cwd=folder)
@@ -91,6 +96,7 @@ def test_options_of_groups_are_read_from_a_file_of_options(folder, command):
     assert "group east: drawn at rate" in out
 
 
+@pytest.mark.soak
 def test_a_person_with_rows_in_several_regions_is_said_to_count_in_one(folder, command):
     people = ("--person", "who", "--rows-per-person", "2", "--rates", "east=2", "--noise-multiplier", "2")
     code, out, err = command("train", *TABLE, *FAST, *people, "--out", "people", cwd=folder)

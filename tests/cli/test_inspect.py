@@ -86,6 +86,7 @@ def test_one_recipe_leads_from_the_raw_file_to_predictions_for_new_ones(inspecte
     assert kept["charset"] == "cp1252"
 
 
+@pytest.mark.soak
 def test_slips_end_with_exit_code_2_and_what_to_do(folder, inspected):
     wrong = (folder / "recipe.toml").read_text().replace("admitted", "admited")
     (folder / "wrong.toml").write_text(wrong)

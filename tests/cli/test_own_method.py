@@ -103,6 +103,7 @@ def test_they_are_options_of_train_and_keys_of_its_file(ended, people):
     assert (policy["half_bound"], policy["times"], policy["tight"]) == (0.25, 4, False)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("command", ["compare"])
 def test_they_are_options_where_methods_are_compared(ended, command):
     code, out, err = ended[command]
@@ -110,12 +111,14 @@ def test_they_are_options_where_methods_are_compared(ended, command):
     assert "multiple" in out
 
 
+@pytest.mark.soak
 def test_a_method_that_does_not_take_them_says_so(ended):
     code, _, err = ended["ignored"]
     assert "--times is a setting of multiple; dpsgd ignores it." in err
     assert code == 0, err
 
 
+@pytest.mark.soak
 def test_a_mistyped_setting_gets_the_closest_name(ended):
     code, _, err = ended["mistyped"]
     assert code == 2

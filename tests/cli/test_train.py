@@ -398,6 +398,7 @@ def test_files_of_options_that_cannot_be(run, people, content, message):
     assert not (people / "run").exists()
 
 
+@pytest.mark.soak
 def test_every_option_can_come_from_a_file(run):
     _, out, _ = run("train", "--help")
     assert "Examples" in out

@@ -160,6 +160,7 @@ class Here(Toy):
         return Gone, ()
 
 
+@pytest.mark.soak
 def test_a_worker_without_the_data_is_named_before_anything_is_trained(tmp_path, address):
     asked = {"plan": PLAN, "seeds": 1, "directory": tmp_path, "cluster": address}
     with pytest.raises(DataError, match=r"worker inproc\S*: there is no file '/data/people.csv'"):

@@ -22,6 +22,7 @@ def found(tmp_path_factory):
     return equidp.compare("digits", plan=PLAN, changes=GROUPS, directory=place, **given)
 
 
+@pytest.mark.soak
 def test_each_method_is_compared_beside_itself_with_equal_groups(found):
     private = found.results[found.results["method"] == "dpsgd"]
     assert found.setup.swept == {"protection": ("equal", "by group")}
@@ -34,6 +35,7 @@ def test_each_method_is_compared_beside_itself_with_equal_groups(found):
     assert found.setup.methods == ("sgd", "dpsgd")
 
 
+@pytest.mark.soak
 def test_a_comparison_says_what_it_does_to_each_group(found):
     (sentence, warning) = words.protection_sentences(summarise(found))
     assert "8 " in sentence
@@ -49,6 +51,7 @@ def test_a_report_shows_the_epsilon_of_each_group(found):
         assert text in page
 
 
+@pytest.mark.soak
 def test_runs_with_equal_groups_keep_their_keys():
     """Kept runs of before are found again, and those by group are others."""
     source = open_source("digits")

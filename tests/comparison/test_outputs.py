@@ -118,6 +118,7 @@ def test_a_threshold_at_the_base_rate_is_by_the_counts_of_each_run(asked, tmp_pa
     assert by_class.loc[("sgd", ALL), "recall"] < rows.loc[("sgd", ALL), "recall"]
 
 
+@pytest.mark.soak
 def test_a_threshold_is_refused_before_anything_is_trained_where_it_cannot_be(asked, tmp_path):
     asked = {**asked, "directory": tmp_path}
     digits = {"methods": ["dpsgd"], "seeds": 1, "directory": tmp_path}
@@ -132,6 +133,7 @@ def test_a_threshold_is_refused_before_anything_is_trained_where_it_cannot_be(as
     assert not list(tmp_path.glob("*.index"))
 
 
+@pytest.mark.soak
 def test_metrics_of_the_results_are_those_of_the_kept_answers(asked, comparison):
     test = asked["data"].split(0).test
     values = {

@@ -281,6 +281,7 @@ def searched(monkeypatch, tmp_path, accuracies: dict[float, list[float]], *, see
 OTHERS = {0.05: [0.1] * 3, 0.15: [0.1] * 3}
 
 
+@pytest.mark.soak
 def test_all_candidates_are_trained_on_the_first_seed_and_the_best_alone_on_the_others(monkeypatch, tmp_path):
     stages = searched(monkeypatch, tmp_path, OTHERS | {0.5: [0.8] * 3, 1.5: [0.9, 0.1, 0.1], 5.0: [0.7] * 3})
     assert stages == [[(factor * 0.5, 0) for factor in RATES], [(1.5, 1), (1.5, 2)]]
@@ -317,6 +318,7 @@ def test_a_candidate_whose_loss_is_above_a_constant_answers_comes_after_all_othe
     assert search._place(search.first[0], result) == (False, -np.inf) < placed[1] < placed[0]
 
 
+@pytest.mark.soak
 def test_on_one_seed_a_candidate_that_a_constant_answer_beats_is_no_reference_where_another_is_not(tmp_path):
     search = prepare(
         Squares(), ComparisonPlan(["dpsgd"], 1, PLAN, epsilons=[3.0]), directory=tmp_path

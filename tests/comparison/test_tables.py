@@ -168,6 +168,7 @@ def against(name: str, **arguments):
     return dataclasses.replace(comparison, setup=dataclasses.replace(comparison.setup, against=name))
 
 
+@pytest.mark.soak
 def test_differences_from_a_named_method_are_in_every_format(tmp_path):
     comparison = against("dpsgd-f")
     table = comparison.table("differences")

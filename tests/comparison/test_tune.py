@@ -187,6 +187,7 @@ class Scores:
         return self.search.run(lambda trials: self.stages.append(list(trials)) or trials)
 
 
+@pytest.mark.soak
 def test_the_choice_is_the_least_loss_of_the_group_that_loses_most(tmp_path, monkeypatch):
     search = prepare(Toy(), ASKED, directory=tmp_path).search
     methods = {"sgd": 0.0, "dpsgd": 0.1, "quantile": 0.2}
@@ -213,6 +214,7 @@ def test_the_choice_is_the_least_loss_of_the_group_that_loses_most(tmp_path, mon
     assert trials["chosen"].sum() == 3
 
 
+@pytest.mark.soak
 def test_a_run_that_diverged_is_not_chosen(tmp_path, monkeypatch):
     search = prepare(Toy(), ASKED, directory=tmp_path).search
 

@@ -31,6 +31,7 @@ def test_subsets_and_sizes():
     assert part.group_sizes().tolist() == [1, 0, 1]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("changes", "field"),
     [

@@ -66,6 +66,7 @@ def test_weights_of_blocks_suit_the_number_of_people_where_they_have_several_row
     assert split_and_encode(with_private_noise(source, 0.5), 0)[1].examples == len(split.train)
 
 
+@pytest.mark.soak
 def test_private_edges_are_the_seed_s_and_said_to_be_private(path):
     source = with_private_noise(opened(path, "cut"), 0.5)
     split, encoder = split_and_encode(source, 0)

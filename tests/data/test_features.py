@@ -57,6 +57,7 @@ def test_a_named_source_keeps_its_split_and_has_features_as_inputs():
     assert any("cost no privacy" in note for note in found.notes)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["digits", "equidp.data.digits:Digits"])
 def test_features_are_computed_once_for_all_seeds_and_processes(monkeypatch, name):
     calls = []

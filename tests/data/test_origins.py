@@ -67,6 +67,7 @@ def test_nothing_is_printed_where_no_terminal_is(remote, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.soak
 def test_a_terminal_shows_a_bar_that_ends_full(remote, monkeypatch, capfd):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)

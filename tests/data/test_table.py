@@ -423,6 +423,7 @@ def test_odd_tables_give_data_or_an_error_of_ours(tmp_path_factory, header, data
     assert torch.isfinite(split.test.inputs).all()
 
 
+@pytest.mark.soak
 @given(content=st.binary(max_size=200), name=st.sampled_from(["odd.csv", "odd.parquet"]))
 @settings(max_examples=150)
 def test_bytes_that_are_no_table_give_an_error_of_ours(tmp_path_factory, content, name):

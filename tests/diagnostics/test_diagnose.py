@@ -146,6 +146,7 @@ def test_curvature_and_noise_are_those_of_a_dense_computation(diagnosed):
         assert row["sensitive_excess"] == row["sensitive_clipping"] + row["sensitive_noise"]
 
 
+@pytest.mark.soak
 def test_norms_and_clipping_error_are_those_of_a_dense_computation(diagnosed):
     name, model, data, diagnosis = diagnosed
     rows = gradients(model, data.inputs, data.targets)
@@ -274,6 +275,7 @@ def test_chosen_groups_alone_are_diagnosed_and_all_make_up_the_data_gradient():
         assert one[column][0] == pytest.approx(both[column][1], rel=1e-9)
 
 
+@pytest.mark.soak
 def test_examples_whose_gradient_is_not_finite_are_left_out_and_counted():
     class Explodes(nn.Module):
         def __init__(self) -> None:

@@ -119,6 +119,7 @@ def train(**settings) -> equidp.Run:
     return make_trainer(**given).fit()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("engine", ["ghost", "functional"])
 def test_two_heads_train_as_if_all_was_one_tensor(engine):
     """The same draws give the same weights as of outputs and targets in one tensor each."""
@@ -138,6 +139,7 @@ def test_two_heads_train_as_if_all_was_one_tensor(engine):
     torch.testing.assert_close(parts.model.state_dict(), runs[0].model.state_dict())
 
 
+@pytest.mark.soak
 def test_targets_may_be_a_tuple_beside_a_group_and_public_examples():
     given = [(x, (y["kind"], y["box"]), place % 2) for place, (x, y) in enumerate(rows())]
 

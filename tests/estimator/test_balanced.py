@@ -136,6 +136,7 @@ def test_a_budget_that_holds_the_whole_is_charged_once_and_one_that_does_not_rea
     assert (again.coef_ == kept).all()
 
 
+@pytest.mark.soak
 def test_counts_are_charged_before_they_are_drawn_and_stay_charged(monkeypatch):
     X, y = table(5)
 

@@ -295,6 +295,7 @@ def test_one_budget_holds_for_all_folds_and_refuses_the_one_too_many():
         pickle.dumps(model)
 
 
+@pytest.mark.soak
 def test_what_a_stopped_fit_spent_is_counted(monkeypatch):
     X, y = table(seed=14)
     model = quick()
@@ -316,6 +317,7 @@ def test_what_a_stopped_fit_spent_is_counted(monkeypatch):
     assert model.epsilon_total_ > model.epsilon_spent_
 
 
+@pytest.mark.soak
 @SEEDED
 def test_a_regressor_within_public_bounds():
     X, _ = table(seed=15)
@@ -343,6 +345,8 @@ def test_options_of_a_plan_are_arguments_of_estimators_with_the_same_defaults():
         "noise_multiplier",  # follows from epsilon
         "views",  # of images
         "augmentation",
+        "training_loss",  # is released to callbacks, which `fit` has none of
+        "loss_bound",
     }
     own_defaults = {"batch_size", "learning_rate", "class_weight"}  # by the number of rows and the optimizer
     arguments = {each.name: each.default for each in dataclasses.fields(equidp.PrivateClassifier)}

@@ -19,6 +19,7 @@ def classifier(**given) -> equidp.PrivateClassifier:
     return equidp.PrivateClassifier(epochs=2, batch_size=20, accountant="rdp", **given)
 
 
+@pytest.mark.soak
 def test_budgets_of_groups_are_met_in_each_fit():
     model = classifier(epsilon=2.0, epsilon_by_group={"rare": 1.0}).fit(X, Y, sensitive_features=SEX)
     found = model.run_.epsilon_by_group()
@@ -27,6 +28,7 @@ def test_budgets_of_groups_are_met_in_each_fit():
     assert model.epsilon_spent_ == found["usual"]
 
 
+@pytest.mark.soak
 def test_partial_fits_by_group_go_on():
     model = classifier(epsilon=2.0, rates={"rare": 0.5})
     model.partial_fit(X, Y, classes=[False, True], sensitive_features=SEX)
@@ -50,6 +52,7 @@ def test_groups_that_are_not_there_are_refused(given, features, field):
         classifier(epsilon=3.0, **given).fit(X, Y, sensitive_features=features)
 
 
+@pytest.mark.soak
 def test_a_sparse_matrix_has_no_rates():
     with raises_field(SettingError, "rates"):
         classifier(epsilon=3.0, rates={"rare": 2.0}).fit(sparse.csr_matrix(X), Y, sensitive_features=SEX)

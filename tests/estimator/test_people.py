@@ -46,6 +46,7 @@ def test_balanced_weights_count_one_row_of_each_person_and_logits_are_mended():
     assert model.class_weight_.max() == 1
 
 
+@pytest.mark.soak
 def test_rows_that_are_left_out_are_told():
     rows, classes, people = table()
     with pytest.warns(equidp.DataWarning, match="100 of 100 people have more than 2 rows, so 100 rows"):

@@ -87,6 +87,7 @@ def test_coefficients_give_the_decision_function_and_that_the_predictions(classe
     assert SelectFromModel(fitted, prefit=True, max_features=1).transform(X).shape == (N, 1)
 
 
+@pytest.mark.soak
 def test_only_fitted_linear_models_have_coefficients():
     X, y = table(4)
     assert not hasattr(quick(), "coef_")

@@ -146,6 +146,7 @@ def test_costs_are_of_the_metric_and_positive_where_the_reference_is_better():
     assert row["privacy_cost_low"] <= 0 <= row["privacy_cost_high"]
 
 
+@pytest.mark.soak
 def test_a_model_that_never_says_yes_is_useless_by_accuracy_and_not_by_its_ranking():
     generator = torch.Generator().manual_seed(0)
     targets = (torch.rand(2000, generator=generator) < 0.08).long()

@@ -112,6 +112,7 @@ def test_no_difference_of_figures_is_about_a_few_people(counts):
         assert smallest_difference(found.withholding(), test) >= FEWEST
 
 
+@pytest.mark.soak
 def test_without_withholding_the_differences_do_show_a_few_people():
     """What the search above finds in figures as they are."""
     test = table([[120, 80], [3, 1], [60, 30]])

@@ -211,6 +211,7 @@ def test_dropout_makes_estimates_and_is_left_alone():
     assert "an estimated epsilon" in reports[0].for_owner(0)
 
 
+@pytest.mark.soak
 def test_what_an_owner_is_told():
     trainer, accountant = watched()
     trainer.fit()
@@ -331,6 +332,7 @@ def test_an_accountant_that_missed_steps_is_refused():
         trainer.fit()
 
 
+@pytest.mark.soak
 def test_missed_steps_can_count_at_the_worst_case():
     accountant = equidp.IndividualAccountant(interval=1, grid=0.1, missed_at_worst=True)
     trainer = make_trainer(steps=6, epochs=None, policy=equidp.DPSGD(50.0))
@@ -349,6 +351,7 @@ def test_missed_steps_can_count_at_the_worst_case():
     )  # one bound for everyone: all of it in all 6 steps
 
 
+@pytest.mark.soak
 def test_an_interrupted_run_goes_on():
     trainer, accountant = watched(steps=8, epochs=None)
 
@@ -367,6 +370,7 @@ def test_an_interrupted_run_goes_on():
     assert (report.sensitive_epsilons > 0).all()
 
 
+@pytest.mark.soak
 def test_an_example_whose_gradient_is_not_finite_uses_nothing():
     class Explodes(nn.Module):
         def __init__(self) -> None:

@@ -180,6 +180,7 @@ def test_steps_of_a_killed_run_are_never_lost(tmp_path):
     assert (counted(again)[0][:, -1] == lost).all()
 
 
+@pytest.mark.soak
 def test_only_what_the_last_two_checkpoints_need_is_kept_and_all_of_it_can_be_deleted(tmp_path, monkeypatch):
     monkeypatch.setattr("equidp.training.checkpoint._SHARE_OF_TIME", 1e9)
     monkeypatch.setattr(Histories, "add_period", _never_into_the_table)

@@ -39,6 +39,7 @@ def test_what_several_processes_cannot_do_is_said(everything):
         assert report == ("" if rank == 0 else "report")
 
 
+@pytest.mark.soak
 def test_predictions_records_and_diagnoses_are_those_of_one_process(everything):
     _, expected, found = everything
     for *_, (outputs, record, figures) in found:

@@ -288,6 +288,7 @@ def test_rows_have_groups():
     assert (labels.tolist(), groups.tolist()) == ([0, 1], [1, 2])
 
 
+@pytest.mark.soak
 def test_a_model_whose_positions_count_padding_on_the_left_is_refused(tmp_path):
     given = private(tmp_path, collate=lambda rows: pad(rows, left=True))
     with raises_field(ModelError, "padding"):

@@ -92,6 +92,7 @@ def reference(model, data=None, loss=None, engine="functional", **settings):
     return trainer.fit()
 
 
+@pytest.mark.soak
 def test_training_step_trains_to_the_weights_and_the_epsilon_of_a_trainer_with_the_same_seeds(tmp_path):
     module = Classifier()
     strategy, trainer = fit(tmp_path, module)
@@ -107,6 +108,7 @@ def test_training_step_trains_to_the_weights_and_the_epsilon_of_a_trainer_with_t
     assert not any(name.startswith("train") for name in trainer.callback_metrics)
 
 
+@pytest.mark.soak
 def test_forward_and_a_loss_train_by_an_engine_of_batches(tmp_path):
     module = Classifier()
     loss = nn.CrossEntropyLoss(reduction="none")
@@ -139,6 +141,7 @@ class OfMappings(Classifier):
         return {"loss": nn.functional.cross_entropy(self(batch["x"]), batch["y"])}
 
 
+@pytest.mark.soak
 def test_rows_are_mappings_through_a_collator_and_losses_too(tmp_path):
     module = OfMappings()
     fit(tmp_path, module, loader=DataLoader(Named(), batch_size=16, collate_fn=without_names))
@@ -165,6 +168,7 @@ def test_a_loss_that_is_paid_for_is_logged_and_can_be_monitored(tmp_path):
     assert 4.9 < strategy.run().epsilon() <= 5.0
 
 
+@pytest.mark.soak
 def test_callbacks_see_private_gradients_and_can_stop(tmp_path):
     class Stops(lightning.Callback):
         norms: list[float] = []  # noqa: RUF012
@@ -220,6 +224,7 @@ def test_a_run_goes_on_from_a_checkpoint_to_the_weights_of_one_in_one_go(tmp_pat
     assert loaded.net[0].weight.shape == (8, 4)
 
 
+@pytest.mark.soak
 def test_a_checkpoint_without_privacy_is_refused(tmp_path):
     plain = lightning.Trainer(
         max_epochs=1, default_root_dir=tmp_path, logger=False, accelerator="cpu", enable_progress_bar=False,
@@ -253,6 +258,7 @@ fit(sys.argv[1], callbacks=[Kill(), checkpoints(sys.argv[1])])
     assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.5 * 0.9**8)
 
 
+@pytest.mark.soak
 def test_dropout_and_a_batch_of_one_are_those_of_each_row(tmp_path):
     strategy, _ = fit(tmp_path, Classifier(dropout=0.5))
     assert strategy.run().facts.steps == 8
@@ -323,6 +329,7 @@ class Centres(Classifier):
         return nn.functional.cross_entropy(self(inputs - inputs.mean(0)), targets)
 
 
+@pytest.mark.soak
 def test_batch_statistics_in_the_model_are_refused_and_in_training_step_are_of_one_row(tmp_path):
     with pytest.raises(ModelError):
         fit(tmp_path / "norm", Normalises())
@@ -368,6 +375,7 @@ def test_loaders_with_an_order_of_their_own_are_refused(tmp_path, settings, fiel
         fit(tmp_path, loader=DataLoader(rows(), **settings))
 
 
+@pytest.mark.soak
 def test_several_loaders_are_refused(tmp_path):
     several = [DataLoader(rows(), batch_size=16), DataLoader(rows(), batch_size=16)]
     with raises_field(DataError, "train_dataloaders"):

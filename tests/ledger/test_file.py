@@ -52,6 +52,7 @@ def test_what_was_spent_is_there_when_opened_again(tmp_path):
     assert [block.steps for block in read_ledger(path).blocks if block.settled] == [1, 2, 4, 1, 1]
 
 
+@pytest.mark.soak
 @given(steps=st.integers(1, 60), expected=st.integers(0, 60))
 def test_a_kill_never_counts_less_and_at_most_a_block_more(tmp_path_factory, steps, expected):
     path = tmp_path_factory.mktemp("kill") / "ledger"
@@ -202,6 +203,7 @@ def test_after_settling_nothing_more_is_expected(tmp_path):
     assert LedgerFile(tmp_path / "ledger").steps == 9
 
 
+@pytest.mark.soak
 def test_blocks_grow_until_they_last_half_a_second_and_shrink_again(tmp_path, monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(ledger_file.time, "monotonic", lambda: clock[0])

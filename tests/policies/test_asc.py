@@ -19,6 +19,7 @@ PLAN = equidp.Plan(
 TARGET = equidp.Target(2.0, accountant="rdp")
 
 
+@pytest.mark.soak
 def test_a_group_is_drawn_more_often_at_one_epsilon_for_all():
     plan = PLAN.with_changes({"rates": {"a": 3.0}})
     found = plan.resolve("asc", 300, TARGET, group_names=("a", "b"))

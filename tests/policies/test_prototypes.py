@@ -82,6 +82,7 @@ def test_a_run_is_one_event_without_sampling_which_is_all_that_it_spends():
     assert run.epsilon() == pytest.approx(1.0, abs=1e-3)
 
 
+@pytest.mark.soak
 def test_a_budget_is_charged_before_a_row_is_read(monkeypatch):
     data, budget = toy(N), equidp.PrivacyBudget(epsilon=0.5, delta=1e-3)
     plan = Plan(delta=1e-3).resolve("prototypes", N, Target(1.0))

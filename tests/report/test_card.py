@@ -156,6 +156,7 @@ def test_a_released_figure_that_noise_hides_is_not_shown(tmp_path):
     assert "Notes of the people" not in (tmp_path / "card.md").read_text()
 
 
+@pytest.mark.soak
 def test_what_a_budget_has_spent_stands_after_the_headline(tmp_path):
     run = make_trainer(epochs=1).fit()
     equidp.write_card(run, tmp_path / "card.md", composition="Together: epsilon 2.93.")
@@ -308,6 +309,7 @@ def test_a_handful_of_test_examples_have_no_figures(tmp_path):
     assert "<th>b</th>" not in (tmp_path / "card.html").read_text()
 
 
+@pytest.mark.soak
 def test_a_card_of_two_classes_shows_predicted_risks_beside_what_happened(run, tmp_path):
     equidp.write_card(run, tmp_path / "card.html", test=toy(seed=1))
     card = (tmp_path / "card.html").read_text()
@@ -316,11 +318,13 @@ def test_a_card_of_two_classes_shows_predicted_risks_beside_what_happened(run, t
     assert figure.count("mean predicted</text>") == 2  # for wide and narrow screens
 
 
+@pytest.mark.soak
 def test_no_line_of_a_card_ends_within_a_number(run, tmp_path):
     equidp.write_card(run, tmp_path / "card.html", test=toy(seed=1), notes=["At delta 1e-05."])
     assert 'delta <span class="whole">1e-05</span>' in (tmp_path / "card.html").read_text()
 
 
+@pytest.mark.soak
 def test_names_cannot_break_the_page(card):
     assert "<b>|" not in card
     if card.startswith("# "):

@@ -422,6 +422,7 @@ def test_each_row_of_the_pages_summary_is_the_frames():
         assert verdict == verdicts.loc[method, "verdict"]
 
 
+@pytest.mark.soak
 def test_each_mean_on_the_terminal_is_the_frames(tmp_path):
     comparison = made_up(COSTLY)
     with (tmp_path / "out").open("w") as file:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from equidp.accounting.planned import account
 from equidp.kernel.epsilon import epsilon
 from equidp.report.planned import planned_sentences
 
 
+@pytest.mark.soak
 def test_the_lines_name_every_accountants_epsilon_and_the_event():
     planned = account(1000, 50, epochs=3, noise_multiplier=1.5, delta=1e-4)
     text = "\n".join(planned_sentences(planned))

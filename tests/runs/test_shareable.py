@@ -85,6 +85,7 @@ def test_predictions_come_from_what_may_leave(run, tmp_path):
         part.test()
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(shutil.which("sha256sum") is None, reason="needs sha256sum")
 def test_sha256sum_checks_exactly_the_files_that_may_leave(run, tmp_path):
     part = given(run, tmp_path / "part")
@@ -94,6 +95,7 @@ def test_sha256sum_checks_exactly_the_files_that_may_leave(run, tmp_path):
     assert names == {path.name for path in part.iterdir()} - {layout.GIVEN}
 
 
+@pytest.mark.soak
 def test_what_may_leave_holds_no_path_fingerprint_or_budget(run, tmp_path):
     content = layout.read_config(run)
     for path in given(run, tmp_path / "part").iterdir():
@@ -106,6 +108,7 @@ def test_what_may_leave_holds_no_path_fingerprint_or_budget(run, tmp_path):
     assert settings["config"]["budget"] is None
 
 
+@pytest.mark.soak
 def test_the_card_has_the_checksum_of_the_file_that_is_there(run):
     digest = hashlib.sha256((run / layout.MODEL).read_bytes()).hexdigest()
     for name in (layout.CARD, layout.PAGE):
@@ -113,6 +116,7 @@ def test_the_card_has_the_checksum_of_the_file_that_is_there(run):
     assert f"| model.pt (SHA-256) | {digest} |" in (run / layout.CARD).read_text()
 
 
+@pytest.mark.soak
 def test_the_card_shows_notes_as_given_and_says_what_was_public(run):
     card, page = ((run / name).read_text() for name in (layout.CARD, layout.PAGE))
     assert "\nPurpose: to plan beds.\n\nKept until 2030 &lt;b&gt;.\n" in card
@@ -120,6 +124,7 @@ def test_the_card_shows_notes_as_given_and_says_what_was_public(run):
     assert "How the table is read" in card
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", [layout.MODEL, layout.SETTINGS, layout.ENCODER, layout.COUNTS])
 def test_a_changed_file_of_what_may_leave_is_named(run, tmp_path, name):
     part = given(run, tmp_path / "part")

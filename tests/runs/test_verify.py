@@ -74,6 +74,7 @@ def failed(folder) -> set[str]:
     return {name for name, passed in results(folder).items() if passed is False}
 
 
+@pytest.mark.soak
 def test_a_whole_run_passes_every_check(finished):
     found = {check.name: check.found for check in verify_run(finished.folder)}
     assert list(found) == list(CHECKS)
@@ -83,6 +84,7 @@ def test_a_whole_run_passes_every_check(finished):
     assert kernel_digest() in (finished.folder / layout.CARD).read_text()
 
 
+@pytest.mark.soak
 def test_shareable_files_alone_are_verified_as_far_as_they_go(finished, tmp_path):
     for line in (finished.folder / layout.GIVEN).read_text().splitlines():
         shutil.copy(finished.folder / line.partition("  ")[2], tmp_path)
@@ -96,6 +98,7 @@ def test_shareable_files_alone_are_verified_as_far_as_they_go(finished, tmp_path
     assert results(tmp_path) == found
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", [layout.CONFIG, layout.MODEL, layout.RECORD, layout.PAGE, layout.CARD])
 def test_a_changed_or_missing_file_is_found(finished, name):
     path = finished.folder / name
@@ -110,11 +113,13 @@ def test_a_changed_or_missing_file_is_found(finished, name):
     assert files.found["missing"] == ([] if name == layout.CONFIG else [name])
 
 
+@pytest.mark.soak
 def test_lists_of_checksums_are_files_that_may_be_missing(finished):
     (finished.folder / layout.MANIFEST).unlink()
     assert failed(finished.folder) == {"files"}
 
 
+@pytest.mark.soak
 def test_a_ledger_that_lacks_lines_fails(finished):
     path = finished.folder / layout.LEDGER
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
@@ -133,6 +138,7 @@ def rewrite(folder, change) -> None:
         (folder / name).write_text(text.replace(before, layout.file_digest(path)))
 
 
+@pytest.mark.soak
 def test_settings_that_contradict_ledger_and_card_fail(finished):
     def more(settings):
         settings["entries"][0][1] *= 3
@@ -141,6 +147,7 @@ def test_settings_that_contradict_ledger_and_card_fail(finished):
     assert failed(finished.folder) == {"entries", "epsilon"}
 
 
+@pytest.mark.soak
 def test_an_epsilon_above_the_one_asked_for_and_a_large_delta_fail(finished):
     def other(settings):
         settings["config"]["target"]["epsilon"] = 0.01
@@ -150,6 +157,7 @@ def test_an_epsilon_above_the_one_asked_for_and_a_large_delta_fail(finished):
     assert failed(finished.folder) == {"target", "delta"}
 
 
+@pytest.mark.soak
 def test_another_kernel_is_named_and_is_no_failure(finished):
     rewrite(finished.folder, lambda settings: settings["facts"].update(kernel_sha256="0" * 64))
     assert results(finished.folder)["code"] is None
@@ -171,6 +179,7 @@ def test_notes_on_the_data_are_listed(finished):
     assert list(read_notes(finished.folder)) == notes
 
 
+@pytest.mark.soak
 def test_the_script_runs_without_equidp(finished, tmp_path):
     """As an auditor would run a copy: Python is told not to look for packages where equidp is."""
     script = tmp_path / "recompute.py"

@@ -139,6 +139,7 @@ def test_the_recipe_makes_every_writing_of_a_table_usable_as_it_is(tmp_path, nam
     assert (report.persons.column, report.persons.several) == ("patient_id", 0.0)
 
 
+@pytest.mark.soak
 def test_the_recipe_gives_the_reason_for_each_line(tmp_path):
     patients().to_csv(tmp_path / "p.csv", index=False)
     text = recipe_toml(inspect_table(tmp_path / "p.csv"))

@@ -52,6 +52,7 @@ def test_an_exponential_average_has_no_weight_on_the_start(share):
     torch.testing.assert_close(flat(run.model), expected)
 
 
+@pytest.mark.soak
 def test_training_is_the_same_as_without():
     plain = make_trainer(**SEEDED)
     averaged = make_trainer(average=equidp.WeightAverage("ema"), **SEEDED)

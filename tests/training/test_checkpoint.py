@@ -59,6 +59,7 @@ def trainer_in(folder, *callbacks, seconds=3600.0, policy=None, schedule=False, 
     return trainer, checkpoints
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_training_after_the_step_and_the_run_goes_on_exactly(tmp_path, number):
     handler = signal.getsignal(number)
@@ -165,6 +166,7 @@ def test_schedule_and_average_go_on_where_they_were(tmp_path, scheduler, average
     torch.testing.assert_close(done.run().model.state_dict(), expected.model.state_dict())
 
 
+@pytest.mark.soak
 def test_steps_that_a_kill_lost_move_the_schedule_on_and_leave_the_average(tmp_path):
     killed, _ = trainer_in(tmp_path, scheduler="linear", average=equidp.WeightAverage("ema", 0.5))
     batches = killed.batches()
@@ -181,6 +183,7 @@ def test_steps_that_a_kill_lost_move_the_schedule_on_and_leave_the_average(tmp_p
     assert resumed.averaging.count == 40 - lost
 
 
+@pytest.mark.soak
 def test_a_checkpoint_of_another_average_or_schedule_is_refused(tmp_path):
     trainer, _ = trainer_in(tmp_path, At(3, stop), scheduler="linear", average=equidp.WeightAverage("ema"))
     with pytest.raises(equidp.TrainingStopped):
@@ -228,6 +231,7 @@ def test_the_last_two_checkpoints_are_kept_and_load_safely(tmp_path, monkeypatch
     assert [path.name for path in tmp_path.glob(".*.tmp")] == [".mine.tmp"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_offered(tmp_path, damage):
     trainer, _ = trainer_in(tmp_path, At(13, stop))

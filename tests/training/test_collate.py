@@ -103,6 +103,7 @@ def test_models_with_dropout_are_compared_without_it():
     trainer(model=Reader("dropout"))
 
 
+@pytest.mark.soak
 def test_rows_of_length_0_train_where_the_model_gives_them_the_same_alone():
     rows = texts(shortest=0)
     assert any(not row["words"] for row in rows)
@@ -135,6 +136,7 @@ def losses_of_words(outputs: Tensor, tags: Tensor) -> Tensor:
     return cross_entropy(outputs.flatten(0, 1), tags.flatten(), reduction="none").view(tags.shape)
 
 
+@pytest.mark.soak
 def test_targets_are_padded_too_and_a_loss_that_counts_their_padding_is_refused():
     def exact(outputs: Tensor, tags: Tensor) -> Tensor:
         return losses_of_words(outputs, tags).sum(dim=1) / (tags >= 0).sum(dim=1).clamp(min=1)
@@ -198,6 +200,7 @@ def test_a_collator_may_give_groups():
     assert trainer(collate=grouped, policy=policy, num_groups=2).fit().facts.steps == 4
 
 
+@pytest.mark.soak
 def test_workers_give_the_weights_of_one_process():
     runs = [trainer(workers=workers).fit() for workers in (0, 1)]
     torch.testing.assert_close(runs[0].model.state_dict(), runs[1].model.state_dict(), rtol=0, atol=0)

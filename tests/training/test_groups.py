@@ -146,6 +146,7 @@ def test_a_budget_and_a_ledger_on_disk_hold_steps_by_group(tmp_path):
         assert ledger.entries == run.entries
 
 
+@pytest.mark.soak
 def test_a_run_by_group_is_resumed(tmp_path):
     """From its ledger and checkpoint, with the same rates alone."""
 
@@ -183,6 +184,7 @@ def test_individual_accounts_are_by_the_rates_and_bounds_of_the_example_s_group(
     assert report.largest == own.max()
 
 
+@pytest.mark.soak
 def test_an_example_of_small_gradients_pays_less_than_its_group():
     accountant = equidp.IndividualClipping(interval=2, grid=0.1)
     trainer = make_trainer(
@@ -265,6 +267,7 @@ def test_budgets_of_groups_are_met(protect_by):
     assert by_target.event == run.facts.event
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("given", "field"),
     [

@@ -89,6 +89,7 @@ def test_each_person_has_an_account_of_their_own():
     assert found.min() < found.max()
 
 
+@pytest.mark.soak
 def test_what_is_clipped_by_person_is_bounded_too():
     clipping = equidp.IndividualClipping(per_epoch=2)
     trainer = make_trainer(people(), batch_size=20, callbacks=[clipping])

@@ -66,6 +66,7 @@ def test_a_log_gets_releases_and_settings_alone():
     assert {type(each) for each in settings.values()} == {str}
 
 
+@pytest.mark.soak
 def test_a_loop_of_ones_own_is_logged_too():
     log = Log()
     trainer = releasing(log.callback)

@@ -511,6 +511,7 @@ def test_a_trainer_that_is_done_loads_nothing_more():
     assert list(trainer.batches()) == []
 
 
+@pytest.mark.soak
 def test_the_epoch_recorder_has_no_figures_of_a_group_that_is_not_tested():
     record, test = equidp.RunRecord(), toy(seed=2)
     only_a = test.subset(torch.nonzero(test.groups == 0).flatten())

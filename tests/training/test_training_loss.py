@@ -125,6 +125,7 @@ def run_and_trainer():
     return trainer.fit(), trainer, figures
 
 
+@pytest.mark.soak
 def test_training_and_losses_together_cost_the_target(run_and_trainer):
     run, _, _ = run_and_trainer
     event, times = loss_release(0.5, DELTA, Schedule(0.1, 20))
@@ -210,6 +211,7 @@ def test_the_loss_of_a_person_is_the_sum_over_the_rows():
     assert trainer.training_losses[5] == pytest.approx(whole / 100, rel=1e-5)
 
 
+@pytest.mark.soak
 def test_every_group_pays_for_the_losses_and_the_largest_keeps_to_the_target():
     trainer = make_trainer(**PRIVATE, rates={"a": 1.5}, bound_shares={"b": 0.5})
     run = trainer.fit()
@@ -302,6 +304,7 @@ def test_numbers_outside_their_range_are_refused(settings, field):
         make_trainer(**{**PRIVATE, **settings})
 
 
+@pytest.mark.soak
 def test_a_plan_gives_a_share_of_epsilon_to_the_losses():
     target = equidp.Target(3.0, accountant="rdp")
     plan = equidp.Plan(training_loss=0.1, delta=DELTA, batch_size=30, epochs=2)

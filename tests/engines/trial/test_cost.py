@@ -74,6 +74,7 @@ def test_a_trial_multiplies_no_more_numbers_than_six_steps_do():
     assert 0 < trial.get_total_flops() <= 6 * BATCH / PART * part.get_total_flops()
 
 
+@pytest.mark.soak
 def test_frozen_parameters_are_not_copied():
     model = layers(768)
     model[:3].requires_grad_(False)

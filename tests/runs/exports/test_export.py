@@ -214,6 +214,7 @@ def test_a_pipeline_marks_missing_values_and_unknown_texts_as_the_run_does(tmp_p
     assert np.allclose(elsewhere(tmp_path / "out", BY_SKOPS), expected, rtol=1e-6)
 
 
+@pytest.mark.soak
 def test_the_card_has_front_matter_for_programs_and_the_whole_card(numbers, tmp_path):
     equidp.export_run(numbers, "hf-card", tmp_path / "out")
     text, kept = (tmp_path / "out" / "README.md").read_text(), open_run(numbers)
@@ -322,6 +323,7 @@ def test_steps_without_sampling_are_said_to_be_without():
     assert "counts of groups" in stated[1].query
 
 
+@pytest.mark.soak
 def test_an_encoder_that_epsilon_does_not_cover_is_left_out_unless_it_is_asked_for(finished, tmp_path):
     equidp.export_run(finished.folder, "safetensors", tmp_path / "out")
     assert "clerk" not in (tmp_path / "out" / "model.json").read_text()
@@ -388,6 +390,7 @@ class Turning(torch.nn.Module):
         return self.linear(inputs) if inputs.sum() > 0 else -self.linear(inputs)
 
 
+@pytest.mark.soak
 def test_a_graph_that_depends_on_values_is_refused(numbers, tmp_path, capfd):
     export = ExportedRun.of(open_run(numbers), include_sensitive=False)
     turning = replace(export, kept=replace(export.kept, run=replace(export.kept.run, model=Turning().eval())))

@@ -103,6 +103,7 @@ def test_the_card_and_the_folder_say_that_preprocessing_is_covered(config, tmp_p
     assert "input shape" not in notice
 
 
+@pytest.mark.soak
 def test_the_kept_encoder_names_no_text_of_the_data(config, tmp_path):
     begin(prepare(config()), tmp_path / "run")
     kept = (tmp_path / "run" / layout.ENCODER).read_text()
@@ -133,6 +134,7 @@ def test_what_was_drawn_cannot_be_drawn_again(config, tmp_path):
     assert events(tmp_path / "run") == [(1.0, 1)]
 
 
+@pytest.mark.soak
 def test_the_budget_has_paid_before_the_data_is_read_for_it(config, budget, tmp_path, monkeypatch):
     prepared = prepare(config(budget=budget))
 
