@@ -14,8 +14,10 @@ import equidp
 import equidp.kernel.noisy_sum
 from equidp.accounting.planned import Schedule, account, loss_release, release_event
 from equidp.audit.bounds import NoiseFamily, Rates, noise_from_rates
+from equidp.engines.functional import FunctionalEngine
 from equidp.errors import BudgetError, SettingError
 from equidp.kernel.epsilon import epsilon
+from equidp.kernel.inputs import map_tensors, tensors
 from equidp.kernel.ledger import ReleaseEvent, StepEvent
 from equidp.kernel.loop import Batch
 from equidp.kernel.noise import SeededRandomness, to_double
@@ -199,6 +201,47 @@ def test_a_row_on_which_the_model_fails_counts_as_the_bound_and_the_others_as_th
     others = [each for each in range(8) if each != 3]
     true = loss(model(inputs[others]), zeros[others]).sum().item() + 5.0
     assert found == pytest.approx(true / 8, rel=1e-5)
+
+
+class MixesManyRows(nn.Module):
+    """Reads the largest number among more rows than a trial gives it: safe where each row is alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 2)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        logits = self.linear(inputs)
+        return logits + inputs.max() * torch.tensor([9.0, 0.0]) if len(inputs) > 50 else logits
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_each_example_is_alone_in_the_model_where_the_engine_isolates_examples(named):
+    model, cross_entropy = MixesManyRows(), nn.CrossEntropyLoss(reduction="none")
+    engine = "functional" if named else FunctionalEngine(model, cross_entropy)
+    trainer = make_trainer(
+        policy=equidp.SGD(), noise_multiplier=0.0, loss_epsilon=0.5, epochs=1, model=model, engine=engine
+    )
+    trainer.fit()
+    true = cross_entropy(model.linear(toy().inputs), toy().targets).mean().item()
+    assert trainer.training_losses[10] == pytest.approx(true, rel=1e-5)
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("targets", [{"a": 1.0, "b": 4.0}, {"a": 1.0}, (1.0, 4.0)])
+def test_targets_of_several_tensors_count_as_many_examples_as_they_have_rows(targets, together):
+    def loss(outputs, targets):
+        return outputs.squeeze(1) + sum(tensors(targets))
+
+    values, several = (
+        losses_as_inputs([1.0, 2.0, 3.0]),
+        map_tensors(lambda each: torch.full((3,), each), targets),
+    )
+    settings = {"bound": 50.0, "noise_multiplier": 0.0, "num_examples": 3, "randomness": SeededRandomness(0)}
+    found = mean_training_loss(
+        nn.Identity(), loss, [values._replace(targets=several)], together=together, **settings
+    )
+    assert found == pytest.approx(2.0 + sum(tensors(targets)))
 
 
 def test_the_loss_of_a_person_is_the_sum_over_the_rows():

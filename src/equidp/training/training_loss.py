@@ -26,10 +26,11 @@ import torch
 from torch import Tensor, nn
 
 from equidp.accounting.planned import Schedule
+from equidp.engines.measurement import Examples
 from equidp.engines.model import call_model, device_of
 from equidp.engines.units import reading
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.inputs import Inputs, moved_to, taken
+from equidp.kernel.inputs import count_in, moved_to, taken, tensors
 from equidp.kernel.ledger import Ledger, ReleaseEvent
 from equidp.kernel.loop import Batch
 from equidp.kernel.noise import Randomness, to_double
@@ -53,14 +54,16 @@ def mean_training_loss(
     num_examples: float,
     randomness: Randomness,
     processes: Processes = ALONE,
+    together: bool = True,
 ) -> float:
     """Return the mean of the clipped losses of examples, with noise; the same in all processes.
 
     Formal guarantee: for training data that differ in one example, added or removed, this is a Gaussian
     mechanism of noise multiplier `noise_multiplier`, without sampling: an example adds its own loss, clipped
     to [-bound, bound], to the sum (`kernel.noisy_sum.private_sum`), and the divisor is public. That a loss
-    follows from its example alone is what the trial of the model and the loss looks at (`engines.trial`);
-    they run here as in a step, in the mode that the model is in, with random numbers of its own (dropout).
+    follows from its example alone is what the trial of the model and the loss looks at (`engines.trial`),
+    and what `together=False` sees to: no operation of the model has another example in reach. They run here
+    as in a step, in the mode that the model is in, with random numbers of its own (dropout).
 
     | case | outcome |
     | --- | --- |
@@ -81,6 +84,7 @@ def mean_training_loss(
         num_examples: n, public.
         randomness: where noise and the model's own random numbers come from.
         processes: that have a shard of the examples each.
+        together: whether the model is given a batch; False: each example alone, as a batch of one.
 
     >>> from equidp.kernel.noise import SeededRandomness
     >>> x = torch.zeros(4, 2)
@@ -95,8 +99,8 @@ def mean_training_loss(
     with randomness.for_model(device), torch.no_grad():
         for batch in batches:
             if len(batch.indices):
-                inputs, targets = moved_to((batch.inputs, batch.targets), device)
-                each = _losses_of(reader, loss, inputs, targets)
+                examples = moved_to((batch.inputs, batch.targets), device)
+                each = _losses_of(reader, loss, examples, together)
                 losses.append(each.nan_to_num(nan=bound, posinf=bound, neginf=-bound).cpu())
     total = private_sum(
         torch.cat(losses).unsqueeze(1),
@@ -112,17 +116,20 @@ def _device_of(model: nn.Module) -> torch.device:
     return device_of(model) if any(True for _ in model.parameters()) else torch.device("cpu")
 
 
-def _losses_of(model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Tensor) -> Tensor:
+def _losses_of(model: nn.Module, loss: LossFunction, examples: Examples, together: bool) -> Tensor:
     """Losses of examples, [batch], in float64; NaN where model or loss fails on an example alone."""
-    try:
-        return to_double(loss(call_model(model, inputs), targets).reshape(len(targets)))
-    except torch.OutOfMemoryError:
-        raise
-    except Exception:
-        if len(targets) == 1:
-            return to_double(torch.full((1,), math.nan, device=targets.device))
-        places = range(len(targets))
-        return torch.cat([_losses_of(model, loss, *taken((inputs, targets), [place])) for place in places])
+    inputs, targets = examples
+    count = count_in(targets)
+    if together or count == 1:
+        try:
+            return to_double(loss(call_model(model, inputs), targets).reshape(count))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:
+            if count == 1:
+                return to_double(torch.full((1,), math.nan, device=tensors(targets)[0].device))
+    each_alone = (taken(examples, [place]) for place in range(count))
+    return torch.cat([_losses_of(model, loss, each, together) for each in each_alone])
 
 
 @final
@@ -166,6 +173,7 @@ class TrainingLoss:
         num_examples: int,
         mean_over: float,
         at_a_time: int,
+        together: bool,
         ledger: Ledger,
         randomness: Randomness,
         processes: Processes,
@@ -179,7 +187,8 @@ class TrainingLoss:
             private: False for a training without privacy, whose loss is exact.
             num_examples: of the data that `load` reads.
             mean_over: n, public.
-            at_a_time: the most examples in the model at a time.
+            at_a_time: the most examples that are loaded at a time.
+            together: whether these are in the model at a time, or each alone.
             ledger: pays, in the first process.
             randomness, processes: of the run.
 
@@ -205,4 +214,5 @@ class TrainingLoss:
                 num_examples=mean_over,
                 randomness=randomness,
                 processes=processes,
+                together=together,
             )
