@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import sys
 import pytest
 
 from equidp._provenance import kernel_digest
+from equidp.display import shown_epsilon
 from equidp.errors import DataError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import ChoiceEvent, GroupedStepEvent, GroupShare, ReleaseEvent, StepEvent
@@ -58,6 +61,34 @@ def test_dp_accounting_alone_gives_the_epsilon_of_the_ledger(entries):
     found = recompute_epsilon([(plain(event), count) for event, count in entries], 1e-5)
     stated = epsilon(entries, 1e-5)
     assert found == stated or (1 - 2e-3) * stated <= found <= stated * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("steps", "delta"), [(3000, 1e-12), (300_000, 1e-8)])
+def test_where_transforms_lose_digits_renyi_alone_is_recomputed(steps, delta):
+    """Privacy losses would say less than Renyi's bound there, and less than epsilon may be."""
+    found = recompute_epsilon([(plain(StepEvent(0.01, 1.0)), steps)], delta)
+    assert found == pytest.approx(epsilon([(StepEvent(0.01, 1.0), steps)], delta, "rdp"), rel=1e-9)
+
+
+def test_many_groups_are_recomputed_by_the_costliest_of_them():
+    shares = [GroupShare(str(each), 0.2 if each % 2 else 0.1, 0.5) for each in range(70)]
+    event = GroupedStepEvent(0.2, 1.5, by_group=tuple(shares))
+    found = recompute_epsilon([(plain(event), 20)], 1e-5)
+    assert found == pytest.approx(epsilon([(event, 20)], 1e-5, "pld"), rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ({"nothing": plain(StepEvent(0.01, 90.0))["spend"], **plain(STEP)}, 40),
+        ({"steps": plain(STEP)["spend"]}, 40),
+        (plain(STEP), -3),
+    ],
+    ids=["two kinds", "no kind", "negative"],
+)
+def test_entries_of_no_single_kind_are_not_recomputed(entry):
+    with pytest.raises(ValueError, match="expected one of"):
+        recompute_epsilon([entry], 1e-5)
 
 
 def test_a_private_choice_is_recomputed_by_renyi():
@@ -114,6 +145,55 @@ def test_a_changed_or_missing_file_is_found(finished, name):
 
 
 @pytest.mark.soak
+def test_a_ledger_beside_shareable_files_is_read(finished):
+    """A copy for an auditor has the ledger too; without its configuration it is a copy all the same."""
+    (finished.folder / layout.CONFIG).unlink()
+    assert results(finished.folder)["ledger"]
+    path = finished.folder / layout.LEDGER
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    assert failed(finished.folder) == {"ledger", "entries"}
+
+
+@pytest.mark.soak
+def test_a_file_that_no_list_names_and_lists_that_contradict_each_other_are_found(finished):
+    manifest, given = finished.folder / layout.MANIFEST, finished.folder / layout.GIVEN
+    kept = manifest.read_text(), given.read_text()
+    manifest.write_text("")
+    assert layout.CONFIG in verify_run(finished.folder)[0].found["unlisted"]
+    assert failed(finished.folder) == {"files"}
+    manifest.write_text(kept[0])
+    given.write_text(kept[1].replace(layout.file_digest(finished.folder / layout.CARD), "0" * 64))
+    assert verify_run(finished.folder)[0].found["changed"] == [layout.CARD]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "link"])
+def test_files_outside_of_the_folder_are_not_read(finished, name):
+    secret = finished.folder.parent / "secret"
+    secret.write_text("secret")
+    (finished.folder / "link").symlink_to(secret)
+    given = finished.folder / layout.GIVEN
+    given.write_text(f"{given.read_text()}{layout.file_digest(secret)}  {name}\n")
+    files = verify_run(finished.folder)[0]
+    assert files.passed is False
+    assert files.found["changed"] == [name]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", [layout.SETTINGS, layout.CARD, layout.LEDGER])
+def test_what_is_no_file_of_the_folder_is_refused(finished, name):
+    path = finished.folder / name
+    moved = path.rename(finished.folder.parent / "moved")
+    path.symlink_to(moved)
+    with raises_field(DataError, name):
+        verify_run(finished.folder)
+    path.unlink()
+    os.mkfifo(path)
+    with raises_field(DataError, name):
+        verify_run(finished.folder)
+
+
+@pytest.mark.soak
 def test_lists_of_checksums_are_files_that_may_be_missing(finished):
     (finished.folder / layout.MANIFEST).unlink()
     assert failed(finished.folder) == {"files"}
@@ -148,6 +228,54 @@ def test_settings_that_contradict_ledger_and_card_fail(finished):
 
 
 @pytest.mark.soak
+def test_entries_that_ledger_and_epsilon_would_read_differently_are_refused(finished):
+    def twice(settings):
+        (event, count), *_ = settings["entries"]
+        settings["entries"] = [[event, 1 - count], [event, count]]
+
+    def two_kinds(settings):
+        cheap = {**settings["entries"][0][0]["spend"], "noise_multiplier": 1e6}
+        settings["entries"][0][0] = {"nothing": cheap, **settings["entries"][0][0]}
+
+    kept = (finished.folder / layout.SETTINGS).read_text()
+    for change in (twice, two_kinds):
+        (finished.folder / layout.SETTINGS).write_text(kept)
+        rewrite(finished.folder, change)
+        with raises_field(DataError, layout.SETTINGS):
+            verify_run(finished.folder)
+
+
+@pytest.mark.parametrize("name", [layout.CARD, layout.PAGE])
+def test_a_card_that_states_two_epsilons_fails(finished, name):
+    path = finished.folder / name
+    stated = "Training was (0.1, 0.0001)-differentially private for each training example."
+    path.write_text(f"{stated}\n{path.read_text()}")
+    assert {"files", "epsilon"} <= failed(finished.folder)
+
+
+def test_settings_with_another_delta_than_the_card_fail(finished):
+    rewrite(finished.folder, lambda settings: settings["plan"].update(delta=0.005))
+    assert failed(finished.folder) == {"epsilon"}
+
+
+def test_an_epsilon_in_the_thousands_is_stated_in_six_digits(finished):
+    settings = json.loads((finished.folder / layout.SETTINGS).read_text())
+    entries = [({"spend": {**settings["entries"][0][0]["spend"], "noise_multiplier": 0.04}}, 7)]
+    epsilon_of_them = recompute_epsilon(entries, settings["plan"]["delta"])
+    assert epsilon_of_them > 1000
+
+    def other(settings):
+        settings["entries"] = entries
+
+    stated = f"Training was ({shown_epsilon(epsilon_of_them):g}, {settings['plan']['delta']:g})-"
+    for name in (layout.CARD, layout.PAGE):
+        path = finished.folder / name
+        path.write_text(re.sub(r"Training was \([^)]*\)-", stated, path.read_text()))
+    rewrite(finished.folder, other)
+    assert "epsilon" not in failed(finished.folder)
+
+
+>>>>>>> 4167e2fe (runs: verify by Renyi where transforms lose digits, and read no other files)
 def test_an_epsilon_above_the_one_asked_for_and_a_large_delta_fail(finished):
     def other(settings):
         settings["config"]["target"]["epsilon"] = 0.01

@@ -76,6 +76,8 @@ def _files_sentence(check: Check) -> str:
         parts.append(f"changed since equidp wrote them: {', '.join(found['changed'])}")
     if found["missing"]:
         parts.append(f"missing: {', '.join(found['missing'])}")
+    if found["unlisted"]:
+        parts.append(f"without a checksum: {', '.join(found['unlisted'])}")
     return ("; ".join(parts) or "none of the listed files is there") + "."
 
 
@@ -129,6 +131,11 @@ def _epsilon_sentence(check: Check) -> str:
         return f"No noise: no epsilon follows, and the card {says}."
     if found["stated"] is None:
         return f"The card states no epsilon; {recomputed:.6g} follows at delta {found['delta']:g}."
+    if len(found["statements"]) > 1:
+        pairs = ", ".join(f"({epsilon:g}, {delta:g})" for epsilon, delta in found["statements"])
+        return f"The card states several guarantees: {pairs}; dp_accounting gives {recomputed:.6g}."
+    if found["planned_delta"] is None or f"{found['planned_delta']:g}" != f"{found['delta']:g}":
+        return f"The card states delta {found['delta']:g}, and settings {found['planned_delta']}."
     by = "" if found["accountant"] == "pld" else f" ({found['accountant']})"
     return (
         f"dp_accounting gives {recomputed:.6g} at delta {found['delta']:g}; the card states "

@@ -163,7 +163,8 @@ def _checksums(place: Path, names: Iterable[str]) -> str:
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a file, as sha256sum prints it."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def settings_to_give(

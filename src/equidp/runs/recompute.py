@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,15 @@ from dp_accounting.rdp import RdpAccountant
 
 Entry = tuple[Mapping[str, Any], int]
 """An event as settings.json has it, and how often the run spent it."""
+Cost = tuple[float, float]
+"""Sample rate and noise multiplier of a step, to an example of one group; noise 0: no privacy."""
+WORDS = ("spend", "release", "grouped", "choice")
+"""Kinds of entries: a step, a release, a step by group, a private choice."""
 MOST_COMBINATIONS = 64
-"""Combinations of groups that are composed one by one; beyond them, whole steps are composed."""
+"""Combinations of groups that are composed one by one; kinds of steps beyond them are composed whole."""
+SURE_DELTA, TRANSFORM_LOSS = 1e-10, 1e-15
+"""dp_accounting's Fourier transforms lose about `TRANSFORM_LOSS` of delta a step: below `SURE_DELTA`, or if
+that is no small part of delta, privacy losses say too little, and Renyi's bound is taken."""
 
 
 def read_entries(folder: str | Path) -> tuple[list[Entry], float]:
@@ -39,73 +46,90 @@ def recompute_epsilon(entries: Sequence[Entry], delta: float) -> float:
     and gradient read one sample: together they are one Gaussian mechanism of noise multiplier
     (sigma^-2 + sigma_s^-2)^(-1/2) (Andrew et al. 2021, Theorem 1). Where rates or bounds differ by group,
     epsilon is the largest over the groups that an example may be in.
+
+    Raises:
+        ValueError: an entry of no kind, or of several, or a number of times that is none.
     """
-    grouped = [event["grouped"] for event, _ in entries if "grouped" in event]
-    combinations: Iterable[tuple[Mapping[str, Any] | None, ...]] = itertools.product(
-        *(event["by_group"] for event in grouped)
-    )
-    if _count(grouped) > MOST_COMBINATIONS:
-        combinations = [(None,) * len(grouped)]
-    return max(_epsilon_of_groups(entries, list(shares), delta) for shares in combinations)
-
-
-def _count(grouped: Sequence[Mapping[str, Any]]) -> int:
-    count = 1
-    for event in grouped:
-        count *= len(event["by_group"])
-    return count
-
-
-def _epsilon_of_groups(
-    entries: Sequence[Entry], shares: list[Mapping[str, Any] | None], delta: float
-) -> float:
-    """Return the epsilon of an example that is in one given group of each kind of step by group."""
-    left = iter(shares)
-    events, has_choice = [], False
     for event, count in entries:
-        share = next(left) if "grouped" in event else None
-        has_choice |= "choice" in event
-        made = _event_of(event, share)
+        if len(event) != 1 or next(iter(event)) not in WORDS or count < 0:
+            raise ValueError(f"entry {event!r}, {count} times; expected one of {', '.join(WORDS)}.")
+    choices: list[list[Cost | None]] = []
+    combinations = 1
+    for event, _ in entries:
+        if "grouped" in event:
+            costs = _costs_by_group(event["grouped"])
+            if len(costs) * combinations > MOST_COMBINATIONS:
+                costs = [_cost(event["grouped"])]
+            choices.append(costs)
+            combinations *= len(costs)
+    return max(_epsilon_of_groups(entries, costs, delta) for costs in itertools.product(*choices))
+
+
+def _epsilon_of_groups(entries: Sequence[Entry], costs: Sequence[Cost | None], delta: float) -> float:
+    """Return the epsilon of an example to which the kinds of steps by group have these costs."""
+    left = iter(costs)
+    events, renyi_alone, steps = [], delta < SURE_DELTA, 0
+    for event, count in entries:
+        made: dp_accounting.DpEvent | None
+        if "choice" in event:
+            made, renyi_alone = _choice_event(event["choice"]), True
+        else:
+            made = _step_event(next(left) if "grouped" in event else _cost(next(iter(event.values()))))
         if made is not None and count:
             events.append(dp_accounting.SelfComposedDpEvent(made, count))
+            steps += count
     if not events:
         return 0.0
     composed = dp_accounting.ComposedDpEvent(events)
     absl.logging.set_verbosity(absl.logging.ERROR)  # orders that do not converge are left out, which is safe
     by_orders = float(RdpAccountant().compose(composed).get_epsilon(delta))
     width = max(1e-4, 1e-5 * by_orders)  # of the bins of privacy losses; narrower ones would fill memory
-    if has_choice or width > 1:
+    if renyi_alone or width > 1 or steps * TRANSFORM_LOSS > 1e-3 * delta:
         return by_orders
     return float(PLDAccountant(value_discretization_interval=width).compose(composed).get_epsilon(delta))
 
 
-def _event_of(
-    event: Mapping[str, Any], share: Mapping[str, Any] | None = None
-) -> dp_accounting.DpEvent | None:
-    """Return the event of an entry, for an example of a group's share of it; None: it costs nothing."""
-    if "choice" in event:
-        tried = [
-            dp_accounting.SelfComposedDpEvent(_gaussian(each, None), int(count))
-            for each, count in event["choice"]["tried"]
-        ]
-        whole = dp_accounting.ComposedDpEvent(tried)
-        return dp_accounting.dp_event.RepeatAndSelectDpEvent(whole, float(event["choice"]["mean"]), 1.0)
-    return _gaussian(next(iter(event.values())), share)
+def _costs_by_group(step: Mapping[str, Any]) -> list[Cost | None]:
+    """Return what a step costs an example of each group, without costs that are below another's."""
+    costs = dict.fromkeys(cost for share in step["by_group"] if (cost := _cost(step, share)) is not None)
+    costliest = [
+        (rate, noise)
+        for rate, noise in costs
+        if not any(r >= rate and s <= noise and (r, s) != (rate, noise) for r, s in costs)
+    ]
+    return [*costliest] or [None]
 
 
-def _gaussian(step: Mapping[str, Any], share: Mapping[str, Any] | None) -> dp_accounting.DpEvent | None:
-    """Return the Poisson-subsampled Gaussian mechanism of a step or release."""
+def _cost(step: Mapping[str, Any], share: Mapping[str, Any] | None = None) -> Cost | None:
+    """Return what a step or release costs an example; None: nothing."""
     of = share or {"sample_rate": step["sample_rate"], "bound_share": 1.0, "row_share": 1.0}
     queries = [(of["bound_share"], step["noise_multiplier"])]
     if step["statistics_noise"] is not None:
         queries.append((of["row_share"], step["statistics_noise"]))
     if any(size and not noise for size, noise in queries):
-        return dp_accounting.NonPrivateDpEvent()
+        return float(of["sample_rate"]), 0.0
     precision = sum((size / noise) ** 2 for size, noise in queries if size)
-    if not precision or not of["sample_rate"]:
+    return (float(of["sample_rate"]), float(precision**-0.5)) if precision and of["sample_rate"] else None
+
+
+def _step_event(cost: Cost | None) -> dp_accounting.DpEvent | None:
+    """Return the Poisson-subsampled Gaussian mechanism of a step or release; None: it costs nothing."""
+    if cost is None:
         return None
-    noise = dp_accounting.GaussianDpEvent(float(precision**-0.5))
-    return dp_accounting.PoissonSampledDpEvent(float(of["sample_rate"]), noise)
+    rate, noise = cost
+    if not noise:
+        return dp_accounting.NonPrivateDpEvent()
+    return dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
+
+
+def _choice_event(choice: Mapping[str, Any]) -> dp_accounting.DpEvent:
+    """Return the event of a private choice: its queries, a geometric number of times."""
+    tried = [
+        dp_accounting.SelfComposedDpEvent(_step_event(_cost(each)), int(count))
+        for each, count in choice["tried"]
+    ]
+    whole = dp_accounting.ComposedDpEvent(tried)
+    return dp_accounting.dp_event.RepeatAndSelectDpEvent(whole, float(choice["mean"]), 1.0)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -19,11 +19,15 @@ from equidp.accounting.limit import merge_entries
 from equidp.display import shown_epsilon
 from equidp.errors import BudgetError, DataError
 from equidp.kernel.ledger import is_step
-from equidp.ledger.format import LedgerContent, event_of, read_ledger
+from equidp.ledger.format import LedgerContent, event_of, plain, read_ledger
 from equidp.runs import layout
 from equidp.runs.recompute import recompute_epsilon
 
-_STATED = re.compile(r"\(([0-9.e+-]+), ([0-9.e+-]+)\)-differentially private")
+_STATED = re.compile(r"\bTraining was \(([0-9.e+-]+), ([0-9.e+-]+)\)-differentially private")
+_CHECKED = {*layout.FILES} - {
+    *(layout.GIVEN, layout.MANIFEST, layout.LEDGER, layout.SEAL, layout.CHECKPOINTS, layout.HISTORIES)
+}
+"""Files that the lists of checksums name, where they are there."""
 
 
 @final
@@ -50,14 +54,20 @@ class _Files:
     folder: Path
     settings: Mapping[str, Any]
     card: str
+    page: str
     ledger: LedgerContent | None
     ledger_error: str
 
     @property
+    def statements(self) -> set[tuple[float, float]]:
+        """Every epsilon and delta in a guarantee on the card, as text and as a page."""
+        texts = (" ".join(text.split()) for text in (self.card, self.page))
+        return {(float(found[1]), float(found[2])) for text in texts for found in _STATED.finditer(text)}
+
+    @property
     def stated(self) -> tuple[float, float] | None:
-        """Epsilon and delta in the card's guarantee; None where it states none."""
-        found = _STATED.search(" ".join(self.card.split()))
-        return None if found is None else (float(found[1]), float(found[2]))
+        """Smallest epsilon in a guarantee, with its delta; None where the card states none."""
+        return min(self.statements, default=None)
 
 
 def verify_run(folder: str | os.PathLike[str]) -> tuple[Check, ...]:
@@ -86,49 +96,98 @@ def _read(place: Path) -> _Files:
             field="folder",
         )
     try:
-        settings = json.loads((place / layout.SETTINGS).read_text())
+        settings = json.loads(_read_text(place, layout.SETTINGS))
         for event, count in settings["entries"]:
-            event_of(event), int(count)
-        settings["plan"]["delta"], settings["facts"]["num_train"], settings["config"]["target"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+            if plain(event_of(event)) != event or int(count) != count or count < 1:
+                raise ValueError(event)
+        if len({event_of(event) for event, _ in settings["entries"]}) < len(settings["entries"]):
+            raise ValueError("an event twice")
+        settings["plan"]["delta"], settings["config"]["target"]["accountant"]
+        1 / settings["facts"]["num_train"]
+        if not all(isinstance(note, str) for note in settings["facts"]["notes"]):
+            raise TypeError("notes")
+    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
         raise DataError(
             f"{layout.SETTINGS} in {os.fspath(place)!r} is not as equidp wrote it ({type(error).__name__}); "
             "bring it back.",
             field=layout.SETTINGS,
         ) from error
-    card = (place / layout.CARD).read_text(errors="replace") if (place / layout.CARD).exists() else ""
     ledger, problem = None, ""
-    if not layout.is_given(place):
+    if not layout.is_given(place) or (place / layout.LEDGER).exists():
+        for name in (layout.LEDGER, layout.SEAL):
+            _check_own(place, name)
         try:
             ledger = read_ledger(place / layout.LEDGER)
         except BudgetError as error:
             problem = str(error)
-    return _Files(place, settings, card, ledger, problem)
+    card, page = _read_text(place, layout.CARD), _read_text(place, layout.PAGE)
+    return _Files(place, settings, card, page, ledger, problem)
+
+
+def _is_own(place: Path, name: str) -> bool:
+    """Return whether a name is that of a file in the folder itself, and no link out of it."""
+    path = place / name
+    return path.is_file() and not path.is_symlink() and path.name == name
+
+
+def _check_own(place: Path, name: str) -> None:
+    """Refuse what is there by this name and is no file of the folder: a link, a folder, a device.
+
+    Raises:
+        DataError: names it.
+    """
+    path = place / name
+    if (path.exists() or path.is_symlink()) and not _is_own(place, name):
+        raise DataError(
+            f"{name} in {os.fspath(place)!r} is a link, or no file; expected the file that equidp wrote: "
+            "nothing outside of the folder is read. Copy the file there.",
+            field=name,
+        )
+
+
+def _read_text(place: Path, name: str) -> str:
+    """Return the text of a file of the folder; "" where there is none."""
+    _check_own(place, name)
+    return (place / name).read_text(errors="replace") if (place / name).exists() else ""
 
 
 def _check_files(files: _Files) -> Check:
     """Compare each file with its checksum; a copy need not have all files that its list names."""
-    whole = not layout.is_given(files.folder)
-    listed: dict[str, str] = {}
-    unread = []
-    for name in (layout.GIVEN, *([layout.MANIFEST] if whole else [])):
-        try:
-            lines = (files.folder / name).read_text().splitlines()
-        except (OSError, UnicodeDecodeError):
-            unread.append(name)
-            continue
-        listed |= {file: digest for digest, _, file in (line.partition("  ") for line in lines)}
-    there = [name for name in listed if (files.folder / name).is_file()]
-    changed = [name for name in there if layout.file_digest(files.folder / name) != listed[name]]
-    missing = [*unread, *(name for name in listed if whole and name not in there)]
-    found = {"compared": len(there), "changed": changed, "missing": missing}
-    return Check("files", bool(there) and not changed and not missing, found)
+    place, whole = files.folder, not layout.is_given(files.folder)
+    listed: list[tuple[str, str]] = []
+    missing = []
+    for name in (layout.GIVEN, layout.MANIFEST):
+        if _is_own(place, name):
+            lines = _read_text(place, name).splitlines()
+            listed += [(file, digest) for digest, _, file in (line.partition("  ") for line in lines)]
+        elif whole or name == layout.GIVEN:
+            missing.append(name)
+    names = list(dict.fromkeys(name for name, _ in listed))
+    there = [name for name in names if _is_own(place, name)]
+    digests = {name: layout.file_digest(place / name) for name in there}
+    changed = {name for name, digest in listed if name in there and digests[name] != digest}
+    # What leads out of the folder is not read: it is no file that equidp wrote.
+    changed |= {name for name in names if name not in there and _leads_out(place, name)}
+    if whole:
+        missing += [name for name in names if name not in there and name not in changed]
+    unlisted = sorted(name for name in _CHECKED if (place / name).exists() and name not in names)
+    found = {
+        "compared": len(there),
+        "changed": [name for name in names if name in changed],
+        "missing": missing,
+        "unlisted": unlisted,
+    }
+    return Check("files", bool(there) and not (changed or missing or unlisted), found)
+
+
+def _leads_out(place: Path, name: str) -> bool:
+    return Path(name).name != name or (place / name).is_symlink()
 
 
 def _check_card(files: _Files) -> Check:
     """Find the checksums of the weights and of the ledger's last line on the card."""
     weights = files.folder / layout.MODEL
-    named = weights.is_file() and layout.file_digest(weights) in files.card
+    named = _is_own(files.folder, layout.MODEL) and layout.file_digest(weights) in files.card
     found: dict[str, Any] = {"card": bool(files.card), "weights": named}
     if files.ledger is not None:
         found["ledger"] = files.ledger.checks[-1] in files.card
@@ -173,14 +232,18 @@ def _check_epsilon(files: _Files) -> Check:
         "recomputed": recomputed,
         "delta": delta,
         "stated": None if stated is None else stated[0],
+        "statements": sorted(files.statements),
+        "planned_delta": files.settings["plan"]["delta"],
         "accountant": files.settings["config"]["target"]["accountant"],
     }
     if not files.card:
         return Check("epsilon", None, found)
     if stated is None:
         return Check("epsilon", math.isinf(recomputed), found)
-    # What is stated was rounded up to a thousandth.
-    return Check("epsilon", shown_epsilon(recomputed * (1 - 1e-9)) <= stated[0], found)
+    alone = len(files.statements) == 1 and f"{files.settings['plan']['delta']:g}" == f"{stated[1]:g}"
+    # What is stated was rounded up to a thousandth, and has six digits.
+    least = float(f"{shown_epsilon(recomputed * (1 - 1e-9)):g}")
+    return Check("epsilon", alone and least <= stated[0], found)
 
 
 def _check_target(files: _Files) -> Check:
@@ -229,5 +292,5 @@ CHECKS: Mapping[str, Callable[[_Files], Check]] = {
 
 def read_notes(folder: str | os.PathLike[str]) -> tuple[str, ...]:
     """Return the run's notes on its data: what epsilon does not cover is among them."""
-    notes: list[str] = json.loads((Path(folder) / layout.SETTINGS).read_text())["facts"]["notes"]
+    notes: list[str] = json.loads(_read_text(Path(folder), layout.SETTINGS))["facts"]["notes"]
     return tuple(notes)
