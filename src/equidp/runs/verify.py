@@ -170,7 +170,9 @@ def _check_files(files: _Files) -> Check:
     changed |= {name for name in names if name not in there and _leads_out(place, name)}
     if whole:
         missing += [name for name in names if name not in there and name not in changed]
-    unlisted = sorted(name for name in _CHECKED if (place / name).exists() and name not in names)
+    in_full = whole or (place / layout.MANIFEST).exists()  # the other list names shareable files alone
+    kinds = {name for name in _CHECKED if in_full or layout.FILES[name][0] == layout.SHAREABLE}
+    unlisted = sorted(name for name in kinds if (place / name).exists() and name not in names)
     found = {
         "compared": len(there),
         "changed": [name for name in names if name in changed],
