@@ -27,7 +27,7 @@ class Tally:
         comparison: its figures.
         killed: ids of the processes that were killed, in order.
         finished: run -> how often a worker finished it.
-        before: the runs that were kept before the last kill.
+        before: the runs that were kept, and whose result the scheduler had let go of, before the last kill.
         kept: all runs in the folder.
     """
 
@@ -53,6 +53,7 @@ def compare_and_kill(folder: Path, *, seeds: int, kills: int) -> Tally:
     """
     killed: list[int] = []
     before: set[str] = set()
+    at_last_call: set[str] = set()
 
     def kept() -> set[str]:
         return {path.stem for path in folder.glob("*.index")}
@@ -66,9 +67,10 @@ def compare_and_kill(folder: Path, *, seeds: int, kills: int) -> Tally:
             if len(killed) < kills and done >= (len(killed) + 1) * total / (kills + 2):
                 found = dict(client.run(_who, on_error="ignore").values())
                 if 0 in found and found[0] not in killed:  # it is back
-                    before.update(kept())
+                    before.update(at_last_call)
                     os.kill(found[0], signal.SIGKILL)
                     killed.append(found[0])
+            at_last_call.update(kept())
 
         comparison = equidp.compare(
             **GIVEN, seeds=seeds, directory=folder, cluster=workers.scheduler_address, on_progress=kill
