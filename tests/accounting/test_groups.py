@@ -203,10 +203,22 @@ def test_what_no_run_can_have_is_refused(settings, epsilon, field):
         )
 
 
-def test_budgets_beside_a_risk_are_refused():
-    risk = equidp.Target(risk=equidp.RiskTarget.parse("advantage=0.2"))
-    with raises_field(SettingError, "epsilon_by_group"):
-        equidp.Plan(batch_size=50, epsilon_by_group="rare=1").resolve("dpsgd", 1000, risk, group_names=NAMES)
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"epsilon_by_group": "rare=1"}, "epsilon_by_group"),
+        ({"rates": "rare=4", "protect_by": "scaling"}, "rates"),
+    ],
+)
+def test_a_risk_is_refused_where_rates_or_shares_follow_from_an_epsilon(given, field):
+    """Four times the rate at equal epsilon has 6.1% of true positives where 5% was the target."""
+    risk = equidp.RiskTarget.parse("tpr=0.05@0.01")
+    with raises_field(SettingError, field):
+        equidp.Plan(batch_size=50, **given).resolve(
+            "dpsgd", 1000, equidp.Target(risk=risk), group_names=NAMES
+        )
+    with raises_field(SettingError, field):
+        account(1000, 50, epochs=1, risk=risk, **given)
 
 
 def test_a_method_without_privacy_treats_groups_equally():

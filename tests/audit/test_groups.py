@@ -8,6 +8,8 @@ at most, and more rarely in fact. Seeds are fixed.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +18,7 @@ import equidp
 from equidp.audit.bounds import NoiseFamily
 from equidp.audit.canary import log_likelihood_ratio
 from equidp.audit.guesses import Bounds, Features, compute_bounds
+from equidp.audit.result import Audit, GroupBound
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import GroupedStepEvent, GroupShare, MemoryLedger, StepEvent
 from equidp.kernel.noise import SeededRandomness
@@ -151,3 +154,14 @@ def test_an_audit_of_a_step_finds_a_fault_of_one_group(name: str, monkeypatch: p
 def test_the_bound_is_at_least_half_of_each_group_s_epsilon_and_never_above(group: int):
     found, claimed = audit(group, 4000)
     assert claimed / 2 <= found.epsilon <= claimed
+
+
+def test_a_group_that_is_never_drawn_has_no_share_of_its_claim():
+    bounds = (
+        GroupBound("a", 9, 0.0, 0.0, 0.0),
+        GroupBound("b", 9, 1.0, 0.5, 2.0),
+        GroupBound("all", 18, 1.0, 0.5),
+    )
+    table = Audit("a step", "dpsgd", 2.0, 1e-5, 0.95, bounds, {}).table()
+    assert math.isnan(table["share"][0])
+    assert list(table["share"][1:]) == [0.5, 0.5]

@@ -24,7 +24,7 @@ from equidp.training.recalibration import Recalibrated, Recalibration, fit_recal
 from support import several
 from support.errors import raises_field
 from support.processes import together
-from support.toy import DropsInEvaluation, make_trainer
+from support.toy import DropsInEvaluation, make_trainer, toy
 
 N = 6000
 TRUE = Recalibration(1.5, (-1.2, 1.2))
@@ -366,3 +366,30 @@ def test_what_a_model_draws_as_it_predicts_follows_from_the_runs_randomness(secu
         torch.manual_seed(0)
         fit_recalibration(model, trainer, 30.0)
     assert torch.equal(sums[0], sums[len(sums) // 2]) is not secure
+
+
+class MixesInEvaluation(nn.Module):
+    """Reads the largest number of all rows that it predicts, and of none that it trains on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 2)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        logits = self.linear(inputs)
+        return logits if self.training else logits + inputs.max()
+
+
+@pytest.mark.parametrize("rows", [None, 3])
+def test_the_fit_gives_each_example_to_the_model_alone_where_the_engine_isolates_examples(rows):
+    data = toy(60)
+    if rows is not None:
+        data = equidp.by_person(data, torch.arange(60) // rows, most_rows=rows)
+    model = MixesInEvaluation()
+    settings = {"train": data, "steps": 2, "epochs": None, "batch_size": 10}
+    trainer = make_trainer(model=model, engine="functional", **settings)
+    trainer.fit()
+    model.eval()
+    logits, _, _ = recalibration._read(model, trainer)
+    alone = [model(each) for each in data.inputs.reshape(len(logits), -1, 5)]
+    assert torch.allclose(logits, torch.stack(alone))

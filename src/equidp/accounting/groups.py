@@ -184,6 +184,23 @@ class GroupSettings:
             raise SettingError("rates are 0 for every group; expected one above 0.", field="rates")
         return tuple(GroupShare(name, rate * sample_rate, bound, bound) for name, rate, bound in found)
 
+    def check_risk(self, risk: object) -> None:
+        """Refuse a target risk where rates or shares follow: from budgets, or from one epsilon for all.
+
+        Groups of equal epsilon at one delta differ in risk, so that one could exceed the target.
+
+        Raises:
+            SettingError: of the field that rates or shares follow from.
+        """
+        if risk is not None and self.is_open:
+            given = BUDGETS if self.budgets else "rates"
+            raise SettingError(
+                f"{given} beside risk {risk}, and the {self._following} of groups follow from an epsilon, at "
+                "which their risks differ; give an epsilon in place of the risk, or rates and bound_shares "
+                "alone.",
+                field=given,
+            )
+
     def run_epsilon(self, epsilon: float | None, group_names: Sequence[str] = ()) -> float | None:
         """Return the epsilon of a run: as given, or the largest budget; None: neither is given.
 

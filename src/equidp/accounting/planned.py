@@ -276,6 +276,7 @@ def account(
     if not known.private:
         raise SettingError("sgd takes no noise and has no epsilon; name a private method.", field="method")
     groups = GroupSettings.of(rates, bound_shares, epsilon_by_group, protect_by)
+    groups.check_risk(risk)
     target_epsilon = groups.run_epsilon(target_epsilon)
     if (noise_multiplier, target_epsilon, risk).count(None) != 2:
         raise SettingError(

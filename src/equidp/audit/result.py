@@ -49,6 +49,10 @@ class GroupBound:
         """Return True where the bound is above the claim."""
         return self.epsilon > self.claim(of_audit)
 
+    def share(self, of_audit: float) -> float:
+        """Return the bound as a share of the claim; NaN for a group whose steps cost nothing."""
+        return self.epsilon / claim if (claim := self.claim(of_audit)) else math.nan
+
 
 @final
 @dataclass(frozen=True)
@@ -103,7 +107,7 @@ class Audit:
                 "tests": each.tests,
                 "claimed": each.claim(self.claimed),
                 "bound": each.epsilon,
-                "share": each.epsilon / each.claim(self.claimed),
+                "share": each.share(self.claimed),
                 "assumption_free": each.assumption_free,
             }
             for each in self.bounds

@@ -142,8 +142,9 @@ def _measure_one_by_one(
         )
 
     states, norms, terms = [], [], []
-    for place in range(len(batch[1])):
-        states.append(GeneratorStates(batch[1].device))
+    device = tensors(batch[1])[0].device
+    for place in range(count_in(batch[1])):
+        states.append(GeneratorStates(device))
         alone = _result_of(partial(measure_alone, place))
         norms.append(math.inf if alone is None else alone.norm)
         terms.append(None if alone is None or alone.terms is None else alone.terms.detach())
@@ -167,7 +168,7 @@ def _measure_one_by_one(
     some = next((each for each in terms if each is not None), None)
     dtype = torch.promote_types(trained[0].dtype, torch.float32)
     return MeasuredBatch(
-        torch.tensor(norms, dtype=torch.float64).to(batch[1].device, dtype),
+        torch.tensor(norms, dtype=torch.float64).to(device, dtype),
         sum_gradients,
         terms=None
         if some is None

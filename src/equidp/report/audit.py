@@ -45,7 +45,7 @@ def print_audit(audit: Audit, console: Console | None = None) -> None:
             each.tests,
             each.claim(audit.claimed),
             each.epsilon,
-            each.epsilon / each.claim(audit.claimed) if math.isfinite(each.epsilon) else "",
+            each.share(audit.claimed) if math.isfinite(each.share(audit.claimed)) else "",
             each.assumption_free,
         )
         for each in audit.bounds

@@ -32,6 +32,7 @@ from equidp.engines import (
     made_up_examples,
 )
 from equidp.engines.functional import FunctionalEngine
+from equidp.engines.ghost import GhostEngine
 from equidp.engines.model import device_of
 from equidp.engines.units import by_row
 from equidp.errors import DataError, ModelError, SettingError
@@ -337,6 +338,15 @@ def tried_collator(
             field="augment",
         )
     return Collation.of(collate, train, workers, randomness.start_of_worker)
+
+
+def runs_batches(engine: Engine) -> bool:
+    """Return whether a release may give the model a batch, as the engine's steps do.
+
+    Another engine may isolate examples from each other (`FunctionalEngine`), or was given as an object, which
+    no trial looked at: a release then gives the model one example at a time.
+    """
+    return isinstance(engine, GhostEngine)
 
 
 def loader(

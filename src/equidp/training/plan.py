@@ -494,13 +494,9 @@ class Plan:
 
 def _with_budgets(target: Target, groups: GroupSettings, group_names: Sequence[str]) -> Target:
     """Target with the largest budget of groups as its epsilon; the same without budgets."""
+    groups.check_risk(target.risk)
     if not groups.budgets:
         return target
-    if target.risk is not None:
-        raise SettingError(
-            f"epsilon_by_group beside risk {target.risk}: each decides the noise; give one of the two.",
-            field="epsilon_by_group",
-        )
     return replace(target, epsilon=groups.run_epsilon(target.epsilon, group_names))
 
 

@@ -32,12 +32,12 @@ from equidp.engines.model import call_for_tensor, device_of, one_tensor, outputs
 from equidp.engines.units import by_row
 from equidp.errors import ModelError, SettingError
 from equidp.kernel.bounding import bounded_rows
-from equidp.kernel.inputs import moved_to
+from equidp.kernel.inputs import moved_to, taken
 from equidp.kernel.ledger import Payment
 from equidp.kernel.noise import to_double
 from equidp.kernel.noisy_sum import release
 from equidp.losses import Loss
-from equidp.training.assemble import loader
+from equidp.training import assemble
 from equidp.training.initial_weights import copy_model
 from equidp.training.run import Run
 from equidp.training.trainer import Trainer
@@ -233,12 +233,14 @@ def fit_recalibration(model: nn.Module, trainer: Trainer, noise: float | Payment
 
 def _read(model: nn.Module, trainer: Trainer) -> tuple[Tensor, Tensor, Tensor]:
     """Logits [n, rows, classes], classes and weights [n, rows] of this process' examples, on the model's
-    device."""
+    device. Under an engine that isolates examples, the model is given each alone: no trial has shown that it
+    keeps them apart in a batch."""
     shard = trainer.processes.shard(trainer.num_examples)
-    load = loader(  # as prediction sees them
+    load = assemble.loader(  # as prediction sees them
         trainer.train, None, 0, model, Views(), trainer.randomness, collation=trainer.collation
     )
     device, was_training = device_of(model), model.training
+    together = assemble.runs_batches(trainer.engine)
     read: list[tuple[Tensor, Tensor, Tensor]] = []
     model.eval()
     try:
@@ -247,7 +249,11 @@ def _read(model: nn.Module, trainer: Trainer) -> tuple[Tensor, Tensor, Tensor]:
                 inputs, pairs = moved_to((batch.inputs, batch.targets), device)
                 assert isinstance(pairs, Tensor)  # cross entropy reads nothing else
                 rows = pairs.shape[1] if pairs.dim() == 3 else 1  # of a unit of privacy
-                logits = call_for_tensor(model, by_row(inputs) if pairs.dim() == 3 else inputs)
+                whole = together or not len(pairs)
+                units = [inputs] if whole else [taken(inputs, [place]) for place in range(len(pairs))]
+                if pairs.dim() == 3:
+                    units = [by_row(each) for each in units]
+                logits = torch.cat([call_for_tensor(model, each) for each in units])
                 targets = (pairs if pairs.dim() == 1 else pairs[..., 0]).long().view(-1, rows)
                 weights = Loss.of(trainer.loss).weights(pairs).view(-1, rows)
                 if logits.dim() != 2 or logits.shape[1] < 2:

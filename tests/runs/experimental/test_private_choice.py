@@ -141,6 +141,12 @@ def test_what_cannot_be_chosen_is_refused(config, changed, field):
         prepare()
 
 
+def test_a_training_loss_of_the_method_alone_is_refused_too():
+    plan = Plan(by_method={"dpsgd": {"training_loss": 0.1}})
+    with raises_field(SettingError, "training_loss"):
+        PrivateChoice(2).check(3.0, "dpsgd", plan)
+
+
 @pytest.mark.soak
 def test_commands_say_what_a_choice_would_try_and_cost(command, people, tmp_path):
     code, out, err = command(

@@ -110,7 +110,7 @@ class PrivateChoice(RunRelease):
                 "leave out --choose.",
                 field=groups.field,
             )
-        if plan.training_loss:
+        if plan.for_method(method).training_loss:
             raise SettingError(
                 "a private choice releases the best of its tries alone; leave out the training loss.",
                 field="training_loss",
