@@ -317,6 +317,37 @@ def test_modules_that_break_the_guarantee_are_refused(tmp_path, module, field):
         fit(tmp_path, module())
 
 
+class LogsInForward(Classifier):
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self.calls, self.first = 0, first
+
+    def forward(self, inputs):
+        self.calls += 1
+        if self.training and self.trainer.global_step >= self.first:
+            self.log("largest", inputs.max())
+        return super().forward(inputs)
+
+
+class LogsReleases(Classifier):
+    def on_before_optimizer_step(self, optimizer):
+        self.log("length", torch.stack([each.grad.norm() for each in self.parameters()]).norm())
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_figures_of_training_rows_are_not_logged_from_forward_either(tmp_path, first):
+    with raises_field(SettingError, "log"):
+        fit(
+            tmp_path, LogsInForward(first), private={**PRIVATE, "loss": nn.CrossEntropyLoss(reduction="none")}
+        )
+
+
+@pytest.mark.parametrize("loss", [None, nn.CrossEntropyLoss(reduction="none")], ids=["step", "forward"])
+def test_private_gradients_may_be_logged(tmp_path, loss):
+    _, trainer = fit(tmp_path, LogsReleases(), private={**PRIVATE, "loss": loss})
+    assert trainer.logged_metrics["length"] > 0
+
+
 class Normalises(Classifier):
     def __init__(self):
         super().__init__()

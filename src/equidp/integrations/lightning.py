@@ -213,9 +213,10 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
         module, optimizer = self.lightning_module, self.private_trainer.optimizer
 
         def before_optimizer(*_: Any) -> None:
-            for callback in module.trainer.callbacks:
-                callback.on_before_optimizer_step(module.trainer, module, optimizer)
-            module.on_before_optimizer_step(optimizer)
+            with logging_allowed(module):  # gradients have their noise by then
+                for callback in module.trainer.callbacks:
+                    callback.on_before_optimizer_step(module.trainer, module, optimizer)
+                module.on_before_optimizer_step(optimizer)
 
         self._loop.callback(optimizer.register_step_pre_hook(before_optimizer).remove)
 
@@ -226,7 +227,7 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
         batch, *place = (*args, *kwargs.values())
         if self._own is not None:
             self._own.batch_idx = place[0] if place else 0
-        with self.precision_plugin.train_step_context():
+        with self.precision_plugin.train_step_context(), logging_refused(self.lightning_module):
             private.step(batch)
         done, module = private.steps_done, self.lightning_module
         losses = private.training_losses
@@ -286,17 +287,18 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
             rows, self._own = Pairs(loader, self._group), None
         held = optimizer.state_dict() if self._loaded is not None else None
         optimizer.state.clear()  # that of a checkpoint is of private steps, and comes back
-        private = Trainer(
-            module if self._own is None else self._own,
-            optimizer,
-            rows,
-            batch_size=loader.batch_size or 0,
-            steps=planned_steps(trainer, loader),
-            loss=own_losses if self._loss is None else self._loss,
-            workers=loader.num_workers,
-            ledger=self._open_ledger(trainer),
-            **self._settings,
-        )
+        with logging_refused(module):  # the trial runs forward and loss
+            private = Trainer(
+                module if self._own is None else self._own,
+                optimizer,
+                rows,
+                batch_size=loader.batch_size or 0,
+                steps=planned_steps(trainer, loader),
+                loss=own_losses if self._loss is None else self._loss,
+                workers=loader.num_workers,
+                ledger=self._open_ledger(trainer),
+                **self._settings,
+            )
         if held is not None:
             optimizer.load_state_dict(held)
             self._restore(private)
@@ -355,14 +357,12 @@ class OwnStep(nn.Module):
     def forward(self, *rows: Tensor) -> Tensor:
         """Losses, [batch], of the tensors of rows, [batch, ...] each."""
         if len(rows[0]) == 1:
-            with logging_refused(self.module):
-                return self._loss_of(rows).reshape(1)
+            return self._loss_of(rows).reshape(1)
 
         def loss_of(*row: Tensor) -> Tensor:
             return self._loss_of(tuple(each.unsqueeze(0) for each in row)).reshape(())
 
-        with logging_refused(self.module):
-            return torch.vmap(loss_of, randomness="different")(*rows)
+        return torch.vmap(loss_of, randomness="different")(*rows)
 
     def _loss_of(self, row: tuple[Tensor, ...]) -> Tensor:
         batch = tree_unflatten(list(row), self._spec)
@@ -390,9 +390,9 @@ def logging_refused(module: Any) -> Iterator[None]:
 
     def refuse(name: str, *_: Any, **__: Any) -> None:
         raise SettingError(
-            f"training_step logs {name!r}, an exact figure of training rows, which epsilon does not cover. "
-            "Take self.log and metrics out of training_step; PrivateStrategy(loss_epsilon=...) releases a "
-            "noisy training loss.",
+            f"a training step logs {name!r}, an exact figure of training rows, which epsilon does not cover. "
+            "Take self.log and metrics out of training_step, forward and the loss; "
+            "PrivateStrategy(loss_epsilon=...) releases a noisy training loss.",
             field="log",
         )
 
@@ -401,6 +401,17 @@ def logging_refused(module: Any) -> Iterator[None]:
         yield
     finally:
         del module.log
+
+
+@contextmanager
+def logging_allowed(module: Any) -> Iterator[None]:
+    """Allow `self.log` within `logging_refused`."""
+    refuse = module.log
+    del module.log
+    try:
+        yield
+    finally:
+        module.log = refuse
 
 
 def check_training_step(own: OwnStep, row: tuple[Tensor, ...]) -> None:
@@ -412,7 +423,7 @@ def check_training_step(own: OwnStep, row: tuple[Tensor, ...]) -> None:
         SettingError: says what it did.
     """
     try:
-        with in_evaluation_mode(own), torch.no_grad():
+        with in_evaluation_mode(own), torch.no_grad(), logging_refused(own.module):
             own(*row)
     except SettingError:
         raise

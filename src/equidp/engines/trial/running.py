@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from equidp.engines.layers.decomposed import attention_in_full
 from equidp.engines.model import call_model, preserve_model, same
-from equidp.errors import ModelError
+from equidp.errors import EquidpError, ModelError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, count_in, map_tensors, tensors
 from equidp.losses import map_outputs, output_tensors
@@ -75,7 +75,7 @@ def outputs_of(model: nn.Module, inputs: Inputs, seed: int = 0) -> Any:
     seed_generators(seed)
     try:
         outputs = call_model(model, inputs)
-    except ModelError:
+    except EquidpError:  # has a reason of its own
         raise
     except Exception as error:
         shapes = map_tensors(lambda each: list(each.shape), inputs)
@@ -100,7 +100,7 @@ def losses_of(loss: LossFunction, outputs: Any, targets: Inputs) -> Tensor:
     """Returns the losses, [batch]; a loss that fails, or gives anything else, is refused in words."""
     try:
         losses = loss(outputs, targets)
-    except ModelError:
+    except EquidpError:  # has a reason of its own
         raise
     except Exception as error:
         other = None
