@@ -231,7 +231,9 @@ def has_diverged(model: nn.Module) -> bool:
     return not all(torch.isfinite(parameter).all() for parameter in model.parameters())
 
 
-def predict(model: nn.Module, inputs: Inputs, processes: Processes = ALONE) -> Tensor:
+def predict(
+    model: nn.Module, inputs: Inputs, processes: Processes = ALONE, *, together: bool = True
+) -> Tensor:
     """Returns the model's outputs in evaluation mode, [n, ...], on the CPU; in chunks, to bound memory.
 
     Of a model that returns a mapping, as those of `transformers` do, the `logits`.
@@ -241,16 +243,21 @@ def predict(model: nn.Module, inputs: Inputs, processes: Processes = ALONE) -> T
         inputs: n examples.
         processes: that predict a part each and get the outputs of all; fewer examples than processes are
             predicted by each of them.
+        together: whether the model is given many examples at a time; False: each alone, for a release of
+            predictions by a model that no trial has shown to keep examples apart.
     """
     if 1 < processes.count <= (number := len(tensors(inputs)[0])):
-        return processes.gather_shards(predict(model, taken(inputs, processes.shard(number))), number)
+        return processes.gather_shards(
+            predict(model, taken(inputs, processes.shard(number)), together=together), number
+        )
     was_training = model.training
     device = device_of(model)
     model.eval()
     try:
         with torch.no_grad():
-            starts = range(0, max(1, len(tensors(inputs)[0])), _CHUNK)
-            chunks = (taken(inputs, slice(start, start + _CHUNK)) for start in starts)
+            size = _CHUNK if together else 1
+            starts = range(0, max(1, len(tensors(inputs)[0])), size)
+            chunks = (taken(inputs, slice(start, start + size)) for start in starts)
             return torch.cat([call_for_tensor(model, moved_to(chunk, device)).cpu() for chunk in chunks])
     finally:
         model.train(was_training)
