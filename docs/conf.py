@@ -43,7 +43,6 @@ nitpicky = False
 smartquotes = False  # of "--option"
 html_theme = "furo"
 html_title = "equidp"
-html_static_path = ["_static"]
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 

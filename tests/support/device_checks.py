@@ -87,7 +87,7 @@ def test_one_seed_gives_the_same_model_by_every_method(method):
 
 def test_rates_and_bounds_by_group_give_the_same_model():
     """With statistics, whose rows are bounded by group, and without."""
-    settings = {"rates": {"a": 2.0}, "bounds": {"b": 0.5}}
+    settings = {"rates": {"a": 2.0}, "bound_shares": {"b": 0.5}}
     for method in ("dpsgd", "dpsgd-f"):
         there = trained(DEVICE, method=method, **settings)
         assert_same(there, trained(CPU, method=method, **settings))
