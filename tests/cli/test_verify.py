@@ -37,3 +37,15 @@ def test_what_cannot_be_verified_ends_with_what_to_do(people, command):
         assert not said
         assert "expected" in error.lower() or "check the path" in error
     assert command("verify", cwd=people)[0] == 2
+
+
+@pytest.mark.soak
+def test_a_run_without_privacy_has_no_epsilon_in_strict_json(people, command):
+    """JSON has no infinity."""
+    asked = ("--method", "sgd", "--epochs", "1", "--batch-size", "50", "--out", "open")
+    assert command("train", *TABLE, *asked, cwd=people)[0] == 0
+    assert command("verify", "open", "--json", "open.json", cwd=people)[0] == 0
+    checks = json.loads((people / "open.json").read_text(), parse_constant=pytest.fail)
+    (found,) = (each for each in checks if each["check"] == "epsilon")
+    assert found["passed"]
+    assert found["recomputed"] is None

@@ -20,7 +20,7 @@ from equidp.kernel.ledger import ChoiceEvent, GroupedStepEvent, GroupShare, Rele
 from equidp.ledger.format import plain
 from equidp.runs import layout, recompute
 from equidp.runs.recompute import recompute_epsilon
-from equidp.runs.verify import CHECKS, read_notes, verify_run
+from equidp.runs.verify import CHECKS, verify_run
 from support.errors import raises_field
 
 STEP = StepEvent(0.05, 1.5)
@@ -98,7 +98,7 @@ def test_a_private_choice_is_recomputed_by_renyi():
 
 
 def results(folder) -> dict[str, bool | None]:
-    return {check.name: check.passed for check in verify_run(folder)}
+    return {check.name: check.passed for check in verify_run(folder).checks}
 
 
 def failed(folder) -> set[str]:
@@ -107,7 +107,7 @@ def failed(folder) -> set[str]:
 
 @pytest.mark.soak
 def test_a_whole_run_passes_every_check(finished):
-    found = {check.name: check.found for check in verify_run(finished.folder)}
+    found = {check.name: check.found for check in verify_run(finished.folder).checks}
     assert list(found) == list(CHECKS)
     assert results(finished.folder) == {name: None if name == "target" else True for name in CHECKS}
     assert found["epsilon"]["recomputed"] <= found["epsilon"]["stated"] + 1e-9
@@ -135,12 +135,12 @@ def test_shareable_files_alone_are_verified_as_far_as_they_go(finished, tmp_path
 def test_a_changed_or_missing_file_is_found(finished, name):
     path = finished.folder / name
     path.write_bytes(path.read_bytes() + b" ")
-    found = {check.name: check for check in verify_run(finished.folder)}
+    found = {check.name: check for check in verify_run(finished.folder).checks}
     assert found["files"].found["changed"] == [name]
     assert found["files"].passed is False
     assert found["card"].passed is (name != layout.MODEL)
     path.unlink()
-    files = verify_run(finished.folder)[0]
+    files = verify_run(finished.folder).checks[0]
     # Without its configuration, what is left is read as a copy of the shareable files.
     assert files.found["missing"] == ([] if name == layout.CONFIG else [name])
 
@@ -160,11 +160,11 @@ def test_a_file_that_no_list_names_and_lists_that_contradict_each_other_are_foun
     manifest, given = finished.folder / layout.MANIFEST, finished.folder / layout.GIVEN
     kept = manifest.read_text(), given.read_text()
     manifest.write_text("")
-    assert layout.CONFIG in verify_run(finished.folder)[0].found["unlisted"]
+    assert layout.CONFIG in verify_run(finished.folder).checks[0].found["unlisted"]
     assert failed(finished.folder) == {"files"}
     manifest.write_text(kept[0])
     given.write_text(kept[1].replace(layout.file_digest(finished.folder / layout.CARD), "0" * 64))
-    assert verify_run(finished.folder)[0].found["changed"] == [layout.CARD]
+    assert verify_run(finished.folder).checks[0].found["changed"] == [layout.CARD]
 
 
 @pytest.mark.soak
@@ -175,7 +175,7 @@ def test_files_outside_of_the_folder_are_not_read(finished, name):
     (finished.folder / "link").symlink_to(secret)
     given = finished.folder / layout.GIVEN
     given.write_text(f"{given.read_text()}{layout.file_digest(secret)}  {name}\n")
-    files = verify_run(finished.folder)[0]
+    files = verify_run(finished.folder).checks[0]
     assert files.passed is False
     assert files.found["changed"] == [name]
 
@@ -308,7 +308,7 @@ def test_what_is_no_run_is_refused(finished, content, tmp_path):
 
 def test_notes_on_the_data_are_listed(finished):
     notes = json.loads((finished.folder / layout.CONFIG).read_text())["facts"]["notes"]
-    assert list(read_notes(finished.folder)) == notes
+    assert list(verify_run(finished.folder).notes) == notes
 
 
 @pytest.mark.soak

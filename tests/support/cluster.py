@@ -27,7 +27,8 @@ class Tally:
         comparison: its figures.
         killed: ids of the processes that were killed, in order.
         finished: run -> how often a worker finished it.
-        before: the runs that were kept, and whose result the scheduler had let go of, before the last kill.
+        before: the runs in the folder at the call of progress before the last kill. The scheduler no longer
+            holds their results.
         kept: all runs in the folder.
     """
 

@@ -17,7 +17,7 @@ from equidp.cli.app import command
 from equidp.display import Column, Table, shown_epsilon
 from equidp.report.format import count_text
 from equidp.runs import layout
-from equidp.runs.verify import Check, read_notes, verify_run
+from equidp.runs.verify import Check, verify_run
 
 app = command("verify", "equidp verify run", "equidp verify run --json checks.json")
 
@@ -36,15 +36,21 @@ def verify_command(
     It loads no code and no weights of the folder. The exit code is 1 if a check fails.
     """
     check_outputs({"--json": json_file}, run)
-    checks = verify_run(run)
+    verified = verify_run(run)
+    checks = verified.checks
     if json_file is not None:
-        listed = [{"check": each.name, "passed": each.passed, **each.found} for each in checks]
+        listed = [
+            {"check": each.name, "passed": each.passed}
+            # JSON has no infinity, the epsilon of a run without noise.
+            | {name: None if value == math.inf else value for name, value in each.found.items()}
+            for each in checks
+        ]
         write_whole(json_file, (json.dumps(listed, indent=2) + "\n").encode())
     rows = [[each.name, _WORDS[each.passed], _SENTENCES[each.name](each)] for each in checks]
     columns = (Column("check", "name"), Column("result", "label"), Column("found", "text"))
     Table(columns, rows, f"Verification of {run}").print()
     for title, lines in (
-        ("Notes on the data, with what epsilon does not cover:", read_notes(run)),
+        ("Notes on the data, with what epsilon does not cover:", verified.notes),
         (_OPEN, _UNSEEN),
     ):
         if lines:
@@ -57,7 +63,6 @@ def verify_command(
         sys.exit(1)
 
 
-_listed = ", ".join
 _WORDS = {True: "passed", False: "FAILED", None: "not checked"}
 _OPEN = "What no file can show:"
 _UNSEEN = (
@@ -146,10 +151,10 @@ def _epsilon_sentence(check: Check) -> str:
 def _target_sentence(check: Check) -> str:
     found = check.found
     if found["asked"] is None:
-        return "no epsilon was asked for."
+        return "the run had no target epsilon."
     if found["stated"] is None:
-        return f"epsilon {found['asked']:g} was asked for; the card states none."
-    return f"epsilon {shown_epsilon(found['asked']):g} was asked for; the card states {found['stated']:g}."
+        return f"the target was {found['asked']:g}; the card states no epsilon."
+    return f"the target was {shown_epsilon(found['asked']):g}; the card states {found['stated']:g}."
 
 
 def _delta_sentence(check: Check) -> str:

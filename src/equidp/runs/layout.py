@@ -161,6 +161,11 @@ def _checksums(place: Path, names: Iterable[str]) -> str:
     return "".join(f"{file_digest(place / name)}  {name}\n" for name in there)
 
 
+def read_checksums(lines: str) -> list[tuple[str, str]]:
+    """Return (name, SHA-256) of each line of a list of checksums."""
+    return [(name, digest) for digest, _, name in (line.partition("  ") for line in lines.splitlines())]
+
+
 def file_digest(path: Path) -> str:
     """SHA-256 of a file, as sha256sum prints it."""
     with path.open("rb") as file:
@@ -216,14 +221,14 @@ def read_given_entries(place: Path) -> Entries:
 def check_given(place: Path) -> None:
     """Raise a DataError unless the shareable files present in a folder are as equidp wrote them."""
     try:
-        lines = (place / GIVEN).read_text().splitlines()
+        lines = (place / GIVEN).read_text()
     except OSError as error:
         raise DataError(
             f"{GIVEN} in {os.fspath(place)!r} cannot be read ({error.strerror}); it lists checksums of what "
             "may leave the folder of a run. Bring it from there.",
             field=GIVEN,
         ) from error
-    listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+    listed = dict(read_checksums(lines))
     there = {name: digest for name, digest in listed.items() if (place / name).exists()}
     changed = [name for name, digest in there.items() if file_digest(place / name) != digest]
     if changed:

@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
@@ -18,7 +18,7 @@ from equidp._provenance import kernel_digest, versions
 from equidp.accounting.limit import merge_entries
 from equidp.display import shown_epsilon
 from equidp.errors import BudgetError, DataError
-from equidp.kernel.ledger import is_step
+from equidp.kernel.ledger import Event, is_step
 from equidp.ledger.format import LedgerContent, event_of, plain, read_ledger
 from equidp.runs import layout
 from equidp.runs.recompute import recompute_epsilon
@@ -48,15 +48,37 @@ class Check:
 
 @final
 @dataclass(frozen=True)
+class Verification:
+    """Results of all checks of a run.
+
+    Attributes:
+        checks: in the order of `CHECKS`.
+        notes: of the run on its data: what epsilon does not cover is among them.
+    """
+
+    checks: tuple[Check, ...]
+    notes: tuple[str, ...]
+
+
+@final
+@dataclass(frozen=True)
 class _Files:
     """Files of a run, as far as they can be read."""
 
     folder: Path
     settings: Mapping[str, Any]
+    entries: Mapping[Event, int]
     card: str
     page: str
     ledger: LedgerContent | None
     ledger_error: str
+    _digests: dict[str, str] = field(default_factory=dict)
+
+    def digest(self, name: str) -> str:
+        """SHA-256 of a file of the folder, which is read once for all checks."""
+        if name not in self._digests:
+            self._digests[name] = layout.file_digest(self.folder / name)
+        return self._digests[name]
 
     @property
     def statements(self) -> set[tuple[float, float]]:
@@ -70,7 +92,7 @@ class _Files:
         return min(self.statements, default=None)
 
 
-def verify_run(folder: str | os.PathLike[str]) -> tuple[Check, ...]:
+def verify_run(folder: str | os.PathLike[str]) -> Verification:
     """Check that a finished run is whole, and that its card states the epsilon that follows from its ledger.
 
     The checks find accidents and contradictions. Somebody who can write all files can make them agree:
@@ -82,11 +104,17 @@ def verify_run(folder: str | os.PathLike[str]) -> tuple[Check, ...]:
     Raises:
         DataError: there is no finished run.
     """
-    files = _read(Path(folder))
-    return tuple(check(files) for check in CHECKS.values())
+    files = _read_files(Path(folder))
+    notes = tuple(files.settings["facts"]["notes"])
+    return Verification(tuple(check(files) for check in CHECKS.values()), notes)
 
 
-def _read(place: Path) -> _Files:
+def _read_files(place: Path) -> _Files:
+    """Read the files that checks compare.
+
+    Raises:
+        DataError: there is no finished run, or its settings are not as equidp wrote them.
+    """
     if not place.is_dir():
         raise DataError(f"there is no folder {os.fspath(place)!r}; check the path.", field="folder")
     if not (place / layout.SETTINGS).exists():
@@ -97,11 +125,12 @@ def _read(place: Path) -> _Files:
         )
     try:
         settings = json.loads(_read_text(place, layout.SETTINGS))
-        for event, count in settings["entries"]:
-            if plain(event_of(event)) != event or int(count) != count or count < 1:
-                raise ValueError(event)
-        if len({event_of(event) for event, _ in settings["entries"]}) < len(settings["entries"]):
-            raise ValueError("an event twice")
+        entries: dict[Event, int] = {}
+        for written, count in settings["entries"]:
+            event = event_of(written)
+            if plain(event) != written or int(count) != count or count < 1 or event in entries:
+                raise ValueError(written)
+            entries[event] = int(count)
         settings["plan"]["delta"], settings["config"]["target"]["accountant"]
         1 / settings["facts"]["num_train"]
         if not all(isinstance(note, str) for note in settings["facts"]["notes"]):
@@ -121,7 +150,7 @@ def _read(place: Path) -> _Files:
         except BudgetError as error:
             problem = str(error)
     card, page = _read_text(place, layout.CARD), _read_text(place, layout.PAGE)
-    return _Files(place, settings, card, page, ledger, problem)
+    return _Files(place, settings, entries, card, page, ledger, problem)
 
 
 def _is_own(place: Path, name: str) -> bool:
@@ -158,14 +187,12 @@ def _check_files(files: _Files) -> Check:
     missing = []
     for name in (layout.GIVEN, layout.MANIFEST):
         if _is_own(place, name):
-            lines = _read_text(place, name).splitlines()
-            listed += [(file, digest) for digest, _, file in (line.partition("  ") for line in lines)]
+            listed += layout.read_checksums(_read_text(place, name))
         elif whole or name == layout.GIVEN:
             missing.append(name)
     names = list(dict.fromkeys(name for name, _ in listed))
     there = [name for name in names if _is_own(place, name)]
-    digests = {name: layout.file_digest(place / name) for name in there}
-    changed = {name for name, digest in listed if name in there and digests[name] != digest}
+    changed = {name for name, digest in listed if name in there and files.digest(name) != digest}
     # What leads out of the folder is not read: it is no file that equidp wrote.
     changed |= {name for name in names if name not in there and _leads_out(place, name)}
     if whole:
@@ -183,13 +210,13 @@ def _check_files(files: _Files) -> Check:
 
 
 def _leads_out(place: Path, name: str) -> bool:
+    """Return whether a name is that of a file elsewhere, or of a link."""
     return Path(name).name != name or (place / name).is_symlink()
 
 
 def _check_card(files: _Files) -> Check:
     """Find the checksums of the weights and of the ledger's last line on the card."""
-    weights = files.folder / layout.MODEL
-    named = _is_own(files.folder, layout.MODEL) and layout.file_digest(weights) in files.card
+    named = _is_own(files.folder, layout.MODEL) and files.digest(layout.MODEL) in files.card
     found: dict[str, Any] = {"card": bool(files.card), "weights": named}
     if files.ledger is not None:
         found["ledger"] = files.ledger.checks[-1] in files.card
@@ -213,43 +240,42 @@ def _check_ledger(files: _Files) -> Check:
 
 def _check_entries(files: _Files) -> Check:
     """Compare what the settings say was spent with the ledger."""
-    stated = {event_of(event): int(count) for event, count in files.settings["entries"]}
     found = {
-        "steps": sum(count for event, count in stated.items() if is_step(event)),
+        "steps": sum(count for event, count in files.entries.items() if is_step(event)),
         "planned": files.settings["plan"].get("steps"),
-        "releases": [getattr(event, "name", str(event)) for event in stated if not is_step(event)],
+        "releases": [getattr(event, "name", str(event)) for event in files.entries if not is_step(event)],
     }
     if files.ledger is None:
         return Check("entries", None, found)
-    return Check("entries", stated == dict(merge_entries(*files.ledger.entries)), found)
+    return Check("entries", files.entries == dict(merge_entries(*files.ledger.entries)), found)
 
 
 def _check_epsilon(files: _Files) -> Check:
     """Compare the card's epsilon with that of dp_accounting alone."""
-    entries = [(event, int(count)) for event, count in files.settings["entries"]]
-    stated = files.stated
-    delta = files.settings["plan"]["delta"] if stated is None else stated[1]
-    recomputed = math.inf if delta is None else recompute_epsilon(entries, delta)
+    stated, planned_delta = files.stated, files.settings["plan"]["delta"]
+    delta = planned_delta if stated is None else stated[1]
+    written = [(plain(event), count) for event, count in files.entries.items()]
+    recomputed = math.inf if delta is None else recompute_epsilon(written, delta)
     found = {
         "recomputed": recomputed,
         "delta": delta,
         "stated": None if stated is None else stated[0],
         "statements": sorted(files.statements),
-        "planned_delta": files.settings["plan"]["delta"],
+        "planned_delta": planned_delta,
         "accountant": files.settings["config"]["target"]["accountant"],
     }
     if not files.card:
         return Check("epsilon", None, found)
     if stated is None:
         return Check("epsilon", math.isinf(recomputed), found)
-    alone = len(files.statements) == 1 and f"{files.settings['plan']['delta']:g}" == f"{stated[1]:g}"
+    alone = len(files.statements) == 1 and f"{planned_delta:g}" == f"{stated[1]:g}"
     # What is stated was rounded up to a thousandth, and has six digits.
     least = float(f"{shown_epsilon(recomputed * (1 - 1e-9)):g}")
     return Check("epsilon", alone and least <= stated[0], found)
 
 
 def _check_target(files: _Files) -> Check:
-    """Compare epsilon with the one that was asked for."""
+    """Compare epsilon with the target."""
     asked = files.settings["config"]["target"].get("epsilon")
     stated = files.stated
     found = {"asked": asked, "stated": None if stated is None else stated[0]}
@@ -290,9 +316,3 @@ CHECKS: Mapping[str, Callable[[_Files], Check]] = {
     "code": _check_code,
 }
 """Name -> check, in the order of an auditor's reading."""
-
-
-def read_notes(folder: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Return the run's notes on its data: what epsilon does not cover is among them."""
-    notes: list[str] = json.loads(_read_text(Path(folder), layout.SETTINGS))["facts"]["notes"]
-    return tuple(notes)
