@@ -227,6 +227,24 @@ def test_each_example_is_alone_in_the_model_where_the_engine_isolates_examples(n
     assert trainer.training_losses[10] == pytest.approx(true, rel=1e-5)
 
 
+def penalised_cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Cross entropy, and the squared length of its gradient by the outputs."""
+    losses = nn.functional.cross_entropy(outputs, targets, reduction="none")
+    (gradients,) = torch.autograd.grad(losses.sum(), outputs, create_graph=True)
+    return losses + gradients.square().sum(1)
+
+
+def test_a_loss_that_takes_gradients_is_released_as_it_is_trained():
+    model = nn.Linear(5, 2)
+    trainer = make_trainer(
+        policy=equidp.SGD(), noise_multiplier=0.0, loss_epsilon=0.5, epochs=1, model=model,
+        loss=penalised_cross_entropy, engine=FunctionalEngine(model, penalised_cross_entropy),
+    )  # fmt: skip
+    trainer.fit()
+    true = penalised_cross_entropy(model(toy().inputs), toy().targets).mean().item()
+    assert trainer.training_losses[10] == pytest.approx(true, rel=1e-5)
+
+
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("targets", [{"a": 1.0, "b": 4.0}, {"a": 1.0}, (1.0, 4.0)])
 def test_targets_of_several_tensors_count_as_many_examples_as_they_have_rows(targets, together):

@@ -63,7 +63,8 @@ def mean_training_loss(
     to [-bound, bound], to the sum (`kernel.noisy_sum.private_sum`), and the divisor is public. That a loss
     follows from its example alone is what the trial of the model and the loss looks at (`engines.trial`),
     and what `together=False` sees to: no operation of the model has another example in reach. They run here
-    as in a step, in the mode that the model is in, with random numbers of its own (dropout).
+    as in a step, in the mode that the model is in, with random numbers of its own (dropout), and gradients
+    can be taken of an example that is alone: no trial has shown that model and loss take none.
 
     | case | outcome |
     | --- | --- |
@@ -96,7 +97,7 @@ def mean_training_loss(
     """
     reader, device = reading(model, loss), _device_of(model)
     losses = [torch.zeros(0, dtype=torch.float64)]
-    with randomness.for_model(device), torch.no_grad():
+    with randomness.for_model(device), torch.set_grad_enabled(not together):
         for batch in batches:
             if len(batch.indices):
                 examples = moved_to((batch.inputs, batch.targets), device)
@@ -122,7 +123,7 @@ def _losses_of(model: nn.Module, loss: LossFunction, examples: Examples, togethe
     count = count_in(targets)
     if together or count == 1:
         try:
-            return to_double(loss(call_model(model, inputs), targets).reshape(count))
+            return to_double(loss(call_model(model, inputs), targets).detach().reshape(count))
         except torch.OutOfMemoryError:
             raise
         except Exception:
