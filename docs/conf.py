@@ -49,7 +49,7 @@ copybutton_prompt_is_regexp = True
 
 def setup(app):
     """Write generated pages, and read docstrings and links as the site needs them."""
-    pages.write(DOCS / "generated")
+    pages.write_pages(DOCS / "generated")
     app.connect("autodoc-process-docstring", docstrings.to_rest, priority=400)  # before napoleon
-    app.connect("autodoc-skip-member", docstrings.skip)
+    app.connect("autodoc-skip-member", docstrings.skip_request_methods)
     app.connect("source-read", links.rewrite)

@@ -19,15 +19,15 @@ from _site import docstrings, links, pages  # noqa: E402
 
 @pytest.mark.soak
 def test_each_command_method_dataset_and_public_name_has_its_place():
-    assert all(f"## {name}\n" in pages.commands() for name in COMMANDS)
-    assert all(f"## {name}\n" in pages.methods() for name in equidp.METHODS)
-    assert all(f"`{name}`" in pages.datasets() for name in SOURCES)
-    assert all(f":: equidp.{name}\n" in pages.names() for name in equidp.__all__)
+    assert all(f"## {name}\n" in pages.describe_commands() for name in COMMANDS)
+    assert all(f"## {name}\n" in pages.describe_methods() for name in equidp.METHODS)
+    assert all(f"| {name} |" in pages.describe_datasets() for name in SOURCES)
+    assert all(f":: equidp.{name}\n" in pages.describe_names() for name in equidp.__all__)
 
 
 @pytest.mark.soak
 def test_options_of_a_page_are_those_of_the_command():
-    text = pages.commands()
+    text = pages.describe_commands()
     assert "--empty-" not in text
     assert "--no-" not in text
     assert "`--epsilon FLOAT`" in text

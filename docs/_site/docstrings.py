@@ -14,8 +14,11 @@ def to_rest(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[
     made: list[str] = []
     table: list[str] = []
     for line in [*lines, ""]:
-        if line.strip().startswith("|") or (table and line.strip() and not _is_whole(table)):
-            table.append(line)
+        if table and line.strip() and not table[-1].endswith("|"):  # a row goes on in the next line
+            table[-1] += f" {line.strip()}"
+            continue
+        if line.strip().startswith("|"):
+            table.append(line.rstrip())
             continue
         if table:
             made += _table(table)
@@ -24,17 +27,15 @@ def to_rest(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[
     lines[:] = made[:-1]
 
 
-def skip(app: Any, what: str, name: str, obj: Any, skipped: bool, options: Any) -> bool | None:
+def skip_request_methods(
+    app: Any, what: str, name: str, obj: Any, skipped: bool, options: Any
+) -> bool | None:
     """Leave out what scikit-learn adds to each estimator: its docstrings refer to its own site."""
     return True if re.fullmatch(r"set_\w+_request", name) else None
 
 
-def _is_whole(table: list[str]) -> bool:
-    """Return whether the last row of a table is whole: a row may go on in the next line."""
-    return table[-1].rstrip().endswith("|")
-
-
 def _in_line(line: str) -> str:
+    """Return a line with names as reStructuredText has them; lines of examples stay."""
     if line.lstrip().startswith((">>>", "...")):
         return line
     line = _NAME.sub(r"``\1``", line)
@@ -43,17 +44,11 @@ def _in_line(line: str) -> str:
 
 
 def _table(rows: list[str]) -> list[str]:
-    """Rows of a Markdown table as a list-table."""
-    joined: list[str] = []
-    for row in rows:
-        if joined and not joined[-1].rstrip().endswith("|"):
-            joined[-1] = f"{joined[-1].rstrip()} {row.strip()}"
-        else:
-            joined.append(row)
-    indent = " " * (len(joined[0]) - len(joined[0].lstrip()))
+    """Return the rows of a Markdown table as the lines of a list-table."""
+    indent = " " * (len(rows[0]) - len(rows[0].lstrip()))
     cells = [
         [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", row.strip().strip("|"))]
-        for row in joined
+        for row in rows
         if not _RULE.match(row.strip())
     ]
     width = max(map(len, cells))

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import equidp
 from equidp.cli.app import COMMANDS, app
+from equidp.cli.methods import settings_table
 from equidp.data.sources import SOURCES
+from equidp.display import Column, Table
 from equidp.policies.methods import method_named
 from equidp.policies.setting import settings_of
 from equidp.policies.table import METHODS
@@ -20,16 +22,17 @@ TABLES = {
     "METRICS": "Table of metrics: name -> :class:`equidp.Metric`. Add metrics of your own as to a dict.",
 }
 """Description of public names that are neither classes nor functions; one that lacks it fails the build."""
+_SECTIONS = ("Args", "Attributes", "Example", "Raises", "Returns")
 PAPERS = Path(__file__).parents[2] / "papers"
 
 
-def write(folder: Path) -> None:
+def write_pages(folder: Path) -> None:
     """Write all generated pages below a folder, and leave those that are up to date alone."""
     wanted = {
-        "commands.md": commands(),
-        "methods.md": methods(),
-        "datasets.md": datasets(),
-        "api.rst": names(),
+        "commands.md": describe_commands(),
+        "methods.md": describe_methods(),
+        "datasets.md": describe_datasets(),
+        "api.rst": describe_names(),
         **{f"papers-{path.stem}.md": path.read_text() for path in sorted(PAPERS.glob("*.md"))},
     }
     folder.mkdir(exist_ok=True)
@@ -42,26 +45,26 @@ def write(folder: Path) -> None:
             path.write_text(text)
 
 
-def commands() -> str:
-    """Page of the command line, from the options of each command."""
+def describe_commands() -> str:
+    """Return the page of the command line, from the options of each command."""
     parts = [
         "# Command line",
         "Each command has `--help`. Options that several commands share act alike in all of them, and every "
         "option is a key of the TOML file of `--config`.",
-        *(_command(name) for name in COMMANDS),
+        *(_describe_command(name) for name in COMMANDS),
     ]
     return "\n\n".join(parts)
 
 
-def _command(name: str) -> str:
-    """Section of one command. What cyclopts would negate is not negated here: the program turns that off."""
+def _describe_command(name: str) -> str:
+    """Return the section of one command, without --no-x and --empty-x, which the program turns off."""
     text = app[name].generate_docs(heading_level=2, usage_name=f"equidp {name}", max_heading_level=4)
     text = re.sub(r", --(?:empty|no)-[\w-]+(?=[`,])", "", text.replace("## Table of Contents", ""))
     return text.replace(" *[default: ()]*", "")
 
 
-def methods() -> str:
-    """Page of the methods, from their docstrings and settings."""
+def describe_methods() -> str:
+    """Return the page of the methods, from their docstrings and settings."""
     parts = [
         "# Methods, one by one",
         "`equidp methods NAME` prints the same settings; each is an option of `train` and `compare`.",
@@ -74,12 +77,8 @@ def methods() -> str:
             f"{capitalise(method.summary).rstrip('.')}. In Python `equidp.{policy.__name__}`.",
         ]
         parts.append(_as_markdown(inspect.getdoc(policy) or ""))
-        rows = [
-            f"| `--{each.name.replace('_', '-')}` | {each.default} | {each.help} |"
-            for each in settings_of(policy)
-        ]
-        if rows:
-            parts.append("\n".join(["| option | default | meaning |", "| --- | --- | --- |", *rows]))
+        if settings := settings_of(policy):
+            parts.append(settings_table(settings).to_markdown())
     return "\n\n".join(parts) + "\n"
 
 
@@ -87,30 +86,25 @@ def _as_markdown(docstring: str) -> str:
     """Docstring without its sections on attributes, errors and examples; blank lines stay."""
     kept: list[str] = []
     for line in docstring.splitlines():
-        if line.rstrip(":") in ("Attributes", "Raises", "Example", "Args", "Returns") or line.startswith(
-            ">>>"
-        ):
+        if line.rstrip(":") in _SECTIONS or line.startswith(">>>"):
             break
         kept.append(line)
     return "\n".join(kept).strip()
 
 
-def datasets() -> str:
-    """Page of the named datasets, from the table of sources."""
-    rows = []
-    for name, source in SOURCES.items():
-        about = (inspect.getdoc(type(source)) or "").splitlines()[0]
-        rows.append(f"| `{name}` | {about} |")
-    head = [
+def describe_datasets() -> str:
+    """Return the page of the named datasets, from the table of sources."""
+    rows = [(name, (inspect.getdoc(type(source)) or "").splitlines()[0]) for name, source in SOURCES.items()]
+    parts = [
         "# Datasets",
-        "",
         "`equidp train NAME` and `equidp.data.open_source(NAME)` take these names. See [data](../data.md).",
+        Table([Column("name", "name"), Column("source", "text")], rows).to_markdown(),
     ]
-    return "\n".join([*head, "", "| name | source |", "| --- | --- |", *rows]) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
-def names() -> str:
-    """Page of the public names, in reStructuredText for autodoc."""
+def describe_names() -> str:
+    """Return the page of the public names, in reStructuredText for autodoc."""
     kinds: dict[str, list[str]] = {"Classes": [], "Functions": [], "Errors and warnings": [], "Tables": []}
     for name in equidp.__all__:
         kinds[_kind(getattr(equidp, name))].append(name)

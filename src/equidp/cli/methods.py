@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -11,7 +12,7 @@ from equidp.cli import options
 from equidp.cli.app import command
 from equidp.display import Column, Table
 from equidp.policies.methods import method_named
-from equidp.policies.setting import settings_of
+from equidp.policies.setting import MethodSetting, settings_of
 from equidp.policies.table import METHODS
 
 app = command(
@@ -42,9 +43,7 @@ def methods_command(
         method = method_named(name)
         settings = settings_of(method.policy)
         content = {each.name: {"default": each.default, "help": each.help} for each in settings}
-        columns = [Column("setting", "name"), Column("default", "text"), Column("meaning", "text")]
-        rows = [(f"--{each.name.replace('_', '-')}", str(each.default), each.help) for each in settings]
-        table = Table(columns, rows)
+        table = settings_table(settings)
     if as_json:
         print(json.dumps(content, indent=2))
         return
@@ -52,3 +51,10 @@ def methods_command(
         print(f"{name}: {method.summary.rstrip('.')}.{'' if content else ' It has no settings.'}")
     if content:
         table.print(lines=False)
+
+
+def settings_table(settings: Sequence[MethodSetting]) -> Table:
+    """Return the settings of a method as options, with defaults and meaning."""
+    columns = [Column("setting", "name"), Column("default", "text"), Column("meaning", "text")]
+    rows = [(f"--{each.name.replace('_', '-')}", str(each.default), each.help) for each in settings]
+    return Table(columns, rows)
