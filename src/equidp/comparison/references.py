@@ -48,7 +48,7 @@ from equidp.evaluation.intervals import Floats
 from equidp.evaluation.metrics import Metric, measure_metric
 from equidp.policies.table import BASELINE
 from equidp.store import FIGURES, key_of
-from equidp.training.plan import Plan, ResolvedPlan
+from equidp.training.plan import LOSS_OPTIONS, Plan, ResolvedPlan
 
 RATES = (1.0, 0.1, 0.3, 3.0, 10.0)
 """Multiples of a plan's learning rate that candidates are trained at."""
@@ -291,7 +291,7 @@ def _class_of(variant: Variant, source: DataSource) -> ModelClass:
 
 def _key_of_settings(settings: Mapping[str, Any]) -> str:
     """Key of a baseline's settings, equal where they train alike but for the learning rate."""
-    left_out = ("method", "recalibration", "training_loss", "loss_bound", "loss_epsilon", "learning_rate")
+    left_out = ("method", "recalibration", *LOSS_OPTIONS, "learning_rate")
     return key_of({name: value for name, value in settings.items() if name not in left_out})
 
 

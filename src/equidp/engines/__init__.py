@@ -27,7 +27,7 @@ from equidp.engines.trial.rows import GivenRows, MadeUp, TrialRows, made_up_exam
 from equidp.engines.trial.running import error_text
 from equidp.engines.units import as_units, reading
 from equidp.errors import DataWarning, ModelError
-from equidp.kernel.engine import LossFunction
+from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.inputs import count_in, taken
 from equidp.kernel.policy import Policy
 from equidp.losses import Loss
@@ -46,10 +46,25 @@ __all__ = [
     "made_up_examples",
     "make_compatible",
     "make_engine",
+    "runs_batches",
 ]
 
 TriedEngine = GhostEngine | FunctionalEngine
 """An engine with its model, its loss and the examples of their trial."""
+
+
+def runs_batches(engine: Engine) -> bool:
+    """Return whether a release may give the model a batch, as the engine's steps do.
+
+    Another engine may isolate examples from each other (`FunctionalEngine`), or was given as an object, which
+    no trial looked at: a release then gives the model one example at a time.
+
+    >>> cross_entropy = nn.CrossEntropyLoss(reduction="none")
+    >>> [runs_batches(make_engine(name, nn.Linear(2, 2), cross_entropy)) for name in ENGINES]
+    [True, False]
+    """
+    return isinstance(engine, GhostEngine)
+
 
 ENGINES: dict[str, Callable[[nn.Module, LossFunction], TriedEngine]] = {
     "ghost": GhostEngine,

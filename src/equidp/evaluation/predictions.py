@@ -16,7 +16,7 @@ from equidp._validate import check_number, unknown_name
 from equidp.engines.model import call_for_tensor, device_of
 from equidp.errors import SettingError
 from equidp.evaluation.intervals import Floats
-from equidp.kernel.inputs import Inputs, moved_to, taken, tensors
+from equidp.kernel.inputs import Inputs, count_in, in_parts, moved_to, taken
 from equidp.kernel.processes import ALONE, Processes
 
 Codes = npt.NDArray[np.int64]
@@ -246,7 +246,7 @@ def predict(
         together: whether the model is given many examples at a time; False: each alone, for a release of
             predictions by a model that no trial has shown to keep examples apart.
     """
-    if 1 < processes.count <= (number := len(tensors(inputs)[0])):
+    if 1 < processes.count <= (number := count_in(inputs)):
         return processes.gather_shards(
             predict(model, taken(inputs, processes.shard(number)), together=together), number
         )
@@ -255,9 +255,7 @@ def predict(
     model.eval()
     try:
         with torch.no_grad():
-            size = _CHUNK if together else 1
-            starts = range(0, max(1, len(tensors(inputs)[0])), size)
-            chunks = (taken(inputs, slice(start, start + size)) for start in starts)
+            chunks = in_parts(inputs, _CHUNK if together else 1) or [inputs]
             return torch.cat([call_for_tensor(model, moved_to(chunk, device)).cpu() for chunk in chunks])
     finally:
         model.train(was_training)

@@ -32,12 +32,11 @@ from equidp.engines import (
     made_up_examples,
 )
 from equidp.engines.functional import FunctionalEngine
-from equidp.engines.ghost import GhostEngine
 from equidp.engines.model import device_of
 from equidp.engines.units import by_row
 from equidp.errors import DataError, ModelError, SettingError
 from equidp.kernel.engine import Engine, LossFunction
-from equidp.kernel.inputs import Inputs, join_batches, map_tensors, moved_to, taken, tensors
+from equidp.kernel.inputs import Inputs, in_parts, join_batches, map_tensors, moved_to, tensors
 from equidp.kernel.ledger import (
     ROWS,
     GroupedStepEvent,
@@ -340,15 +339,6 @@ def tried_collator(
     return Collation.of(collate, train, workers, randomness.start_of_worker)
 
 
-def runs_batches(engine: Engine) -> bool:
-    """Return whether a release may give the model a batch, as the engine's steps do.
-
-    Another engine may isolate examples from each other (`FunctionalEngine`), or was given as an object, which
-    no trial looked at: a release then gives the model one example at a time.
-    """
-    return isinstance(engine, GhostEngine)
-
-
 def loader(
     train: GroupedDataset | Dataset[Any],
     num_groups: int | None,
@@ -512,7 +502,7 @@ def _try_padding(
     if not public:
         inputs, targets = moved_to(collation.short_example, device)
         made = made_up_examples(model, loss, inputs, targets, count=_ROWS_LOADED)
-        public = [taken(made, [place]) for place in range(_ROWS_LOADED)]
+        public = in_parts(made, 1)
     check(public)
     if collation.empty_example is None:
         return

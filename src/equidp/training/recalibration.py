@@ -28,11 +28,12 @@ from equidp._validate import check_number
 from equidp.accounting.planned import RECALIBRATION
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
+from equidp.engines import runs_batches
 from equidp.engines.model import call_for_tensor, device_of, one_tensor, outputs_in
 from equidp.engines.units import by_row
 from equidp.errors import ModelError, SettingError
 from equidp.kernel.bounding import bounded_rows
-from equidp.kernel.inputs import moved_to, taken
+from equidp.kernel.inputs import in_parts, moved_to
 from equidp.kernel.ledger import Payment
 from equidp.kernel.noise import to_double
 from equidp.kernel.noisy_sum import release
@@ -240,7 +241,7 @@ def _read(model: nn.Module, trainer: Trainer) -> tuple[Tensor, Tensor, Tensor]:
         trainer.train, None, 0, model, Views(), trainer.randomness, collation=trainer.collation
     )
     device, was_training = device_of(model), model.training
-    together = assemble.runs_batches(trainer.engine)
+    at_a_time = None if runs_batches(trainer.engine) else 1
     read: list[tuple[Tensor, Tensor, Tensor]] = []
     model.eval()
     try:
@@ -249,8 +250,7 @@ def _read(model: nn.Module, trainer: Trainer) -> tuple[Tensor, Tensor, Tensor]:
                 inputs, pairs = moved_to((batch.inputs, batch.targets), device)
                 assert isinstance(pairs, Tensor)  # cross entropy reads nothing else
                 rows = pairs.shape[1] if pairs.dim() == 3 else 1  # of a unit of privacy
-                whole = together or not len(pairs)
-                units = [inputs] if whole else [taken(inputs, [place]) for place in range(len(pairs))]
+                units = in_parts(inputs, at_a_time) or [inputs]
                 if pairs.dim() == 3:
                     units = [by_row(each) for each in units]
                 logits = torch.cat([call_for_tensor(model, each) for each in units])

@@ -19,6 +19,7 @@ from equidp.data.collation import Collate, Collation
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
 from equidp.distributed.group import processes_here
+from equidp.engines import runs_batches
 from equidp.errors import SettingError
 from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.epsilon import checked_accountant
@@ -525,7 +526,7 @@ class Trainer:
             num_examples=self.num_examples,
             mean_over=self.expected_batch_size / self.sample_rate,
             at_a_time=self._physical_batch_size or max(_LEAST_AT_A_TIME, round(self.expected_batch_size)),
-            together=assemble.runs_batches(self.engine),
+            together=runs_batches(self.engine),
             ledger=self.ledger,
             randomness=self.randomness,
             processes=self.processes,

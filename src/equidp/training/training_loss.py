@@ -30,7 +30,7 @@ from equidp.engines.measurement import Examples
 from equidp.engines.model import call_model, device_of
 from equidp.engines.units import reading
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.inputs import count_in, moved_to, taken, tensors
+from equidp.kernel.inputs import count_in, in_parts, moved_to, tensors
 from equidp.kernel.ledger import Ledger, ReleaseEvent
 from equidp.kernel.loop import Batch
 from equidp.kernel.noise import Randomness, to_double
@@ -129,8 +129,7 @@ def _losses_of(model: nn.Module, loss: LossFunction, examples: Examples, togethe
         except Exception:
             if count == 1:
                 return to_double(torch.full((1,), math.nan, device=tensors(targets)[0].device))
-    each_alone = (taken(examples, [place]) for place in range(count))
-    return torch.cat([_losses_of(model, loss, each, together) for each in each_alone])
+    return torch.cat([_losses_of(model, loss, each, together) for each in in_parts(examples, 1)])
 
 
 @final

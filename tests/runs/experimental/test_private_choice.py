@@ -41,7 +41,6 @@ from equidp.runs.releases import IndividualRelease
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
 from equidp.training.plan import Plan
-from equidp.training.run import RunFacts
 from support.errors import raises_field
 from support.toy import DropsInEvaluation, make_trainer, save_patients, toy
 
@@ -393,14 +392,15 @@ class FollowsLargest(torch.nn.Linear):
         return torch.stack([inputs.max().expand(len(inputs)), torch.zeros(len(inputs))], dim=1)
 
 
-@pytest.mark.parametrize(("engine", "right"), [("FunctionalEngine", 0.5), ("GhostEngine", 0.0)])
+@pytest.mark.parametrize(("engine", "right"), [("functional", 0.5), ("ghost", 0.0)])
 def test_each_example_is_alone_for_a_score_where_the_engine_isolates_examples(engine, right):
     """Half of the rows are negative: the model is right on them where it sees no other row."""
     inputs = torch.where(torch.arange(40) % 2 == 0, 1.0, -1.0).unsqueeze(1)
     targets = torch.ones(40, dtype=torch.int64)
     data = equidp.GroupedDataset(inputs, targets, torch.zeros_like(targets), ("people",), ("no", "yes"))
+    facts = make_trainer(engine=engine).run().facts
     loss = torch.nn.CrossEntropyLoss(reduction="none")
-    run = equidp.Run(FollowsLargest(1, 2), (), 1e-5, loss, facts=RunFacts(engine=engine))
+    run = equidp.Run(FollowsLargest(1, 2), (), 1e-5, loss, facts=facts)
     assert worst_group(run, data, 0.01, SeededRandomness(0)) == pytest.approx(right, abs=0.01)
 
 

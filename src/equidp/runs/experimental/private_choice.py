@@ -34,7 +34,6 @@ from equidp.accounting.planned import default_delta, release_event
 from equidp.data.dataset import GroupedDataset
 from equidp.data.people import first_rows
 from equidp.distributed.group import processes_here
-from equidp.engines.ghost import GhostEngine
 from equidp.engines.model import device_of
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.evaluation import Evaluation
@@ -54,7 +53,7 @@ from equidp.runs.train import evaluate_run
 from equidp.tables.release import private_counts
 from equidp.training.build import build
 from equidp.training.device import CPU
-from equidp.training.plan import Plan, ResolvedPlan
+from equidp.training.plan import GROUP_OPTIONS, Plan, ResolvedPlan
 from equidp.training.recalibration import recalibrate
 from equidp.training.run import Run
 from equidp.training.trainer import Trainer
@@ -70,7 +69,7 @@ _MOST = 100
 _COSTS = (
     *("batch_size", "epochs", "noise_multiplier", "delta", "recalibration", "training_loss"),
     *("method_settings", "by_method"),
-    *("rates", "bound_shares", "epsilon_by_group", "protect_by"),
+    *GROUP_OPTIONS,
 )
 
 
@@ -405,9 +404,7 @@ def worst_group(run: Run, held_out: GroupedDataset, noise_multiplier: float, ran
     """
     held_out = first_rows(held_out)
     with randomness.for_model(device_of(run.model)):  # which may draw in evaluation too
-        # Of an engine that isolates examples, no trial has shown that the model keeps them apart in a batch.
-        together = run.facts.engine in (GhostEngine.__name__, "")
-        outputs = predict(run.model, held_out.inputs, together=together)
+        outputs = predict(run.model, held_out.inputs, together=run.facts.runs_batches)
         right = outputs.argmax(dim=1) == held_out.targets.cpu()
     codes = (2 * held_out.groups.cpu() + right).numpy()
     cells = private_counts(
