@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import equidp
+from equidp.accounting.planned import account
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon_of_group
 from equidp.kernel.ledger import StepEvent
@@ -41,6 +42,14 @@ def test_without_rates_it_is_dpsgd():
     assert (
         asc.step_event(("a", "b")) == dpsgd.step_event(("a", "b")) == StepEvent(0.1, dpsgd.noise_multiplier)
     )
+
+
+def test_an_account_of_public_numbers_is_of_the_plan_that_trains():
+    given = {"epochs": 2, "delta": 1e-5, "accountant": "rdp", "rates": {"a": 3.0}, "method": "asc"}
+    planned = account(300, 30, target_epsilon=2.0, **given)
+    assert planned.event == PLAN.with_changes({"rates": {"a": 3.0}}).resolve("asc", 300, TARGET).step_event()
+    with raises_field(SettingError, "rates"):
+        account(300, 30, risk=equidp.RiskTarget.parse("tpr=0.05@0.01"), **given)
 
 
 def test_its_bounds_follow_and_cannot_be_given():

@@ -271,10 +271,13 @@ def account(
     """
     check_whole(1, num_examples=num_examples)
     checked_accountant(accountant)
-    known = METHODS.row(method) or policies.make_policy(method, {})
+    row = METHODS.row(method)
+    known = row or policies.make_policy(method, {})
     ratio = known.statistics_ratio
     if not known.private:
         raise SettingError("sgd takes no noise and has no epsilon; name a private method.", field="method")
+    if row is not None:  # whose options the method fixes, as in a `Plan`
+        protect_by = row.options.get("protect_by", protect_by)
     groups = GroupSettings.of(rates, bound_shares, epsilon_by_group, protect_by)
     groups.check_risk(risk)
     target_epsilon = groups.run_epsilon(target_epsilon)
