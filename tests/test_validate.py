@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from equidp._validate import check_number, check_whole, unknown_name
+from equidp._validate import check_number, check_whole, names, unknown_name
 from equidp.errors import SettingError
 from support.errors import raises_field
 
@@ -17,7 +17,7 @@ from support.errors import raises_field
     [
         ("(0, 1)", [0.5, np.float32(0.5)], [0, 1, -1, math.nan, "0.5", None]),
         ("[0, 1)", [0, 0.5], [1, -1e-9, math.inf]),
-        ("(0, inf)", [1e-300, 7, np.int64(7)], [0, math.inf, math.nan, [1]]),
+        ("(0, inf)", [1e-300, 7, np.int64(7)], [0, math.inf, math.nan, [1], 10**400, -(10**400)]),
         ("(0, inf]", [1, math.inf], [0, math.nan]),
     ],
 )
@@ -52,6 +52,11 @@ def test_messages_name_the_setting_what_was_given_and_what_was_expected(check, m
     with pytest.raises(SettingError) as raised:
         check()
     assert str(raised.value) == message
+
+
+def test_names_are_between_commas_or_on_lines():
+    assert names('age,\n"Hb,\ng/dL", a\r\nb,\n') == ["age", "Hb,\ng/dL", "a", "b"]
+    assert names("") == names("\n") == []
 
 
 def test_an_unknown_name_gives_the_closest_and_all_known_ones():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import difflib
+import io
+import math
 from collections.abc import Iterable
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -34,12 +36,13 @@ def unknown_name(kind: str, given: object, known: Iterable[str]) -> SettingError
 
 
 def names(text: str) -> list[str]:
-    """Returns the names between commas; double quotes protect a comma within a name, as in a CSV file.
+    """Returns the names between commas or on lines; double quotes protect both in a name, as in a CSV file.
 
     >>> names('age, "Hb, g/dL"')
     ['age', 'Hb, g/dL']
     """
-    return [name.strip() for name in next(csv.reader([text], skipinitialspace=True), []) if name.strip()]
+    lines = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True)
+    return [name.strip() for line in lines for name in line if name.strip()]
 
 
 def check_number(interval: str, hint: str = "", **given: Any) -> None:
@@ -54,10 +57,10 @@ def check_number(interval: str, hint: str = "", **given: Any) -> None:
     """
     low, high = (float(end) for end in interval[1:-1].split(","))
     for name, value in given.items():
+        number = _to_float(value)
         if not (
-            _is_number(value)
-            and (low <= value if interval.startswith("[") else low < value)
-            and (value <= high if interval.endswith("]") else value < high)
+            (low <= number if interval.startswith("[") else low < number)
+            and (number <= high if interval.endswith("]") else number < high)
         ):
             sign = ">=" if interval.startswith("[") else ">"
             expected = (
@@ -83,6 +86,14 @@ def check_whole(least: int, hint: str = "", **given: Any) -> None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real)
+
+
+def _to_float(value: Any) -> float:
+    """Number as a float, infinite beyond their range; NaN for what is no number."""
+    try:
+        return float(value) if _is_number(value) else math.nan
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def check_weights(weights: npt.NDArray[np.float64], what: str, field: str = "") -> None:

@@ -162,6 +162,8 @@ def test_noise_by_hand_given_rates_is_calibrated_to_the_group_that_pays_most():
         ("rare=nan", "rates"),
         ([2.0], "rates"),
         ({"rare": "much"}, "rates"),
+        ({"rare": 10**400}, "rates"),
+        ("rare=1\nrare=2", "rates"),
     ],
 )
 def test_a_text_that_is_no_numbers_by_group_is_refused(given, field):
@@ -171,6 +173,7 @@ def test_a_text_that_is_no_numbers_by_group_is_refused(given, field):
 
 def test_a_text_may_name_groups_with_commas_and_equals_signs():
     assert numbers_by_group("rates", '"F, low"=2, a=b=0.5, *=1') == {"F, low": 2.0, "a=b": 0.5, "*": 1.0}
+    assert numbers_by_group("rates", "rare=2,\n*=1\n") == {"rare": 2.0, "*": 1.0}
 
 
 @pytest.mark.parametrize(
