@@ -23,6 +23,7 @@ from equidp.kernel.loop import Batch
 from equidp.kernel.noise import SeededRandomness, to_double
 from equidp.ledger.format import read_ledger
 from equidp.report.guarantee import mechanisms
+from equidp.training import training_loss
 from equidp.training.training_loss import mean_training_loss
 from support import several
 from support.errors import raises_field
@@ -134,6 +135,22 @@ def test_training_and_losses_together_cost_the_target(run_and_trainer):
     assert (sum(n for each, n in run.entries if each == event), times) == (2, 2)
     assert 2.99 < run.epsilon() <= 3.0
     assert run.planned_epsilon() == run.epsilon()
+
+
+def test_each_release_has_the_bound_and_the_noise_that_were_paid_for(monkeypatch):
+    released = []
+
+    def watch(rows, **settings):
+        released.append((settings["bound"], settings["noise_multiplier"]))
+        return private_sum(rows, **settings)
+
+    private_sum = training_loss.private_sum
+    monkeypatch.setattr(training_loss, "private_sum", watch)
+    trainer = make_trainer(**PRIVATE, loss_bound=2.0)
+    trainer.fit()
+    event, times = loss_release(0.5, DELTA, Schedule(0.1, 20))
+    assert released == [(2.0, event.noise_multiplier)] * times
+    assert trainer.ledger.count_of(event) == times
 
 
 def test_each_epoch_ends_with_a_loss_near_the_true_one(run_and_trainer):
