@@ -413,6 +413,70 @@ def test_several_loaders_are_refused(tmp_path):
         fit(tmp_path, loader=several)
 
 
+@pytest.mark.parametrize("form", ["list", "mapping"])
+def test_a_loader_in_a_list_or_a_mapping_is_refused_before_a_sample_is_drawn(tmp_path, form):
+    loader = DataLoader(rows(), batch_size=16)
+    with raises_field(DataError, "train_dataloaders"):
+        fit(tmp_path, loader=[loader] if form == "list" else {"rows": loader})
+    assert not read_ledger(tmp_path / "_ledger").entries
+
+
+class Forms(Dataset):
+    """Rows of two tensors of one shape by name; each second row is `other` of these."""
+
+    def __init__(self, other) -> None:
+        self.other = other
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, place):
+        inputs, target = rows()[place]
+        row = {"x": inputs, "mirrored": -inputs, "y": int(target)}
+        return self.other(row) if place % 2 else row
+
+
+def test_tensors_of_a_row_go_by_name_in_whatever_order_a_row_has_them(tmp_path):
+    one, other = OfMappings(), OfMappings()
+    for module, make in ((one, dict), (other, lambda row: dict(reversed(row.items())))):
+        fit(tmp_path / str(module is one), module, loader=DataLoader(Forms(make), batch_size=16))
+    torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda row: {"renamed" if name == "x" else name: part for name, part in row.items()},
+        lambda row: tuple(row.values()),
+        lambda row: row | {"more": row["x"]},
+    ],
+    ids=["other names", "no names", "more names"],
+)
+def test_a_row_of_another_form_than_the_first_is_refused(tmp_path, other):
+    with raises_field(DataError, "collate_fn"):
+        fit(tmp_path, OfMappings(), loader=DataLoader(Forms(other), batch_size=16))
+
+
+def test_pairs_are_held_to_two_parts_in_each_row(tmp_path):
+    def three(row):
+        return (*two(row), 1)
+
+    def two(row):
+        return (row["x"], row["mirrored"]), row["y"]
+
+    class Of(Forms):
+        def __getitem__(self, place):
+            return (self.other if place % 2 else two)(super().__getitem__(0))
+
+    class Adds(Classifier):
+        def forward(self, inputs, mirrored):
+            return self.net(inputs + mirrored)
+
+    data, private = Of(three), {**PRIVATE, "loss": nn.CrossEntropyLoss(reduction="none")}
+    with raises_field(DataError, "train_dataloaders"):
+        fit(tmp_path, Adds(), data, private, limit_val_batches=0)
+
+
 @pytest.mark.soak
 def test_groups_are_read_from_items(tmp_path):
     private = {**PRIVATE, "policy": equidp.DPSGDF(), "num_groups": 2, "group": lambda item: int(item[1])}

@@ -22,10 +22,11 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampl
 
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.planned import Schedule
+from equidp.data.collation import as_tuples
 from equidp.engines.model import in_evaluation_mode
 from equidp.errors import CheckpointError, DataError, SettingError
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.inputs import Inputs
+from equidp.kernel.inputs import Inputs, map_tensors
 from equidp.kernel.ledger import Ledger
 from equidp.kernel.loop import Batch
 from equidp.kernel.policy import Policy
@@ -193,11 +194,7 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
         if not (self._fits and trainer.training):
             return dataloader
         if self.private_trainer is not None:
-            raise DataError(
-                "there are several training DataLoaders; expected one: a row has one epsilon, of one sample. "
-                "Put the rows into one dataset.",
-                field="train_dataloaders",
-            )
+            raise _more_than_a_loader()
         checked = checked_loader(dataloader)
         self.private_trainer = private = self._make_private_trainer(trainer, checked)
         return PoissonSamples(private, steps_of_epoch(checked), trainer)
@@ -207,8 +204,10 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
         return batch if isinstance(batch, Batch) else super().batch_to_device(batch, device, dataloader_idx)
 
     def on_train_start(self) -> None:
-        """Open the loop around the steps."""
+        """Open the loop around the steps, of one DataLoader."""
         assert self.private_trainer is not None
+        if not isinstance(self.lightning_module.trainer.train_dataloader, PoissonSamples):
+            raise _more_than_a_loader()
         self._loop.enter_context(self.private_trainer.open_loop())
         module, optimizer = self.lightning_module, self.private_trainer.optimizer
 
@@ -478,7 +477,23 @@ class Items(_Rows):
     zeros: tuple[Tensor, ...]
 
     def _check(self) -> None:
-        found, self.spec = tree_flatten(self._collate_alone(self._items[0]))
+        batch = self._collate_alone(self._items[0])
+        _, self.spec = tree_flatten(batch)
+        self.zeros = tuple(torch.zeros_like(each) for each in self._tensors_of(batch))
+
+    def _row(self, item: Any) -> tuple[Any, Any]:
+        return tuple(each[0] for each in self._tensors_of(self._collate_alone(item))), 0
+
+    def _tensors_of(self, batch: Any) -> list[Tensor]:
+        """Tensors of a batch of one, in the order of the first row's; a mapping's go by name."""
+        try:
+            found = self.spec.flatten_up_to(batch)
+        except ValueError as error:
+            raise DataError(
+                f"collate_fn gives a training row another form than the first ({error}); expected the same "
+                "names, and as many tensors, in every row.",
+                field="collate_fn",
+            ) from error
         odd = [type(each).__name__ for each in found if not isinstance(each, Tensor) or not each.dim()]
         if odd or not found or any(len(each) != 1 for each in found):
             raise DataError(
@@ -486,10 +501,7 @@ class Items(_Rows):
                 "tensors whose first dimension is the batch's. Leave out names and texts.",
                 field="collate_fn",
             )
-        self.zeros = tuple(torch.zeros_like(each) for each in found)
-
-    def _row(self, item: Any) -> tuple[Any, Any]:
-        return tuple(each[0] for each in tree_flatten(self._collate_alone(item))[0]), 0
+        return found
 
 
 @final
@@ -497,17 +509,17 @@ class Pairs(_Rows):
     """Rows as `forward` and a loss read them: (inputs, target)."""
 
     def _check(self) -> None:
-        found = self._collate_alone(self._items[0])
-        if not (isinstance(found, tuple | list) and len(found) == 2 and isinstance(found[1], Tensor)):
+        self._row(self._items[0])
+
+    def _row(self, item: Any) -> tuple[Any, Any]:
+        batch = as_tuples(self._collate_alone(item))
+        if not (isinstance(batch, tuple) and len(batch) == 2 and isinstance(batch[1], Tensor)):
             raise DataError(
-                f"the DataLoader gives {type(found).__name__} for a batch; expected (inputs, targets), of "
+                f"the DataLoader gives {type(batch).__name__} for a batch; expected (inputs, targets), of "
                 "which `loss` reads the targets. Leave `loss` out for other forms.",
                 field="train_dataloaders",
             )
-
-    def _row(self, item: Any) -> tuple[Any, Any]:
-        parts, spec = tree_flatten(self._collate_alone(item))
-        inputs, target = tree_unflatten([each[0] for each in parts], spec)
+        inputs, target = map_tensors(lambda each: each[0], batch)
         return inputs, target
 
 
@@ -599,6 +611,14 @@ def checked_loader(loader: object) -> DataLoader[Any]:
             field="drop_last",
         )
     return loader
+
+
+def _more_than_a_loader() -> DataError:
+    return DataError(
+        "the training data are several DataLoaders, or one in a list or a mapping; expected one alone: a row "
+        "has one epsilon, of one sample. Put the rows into one dataset, and give its DataLoader itself.",
+        field="train_dataloaders",
+    )
 
 
 _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
