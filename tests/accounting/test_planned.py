@@ -9,6 +9,7 @@ import pytest
 import equidp
 from equidp.accounting.planned import Schedule, account, checked_schedule
 from equidp.errors import SettingError
+from equidp.kernel.epsilon import ACCOUNTANTS
 from support.errors import raises_field
 from support.toy import make_trainer
 
@@ -29,6 +30,12 @@ def test_noise_for_a_target_meets_it_from_below(accountant):
     assert 1.99 < planned.epsilon(accountant) <= 2.0
     assert planned.event.statistics_noise == pytest.approx(10 * planned.event.noise_multiplier)
     assert planned.delta == 1e-5
+
+
+def test_the_event_to_check_with_dp_accounting_is_that_of_the_group_that_pays_most():
+    given = {"noise_multiplier": 1.5, "rates": "rare=2", "bound_shares": "rare=0.25", "delta": 1e-4}
+    planned = account(1000, 50, epochs=1, **given)
+    assert ACCOUNTANTS["rdp"](planned.dp_event(), 1e-4) == planned.epsilon_by_group("rdp")["*"]
 
 
 @pytest.mark.parametrize(

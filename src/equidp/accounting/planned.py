@@ -20,7 +20,13 @@ from equidp.accounting.calibration import (
 from equidp.accounting.groups import ByGroup, GroupSettings
 from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk, RiskTarget
 from equidp.errors import SettingError
-from equidp.kernel.epsilon import checked_accountant, checked_delta, epsilon_of_group, run_event
+from equidp.kernel.epsilon import (
+    checked_accountant,
+    checked_delta,
+    costliest_entries,
+    epsilon_of_group,
+    run_event,
+)
 from equidp.kernel.ledger import GroupedStepEvent, ReleaseEvent, StepEvent, make_step_event
 from equidp.policies.table import METHODS
 
@@ -221,8 +227,8 @@ class PlannedRun:
         return Risk.of(self.entries, false_positive_rates, rows)
 
     def dp_event(self) -> dp_accounting.DpEvent:
-        """The run as a dp_accounting event, to check it independently."""
-        return run_event(self.entries)
+        """The run as a dp_accounting event, of the group that pays most, to check it independently."""
+        return run_event(costliest_entries(self.entries, self.delta))
 
 
 def account(
