@@ -76,12 +76,15 @@ def guarantee_sentences(run: Run) -> list[str]:
     return sentences
 
 
-def group_sentences(run: Run) -> list[str]:
-    """Sentences on the epsilon of each group, and on what it does to the others; empty for equal groups.
+LARGER_EPSILON = (
+    "Groups with a larger epsilon are easier to attack than if all groups had the same epsilon (arXiv "
+    "2601.12922), and the model tends to be more accurate for them (arXiv 2605.07930)."
+)
+"""Sentence on what epsilons that differ do to the groups with the larger ones, as these papers found."""
 
-    That people of larger epsilon are attacked more easily than under one epsilon for all is found by
-    arXiv 2601.12922, and that accuracy moves towards them by arXiv 2605.07930.
-    """
+
+def group_sentences(run: Run) -> list[str]:
+    """Sentences on the epsilon of each group, and on what larger ones do; empty for equal groups."""
     if not any(isinstance(event, GroupedStepEvent) for event, _ in run.entries):
         return []
     epsilons = run.epsilon_by_group()
@@ -90,8 +93,9 @@ def group_sentences(run: Run) -> list[str]:
     who = "examples" if run.facts.rows is None else "people"
     listed = ", ".join(f"{name} {upper(each)}" for name, each in epsilons.items())
     sentences = [
-        f"By group, fixed before training, epsilon is at most: {listed}. A group has it by the rate at which "
-        f"its {who} are drawn and the bound of their gradients, and by the label that each of them has."
+        f"By group, fixed before training, epsilon is at most: {listed}. The epsilon of a group follows from "
+        f"the rate at which its {who} are drawn and from the bound of their gradients. Labels decide which "
+        f"{who} are in it."
     ]
     if run.facts.rows is not None:
         sentences.append(
@@ -99,9 +103,8 @@ def group_sentences(run: Run) -> list[str]:
         )
     if epsilons_differ(epsilons.values()):
         sentences.append(
-            f"What this does to the others: {who} of groups with a larger epsilon are easier to attack than "
-            "under one epsilon for all (arXiv 2601.12922), and accuracy moves towards their groups (arXiv "
-            "2605.07930). equidp compare shows both beside a run that treats groups equally."
+            f"{LARGER_EPSILON} equidp compare shows epsilon and accuracy of each group beside those of a run "
+            "that treats groups equally."
         )
     return sentences
 

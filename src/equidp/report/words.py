@@ -23,7 +23,7 @@ from equidp.evaluation.small_cells import FEWEST
 from equidp.policies.table import STANDARD
 from equidp.report.evaluation import RECALIBRATE
 from equidp.report.format import amount, capitalise, unit
-from equidp.report.guarantee import epsilons_differ
+from equidp.report.guarantee import LARGER_EPSILON, epsilons_differ
 from equidp.report.plots.accuracy_and_epsilon import ERRORS, too_noisy
 from equidp.report.summary import Summary, by_kind
 
@@ -435,10 +435,7 @@ def protection_sentences(summary: Summary) -> list[str]:
             f"{summary.metric.label} of {listed}."
         )
     if differ:
-        sentences.append(
-            "Whoever has a larger epsilon than others is easier to attack than under one epsilon for all "
-            "(arXiv 2601.12922), and accuracy moves towards their groups (arXiv 2605.07930)."
-        )
+        sentences.append(LARGER_EPSILON)
     return sentences
 
 
