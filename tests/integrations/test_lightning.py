@@ -348,6 +348,23 @@ def test_private_gradients_may_be_logged(tmp_path, loss):
     assert trainer.logged_metrics["length"] > 0
 
 
+def test_hooks_and_callbacks_get_the_number_of_a_sample_and_no_row_of_it(tmp_path):
+    seen = []
+
+    class Watches(lightning.Callback):
+        def on_train_batch_start(self, trainer, module, batch, batch_idx):
+            seen.append(batch)
+
+    class LogsBatches(Classifier):
+        def on_train_batch_end(self, outputs, batch, batch_idx):
+            seen.append(batch)
+            self.log("mean", 1.0 * batch, on_epoch=True)
+
+    _, trainer = fit(tmp_path, LogsBatches(), callbacks=[Watches()])
+    assert [each.tolist() for each in seen] == [number for number in range(1, 9) for _ in "ab"]
+    assert trainer.logged_metrics["mean_epoch"] == (5 + 6 + 7 + 8) / 4
+
+
 class Normalises(Classifier):
     def __init__(self):
         super().__init__()

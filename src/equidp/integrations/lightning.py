@@ -63,7 +63,8 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
     `forward` and that loss are taken instead, by an engine that takes batches, which is faster for most
     models.
 
-    Epsilon is logged as `epsilon`, and a loss that `loss_epsilon` pays for as `train_loss`.
+    Epsilon is logged as `epsilon`, and a loss that `loss_epsilon` pays for as `train_loss`. Hooks and
+    callbacks get the number of a sample, from 1, in place of its rows.
 
     Args:
         policy: the method.
@@ -154,6 +155,7 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
             "budget": budget,
         }
         self.private_trainer: Trainer | None = None
+        self._samples: PoissonSamples | None = None
         self._own: OwnStep | None = None
         self._opened: LedgerFile | None = None
         self._loop = ExitStack()
@@ -197,16 +199,13 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
             raise _more_than_a_loader()
         checked = checked_loader(dataloader)
         self.private_trainer = private = self._make_private_trainer(trainer, checked)
-        return PoissonSamples(private, steps_of_epoch(checked), trainer)
-
-    def batch_to_device(self, batch: Any, device: Any = None, dataloader_idx: int = 0) -> Any:
-        """Move a batch of evaluation; a sample is moved in its step."""
-        return batch if isinstance(batch, Batch) else super().batch_to_device(batch, device, dataloader_idx)
+        self._samples = PoissonSamples(private, steps_of_epoch(checked), trainer)
+        return self._samples
 
     def on_train_start(self) -> None:
         """Open the loop around the steps, of one DataLoader."""
         assert self.private_trainer is not None
-        if not isinstance(self.lightning_module.trainer.train_dataloader, PoissonSamples):
+        if self.lightning_module.trainer.train_dataloader is not self._samples:
             raise _more_than_a_loader()
         self._loop.enter_context(self.private_trainer.open_loop())
         module, optimizer = self.lightning_module, self.private_trainer.optimizer
@@ -221,13 +220,14 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """Take one private step, of the optimizer too, and log what is released."""
-        private = self.private_trainer
+        private, samples = self.private_trainer, self._samples
         assert private is not None
-        batch, *place = (*args, *kwargs.values())
+        assert samples is not None
+        _, *place = (*args, *kwargs.values())
         if self._own is not None:
             self._own.batch_idx = place[0] if place else 0
         with self.precision_plugin.train_step_context(), logging_refused(self.lightning_module):
-            private.step(batch)
+            private.step(samples.drawn_sample())
         done, module = private.steps_done, self.lightning_module
         losses = private.training_losses
         shown = {"on_step": True, "on_epoch": False, "prog_bar": True, "batch_size": 1}
@@ -527,6 +527,8 @@ class Pairs(_Rows):
 class PoissonSamples:
     """Poisson samples in place of the batches of a DataLoader, each drawn when the loop asks for it.
 
+    The loop gets the number of a sample, from 1: hooks and callbacks, which may log, get what the loop gets.
+
     Args:
         private: draws them.
         per_epoch: samples of an epoch.
@@ -536,19 +538,25 @@ class PoissonSamples:
     def __init__(self, private: Trainer, per_epoch: int, trainer: Any) -> None:
         self._private, self._per_epoch, self._trainer = private, per_epoch, trainer
         self._batches: Iterator[Batch] | None = None
+        self._drawn: Batch | None = None
 
     def __len__(self) -> int:
         return self._per_epoch
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Tensor]:
         for _ in range(self._per_epoch):
             if self._batches is None:
                 self._batches = self._private.batches()
-            batch = next(self._batches, None)
-            if batch is None:
+            self._drawn = next(self._batches, None)
+            if self._drawn is None:
                 self._trainer.should_stop = True
                 return
-            yield batch
+            yield torch.tensor(self._private.steps_done)
+
+    def drawn_sample(self) -> Batch:
+        """Return the sample that was drawn last, for its step."""
+        assert self._drawn is not None
+        return self._drawn
 
 
 def steps_of_epoch(loader: DataLoader[Any]) -> int:
