@@ -380,14 +380,16 @@ class MixesInEvaluation(nn.Module):
         return logits if self.training else logits + inputs.max()
 
 
+@pytest.mark.parametrize("engine", ["functional", "ghost"])
 @pytest.mark.parametrize("rows", [None, 3])
-def test_the_fit_gives_each_example_to_the_model_alone_where_the_engine_isolates_examples(rows):
+def test_the_fit_gives_each_example_to_a_model_alone_that_may_mix_them_in_evaluation(rows, engine):
+    """Under the functional engine any model may; under the ghost engine, a trial finds out."""
     data = toy(60)
     if rows is not None:
         data = equidp.by_person(data, torch.arange(60) // rows, most_rows=rows)
     model = MixesInEvaluation()
     settings = {"train": data, "steps": 2, "epochs": None, "batch_size": 10}
-    trainer = make_trainer(model=model, engine="functional", **settings)
+    trainer = make_trainer(model=model, engine=engine, **settings)
     trainer.fit()
     model.eval()
     logits, _, _ = recalibration._read(model, trainer)

@@ -22,7 +22,7 @@ from equidp.engines.trial.gradients import (
     check_objective,
     check_padding,
 )
-from equidp.engines.trial.mixing import check_model
+from equidp.engines.trial.mixing import check_model, keeps_examples_apart
 from equidp.engines.trial.rows import GivenRows, MadeUp, TrialRows, made_up_examples
 from equidp.engines.trial.running import error_text
 from equidp.engines.units import as_units, reading
@@ -53,17 +53,24 @@ TriedEngine = GhostEngine | FunctionalEngine
 """An engine with its model, its loss and the examples of their trial."""
 
 
-def runs_batches(engine: Engine) -> bool:
+def runs_batches(engine: Engine, *, evaluating: bool = False) -> bool:
     """Return whether a release may give the model a batch, as the engine's steps do.
 
     Another engine may isolate examples from each other (`FunctionalEngine`), or was given as an object, which
     no trial looked at: a release then gives the model one example at a time.
 
+    Args:
+        engine: of the steps.
+        evaluating: True for a release that runs the model in evaluation mode, which steps do not: it is
+            tried in this mode too, on the examples of the engine's trial.
+
     >>> cross_entropy = nn.CrossEntropyLoss(reduction="none")
     >>> [runs_batches(make_engine(name, nn.Linear(2, 2), cross_entropy)) for name in ENGINES]
     [True, False]
     """
-    return isinstance(engine, GhostEngine)
+    if not isinstance(engine, GhostEngine):
+        return False
+    return not evaluating or engine.public is None or keeps_examples_apart(engine.model, *engine.public)
 
 
 ENGINES: dict[str, Callable[[nn.Module, LossFunction], TriedEngine]] = {

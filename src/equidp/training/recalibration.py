@@ -234,14 +234,14 @@ def fit_recalibration(model: nn.Module, trainer: Trainer, noise: float | Payment
 
 def _read(model: nn.Module, trainer: Trainer) -> tuple[Tensor, Tensor, Tensor]:
     """Logits [n, rows, classes], classes and weights [n, rows] of this process' examples, on the model's
-    device. Under an engine that isolates examples, the model is given each alone: no trial has shown that it
-    keeps them apart in a batch."""
+    device. The model is given each example alone unless a trial has shown that it keeps them apart in a batch
+    (`engines.runs_batches`)."""
     shard = trainer.processes.shard(trainer.num_examples)
     load = assemble.loader(  # as prediction sees them
         trainer.train, None, 0, model, Views(), trainer.randomness, collation=trainer.collation
     )
     device, was_training = device_of(model), model.training
-    at_a_time = None if runs_batches(trainer.engine) else 1
+    at_a_time = None if runs_batches(trainer.engine, evaluating=True) else 1
     read: list[tuple[Tensor, Tensor, Tensor]] = []
     model.eval()
     try:

@@ -15,7 +15,6 @@ from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
 from equidp.display import shown_epsilon
-from equidp.engines import runs_batches
 from equidp.errors import DataError
 from equidp.evaluation.groups import metrics_of
 from equidp.evaluation.predictions import predict
@@ -48,7 +47,6 @@ class RunFacts:
         releases_left: (event, number) pairs of releases beside steps that the run's plan still had.
         planned_steps: T, before a budget cut it short.
         optimizer, engine: their classes.
-        runs_batches: whether a release may give the model a batch (`equidp.engines.runs_batches`).
         learning_rate: of the optimizer's first group of parameters, before any schedule.
         randomness: class that draws samples and noise.
         groups, classes: their names.
@@ -74,7 +72,6 @@ class RunFacts:
     optimizer: str = fact("optimizer", "")
     learning_rate: float | None = fact("learning rate")
     engine: str = fact("gradient engine", "")
-    runs_batches: bool = True
     randomness: str = fact("randomness", "SystemRandomness")
     groups: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
@@ -110,7 +107,6 @@ class RunFacts:
             optimizer=" and ".join(type(part).__name__ for part in parts_of(trainer.optimizer)),
             learning_rate=float(rates.get("initial_lr", rates["lr"])),
             engine=type(trainer.engine).__name__,
-            runs_batches=runs_batches(trainer.engine),
             randomness=type(trainer.randomness).__name__,
             rows=None if train is None else train.rows,
             groups=() if train is None else train.group_names,

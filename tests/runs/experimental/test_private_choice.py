@@ -276,8 +276,8 @@ def test_a_person_counts_once_by_the_first_row():
 def test_the_best_of_all_tries_is_released_and_was_paid_for(monkeypatch):
     tried = []
 
-    def scored(run, held_out, noise_multiplier, _):
-        assert (held_out, noise_multiplier) == (HELD_OUT, SCORE.noise_multiplier)
+    def scored(run, held_out, noise_multiplier, _, *, together):
+        assert (held_out, noise_multiplier, together) == (HELD_OUT, SCORE.noise_multiplier, True)
         tried.append(run.facts.learning_rate)
         return run.facts.learning_rate
 
@@ -392,16 +392,33 @@ class FollowsLargest(torch.nn.Linear):
         return torch.stack([inputs.max().expand(len(inputs)), torch.zeros(len(inputs))], dim=1)
 
 
-@pytest.mark.parametrize(("engine", "right"), [("functional", 0.5), ("ghost", 0.0)])
-def test_each_example_is_alone_for_a_score_where_the_engine_isolates_examples(engine, right):
+@pytest.mark.parametrize(("together", "right"), [(False, 0.5), (True, 0.0)])
+def test_each_example_is_alone_for_a_score_where_that_is_asked_for(together, right):
     """Half of the rows are negative: the model is right on them where it sees no other row."""
     inputs = torch.where(torch.arange(40) % 2 == 0, 1.0, -1.0).unsqueeze(1)
     targets = torch.ones(40, dtype=torch.int64)
     data = equidp.GroupedDataset(inputs, targets, torch.zeros_like(targets), ("people",), ("no", "yes"))
-    facts = make_trainer(engine=engine).run().facts
     loss = torch.nn.CrossEntropyLoss(reduction="none")
-    run = equidp.Run(FollowsLargest(1, 2), (), 1e-5, loss, facts=facts)
-    assert worst_group(run, data, 0.01, SeededRandomness(0)) == pytest.approx(right, abs=0.01)
+    run = equidp.Run(FollowsLargest(1, 2), (), 1e-5, loss)
+    found = worst_group(run, data, 0.01, SeededRandomness(0), together=together)
+    assert found == pytest.approx(right, abs=0.01)
+
+
+@pytest.mark.parametrize(("engine", "together"), [("functional", False), ("ghost", True)])
+def test_scores_of_tries_isolate_examples_where_the_engine_does(engine, together, monkeypatch):
+    seen = []
+
+    def watch(*arguments, **settings):
+        seen.append(settings["together"])
+        return worst_group(*arguments, **settings)
+
+    monkeypatch.setattr(choice, "worst_group", watch)
+    fit, held = split_held_out(toy(), torch.arange(300) % 3 == 0)
+    plan = Plan(batch_size=50, epochs=0.5).resolve("dpsgd", len(fit))
+    event = ChoiceEvent(((plan.step_event(), plan.steps), (StepEvent(1.0, 5.0), 1)), 1.0)
+    randomness = SeededRandomness(0)
+    choose([plan], fit, held, event, MemoryLedger(), seed=0, randomness=randomness, engine=engine)
+    assert set(seen) == {together}
 
 
 @pytest.mark.soak

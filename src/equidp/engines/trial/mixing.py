@@ -241,6 +241,27 @@ def check_mixing(
             _check_losses(trial, ordinary.outputs if others is None else others)
 
 
+def keeps_examples_apart(model: nn.Module, inputs: Inputs, targets: Inputs) -> bool:
+    """Return whether a model in evaluation mode passes `check_mixing`; False too where it cannot be tried.
+
+    Args:
+        model: restored at the end.
+        inputs, targets: as in `check_mixing`.
+    """
+    try:
+        with try_model(model):
+            model.eval()
+            check_mixing(model, _no_loss, partial(outputs_of, model), inputs, targets)
+    except Exception:
+        return False
+    return True
+
+
+def _no_loss(outputs: Any, targets: Any) -> Tensor:
+    """Losses of 0, [batch], where outputs alone are compared."""
+    return torch.zeros(count_in(targets), device=tensors(targets)[0].device)
+
+
 def _check_moved(trial: _Trial, rows: Inputs, extremes: list[Any]) -> Any | None:
     """Compares a few once more, and returns their outputs.
 

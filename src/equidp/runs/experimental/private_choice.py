@@ -34,6 +34,7 @@ from equidp.accounting.planned import default_delta, release_event
 from equidp.data.dataset import GroupedDataset
 from equidp.data.people import first_rows
 from equidp.distributed.group import processes_here
+from equidp.engines import runs_batches
 from equidp.engines.model import device_of
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.evaluation import Evaluation
@@ -390,7 +391,14 @@ def split_held_out(train: GroupedDataset, held_out: Tensor) -> tuple[GroupedData
     return train.subset((~held_out).nonzero()[:, 0]), train.subset(held_out.nonzero()[:, 0])
 
 
-def worst_group(run: Run, held_out: GroupedDataset, noise_multiplier: float, randomness: Randomness) -> float:
+def worst_group(
+    run: Run,
+    held_out: GroupedDataset,
+    noise_multiplier: float,
+    randomness: Randomness,
+    *,
+    together: bool = True,
+) -> float:
     """Returns the noisy accuracy of the worst group.
 
     Formal guarantee: each example counts in one of 2 K cells (its group, right or wrong), by its first row,
@@ -401,10 +409,13 @@ def worst_group(run: Run, held_out: GroupedDataset, noise_multiplier: float, ran
     | a group whose noisy size is below 4 standard deviations of its noise | not judged |
     | no group that can be judged | accuracy of all groups together |
     | predictions that are NaN | wrong, or of class 0 |
+
+    Args:
+        together: as in `predict`.
     """
     held_out = first_rows(held_out)
     with randomness.for_model(device_of(run.model)):  # which may draw in evaluation too
-        outputs = predict(run.model, held_out.inputs, together=run.facts.runs_batches)
+        outputs = predict(run.model, held_out.inputs, together=together)
         right = outputs.argmax(dim=1) == held_out.targets.cpu()
     codes = (2 * held_out.groups.cpu() + right).numpy()
     cells = private_counts(
@@ -509,7 +520,8 @@ def choose(
             place = min(int(randomness.uniform(1)[0] * len(plans)), len(plans) - 1)
             trainer = trainer_of(plans[place])
             run = recalibrate(trainer.fit(), trainer, plans[place].recalibration_noise)
-            found = worst_group(run, held_out, score.noise_multiplier, randomness)
+            together = runs_batches(trainer.engine, evaluating=True)
+            found = worst_group(run, held_out, score.noise_multiplier, randomness, together=together)
             if best is None or found > best[0]:
                 best = found, place, run
     assert best is not None
