@@ -96,6 +96,25 @@ def test_a_run_that_is_killed_goes_on_and_pays_for_each_loss_once(config, tmp_pa
     assert epsilon(run.entries, DELTA, "rdp") <= 3.0
 
 
+@pytest.mark.soak
+def test_a_run_that_is_killed_as_its_only_loss_is_drawn_finishes_and_is_read_again(config, tmp_path):
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    place = tmp_path / "run"
+    begin(prepare(replace(config, plan=replace(PLAN, epochs=1))), place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("equidp.training.training_loss.mean_training_loss", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(place)
+    run, _ = train(place)
+    assert sum(n for each, n in run.entries if each.sample_rate == 1) == 1
+    assert losses_in(place) == []
+    assert all(check.passed is not False for check in verify_run(place).checks)
+    again, _ = train(place)
+    assert again.entries == run.entries
+
+
 def test_a_training_loss_needs_a_target_epsilon_and_no_private_choice(config):
     open_target = replace(config, target=Target(accountant="rdp"))
     with raises_field(SettingError, "training_loss"):

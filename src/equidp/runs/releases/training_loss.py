@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -28,7 +28,11 @@ class _KeepLosses(Callback):
             {"step": step, "epoch": round(step * trainer.sample_rate, 3), "training_loss": losses[step]}
             for step in sorted(losses)
         ]
-        write_whole(self._path, (json.dumps(rows, indent=2) + "\n").encode())
+        _write_rows(self._path, rows)
+
+
+def _write_rows(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
+    write_whole(path, (json.dumps(rows, indent=2) + "\n").encode())
 
 
 @final
@@ -62,13 +66,15 @@ class TrainingLossRelease(RunRelease):
         return () if folder is None else (_KeepLosses(folder / self.file),)
 
     def finish(self, training: Training) -> Run:
-        """Return the run, whose losses the folder keeps.
+        """Return the run, whose losses the folder keeps: none where kills lost each as it was drawn.
 
         Raises:
             DataError: the file is gone from the folder of a finished run.
         """
-        if training.finished and training.trainer.processes.first and not self.is_kept_in(training.folder):
-            raise self.missing(training.folder)
+        if training.trainer.processes.first and not self.is_kept_in(training.folder):
+            if training.finished:
+                raise self.missing(training.folder)
+            _write_rows(training.folder / self.file, ())
         return training.run
 
     def card_entries(self, epsilon: float | None, folder: Path, units: str) -> dict[str, str]:
