@@ -203,9 +203,9 @@ def _read_records(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], tu
 
 
 def plain(event: Event) -> dict[str, Any]:
-    """An event as a ledger's line has it; `event_of` reads it."""
+    """Return an event as JSON reads it from a ledger's line; `event_of` makes the event of it."""
     names = {ReleaseEvent: "release", ChoiceEvent: "choice", GroupedStepEvent: "grouped"}
-    return {names.get(type(event), "spend"): asdict(event)}
+    return {names.get(type(event), "spend"): json.loads(json.dumps(asdict(event)))}  # tuples become lists
 
 
 def event_of(record: Mapping[str, Any]) -> Event:
