@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from equidp.kernel.epsilon import epsilon_of_group
+from equidp.kernel.ledger import is_step
 from equidp.runs.saved import open_run
 from support.command import equidp_here
 
@@ -66,6 +67,8 @@ def test_the_ledger_of_a_run_says_the_epsilon_of_each_group(finished, command):
     entries = open_run(place).run.entries
     east, west = (epsilon_of_group(entries, name, 1e-4) for name in ("east", "west"))
     assert f"By group: epsilon east {east:.4f}, west {west:.4f}." in out
+    steps = sum(count for event, count in entries if is_step(event))
+    assert re.findall(r"([\d,]+) steps", out) == [str(steps)]  # a release is no step
 
 
 @pytest.mark.soak

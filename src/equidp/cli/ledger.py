@@ -91,11 +91,10 @@ def _epsilon_of_groups(entries: Entries, delta: float) -> dict[str, float]:
 
 def _session_lines(blocks: list[Spent], one: str) -> list[str]:
     """Lines about the spending of one process; `one` is the kind of example."""
-    steps = sum(block.steps for block in blocks)
     runs = ", ".join(dict.fromkeys(run_of(block.session) for block in blocks))
     days = [block.time for block in blocks if block.time]
     when = f", from {days[0]} to {days[-1]}" if days else ""
-    lines = [f"{blocks[0].run or 'recovered'}{when}: {steps:,} steps of run {runs}."]
+    lines = [f"{blocks[0].run or 'recovered'}{when}, run {runs}:"]
     for event in dict.fromkeys(kind_of(block.event) for block in blocks):
         count = sum(block.steps for block in blocks if kind_of(block.event) == event)
         if isinstance(event, ReleaseEvent):
