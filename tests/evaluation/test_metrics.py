@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from contextlib import suppress
 from types import SimpleNamespace
 
 import numpy as np
@@ -249,7 +250,8 @@ def scored(generator: np.random.Generator, n: int, share: float, sharpness: floa
 def test_intervals_hold_their_level_in_a_simulation_of_2000(n, share):
     """At least 92.5% of 2,000 samples have the truth inside a 95% interval.
 
-    False alarms: an interval of exactly 95% falls below that once in a million; there are 27 here.
+    False alarms: an interval of exactly 95% falls below that once in a million; there are 27 here. Values are
+    taken once, of the million: in samples they take most of the time, and others hold them to scikit-learn.
     """
     generator = np.random.default_rng(0)
     binary_ones = {name: metric for name, metric in METRICS.items() if "binary" in metric.tasks}
@@ -259,9 +261,10 @@ def test_intervals_hold_their_level_in_a_simulation_of_2000(n, share):
     for _ in range(2000):
         found = scored(generator, n, share)
         for name, metric in binary_ones.items():
-            _, low, high, reason = measure_with_interval(metric, found, 0.95)
-            counted[name] += not reason
-            inside[name] += low <= truth[name] <= high
+            with suppress(ValueError):  # too few of a class
+                low, high = metric.interval(found, 0.95)
+                counted[name] += not math.isnan(low)
+                inside[name] += low <= truth[name] <= high
     for name in binary_ones:
         assert counted[name] > 1900, name
         assert inside[name] / counted[name] > 0.925, (name, inside[name] / counted[name])

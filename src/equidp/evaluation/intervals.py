@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -51,8 +52,12 @@ def wilson(successes: int, count: int, level: float) -> Interval:
     """Returns a share and Wilson's interval (1927), which holds for few examples too."""
     if not count:
         return np.nan, np.nan, np.nan
-    ends = stats.binomtest(successes, count).proportion_ci(level, method="wilson")
-    return successes / count, float(ends.low), float(ends.high)
+    share, z = successes / count, float(special.ndtri((1 + level) / 2))
+    whole = 2 * (count + z**2)
+    centre = (2 * count * share + z**2) / whole
+    half = z / whole * math.sqrt(4 * count * share * (1 - share) + z**2)
+    low = 0.0 if successes == 0 else centre - half
+    return share, low, 1.0 if successes == count else centre + half
 
 
 def paired_interval(differences: Floats, level: float) -> Interval:
@@ -132,6 +137,6 @@ def _on_log_odds(value: float, error: float, rarer: int, level: float) -> Interv
     if not 0 < value < 1 or not error:
         _, low, high = wilson(round(value * rarer), rarer, level)
         return value, min(low, value), max(high, value)
-    half = stats.t.ppf((1 + level) / 2, rarer - 1) * error / (value * (1 - value))
+    half = special.stdtrit(rarer - 1, (1 + level) / 2) * error / (value * (1 - value))
     low, high = special.expit(special.logit(value) + np.array([-half, half]))
     return value, float(low), float(high)
