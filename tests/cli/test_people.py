@@ -146,7 +146,7 @@ def test_a_person_without_a_name_is_refused(file):
     made = table()
     made.loc[[3, 8], "id"] = None
     made.to_csv(file, index=False)
-    with pytest.raises(DataError, match="person 'id' is missing"):
+    with raises_field(DataError, "table", "person 'id'", "2 of 444"):
         open_source(str(file), recipe=RECIPE).split(0)
 
 

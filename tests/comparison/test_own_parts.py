@@ -17,6 +17,7 @@ from equidp.comparison.sweep import named_methods
 from equidp.digest import code_digest, object_digest
 from equidp.errors import DataError, PolicyError, SettingError
 from equidp.training.plan import Plan, ResolvedPlan
+from support.errors import raises_field
 
 HELPER = """
 def scale():
@@ -337,36 +338,33 @@ def toy_arrays():
 
 
 @pytest.mark.parametrize(
-    ("settings", "error", "message"),
+    ("settings", "error", "field", "given"),
     [
-        ({"methods": ["own_lab.method:Sofd"]}, SettingError, "Did you mean 'own_lab.method:Soft'"),
-        ({"methods": ["own_lab.methods:Soft"]}, SettingError, "no module 'own_lab.methods'"),
-        ({"methods": ["own_lab.method:smooth"]}, SettingError, "expected a subclass of equidp.Policy"),
-        ({"methods": ["own_lab.method:Thawed"]}, PolicyError, "Thawed is not a frozen dataclass"),
-        ({"methods": ["own_lab.method:Abstract"]}, PolicyError, "Abstract lacks sensitivity, weight"),
-        ({"methods": ["own_lab.method:Needy"]}, SettingError, "no default for limit; give it as a setting"),
-        ({"methods": ["own_lab.method:Greedy"]}, PolicyError, "above its sensitivity"),
-        ({"methods": [3]}, SettingError, "expected a name from equidp.METHODS, an import path"),
+        ({"methods": ["own_lab.method:Sofd"]}, SettingError, "method", "Did you mean 'own_lab.method:Soft'"),
+        ({"methods": ["own_lab.methods:Soft"]}, SettingError, "method", "no module 'own_lab.methods'"),
+        ({"methods": ["own_lab.method:smooth"]}, SettingError, "method", "of type function"),
+        ({"methods": ["own_lab.method:Thawed"]}, PolicyError, "method", "Thawed is not a frozen dataclass"),
+        ({"methods": ["own_lab.method:Abstract"]}, PolicyError, "method", "lacks sensitivity, weight"),
+        ({"methods": ["own_lab.method:Needy"]}, SettingError, "method", "no default for limit"),
+        ({"methods": ["own_lab.method:Greedy"]}, PolicyError, "weight", "above its sensitivity 1.0"),
+        ({"methods": [3]}, SettingError, "method", "3"),
         (
             {"plan": {"model": "own_lab.method:make_modle"}},
             SettingError,
-            "Did you mean 'own_lab.method:make_m",
+            "model",
+            "Did you mean 'own_lab.method:make_model'",
         ),
-        (
-            {"plan": {"loss": "own_lab.method:tight"}},
-            SettingError,
-            "expected a function of .outputs, targets",
-        ),
-        ({"plan": {"loss": "smooth"}}, SettingError, "expected an import path, such as my_module:my_loss"),
-        ({"data": "own_lab.method:Empty"}, DataError, "gives a NoneType; expected an equidp.DataSplit"),
-        ({"data": "own_lab.method:smooth"}, SettingError, "expected an object with split.seed."),
+        ({"plan": {"loss": "own_lab.method:tight"}}, SettingError, "loss", "of type Soft"),
+        ({"plan": {"loss": "smooth"}}, SettingError, "loss", "'smooth'"),
+        ({"data": "own_lab.method:Empty"}, DataError, "data", "NoneType"),
+        ({"data": "own_lab.method:smooth"}, SettingError, "data", "of type function"),
     ],
     ids=lambda value: "",
 )
-def test_what_cannot_be_compared_is_refused_before_anything_is_trained(lab, settings, error, message):
-    given = {"data": "own_lab.method:Source", **PARTS, **settings}
-    with pytest.raises(error, match=message):
-        equidp.compare(**{**given, "plan": Plan(**given["plan"]) if "plan" in settings else PARTS["plan"]})
+def test_what_cannot_be_compared_is_refused_before_anything_is_trained(lab, settings, error, field, given):
+    whole = {"data": "own_lab.method:Source", **PARTS, **settings}
+    with raises_field(error, field, given):
+        equidp.compare(**{**whole, "plan": Plan(**whole["plan"]) if "plan" in settings else PARTS["plan"]})
     assert not list(lab.rglob("*.index"))
 
 

@@ -123,5 +123,5 @@ def test_unknown_names_and_settings_that_do_not_belong_are_refused():
     with raises_field(SettingError, "data", "'adult'"):
         open_source("adlut")
     for settings in ({"target": "x"}, {"group": "x"}, {"test_share": 0.3}, {"missing": "category"}):
-        with pytest.raises(SettingError, match="are for files"):
+        with raises_field(SettingError, *settings, "'digits'"):
             open_source("digits", **settings)

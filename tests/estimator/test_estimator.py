@@ -160,7 +160,7 @@ def test_schedule_and_average_are_those_of_a_plan_and_predictions_of_the_average
 def test_partial_fit_which_knows_no_last_step_refuses_what_runs_over_all(estimator, settings):
     X, _ = table(seed=91)
     classes = {"classes": [0, 1]} if estimator is equidp.PrivateClassifier else {}
-    with pytest.raises(SettingError, match="partial_fit cannot know how many calls will follow"):
+    with raises_field(SettingError, *settings, "partial_fit"):
         estimator(**settings).partial_fit(X, np.arange(N) % 2, **classes)
 
 

@@ -132,21 +132,21 @@ def test_a_sparse_matrix_is_never_made_dense_as_a_whole(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("weights", "message"),
+    ("weights", "given"),
     [
-        (np.ones(3), r"sample_weight has shape \(3,\) beside 240 rows of X"),
-        (np.ones((N, 2)), r"expected \(240,\)"),
-        (np.full(N, np.nan), "missing or no numbers, the first in row 1"),
+        (np.ones(3), "(3,) beside 240"),
+        (np.ones((N, 2)), "(240, 2)"),
+        (np.full(N, np.nan), "missing"),
         (np.full(N, -1.0), "negative"),
         (np.full(N, 1e9), "beyond"),
-        (np.zeros(N), "zero in each row"),
-        (np.where(table(6)[1] == "yes", 1.0, 0.0), "leaves one class"),
+        (np.zeros(N), "zero"),
+        (np.where(table(6)[1] == "yes", 1.0, 0.0), "one class"),
     ],
 )
-def test_weights_that_are_none_are_refused_before_anything_is_spent(weights, message):
+def test_weights_that_are_none_are_refused_before_anything_is_spent(weights, given):
     X, y = table(6)
     budget = equidp.PrivacyBudget(epsilon=3, delta=1e-4, accountant="rdp")
-    with pytest.raises(DataError, match=message):
+    with raises_field(DataError, "sample_weight", given):
         quick(budget=budget).fit(X, y, sample_weight=weights)
     assert budget.entries == ()
 

@@ -335,7 +335,7 @@ def test_of_two_swept_settings_and_epsilons_a_thick_line_keeps_the_others_where_
 @pytest.mark.soak
 def test_a_sweep_at_one_epsilon_has_no_picture_over_epsilons_and_is_in_the_page_for_both_screens():
     comparison = swept({"dpsgd": CLIPPED}, {"clipping_bound": (8.0, 0.5, 2.0)})
-    with pytest.raises(SettingError, match="nothing to show"):
+    with raises_field(SettingError, "plot", "'trade_off'"):
         equidp.plot(comparison, "trade_off")
     page = html.render(comparison)
     assert "What the swept settings change" in page

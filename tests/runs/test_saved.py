@@ -196,22 +196,22 @@ def test_evaluation_of_others_reads_the_same_examples(finished, rows, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("column", "row", "value", "message"),
+    ("column", "row", "value", "field", "given"),
     [
-        ("age", 190, "1e30", "holds numbers beyond"),
-        ("age", 190, "old", "holds texts, the first in row 191, where the training data had numbers"),
-        ("age", 190, "", "1 of 200 rows have missing values"),
+        ("age", 190, "1e30", "column", "'age' holds numbers beyond"),
+        ("age", 190, "old", "column", "'age' holds texts, the first in row 191"),
+        ("age", 190, "", "table", "1 of 200 rows"),
     ],
 )
 def test_a_bad_row_at_the_end_is_refused_before_anything_is_written(
-    finished, rows, tmp_path, monkeypatch, capsys, column, row, value, message
+    finished, rows, tmp_path, monkeypatch, capsys, column, row, value, field, given
 ):
     table = pd.read_csv(rows, dtype=str)
     table.loc[row, column] = value
     table.to_csv(rows, index=False)
     for _ in ways(monkeypatch):
         for options in ((), ("--out", tmp_path / "p.csv")):
-            with pytest.raises(DataError, match=message):
+            with raises_field(DataError, field, given):
                 predicted(finished.folder, rows, *options)
     assert capsys.readouterr().out == ""
     assert not (tmp_path / "p.csv").exists()

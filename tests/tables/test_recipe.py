@@ -185,7 +185,7 @@ def test_all_problems_of_a_table_come_at_once_and_wrong_names_before_them(tmp_pa
     path, table = tmp_path / "people.csv", people(1200).assign(age="1,5", since="03/04/2020")
     table.loc[3, "sex"] = None
     table.to_csv(path, index=False)
-    with pytest.raises(DataError, match="for 4 reasons") as raised:
+    with raises_field(DataError, "table", "for 4 reasons") as raised:
         open_source(str(path), target="ill", group="sex").split(0)
     for part in (
         "'born' holds dates; make them numbers (--date",

@@ -304,7 +304,7 @@ class TestPlan:
     def test_shares_that_leave_nothing_to_train_with_are_named(self):
         plan = Plan(recalibration=0.9, delta=1e-5)
         taken = ((release_event(1.5, 1e-5), 1),)
-        with pytest.raises(SettingError, match=r"beside the steps costs epsilon .* of 2, and leaves nothing"):
+        with raises_field(SettingError, "target_epsilon", "2.645 of 2"):
             plan.resolve("dpsgd", 5000, equidp.Target(2.0, accountant="rdp"), also_spent=taken)
 
     def test_losses_and_targets_without_logits_are_refused_before_anything_is_spent(self):

@@ -185,7 +185,8 @@ def processes_here() -> Processes:
         raise SettingError(
             "a launcher such as torchrun started several processes, and this one has joined no group, so "
             "that each would train a model of its own and spend for it. Call "
-            "torch.distributed.init_process_group() first."
+            "torch.distributed.init_process_group() first.",
+            field="process_group",
         )
     return ALONE
 

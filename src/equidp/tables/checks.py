@@ -83,14 +83,18 @@ _Option = TypeVar("_Option")
 
 
 def refuse(path: str | PathLike[str], problems: Sequence[str]) -> None:
-    """Raise a DataError with all problems of a table in one message, if there are any."""
+    """Raise a DataError with all problems of a table in one message, if there are any.
+
+    Its field is that of the only problem, such as a column, or "table".
+    """
     if len(problems) == 1:
-        raise DataError(problems[0])
+        raise DataError(problems[0], field=DataError(problems[0]).field or "table")
     if problems:
         listed = "".join(f"\n- {problem}" for problem in problems)
         raise DataError(
             f"{fspath(path)!r} cannot be used as it is, for {len(problems)} reasons:{listed}\nequidp inspect "
-            "shows the whole table and writes a recipe for it (--recipe)."
+            "shows the whole table and writes a recipe for it (--recipe).",
+            field="table",
         )
 
 
@@ -156,7 +160,7 @@ def weight_problem(column: pd.Series, first_text_phrase: str) -> list[str]:
 def refuse_missing(table: pd.DataFrame, otherwise: str) -> None:
     """Raise a DataError if values are missing; `otherwise` is the remedy."""
     for problem in missing_problem(table, otherwise):
-        raise DataError(problem)
+        raise DataError(problem, field="table")
 
 
 def label_columns(recipe: Recipe) -> list[str]:

@@ -526,7 +526,8 @@ class TableEncoder:
         if content.get("unit_norm"):
             raise DataError(
                 "the encoder of cut columns is of an earlier version of equidp, whose inputs had other "
-                "weights; expected one of this version. Train the run again."
+                "weights; expected one of this version. Train the run again.",
+                field="encoder",
             )
         columns = tuple(map(_column, content["columns"]))
         return cls(
