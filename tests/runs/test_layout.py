@@ -138,8 +138,8 @@ def test_the_folder_says_of_every_file_whether_it_may_leave_the_house(finished):
     assert "two models" in " ".join(notice.split())
 
 
-def test_the_page_on_training_says_the_same_as_the_folder():
-    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+def test_the_page_on_sharing_says_the_same_as_the_folder():
+    page = (Path(__file__).parents[2] / "docs" / "share.md").read_text()
     rows = re.findall(r"^\| `([^`]+)` \| ([^|]+) \| ([^|]+) \|", page, re.MULTILINE)
     assert [(name, kind, what[0].lower() + what[1:]) for name, kind, what in rows] == [
         (name, kind.lower(), what) for name, (kind, what) in layout.FILES.items()
