@@ -167,8 +167,10 @@ class Mechanism(NamedTuple):
 
     @property
     def noun(self) -> str:
-        """Name of one of its queries."""
-        return "step" if self.name == GRADIENT else self.name
+        """Name of one of its queries, to count them."""
+        if isinstance(self.event, ReleaseEvent):
+            return "release"
+        return "choice" if isinstance(self.event, ChoiceEvent) else "step"
 
 
 GRADIENT = "gradient"
@@ -246,11 +248,15 @@ def several_rows_sentence(run: Run) -> str:
     single = "The guarantee is for one example. Someone who owns several is protected less"
     if math.isinf(run.epsilon()):
         return f"{single}."
-    listed = ", ".join(f"{upper(run.epsilon(rows=rows))} with {rows}" for rows in _ROWS)
     return (
-        f"{single}: epsilon is {listed} examples, at the same delta. equidp account --rows-per-person "
-        "computes it for other numbers of examples."
+        f"{single}: epsilon is {owner_epsilons(run)} examples, at the same delta. equidp account "
+        "--rows-per-person computes it for other numbers of examples."
     )
+
+
+def owner_epsilons(run: Run) -> str:
+    """Return the epsilons of people who own several examples, by their number."""
+    return ", ".join(f"{upper(run.epsilon(rows=rows))} with {rows}" for rows in _ROWS)
 
 
 def audited_files(

@@ -17,8 +17,11 @@ from safetensors import safe_open
 import equidp
 from equidp.accounting.target import Target
 from equidp.data import Recipe
+from equidp.data.dataset import uncovered_notes
+from equidp.display import shown_epsilon
 from equidp.errors import DataError, ModelError, SettingError
 from equidp.kernel.ledger import ReleaseEvent, StepEvent
+from equidp.report.format import upper
 from equidp.report.guarantee import mechanisms
 from equidp.runs import layout
 from equidp.runs.begin import begin
@@ -89,11 +92,12 @@ outputs = np.concatenate([run(["outputs"], {"inputs": part})[0] for part in (inp
 )
 
 
-def run_on(folder, data: str, recipe: Recipe = Recipe(), *, releases=(), encoding=None, **plan):
-    """Return the folder of a finished run."""
+def run_on(folder, data: str, recipe: Recipe = Recipe(), *, epsilon=None, releases=(), encoding=None, **plan):
+    """Return the folder of a finished run; releases are shares of an epsilon, 3 by default."""
     given = equidp.Plan(**{"batch_size": 40, "epochs": 1, "noise_multiplier": 2.0, **plan})
-    target = Target(3.0, accountant="rdp") if releases else Target(accountant="rdp")
-    if releases:
+    epsilon = 3.0 if releases else epsilon
+    target = Target(epsilon, accountant="rdp")
+    if epsilon is not None:
         given = given.with_changes({"noise_multiplier": None, "delta": 1e-3})
     config = TrainConfig(
         RunData(data, recipe, encoding=encoding), "dpsgd", given, target, releases=tuple(releases)
@@ -315,6 +319,28 @@ def test_pages_name_each_mechanism_and_list_what_is_uncovered_alone(finished, tm
     assert len(entry["dp_variant"]["unprotected_quantities"].splitlines()) == 1
 
 
+@pytest.mark.soak
+def test_the_label_states_the_guarantee_its_releases_and_what_it_does_not_cover(finished, tmp_path):
+    recipe = Recipe(target="income", group=("sex",), bounds=(("age", 0.0, 100.0),))
+    budgets = {"epsilon_by_group": {"F": 1.0, "*": 3.0}, "recalibration": 0.1, "training_loss": 0.1}
+    folder = run_on(tmp_path / "other", str(finished.table), recipe, epsilon=3.0, epochs=2, **budgets)
+    equidp.export_run(folder, "label", tmp_path / "out")
+    label, kept = (tmp_path / "out" / "privacy_label.html").read_text(), open_run(folder)
+    assert f"({shown_epsilon(kept.run.epsilon()):g}, {kept.run.delta:g})-differentially private" in label
+    by_group = kept.run.epsilon_by_group()
+    assert f"F {upper(by_group['F'])}, M {upper(by_group['M'])}" in label
+    losses = sum(count for event, count in kept.run.entries if "loss" in getattr(event, "name", ""))
+    assert f"Gaussian mechanism, {losses} releases." in label
+    assert kept.facts["kernel_sha256"] in label
+    assert layout.file_digest(folder / layout.MODEL) in label
+    assert all(note in label for note in uncovered_notes(kept.facts["notes"]))
+    without = replace(kept, run=replace(kept.run, entries=open_entries()))
+    FORMATS["label"].write(ExportedRun.of(without, include_sensitive=False), tmp_path / "none.html")
+    found = (tmp_path / "none.html").read_text()
+    assert "No guarantee" in found
+    assert "Epsilon" not in found
+
+
 def test_steps_without_sampling_are_said_to_be_without():
     step, release = StepEvent(1.0, 2.0), ReleaseEvent(1.0, 3.0, name="counts of groups")
     run = equidp.Run(torch.nn.Linear(1, 1), ((step, 1), (release, 1)), 1e-5, torch.nn.CrossEntropyLoss())
@@ -355,7 +381,7 @@ def test_exports_hold_no_path_fingerprint_or_row(finished, tmp_path):
         str(tmp_path),
         *(str(path) for path in sys.path if path),
     )
-    names = ["safetensors", "torch-export", "hf-card", "registry"]
+    names = ["safetensors", "torch-export", "hf-card", "label", "registry"]
     equidp.export_run(finished.folder, names, tmp_path / "out")
     for path in (tmp_path / "out").iterdir():
         found = [each for each in secrets if each.encode() in path.read_bytes()]
@@ -369,7 +395,7 @@ def test_what_may_leave_a_run_is_exported_alike(finished, tmp_path):
         if kind == layout.SHAREABLE and (finished.folder / name).exists():
             (part / name).write_bytes((finished.folder / name).read_bytes())
     for place, out in ((finished.folder, "whole"), (part, "shared")):
-        equidp.export_run(place, ["safetensors", "hf-card"], tmp_path / out)
+        equidp.export_run(place, ["safetensors", "hf-card", "label"], tmp_path / out)
     for read in (load_safetensors, lambda folder: (folder / "README.md").read_text()):
         assert read(tmp_path / "whole") == read(tmp_path / "shared")
 

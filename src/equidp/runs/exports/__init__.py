@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from equidp.runs.exports.format import ExportedRun, Format
-from equidp.runs.exports.pages import write_hf_card, write_registry_entry
+from equidp.runs.exports.pages import write_hf_card, write_privacy_label, write_registry_entry
 from equidp.runs.exports.programs import write_onnx, write_torch_export
 from equidp.runs.exports.weights import write_safetensors
 
@@ -32,6 +32,7 @@ FORMATS: dict[str, Format] = {
         ("skops",),
     ),
     "hf-card": Format("README.md", "a model card for Hugging Face", write_hf_card, ("yaml",)),
+    "label": Format("privacy_label.html", "the guarantee on one page", write_privacy_label),
     "registry": Format(
         "registry_entry.yaml",
         "a draft for the registry of differential privacy deployments",

@@ -30,7 +30,8 @@ def export_run(
 
     Args:
         run: folder of the run, or of its shareable files.
-        to: a name from `FORMATS`, or several: safetensors, torch-export, onnx, skops, hf-card, registry.
+        to: a name from `FORMATS`, or several: safetensors, torch-export, onnx, skops, hf-card,
+            label, registry.
         out: folder to make.
         include_sensitive: include the encoder where epsilon does not cover its categories, means and
             deviations of training rows.

@@ -1,4 +1,4 @@
-"""Pages on a model: a card for Hugging Face, and an entry for the registry of deployments."""
+"""Pages on a model: a card for Hugging Face, an entry for the registry of deployments, a privacy label."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from equidp._files import write_whole
 from equidp.report.hugging_face import hugging_face_card
+from equidp.report.label import privacy_label
 from equidp.report.registry import registry_entry
 from equidp.runs import layout
 from equidp.runs.exports.format import ExportedRun
@@ -41,3 +42,17 @@ def write_registry_entry(export: ExportedRun, path: Path) -> None:
         day=datetime.now(UTC).date(),
     )
     write_whole(path, entry)
+
+
+def write_privacy_label(export: ExportedRun, path: Path) -> None:
+    """Write the guarantee on one page, with the checksums of weights and kernel."""
+    kept = export.kept
+    label = privacy_label(
+        kept.run,
+        kept.facts["name"],
+        method=kept.config.method,
+        notes=kept.facts["notes"],
+        weights=layout.file_digest(kept.folder / layout.MODEL),
+        kernel=kept.facts.get("kernel_sha256"),
+    )
+    write_whole(path, label.to_html())
