@@ -420,11 +420,11 @@ def _sums_of_rates(schedule: str, average: WeightAverage, steps: int) -> tuple[f
     rates of its step and of later ones, as momentum repeats it, each as often as weights after it are in the
     average.
     """
-    before = average.before(steps)
+    left_out = average.count_left_out(steps)
     rates = [SCHEDULES[schedule](step / steps) / (1 - _MOMENTUM) for step in range(steps)]
     moved, squares = 0.0, 0.0
     for step in reversed(range(steps)):
-        moved = rates[step] * min(1.0, (steps - step) / (steps - before)) + _MOMENTUM * moved
+        moved = rates[step] * min(1.0, (steps - step) / (steps - left_out)) + _MOMENTUM * moved
         squares += (moved * (1 - _MOMENTUM)) ** 2
     return sum(rates), math.sqrt(squares)
 

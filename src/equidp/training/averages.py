@@ -1,4 +1,7 @@
-"""Averages of the weights over steps. They follow from weights that epsilon covers, so they cost nothing."""
+"""Averages of the weights over steps. They follow from weights that epsilon covers, so they cost nothing.
+
+`WeightAverage` has the settings, `RunningAverage` the average of one model so far.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from equidp._validate import check_number, unknown_name
 from equidp.errors import SettingError
-from equidp.training.initial_weights import carry_over, copy_model
+from equidp.training.initial_weights import copy_model, copy_traces
 
 AVERAGES = ("none", "ema", "tail")
 
@@ -21,7 +24,7 @@ AVERAGES = ("none", "ema", "tail")
 @final
 @dataclass(frozen=True)
 class WeightAverage:
-    """Which average of the weights a run releases, in place of those of its last step.
+    """Average of the weights that a run releases in place of the weights of its last step.
 
     Noise of single steps averages out. The average is computed from the weights after each step, which
     epsilon covers, so it costs no privacy (De et al., 2204.13650; Rakhlin et al., ICML 2012, for tails).
@@ -57,20 +60,24 @@ class WeightAverage:
             raise unknown_name("average", self.kind, AVERAGES)
         check_number("(0, 1]", average_share=self.share)
 
-    def before(self, steps: int) -> int:
-        """Number of the run's first steps that the average leaves out."""
+    def count_left_out(self, steps: int) -> int:
+        """Number of the run's first steps whose weights do not count in the average."""
         return steps - math.ceil(round(self.share * steps, 6)) if self.kind == "tail" else 0
 
-    def rate(self, count: int, steps: int) -> float:
-        """Share of the newest weights in the average of the weights of `count` steps."""
+    def share_of_newest(self, count: int, steps: int) -> float:
+        """Share of the newest weights in the average of the weights of `count` steps, of a run of `steps`."""
         if self.kind == "tail":
             return 1 / count
-        kept = 1 - 1 / max(1.0, self.share * steps)
-        return (1 - kept) / (1 - kept**count)
+        decay = 1 - 1 / max(1.0, self.share * steps)
+        return (1 - decay) / (1 - decay**count)
 
 
-def checked_average(average: object) -> WeightAverage:
-    """Return the average that a Trainer was given; None becomes the kind "none", without an average."""
+def average_of(average: object) -> WeightAverage:
+    """Return the settings that a Trainer was given; None becomes the kind "none", without an average.
+
+    Raises:
+        SettingError: something else than a WeightAverage or None.
+    """
     if average is None:
         return WeightAverage()
     if not isinstance(average, WeightAverage):
@@ -79,13 +86,13 @@ def checked_average(average: object) -> WeightAverage:
 
 
 @final
-class Averaging:
-    """The average of a model's weights so far.
+class RunningAverage:
+    """Average of a model's weights over the steps so far.
 
     Args:
         average: its settings; for the kind "none", no copy of the model is kept.
-        model: copied; its own weights stay those of the last step.
-        steps: T.
+        model: whose weights are averaged in a copy; it keeps those of the last step.
+        steps: T, of the whole run.
 
     Raises:
         ModelError: the model cannot be copied.
@@ -98,7 +105,7 @@ class Averaging:
             self._averaged = AveragedModel(copy_model(model, "an average of its weights"), avg_fn=self._mix)
 
     def _mix(self, mean: Tensor, newest: Tensor, count: Tensor | int) -> Tensor:
-        return torch.lerp(mean, newest, self.average.rate(int(count) + 1, self.steps))
+        return torch.lerp(mean, newest, self.average.share_of_newest(int(count) + 1, self.steps))
 
     @property
     def count(self) -> int:
@@ -107,10 +114,10 @@ class Averaging:
 
     def add(self, model: nn.Module, step: int) -> None:
         """Add the weights after a step, counted from 1, to the average. Buffers are the last ones."""
-        if self._averaged is None or step <= self.average.before(self.steps):
+        if self._averaged is None or step <= self.average.count_left_out(self.steps):
             return
         if not self.count:
-            carry_over(model, self._averaged.module)
+            copy_traces(model, self._averaged.module)
         self._averaged.update_parameters(model)
 
     def averaged_model(self, model: nn.Module) -> nn.Module:
@@ -123,7 +130,7 @@ class Averaging:
         return {**asdict(self.average), "count": self.count, "weights": weights}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Sets the average to a saved one.
+        """Set the average to a saved one.
 
         Raises:
             SettingError: the saved average has another kind or another share.

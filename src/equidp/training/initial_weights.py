@@ -87,8 +87,8 @@ def mark_fresh(model: nn.Module) -> None:
         _fresh[model] = weights_digest(model)
 
 
-def carry_over(model: nn.Module, copied: nn.Module) -> None:
-    """Record the traces of a model's parameters for its copy too."""
+def copy_traces(model: nn.Module, copied: nn.Module) -> None:
+    """Record for a copy of a model that its parameters were trained in the same runs."""
     with _lock:
         for ours, theirs in zip(model.parameters(), copied.parameters(), strict=True):
             if ours in _trained:
@@ -185,5 +185,5 @@ def copy_model(model: nn.Module, what: str) -> nn.Module:
             "copy.deepcopy copy the model.",
             field="model",
         ) from error
-    carry_over(model, twin)
+    copy_traces(model, twin)
     return twin

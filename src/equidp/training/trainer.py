@@ -211,7 +211,7 @@ class Trainer:
         self.model, self.optimizer, self.train, self.policy = model, optimizer, train, policy
         self.plan: ResolvedPlan | None = None
         self.num_examples, self.num_groups = len(train), num_groups  # type: ignore[arg-type]
-        self.callbacks, average = tuple(callbacks), averages.checked_average(average)
+        self.callbacks, average = tuple(callbacks), averages.average_of(average)
         self.views = views = Views() if views is None else views
         planned = checked_schedule(
             self.num_examples, batch_size, epochs=epochs, steps=steps, sample_rate=sample_rate
@@ -388,7 +388,7 @@ class Trainer:
             physical_batch_size=self._physical_batch_size,
             processes=self.processes,
         )
-        averaging = averages.Averaging(self._arguments.average, model, steps)
+        averaging = averages.RunningAverage(self._arguments.average, model, steps)
         start = start_of(model, optimizer, self.train, ledger, private=self.policy.private)
         every_group = torch.arange(groups, device=step.parameters[0].device)
         step.rehearse(every_group)  # the policy's rules, on a made-up example of each group
