@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from equidp.tables import split as module
-from equidp.tables.labels import as_text, code_values, cross_columns
+from equidp.tables.labels import code_values, cross_columns
 from equidp.tables.split import draw_rows
 
 ODD = (0.0, -0.0, np.nan, np.inf, -np.inf, 5e-324, -1e-310, 1e300, 0.1, -2.5)
@@ -86,5 +86,9 @@ def test_a_category_is_read_as_its_texts():
         assert (code_values(table.astype(columns)[name])[0] == code_values(table[name])[0]).all()
     codes, names = cross_columns(table, ["few", "text"])
     assert codes.tolist() == cross_columns(table.astype(columns), ["few", "text"])[0].tolist()
-    plain = list(zip(as_text(table["few"]), as_text(table["text"]), strict=True))
-    assert [names[code] for code in codes] == [f"few={few}, text={text}" for few, text in plain]
+    few, text = (
+        [names[code] for code in codes] for codes, names in map(code_values, (table["few"], table["text"]))
+    )
+    assert [names[code] for code in codes] == [
+        f"few={one}, text={other}" for one, other in zip(few, text, strict=True)
+    ]

@@ -1,4 +1,8 @@
-"""Labels of rows: values of columns as codes with names."""
+"""Labels of rows: values of columns as codes with names.
+
+A value is named by its text, of a whole number without a decimal point; a missing value by "missing", which
+it shares with that text. The code of a row is the place of its name in a list of all names.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,9 @@ Codes = npt.NDArray[np.int64]
 
 
 def distinct_texts(column: pd.Series) -> tuple[Codes, list[str]]:
-    """Return a place for each row, [n], in a list of texts: whole numbers without a decimal point, "missing"
-    for a missing value.
+    """Return codes, [n], in the order in which values first occur, and the text of each code.
+
+    "missing" comes last. Values that differ may have one text, as 1 and "1" have.
 
     >>> distinct_texts(pd.Series([2.0, np.nan, 2.0]))
     (array([0, 1, 0]), ['2', 'missing'])
@@ -28,30 +33,21 @@ def distinct_texts(column: pd.Series) -> tuple[Codes, list[str]]:
     return np.where(places < 0, len(texts), places), [*texts, *([MISSING] if (places < 0).any() else [])]
 
 
-def as_text(column: pd.Series) -> pd.Series:
-    """Return values as texts: whole numbers without a decimal point, "missing" for a missing value."""
-    places, texts = distinct_texts(column)
-    return pd.Series(np.array(texts, dtype=object)[places], index=column.index, dtype=object)
-
-
 def code_values(column: pd.Series) -> tuple[Codes, tuple[str, ...]]:
-    """Return codes, [n] int64, and the name of each code.
+    """Return codes, [n] int64, and the name of each code, which no other code has.
 
-    Numbers are in numeric order, texts in alphabetical order, and missing ones come last.
+    Numbers are in numeric order, texts in alphabetical order, and "missing" comes last.
 
     >>> code_values(pd.Series(["no", "yes", None, "no"], dtype=object))
     (array([0, 1, 2, 0]), ('no', 'yes', 'missing'))
     """
     places, texts = distinct_texts(column)
-    present = column.dropna().unique()
-    names = list(dict.fromkeys(distinct_texts(pd.Series(sorted(present), dtype=_plain(column)))[1]))
+    dtype: Any = float if column.dtype == float else object
+    in_order = pd.Series(sorted(column.dropna().unique()), dtype=dtype)
+    names = list(dict.fromkeys(distinct_texts(in_order)[1]))
     if column.isna().any() and MISSING not in names:
         names.append(MISSING)
     return pd.Index(names).get_indexer(pd.Index(texts)).astype(np.int64)[places], tuple(names)
-
-
-def _plain(column: pd.Series) -> Any:
-    return float if column.dtype == float else object
 
 
 def cross_columns(table: pd.DataFrame, columns: Sequence[str]) -> tuple[Codes, tuple[str, ...]]:
@@ -85,9 +81,9 @@ def known_codes(table: pd.DataFrame, columns: Sequence[str], names: Sequence[str
     places, texts = distinct_texts(table[columns[0]]) if len(columns) == 1 else cross_columns(table, columns)
     codes: Codes = pd.Index(names).get_indexer(pd.Index(texts)).astype(np.int64)[places]
     if (codes < 0).any():
-        strange = texts[places[codes < 0][0]]
+        unknown = texts[places[codes < 0][0]]
         raise DataError(
-            f"{', '.join(columns)} holds {strange!r}, which the training data did not; known: "
+            f"{', '.join(columns)} holds {unknown!r}, which the training data did not; known: "
             f"{', '.join(names)}.",
             field=", ".join(columns),
         )
