@@ -154,7 +154,7 @@ def test_an_infinite_gradient_measured_alone_adds_nothing_whatever_its_weight():
     left, public = torch.tensor([0, 3]), (inputs[:1], targets[:1])
     engine = make_engine("ghost", model, loss)
     measured = measure_despite_failures(
-        fails_together(engine.measured_together), model, loss, (inputs, targets), public=public
+        fails_together(engine.measure_together), model, loss, (inputs, targets), public=public
     )
     assert not measured.norms[[1, 2]].isfinite().any()
     oracle = single_gradients(model, inputs[left], targets[left])
@@ -257,7 +257,7 @@ def test_a_batch_with_a_context_that_fails_together_is_measured_one_by_one():
     state = FAIRLENS.init(Setting(2, 4.0, 1.0, 50))
     context = example_context(FAIRLENS, state, groups)
     measured = measure_despite_failures(
-        fails_together(engine.measured_together),
+        fails_together(engine.measure_together),
         engine.model,
         loss,
         (TOKENS, targets),
@@ -265,7 +265,7 @@ def test_a_batch_with_a_context_that_fails_together_is_measured_one_by_one():
         public=engine.public,
     )
     kept = torch.tensor([0, 2])
-    expected = engine.measured_together(TOKENS[kept], targets[kept], *(each[kept] for each in context))
+    expected = engine.measure_together(TOKENS[kept], targets[kept], *(each[kept] for each in context))
     assert measured.norms[[1, 3]].isinf().all()
     torch.testing.assert_close(measured.norms[kept], expected.norms)
     assert measured.terms is not None

@@ -29,9 +29,9 @@ def measure_despite_failures(
     *context: Tensor,
     public: Examples | None = None,
 ) -> MeasuredBatch:
-    """Measures a batch; an example on which the model or the loss fails alone does not end training.
+    """Measure a batch; an example on which the model or the loss fails alone does not end training.
 
-    | a batch that fails | result |
+    | batch that fails | result |
     | --- | --- |
     | the forward or backward pass of an example fails alone | its norm is infinite, and it adds nothing; the
       others are measured without it, with fresh random numbers |
@@ -43,9 +43,9 @@ def measure_despite_failures(
       the model can be measured at all |
     | lack of memory | the error is raised |
 
-    The last two errors may follow from private examples: a large example can exhaust memory, and without
-    `public` a failing example ends training where it is alone in its batch. The fourth follows from released
-    parameters, though the batch decides in which step it shows.
+    Two of the errors may follow from private examples: a large example can exhaust memory, and without
+    `public` a failing example ends training where it is alone in its batch. That the model fails on a public
+    example follows from released parameters, though the batch decides in which step it shows.
 
     Args:
         measure_batch: (inputs, targets, *context) -> the measured batch.
@@ -61,32 +61,33 @@ def measure_despite_failures(
     except torch.OutOfMemoryError:
         raise
     except Exception:
-        runs = [_runs(model, loss, taken(examples, [place])) for place in range(count_in(examples[1]))]
+        count = count_in(examples[1])
+        works = [_has_gradients(model, loss, taken(examples, [place])) for place in range(count)]
         if public is None:
-            model_can_be_measured = any(runs) and not all(runs)
+            model_can_be_measured = any(works) and not all(works)
         else:
-            model_can_be_measured = _runs(model, loss, taken(public, [0]))
+            model_can_be_measured = _has_gradients(model, loss, taken(public, [0]))
         if not model_can_be_measured:
             raise
-    running = torch.tensor(runs).nonzero()[:, 0].to(tensors(examples[1])[0].device)
-    norms = torch.full((len(runs),), math.inf, device=running.device)
-    if not len(running):
+    places = torch.tensor(works).nonzero()[:, 0].to(tensors(examples[1])[0].device)
+    norms = torch.full((count,), math.inf, device=places.device)
+    if not len(places):
         return MeasuredBatch(norms, lambda weights: {})
-    others = taken(batch, running)
+    others = taken(batch, places)
     measured = _result_of(partial(measure_batch, *others))
     if measured is None:
         measured = _measure_one_by_one(measure_batch, model, loss, others)
 
-    def for_all(values: Tensor | None) -> Tensor | None:
+    def with_zeros_of_failed(values: Tensor | None) -> Tensor | None:
         if values is None:
             return None
-        return values.new_zeros(len(runs), *values.shape[1:]).index_copy(0, running, values)
+        return values.new_zeros(count, *values.shape[1:]).index_copy(0, places, values)
 
     return MeasuredBatch(
-        norms.to(measured.norms.dtype).index_copy(0, running, measured.norms),
-        lambda weights: measured.sum_gradients(weights[running]),
-        for_all(measured.drew_otherwise),
-        for_all(measured.terms),
+        norms.to(measured.norms.dtype).index_copy(0, places, measured.norms),
+        lambda weights: measured.sum_gradients(weights[places]),
+        with_zeros_of_failed(measured.drew_otherwise),
+        with_zeros_of_failed(measured.terms),
     )
 
 
@@ -100,8 +101,8 @@ def _result_of(action: Callable[[], T]) -> T | None:
         return None
 
 
-def _runs(model: nn.Module, loss: LossFunction, example: Examples) -> bool:
-    """Returns True if the forward and the backward pass of one example [1, ...] succeed."""
+def _has_gradients(model: nn.Module, loss: LossFunction, example: Examples) -> bool:
+    """Return True if the forward and the backward pass of one example [1, ...] succeed."""
     return _result_of(partial(_gradients, model, loss, example)) is not None
 
 
@@ -113,8 +114,8 @@ def _gradients(model: nn.Module, loss: LossFunction, example: Examples) -> list[
         return list(torch.autograd.grad(losses.sum(), trained, allow_unused=True, materialize_grads=True))
 
 
-class _Alone(NamedTuple):
-    """One example that was measured alone: norm, gradients in float64, and terms of its loss, [1, terms]."""
+class _MeasuredExample(NamedTuple):
+    """Norm of one example, its gradients in float64, and terms of its loss, [1, terms]."""
 
     norm: float
     gradients: list[Tensor]
@@ -124,18 +125,18 @@ class _Alone(NamedTuple):
 def _measure_one_by_one(
     measure_batch: Callable[..., MeasuredBatch], model: nn.Module, loss: LossFunction, batch: tuple[Any, ...]
 ) -> MeasuredBatch:
-    """Measures each example by a pass of its own, for norms and again for the sum: one gradient is held."""
+    """Measure each example by a pass of its own, for norms and again for the sum: one gradient is held."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
-    def measure_alone(place: int) -> _Alone:
+    def measure_alone(place: int) -> _MeasuredExample:
         example = taken(batch, [place])
         if len(example) > 2:  # with a context, which the engine alone knows the objective of
             measured = measure_batch(*example)
             sums = measured.sum_gradients(torch.ones_like(measured.norms))
             gradients = [sums[each] if each in sums else torch.zeros_like(each) for each in trained]
-            return _Alone(float(measured.norms), gradients, measured.terms)
+            return _MeasuredExample(float(measured.norms), gradients, measured.terms)
         gradients = [to_double(each) for each in _gradients(model, loss, example)]
-        return _Alone(
+        return _MeasuredExample(
             float(torch.linalg.vector_norm(torch.cat([each.flatten() for each in gradients]))),
             gradients,
             None,

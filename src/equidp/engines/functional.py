@@ -72,10 +72,10 @@ class FunctionalEngine:
     def __call__(self, inputs: Inputs, targets: Inputs, *context: Tensor) -> MeasuredBatch:
         """See `kernel.engine.ObjectiveEngine`."""
         return measure_despite_failures(
-            self.measured_together, self.model, self.loss, (inputs, targets), *context, public=self.public
+            self.measure_together, self.model, self.loss, (inputs, targets), *context, public=self.public
         )
 
-    def measured_together(self, inputs: Inputs, targets: Inputs, *context: Tensor) -> MeasuredBatch:
+    def measure_together(self, inputs: Inputs, targets: Inputs, *context: Tensor) -> MeasuredBatch:
         """Measures a batch in one pass, or fails."""
         batch = inputs, targets, context
         if count_in(targets) <= self.chunk_size:

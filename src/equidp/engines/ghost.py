@@ -69,24 +69,24 @@ class GhostEngine:
     def __call__(self, inputs: Inputs, targets: Inputs) -> MeasuredBatch:
         """See `kernel.engine.Engine`."""
         return measure_despite_failures(
-            self.measured_together, self.model, self.loss, (inputs, targets), public=self.public
+            self.measure_together, self.model, self.loss, (inputs, targets), public=self.public
         )
 
-    def measured_together(self, inputs: Inputs, targets: Inputs) -> MeasuredBatch:
+    def measure_together(self, inputs: Inputs, targets: Inputs) -> MeasuredBatch:
         """Measures a batch in one pass, or fails."""
         try:
-            return self._measured_once(inputs, targets)
+            return self._measure_once(inputs, targets)
         except _ReadOnceError:
             if self._repeats:
                 raise
             self._repeats = True  # the model repeats for each example what was given for each already
             try:
-                return self._measured_once(inputs, targets)
+                return self._measure_once(inputs, targets)
             except Exception:
                 self._repeats = False
             raise
 
-    def _measured_once(self, inputs: Inputs, targets: Inputs) -> MeasuredBatch:
+    def _measure_once(self, inputs: Inputs, targets: Inputs) -> MeasuredBatch:
         batch = count_in(targets)
         rows = rows_in(inputs) if isinstance(self.model, UnitModel) else 1
         tape = Tape(batch * rows, rows)

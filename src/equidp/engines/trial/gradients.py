@@ -222,7 +222,7 @@ def together(engine: Engine) -> Engine:
         return engine
 
     def measure(inputs: Inputs, targets: Inputs) -> MeasuredBatch:
-        return engine.measured_together(inputs, targets)
+        return engine.measure_together(inputs, targets)
 
     measure.__name__ = type(engine).__name__
     return measure
