@@ -48,6 +48,23 @@ def test_rows_may_be_padded_before_them_in_several_dimensions_and_with_any_numbe
     assert extent.paddings == {(-7.0, False)}
     padded, _ = collation.pad_examples(collation.short_example)
     assert padded.tolist() == [[[-7.0] * 3, [-7.0] * 3, [-7.0, 0.0, 0.0]]]
+    assert all(map(torch.equal, collation(images), stack(images)))
+
+
+def test_a_collator_that_goes_by_the_number_of_rows_mixes_none():
+    """It is tried on 33 rows at most, and a sample may have any number."""
+
+    def centred_if_many(rows):
+        inputs, targets = pad(rows)
+        if len(rows) > 35:
+            inputs["words"] = inputs["words"] - inputs["words"].amax(dim=0)
+        return inputs, targets
+
+    samples = [torch.arange(40)]
+    (found,) = loaded_batches(ROWS, samples, collation=Collation.of(centred_if_many, ROWS))
+    (padded,) = loaded_batches(ROWS, samples, collation=Collation.of(pad, ROWS))
+    assert torch.equal(found.inputs["words"], padded.inputs["words"])
+    assert found.inputs["words"].tolist() == pad(ROWS)[0]["words"].tolist()
 
 
 def test_rows_of_one_length_are_not_padded():

@@ -1,7 +1,9 @@
-"""Rows of a dataset as one batch, by a function of the user's that is held to what it gives each row alone.
+"""Rows of a dataset as one batch, by a function of the user's that gets each row alone.
 
 A collator may pad rows to the longest of a sample, and do nothing else: rows of a sample would change each
-other. Before training each row is collated once alone and once among others, and the two are compared.
+other. Before training each row is collated once alone and once among others, and the two are compared: a
+collator that does more is refused, and how it pads is learnt. In training it gets one row at a time, so that
+none changes another whatever it does, and rows are padded here.
 """
 
 from __future__ import annotations
@@ -85,6 +87,11 @@ class Extent:
         whole[(slice(None), *_corner(rows.shape[1:], sizes, after))] = rows
         return whole
 
+    def join_rows(self, *rows: Tensor) -> Tensor:
+        """Return rows, [1, ...] each, as one batch, padded to the longest in each dimension."""
+        longest = tuple(map(max, *(row.shape[1:] for row in rows))) if len(rows) > 1 else rows[0].shape[1:]
+        return torch.cat([row if row.shape[1:] == longest else self.pad(row, longest) for row in rows])
+
     def holds(self, batch: Tensor) -> bool:
         """Return whether a batch is of this type, and no row larger than these."""
         if not isinstance(batch, Tensor) or batch.dtype != self.dtype:
@@ -149,20 +156,27 @@ class Collation:
     def __call__(self, rows: list[Any]) -> Any:
         """Return rows as one batch; without rows, an empty one.
 
+        The collator gets one row at a time, and they are padded here: it could mix rows otherwise by
+        something that its trial did not show it, such as how many there are.
+
         Raises:
-            DataError: the collator fails, or the batch is not of the form of those that were tried.
+            DataError: the collator fails, or a row is not of the form of those that were tried.
         """
         if not rows:
             return taken(self.example, slice(0))
-        batch = _collate_rows(self.collate, rows)
-        alike = names_in(batch) == names_in(self.extents)
-        if not alike or not all(tensors(map_tensors(Extent.holds, self.extents, batch))):
+        alone = [_collate_rows(self.collate, [row]) for row in rows]
+        if not all(map(self._holds, alone)):
             raise DataError(
-                "collate gives a batch of other names, types or sizes than for the rows that it was tried on "
+                "collate gives a row of other names, types or sizes than for the rows that it was tried on "
                 "before training: all of the dataset's. Let the dataset give the same rows at each call.",
                 field="collate",
             )
-        return batch
+        return map_tensors(Extent.join_rows, self.extents, *alone)
+
+    def _holds(self, row: Any) -> bool:
+        """Return whether a row alone, [1, ...] each, is of the form of the rows that were tried."""
+        alike = names_in(row) == names_in(self.extents)
+        return alike and all(tensors(map_tensors(Extent.holds, self.extents, row)))
 
     @property
     def example(self) -> Any:
