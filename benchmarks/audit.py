@@ -1,4 +1,4 @@
-"""Audits every method, and the audit itself by planted faults: the tables of docs/audit.md.
+"""Audits every method, and the audit itself by planted faults: the tables of docs/evidence-audits.md.
 
     EQUIDP_DATA=... python benchmarks/audit.py step adult digits       # one step at epsilon 4, by gradient
     EQUIDP_DATA=... python benchmarks/audit.py training digits adult   # one training, by gradient and data

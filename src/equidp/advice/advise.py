@@ -3,7 +3,7 @@
 The kind follows from public facts alone, the shape of an input and the number of examples, and step sizes for
 cut columns from these and the noise, so its advice reads no data and costs no privacy. Where there are no
 results, as for a model of the user's, or where a user pays for a profile of gradient norms, that sets the
-clipping bound and learning rate. docs/advise.md has the results and the rules.
+clipping bound and learning rate. docs/evidence-settings.md has the results and the rules.
 """
 
 from __future__ import annotations
