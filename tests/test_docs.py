@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -35,11 +36,21 @@ BLOCKS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def kept_runs(tmp_path_factory):
+    """Folder of the runs of comparisons: several pages show the same one."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder  # one for all workers
+    (folder / "runs-of-the-docs").mkdir(exist_ok=True)
+    return folder / "runs-of-the-docs"
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.usefixtures("no_plots")
-def test_python_blocks_run(block, tmp_path, monkeypatch):
+def test_python_blocks_run(block, kept_runs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    Path("equidp-runs").symlink_to(kept_runs)
     for package in SERVICES:
         if re.search(rf"^(from|import) .*{package}", block, re.MULTILINE):
             pytest.importorskip(package)
