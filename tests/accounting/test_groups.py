@@ -64,9 +64,7 @@ def check_budgets(seed: int, name: str, make_accountant) -> None:
         assert 0.99 * budget <= independent <= budget * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(5), *(pytest.param(k, marks=pytest.mark.soak) for k in range(5, 17))]
-)
+@pytest.mark.parametrize("seed", [0, *(pytest.param(k, marks=pytest.mark.soak) for k in range(1, 17))])
 def test_each_group_pays_at_most_its_budget_and_nearly_all_of_it(seed):
     """By Renyi divergences; releases of the run count in each group's account."""
     check_budgets(seed, "rdp", RdpAccountant)

@@ -21,8 +21,6 @@ from equidp.report.audit import audit_sentence
 from support.faults import FAULTS, NOISE_FAULTS, SAMPLE_FAULTS, noise_changed, samples_changed
 from support.toy import toy
 
-SLOW = ("noise repeated after a resume", "batches that are not Poisson samples", "a sample used twice")
-
 
 @pytest.fixture(scope="module")
 def sound_runs(tmp_path_factory):
@@ -31,7 +29,7 @@ def sound_runs(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.soak if name in SLOW else ()) for name in FAULTS]
+    "name", [pytest.param(name, marks=() if name == "noise halved" else pytest.mark.soak) for name in FAULTS]
 )
 def test_the_audit_catches(name, monkeypatch, sound_runs):
     plant, runs, settings = FAULTS[name]
@@ -71,6 +69,7 @@ def test_draws_as_claimed_are_passed_over(sampled_audit):
     assert not found.exceeds
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", NOISE_FAULTS)
 def test_noise_is_looked_at_in_every_parameter_and_step(name, sampled_audit, monkeypatch):
     noise_changed(NOISE_FAULTS[name])(monkeypatch)
@@ -81,6 +80,7 @@ def test_noise_is_looked_at_in_every_parameter_and_step(name, sampled_audit, mon
     assert faulty.draws[0].test in audit_sentence(faulty)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", SAMPLE_FAULTS)
 def test_samples_are_looked_at_for_every_example_and_at_all_distances(name, sampled_audit, monkeypatch):
     monkeypatch.setattr(equidp.kernel.loop, "PoissonSampler", samples_changed(name))

@@ -186,6 +186,7 @@ def invoke(*arguments: str) -> tuple[int, str, str]:
     return end.value.code or 0, out.getvalue(), err.getvalue()
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::equidp.DataWarning")
 @pytest.mark.parametrize("examples", [20, pytest.param(100, marks=pytest.mark.soak)])
 def test_odd_tables(monkeypatch, examples):

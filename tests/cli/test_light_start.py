@@ -66,7 +66,8 @@ def test_accounting_for_a_method_of_equidp_loads_no_torch(noise, method):
     assert set(heavy) == {"numpy", "scipy", "dp_accounting"}
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", pytest.param("adam", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_training_loads_no_compiler(tmp_path, optimizer):
     """Neither its trial nor its steps, its checkpoints or its card."""
     options = [*("--batch-size", "256", "--epochs", "1", "--noise-multiplier", "1", "--method", "dpsgd")]

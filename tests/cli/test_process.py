@@ -119,8 +119,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library than glibc")
-@pytest.mark.parametrize("size", [40 * 2**20, pytest.param(5 * 2**28, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("size", [40 * 2**20, 5 * 2**28])
 def test_memory_that_was_freed_comes_back_without_page_faults(size):
     """Counts pages that the operating system had to hand out again; an environment that has decided is left
     alone. Below 32 MiB the C library may keep memory by itself; 1.25 GiB hold a batch of wide images."""

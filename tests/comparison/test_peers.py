@@ -74,6 +74,7 @@ def test_columns_are_those_that_networks_read_and_not_the_target(table, real_dat
     assert list(raw_columns(source(table), source(table).split_rows(0))) == ["age", "town"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("methods", [pytest.param(("dpsgd", "dp-ebm"), marks=pytest.mark.soak), ("dp-ebm",)])
 @pytest.mark.usefixtures("no_plots")
 def test_a_comparison_has_a_row_for_it(table, tmp_path, methods):

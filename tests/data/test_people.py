@@ -173,6 +173,7 @@ def test_a_budget_counts_rows_or_people_and_not_both():
         make_trainer(people, batch_size=10, delta=1e-4, accountant="rdp", budget=budget)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("first", ["rows", "people"])
 @pytest.mark.parametrize("name", ["visits by person", "people", "by person", ""])
 def test_no_name_makes_people_of_rows(first, name, tmp_path):

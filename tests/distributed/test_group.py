@@ -64,7 +64,8 @@ def test_a_seed_gives_one_sample_whatever_the_number_of_processes(count):
     assert all(torch.equal(torch.cat(part), one) for *part, one in zip(*parts, whole, strict=True))
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("count", [2, 4])
 def test_a_seed_gives_one_model_whatever_the_number_of_processes(count):
     """For every method: weights, the policy's state and the ledger. Noisy sums are rounded to a grid of
     1/1024 of the noise, so a sum that differs in its last bits may be rounded to the next point."""

@@ -90,6 +90,7 @@ def smallest_difference(shown: Evaluation, test: GroupedDataset) -> int:
     return min((size for size in sizes if size), default=10**6)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "counts",
     [
@@ -119,6 +120,7 @@ def test_without_withholding_the_differences_do_show_a_few_people():
     assert smallest_difference(evaluate(same(2), test), test) == 1
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", range(12))
 def test_no_difference_of_random_tables_is_about_a_few_people(seed):
     rng = np.random.default_rng(seed)

@@ -41,12 +41,12 @@ def tight(history: list[tuple[float, int]], sample_rate: float, delta: float) ->
 @pytest.mark.parametrize(
     ("sample_rate", "history", "delta"),
     [
-        (256 / 54_649, [(0.8, 12_680)], 1e-6),
+        pytest.param(256 / 54_649, [(0.8, 12_680)], 1e-6, marks=pytest.mark.soak),
         pytest.param(0.01, [(1.0, 1000)], 1e-5, marks=pytest.mark.soak),
         (1.0, [(10.0, 30)], 1e-6),
         pytest.param(0.02, [(0.7, 300), (2.0, 1000), (8.0, 3000)], 1e-6, marks=pytest.mark.soak),
         pytest.param(0.01, [(0.5, 20)], 1e-7, marks=pytest.mark.soak),
-        (0.1, [(3.0, 1), (1.5, 4), (6.0, 60)], 1e-5),
+        pytest.param(0.1, [(3.0, 1), (1.5, 4), (6.0, 60)], 1e-5, marks=pytest.mark.soak),
     ],
 )
 def test_epsilons_are_those_of_dp_accounting(sample_rate, history, delta):

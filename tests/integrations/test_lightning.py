@@ -348,6 +348,7 @@ def test_private_gradients_may_be_logged(tmp_path, loss):
     assert trainer.logged_metrics["length"] > 0
 
 
+@pytest.mark.soak
 def test_hooks_and_callbacks_get_the_number_of_a_sample_and_no_row_of_it(tmp_path):
     seen = []
 
@@ -430,6 +431,7 @@ def test_several_loaders_are_refused(tmp_path):
         fit(tmp_path, loader=several)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("form", ["list", "mapping"])
 def test_a_loader_in_a_list_or_a_mapping_is_refused_before_a_sample_is_drawn(tmp_path, form):
     loader = DataLoader(rows(), batch_size=16)
@@ -453,6 +455,7 @@ class Forms(Dataset):
         return self.other(row) if place % 2 else row
 
 
+@pytest.mark.soak
 def test_tensors_of_a_row_go_by_name_in_whatever_order_a_row_has_them(tmp_path):
     one, other = OfMappings(), OfMappings()
     for module, make in ((one, dict), (other, lambda row: dict(reversed(row.items())))):
@@ -460,6 +463,7 @@ def test_tensors_of_a_row_go_by_name_in_whatever_order_a_row_has_them(tmp_path):
     torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=0, atol=0)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "other",
     [

@@ -147,7 +147,7 @@ def test_the_order_of_entries_does_not_matter_and_equal_ones_merge():
 
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
-@pytest.mark.parametrize("ratio", [None, 10.0])
+@pytest.mark.parametrize("ratio", [None, pytest.param(10.0, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     "target", [3.0, *(pytest.param(each, marks=pytest.mark.soak) for each in (0.3, 10.0))]
 )

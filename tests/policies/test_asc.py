@@ -37,6 +37,7 @@ def test_a_group_is_drawn_more_often_at_one_epsilon_for_all():
     assert found.noise_multiplier < by_hand.noise_multiplier
 
 
+@pytest.mark.soak
 def test_without_rates_it_is_dpsgd():
     asc, dpsgd = (PLAN.resolve(name, 300, TARGET, group_names=("a", "b")) for name in ("asc", "dpsgd"))
     assert (
@@ -44,6 +45,7 @@ def test_without_rates_it_is_dpsgd():
     )
 
 
+@pytest.mark.soak
 def test_an_account_of_public_numbers_is_of_the_plan_that_trains():
     given = {"epochs": 2, "delta": 1e-5, "accountant": "rdp", "rates": {"a": 3.0}, "method": "asc"}
     planned = account(300, 30, target_epsilon=2.0, **given)

@@ -58,13 +58,8 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize(
-    "entries",
-    [
-        pytest.param(entries, id=name, marks=[pytest.mark.soak] if name.startswith("two kinds") else [])
-        for name, entries in RUNS.items()
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("entries", RUNS.values(), ids=RUNS)
 def test_dp_accounting_alone_gives_the_epsilon_of_the_ledger(entries):
     """The ledger's has wider bins here, which add a thousandth at most."""
     found = recompute_epsilon([(plain(event), count) for event, count in entries], 1e-5)
@@ -79,6 +74,7 @@ def test_where_transforms_lose_digits_renyi_alone_is_recomputed(steps, delta):
     assert found == pytest.approx(epsilon([(StepEvent(0.01, 1.0), steps)], delta, "rdp"), rel=1e-9)
 
 
+@pytest.mark.soak
 def test_many_groups_are_recomputed_by_the_costliest_of_them():
     shares = [GroupShare(str(each), 0.2 if each % 2 else 0.1, 0.5) for each in range(70)]
     event = GroupedStepEvent(0.2, 1.5, by_group=tuple(shares))
@@ -350,6 +346,7 @@ def test_what_is_no_run_is_refused(finished, content, tmp_path):
         verify_run(finished.folder)
 
 
+@pytest.mark.soak
 def test_notes_on_the_data_are_listed(finished):
     notes = json.loads((finished.folder / layout.CONFIG).read_text())["facts"]["notes"]
     assert list(verify_run(finished.folder).notes) == notes

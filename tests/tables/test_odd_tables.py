@@ -520,7 +520,7 @@ def few_batches(small_batches, monkeypatch):
 @pytest.mark.parametrize(
     ("what", "kind"),
     [
-        pytest.param(what, kind, id=f"{what}{kind}", marks=SOAK[: place % 4 > 0])
+        pytest.param(what, kind, id=f"{what}{kind}", marks=SOAK[: place % 12 > 0])
         for place, (what, kind) in enumerate(CASES)
     ],
 )

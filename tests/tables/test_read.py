@@ -70,6 +70,7 @@ def both(path: Path, monkeypatch, recipe: Recipe = RECIPE):
     return found
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "content",
     [

@@ -249,6 +249,7 @@ def test_a_person_whose_rows_are_of_one_group_stays_in_it():
     assert people.in_largest_groups([1.0, 2.0]) is people
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("protect_by", ["sampling", pytest.param("scaling", marks=pytest.mark.soak)])
 def test_budgets_of_groups_are_met(protect_by):
     """By the Trainer as by a plan: each group pays at most its budget, and nearly all of it."""

@@ -137,6 +137,7 @@ def test_training_and_losses_together_cost_the_target(run_and_trainer):
     assert run.planned_epsilon() == run.epsilon()
 
 
+@pytest.mark.soak
 def test_each_release_has_the_bound_and_the_noise_that_were_paid_for(monkeypatch):
     released = []
 

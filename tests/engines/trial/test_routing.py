@@ -415,6 +415,7 @@ def shifted(m, tokens, lengths):
     return m.out(read(m, tokens) * m.words(lengths + 4).sum(dim=1, keepdim=True))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
 @pytest.mark.parametrize("run", [packed_by_length, last_by_length, of_two_lengths, shifted])
 def test_whole_numbers_that_no_table_reads_are_tried_as_large_as_the_model_takes_them(run, dtype):
