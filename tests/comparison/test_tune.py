@@ -40,6 +40,7 @@ from equidp.policies.setting import Bounded
 from equidp.report import comparison as report, tuning as tuning_report
 from equidp.report.summary import summarise
 from equidp.training.plan import Plan
+from support.bins import COARSE_BINS, round_privacy_losses
 from support.errors import raises_field
 
 
@@ -295,6 +296,7 @@ MOMENTS = {
 
 def compare_until_killed(folder: Path, log: Path, moment: str, count: int) -> None:
     """Compare in a process that kills itself at the count-th call of a moment; "" for none."""
+    round_privacy_losses(COARSE_BINS)
 
     def write_down(word: str, key: str) -> None:
         with log.open("a") as file:
