@@ -17,7 +17,7 @@ from equidp.comparison.cells import Cell, Progress, one_at_a_time, split, split_
 from equidp.comparison.workers import Call, Workers, spread
 from equidp.data import open_source
 from equidp.diagnostics.gradients import BatchGradients, Subject, batch_gradients
-from equidp.engines.units import reading
+from equidp.engines.units import reader_of
 from equidp.extend import unknown_name
 from equidp.kernel.bounding import bounded_rows, example_rows
 from equidp.kernel.sampling import PoissonSampler
@@ -124,7 +124,7 @@ def _train(cell: Cell, error: str, threads: int | None) -> pd.DataFrame:
 def _train_with_error(cell: Cell, error: str) -> pd.DataFrame:
     data = split(cell.source, cell.seed)
     trainer = cell.trainer(data)
-    subject = Subject(reading(trainer.model, trainer.loss), trainer.loss, trainer.engine)
+    subject = Subject(reader_of(trainer.model, trainer.loss), trainer.loss, trainer.engine)
     tables, state = [], trainer.policy_state
     trainer.model.train()
     samples = PoissonSampler(len(data.train), trainer.sample_rate, trainer.steps, trainer.randomness)

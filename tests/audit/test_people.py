@@ -16,7 +16,7 @@ from equidp.audit.step import RepeatedRuns
 from equidp.audit.training import LossWatch
 from equidp.data.people import by_person
 from equidp.engines import make_engine
-from equidp.engines.units import reading
+from equidp.engines.units import reader_of
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.noise import SeededRandomness
@@ -47,7 +47,7 @@ def seen(data: equidp.GroupedDataset, present: int, seed: int) -> np.ndarray:
     model = nn.Linear(6, 2, bias=False)
     nn.init.zeros_(model.weight)
     loss = data.training_loss()
-    engine = make_engine("ghost", reading(model, loss), loss)
+    engine = make_engine("ghost", reader_of(model, loss), loss)
 
     def step(randomness: SeededRandomness, noise: float) -> PrivateStep:
         settings = {"expected_batch_size": 1.0, "num_groups": 1, "ledger": MemoryLedger()}
@@ -184,7 +184,7 @@ def test_canaries_of_people_leave_the_sum_of_the_others_as_it_is():
     data, groups = people(8), torch.tensor([0, 1])
     model = nn.Linear(5, 2)
     loss = data.training_loss()
-    engine = make_engine("ghost", reading(model, loss), loss)
+    engine = make_engine("ghost", reader_of(model, loss), loss)
     parameters = list(model.parameters())
     own = CanaryEngine(
         engine, parameters, Directions.single(2, 12, np.random.default_rng(0)), torch.ones(2), 2

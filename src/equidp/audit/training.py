@@ -39,7 +39,7 @@ from equidp.audit.setup import (
 from equidp.data.dataset import ALL, GroupedDataset
 from equidp.distributed.group import alone
 from equidp.engines.model import flat
-from equidp.engines.units import reading
+from equidp.engines.units import reader_of
 from equidp.errors import ApproximationWarning, SettingError
 from equidp.evaluation.predictions import predict
 from equidp.kernel.engine import Engine
@@ -308,7 +308,7 @@ class LossWatch:
 
     def _losses(self) -> Tensor:
         loss = self.canaries.training_loss()
-        outputs = predict(reading(self.model, loss), self.canaries.inputs)
+        outputs = predict(reader_of(self.model, loss), self.canaries.inputs)
         return loss(outputs.double(), self.canaries.trained_targets)
 
 

@@ -18,7 +18,7 @@ from equidp.diagnostics.effort import Cost, Effort, cost_of
 from equidp.diagnostics.gradients import Subject
 from equidp.diagnostics.measure import Step
 from equidp.engines.model import in_evaluation_mode
-from equidp.engines.units import reading
+from equidp.engines.units import reader_of
 from equidp.errors import ApproximationWarning, SettingError
 from equidp.individual.accountant import IndividualClipping, training_data
 from equidp.training.record import RunRecord
@@ -173,7 +173,7 @@ def _data(trainer: Trainer) -> GroupedDataset:
 
 
 def _subject(trainer: Trainer) -> Subject:
-    return Subject(reading(trainer.model, trainer.loss), trainer.loss, trainer.engine)
+    return Subject(reader_of(trainer.model, trainer.loss), trainer.loss, trainer.engine)
 
 
 def _step(trainer: Trainer) -> Step:

@@ -22,7 +22,7 @@ from equidp.diagnostics.measure import Step, draw_batches, group_curvature, view
 from equidp.diagnostics.rows import batch_figures, group_row, pair_rows
 from equidp.engines import make_engine
 from equidp.engines.model import in_evaluation_mode
-from equidp.engines.units import reading
+from equidp.engines.units import reader_of
 from equidp.errors import ApproximationWarning, DataError, SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.policy import Policy, Setting
@@ -99,7 +99,7 @@ def diagnose(
         ['a', 'b']
     """
     loss = data.training_loss(loss)
-    reads = reading(model, loss)
+    reads = reader_of(model, loss)
     subject = Subject(reads, loss, make_engine(engine, reads, loss, policy))
     chosen = chosen_groups(data, groups)
     if not 1 <= batch_size <= len(data):

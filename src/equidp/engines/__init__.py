@@ -25,7 +25,7 @@ from equidp.engines.trial.gradients import (
 from equidp.engines.trial.mixing import check_model, keeps_examples_apart
 from equidp.engines.trial.rows import GivenRows, MadeUp, TrialRows, made_up_examples
 from equidp.engines.trial.running import error_text
-from equidp.engines.units import as_units, reading
+from equidp.engines.units import as_units, reader_of
 from equidp.errors import DataWarning, ModelError
 from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.inputs import count_in, taken
@@ -156,13 +156,15 @@ def checked_engine(
         _warn_of_failures(made)
 
     def tried_with(name: str) -> TriedEngine:
-        engine = make_engine(name, reading(model, loss), loss, policy)
+        engine = make_engine(name, reader_of(model, loss), loss, policy)
         for rows, inputs, targets in trials:
             of_units: TrialRows | None = rows
             if several:
                 inputs, targets = as_units(inputs, targets, rows=2)
                 of_units = GivenRows(inputs) if isinstance(rows, GivenRows) else None
-            check_engine(engine, reading(model, loss), loss, inputs, targets, of_units, batch_size, at_a_time)
+            check_engine(
+                engine, reader_of(model, loss), loss, inputs, targets, of_units, batch_size, at_a_time
+            )
             engine.public = engine.public or (inputs, targets)
         return engine
 

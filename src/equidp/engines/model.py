@@ -126,8 +126,8 @@ def in_evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Returns the device of the model's first parameter: examples are moved there."""
-    return next(model.parameters()).device
+    """Return the device of the first parameter, to which examples are moved; CPU without parameters."""
+    return next((each.device for each in model.parameters()), torch.device("cpu"))
 
 
 def flat(gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Tensor:

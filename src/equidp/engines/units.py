@@ -67,7 +67,7 @@ def as_units(inputs: Inputs, targets: Tensor, rows: int = 1) -> tuple[Any, Tenso
     return map_tensors(lambda each: by_example(each[:count], rows), inputs), by_example(whole[:count], rows)
 
 
-def reading(model: nn.Module, loss: LossFunction) -> nn.Module:
+def reader_of(model: nn.Module, loss: LossFunction) -> nn.Module:
     """Returns the model that reads a loss's examples: the model itself, or a `UnitModel` of it for units."""
     return UnitModel(model) if Loss.of(loss).several_rows else model
 

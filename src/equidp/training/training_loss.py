@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from equidp.accounting.planned import Schedule
 from equidp.engines.measurement import Examples
 from equidp.engines.model import call_model, device_of
-from equidp.engines.units import reading
+from equidp.engines.units import reader_of
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import count_in, in_parts, moved_to, tensors
 from equidp.kernel.ledger import Ledger, ReleaseEvent
@@ -95,7 +95,7 @@ def mean_training_loss(
     >>> round(mean_training_loss(nn.Identity(), cross_entropy, [batch], bound=5.0, **settings), 4)
     0.6931
     """
-    reader, device = reading(model, loss), _device_of(model)
+    reader, device = reader_of(model, loss), device_of(model)
     losses = [torch.zeros(0, dtype=torch.float64)]
     with randomness.for_model(device), torch.set_grad_enabled(not together):
         for batch in batches:
@@ -111,10 +111,6 @@ def mean_training_loss(
         processes=processes,
     )
     return float(total) / num_examples
-
-
-def _device_of(model: nn.Module) -> torch.device:
-    return device_of(model) if any(True for _ in model.parameters()) else torch.device("cpu")
 
 
 def _losses_of(model: nn.Module, loss: LossFunction, examples: Examples, together: bool) -> Tensor:
