@@ -13,14 +13,21 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "equidp needs Python 3.11 or newer; say make PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade -c constraints.txt pip setuptools
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,docs,hf,lightning,cluster,features,export,peers]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all,dev,docs]'
 # For cross-checks of audits. Its auditing module needs no JAX, so what it depends on stays out.
 	$(BIN)/python -m pip install --quiet --no-deps -c constraints.txt jax-privacy
 	touch $@
 
+# What the demo needs and no more: the core, with tables and pages.
+$(VENV)/.demo: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "equidp needs Python 3.11 or newer; say make PYTHON=...")'
+	test -e $(VENV)/.installed || $(PYTHON) -m venv $(VENV)
+	test -e $(VENV)/.installed || $(BIN)/python -m pip install --quiet -c constraints.txt -e '.[report]'
+	touch $@
+
 # Trains on scikit-learn's digits, with eights made rare, and writes a report. By the settings of its own that the
 # dataset has: with them methods differ by group, and "auto" shows what the recommended ones change.
-demo: install
+demo: $(VENV)/.demo
 	$(BIN)/equidp compare --settings published --report equidp-report.html
 
 # The linters, which .pre-commit-config.yaml lists too.
@@ -36,7 +43,7 @@ lint: install
 test: lint
 	$(BIN)/python -m pytest -n 2 -m "not soak"
 
-# Tests of more than half a second each, then the demo from the wheel, installed alone in a clean environment.
+# Tests of more than half a second each, then the wheel in a clean environment: the core alone, and the demo.
 soak: install
 	$(BIN)/python -m pytest -n 2 -m soak
 	$(BIN)/python tests/support/wheel.py

@@ -10,8 +10,8 @@ import pandas as pd
 
 from equidp import Column, Table
 from equidp.data.dataset import ALL
-from equidp.report.plots.style import Drawn, drawn_twice
-from equidp.report.render import filled
+from equidp.report.plots.style import drawn_twice
+from equidp.report.render import Drawn, filled
 from papers.reproduction.item import PAPERS, Verdict
 from papers.reproduction.result import CLOSE, Difference, Judged
 

@@ -24,8 +24,8 @@ _HOMES = {
     "display": "Column Interval Table",
     "engines": "make_compatible",
     "errors": "ApproximationWarning BudgetError CacheWarning CheckpointError DataError DataWarning "
-    "EquidpError ModelError PolicyError PrivacyWarning ProcessError SettingError TrainingStopped "
-    "TrainingWarning",
+    "EquidpError MissingExtraError ModelError PolicyError PrivacyWarning ProcessError SettingError "
+    "TrainingStopped TrainingWarning",
     "estimator": "PrivateClassifier PrivateRegressor",
     "evaluation.metrics": "METRICS Metric",
     "evaluation.predictions": "Cut Predictions",

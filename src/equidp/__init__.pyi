@@ -33,6 +33,7 @@ from equidp.errors import (
     DataError as DataError,
     DataWarning as DataWarning,
     EquidpError as EquidpError,
+    MissingExtraError as MissingExtraError,
     ModelError as ModelError,
     PolicyError as PolicyError,
     PrivacyWarning as PrivacyWarning,

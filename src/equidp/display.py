@@ -7,9 +7,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape as html_escape
-from typing import Any, Literal, NamedTuple, final
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final
 
-import pandas as pd
 from markupsafe import Markup
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -17,6 +16,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Column as RichColumn, Table as RichTable
+
+from equidp._extras import require_extra
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _BETWEEN = 3  # characters beside each column on a terminal: padding, and a line
 _NARROWEST = 4  # characters of a column of figures
@@ -201,6 +205,9 @@ class Table:
         Args:
             label: "costs" for \\ref{tab:costs}.
         """
+        with require_extra("tables"):
+            import pandas as pd
+
         heads = [column.heading for column in self.columns]
         sides = "".join("r" if column.kind == "number" else "l" for column in self.columns)
         latex = pd.DataFrame(self.texts("[{}, {}]"), columns=heads).to_latex(
@@ -334,5 +341,8 @@ def markdown_text(text: object) -> str:
 
 def _escaped_for_latex(text: str) -> str:
     """Text escaped by pandas, whose `to_latex` escapes cells and headings but no caption."""
+    with require_extra("tables"):
+        import pandas as pd
+
     styler = pd.DataFrame([text]).style.format(escape="latex")
     return str(styler.hide(axis="index").hide(axis="columns").to_string()).strip()

@@ -116,6 +116,14 @@ class ProcessError(EquidpError):
     """
 
 
+class MissingExtraError(EquidpError, ImportError):
+    """An optional package is not installed; the message and `field` name the extra that brings it.
+
+    >>> issubclass(MissingExtraError, ImportError)
+    True
+    """
+
+
 class TrainingStopped(KeyboardInterrupt):
     """A signal ended training after a complete step; the run was saved and can be resumed.
 

@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock, Timeout
 
+from equidp._extras import require_extra
 from equidp._files import sync_folder
 from equidp.errors import CacheWarning, DataError, SettingError
 
@@ -104,7 +105,8 @@ class Entry:
 
     def table(self, name: str) -> pd.DataFrame:
         """Table of the entry."""
-        import pandas as pd
+        with require_extra("tables"):
+            import pandas as pd
 
         return pd.read_parquet(self.path(f"{name}.parquet"))
 

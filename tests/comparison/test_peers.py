@@ -13,7 +13,7 @@ from equidp.comparison.compare import prepare
 from equidp.comparison.peers import PrivateEBM, raw_columns
 from equidp.comparison.plan import ComparisonPlan
 from equidp.data import open_source
-from equidp.errors import DataError, SettingError
+from equidp.errors import DataError, MissingExtraError, SettingError
 from support.errors import raises_field
 
 pytestmark = pytest.mark.filterwarnings("ignore::equidp.errors.PrivacyWarning")
@@ -122,5 +122,5 @@ def test_what_it_cannot_be_trained_on_is_refused_before_anything_is_trained(
 
 def test_a_package_that_is_not_installed_names_its_extra(table, monkeypatch):
     monkeypatch.setitem(sys.modules, "interpret.privacy", None)
-    with raises_field(SettingError, "methods", "equidp[peers]"):
+    with raises_field(MissingExtraError, "peers"):
         PrivateEBM(source(table), 0, 1.0, 1e-5).train(source(table).split(0))

@@ -15,7 +15,7 @@ import equidp
 from equidp.data import open_source
 from equidp.data.extractors import EFFICIENTNET_LITE0, Extractor, output_of
 from equidp.data.features import FEATURES, WithFeatures, with_side
-from equidp.errors import DataError, SettingError
+from equidp.errors import DataError, MissingExtraError, SettingError
 from equidp.tables.cache import table_store
 from support.errors import raises_field
 from support.own_modules import own_module
@@ -158,7 +158,7 @@ def test_a_package_that_is_not_installed_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
     missing = Extractor(lambda: EFFICIENTNET_LITE0.make())
     monkeypatch.setitem(FEATURES, NETWORK, missing)
-    with raises_field(SettingError, "features", "equidp[features]"):
+    with raises_field(MissingExtraError, "features"):
         open_source("digits", features=NETWORK)
 
 

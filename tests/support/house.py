@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 GROUND = (
     "errors",
+    "_extras",
     "_validate",
     "_files",
     "_lazy",

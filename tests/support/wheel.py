@@ -1,4 +1,5 @@
-"""Builds the wheel, installs it alone in a clean environment and runs the demo from it.
+"""Builds the wheel, trains the README's example from it alone in a clean environment, then runs the demo with
+its extra.
 
     python tests/support/wheel.py
 
@@ -9,6 +10,7 @@ the clean one.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -34,11 +36,29 @@ def main() -> None:
         found = output(python, "-c", "import equidp; print(equidp.__file__)", cwd=folder)
         if not Path(found).is_relative_to(folder / "clean"):
             sys.exit(f"equidp comes from {found}, not from the wheel")
+        readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        example = re.findall(r"^```python\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)[0]
+        spent = output(python, "-c", example, cwd=folder).split()[0]
+        if not 0 < float(spent) <= 4:
+            sys.exit(f"the README's example spent epsilon {spent}; expected at most 4")
+        if "pandas" in output(python, "-m", "pip", "list", cwd=folder):
+            sys.exit("the core brings pandas, which belongs to the extra tables")
+        run(
+            python,
+            "-m",
+            "pip",
+            "--quiet",
+            "install",
+            "-c",
+            ROOT / "constraints.txt",
+            f"{wheel}[report]",
+            cwd=folder,
+        )
         run(folder / "clean" / "bin" / "equidp", "compare", *DEMO, cwd=folder)
         page = (folder / "equidp-report.html").read_text(encoding="utf-8")
         if "</html>" not in page:
             sys.exit("the demo's report is not complete")
-        print(f"{wheel.name}: installed alone, the demo ran and wrote a report of {len(page):,} characters")
+        print(f"{wheel.name}: the core trained alone; with [report] the demo wrote {len(page):,} characters")
 
 
 def environment() -> dict[str, str]:

@@ -9,9 +9,11 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any, final
 
-import pandas as pd
-
+from equidp._extras import require_extra
 from equidp.audit.draws import DrawFinding
+
+with require_extra("tables"):
+    import pandas as pd
 
 USEFUL = 0.1
 """Least share of a tight claim that an audit must be expected to find."""

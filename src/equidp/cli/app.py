@@ -23,6 +23,7 @@ import cyclopts
 from cyclopts import App, Argument, ArgumentCollection, CycloptsError, Parameter
 from cyclopts.config import Dict
 
+from equidp._extras import check_extra
 from equidp._parts import is_import_path
 from equidp._validate import names, unknown_name
 from equidp.cli.messages import fail, say, warning_printer
@@ -45,6 +46,14 @@ COMMANDS = {
     "methods": "List the methods, or the settings of one of them.",
 }
 """Name -> what it does. `equidp.cli.NAME:app` is the command, whose own help says more."""
+
+EXTRAS = {
+    **dict.fromkeys(
+        ("inspect", "evaluate", "verify", "predict", "export", "advise", "audit", "cache"), "tables"
+    ),
+    **dict.fromkeys(("train", "compare"), "report"),
+}
+"""Command -> extra that it needs; other commands need none."""
 
 Shell = Literal["bash", "zsh", "fish", "powershell"]
 
@@ -245,6 +254,8 @@ def _run_command(line: App, tokens: list[str]) -> None:
     try:
         if "TORCHELASTIC_RUN_ID" in os.environ and tokens[:1] != ["train"]:
             fail("torchrun is for equidp train; start other commands without it (compare has --cluster).")
+        if line is app and tokens and tokens[0] in EXTRAS:
+            check_extra(EXTRAS[tokens[0]])
         import_own_methods(tokens)
         if tokens and tokens[0] in commands and line[tokens[0]].default_command:
             line[tokens[0]].help = None  # of the list of commands; the command's own says more

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import joblib
 from cyclopts import Group, Parameter
 
+from equidp._extras import require_extra
 from equidp._files import check_folder, check_outputs, command_line
 from equidp.advice.chosen_plan import RECOMMENDED
 from equidp.cli import metrics, options, releases
@@ -34,6 +34,9 @@ from equidp.report.figures import save_figures
 from equidp.report.plan import plan_table
 from equidp.runs.releases import CountsRelease, IndividualRelease, PreprocessingRelease
 from equidp.training.progress import duration
+
+with require_extra("tables"):
+    import joblib
 
 app = command(
     "compare",

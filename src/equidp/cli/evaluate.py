@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-import pandas as pd
 from cyclopts import Parameter
 
+from equidp._extras import require_extra
 from equidp._files import check_folder, check_outputs, write_whole
 from equidp.cli import metrics, options
 from equidp.cli.app import command
@@ -25,12 +25,14 @@ from equidp.report.evaluation import (
     risk_sentences,
     split_noisy_means,
 )
-from equidp.report.figures import save_evaluation_figures
 from equidp.report.format import amount
 from equidp.report.guarantee import attack_risk_sentences, guarantee_sentences
 from equidp.runs.saved import FinishedRun, open_run
 from equidp.training.device import chosen_device
 from equidp.training.run import Run
+
+with require_extra("tables"):
+    import pandas as pd
 
 app = command(
     "evaluate",
@@ -74,6 +76,8 @@ def evaluate_command(
     place = chosen_device(device)
     check_outputs({"--json": json_file}, run, test, reference)
     if figures is not None:
+        from equidp.report.figures import save_evaluation_figures
+
         check_folder(figures)
     kept = open_run(run).reading(sep, charset)
     check_outputs({"--json": json_file}, kept.config.data.name)

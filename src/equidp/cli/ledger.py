@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
@@ -22,8 +22,9 @@ from equidp.kernel.ledger import PEOPLE, ChoiceEvent, GroupedStepEvent, ReleaseE
 from equidp.ledger.format import LedgerContent, Spent, read_ledger
 from equidp.report.format import count_text
 from equidp.report.planned import epsilon_of_groups_text
-from equidp.runs.config import TrainConfig
-from equidp.runs.layout import read_config
+
+if TYPE_CHECKING:
+    from equidp.runs.config import TrainConfig
 
 app = App(name="ledger", help="Explain what a run or a budget has spent.")
 _DELTAS = (1e-5, 1e-6, 1e-7)
@@ -126,6 +127,10 @@ def _session_lines(blocks: list[Spent], one: str) -> list[str]:
 
 def _read_run(path: Path) -> tuple[TrainConfig | None, float | None]:
     """Settings and delta of the run in whose folder the ledger is; None for a ledger elsewhere."""
+    if not any((path.parent / name).exists() for name in ("config.json", "settings.json")):
+        return None, None  # and reading a budget needs no extra
+    from equidp.runs.layout import read_config
+
     try:
         config, plan, _ = read_config(path.parent)
         return config, plan.delta

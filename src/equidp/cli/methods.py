@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from equidp.cli import options
 from equidp.cli.app import command
+from equidp.cli.noise import MethodName
 from equidp.display import Column, Table
 from equidp.policies.methods import method_named
 from equidp.policies.setting import MethodSetting, settings_of
@@ -25,9 +25,7 @@ app = command(
 
 @app.default
 def methods_command(
-    name: Annotated[
-        options.MethodName | None, Parameter(help="Method to describe, or my_module:MyPolicy.")
-    ] = None,
+    name: Annotated[MethodName | None, Parameter(help="Method to describe, or my_module:MyPolicy.")] = None,
     /,
     *,
     as_json: Annotated[bool, Parameter(name="--json", help="Print JSON.")] = False,

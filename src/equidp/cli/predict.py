@@ -9,10 +9,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
-import pandas as pd
 import torch
 from cyclopts import Parameter
 
+from equidp._extras import require_extra
 from equidp._files import check_outputs, written_whole
 from equidp.cli import metrics, options
 from equidp.cli.app import command
@@ -25,6 +25,9 @@ from equidp.tables.columns import check_names
 from equidp.tables.read import check_read_twice, names_of, readable, written_rows
 from equidp.tables.recipe import Recipe
 from equidp.training.device import chosen_device
+
+with require_extra("tables"):
+    import pandas as pd
 
 app = command(
     "predict",

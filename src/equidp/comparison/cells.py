@@ -19,10 +19,10 @@ from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import torch
 from torch import nn
 
+from equidp._extras import require_extra
 from equidp._provenance import versions
 from equidp.accounting.planned import RECALIBRATION
 from equidp.comparison.sweep import counts_events
@@ -51,6 +51,9 @@ from equidp.training.plan import GROUP_OPTIONS, LOSS_OPTIONS, ResolvedPlan
 from equidp.training.recalibration import recalibrate
 from equidp.training.record import EpochRecorder, RunRecord
 from equidp.training.trainer import Callback, Trainer
+
+with require_extra("tables"):
+    import pandas as pd
 
 Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all) after each finished run."""

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import torch
 
+from equidp._extras import require_extra
 from equidp._provenance import versions
 from equidp.accounting import calibrate_noise
 from equidp.accounting.cache import remembered
@@ -96,6 +96,9 @@ from equidp.store import Store
 from equidp.tables.intervals import STANDARD
 from equidp.training.device import chosen_device, wait_for
 from equidp.training.plan import Plan
+
+with require_extra("tables"):
+    import pandas as pd
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 import numpy as np
-import pandas as pd
 
+from equidp._extras import require_extra
 from equidp._provenance import versions
 from equidp.comparison.cells import CellResult, split_facts
 from equidp.comparison.sweep import DP_EBM, label_of
@@ -23,6 +23,9 @@ from equidp.data.dataset import DataSource, DataSplit
 from equidp.data.table import EncodedSource, Unencoded
 from equidp.errors import DataError, SettingError
 from equidp.store import FIGURES, key_of
+
+with require_extra("tables"):
+    import pandas as pd
 
 _MISSING = "(missing)"
 _TIMED_ROWS = 2000
@@ -208,17 +211,13 @@ def raw_columns(source: EncodedSource, rows: Unencoded) -> pd.DataFrame:
 
 
 def _ebm() -> Any:
-    try:
+    with require_extra("peers"):
         from interpret.privacy import DPExplainableBoostingClassifier
-    except ImportError as error:
-        raise SettingError(
-            "method dp-ebm needs the package interpret-core; install it with pip install 'equidp[peers]'.",
-            field="methods",
-        ) from error
     return DPExplainableBoostingClassifier
 
 
 def _version() -> str:
-    import interpret
+    with require_extra("peers"):
+        import interpret
 
     return str(interpret.__version__)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
+from equidp._extras import require_extra
 from equidp.data.dataset import ALL
 from equidp.evaluation.costs import group_gaps
 from equidp.evaluation.intervals import mean_interval
@@ -20,6 +20,9 @@ from equidp.evaluation.references import (
     judge_references,
     reference_names,
 )
+
+with require_extra("tables"):
+    import pandas as pd
 
 
 class Standing(NamedTuple):

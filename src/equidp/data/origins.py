@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-import pooch
 from rich.console import Console
 from rich.progress import Progress
 
+from equidp._extras import require_extra
 from equidp.errors import DataError
 from equidp.tables.cache import CACHE_VARIABLE, cache_folder
+
+with require_extra("tables"):
+    import pooch
 
 DATA_VARIABLE = "EQUIDP_DATA"
 _NOT_STATED = "not stated by the source"
@@ -172,7 +175,8 @@ class RemoteFile:
         return path if path is not None and path.exists() else None
 
     def _download_file(self) -> Path:
-        import requests
+        with require_extra("tables"):
+            import requests
 
         folder = cache_folder() / self.origin.folder
         way_out = self.origin.by_hand

@@ -9,15 +9,18 @@ from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import torch
 
+from equidp._extras import require_extra
 from equidp._validate import check_whole
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError, DataWarning
 from equidp.kernel.inputs import map_tensors
 from equidp.tables.recipe import Recipe
 from equidp.tables.split import draw_rows, rows_by_content
+
+with require_extra("tables"):
+    import pandas as pd
 
 Codes = npt.NDArray[np.int64]
 

@@ -8,7 +8,6 @@ from typing import Any
 from equidp._parts import is_import_path
 from equidp.data.dataset import DataSource
 from equidp.data.own import OwnSource
-from equidp.data.table import TableSource
 
 Settings = Mapping[str, Any]
 
@@ -60,7 +59,6 @@ def published_settings(data: str | DataSource) -> Settings:
     """Published settings of a named dataset, or those of a source that has them; {} without any."""
     if isinstance(data, str):
         data = OwnSource(data) if is_import_path(data) else data
-    if isinstance(data, TableSource):
-        return {}
     name = data if isinstance(data, str) else data.name
-    return PUBLISHED.get(name) or getattr(data, "published", {})
+    own: Settings | None = getattr(data, "published", {})
+    return {} if own is None else PUBLISHED.get(name) or own

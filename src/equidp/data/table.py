@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import torch
 
+from equidp._extras import require_extra
 from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
 from equidp.data.people import PeoplesRows, rows_by_person
 from equidp.errors import DataWarning, SettingError
@@ -36,6 +36,9 @@ from equidp.tables.read import plain_name
 from equidp.tables.recipe import Recipe
 from equidp.tables.release import Release
 from equidp.tables.split import draw_rows, rows_by_content
+
+with require_extra("tables"):
+    import pandas as pd
 
 EXACT, PRIVATE = "exact", "private"
 PREPROCESSINGS = (EXACT, PRIVATE)
@@ -74,6 +77,8 @@ class TableSource:
     recipe: Recipe
     private_noise: float | None = None
     encoding: str | None = None
+    published: ClassVar[None] = None
+    """A file has no published settings, whatever its name."""
 
     def __post_init__(self) -> None:
         Encoding.parse(self.encoding)

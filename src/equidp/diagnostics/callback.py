@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pandas as pd
 import torch
 
+from equidp._extras import require_extra
 from equidp._validate import check_whole
 from equidp.data.dataset import GroupedDataset
 from equidp.diagnostics.diagnose import Diagnosis, check_clips, chosen_groups, diagnose_step, warn_of_kinks
@@ -23,6 +23,9 @@ from equidp.errors import ApproximationWarning, SettingError
 from equidp.individual.accountant import IndividualClipping, training_data
 from equidp.training.record import RunRecord
 from equidp.training.trainer import Callback, Trainer
+
+with require_extra("tables"):
+    import pandas as pd
 
 RECORD_KEY = "sensitive_diagnosis"
 """The name under which a run's record holds the tables of its diagnosis."""

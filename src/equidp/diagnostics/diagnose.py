@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import pandas as pd
 import torch
 from torch import nn
 
+from equidp._extras import require_extra
 from equidp._validate import unknown_name
 from equidp.data.dataset import GroupedDataset
 from equidp.diagnostics.curvature import kinks
@@ -26,6 +26,9 @@ from equidp.engines.units import reader_of
 from equidp.errors import ApproximationWarning, DataError, SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.policy import Policy, Setting
+
+with require_extra("tables"):
+    import pandas as pd
 
 _PUBLIC = {"group", "other", "examples", "learning_rate"}
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import pandas as pd
 from torch import Tensor
 
+from equidp._extras import require_extra
 from equidp.diagnostics.excess_risk import (
     batch_risk,
     best_clipping_bound,
@@ -22,6 +22,9 @@ from equidp.diagnostics.excess_risk import (
 from equidp.diagnostics.gradients import BatchGradients, cosine
 from equidp.diagnostics.measure import GroupCurvature, GroupView, Step
 from equidp.kernel.noise import to_double
+
+with require_extra("tables"):
+    import pandas as pd
 
 _ROUNDING = 1e-5
 """An eigenvalue below zero by less than this share of the largest may be a rounding error of float32."""

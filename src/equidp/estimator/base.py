@@ -14,12 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy import sparse
-from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state, column_or_1d
-from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from equidp._extras import require_extra
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.planned import COUNTS, RECALIBRATION, default_delta
 from equidp.accounting.target import Target
@@ -51,6 +49,11 @@ from equidp.training.optimizers import ADAM_RATE
 from equidp.training.plan import ModelFactory, Plan, ResolvedPlan
 from equidp.training.recalibration import recalibrate
 from equidp.training.trainer import Trainer
+
+with require_extra("tables"):
+    from sklearn.base import BaseEstimator
+    from sklearn.utils import check_random_state, column_or_1d
+    from sklearn.utils.validation import check_is_fitted, validate_data
 
 if TYPE_CHECKING:
     from typing import Self

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn.base import ClassifierMixin
-from sklearn.utils import column_or_1d
-from sklearn.utils.multiclass import check_classification_targets
 from torch import Tensor, nn
 
+from equidp._extras import require_extra
 from equidp._validate import check_number, unknown_name
 from equidp.accounting.planned import release_event
 from equidp.data.dataset import GroupedDataset
@@ -26,6 +24,11 @@ from equidp.kernel.ledger import Payment, StepEvent
 from equidp.losses import Loss
 from equidp.tables.release import balanced_weights, private_counts
 from equidp.training.trainer import Trainer
+
+with require_extra("tables"):
+    from sklearn.base import ClassifierMixin
+    from sklearn.utils import column_or_1d
+    from sklearn.utils.multiclass import check_classification_targets
 
 if TYPE_CHECKING:
     from typing import Self

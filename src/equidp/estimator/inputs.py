@@ -9,12 +9,12 @@ from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import torch
 from scipy import sparse
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from equidp._extras import require_extra
 from equidp._validate import check_some_weight, check_weights
 from equidp.data.dataset import GroupedDataset
 from equidp.data.people import PeoplesRows
@@ -22,6 +22,9 @@ from equidp.errors import DataError, DataWarning, SettingError
 from equidp.policies.methods import method_named
 from equidp.tables.checks import MOST_GROUPS
 from equidp.tables.labels import cross_columns
+
+with require_extra("tables"):
+    import pandas as pd
 
 _MOST_CELLS = 2**22
 """Cells of a sparse matrix that are made dense at a time: 16 MiB."""

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn.base import RegressorMixin
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
+from equidp._extras import require_extra
 from equidp.data.targets import with_weights
 from equidp.errors import SettingError
 from equidp.estimator.base import PrivateEstimator, Progress, check_open_ended
 from equidp.training.plan import ModelFactory
+
+with require_extra("tables"):
+    from sklearn.base import RegressorMixin
 
 if TYPE_CHECKING:
     from typing import Self

@@ -8,14 +8,17 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from equidp._extras import require_extra
 from equidp.data.dataset import ALL
 from equidp.evaluation.groups import by_group
 from equidp.evaluation.intervals import wilson
 from equidp.evaluation.metrics import METRICS, Metric, tells_something
 from equidp.evaluation.predictions import Predictions
 from equidp.evaluation.small_cells import FEWEST, count_people
+
+with require_extra("tables"):
+    import pandas as pd
 
 _BINS = 10
 RISKS_OFF = 0.2

@@ -13,15 +13,18 @@ from collections.abc import Collection
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from scipy import stats
 
+from equidp._extras import require_extra
 from equidp._validate import check_number
 from equidp.data.dataset import ALL
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metrics import METRICS, Metric
 from equidp.evaluation.references import informative, judge_references, reference_names
+
+with require_extra("tables"):
+    import pandas as pd
 
 COSTS = ("privacy_cost", "excessive_risk")
 """Columns of what a run lost against its reference."""

@@ -9,13 +9,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from scipy import stats
 
+from equidp._extras import require_extra
 from equidp.data.dataset import ALL
 from equidp.evaluation.costs import group_gaps
 from equidp.evaluation.intervals import Floats, mean_interval
 from equidp.evaluation.metrics import METRICS, Metric
+
+with require_extra("tables"):
+    import pandas as pd
 
 OVERALL, WORST_GROUP, GAP = "overall", "worst group", "gap"
 QUANTITIES = (OVERALL, WORST_GROUP, GAP)

@@ -11,12 +11,15 @@ from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import torch
 from torch import nn
 
+from equidp._extras import require_extra
 from equidp.evaluation.predictions import predict
 from equidp.tables.encode import Categories, HashedCategories, Intervals, TableEncoder
+
+with require_extra("tables"):
+    import pandas as pd
 
 Floats = npt.NDArray[np.float64]
 Part = tuple[tuple[int, ...], tuple[float, ...]]

@@ -6,9 +6,9 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import pandas as pd
 from torch import Tensor, nn
 
+from equidp._extras import require_extra
 from equidp.data.dataset import ALL, GroupedDataset
 from equidp.evaluation.blind_spots import (
     BlindSpots,
@@ -30,6 +30,9 @@ from equidp.evaluation.metrics import METRICS, Metric, metric_for
 from equidp.evaluation.predictions import Cut, Predictions, predict
 from equidp.evaluation.small_cells import SmallCells, count_people, people_of
 from equidp.kernel.processes import ALONE, Processes
+
+with require_extra("tables"):
+    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False)

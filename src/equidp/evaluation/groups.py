@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import torch
-from fairlearn.metrics import false_positive_rate, selection_rate, true_positive_rate
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from equidp._extras import require_extra
 from equidp.data.dataset import ALL, GroupedDataset
 from equidp.errors import DataError, shape_text
 from equidp.evaluation.intervals import Floats, Interval, mean_interval, paired_interval, wilson
@@ -30,6 +29,10 @@ from equidp.evaluation.metrics import (
 )
 from equidp.evaluation.predictions import Cut, Predictions
 from equidp.losses import SquaredError
+
+with require_extra("tables"):
+    import pandas as pd
+    from fairlearn.metrics import false_positive_rate, selection_rate, true_positive_rate
 
 Bools = npt.NDArray[np.bool_]
 

@@ -12,26 +12,29 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.metrics import (
-    accuracy_score,
-    average_precision_score,
-    balanced_accuracy_score,
-    brier_score_loss,
-    log_loss,
-    mean_absolute_error,
-    precision_score,
-    r2_score,
-    recall_score,
-    roc_auc_score,
-    root_mean_squared_error,
-)
 
+from equidp._extras import require_extra
 from equidp._parts import is_import_path, own_part
 from equidp._validate import unknown_name
 from equidp.errors import SettingError
 from equidp.evaluation import intervals
 from equidp.evaluation.intervals import Floats, Interval, check_level
 from equidp.evaluation.predictions import Predictions, task_of
+
+with require_extra("tables"):
+    from sklearn.metrics import (
+        accuracy_score,
+        average_precision_score,
+        balanced_accuracy_score,
+        brier_score_loss,
+        log_loss,
+        mean_absolute_error,
+        precision_score,
+        r2_score,
+        recall_score,
+        roc_auc_score,
+        root_mean_squared_error,
+    )
 
 _RESAMPLES = 200
 

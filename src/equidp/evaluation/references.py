@@ -10,10 +10,13 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 
+from equidp._extras import require_extra
 from equidp.data.dataset import ALL
 from equidp.evaluation.intervals import mean_interval
+
+with require_extra("tables"):
+    import pandas as pd
 
 NEGLIGIBLE = 0.1
 """Share of tau: a difference in the metric by less counts as none, however sure the figure is.

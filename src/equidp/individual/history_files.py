@@ -11,13 +11,16 @@ from typing import Any, BinaryIO, final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
+from equidp._extras import require_extra
 from equidp._files import sync_folder
 from equidp.errors import CheckpointError
 from equidp.individual.histories import Histories, chunks
 from equidp.individual.step_counts import StepCounts
 from equidp.training.checkpoint import SENSITIVE
+
+with require_extra("tables"):
+    import pyarrow as pa
 
 Array = npt.NDArray[Any]
 

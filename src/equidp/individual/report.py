@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import torch
 from torch import Tensor
 
+from equidp._extras import require_extra
 from equidp.accounting.planned import INDIVIDUAL, release_event
 from equidp.accounting.risk import EPSILONS, Risk
 from equidp.data.dataset import ALL
@@ -20,6 +20,9 @@ from equidp.kernel.ledger import Ledger, Payment
 from equidp.kernel.noise import Randomness
 from equidp.kernel.noisy_sum import private_sum
 from equidp.tables.release import private_quantile
+
+with require_extra("tables"):
+    import pandas as pd
 
 
 @dataclass(frozen=True)

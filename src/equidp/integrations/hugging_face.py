@@ -20,6 +20,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from equidp._extras import require_extra
 from equidp._provenance import weights_digest
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.planned import Schedule, checked_schedule
@@ -35,14 +36,9 @@ from equidp.training.run import Run
 from equidp.training.trainer import Trainer
 from equidp.training.training_loss import LOSS_BOUND
 
-try:
+with require_extra("hf"):
     import transformers
     from transformers.loss.loss_utils import ForCausalLMLoss
-except ImportError as error:
-    raise ImportError(
-        "equidp.integrations.hugging_face needs transformers, peft and accelerate, which are not installed; "
-        "install them with pip install 'equidp[hf]'."
-    ) from error
 
 STATE = "equidp.pt"
 """Name of the file in a checkpoint with the run's marks and the policy's state."""

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler
 
+from equidp._extras import require_extra
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.planned import Schedule
 from equidp.data.collation import as_tuples
@@ -36,16 +37,11 @@ from equidp.training.run import Run
 from equidp.training.trainer import Trainer
 from equidp.training.training_loss import LOSS_BOUND
 
-try:
-    from lightning import pytorch as lightning
-except ImportError:
+with require_extra("lightning"):
     try:
+        from lightning import pytorch as lightning
+    except ModuleNotFoundError:
         import pytorch_lightning as lightning
-    except ImportError as error:
-        raise ImportError(
-            "equidp.integrations.lightning needs Lightning, which is not installed; install it with "
-            "pip install 'equidp[lightning]'."
-        ) from error
 
 LEDGER = "_ledger"
 """Name of the ledger in `default_root_dir`."""

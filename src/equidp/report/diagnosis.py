@@ -9,8 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import pandas as pd
-
+from equidp._extras import require_extra
 from equidp.comparison.result import Comparison
 from equidp.display import Cell, Column, Noted, Table
 from equidp.report.document import Block, Callout, Heading, Paragraph, paragraphs
@@ -18,6 +17,9 @@ from equidp.report.format import capitalise, number
 from equidp.report.plots import DIAGNOSIS_PLOTS
 from equidp.report.plots.style import draw_plots
 from equidp.report.summary import Summary, by_kind
+
+with require_extra("tables"):
+    import pandas as pd
 
 _RISKS = {
     "excess": "all",

@@ -12,8 +12,7 @@ from typing import assert_never, final
 from markupsafe import Markup
 
 from equidp.display import Table, markdown_text
-from equidp.report.plots.style import Drawn
-from equidp.report.render import figure_element, filled, table_element, unbroken
+from equidp.report.render import Drawn, figure_element, filled, table_element, unbroken
 
 
 @final

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 
+from equidp._extras import require_extra
 from equidp.data.dataset import ALL
 from equidp.display import Cell, Column, Interval, Table, points
 from equidp.evaluation.evaluation import Evaluation
@@ -17,6 +17,9 @@ from equidp.evaluation.metrics import METRICS, Metric
 from equidp.evaluation.small_cells import FEWEST, SmallCells
 from equidp.report.format import capitalise, metric_text, number, unit, whole_number
 from equidp.training.run import RunFacts
+
+with require_extra("tables"):
+    import pandas as pd
 
 RECALIBRATE = (
     "Recalibration (equidp train --recalibration 0.1, a share of epsilon) fits scale and shifts of the "

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
+from equidp._extras import require_extra
 from equidp._files import check_folder, check_writable, write_whole
 from equidp._validate import check_number, unknown_name
 from equidp.comparison.result import Comparison
@@ -16,8 +15,12 @@ from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation
 from equidp.report.plots import ALL_PLOTS
 from equidp.report.plots.evaluated import accuracies, calibration, reliability
-from equidp.report.plots.style import COLUMN, PAGE, Drawn, Layout, drawn_as, drawn_twice, saved
+from equidp.report.plots.style import COLUMN, PAGE, Layout, drawn_as, drawn_twice, saved
+from equidp.report.render import Drawn
 from equidp.report.summary import summarise
+
+with require_extra("report"):
+    from matplotlib.figure import Figure
 
 FORMATS = ("pdf", "svg")
 

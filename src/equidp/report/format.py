@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from equidp.display import Column, Table, points
-from equidp.evaluation.metrics import Metric
+
+if TYPE_CHECKING:
+    from equidp.evaluation.metrics import Metric
 
 
 def whole_number(value: int) -> str:

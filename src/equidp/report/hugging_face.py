@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from equidp._extras import require_extra
 from equidp._provenance import versions
 from equidp.data.dataset import uncovered_notes
 from equidp.display import shown_epsilon
@@ -24,7 +25,8 @@ def hugging_face_card(run: Run, card: str, method: str, task: str | None, notes:
         task: as the hub names it, such as "tabular-classification"; None: the card names none.
         notes: sentences on how the data was prepared, and what epsilon does not cover.
     """
-    import yaml
+    with require_extra("export"):
+        import yaml
 
     front = yaml.safe_dump(
         {**_hub_keys(run, task), "differential_privacy": _guarantee(run, method, notes)},

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
+from equidp._extras import require_extra
 from equidp._provenance import versions
 from equidp.data.dataset import uncovered_notes
 from equidp.display import shown_epsilon
@@ -94,7 +95,8 @@ def registry_entry(
 
 def _to_yaml(entry: Mapping[str, Any]) -> str:
     """Return plain values in YAML; texts of several lines in the style | that the registry asks for."""
-    import yaml
+    with require_extra("export"):
+        import yaml
 
     class Dumper(yaml.SafeDumper):  # type: ignore[misc]
         pass

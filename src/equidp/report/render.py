@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from equidp.display import Table
-from equidp.report.plots.style import Drawn
 
 _MOST_COLUMNS = 4
 """Columns of a table that fit on a phone."""
+
+
+class Drawn(NamedTuple):
+    """Plot as two SVG elements: for a wide page, and for a narrow page."""
+
+    title: str
+    caption: str
+    wide: str
+    narrow: str
 
 
 def filled(template: str, package: str = "equidp.report", **values: Any) -> str:

@@ -8,8 +8,8 @@ from functools import cached_property, lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
+from equidp._extras import require_extra
 from equidp.comparison.result import Comparison, Setup, interval_of
 from equidp.comparison.sweep import Kind
 from equidp.data.dataset import ALL
@@ -19,6 +19,9 @@ from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metrics import METRICS, Metric
 from equidp.evaluation.references import Judgement, reference_names
 from equidp.report.format import capitalise, metric_text, number, unit
+
+with require_extra("tables"):
+    import pandas as pd
 
 
 class Detail(NamedTuple):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import pandas as pd
-
+from equidp._extras import require_extra
 from equidp.advice.advise import AUTO
 from equidp.comparison.recommend import Recommendation
 from equidp.comparison.references import BOOSTING
@@ -26,6 +25,9 @@ from equidp.report.format import amount, capitalise, unit
 from equidp.report.guarantee import LARGER_EPSILON, epsilons_differ
 from equidp.report.plots.accuracy_and_epsilon import ERRORS, too_noisy
 from equidp.report.summary import Summary, by_kind
+
+with require_extra("tables"):
+    import pandas as pd
 
 _FEW_TESTS = 30
 _TOO_LITTLE = 0.005

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import nn
 
+from equidp._extras import require_extra
 from equidp.data.dataset import GroupedDataset
 from equidp.data.targets import in_units
 from equidp.errors import DataError, DataWarning, SettingError
@@ -31,6 +31,9 @@ from equidp.tables.encode import NumericColumn, TableEncoder
 from equidp.tables.labels import known_codes
 from equidp.tables.read import content_digest
 from equidp.training.run import Run, RunFacts
+
+with require_extra("tables"):
+    import pandas as pd
 
 ROWS = 2**16
 """Rows of a file that are encoded at a time."""

@@ -13,10 +13,13 @@ from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
-import pooch
 import torch
 
+from equidp._extras import require_extra
 from equidp.store import Store, key_of
+
+with require_extra("tables"):
+    import pooch
 
 CACHE_VARIABLE = "EQUIDP_CACHE"
 _BLOCK = 2**16

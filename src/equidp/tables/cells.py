@@ -8,9 +8,13 @@ from contextlib import suppress
 from functools import partial
 
 import numpy as np
-import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
+
+from equidp._extras import require_extra
+
+with require_extra("tables"):
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
 MISSING = "missing"
 MISSING_TEXTS = frozenset(

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from equidp._extras import require_extra
 from equidp._validate import check_some_weight, check_weights
 from equidp.errors import DataError
 from equidp.tables.cells import DAY_ZERO, MISSING, as_amounts, as_numbers, fold_spellings, read_dates
@@ -30,6 +30,9 @@ from equidp.tables.interpret import (
 )
 from equidp.tables.labels import code_values, cross_columns
 from equidp.tables.recipe import Recipe, as_key, in_shell
+
+with require_extra("tables"):
+    import pandas as pd
 
 LARGEST_NUMBER = 1e18
 MOST_CATEGORIES = 1000

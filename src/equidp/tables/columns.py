@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
+from equidp._extras import require_extra
 from equidp._validate import unknown_name
 from equidp.errors import DataError
 from equidp.store import Entry, key_of
@@ -43,6 +43,9 @@ from equidp.tables.read import (
     stamp,
 )
 from equidp.tables.recipe import Recipe
+
+with require_extra("tables"):
+    import pandas as pd
 
 MOST_TEXTS = 2**16
 """Distinct texts of a column that are listed: far more than may be categories."""

@@ -11,15 +11,18 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import torch
-from sklearn.preprocessing import StandardScaler
 
+from equidp._extras import require_extra
 from equidp.errors import DataError
 from equidp.tables.cells import MISSING
 from equidp.tables.checks import LARGEST_NUMBER, check_read, refuse_missing
 from equidp.tables.intervals import ENCODINGS, STANDARD, Encoding, public_edges, quantile_edges, resolutions
 from equidp.tables.labels import distinct_texts
+
+with require_extra("tables"):
+    import pandas as pd
+    from sklearn.preprocessing import StandardScaler
 
 Floats = npt.NDArray[np.float64]
 Inputs = npt.NDArray[np.float32]

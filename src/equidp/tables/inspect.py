@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
+from equidp._extras import require_extra
 from equidp.errors import DataError, DataWarning
 from equidp.tables.cells import is_time, number_text
 from equidp.tables.checks import (
@@ -40,6 +40,9 @@ from equidp.tables.findings import Finding, Kind, Level, phrase
 from equidp.tables.interpret import ColumnRecipe, Floats, Values, date_options, examine, interpret
 from equidp.tables.read import Cells, check_read_twice, read_cells, with_format
 from equidp.tables.recipe import BY_COLUMN, Recipe, as_key
+
+with require_extra("tables"):
+    import pandas as pd
 
 _MEANING = ("categorical", "numeric", "date", "fold", "na", "thousands", "decimal")
 """Options that change what the cells of a column mean, so that it is read anew."""

@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
-import pyarrow as pa
 
+from equidp._extras import require_extra
 from equidp.tables.cells import (
     INEXACT,
     LIKE_DATES,
@@ -41,6 +40,10 @@ from equidp.tables.cells import (
 )
 from equidp.tables.findings import Finding, Kind, Level
 from equidp.tables.recipe import Recipe
+
+with require_extra("tables"):
+    import pandas as pd
+    import pyarrow as pa
 
 UNREADABLE_SHARE = 0.5
 """Share of a column that may be unreadable as the numbers or dates that it was said to hold."""

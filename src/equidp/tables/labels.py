@@ -11,10 +11,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from equidp._extras import require_extra
 from equidp.errors import DataError
 from equidp.tables.cells import MISSING, number_text
+
+with require_extra("tables"):
+    import pandas as pd
 
 Codes = npt.NDArray[np.int64]
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from scipy.special import ndtri
 
+from equidp._extras import require_extra
 from equidp.errors import DataWarning
 from equidp.tables.encode import (
     CELLS,
@@ -25,6 +25,9 @@ from equidp.tables.encode import (
 )
 from equidp.tables.intervals import ENCODINGS, STANDARD, Encoding, nearest_edges, resolutions
 from equidp.tables.release import Codes, Floats, Noisy, Release
+
+with require_extra("tables"):
+    import pandas as pd
 
 Bools = npt.NDArray[np.bool_]
 

@@ -28,17 +28,19 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, TextIO, final
 
-import pandas as pd
-import pandas.core.arrays.arrow.extension_types  # so that Arrow knows pandas' periods and intervals
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv as arrow_csv
-from pyarrow import dataset, parquet
-
+from equidp._extras import require_extra
 from equidp._validate import check_number
 from equidp.errors import DataError, EquidpError, SettingError
 from equidp.tables.cells import texts
 from equidp.tables.recipe import Recipe
+
+with require_extra("tables"):
+    import pandas as pd
+    import pandas.core.arrays.arrow.extension_types  # so that Arrow knows pandas' periods and intervals
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.csv as arrow_csv
+    from pyarrow import dataset, parquet
 
 STREAM_VARIABLE = "EQUIDP_STREAM_ABOVE"
 STREAM_ABOVE = 64

@@ -12,10 +12,13 @@ from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from equidp._extras import require_extra
 from equidp.errors import DataError
 from equidp.tables.cells import MISSING
+
+with require_extra("tables"):
+    import pandas as pd
 
 Codes = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.uint64]

@@ -9,10 +9,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd
 import torch
 from torch import Tensor
 
+from equidp._extras import require_extra
 from equidp._files import write_whole
 from equidp.data.dataset import GroupedDataset
 from equidp.engines.model import device_of
@@ -26,6 +26,9 @@ from equidp.kernel.inputs import moved_to, taken
 from equidp.losses import Loss
 from equidp.policies.weights import share_clipped, step_weights
 from equidp.training.trainer import Callback, Trainer
+
+with require_extra("tables"):
+    import pandas as pd
 
 
 class RunRecord:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from torch import nn
 
 from equidp.accounting.cache import epsilon
 from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
-from equidp.display import shown_epsilon
+from equidp.display import Column, Table, shown_epsilon
 from equidp.errors import DataError
-from equidp.evaluation.groups import metrics_of
 from equidp.evaluation.predictions import predict
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import Entries, epsilon_of_group
@@ -26,6 +24,9 @@ from equidp.losses import Loss
 from equidp.training.initial_weights import Start
 from equidp.training.optimizers import parts_of
 from equidp.training.plan import ResolvedPlan
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def fact(label: str, default: Any = None) -> Any:
@@ -220,8 +221,8 @@ class Run:
             "training examples": facts.num_examples,
             "groups": ", ".join(facts.groups),
         }
-        known = pd.Series({name: value for name, value in rows.items() if value not in (None, "")})
-        return str(known.to_frame().to_html(header=False, border=0))
+        known = [(name, str(value)) for name, value in rows.items() if value not in (None, "")]
+        return str(Table([Column("fact", "name"), Column("value", "text")], known).to_html(heads=False))
 
     def risk(self, false_positive_rates: tuple[float, ...] = FALSE_POSITIVE_RATES, rows: int = 1) -> Risk:
         """The most that any membership attack achieves on what the run released, at any delta.
@@ -240,7 +241,10 @@ class Run:
 
         Raises:
             DataError: not a GroupedDataset, or one with other classes than the training data's.
+            MissingExtraError: the extra `tables` is not installed.
         """
+        from equidp.evaluation.groups import metrics_of
+
         self.check_test(test)
         return metrics_of(predict(self.model, test.inputs), test.to("cpu"))
 

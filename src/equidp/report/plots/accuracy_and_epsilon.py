@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
+from equidp._extras import require_extra
 from equidp.report.plots.style import INK, MOST_COLOURED, OTHER_GROUPS, Layout, group_looks, panels, short
 from equidp.report.summary import Summary
+
+with require_extra("tables"):
+    import pandas as pd
+
+with require_extra("report"):
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 ERRORS = 2
 """Standard errors on each side of a released mean."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from matplotlib.figure import Figure
 
+from equidp._extras import require_extra
 from equidp.evaluation.costs import COSTS
 from equidp.report.plots.style import (
     GREY,
@@ -17,6 +17,9 @@ from equidp.report.plots.style import (
     wrapped,
 )
 from equidp.report.summary import Summary
+
+with require_extra("report"):
+    from matplotlib.figure import Figure
 
 
 def by_group(summary: Summary, axis: str, layout: Layout, *, metric: str) -> Figure:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from matplotlib.figure import Figure
-
+from equidp._extras import require_extra
 from equidp.comparison.sweep import Kind
 from equidp.data.dataset import ALL
 from equidp.evaluation.costs import RUN, group_gaps
 from equidp.report.format import unit
 from equidp.report.plots.style import INK, Layout, empty_figure, kind_legend, kind_looks, wrapped
 from equidp.report.summary import Summary
+
+with require_extra("report"):
+    from matplotlib.figure import Figure
 
 
 def choice(summary: Summary, axis: str, layout: Layout) -> Figure | None:

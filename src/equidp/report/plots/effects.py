@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
+from equidp._extras import require_extra
 from equidp.evaluation.effects import Effect
 from equidp.report.plots.style import (
     GREY,
@@ -21,6 +18,12 @@ from equidp.report.plots.style import (
     short,
     titled_panels,
 )
+
+with require_extra("report"):
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 MOST_PANELS = 12
 _BLUE = Look("#0B5C93")

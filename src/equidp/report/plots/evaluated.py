@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
+from equidp._extras import require_extra
 from equidp.data.dataset import ALL
 from equidp.evaluation.evaluation import Evaluation
 from equidp.report.plots.style import (
@@ -18,6 +15,13 @@ from equidp.report.plots.style import (
     legend,
     wrapped,
 )
+
+with require_extra("tables"):
+    import pandas as pd
+
+with require_extra("report"):
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _BLUE = "#0B5C93"
 """Colour of predictions: the accent of pages, which stands for no method and no group."""

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
+from equidp._extras import require_extra
 from equidp.report.plots.style import OTHER_GROUPS, Layout, group_looks, panels
 from equidp.report.summary import Summary, by_kind
+
+with require_extra("tables"):
+    import pandas as pd
+
+with require_extra("report"):
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
 _WIDE_RANGE = 30
 """Values that differ by a larger factor are shown on a logarithmic scale."""

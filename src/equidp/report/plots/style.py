@@ -16,18 +16,22 @@ from functools import partial
 from itertools import cycle
 from typing import Any, Literal, NamedTuple
 
-import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
+from equidp._extras import require_extra
 from equidp.comparison.sweep import Kind
 from equidp.display import Interval
 from equidp.report.format import unit
+from equidp.report.render import Drawn
 from equidp.report.summary import Summary
+
+with require_extra("report"):
+    import matplotlib as mpl
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 
 class Look(NamedTuple):
@@ -323,15 +327,6 @@ class Plot(NamedTuple):
 def filled_in(text: str, summary: Summary) -> str:
     """Fill in the metric of the comparison in a text; its label begins a title, a sentence or an axis."""
     return text.format(unit=unit(summary.metric), label=summary.label, metric=summary.details[0].title)
-
-
-class Drawn(NamedTuple):
-    """Plot as two SVG elements: for a wide page, and for a narrow page."""
-
-    title: str
-    caption: str
-    wide: str
-    narrow: str
 
 
 def draw_plots(plots: Iterable[Plot], summary: Summary) -> list[Drawn]:

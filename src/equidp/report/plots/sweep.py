@@ -8,10 +8,8 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.transforms import ScaledTranslation
 
+from equidp._extras import require_extra
 from equidp.comparison.sweep import Kind, value_text
 from equidp.data.dataset import ALL
 from equidp.report.format import unit
@@ -27,6 +25,11 @@ from equidp.report.plots.style import (
     wrapped,
 )
 from equidp.report.summary import Summary
+
+with require_extra("report"):
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.transforms import ScaledTranslation
 
 _LOG_FROM = 10
 """Values that span more than this factor are on a logarithmic axis."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from importlib.util import find_spec
+from importlib import import_module
 
+from equidp._extras import require_extra
 from equidp._files import check_new_folder, new_folder, write_whole
 from equidp._validate import unknown_name
 from equidp.errors import DataError, SettingError
@@ -86,10 +87,6 @@ def _check_formats(names: Sequence[str]) -> None:
     for name in names:
         if name not in FORMATS:
             raise unknown_name("format", name, FORMATS)
-        missing = [each for each in FORMATS[name].packages if find_spec(each) is None]
-        if missing:
-            raise SettingError(
-                f"format {name!r} needs {', '.join(missing)}, which is not installed; "
-                "pip install 'equidp[export]' brings all formats.",
-                field="to",
-            )
+        with require_extra("export"):
+            for package in FORMATS[name].packages:
+                import_module(package)

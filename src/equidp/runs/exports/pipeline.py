@@ -7,27 +7,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
-from sklearn.compose import ColumnTransformer
-from sklearn.decomposition import TruncatedSVD
-from sklearn.impute import MissingIndicator, SimpleImputer
-from sklearn.linear_model import LinearRegression, LogisticRegression
-from sklearn.pipeline import FeatureUnion, Pipeline
-from sklearn.preprocessing import (
-    KBinsDiscretizer,
-    MinMaxScaler,
-    OneHotEncoder,
-    PolynomialFeatures,
-    StandardScaler,
-)
 from torch import Tensor, nn
 
+from equidp._extras import require_extra
 from equidp.engines.model import call_for_tensor
 from equidp.errors import ModelError, SettingError
 from equidp.runs.exports.format import ExportedRun
 from equidp.tables.cells import MISSING
 from equidp.tables.encode import Categories, HashedCategories, Intervals, Numbers, TableEncoder
+
+with require_extra("tables"):
+    import pandas as pd
+    from sklearn.compose import ColumnTransformer
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.impute import MissingIndicator, SimpleImputer
+    from sklearn.linear_model import LinearRegression, LogisticRegression
+    from sklearn.pipeline import FeatureUnion, Pipeline
+    from sklearn.preprocessing import (
+        KBinsDiscretizer,
+        MinMaxScaler,
+        OneHotEncoder,
+        PolynomialFeatures,
+        StandardScaler,
+    )
 
 _TOLERANCE = 1e-6
 """Difference relative to the largest output up to which a model counts as linear."""
@@ -42,7 +45,8 @@ def write_skops(export: ExportedRun, path: Path) -> None:
         SettingError: the run has no encoder that an export may hold, or one that scikit-learn does not have.
         ModelError: the model is not linear in its inputs.
     """
-    import skops.io
+    with require_extra("export"):
+        import skops.io
 
     skops.io.dump(_pipeline(export), path)
 

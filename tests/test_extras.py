@@ -1,0 +1,242 @@
+"""The core works without the packages of any extra, and whatever needs one names its extra."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+from equidp._extras import EXTRAS, check_extra, require_extra
+from equidp.cli import app
+from support.errors import raises_field
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+OF_EXTRAS = sorted({package for packages in EXTRAS.values() for package in packages})
+CORE = (
+    *("equidp.training.trainer", "equidp.training.checkpoint", "equidp.training.progress"),
+    *("equidp.training.recalibration", "equidp.training.averages", "equidp.training.optimizers"),
+    *("equidp.data.dataset", "equidp.data.views", "equidp.accounting.budget", "equidp.ledger.file"),
+    *("equidp.policies.checks", "equidp.policies.methods", "equidp.experimental", "equidp.engines"),
+    *("equidp.distributed.group", "equidp.models", "equidp.display", "equidp.extend"),
+    *("equidp.cli.app", "equidp.cli.account", "equidp.cli.methods", "equidp.cli.ledger"),
+)
+"""Modules of what the core promises; they and all that they import need no extra."""
+COMMANDS = sorted(app.EXTRAS)
+BLOCKED = f"""
+import sys
+sys.modules.update(dict.fromkeys({OF_EXTRAS}))
+"""
+
+
+def distribution(requirement: str) -> str:
+    """Name of the package in a requirement, as in an index."""
+    return re.match(r"[\w-]+", requirement)[0].lower()
+
+
+def imports(body: list[ast.stmt], extra: str = "", top: bool = True) -> Iterator[tuple[str, str, bool]]:
+    """(module, extra that it is imported under, True at the top of the file) of each import but for types."""
+    for node in body:
+        inner = extra
+        if isinstance(node, ast.Import):
+            yield from ((each.name, extra, top) for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module is not None
+            yield node.module, extra, top
+            yield from ((f"{node.module}.{each.name}", extra, top) for each in node.names)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            yield from imports(node.orelse, extra, top)
+            continue
+        elif isinstance(node, ast.With) and "require_extra" in (call := ast.unparse(node.items[0])):
+            inner = ast.literal_eval(call.partition("(")[2].rstrip(")"))
+        at_top = top and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for field in ("body", "orelse", "finalbody"):
+            yield from imports(
+                [each for each in getattr(node, field, ()) if isinstance(each, ast.stmt)], inner, at_top
+            )
+        for handler in [*getattr(node, "handlers", ()), *getattr(node, "cases", ())]:
+            yield from imports(handler.body, inner, at_top)
+
+
+def file_of(module: str) -> Path | None:
+    """File of a module of equidp; None for a name in one."""
+    place = SOURCE.joinpath(*module.split("."))
+    return next((each for each in (place.with_suffix(".py"), place / "__init__.py") if each.exists()), None)
+
+
+def test_modules_of_the_core_import_no_package_of_an_extra():
+    left, seen, found = list(CORE), set(), []
+    while left:
+        module = left.pop()
+        file = file_of(module)
+        if module in seen or file is None:
+            continue
+        seen.add(module)
+        left.append(module.rpartition(".")[0])
+        for name, extra, top in imports(ast.parse(file.read_text()).body):
+            if top and name.startswith("equidp."):
+                left.append(name)
+            elif top and (extra or name.partition(".")[0] in OF_EXTRAS):
+                found.append(f"{module} imports {name}")
+    assert len(seen) > len(CORE)
+    assert found == []
+
+
+@pytest.mark.soak
+def test_packages_that_the_core_does_not_bring_are_imported_under_their_extra():
+    core = {*map(distribution, PROJECT["dependencies"]), "equidp"}
+    of = packages_distributions()
+    found = []
+    for file in SOURCE.rglob("*.py"):
+        for name, extra, _ in imports(ast.parse(file.read_text()).body):
+            package = name.partition(".")[0]
+            known = {each.lower() for each in of.get(package, ())}
+            fits = package in EXTRAS[extra] if extra else bool(known & core)
+            if package not in sys.stdlib_module_names and not fits:
+                found.append(f"{file.relative_to(ROOT)} imports {name} under {extra or 'no extra'}")
+    assert found == []
+
+
+def test_extras_of_the_project_bring_the_packages_of_the_table():
+    of = packages_distributions()
+    extras = PROJECT["optional-dependencies"]
+    for name, packages in EXTRAS.items():
+        brought = {distribution(each) for part in (name, "tables") for each in extras[part]}
+        alternatives = {"pytorch_lightning"}
+        for package in set(packages) - alternatives:
+            assert {each.lower() for each in of[package]} & brought, (name, package)
+    assert set(EXTRAS) == set(re.search(r"\[(.*)\]", extras["all"][0])[1].split(",")) | {"tables"}
+
+
+def test_a_missing_package_names_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with raises_field(ImportError, "report", "pip install 'equidp[report]'"), require_extra("report"):
+        import matplotlib  # noqa: F401
+    with raises_field(ImportError, "report", "matplotlib"):
+        check_extra("report")
+    check_extra("tables")
+    with pytest.raises(ModuleNotFoundError), require_extra("tables"):
+        import no_such_package  # noqa: F401
+
+
+def run(code: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A fresh process without the packages of any extra."""
+    command = [sys.executable, "-c", BLOCKED + code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd)
+
+
+def test_the_trainer_of_the_readme_needs_no_extra(tmp_path):
+    (example,) = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    done = run(example, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert 0 < float(done.stdout.split()[0]) <= 4
+
+
+@pytest.mark.soak
+def test_each_module_is_imported_or_names_an_extra(tmp_path):
+    names = [
+        ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+        for path in sorted(SOURCE.rglob("*.py"))
+        if path.stem != "__main__"
+    ]
+    code = f"""
+import importlib
+from equidp import MissingExtraError
+for name in {names}:
+    try:
+        importlib.import_module(name)
+    except MissingExtraError as error:
+        print(error.field, name)
+    else:
+        print("core", name)
+"""
+    done = run(code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-500:]
+    found = [line.split() for line in done.stdout.splitlines()]
+    assert len(found) == len(names)
+    assert {extra for extra, _ in found} <= {"core", *EXTRAS}
+    assert set(CORE) <= {name for extra, name in found if extra == "core"}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("arguments", [["methods"], ["methods", "dpsgd-f"], ["ledger", "show", "ledger"]])
+def test_commands_of_the_core_need_no_extra(arguments, tmp_path):
+    import equidp
+    from equidp.kernel.ledger import StepEvent
+
+    with equidp.LedgerFile(tmp_path / "ledger") as ledger:
+        ledger.expect(StepEvent(1.0, 0.1), 1)
+        ledger.spend(StepEvent(1.0, 0.1))
+    done = run("from equidp.cli import main; main()", *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[pytest.mark.soak] * (each != "train")) for each in COMMANDS]
+)
+def test_commands_without_their_extra_name_it_and_fail(name, tmp_path):
+    done = run("from equidp.cli import main; main()", name, "digits", cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"equidp[{app.EXTRAS[name]}]" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("extra", ["tables", "report"])
+def test_commands_need_no_more_than_their_extra(extra, tmp_path):
+    """Their modules are loaded without the packages of other extras."""
+    kept = {*EXTRAS[extra], *(["PIL"] if extra == "report" else [])}  # matplotlib brings it
+    others = [package for package in OF_EXTRAS if package not in kept]
+    names = [name for name, needed in app.EXTRAS.items() if needed == extra]
+    code = f"import sys, importlib\nsys.modules.update(dict.fromkeys({others}))\n"
+    code += f"for name in {names}: importlib.import_module(f'equidp.cli.{{name}}')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-500:]
+
+
+@pytest.mark.soak
+def test_parts_of_the_package_name_their_extra(tmp_path):
+    code = """
+import torch
+import equidp
+from equidp.data.extractors import EFFICIENTNET_LITE0
+def features(): EFFICIENTNET_LITE0.make()
+def hf(): import equidp.integrations.hugging_face
+def lightning(): import equidp.integrations.lightning
+PARTS = {
+    "tables": [
+        lambda: equidp.PrivateClassifier, lambda: equidp.EpochRecorder, lambda: equidp.diagnose,
+        lambda: equidp.IndividualAccountant, lambda: equidp.by_person, lambda: equidp.audit_step,
+        lambda: equidp.compare, lambda: equidp.METRICS, lambda: equidp.export_run,
+        lambda: equidp.Table([equidp.Column("a")], [(1,)]).to_latex("a"),
+    ],
+    "features": [features],
+    "hf": [hf],
+    "lightning": [lightning],
+}
+for extra, parts in PARTS.items():
+    for part in parts:
+        try:
+            part()
+        except equidp.MissingExtraError as error:
+            print(error.field == extra, error)
+        else:
+            print("no error", extra)
+"""
+    done = run(code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-500:]
+    lines = done.stdout.splitlines()
+    assert len(lines) == 13
+    assert all(line.startswith("True ") for line in lines), done.stdout
