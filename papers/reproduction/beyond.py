@@ -26,7 +26,7 @@ _DATA = ("adult", "dutch")
 def _direction(found: Found) -> Verdict:
     """Verdict: the mean step of DPSGD costs each group more by direction than by magnitude, on both datasets.
 
-    Undecided where a group's loss falls by direction: neither is a cost then.
+    Inconclusive where a group's loss falls by direction: neither is a cost then.
     """
     direction, magnitude = (
         found.where(data=_DATA, method="dpsgd", quantity=quantity).groupby(["data", "group"])["mean"].mean()

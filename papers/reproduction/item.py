@@ -221,7 +221,7 @@ class Verdict:
 
     @classmethod
     def of(cls, holds: bool | None, figures: Mapping[str, float]) -> Verdict:
-        """Verdict by these figures; undecided where one is missing, or all are.
+        """Verdict by these figures; inconclusive where one is missing, or all are.
 
         >>> Verdict.of(0.4 < 0.5, {"DPSGD-F": 0.4, "DPSGD": 0.5}).holds, Verdict.of(False, {"gap": math.nan})
         (True, Verdict(holds=None, figures={}))

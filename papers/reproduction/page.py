@@ -149,7 +149,7 @@ def _pictures(judged: Judged) -> list[Drawn]:
 
 def in_words(verdict: Verdict) -> str:
     """Verdict on a conclusion, in words."""
-    return {True: "holds", False: "does not hold", None: "cannot be told"}[verdict.holds]
+    return {True: "holds", False: "does not hold", None: "is inconclusive"}[verdict.holds]
 
 
 def based_on(verdict: Verdict) -> str:

@@ -310,7 +310,9 @@ def _least_width(column: RichColumn, cells: Sequence[Measurement]) -> int:
 def _html_class(kind: Kind, text: str) -> Markup:
     """Class of a cell at the left; names have none, since they are heads of rows."""
     if kind in ("text", "verdict"):
-        return Markup(' class="{}"').format(f"left {text}".strip() if kind == "verdict" else "left")
+        return Markup(' class="{}"').format(
+            f"left {text.replace(' ', '-')}".rstrip() if kind == "verdict" else "left"
+        )
     return Markup()
 
 

@@ -96,7 +96,7 @@ def test_intervals_hold_their_level():
 
 
 @pytest.mark.soak
-def test_a_model_that_answers_the_mean_says_nothing():
+def test_a_model_that_predicts_the_mean_is_uninformative():
     data, mean = incomes(), nn.Linear(3, 1)
     nn.init.zeros_(mean.weight)
     nn.init.constant_(mean.bias, float(data.targets.mean()))

@@ -73,7 +73,9 @@ def test_a_reference_that_does_not_serve_is_named_and_nothing_is_judged_by_it(ki
     for text in (terminal, page):
         assert FAULTS[kind] in " ".join(text.split())
         assert "no verdict" in text
-        assert not re.search(r"\btake (dpsgd|fair)\b|This is clear|narrows the gap|holds under", text, re.I)
+        assert not re.search(
+            r"\btake (dpsgd|fair)\b|This is clear|narrows the gap|within tolerance", text, re.I
+        )
 
 
 @pytest.mark.soak
@@ -83,7 +85,7 @@ def test_a_well_trained_reference_has_verdicts_and_a_recommendation(tmp_path):
     for text in (terminal, page):
         assert "The reference without privacy" not in text
         assert "Take fair" in text
-        assert "holds under fair" in " ".join(text.split())
+        assert "within tolerance under fair" in " ".join(text.split())
 
 
 def test_private_models_are_not_called_constant_where_the_reference_is():
@@ -120,7 +122,7 @@ def test_terminal_and_page_say_what_the_model_costs(tmp_path):
         assert "The best model without privacy is boosted trees: accuracy 94.0." in plain
         assert "has 90.0: the model costs 4.0 points of accuracy" in plain
         assert "Model cost" in text
-        assert "holds under fair" in plain
+        assert "within tolerance under fair" in plain
     assert "diverged in 5 of 5 seeds" in page
 
 

@@ -109,7 +109,7 @@ def test_what_was_not_found_is_no_difference():
     [
         ((True,), "reproduced"),
         ((True, None), "reproduced"),
-        ((None,), "measured"),  # undecided
+        ((None,), "measured"),  # inconclusive
         ((True, False), "differs"),
     ],
 )

@@ -30,8 +30,14 @@ COSTS = ("privacy_cost", "excessive_risk")
 """Columns of what a run lost against its reference."""
 TOTAL_COSTS = ("model_cost", "total_cost")
 """Columns of what a run's reference, and the run, lost against the best model without privacy."""
-SAYS_NOTHING = "says nothing"
-"""Verdict on costs that are equal because models give one answer to everything."""
+WITHIN_TOLERANCE = "within tolerance"
+"""Verdict on gaps whose whole interval is at most the tolerance."""
+EXCEEDS_TOLERANCE = "exceeds tolerance"
+"""Verdict on gaps whose whole interval is above the tolerance."""
+INCONCLUSIVE = "inconclusive"
+"""Verdict on gaps whose interval has the tolerance inside."""
+UNINFORMATIVE = "uninformative"
+"""Verdict on costs that are equal because models predict one constant for everything."""
 NO_VERDICT = "no verdict"
 """Verdict on costs against a reference that does not serve."""
 RUN = ["method", "setting", "seed"]
@@ -160,11 +166,12 @@ def equal_cost(
 ) -> pd.DataFrame:
     """Returns whether equal cost of privacy (Xu et al.: every gap <= tau) holds, judged over seeds.
 
-    The statistic is the largest gap in privacy cost of each run. It "holds" or "fails" where the whole
-    interval lies on one side of tau and is "undecided" elsewhere; a single seed gives no verdict. Where it
-    would hold, but most runs of the method are no better than one constant answer (the column "informative"),
-    it "says nothing": such costs are equal whatever privacy does. Otherwise there is "no verdict" where the
-    reference does not serve (`equidp.evaluation.references.judge_references`).
+    The statistic is the largest gap in privacy cost of each run. It is "within tolerance" or "exceeds
+    tolerance" where the whole interval lies on one side of tau, and "inconclusive" elsewhere; a single seed
+    gives no verdict. A gap within tolerance is "uninformative" where most runs of the method are no better
+    than one constant answer (the column "informative"): such costs are equal whatever privacy does. Otherwise
+    there is "no verdict" where the reference does not serve
+    (`equidp.evaluation.references.judge_references`).
 
     Returns:
         Columns method, setting, gap_mean, gap_low, gap_high, pair (the groups furthest apart on average),
@@ -193,8 +200,8 @@ def _verdict(low: float, high: float, tau: float, tells: bool, serves: bool) -> 
     if np.isnan(low):
         return "one seed: no verdict"
     if high <= tau:
-        return "holds" if tells else SAYS_NOTHING
-    return "fails" if low > tau else "undecided"
+        return WITHIN_TOLERANCE if tells else UNINFORMATIVE
+    return EXCEEDS_TOLERANCE if low > tau else INCONCLUSIVE
 
 
 def wilcoxon_table(

@@ -43,8 +43,8 @@ class Overview(NamedTuple):
         worst_group: the group with the largest mean cost; "" for the baseline.
         worst_cost: its cost.
         gap: largest difference in cost between two groups.
-        verdict: "holds", "fails", "undecided", "says nothing" or "no verdict" on equal cost, "one seed: no
-            verdict", or "reference".
+        verdict: "within tolerance", "exceeds tolerance", "inconclusive", "uninformative" or "no verdict" on
+            equal cost, "one seed: no verdict", or "reference".
         informative: True where its runs are better than one constant answer.
     """
 

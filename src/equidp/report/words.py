@@ -14,7 +14,15 @@ from equidp.comparison.sweep import BY_GROUP, EQUAL, PROTECTION, Kind, label_of
 from equidp.data.dataset import ALL
 from equidp.display import points
 from equidp.evaluation.blind_spots import RISKS_OFF
-from equidp.evaluation.costs import EPSILON_OF_GROUP, SAYS_NOTHING, group_gaps, wilcoxon_table
+from equidp.evaluation.costs import (
+    EPSILON_OF_GROUP,
+    EXCEEDS_TOLERANCE,
+    INCONCLUSIVE,
+    UNINFORMATIVE,
+    WITHIN_TOLERANCE,
+    group_gaps,
+    wilcoxon_table,
+)
 from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metrics import Metric
 from equidp.evaluation.references import Judgement
@@ -323,13 +331,12 @@ def _equal_cost_sentence(verdicts: dict[str, str], summary: Summary) -> str:
     rule = f"Equal cost of privacy (every gap at most {summary.text(setup.tau)} {of})"
     if all(verdict.startswith("one seed") for verdict in verdicts.values()):
         return f"{rule} cannot be judged from one seed."
-    said = {"holds": "holds", "undecided": "is undecided", "fails": "fails", SAYS_NOTHING: "says nothing"}
     parts = [
-        f"{words} under {', '.join(method for method, given in verdicts.items() if given == verdict)}"
-        for verdict, words in said.items()
+        f"{verdict} under {', '.join(method for method, given in verdicts.items() if given == verdict)}"
+        for verdict in (WITHIN_TOLERANCE, INCONCLUSIVE, EXCEEDS_TOLERANCE, UNINFORMATIVE)
         if verdict in verdicts.values()
     ]
-    return f"{rule} {'; '.join(parts)} ({setup.level:.0%} intervals over {len(setup.seeds)} seeds)."
+    return f"{rule}: {'; '.join(parts)} ({setup.level:.0%} intervals over {len(setup.seeds)} seeds)."
 
 
 def recommendation_sentences(summary: Summary) -> list[str]:

@@ -342,8 +342,8 @@ def _with_role(report: ColumnReport, recipe: Recipe, persons: Persons | None, ro
     if report.name == recipe.target:
         if report.missing:
             found.append(Finding(Kind.ABSENT_TARGET, Level.HINT, rows=report.missing))
-        undecided = recipe.positive is None and recipe.target_bounds is None
-        if undecided and report.distinct == len(report.names) == 2:
+        unclear = recipe.positive is None and recipe.target_bounds is None
+        if unclear and report.distinct == len(report.names) == 2:
             rarer = report.names[-1][0]
             found.append(Finding(Kind.POSITIVE, Level.HINT, (("positive", rarer),), detail=rarer))
     if report.name in recipe.group and report.rare:
