@@ -35,7 +35,7 @@ def test_a_field_that_was_given_survives_pickling():
 
 
 def test_checks_and_settings_name_their_field():
-    with raises_field(EquidpError, "tau"):
-        check_number("(0, 1]", tau=2)
+    with raises_field(EquidpError, "share"):
+        check_number("(0, 1]", share=2)
     with raises_field(EquidpError, "clipping_bound"):
         equidp.DPSGD(clipping_bound=-1.0)

@@ -23,10 +23,10 @@ from support.errors import raises_field
 )
 def test_numbers_within_an_interval_pass_and_no_others(interval, good, bad):
     for value in good:
-        check_number(interval, tau=value)
+        check_number(interval, share=value)
     for value in bad:
-        with raises_field(SettingError, "tau"):
-            check_number(interval, tau=value)
+        with raises_field(SettingError, "share"):
+            check_number(interval, share=value)
 
 
 def test_whole_numbers_from_the_least_pass_and_no_others():

@@ -110,7 +110,7 @@ TABLE_3 = (
 
 
 EQUAL = 0.05
-"""The largest gap between two groups' costs that the paper calls equal, tau."""
+"""The largest gap between two groups' costs that the paper calls equal: its tolerance tau."""
 _FAIR_METHOD = ("DPSGD-F", "dpsgd-f-code")
 _DPSGD = ("DPSGD", "dpsgd")
 

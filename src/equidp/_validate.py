@@ -51,9 +51,9 @@ def check_number(interval: str, hint: str = "", **given: Any) -> None:
     Raises:
         SettingError: names the setting, what was given and what was expected, and ends with the hint.
 
-    >>> check_number("(0, 1]", ", a share", tau=2)
+    >>> check_number("(0, 1]", ", a share", share=2)
     Traceback (most recent call last):
-    equidp.errors.SettingError: tau=2; expected a number in (0, 1], a share.
+    equidp.errors.SettingError: share=2; expected a number in (0, 1], a share.
     """
     low, high = (float(end) for end in interval[1:-1].split(","))
     for name, value in given.items():

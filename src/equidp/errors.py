@@ -33,8 +33,8 @@ class EquidpError(Exception):
 
         Messages start with what was given: `clipping_bound=-1.0; expected ...` or `column 'age' ...`.
 
-        >>> SettingError("tau=2; expected a number in (0, 1].").field
-        'tau'
+        >>> SettingError("share=2; expected a number in (0, 1].").field
+        'share'
         >>> DataError("column 'age' is missing; choose another.").field
         'column'
         >>> SettingError("an ablation needs a method that clips.", field="method").field

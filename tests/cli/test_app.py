@@ -161,7 +161,7 @@ def test_a_plan_is_accounted_for_as_risk_and_for_people_with_several_rows(people
         (("--epsilon", "two"), 'Invalid value for --epsilon: unable to convert "two" into float'),
         (("--epsilon", ""), 'Invalid value for --epsilon: unable to convert "" into float'),
         (("--epsilon",), "--epsilon has no value; give one after it."),
-        (("--tau", "5"), "tau=5.0; expected a number in (0, 1]"),
+        (("--gap-tolerance", "5"), "gap_tolerance=5.0; expected a number in (0, 1]"),
         (("--epsilon", "1", "--noise-multiplier", "1"), "give one of the two"),
         (("--delta", "1"), "delta=1"),
         (("--batch-size", "5000"), "batch_size=5000 is more than"),
@@ -174,7 +174,7 @@ def test_a_plan_is_accounted_for_as_risk_and_for_people_with_several_rows(people
         (("--include-sensitive", "--individual"), "give --individual with --report"),
         (("--release-epsilon", "1"), "give --individual too"),
         (("--individual", "--release-epsilon", "0"), "target_epsilon=0"),
-        (("--tau", "0"), "tau=0"),
+        (("--gap-tolerance", "0"), "gap_tolerance=0"),
         (("--diagnose-groups", "8"), "give --diagnose too"),
         (("--diagnose-every", "200"), "give --diagnose too"),
         (

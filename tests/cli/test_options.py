@@ -27,7 +27,8 @@ ONCE = {
     " --initial-bound 10 --seed 3 --engine functional --accountant rdp --beyond-budget stop"
     " --checkpoint-seconds 5 --dry-run --card-notes notes.txt",
     "compare": f"--data people.csv {FILE} {PLAN} {RELEASE} --methods sgd,dpsgd --seeds 2 --epsilon 1,3"
-    " --noise-multiplier 1.1 --delta 1e-5 --clipping-bound 0.5 --smoothing 0.9 --initial-bound 10 --tau 0.1"
+    " --noise-multiplier 1.1 --delta 1e-5 --clipping-bound 0.5 --smoothing 0.9 --initial-bound 10 "
+    "--gap-tolerance 0.1"
     " --report r.html --json r.json --directory runs --jobs 1 --engine ghost --include-sensitive --diagnose"
     " --diagnose-every 10 --diagnose-groups a,b",
     "inspect": "people.csv --recipe r.toml --target income --group sex --person id --out r --json f.json",

@@ -66,7 +66,7 @@ def test_models_that_never_say_yes_get_no_verdict(comparison):
 
 @pytest.mark.soak
 def test_another_metric_takes_the_same_runs(asked, comparison, nothing_is_trained):
-    by_auc = equidp.compare(**asked, metric="auc", tau=0.2)
+    by_auc = equidp.compare(**asked, metric="auc", gap_tolerance=0.2)
     runs = by_auc.results.set_index(["method", "seed", "group"])["auc"]
     costs = by_auc.costs().set_index(["method", "seed", "group"])["privacy_cost"]
     for seed in range(SEEDS):

@@ -17,7 +17,7 @@ from support.errors import raises_field
         ({"methods": "dpsgd"}, "methods"),
         ({"seeds": 0}, "seeds"),
         ({"seeds": [0.5]}, "seeds"),
-        ({"tau": -1.0}, "tau"),
+        ({"gap_tolerance": -1.0}, "gap_tolerance"),
         ({"level": 1.0}, "level"),
         ({"metric": "acuracy"}, "metric"),
         ({"preprocessing_share": 1.0}, "preprocessing_share"),

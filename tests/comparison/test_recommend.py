@@ -41,7 +41,7 @@ def results(methods: dict[str, tuple[float, float]], *, seeds=SEEDS, noise=0.004
 def recommended(table: pd.DataFrame, metric: str = "accuracy") -> tuple[Recommendation, ...]:
     found = METRICS[metric]
     costs = privacy_costs(table, "sgd", found)
-    return recommendations(costs, found, baseline="sgd", tau=0.05, level=0.95)
+    return recommendations(costs, found, baseline="sgd", gap_tolerance=0.05, level=0.95)
 
 
 def test_of_methods_that_are_as_accurate_the_one_with_the_smallest_gap_is_taken():
@@ -68,7 +68,7 @@ def test_methods_that_are_not_clearly_different_are_said_to_be_so():
     assert {each.label for each in (*found.alike, *found.beaten)} | {found.method} == {"dpsgd", "fair"}
 
 
-def test_a_method_that_loses_more_than_tau_is_not_taken_because_its_figures_vary():
+def test_a_method_that_loses_more_than_the_tolerance_is_not_taken_because_its_figures_vary():
     table = results({"dpsgd": (0.85, 0.05), "wild": (0.70, 0.0)}, seeds=3, noise=0.06)
     (found,) = recommended(table)
     assert found.method == "dpsgd"

@@ -100,10 +100,10 @@ def test_summary_has_means_and_intervals():
 
 
 @pytest.mark.parametrize(
-    ("second_seed", "tau", "verdict"),
+    ("second_seed", "gap_tolerance", "verdict"),
     [(0.30, 0.05, "exceeds tolerance"), (0.21, 0.6, "within tolerance"), (0.60, 0.4, "inconclusive")],
 )
-def test_verdicts_follow_the_whole_interval(second_seed, tau, verdict):
+def test_verdicts_follow_the_whole_interval(second_seed, gap_tolerance, verdict):
     table = results(
         {
             ("sgd", 0): {"a": 0.9, "c": 0.7},
@@ -112,7 +112,7 @@ def test_verdicts_follow_the_whole_interval(second_seed, tau, verdict):
             ("dpsgd", 1): {"a": 0.9, "c": second_seed},
         }
     )
-    row = equal_cost(privacy_costs(table), tau).set_index("method").loc["dpsgd"]
+    row = equal_cost(privacy_costs(table), gap_tolerance).set_index("method").loc["dpsgd"]
     assert row["verdict"] == verdict
     assert row["pair"] == "a | c"
 
@@ -152,7 +152,7 @@ def test_wilcoxon_of_equal_methods_and_of_one_seed():
     ("call", "field"),
     [
         (lambda: summary(privacy_costs(TWO), 1.5), "level"),
-        (lambda: equal_cost(privacy_costs(TWO), tau=0.0), "tau"),
+        (lambda: equal_cost(privacy_costs(TWO), gap_tolerance=0.0), "gap_tolerance"),
         (lambda: wilcoxon_table(five_seeds(0.1), pair=("a", "z")), "pair"),
     ],
 )

@@ -57,7 +57,7 @@ def test_a_reference_is_beaten_in_every_group_and_every_seed_or_not_at_all():
     found = judged(results((0.8, 0.7), (0.82, 0.72)))
     assert (found.fault, found.by, found.seeds) == ("beaten", (("dpsgd", ""),), 3)
     assert judged(results((0.8, 0.7), (0.79, 0.78))).serves  # group a loses
-    assert judged(results((0.8, 0.7), (0.803, 0.703))).serves  # by less than a tenth of tau
+    assert judged(results((0.8, 0.7), (0.803, 0.703))).serves  # by less than a tenth of the tolerance
     one_seed_is_worse = results((0.8, 0.7), (0.82, 0.72))
     whole = (one_seed_is_worse["method"] == "dpsgd") & (one_seed_is_worse["group"] == "all")
     one_seed_is_worse.loc[whole & (one_seed_is_worse["seed"] == 2), "accuracy"] = 0.74

@@ -66,7 +66,7 @@ class ComparisonOptions:
     sweep: tuple[str, ...] = ()
     """Setting of the plan or of methods with values to compare, such as clipping_bound=1,2,5; several: all
     combinations."""
-    tau: float = 0.05
+    gap_tolerance: float = 0.05
     """Largest gap in privacy cost that counts as equal, in the metric: 0.05 is 5 points of accuracy."""
     metric: metrics.Metric = "accuracy"
     reference: Search = "best"

@@ -116,7 +116,7 @@ def compare(
     plan: Plan | None = None,
     epsilons: Sequence[float] = (),
     sweep: Sweep | None = None,
-    tau: float = 0.05,
+    gap_tolerance: float = 0.05,
     level: float = 0.95,
     metric: str | Metric = "accuracy",
     cut: Cut = Cut(),
@@ -160,9 +160,10 @@ def compare(
             epsilon 3 where settings are recommended and no noise multiplier is given.
         sweep: settings of the plan and of methods, by name -> values to compare; several settings: every
             combination. The baseline is trained by each combination of those that it has, too.
-        tau: largest gap in privacy cost that counts as equal (Xu et al.: 0.05).
+        gap_tolerance: largest gap in privacy cost that counts as equal (Xu et al.: 0.05).
         level: of the confidence intervals.
-        metric: the metric of cost, gap, tau and tests (`equidp.evaluation.metrics.metric_named`). Every run
+        metric: the metric of cost, gap, tolerance and tests (`equidp.evaluation.metrics.metric_named`). Every
+        run
             keeps its answers on the test set, so another metric or cut trains nothing again.
         cut: of two classes, the positive one, and the predicted risk from which on it is the answer.
         base_rate_cut: of two classes, answer the positive one from its share of the training examples on: as
@@ -219,7 +220,7 @@ def compare(
         plan=plan,
         epsilons=epsilons,
         sweep=sweep or {},
-        tau=tau,
+        gap_tolerance=gap_tolerance,
         level=level,
         metric=metric,
         cut=cut,
@@ -314,7 +315,7 @@ def run_comparison(
             num_train_by_seed=tuple(prepared.sizes.values()),
             versions=versions(),
             baseline=BASELINE,
-            tau=asked.tau,
+            gap_tolerance=asked.gap_tolerance,
             level=asked.level,
             command=command,
             swept=prepared.swept,

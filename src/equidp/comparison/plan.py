@@ -15,7 +15,7 @@ from equidp.comparison.sweep import PEER_NAMES, Sweep, named_methods
 from equidp.comparison.tune import TuningPlan
 from equidp.diagnostics import DiagnosisPlan
 from equidp.errors import SettingError
-from equidp.evaluation.costs import check_tau
+from equidp.evaluation.costs import check_gap_tolerance
 from equidp.evaluation.intervals import check_level
 from equidp.evaluation.metrics import Metric, metric_named
 from equidp.evaluation.predictions import Cut
@@ -34,7 +34,7 @@ class ComparisonPlan:
     """Plan of a comparison, whatever the data, and wherever its runs are trained.
 
     Attributes:
-        methods, seeds, plan, epsilons, sweep, tau, level, metric, cut, base_rate_cut, engine,
+        methods, seeds, plan, epsilons, sweep, gap_tolerance, level, metric, cut, base_rate_cut, engine,
             release_epsilon, diagnosis, preprocessing_share, counts_share, balanced, settings, changes,
             against, reference, tune: see `equidp.compare`.
 
@@ -47,7 +47,7 @@ class ComparisonPlan:
     plan: Plan | None = None
     epsilons: Sequence[float] = ()
     sweep: Sweep = field(default_factory=dict)
-    tau: float = 0.05
+    gap_tolerance: float = 0.05
     level: float = 0.95
     metric: str | Metric = "accuracy"
     cut: Cut = Cut()
@@ -66,7 +66,7 @@ class ComparisonPlan:
 
     def __post_init__(self) -> None:
         check_level(self.level)
-        check_tau(self.tau)
+        check_gap_tolerance(self.gap_tolerance)
         if self.reference not in get_args(Search):
             raise unknown_name("reference", self.reference, get_args(Search))
         if self.preprocessing_share is not None:

@@ -45,10 +45,10 @@ class Standing(NamedTuple):
 class Recommendation:
     """Recommended private method at one epsilon.
 
-    Methods whose metric over all examples is not clearly worse than the best one's by a tenth of tau or more,
-    and by no more than tau on average, are candidates; of these the one with the smallest mean largest gap is
-    taken. Differences are paired over seeds, and clear where their interval, corrected for the number of
-    methods (Bonferroni), lies on one side of 0.
+    Methods whose metric over all examples is not clearly worse than the best one's by a tenth of the
+    tolerance or more, and by no more than the tolerance on average, are candidates; of these the one with the
+    smallest mean largest gap is taken. Differences are paired over seeds, and clear where their interval,
+    corrected for the number of methods (Bonferroni), lies on one side of 0.
 
     A method that another one beats in every group is no candidate, whatever its gap: the other's mean over
     seeds is at least as good in each group, and better over all examples. That is a rule on means and not a
@@ -62,7 +62,7 @@ class Recommendation:
         method, setting: what to take; "" where nothing can be recommended.
         chosen: standing of the recommended method; None where nothing can be recommended.
         worse: methods that are clearly worse in the metric.
-        far_behind: methods that are not clearly worse, but by more than tau on average.
+        far_behind: methods that are not clearly worse, but by more than the tolerance on average.
         beaten: methods that are neither, and that another one beats in every group.
         wider: candidates with a clearly larger gap.
         alike: candidates that are not clearly different.
@@ -127,7 +127,7 @@ class _Kind:
 
 
 def recommendations(
-    costs: pd.DataFrame, metric: Metric, *, baseline: str, tau: float, level: float
+    costs: pd.DataFrame, metric: Metric, *, baseline: str, gap_tolerance: float, level: float
 ) -> tuple[Recommendation, ...]:
     """A recommendation for each target epsilon.
 
@@ -135,17 +135,17 @@ def recommendations(
         costs: from `equidp.evaluation.costs.privacy_costs`.
         metric: the metric of costs and gaps.
         baseline: the method without privacy, which is never recommended.
-        tau: how much worse in the metric a candidate may be on average.
+        gap_tolerance: how much worse in the metric a candidate may be on average.
         level: of the intervals.
     """
-    private, judged = costs[costs["method"] != baseline], judge_references(costs, tau, baseline)
+    private, judged = costs[costs["method"] != baseline], judge_references(costs, gap_tolerance, baseline)
     found = []
     for target, part in private.groupby("target_epsilon", sort=False, dropna=False):
         epsilon = None if np.isnan(target) else float(target)
         kinds = _kinds(part, metric, epsilon)
         against = dict.fromkeys(kind.reference for kind in kinds if kind.useful)
         faults = tuple(judged[name] for name in against if not judged[name].serves)
-        advised = _recommend_method(epsilon, kinds, metric, tau, level)
+        advised = _recommend_method(epsilon, kinds, metric, gap_tolerance, level)
         if faults:
             advised = Recommendation(
                 epsilon, uninformative=advised.uninformative, seeds=advised.seeds, faults=faults
@@ -179,7 +179,7 @@ def _kinds(part: pd.DataFrame, metric: Metric, epsilon: float | None) -> list[_K
 
 
 def _recommend_method(
-    epsilon: float | None, kinds: Sequence[_Kind], metric: Metric, tau: float, level: float
+    epsilon: float | None, kinds: Sequence[_Kind], metric: Metric, gap_tolerance: float, level: float
 ) -> Recommendation:
     useful = [kind for kind in kinds if kind.useful]
     uninformative = tuple(kind.label for kind in kinds if not kind.useful)
@@ -196,9 +196,9 @@ def _recommend_method(
     worse = [
         kind
         for kind in useful
-        if standings[kind].behind > NEGLIGIBLE * tau and clear(best.overall - kind.overall)
+        if standings[kind].behind > NEGLIGIBLE * gap_tolerance and clear(best.overall - kind.overall)
     ]
-    far_behind = [kind for kind in useful if standings[kind].behind > tau and kind not in worse]
+    far_behind = [kind for kind in useful if standings[kind].behind > gap_tolerance and kind not in worse]
     close = [kind for kind in useful if kind not in worse and kind not in far_behind]
     beaten = [kind for kind in close if any(other.beats(kind) for other in useful)]
     candidates = [kind for kind in close if kind not in beaten]

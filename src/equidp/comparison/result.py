@@ -129,7 +129,7 @@ class Setup:
         num_train_by_seed: training examples of each seed's split.
         versions: of the packages that the figures depend on.
         baseline: the method without privacy, against which costs are measured.
-        tau: largest gap in privacy cost that counts as equal.
+        gap_tolerance: largest gap in privacy cost that counts as equal.
         level: of the confidence intervals.
         command: the command that made the comparison; "" without a command.
         swept: settings of which several values were compared -> those values; columns of the results.
@@ -153,7 +153,7 @@ class Setup:
     num_train_by_seed: tuple[int, ...]
     versions: Mapping[str, str]
     baseline: str = "sgd"
-    tau: float = 0.05
+    gap_tolerance: float = 0.05
     level: float = 0.95
     command: str = ""
     swept: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -243,13 +243,17 @@ class Comparison:
     @cached_property
     def judgements(self) -> tuple[Judgement, ...]:
         """Judgement of each reference."""
-        return tuple(judge_references(self._costs, self.setup.tau, self.setup.baseline).values())
+        return tuple(judge_references(self._costs, self.setup.gap_tolerance, self.setup.baseline).values())
 
     @cached_property
     def _recommendations(self) -> tuple[Recommendation, ...]:
         setup = self.setup
         return recommendations(
-            self._costs, self.metric, baseline=setup.baseline, tau=setup.tau, level=setup.level
+            self._costs,
+            self.metric,
+            baseline=setup.baseline,
+            gap_tolerance=setup.gap_tolerance,
+            level=setup.level,
         )
 
     @cached_property
@@ -294,7 +298,7 @@ class Comparison:
             heads = [column.heading for column in made.columns]
             return pd.DataFrame(made.texts("[{}, {}]"), columns=heads)
         setup = self.setup
-        return text_table(name, self._costs, setup.baseline, setup.tau, setup.level, self.metric)
+        return text_table(name, self._costs, setup.baseline, setup.gap_tolerance, setup.level, self.metric)
 
     @property
     def table_names(self) -> tuple[str, ...]:
@@ -356,7 +360,7 @@ class Comparison:
 
 
 def text_table(
-    name: str, costs: pd.DataFrame, baseline: str, tau: float, level: float, metric: Metric
+    name: str, costs: pd.DataFrame, baseline: str, gap_tolerance: float, level: float, metric: Metric
 ) -> pd.DataFrame:
     """Table with a row per method and setting, or with a row per group and a column per method and setting.
 
@@ -364,14 +368,16 @@ def text_table(
         name: of TABLES.
         costs: from `equidp.evaluation.costs.privacy_costs`.
         baseline: the method without privacy, which has no cost.
-        tau: largest gap that counts as equal.
+        gap_tolerance: largest gap that counts as equal.
         level: of the intervals.
         metric: the metric of costs and gaps.
     """
     rows = summary(costs, level, metric)
     rows.insert(0, "label", [Kind(*key).label for key in zip(rows["method"], rows["setting"], strict=True)])
     if name == "methods":
-        return _methods(rows, equal_cost(costs, tau, level, metric), baseline, tau, metric)
+        return _methods(
+            rows, equal_cost(costs, gap_tolerance, level, metric), baseline, gap_tolerance, metric
+        )
     column = _BY_GROUP.get(name, metric.name)
     own = rows["method"] == baseline
     shown = {"costs": rows[~own], "total_costs": rows[~own], "model_costs": rows[own]}.get(name, rows)
@@ -497,7 +503,7 @@ def checked_ending(path: str | os.PathLike[str]) -> str:
 
 
 def _methods(
-    rows: pd.DataFrame, gaps: pd.DataFrame, baseline: str, tau: float, metric: Metric
+    rows: pd.DataFrame, gaps: pd.DataFrame, baseline: str, gap_tolerance: float, metric: Metric
 ) -> pd.DataFrame:
     verdicts, in_points = gaps.set_index(["method", "setting"]), ", points" if metric.percent else ""
     table = []
@@ -516,7 +522,7 @@ def _methods(
                 f"privacy cost{in_points}": _interval(overall, "privacy_cost", metric),
                 "hit hardest": f"{by_group.idxmax()}: {_text(by_group.max(), metric)}",
                 f"largest gap{in_points}": _interval(gap, "gap", metric),
-                f"gap at most {_text(tau, metric)}": gap["verdict"],
+                f"gap at most {_text(gap_tolerance, metric)}": gap["verdict"],
             }
         table.append(row)
     return pd.DataFrame(table).fillna("")

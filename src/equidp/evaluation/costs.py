@@ -118,8 +118,8 @@ def group_gaps(costs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*RUN, "pair", "cost_gap", "risk_gap"])
 
 
-def check_tau(tau: float) -> None:
-    check_number("(0, 1]", ", a share such as 0.05 for 5 points", tau=tau)
+def check_gap_tolerance(gap_tolerance: float) -> None:
+    check_number("(0, 1]", ", a share such as 0.05 for 5 points", gap_tolerance=gap_tolerance)
 
 
 EPSILON_OF_GROUP = "epsilon_of_group"
@@ -159,7 +159,7 @@ def summary(costs: pd.DataFrame, level: float = 0.95, metric: Metric = METRICS["
 
 def equal_cost(
     costs: pd.DataFrame,
-    tau: float = 0.05,
+    gap_tolerance: float = 0.05,
     level: float = 0.95,
     metric: Metric = METRICS["accuracy"],
     baseline: str = "sgd",
@@ -167,18 +167,18 @@ def equal_cost(
     """Returns whether equal cost of privacy (Xu et al.: every gap <= tau) holds, judged over seeds.
 
     The statistic is the largest gap in privacy cost of each run. It is "within tolerance" or "exceeds
-    tolerance" where the whole interval lies on one side of tau, and "inconclusive" elsewhere; a single seed
-    gives no verdict. A gap within tolerance is "uninformative" where most runs of the method are no better
-    than one constant answer (the column "informative"): such costs are equal whatever privacy does. Otherwise
-    there is "no verdict" where the reference does not serve
+    tolerance" where the whole interval lies on one side of the tolerance, and "inconclusive" elsewhere; a
+    single seed gives no verdict. A gap within tolerance is "uninformative" where most runs of the method are
+    no better than one constant answer (the column "informative"): such costs are equal whatever privacy does.
+    Otherwise there is "no verdict" where the reference does not serve
     (`equidp.evaluation.references.judge_references`).
 
     Returns:
         Columns method, setting, gap_mean, gap_low, gap_high, pair (the groups furthest apart on average),
         informative, verdict.
     """
-    check_tau(tau)
-    gaps, judged = group_gaps(costs), judge_references(costs, tau, baseline)
+    check_gap_tolerance(gap_tolerance)
+    gaps, judged = group_gaps(costs), judge_references(costs, gap_tolerance, baseline)
     kinds = [costs["method"], costs["setting"]]
     useful = informative(costs).groupby(kinds).mean() > 0.5
     names = reference_names(costs).groupby(kinds).first()
@@ -189,19 +189,19 @@ def equal_cost(
         by_pair = part[part["pair"] != "largest"].groupby("pair")["cost_gap"].mean()
         pair = "" if by_pair.isna().all() else by_pair.idxmax()
         tells, serves = bool(useful[kind]), judged[names[kind]].serves
-        rows.append((*kind, mean, low, high, pair, tells, _verdict(low, high, tau, tells, serves)))
+        rows.append((*kind, mean, low, high, pair, tells, _verdict(low, high, gap_tolerance, tells, serves)))
     columns = ["method", "setting", "gap_mean", "gap_low", "gap_high", "pair", "informative", "verdict"]
     return pd.DataFrame(rows, columns=columns)
 
 
-def _verdict(low: float, high: float, tau: float, tells: bool, serves: bool) -> str:
-    if not serves and (tells or not high <= tau):
+def _verdict(low: float, high: float, gap_tolerance: float, tells: bool, serves: bool) -> str:
+    if not serves and (tells or not high <= gap_tolerance):
         return NO_VERDICT
     if np.isnan(low):
         return "one seed: no verdict"
-    if high <= tau:
+    if high <= gap_tolerance:
         return WITHIN_TOLERANCE if tells else UNINFORMATIVE
-    return EXCEEDS_TOLERANCE if low > tau else INCONCLUSIVE
+    return EXCEEDS_TOLERANCE if low > gap_tolerance else INCONCLUSIVE
 
 
 def wilcoxon_table(

@@ -19,7 +19,7 @@ with require_extra("tables"):
     import pandas as pd
 
 NEGLIGIBLE = 0.1
-"""Share of tau: a difference in the metric by less counts as none, however sure the figure is.
+"""Share of the tolerance: a difference in the metric by less counts as none, however sure the figure is.
 
 No verdict turns on so little, and noise that acts as a regulariser can be worth as much: costs are then shown
 below 0."""
@@ -36,8 +36,8 @@ class Judgement:
         reference: setting of the baseline's runs; "" where the baseline has one setting.
         fault: "" where the reference serves. "diverged": its loss is not finite in some seed. "constant":
             half of its runs or more are no better than one constant answer. "beaten": some kind of private
-            run is better over all examples, on average by more than a tenth of tau, and on average in every
-            group; and it is so in each seed, or the 95% interval of the mean lies beyond 0.
+            run is better over all examples, on average by more than a tenth of the tolerance, and on average
+            in every group; and it is so in each seed, or the 95% interval of the mean lies beyond 0.
         seeds: number of seeds with that fault.
         of: number of seeds.
         by: (method, setting) of each kind of private run that beats it.
@@ -66,12 +66,14 @@ def reference_names(results: pd.DataFrame) -> pd.Series:
     return pd.Series("", results.index, name="reference")
 
 
-def judge_references(costs: pd.DataFrame, tau: float, baseline: str = "sgd") -> dict[str, Judgement]:
+def judge_references(
+    costs: pd.DataFrame, gap_tolerance: float, baseline: str = "sgd"
+) -> dict[str, Judgement]:
     """Return the judgement of each reference by its name.
 
     Args:
         costs: from `equidp.evaluation.costs.privacy_costs`.
-        tau: largest gap in cost that counts as equal.
+        gap_tolerance: largest gap in cost that counts as equal.
         baseline: the method without privacy.
 
     Example:
@@ -84,12 +86,12 @@ def judge_references(costs: pd.DataFrame, tau: float, baseline: str = "sgd") -> 
     names = reference_names(costs)
     own = costs["method"] == baseline
     return {
-        name: _judge(name, costs[own & (names == name)], costs[~own & (names == name)], tau)
+        name: _judge(name, costs[own & (names == name)], costs[~own & (names == name)], gap_tolerance)
         for name in names.unique()
     }
 
 
-def _judge(name: str, reference: pd.DataFrame, private: pd.DataFrame, tau: float) -> Judgement:
+def _judge(name: str, reference: pd.DataFrame, private: pd.DataFrame, gap_tolerance: float) -> Judgement:
     overall = reference[reference["group"] == ALL]
     seeds, diverged = len(overall), ~np.isfinite(overall["loss"])
     if diverged.any():
@@ -98,7 +100,9 @@ def _judge(name: str, reference: pd.DataFrame, private: pd.DataFrame, tau: float
     if seeds and constant.mean() >= 0.5:
         return Judgement(name, "constant", int(constant.sum()), seeds)
     kinds = private.groupby(["method", "setting"], sort=False)
-    by = tuple((str(method), str(setting)) for (method, setting), part in kinds if _beats(part, tau))
+    by = tuple(
+        (str(method), str(setting)) for (method, setting), part in kinds if _beats(part, gap_tolerance)
+    )
     return Judgement(name, "beaten" if by else "", seeds if by else 0, seeds, by)
 
 
@@ -107,9 +111,9 @@ def informative(rows: pd.DataFrame) -> pd.Series:
     return rows["informative"].astype(bool) if "informative" in rows else pd.Series(True, rows.index)
 
 
-def _beats(private: pd.DataFrame, tau: float) -> bool:
+def _beats(private: pd.DataFrame, gap_tolerance: float) -> bool:
     overall = private.loc[private["group"] == ALL, "privacy_cost"].dropna()
     by_group = private[private["group"] != ALL].groupby("group")["privacy_cost"].mean().dropna()
     mean, _, high = mean_interval(overall, _LEVEL)
     sure = (overall < 0).all() or high < 0
-    return bool(sure and mean < -NEGLIGIBLE * tau and (by_group < 0).all())
+    return bool(sure and mean < -NEGLIGIBLE * gap_tolerance and (by_group < 0).all())

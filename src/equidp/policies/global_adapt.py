@@ -34,7 +34,8 @@ class AdaptiveBound(NamedTuple):
 
 @dataclass(frozen=True)
 class GlobalAdapt(Bounded):
-    """Weight C / Z where norm <= Z, else C / norm; Z follows the released count of norms above tau Z.
+    """Weight C / Z where norm <= Z, else C / norm; Z follows the released count of norms above tau Z
+    (`tolerance`).
 
     Z <- max(C, Z exp(-eta + d / b)). Published code divides d by the realised batch size, which is private.
 
@@ -52,7 +53,7 @@ class GlobalAdapt(Bounded):
     bound_learning_rate: float = setting(0.1, BOUND_LEARNING_RATE)
     tolerance: float = setting(
         1.0,
-        "tau: norms above tau Z count as about to be clipped; 0.7 in the paper for MNIST.",
+        "Norms above this times Z count as about to be clipped; 0.7 in the paper for MNIST.",
         tune=OneOf((0.7, 1.0)),
     )
     statistics_ratio: float = setting(10.0, STATISTICS_RATIO)

@@ -263,7 +263,7 @@ def overview_table(summary: Summary) -> Table:
         Column("privacy cost", show=text),
         Column("hit hardest", "text"),
         Column("largest gap", "text", text),
-        Column(f"gap ≤ {text(setup.tau)}?", "verdict"),
+        Column(f"gap ≤ {text(setup.gap_tolerance)}?", "verdict"),
     )
     rows = [
         (

@@ -142,7 +142,7 @@ class Summary:
     def overview(self) -> tuple[Overview, ...]:
         """Rows of the summary table, one per kind of run."""
         setup = self.setup
-        gaps = by_kind(equal_cost(self.costs, setup.tau, setup.level, self.metric, setup.baseline))
+        gaps = by_kind(equal_cost(self.costs, setup.gap_tolerance, setup.level, self.metric, setup.baseline))
         return tuple(self._overview(kind, gaps[kind].iloc[0]) for kind in self.kinds)
 
     @property

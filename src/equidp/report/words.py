@@ -328,7 +328,7 @@ def _gap_sentence(gaps: pd.DataFrame, standard: str, summary: Summary) -> str:
 def _equal_cost_sentence(verdicts: dict[str, str], summary: Summary) -> str:
     setup = summary.setup
     of = "points" if summary.metric.percent else f"of {unit(summary.metric)}"
-    rule = f"Equal cost of privacy (every gap at most {summary.text(setup.tau)} {of})"
+    rule = f"Equal cost of privacy (every gap at most {summary.text(setup.gap_tolerance)} {of})"
     if all(verdict.startswith("one seed") for verdict in verdicts.values()):
         return f"{rule} cannot be judged from one seed."
     parts = [
@@ -362,7 +362,7 @@ def _recommendation_sentence(found: Recommendation, metric: Metric) -> str:
     alike = {each.label: f"gap {text(each.gap)}, {metric.label} {text(each.value)}" for each in found.alike}
     parts = {
         f"Clearly worse in {metric.label}": {each.label: text(each.behind) for each in found.worse},
-        "Not clearly worse, but by more than tau on average": {
+        "Not clearly worse, but by more than the tolerance on average": {
             each.label: text(each.behind) for each in found.far_behind
         },
         "Beaten in every group by another": {each.label: text(each.behind) for each in found.beaten},

@@ -50,7 +50,7 @@ def choice(summary: Summary, axis: str, layout: Layout) -> Figure | None:
     for kind in set(summary.kinds) - set(summary.private_kinds):
         level = summary.scale * summary.interval(kind, ALL, summary.metric.name).value
         axes.axhline(level, color=looks[kind].colour, linestyle="--", label=kind.label)
-    axes.axvline(summary.scale * summary.setup.tau, color=INK, linewidth=0.8, linestyle=":")
+    axes.axvline(summary.scale * summary.setup.gap_tolerance, color=INK, linewidth=0.8, linestyle=":")
     axes.set_xlim(left=0)
     label = f"largest gap in cost between groups, {unit(summary.metric)}"
     axes.set_xlabel(wrapped(label, layout.letters(0.7)))

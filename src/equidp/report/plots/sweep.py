@@ -76,7 +76,7 @@ def sweep(summary: Summary, axis: str, layout: Layout) -> Figure | None:
                     panel.plot(list(other), means, color=colour, linewidth=0.8, alpha=0.5)
         pair[0].set_ylabel(wrapped(axis, 28))
         pair[1].set_ylabel(wrapped(f"largest gap, {unit(summary.metric)}", 28))
-        pair[1].axhline(summary.scale * summary.setup.tau, color=INK, linewidth=0.8, linestyle=":")
+        pair[1].axhline(summary.scale * summary.setup.gap_tolerance, color=INK, linewidth=0.8, linestyle=":")
     kind_legend(figure, looks, layout)
     return figure
 

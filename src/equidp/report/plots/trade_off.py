@@ -49,7 +49,7 @@ def trade_off(summary: Summary, axis: str, layout: Layout) -> Figure | None:
             )
     panels[0].set_title("cost over all test examples")
     panels[1].set_title("largest gap between groups")
-    panels[1].axhline(summary.scale * summary.setup.tau, color=INK, linewidth=0.8, linestyle=":")
+    panels[1].axhline(summary.scale * summary.setup.gap_tolerance, color=INK, linewidth=0.8, linestyle=":")
     ticks = sorted({number(rows[kind].epsilon) for kind in summary.private_kinds}, key=float)
     for place, panel in enumerate(panels):
         panel.set_xscale("log")
