@@ -120,7 +120,7 @@ def test_a_published_checksum_confirms_no_guess_of_a_row(finished, begun):
     assert records[0].settings["salt"] != records[1].settings["salt"]
 
 
-def test_the_folder_says_of_every_file_whether_it_may_leave_the_house(finished):
+def test_the_folder_says_of_every_file_whether_it_may_be_shared(finished):
     (finished.folder / layout.RELEASED).touch()
     for name in (layout.COUNTS, layout.RECALIBRATION, layout.TRAINING_LOSS):
         (finished.folder / name).touch()

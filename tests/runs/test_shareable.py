@@ -1,4 +1,4 @@
-"""What may leave a run's folder is whole: its checksums hold, and predictions come from it."""
+"""Shareable files of a run are whole: its checksums hold, and predictions come from it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def run(tmp_path_factory):
 
 
 def given(run: Path, place: Path, *further: str) -> Path:
-    """A folder with the files that may leave, as the notice lists them."""
+    """A folder with the shareable files, as the notice lists them."""
     place.mkdir()
     config = layout.read_config(run)[0]
     for name, (kind, _) in layout.files(config).items():
@@ -72,7 +72,7 @@ def given(run: Path, place: Path, *further: str) -> Path:
 
 
 @pytest.mark.soak
-def test_predictions_come_from_what_may_leave(run, tmp_path):
+def test_predictions_come_from_shareable_files(run, tmp_path):
     whole, part = open_run(run), open_run(given(run, tmp_path / "part"))
     table = run.parent / "secret-patients.csv"
     assert torch.equal(whole.inputs(table), part.inputs(table))
@@ -87,7 +87,7 @@ def test_predictions_come_from_what_may_leave(run, tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.skipif(shutil.which("sha256sum") is None, reason="needs sha256sum")
-def test_sha256sum_checks_exactly_the_files_that_may_leave(run, tmp_path):
+def test_sha256sum_checks_exactly_the_shareable_files(run, tmp_path):
     part = given(run, tmp_path / "part")
     checked = subprocess.run(["sha256sum", "-c", layout.GIVEN], cwd=part, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
@@ -96,7 +96,7 @@ def test_sha256sum_checks_exactly_the_files_that_may_leave(run, tmp_path):
 
 
 @pytest.mark.soak
-def test_what_may_leave_holds_no_path_fingerprint_or_budget(run, tmp_path):
+def test_shareable_files_hold_no_path_fingerprint_or_budget(run, tmp_path):
     content = layout.read_config(run)
     for path in given(run, tmp_path / "part").iterdir():
         text = path.read_bytes()
@@ -126,7 +126,7 @@ def test_the_card_shows_notes_as_given_and_says_what_was_public(run):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", [layout.MODEL, layout.SETTINGS, layout.ENCODER, layout.COUNTS])
-def test_a_changed_file_of_what_may_leave_is_named(run, tmp_path, name):
+def test_a_changed_shareable_file_is_named(run, tmp_path, name):
     part = given(run, tmp_path / "part")
     text = (part / name).read_bytes()
     (part / name).write_bytes(text.replace(b"\n", b"\n ", 1) if name != layout.MODEL else text + b" ")

@@ -35,8 +35,8 @@ ENCODER, COUNTS = PreprocessingRelease.file, CountsRelease.file
 RECALIBRATION, RELEASED = RecalibrationRelease.file, IndividualRelease.file
 TRAINING_LOSS = TrainingLossRelease.file
 CARD, PAGE, RECORD, MANIFEST = "card.md", "card.html", "record.parquet", "files.sha256"
-SETTINGS, GIVEN = "settings.json", "may-leave.sha256"
-LEDGER, SEAL, CHECKPOINTS, NOTICE = "ledger", "ledger.seal", "checkpoint-*.pt", "WHAT-MAY-LEAVE.txt"
+SETTINGS, GIVEN = "settings.json", "shareable.sha256"
+LEDGER, SEAL, CHECKPOINTS, NOTICE = "ledger", "ledger.seal", "checkpoint-*.pt", "SHARING.txt"
 HISTORIES = "sensitive-histories-*"
 
 SHAREABLE, CONFIDENTIAL = "Shareable", "Confidential"
@@ -60,7 +60,7 @@ FILES = {
     ),
     GIVEN: (
         SHAREABLE,
-        "checksums of the files that may leave, without this one; sha256sum -c checks them.",
+        "checksums of the shareable files, without this one; sha256sum -c checks them.",
     ),
     NOTICE: (SHAREABLE, "this list, which follows from settings alone."),
     CHECKPOINTS: (
@@ -224,8 +224,8 @@ def check_given(place: Path) -> None:
         lines = (place / GIVEN).read_text()
     except OSError as error:
         raise DataError(
-            f"{GIVEN} in {os.fspath(place)!r} cannot be read ({error.strerror}); it lists checksums of what "
-            "may leave the folder of a run. Bring it from there.",
+            f"{GIVEN} in {os.fspath(place)!r} cannot be read ({error.strerror}); it lists checksums of "
+            "the shareable files. Bring it from the folder of the run.",
             field=GIVEN,
         ) from error
     listed = dict(read_checksums(lines))

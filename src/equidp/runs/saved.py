@@ -80,7 +80,7 @@ class FinishedRun:
         """
         if layout.is_given(self.folder):
             raise DataError(
-                f"{os.fspath(self.folder)!r} holds what may leave the folder of a run, without its data; "
+                f"{os.fspath(self.folder)!r} holds the shareable files of a run, without its data; "
                 "give a table, or take the run's own folder.",
                 field="data",
             )

@@ -388,7 +388,7 @@ def test_exports_hold_no_path_fingerprint_or_row(finished, tmp_path):
         assert not found, path.name
 
 
-def test_what_may_leave_a_run_is_exported_alike(finished, tmp_path):
+def test_shareable_files_of_a_run_are_exported_alike(finished, tmp_path):
     part = tmp_path / "part"
     part.mkdir()
     for name, (kind, _) in layout.files(open_run(finished.folder).config).items():
