@@ -56,7 +56,7 @@ def main() -> None:
         seeds=arguments.seeds,
         plan=advice.plan(Plan()),
         epsilons=[arguments.epsilon],
-        reference="plan",
+        baseline="plan",
     )
     if arguments.json is not None:
         comparison.to_json(arguments.json)

@@ -82,7 +82,7 @@ def figures(
     command = [
         *(sys.executable, "-m", "equidp", "compare", *data, "--methods", methods, "--seeds", "1"),
         *("--epochs", f"{epochs:g}", "--noise-multiplier", "1.5"),
-        *("--reference", "plan", "--json", "out.json", "--directory", "runs"),
+        *("--baseline", "plan", "--json", "out.json", "--directory", "runs"),
     ]
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True)

@@ -56,7 +56,7 @@ How it is done, for each dataset and epsilon:
   {" and ".join(map(str, TUNING_SEEDS[1:]))}, and the best mean of the three seeds is chosen. No test set is
   read; but where a seed splits all rows anew, as of Adult and Dutch, a row that settings were chosen on may
   be a test row of the report.
-- **The reference** without privacy is the same model, tuned in the same way by overall accuracy.
+- **The baseline** without privacy is the same model, tuned in the same way by overall accuracy.
 - **The report**: the chosen setting, trained on the whole training set of new seeds and evaluated on their
   test sets. Intervals are Student's, 95%, over seeds; differences are paired by seed. A method beats another
   where the whole interval, widened for the number of methods (Bonferroni), says so, and by a tenth of a point
@@ -104,16 +104,16 @@ def _methods(contest: Contest, results: Results, epsilon: float) -> list[str]:
 
 def _costs(results: Results, runs: dict[int, Reported]) -> np.ndarray:
     """Accuracy that each run lost against the tuned baseline of its seed, [seeds, groups and all]."""
-    reference = results.runs(BASELINE, None)
-    pairs = [(reference[seed].accuracies, run.accuracies) for seed, run in sorted(runs.items())]
+    baseline = results.runs(BASELINE, None)
+    pairs = [(baseline[seed].accuracies, run.accuracies) for seed, run in sorted(runs.items())]
     return np.array([np.subtract(before, after) for before, after in pairs])
 
 
 def _worst_costs(results: Results, runs: dict[int, Reported]) -> np.ndarray:
     """Score of each run, [seeds]."""
-    reference = results.runs(BASELINE, None)
+    baseline = results.runs(BASELINE, None)
     return np.array(
-        [worst_cost(reference[seed].accuracies, run.accuracies) for seed, run in sorted(runs.items())]
+        [worst_cost(baseline[seed].accuracies, run.accuracies) for seed, run in sorted(runs.items())]
     )
 
 
@@ -414,7 +414,7 @@ def _published_part(contest: Contest, results: Results) -> Iterator[str]:
         yield "### Published settings"
         yield (
             f"The settings of `equidp compare {contest.source}`, at the same epsilon ({first:g}) and on the "
-            "same seeds. Losses are against the tuned reference, so that plain SGD as published has one too."
+            "same seeds. Losses are against the tuned baseline, so that plain SGD as published has one too."
         )
         yield _markdown(["method", "overall accuracy", *(f"{name} loses" for name in results.groups)], lines)
 

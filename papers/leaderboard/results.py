@@ -139,9 +139,9 @@ class Results:
         assert reached is not None
         if method == BASELINE:
             return 1.0 - reached[-1]
-        reference = self.accuracies(BASELINE, None, self.choice(BASELINE, None, self.numbers(BASELINE)), seed)
-        assert reference is not None
-        return worst_cost(reference, reached)
+        baseline = self.accuracies(BASELINE, None, self.choice(BASELINE, None, self.numbers(BASELINE)), seed)
+        assert baseline is not None
+        return worst_cost(baseline, reached)
 
     def numbers(self, method: str, epsilon: float | None = None) -> list[int]:
         """The numbers of the settings that were tried at an epsilon, on the first tuning seed."""
@@ -156,13 +156,13 @@ class Results:
         return round(float(np.mean(scores)), 4), -float(np.mean(overall))
 
 
-def worst_cost(reference: Accuracies, reached: Accuracies) -> float:
+def worst_cost(baseline: Accuracies, reached: Accuracies) -> float:
     """The largest loss of accuracy of a group; what all together lost is left out.
 
     >>> round(worst_cost((0.8, 0.9, 0.85), (0.79, 0.87, 0.83)), 2)
     0.03
     """
-    return max(before - after for before, after in zip(reference[:-1], reached[:-1], strict=True))
+    return max(before - after for before, after in zip(baseline[:-1], reached[:-1], strict=True))
 
 
 def expected_best(scores: Sequence[float], draws: int) -> float:

@@ -107,7 +107,7 @@ class Contest:
         plan, policy = Plan(delta=self.delta).with_changes(settings), make_policy(method, settings)
         methods = f"{BASELINE},{STANDARD}" if method == BASELINE else method  # no comparison is of SGD alone
         given: dict[str, Any] = {"methods": methods, "features": self.features, "epsilon": epsilon}
-        given |= {"seeds": len(self.reported), "reference": "plan"}
+        given |= {"seeds": len(self.reported), "baseline": "plan"}
         if self.features is None:  # recommended settings of images would bring features
             given["settings"] = "published"
         given |= {each.name: getattr(plan, each.name) for each in Plan.options()}

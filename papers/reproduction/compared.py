@@ -84,7 +84,7 @@ class Compared:
             on_progress=request.on_progress,
             release_epsilon=RELEASE if self.individual else None,
             diagnosis=self.diagnosis,
-            reference="plan",
+            baseline="plan",
         )
         parts = [*self._final(comparison), *self._epochs(comparison), *self._further(comparison)]
         rows = pd.concat(parts, ignore_index=True).assign(data=self.label or self.data)

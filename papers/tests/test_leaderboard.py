@@ -117,7 +117,7 @@ def test_the_command_of_a_row_has_every_option_that_its_runs_followed_from(name,
         assert read.policy(method) == searched.policy(method)
         assert method in asked.policies
         assert asked.seeds == len(contest.reported)
-        assert asked.reference == "plan"
+        assert asked.baseline == "plan"
         assert asked.epsilons == (() if epsilon is None else (epsilon,))
 
 

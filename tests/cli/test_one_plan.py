@@ -154,7 +154,7 @@ def visits(tmp_path_factory):
 def test_the_price_of_a_comparison_is_the_difference_of_runs_of_training(visits, tmp_path):
     """By group, over five seeds. Noise of training has no seed: beyond five standard errors, with eight
     degrees of freedom, about one of 300 runs of this test is by chance."""
-    asked = ComparisonPlan(["dpsgd"], 5, epsilons=(1.0,), reference="plan")
+    asked = ComparisonPlan(["dpsgd"], 5, epsilons=(1.0,), baseline="plan")
     comparison = compare_module.run_comparison(visits.source(), asked, directory=tmp_path / "kept", jobs=1)
     costs = comparison.costs()
     compared = costs[costs["method"] == "dpsgd"].pivot(index="seed", columns="group", values="privacy_cost")

@@ -41,7 +41,7 @@ ONCE = {
     " --delta 1e-6 --method dpsgd-f --accountant rdp-classic",
     "cache": "--clear --older-than 30",
     "methods": "--json",
-    "evaluate": "run others.csv --reference run-sgd --level 0.9 --json figures.json",
+    "evaluate": "run others.csv --baseline run-sgd --level 0.9 --json figures.json",
     "predict": "run new.csv --keep id,since --out p.csv",
     "ledger show": "run --delta 1e-6",
 }

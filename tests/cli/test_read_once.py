@@ -78,6 +78,6 @@ def test_an_audit_reads_a_table_once(path, read, command, monkeypatch, tmp_path)
 
 def test_a_comparison_reads_a_table_once_for_each_seed(path, read, monkeypatch, tmp_path):
     monkeypatch.setattr(compare_module, "_build_each", lambda cells, split: ())
-    asked = ComparisonPlan(["dpsgd"], 2, changes={"noise_multiplier": 2.0}, reference="plan")
+    asked = ComparisonPlan(["dpsgd"], 2, changes={"noise_multiplier": 2.0}, baseline="plan")
     compare_module.prepare(RunData(path, CLASSES).source(), asked, directory=tmp_path)
     assert read == (["cut", "cut"], [True, True])

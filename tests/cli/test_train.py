@@ -89,7 +89,7 @@ def test_from_a_table_to_a_card_in_one_command(run, people):
 
     run("train", *TABLE, "--method", "sgd", "--epochs", "40", "--batch-size", "40", "--out", "plain")
     pd.read_csv(people / "people.csv").iloc[::-1].to_csv(people / "others.csv", index=False)
-    code, out, _ = run("evaluate", "run", "others.csv", "--reference", "plain", "--json", "a.json")
+    code, out, _ = run("evaluate", "run", "others.csv", "--baseline", "plain", "--json", "a.json")
     assert code == 0
     assert "privacy cost" in out
     assert "Demographic parity difference" in out
@@ -184,7 +184,7 @@ def test_a_number_is_predicted_evaluated_and_in_the_card(run, people):
     code, out, _ = run("predict", "run", "others.csv")
     answers = pd.read_csv(io.StringIO(out))["prediction"].to_numpy()
     assert code == 0
-    given = ("run", "others.csv", "--reference", "sgd", "--metric", "mae", "--json", "f.json")
+    given = ("run", "others.csv", "--baseline", "sgd", "--metric", "mae", "--json", "f.json")
     code, out, err = run("evaluate", *given)
     assert code == 0, err
     assert "MAE" in out
@@ -227,7 +227,7 @@ def test_what_is_no_number_to_predict_is_refused(run, people, arguments, message
 def test_a_comparison_of_numbers_says_what_to_do_instead(run, people):
     code, _, err = run("compare", *NUMBER, "--seeds", "1")
     assert code == 2
-    assert "equidp evaluate --reference" in err
+    assert "equidp evaluate --baseline" in err
 
 
 @pytest.mark.soak
@@ -489,7 +489,7 @@ def test_what_goes_wrong_with_a_finished_run(run, people):
     assert "sex holds 'X', which the training data did not; known: F, M" in run("evaluate", "run", "x.csv")[2]
     refused = run("train", *TABLE, *PLAN, "--out", "run")[2]
     assert refused.endswith("continue the run there: equidp train --resume run")
-    assert "trained by dpsgd; a reference is a run by sgd" in run("evaluate", "run", "--reference", "run")[2]
+    assert "trained by dpsgd; a baseline is a run by sgd" in run("evaluate", "run", "--baseline", "run")[2]
     table.assign(age=table["age"].astype(float)).to_csv(people / "people.csv", index=False)
     assert run("train", "--resume", "run")[0] == 0  # written otherwise, it is the same data
     table.assign(age=table["age"] ** 2).to_csv(people / "people.csv", index=False)

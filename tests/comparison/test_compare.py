@@ -55,7 +55,7 @@ def compared(tmp_path, **settings) -> equidp.Comparison:
         "plan": PLAN,
         "directory": tmp_path / "runs",
         "jobs": 1,
-        "reference": "plan",
+        "baseline": "plan",
         **settings,
     }
     return equidp.compare(Toy(), **given)
@@ -104,7 +104,7 @@ def test_relative_paths_are_those_of_each_call(tmp_path, monkeypatch):
         ).to_csv("people.csv", index=False)
         source = open_source("people.csv", target="y", group="g")
         plan = Plan(epochs=1, batch_size=20)
-        equidp.compare(source, methods=["dpsgd"], seeds=2, plan=plan, jobs=2, reference="plan")
+        equidp.compare(source, methods=["dpsgd"], seeds=2, plan=plan, jobs=2, baseline="plan")
         assert len(list((folder / "equidp-runs").glob("*.index"))) == 4
 
 

@@ -18,7 +18,7 @@ GROUPS = {"epsilon_by_group": {"8": 1.0, "*": 3.0}}
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     place = tmp_path_factory.mktemp("runs")
-    given = {"methods": ["dpsgd"], "seeds": 1, "epsilons": [3.0], "reference": "plan", "jobs": 1}
+    given = {"methods": ["dpsgd"], "seeds": 1, "epsilons": [3.0], "baseline": "plan", "jobs": 1}
     return equidp.compare("digits", plan=PLAN, changes=GROUPS, directory=place, **given)
 
 
@@ -66,6 +66,6 @@ def test_runs_with_equal_groups_keep_their_keys():
     assert len({alike, by_hand, key(PLAN.with_changes(GROUPS))}) == 3
 
 
-def test_the_reference_treats_groups_equally():
+def test_the_baseline_treats_groups_equally():
     plan = PLAN.with_changes({"rates": {"8": 2.0}})
     assert plan.resolve("sgd", 1000).settings == PLAN.resolve("sgd", 1000).settings

@@ -36,7 +36,7 @@ def asked(tmp_path_factory):
     source = open_source(str(place / "rare.csv"), target="ill", group="region")
     plan = equidp.Plan(batch_size=80, epochs=4, noise_multiplier=1.0, learning_rate=0.3)
     return {"data": source, "methods": ["dpsgd"], "seeds": SEEDS, "plan": plan, "jobs": 1,
-            "directory": place / "runs", "reference": "plan"}  # fmt: skip
+            "directory": place / "runs", "baseline": "plan"}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

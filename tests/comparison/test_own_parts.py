@@ -118,7 +118,7 @@ PARTS = {
     "plan": Plan(batch_size=40, epochs=2, delta=1e-4, learning_rate=0.5),
     "seeds": 1,
     "jobs": 1,
-    "reference": "plan",
+    "baseline": "plan",
 }
 
 

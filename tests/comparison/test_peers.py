@@ -85,7 +85,7 @@ def test_a_comparison_has_a_row_for_it(table, tmp_path, methods):
         seeds=1,
         epsilons=(8.0,),
         plan=equidp.Plan(epochs=2, batch_size=100, delta=1e-4),
-        reference="plan",
+        baseline="plan",
         directory=tmp_path / "runs",
     )
     assert found.setup.methods == ("sgd", *methods)

@@ -24,7 +24,7 @@ from support.errors import raises_field
         ({"methods": ["dpsgd", "naive"], "against": "dpsgd-f"}, "against"),
         ({"methods": ["dpsgd", "naive"], "against": "sgd"}, "against"),
         ({"methods": ["dpsgd"], "against": "dpsgd"}, "against"),
-        ({"reference": "plans"}, "reference"),
+        ({"baseline": "plans"}, "baseline"),
         ({"tune": 1}, "tune"),
         ({"tune": 2.5}, "tune"),
         ({"tune": 4, "sweep": {"epochs": [1, 2]}}, "tune"),

@@ -148,7 +148,7 @@ def test_groups_of_few_people_do_not_keep_a_method_from_being_beaten():
 
 
 @pytest.mark.parametrize("fault", ["diverged", "constant", "beaten"])
-def test_nothing_is_recommended_against_a_reference_that_does_not_serve(fault):
+def test_nothing_is_recommended_against_a_baseline_that_does_not_serve(fault):
     table = results(
         {"dpsgd": (0.85, 0.10), "fair": (0.849, 0.02)}, useless={"sgd"} if fault == "constant" else ()
     )

@@ -71,7 +71,7 @@ def test_a_policy_that_was_made_and_settings_of_one_method_are_swept_too():
 def test_results_have_a_column_for_each_swept_setting_and_runs_are_those_of_a_plain_comparison(
     tmp_path, monkeypatch
 ):
-    given = {"plan": PLAN, "seeds": 1, "jobs": 1, "directory": tmp_path / "runs", "reference": "plan"}
+    given = {"plan": PLAN, "seeds": 1, "jobs": 1, "directory": tmp_path / "runs", "baseline": "plan"}
     plain = equidp.compare(Toys(), methods=["dpsgd"], **given).results
     trained, execute = [], cells.train_cell
     monkeypatch.setattr(cells, "train_cell", lambda *cell: trained.append(cell) or execute(*cell))
@@ -129,7 +129,7 @@ def test_a_report_states_steps_and_sample_rate_only_where_all_runs_have_them(tmp
         seeds=1,
         jobs=1,
         directory=tmp_path,
-        reference="plan",
+        baseline="plan",
     )
     equidp.write_report(comparison, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
@@ -173,7 +173,7 @@ def test_texts_that_are_no_sweep_are_refused(text, field):
 @pytest.mark.soak
 def test_a_rehearsal_says_how_many_runs_what_they_spend_and_how_long_they_take(tmp_path):
     swept = {"clipping_bound": [1.0, 2.0]}
-    asked = ComparisonPlan(["dpsgd"], 2, PLAN, [2.0], swept, reference="plan")
+    asked = ComparisonPlan(["dpsgd"], 2, PLAN, [2.0], swept, baseline="plan")
     prepared = prepare(Toys(), asked, directory=tmp_path)
     found = prepared.estimate(1)
     assert (len(prepared.cells), len(prepared.first), found.missing) == (6, 3, 6)
@@ -191,7 +191,7 @@ def test_a_rehearsal_times_steps_with_the_threads_that_a_run_has(tmp_path, monke
     monkeypatch.setattr(
         comparing, "_seconds_per_step", lambda *_: found.append(torch.get_num_threads()) or 0.1
     )
-    prepared = prepare(Toys(), ComparisonPlan(["dpsgd"], 2, PLAN, reference="plan"), directory=tmp_path)
+    prepared = prepare(Toys(), ComparisonPlan(["dpsgd"], 2, PLAN, baseline="plan"), directory=tmp_path)
     torch.set_num_threads(2)
     try:
         prepared.estimate(1)

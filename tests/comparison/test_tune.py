@@ -71,7 +71,7 @@ ASKED = ComparisonPlan(
     plan=PLAN,
     epsilons=[8.0],
     tune=TuningPlan(4, ONE_NOISE),
-    reference="plan",
+    baseline="plan",
 )
 
 

@@ -44,10 +44,10 @@ def fairlearns_gaps(test: GroupedDataset) -> dict[str, float]:
 
 
 def test_its_tables_are_those_of_the_models_outputs():
-    test, reference = examples(), nn.Linear(2, 2)
-    found = evaluate(identity(), test, level=0.9, reference=reference)
+    test, baseline = examples(), nn.Linear(2, 2)
+    found = evaluate(identity(), test, level=0.9, baseline=baseline)
     with torch.no_grad():
-        other = reference(test.inputs)
+        other = baseline(test.inputs)
     pd.testing.assert_frame_equal(found.groups, group_intervals(test.inputs, test, 0.9))
     pd.testing.assert_frame_equal(found.recalls, recalls(test.inputs, test, 0.9, other))
     pd.testing.assert_frame_equal(found.costs, paired_costs(test.inputs, other, test, 0.9))
@@ -91,8 +91,8 @@ def test_risks_that_are_off_are_figures_of_the_calibration_table():
     assert evaluate(identity(), test).risks_off == ()
 
 
-def test_plain_values_are_json_with_costs_where_there_is_a_reference():
-    found = evaluate(identity(), examples(), reference=nn.Linear(2, 2))
+def test_plain_values_are_json_with_costs_where_there_is_a_baseline():
+    found = evaluate(identity(), examples(), baseline=nn.Linear(2, 2))
     content = json.loads(json.dumps(found.plain()))
     tables = {"metrics", "figures", "recalls", "calibration", "reliability", "costs"}
     measured = {"metric", "better_than_a_constant_answer", "positive", "threshold", "blind_spots"}
@@ -129,19 +129,19 @@ def test_each_metric_of_the_task_is_there_by_group_as_the_table_has_it():
 
 
 @pytest.mark.soak
-def test_costs_are_of_the_metric_and_positive_where_the_reference_is_better():
+def test_costs_are_of_the_metric_and_positive_where_the_baseline_is_better():
     test, worse = examples((400, 300)), nn.Linear(2, 2, bias=False)
     worse.load_state_dict({"weight": torch.tensor([[0.3, 0.2], [0.2, 0.3]])})
     theirs = Predictions.of(test.inputs, test.targets, ("x", "y"))
     with torch.no_grad():
         ours = Predictions.of(worse(test.inputs), test.targets, ("x", "y"))
     for name in ("brier", "log_loss"):
-        row = evaluate(worse, test, reference=identity(), metric=name).costs.iloc[-1]
+        row = evaluate(worse, test, baseline=identity(), metric=name).costs.iloc[-1]
         assert row["privacy_cost"] == pytest.approx(
             METRICS[name].function(ours) - METRICS[name].function(theirs), abs=1e-12
         )
         assert row["privacy_cost_low"] > 0
-    row = evaluate(worse, test, reference=identity(), metric="auc").costs.iloc[-1]
+    row = evaluate(worse, test, baseline=identity(), metric="auc").costs.iloc[-1]
     assert row["privacy_cost"] == pytest.approx(0.0, abs=1e-12)  # the same ranking
     assert row["privacy_cost_low"] <= 0 <= row["privacy_cost_high"]
 

@@ -72,10 +72,10 @@ def test_recalls_are_those_of_scikit_learn_in_each_group():
     assert tuple(first[["recall", "recall_low", "recall_high"]]) == wilson(found, first["count"], 0.95)
 
 
-def test_recall_lost_is_what_the_reference_found_and_the_model_did_not():
+def test_recall_lost_is_what_the_baseline_found_and_the_model_did_not():
     logits, test = examples()
     better = logits + 3 * nn.functional.one_hot(test.targets, 3)
-    table = recalls(logits, test, 0.95, reference=better)
+    table = recalls(logits, test, 0.95, baseline=better)
     np.testing.assert_allclose(table["recall_cost"], recalls(better, test, 0.95)["recall"] - table["recall"])
     assert (table["recall_cost_low"] > 0).all()
 

@@ -111,10 +111,10 @@ def test_a_model_that_predicts_the_mean_is_uninformative():
 @pytest.mark.soak
 def test_costs_are_the_increase_of_an_error_and_the_loss_of_r2():
     data, model = incomes(), trained(incomes(), "dpsgd", noise_multiplier=1.0).model
-    reference = trained(incomes(), "sgd", epochs=50).model
+    baseline = trained(incomes(), "sgd", epochs=50).model
     for metric in ("rmse", "mae", "r2"):
-        found = evaluate(model, data, reference=reference, metric=metric)
-        ours, theirs = (evaluate(each, data).groups.set_index("group")[metric] for each in (model, reference))
+        found = evaluate(model, data, baseline=baseline, metric=metric)
+        ours, theirs = (evaluate(each, data).groups.set_index("group")[metric] for each in (model, baseline))
         sign = -1 if metric == "r2" else 1
         np.testing.assert_allclose(
             found.costs.set_index("group")["privacy_cost"], sign * (ours - theirs), rtol=1e-9

@@ -132,7 +132,7 @@ def test_a_comparison_trains_it_also_in_other_processes(own, tmp_path, jobs):
         plan=plan(),
         directory=tmp_path / f"runs-{jobs}",
         jobs=jobs,
-        reference="plan",
+        baseline="plan",
     )
     epochs = comparison.epochs[comparison.epochs["method"] == "mine"]
     assert len(comparison.results[comparison.results["method"] == "mine"]) == 3

@@ -165,7 +165,7 @@ def test_the_terminal_breaks_no_word_of_the_overview_at_80_columns(tmp_path):
     console = Console(record=True, width=80, file=(tmp_path / "out").open("w"))
     print_comparison(swept, console)
     text = console.export_text()
-    assert {"hardest", "largest", "verdict", "reference"} <= set(text.split())
+    assert {"hardest", "largest", "verdict", "baseline"} <= set(text.split())
 
 
 @pytest.mark.soak
@@ -247,7 +247,7 @@ def test_a_method_no_better_than_one_answer_is_named():
     assert 'class="left within-tolerance"' not in html.render(comparison)
     useless = with_results(comparison, informative=comparison.results["method"] != "sgd")
     said = " ".join(findings_of(useless))  # on costs against a baseline that tells nothing
-    assert said.startswith("The reference without privacy, sgd, is no better than one constant answer")
+    assert said.startswith("The non-private baseline, sgd, is no better than one constant answer")
     assert "within tolerance" not in said
 
 

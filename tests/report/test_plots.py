@@ -158,13 +158,13 @@ def test_settings_of_a_method_share_its_colour_and_differ_by_marker():
         assert len({look.marker for look in own}) == 3
 
 
-def test_references_that_differ_in_features_differ_by_marker():
-    references, private = (Kind("sgd", ""), Kind("sgd", "features=scattering")), (Kind("dpsgd", ""),)
-    looks = kind_looks(Mock(kinds=references + private, reference_kinds=references, private_kinds=private))
+def test_baselines_that_differ_in_features_differ_by_marker():
+    baselines, private = (Kind("sgd", ""), Kind("sgd", "features=scattering")), (Kind("dpsgd", ""),)
+    looks = kind_looks(Mock(kinds=baselines + private, baseline_kinds=baselines, private_kinds=private))
     assert {look.colour for look in looks.values()} == {
         METHOD_LOOKS[each].colour for each in ("sgd", "dpsgd")
     }
-    assert len({looks[kind] for kind in references}) == 2
+    assert len({looks[kind] for kind in baselines}) == 2
     assert looks[private[0]] == METHOD_LOOKS["dpsgd"]
 
 

@@ -15,7 +15,7 @@ import equidp
 GIVEN: dict[str, Any] = {
     "methods": ["dpsgd", "dpsgd-f", "global-adapt"],
     "plan": equidp.Plan(batch_size=300, epochs=1),
-    "reference": "plan",
+    "baseline": "plan",
 }
 
 

@@ -69,7 +69,7 @@ class ComparisonOptions:
     gap_tolerance: float = 0.05
     """Largest gap in privacy cost that counts as equal, in the metric: 0.05 is 5 points of accuracy."""
     metric: metrics.Metric = "accuracy"
-    reference: Search = "best"
+    baseline: Search = "best"
     """Models without privacy that costs are measured against: best: of several settings for each model, and
     boosted trees on a table; plan: plain SGD by the plan alone."""
     engine: options.Engine = "ghost"
@@ -249,7 +249,7 @@ def _print_search(search: SettingSearch, found: Estimate) -> None:
 
 
 def _print_runs(prepared: PreparedComparison, found: Estimate) -> None:
-    """Print the number of runs by what they train, and how references are chosen among them."""
+    """Print the number of runs by what they train, and how baselines are chosen among them."""
     private, trees, peers = len(prepared.private), len(prepared.trees), len(prepared.peers)
     kept = found.runs - found.missing
     plain = found.runs - private - trees - peers
@@ -261,7 +261,7 @@ def _print_runs(prepared: PreparedComparison, found: Estimate) -> None:
         f"{str(prepared.folder)!r}, {found.missing} would be trained."
     )
     first, *others = prepared.sizes
-    if (candidates := len(prepared.references.runs)) > 1:
+    if (candidates := len(prepared.baselines.runs)) > 1:
         print(
             f"Plain SGD is tried by {candidates} settings on seed {first}"
             + (", and by the best of each kind of model there on the others." if others else ".")

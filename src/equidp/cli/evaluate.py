@@ -38,7 +38,7 @@ app = command(
     "evaluate",
     "equidp evaluate run",
     "equidp evaluate run --metric auc --positive yes --threshold 0.08",
-    "equidp evaluate run others.csv --reference run-sgd --json figures.json",
+    "equidp evaluate run others.csv --baseline run-sgd --json figures.json",
 )
 
 
@@ -48,7 +48,7 @@ def evaluate_command(
     test: options.Rows = None,
     /,
     *,
-    reference: Annotated[
+    baseline: Annotated[
         Path | None,
         Parameter(help="Folder of a run by --method sgd on the same data, to show what privacy cost."),
     ] = None,
@@ -74,7 +74,7 @@ def evaluate_command(
     They do not show the variation between training runs.
     """
     place = chosen_device(device)
-    check_outputs({"--json": json_file}, run, test, reference)
+    check_outputs({"--json": json_file}, run, test, baseline)
     if figures is not None:
         from equidp.report.figures import save_evaluation_figures
 
@@ -82,12 +82,12 @@ def evaluate_command(
     kept = open_run(run).reading(sep, charset)
     check_outputs({"--json": json_file}, kept.config.data.name)
     data = kept.test() if test is None else kept.read_grouped(test)
-    other = None if reference is None else _open_reference(kept, reference).run.model.to(place)
+    other = None if baseline is None else _open_baseline(kept, baseline).run.model.to(place)
     found = evaluate(
         kept.run.model.to(place),
         data,
         level=level,
-        reference=other,
+        baseline=other,
         metric=metric or kept.config.measures.metric,
         cut=cut.cut(kept.config.cut, kept.class_counts),
     )
@@ -142,11 +142,11 @@ def _gap_sentence(costs: pd.DataFrame, metric: Metric) -> str:
     )
 
 
-def _open_reference(kept: FinishedRun, folder: Path) -> FinishedRun:
+def _open_baseline(kept: FinishedRun, folder: Path) -> FinishedRun:
     other = open_run(folder)
     if other.config.method != BASELINE:
         raise SettingError(
-            f"{str(folder)!r} was trained by {other.config.method}; a reference is a run by {BASELINE}, "
+            f"{str(folder)!r} was trained by {other.config.method}; a baseline is a run by {BASELINE}, "
             "without privacy."
         )
     if kept.config.preprocessing is not None:
@@ -157,6 +157,6 @@ def _open_reference(kept: FinishedRun, folder: Path) -> FinishedRun:
     if other.facts["sensitive_data_sha256"] != kept.facts["sensitive_data_sha256"]:
         raise SettingError(
             f"{str(folder)!r} was trained on other data, or on another split of it, than "
-            f"{str(kept.folder)!r}; train the reference with the same data and --seed."
+            f"{str(kept.folder)!r}; train the baseline with the same data and --seed."
         )
     return other

@@ -113,7 +113,7 @@ class Cell:
     Attributes:
         source: where the split of `seed` comes from.
         plan: how to train.
-        setting: label of the epsilon and the swept settings, or of what tells a candidate for the reference
+        setting: label of the epsilon and the swept settings, or of what tells a candidate for the baseline
             from others; "" without either.
         target_epsilon: NaN without a target.
         seed: of the split, the initial weights, the samples and the noise.
@@ -125,7 +125,7 @@ class Cell:
         diagnosis: what to diagnose of the run; None: nothing.
         curves: take figures of the test set after each epoch too.
         swept: the swept settings that the method has, by name.
-        reference: name of the class of models whose reference the run is measured against, or which it is a
+        baseline: name of the class of models whose baseline the run is measured against, or which it is a
             candidate for.
         counts_noise: noise multiplier of a release of the counts of each class; 0: exact counts, of training
             without privacy; None: classes are not counted.
@@ -143,14 +143,14 @@ class Cell:
     diagnosis: DiagnosisPlan | None = None
     curves: bool = True
     swept: Mapping[str, Any] = field(default_factory=dict)
-    reference: str = ""
+    baseline: str = ""
     counts_noise: float | None = None
     balanced: bool = False
 
     @property
     def names(self) -> dict[str, Any]:
         """Names of the run in tables of a comparison; not part of the key of a kept run."""
-        names = {"method": self.method, "setting": self.setting, "reference": self.reference}
+        names = {"method": self.method, "setting": self.setting, "baseline": self.baseline}
         return {**names, "target_epsilon": self.target_epsilon, "seed": self.seed, **self.swept}
 
     @property

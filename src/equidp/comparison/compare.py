@@ -30,6 +30,16 @@ from equidp.advice.chosen_plan import (
     setting_rows,
     source_to_read,
 )
+from equidp.comparison.baselines import (
+    BOOSTING,
+    RATES,
+    BaselinePlan,
+    BaselineSearch,
+    BoostedTrees,
+    choose_baselines,
+    keep_chosen,
+    takes_boosted_trees,
+)
 from equidp.comparison.cells import (
     Cell,
     CellResult,
@@ -47,16 +57,6 @@ from equidp.comparison.cells import (
 from equidp.comparison.choice import ComparisonChoice, choose_plans
 from equidp.comparison.peers import PrivateEBM, peers_of
 from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan, Search
-from equidp.comparison.references import (
-    BOOSTING,
-    RATES,
-    BoostedTrees,
-    ReferencePlan,
-    ReferenceSearch,
-    choose_references,
-    keep_chosen,
-    takes_boosted_trees,
-)
 from equidp.comparison.result import Comparison, DataFacts, Setup, TrainingFacts
 from equidp.comparison.sweep import Kind, Sweep, Variant
 from equidp.comparison.tune import PLAIN, SettingSearch, Tuning, TuningPlan, tuning_seeds
@@ -134,7 +134,7 @@ def compare(
     counts_share: float | None = None,
     balanced: bool = False,
     against: str | None = None,
-    reference: Search = "best",
+    baseline: Search = "best",
     tune: int | TuningPlan | None = None,
     fresh: bool = False,
 ) -> Comparison:
@@ -191,11 +191,11 @@ def compare(
             and exact of training without privacy.
         against: name of a private method among `methods`, with which each other one is compared seed by seed
             (`Comparison.differences`); None: no such table.
-        reference: "best": plain SGD is tried at several multiples of the learning rate, by each combination
+        baseline: "best": plain SGD is tried at several multiples of the learning rate, by each combination
             of shared settings, and for each model and features that private runs have, on the first seed; a
             private run is measured against the best of its own model, which is trained on all seeds. Boosted
             trees read a table too, so that costs have two parts: of the model, and of privacy. "plan": the
-            only reference is plain SGD by the plan, as in published results.
+            only baseline is plain SGD by the plan, as in published results.
         tune: how many settings of each method are tried: the plan's own, and random ones, of which methods
             share the same multiples. Each is chosen on a part held out of training, on other seeds than
             `seeds`, by the loss of the group that loses most (`equidp.comparison.tune`). None: all methods
@@ -232,7 +232,7 @@ def compare(
         counts_share=counts_share,
         balanced=balanced,
         against=against,
-        reference=reference,
+        baseline=baseline,
         tune=tune,
     )
     return run_comparison(
@@ -278,9 +278,9 @@ def run_comparison(
 
         if prepared.search is not None and (fresh or prepared.tuning is None):
             tuning = prepared.search.run(train)
-            # Anew, since noise, steps and the references to try follow from the settings that were chosen.
+            # Anew, since noise, steps and the baselines to try follow from the settings that were chosen.
             prepared = prepare(data, asked, directory=directory, device=here, tuning=tuning)
-        runs = prepared.references.run(train, [*prepared.private, *prepared.others])
+        runs = prepared.baselines.run(train, [*prepared.private, *prepared.others])
         progress.finish()
     seeds = list(prepared.sizes)
     runs.sort(key=lambda each: seeds.index(each[0].seed))
@@ -296,15 +296,15 @@ def run_comparison(
     positive = asked.cut.index(class_names)
     if EPSILON_OF_GROUP in whole:  # that of the run, where groups are equal
         whole[EPSILON_OF_GROUP] = whole[EPSILON_OF_GROUP].fillna(whole["epsilon"])
-    references = choose_references(
+    baselines = choose_baselines(
         whole[whole["method"].isin([BASELINE, BOOSTING])],
         prepared.metric,
-        prepared.references.find_uninformed(runs),
+        prepared.baselines.find_uninformed(runs),
     )
 
     def join_runs(table: str) -> pd.DataFrame:
         rows = ((cell, row) for cell, run in trained for row in getattr(run, table).to_dict("records"))
-        return keep_chosen(pd.DataFrame([{**cell.names, **row} for cell, row in rows]), references)
+        return keep_chosen(pd.DataFrame([{**cell.names, **row} for cell, row in rows]), baselines)
 
     return Comparison(
         Setup(
@@ -324,12 +324,12 @@ def run_comparison(
             threshold=asked.cut.threshold,
             base_rate_cut=asked.base_rate_cut,
             against=prepared.choice.against,
-            search=asked.reference,
+            search=asked.baseline,
             other_classes=prepared.other_classes,
         ),
-        keep_chosen(whole, references),
+        keep_chosen(whole, baselines),
         join_runs("epochs"),
-        references=pd.DataFrame() if asked.reference == "plan" else references,
+        baselines=pd.DataFrame() if asked.baseline == "plan" else baselines,
         individual=join_runs("individual"),
         metric=prepared.metric,
         sensitive_diagnosis=None if asked.diagnosis is None else _join_diagnoses(trained),
@@ -410,7 +410,7 @@ class PreparedComparison:
         data: the split of the first seed.
         choice: plans that the runs train by.
         private: all private runs, in order of seeds.
-        references: search for the references without privacy, with their runs.
+        baselines: search for the non-private baselines, with their runs.
         sizes: seed -> number of training examples.
         folder: where finished runs are kept.
         swept: settings of which several values are compared -> those values.
@@ -430,7 +430,7 @@ class PreparedComparison:
     data: DataSplit
     choice: ComparisonChoice
     private: tuple[Cell, ...]
-    references: ReferenceSearch
+    baselines: BaselineSearch
     sizes: Mapping[int, int]
     folder: Path
     swept: Mapping[str, tuple[Any, ...]]
@@ -469,13 +469,13 @@ class PreparedComparison:
     @property
     def cells(self) -> list[Cell]:
         """Runs of networks, as far as they are known before any is trained."""
-        return [*self.references.expected_cells(None), *self.private]
+        return [*self.baselines.expected_cells(None), *self.private]
 
     @property
     def first(self) -> list[Cell]:
         """The runs of the first seed."""
         seed = next(iter(self.sizes))
-        return [*self.references.first, *(cell for cell in self.private if cell.seed == seed)]
+        return [*self.baselines.first, *(cell for cell in self.private if cell.seed == seed)]
 
     def setting_rows(self) -> tuple[SettingRow, ...]:
         """Return every setting of the runs with its value and its origin."""
@@ -512,7 +512,7 @@ class PreparedComparison:
         """
         search, open_ = self.search, self.search is not None and (fresh or self.tuning is None)
         folder = None if fresh or open_ else self.folder
-        cells = [*self.references.expected_cells(folder), *self.private]
+        cells = [*self.baselines.expected_cells(folder), *self.private]
         missing = [cell for cell in cells if folder is None or not is_kept(cell, folder)]
         others = [each for each in self.others if folder is None or not is_kept(each, folder)]
         runs, missing_runs = len(cells) + len(self.others), len(missing) + len(others)
@@ -611,16 +611,16 @@ def prepare(
             if variant.name != BASELINE
         ]
         of_baseline = next(variant.plan for variant in variants if variant.name == BASELINE)
-        references = ReferencePlan(of_baseline, source, private, searched=asked.reference == "best")
-        tried = references.candidates(next(iter(sizes.values())))
+        baselines = BaselinePlan(of_baseline, source, private, searched=asked.baseline == "best")
+        tried = baselines.candidates(next(iter(sizes.values())))
         swept = dict.fromkeys(choice.swept)
-        search_of_references = ReferenceSearch(
+        search_of_baselines = BaselineSearch(
             tuple(
                 tuple(
                     Cell(
                         *(each.source, each.resolve(size), each.label, math.nan, seed, asked.engine, device),
                         swept=swept,
-                        reference=each.name,
+                        baseline=each.name,
                         counts_noise=0.0 if asked.balanced else None,
                         balanced=asked.balanced,
                     )
@@ -644,18 +644,18 @@ def prepare(
                 names = {**swept, **variant.swept}
                 wanted = variant.epsilon if epsilons and variant.epsilon is not None else math.nan
                 where = variant.setting, wanted, seed, asked.engine, device
-                reference = references.name_of(variant, read)
-                cell = Cell(own, resolved, *where, *watched, swept=names, reference=reference)
+                baseline = baselines.name_of(variant, read)
+                cell = Cell(own, resolved, *where, *watched, swept=names, baseline=baseline)
                 cells.append(replace(cell, counts_noise=variant.counts_noise, balanced=variant.balanced))
         if share is not None:
             data_split = replace(data_split, notes=_private_notes(cells))
-        _warn_of_unknown_code([*search_of_references.first, *cells])
+        _warn_of_unknown_code([*search_of_baselines.first, *cells])
         trees: tuple[BoostedTrees, ...] = ()
-        if references.searched and takes_boosted_trees(data_split.train):
+        if baselines.searched and takes_boosted_trees(data_split.train):
             scaled = source if encoding_of(source) is None else with_encoding(source, STANDARD)
             weights = plan.class_weights, asked.balanced
             trees = tuple(BoostedTrees(scaled, seed, *weights) for seed in sizes)
-        reference = cells[0].reference if cells else ""
+        baseline = cells[0].baseline if cells else ""
         if asked.peers and (asked.balanced or plan.class_weights):
             raise SettingError(
                 f"method {', '.join(asked.peers)} has no weights of classes; leave the method or the weights "
@@ -674,7 +674,7 @@ def prepare(
                 "the base rate as a public number (--base-rate), or leave the method out.",
                 field="base_rate_cut",
             )
-        peers = peers_of(asked.peers, source, data_split, list(sizes), epsilons, plan.delta or 0.0, reference)
+        peers = peers_of(asked.peers, source, data_split, list(sizes), epsilons, plan.delta or 0.0, baseline)
         if peers:
             data_split = replace(data_split, notes=(*data_split.notes, _peer_note(peers[0])))
         prepared = PreparedComparison(
@@ -682,19 +682,19 @@ def prepare(
             data_split,
             choice,
             tuple(cells),
-            search_of_references,
+            search_of_baselines,
             sizes,
             folder,
             choice.swept,
             metric,
             trees=trees,
             peers=peers,
-            other_classes=references.other_classes,
+            other_classes=baselines.other_classes,
             search=search,
             tuning=tuning,
             kept_trials=kept_trials,
         )
-        pairs = zip(tried, search_of_references.first, strict=True)
+        pairs = zip(tried, search_of_baselines.first, strict=True)
         of_plans = [cell for each, cell in pairs if each.factor == RATES[0]]
         to_build = [*of_plans, *(cell for cell in cells if cell.seed == cells[0].seed)]
         return replace(prepared, built=_build_each(to_build, data_split))
@@ -714,7 +714,7 @@ def check_classes(train: GroupedDataset) -> None:
     if train.target_bounds is not None:
         raise SettingError(
             "a comparison is of classifiers. For numbers, train by --method sgd and by a private method, and "
-            "see what privacy cost each group by equidp evaluate --reference.",
+            "see what privacy cost each group by equidp evaluate --baseline.",
             field="data",
         )
 

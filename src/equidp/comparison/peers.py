@@ -46,7 +46,7 @@ class PrivateEBM:
         seed: of the split and of the model.
         epsilon, delta: as interpret-core accounts for them, by Gaussian differential privacy.
         setting: label of the epsilon, where several are compared.
-        reference: name of the reference that costs are measured against.
+        baseline: name of the baseline that costs are measured against.
     """
 
     source: EncodedSource
@@ -54,7 +54,7 @@ class PrivateEBM:
     epsilon: float
     delta: float
     setting: str = ""
-    reference: str = ""
+    baseline: str = ""
 
     method: ClassVar[str] = DP_EBM
     accountant: ClassVar[str] = "interpret-core"
@@ -64,7 +64,7 @@ class PrivateEBM:
     @property
     def names(self) -> dict[str, Any]:
         """Names of the training in tables of a comparison."""
-        names = {"method": self.method, "setting": self.setting, "reference": self.reference}
+        names = {"method": self.method, "setting": self.setting, "baseline": self.baseline}
         return {**names, "target_epsilon": self.epsilon, "seed": self.seed}
 
     @property
@@ -128,7 +128,7 @@ def peers_of(
     seeds: Sequence[int],
     epsilons: Sequence[float],
     delta: float,
-    reference: str,
+    baseline: str,
 ) -> tuple[PrivateEBM, ...]:
     """Return the trainings of peers: for each method, epsilon and seed.
 
@@ -139,7 +139,7 @@ def peers_of(
         seeds: of the comparison.
         epsilons: targets.
         delta: of all runs.
-        reference: that costs are measured against.
+        baseline: that costs are measured against.
 
     Raises:
         SettingError: a package that is not installed, or no target epsilon.
@@ -177,7 +177,7 @@ def peers_of(
         PEERS[name](
             *(source, seed, epsilon, delta),
             label_of({"epsilon": epsilon}) if several else "",
-            reference,
+            baseline,
         )
         for name in methods
         for epsilon in epsilons

@@ -24,7 +24,7 @@ from equidp.policies.table import BASELINE
 from equidp.training.plan import Plan, checked_seeds
 
 Search = Literal["best", "plan"]
-"""References of a comparison: the best of several candidates, or the baseline by the plan alone."""
+"""Baselines of a comparison: the best of several candidates, or plain SGD by the plan alone."""
 DEFAULT_METHODS = ("sgd", "dpsgd", "dpsgd-f", "global-adapt", AUTO)
 
 
@@ -36,7 +36,7 @@ class ComparisonPlan:
     Attributes:
         methods, seeds, plan, epsilons, sweep, gap_tolerance, level, metric, cut, base_rate_cut, engine,
             release_epsilon, diagnosis, preprocessing_share, counts_share, balanced, settings, changes,
-            against, reference, tune: see `equidp.compare`.
+            against, baseline, tune: see `equidp.compare`.
 
     Raises:
         SettingError, PolicyError: a value that no comparison can have.
@@ -61,14 +61,14 @@ class ComparisonPlan:
     settings: str = RECOMMENDED
     changes: Mapping[str, Any] = field(default_factory=dict)
     against: str | None = None
-    reference: Search = "best"
+    baseline: Search = "best"
     tune: int | TuningPlan | None = None
 
     def __post_init__(self) -> None:
         check_level(self.level)
         check_gap_tolerance(self.gap_tolerance)
-        if self.reference not in get_args(Search):
-            raise unknown_name("reference", self.reference, get_args(Search))
+        if self.baseline not in get_args(Search):
+            raise unknown_name("baseline", self.baseline, get_args(Search))
         if self.preprocessing_share is not None:
             check_number("(0, 1)", preprocessing_share=self.preprocessing_share)
         if self.base_rate_cut and self.cut.threshold is not None:

@@ -10,16 +10,16 @@ import numpy as np
 
 from equidp._extras import require_extra
 from equidp.data.dataset import ALL
+from equidp.evaluation.baselines import (
+    NEGLIGIBLE,
+    Judgement,
+    baseline_names,
+    informative,
+    judge_baselines,
+)
 from equidp.evaluation.costs import group_gaps
 from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metrics import Metric
-from equidp.evaluation.references import (
-    NEGLIGIBLE,
-    Judgement,
-    informative,
-    judge_references,
-    reference_names,
-)
 
 with require_extra("tables"):
     import pandas as pd
@@ -54,8 +54,8 @@ class Recommendation:
     seeds is at least as good in each group, and better over all examples. That is a rule on means and not a
     test, so that noise cannot make the worse of two be taken; the best method is beaten by none.
 
-    Nothing is recommended where a reference that the methods are measured against does not serve
-    (`equidp.evaluation.references.judge_references`).
+    Nothing is recommended where a baseline that the methods are measured against does not serve
+    (`equidp.evaluation.baselines.judge_baselines`).
 
     Attributes:
         epsilon: target; None where the comparison had no target.
@@ -68,7 +68,7 @@ class Recommendation:
         alike: candidates that are not clearly different.
         uninformative: labels of methods that are no better than one constant answer.
         seeds: the fewest seeds of a method in which the metric is defined; one supports no recommendation.
-        faults: judgements of references that do not serve.
+        faults: judgements of baselines that do not serve.
     """
 
     epsilon: float | None
@@ -118,7 +118,7 @@ class _Kind:
     by_group: pd.Series
     """Mean of the metric over seeds by group, where a larger one is better."""
     useful: bool
-    reference: str
+    baseline: str
 
     def beats(self, other: _Kind) -> bool:
         """True where means over seeds are at least as good in each group, and better over all examples."""
@@ -138,12 +138,12 @@ def recommendations(
         gap_tolerance: how much worse in the metric a candidate may be on average.
         level: of the intervals.
     """
-    private, judged = costs[costs["method"] != baseline], judge_references(costs, gap_tolerance, baseline)
+    private, judged = costs[costs["method"] != baseline], judge_baselines(costs, gap_tolerance, baseline)
     found = []
     for target, part in private.groupby("target_epsilon", sort=False, dropna=False):
         epsilon = None if np.isnan(target) else float(target)
         kinds = _kinds(part, metric, epsilon)
-        against = dict.fromkeys(kind.reference for kind in kinds if kind.useful)
+        against = dict.fromkeys(kind.baseline for kind in kinds if kind.useful)
         faults = tuple(judged[name] for name in against if not judged[name].serves)
         advised = _recommend_method(epsilon, kinds, metric, gap_tolerance, level)
         if faults:
@@ -155,7 +155,7 @@ def recommendations(
 
 
 def _kinds(part: pd.DataFrame, metric: Metric, epsilon: float | None) -> list[_Kind]:
-    gaps, names = group_gaps(part).query("pair == 'largest'"), reference_names(part)
+    gaps, names = group_gaps(part).query("pair == 'largest'"), baseline_names(part)
     groups = part[(part["group"] != ALL) & part["privacy_cost"].notna()]  # without groups of too few people
     by_group = metric.sign * groups.groupby(["method", "setting", "group"])[metric.name].mean()
     kinds = []
@@ -172,7 +172,7 @@ def _kinds(part: pd.DataFrame, metric: Metric, epsilon: float | None) -> list[_K
                 gap=own.set_index("seed")["cost_gap"],
                 by_group=by_group.get((method, setting), pd.Series(dtype=float)),
                 useful=bool(informative(rows).mean() > 0.5),
-                reference=names[rows.index[0]],
+                baseline=names[rows.index[0]],
             )
         )
     return kinds

@@ -23,11 +23,11 @@ from equidp.data.dataset import ALL
 from equidp.diagnostics import Diagnosis
 from equidp.display import Cell, Column, Interval, Table, points
 from equidp.errors import SettingError
+from equidp.evaluation.baselines import Judgement, judge_baselines
 from equidp.evaluation.costs import equal_cost, privacy_costs, summary
 from equidp.evaluation.differences import GAP, OVERALL, WORST_GROUP, paired_differences
 from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metrics import METRICS, Metric
-from equidp.evaluation.references import Judgement, judge_references
 from equidp.training.plan import ResolvedPlan
 
 with require_extra("tables"):
@@ -41,10 +41,10 @@ TABLES = {
     "total_costs": "Model cost and privacy cost together by group",
     "metric": "The metric by group",
     "differences": "Differences from another method by seed, p corrected for all tests of the table",
-    "references": "Models tried without privacy",
+    "baselines": "Models tried without privacy",
 }
 """Name of a table -> its caption."""
-_OF_REFERENCES = ("price", "model_costs", "total_costs", "references")
+_OF_BASELINES = ("price", "model_costs", "total_costs", "baselines")
 """Tables that need the models without privacy that were tried."""
 _BY_GROUP = {
     "costs": "privacy_cost",
@@ -140,8 +140,8 @@ class Setup:
         base_rate_cut: True where the threshold of each run is the base rate that it counted: `threshold` in
             the results.
         against: the method that others are compared with seed by seed; "" for none.
-        search: "best" where references are the best of several candidates, "plan" where the only reference is
-            the baseline by the comparison's plan.
+        search: "best" where baselines are the best of several candidates, "plan" where the only baseline is
+            plain SGD by the comparison's plan.
         other_classes: label of each kind of private run whose model or inputs are not those of the baseline
             by the plan -> name of its class.
     """
@@ -187,10 +187,10 @@ class Comparison:
         results: one row per run and group (and "all"): method, setting, seed, group, count, loss, epsilon,
             each swept setting (NaN for a method without it), each metric of the task, mean_predicted and
             observed (of two classes), informative: whether the run is better than one constant answer by the
-            metric of the comparison, and reference: the setting of the baseline's runs that the run is
+            metric of the comparison, and baseline: the setting of the baseline method's runs that the run is
             measured against.
-        references: rows as in `results` of every model without privacy that was tried, most on the first seed
-            alone, with chosen: whether it is the reference of its class, and best: whether it is the best
+        baselines: rows as in `results` of every model without privacy that was tried, most on the first seed
+            alone, with chosen: whether it is the baseline of its class, and best: whether it is the best
             model; empty where none were.
         epochs: one row per run, epoch and group: see `equidp.training.record.EpochRecorder`.
         individual: one row per private run and group, if requested: the privacy of its examples. Columns that
@@ -219,7 +219,7 @@ class Comparison:
     setup: Setup
     results: pd.DataFrame
     epochs: pd.DataFrame
-    references: pd.DataFrame = field(default_factory=pd.DataFrame)
+    baselines: pd.DataFrame = field(default_factory=pd.DataFrame)
     individual: pd.DataFrame = field(default_factory=pd.DataFrame)
     sensitive_diagnosis: Diagnosis | None = None
     metric: Metric = METRICS["accuracy"]
@@ -228,22 +228,22 @@ class Comparison:
 
     @cached_property
     def _costs(self) -> pd.DataFrame:
-        best = None if self.references.empty else self.references[self.references["best"]]
+        best = None if self.baselines.empty else self.baselines[self.baselines["best"]]
         return privacy_costs(self.results, self.setup.baseline, self.metric, best)
 
     def costs(self) -> pd.DataFrame:
         """`results` with what was lost in the metric, by run and group.
 
-        privacy_cost and excessive_risk are against the run's reference: the baseline's run of the same seed
-        and of the same class of models. model_cost is what this reference lost against the best model without
+        privacy_cost and excessive_risk are against the run's baseline: plain SGD's run of the same seed
+        and of the same class of models. model_cost is what this baseline lost against the best model without
         privacy, and total_cost the sum of both; where no other models were tried, there are neither.
         """
         return self._costs.copy()
 
     @cached_property
     def judgements(self) -> tuple[Judgement, ...]:
-        """Judgement of each reference."""
-        return tuple(judge_references(self._costs, self.setup.gap_tolerance, self.setup.baseline).values())
+        """Judgement of each baseline."""
+        return tuple(judge_baselines(self._costs, self.setup.gap_tolerance, self.setup.baseline).values())
 
     @cached_property
     def _recommendations(self) -> tuple[Recommendation, ...]:
@@ -284,7 +284,7 @@ class Comparison:
 
         Args:
             name: of `table_names`: "methods", "price" and "differences" have a row per method and setting,
-                "costs", "model_costs", "total_costs" and "metric" a row per group, and "references" a row per
+                "costs", "model_costs", "total_costs" and "metric" a row per group, and "baselines" a row per
                 model without privacy that was tried. Those about other models without privacy are there
                 where some were tried, and "differences" where a method to compare with was named.
 
@@ -304,7 +304,7 @@ class Comparison:
     def table_names(self) -> tuple[str, ...]:
         """Names of the tables that the comparison has."""
         needs = {"differences": bool(self.setup.against)}
-        needs |= dict.fromkeys(_OF_REFERENCES, not self.references.empty)
+        needs |= dict.fromkeys(_OF_BASELINES, not self.baselines.empty)
         return tuple(name for name in TABLES if needs.get(name, True))
 
     def to_latex(self, name: str = "methods") -> str:
@@ -341,7 +341,7 @@ class Comparison:
         return f"{table}<p>{escape(self._caption('methods'))}</p>"
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Writes setup, costs, references, differences, tuning, recommendations and released privacy as JSON.
+        """Writes setup, costs, baselines, differences, tuning, recommendations and released privacy as JSON.
 
         An infinite epsilon becomes null.
         """
@@ -350,7 +350,7 @@ class Comparison:
             "settings": self.setup.to_dict(),
             "results": json.loads(self._costs.to_json(orient="records")),
             "differences": json.loads(self._differences.to_json(orient="records")),
-            "references": json.loads(self.references.to_json(orient="records")),
+            "baselines": json.loads(self.baselines.to_json(orient="records")),
             "judgements": [each.to_dict() for each in self.judgements],
             "tuning": None if self.tuning is None else self.tuning.to_dict(),
             "recommendation": [each.to_dict() for each in self.recommendation()],
@@ -387,10 +387,10 @@ def text_table(
     return table.loc[groups, labels].rename_axis(columns=None).reset_index()
 
 
-def best_label(references: pd.DataFrame) -> str:
+def best_label(baselines: pd.DataFrame) -> str:
     """Name of the best model without privacy, such as "boosted trees"."""
-    first = references[references["best"]].iloc[0]
-    return str(first["method"]) if not first["chosen"] else Kind(first["method"], first["reference"]).label
+    first = baselines[baselines["best"]].iloc[0]
+    return str(first["method"]) if not first["chosen"] else Kind(first["method"], first["baseline"]).label
 
 
 def price_table(comparison: Comparison) -> Table:
@@ -398,12 +398,12 @@ def price_table(comparison: Comparison) -> Table:
 
     A row per kind of private run, over all test examples, with model cost, privacy cost and their sum.
     """
-    setup, metric, references = comparison.setup, comparison.metric, comparison.references
+    setup, metric, baselines = comparison.setup, comparison.metric, comparison.baselines
     rows = summary(comparison.costs(), setup.level, metric)
     rows = rows[rows["group"] == ALL]
-    kinds = comparison.results.groupby(["method", "setting"], sort=False)["reference"].first()
+    kinds = comparison.results.groupby(["method", "setting"], sort=False)["baseline"].first()
     means = rows.set_index(["method", "setting"])
-    of_best = references[references["best"] & (references["group"] == ALL)]
+    of_best = baselines[baselines["best"] & (baselines["group"] == ALL)]
     best = Interval(*mean_interval(of_best[metric.name].dropna(), setup.level, metric.range))
     show = partial(_text, metric=metric)
     columns = [
@@ -414,10 +414,10 @@ def price_table(comparison: Comparison) -> Table:
         *(Column(f"{name} cost", show=show) for name in ("model", "privacy", "total")),
     ]
     table: list[list[Cell]] = []
-    for kind, reference in kinds.items():
+    for kind, baseline in kinds.items():
         if kind[0] == setup.baseline:
             continue
-        same, own = means.loc[(setup.baseline, reference)], means.loc[kind]
+        same, own = means.loc[(setup.baseline, baseline)], means.loc[kind]
         table.append(
             [
                 Kind(*kind).label,
@@ -427,23 +427,23 @@ def price_table(comparison: Comparison) -> Table:
                 *(interval_of(own, name) for name in ("model_cost", "privacy_cost", "total_cost")),
             ]
         )
-    return Table(columns, table, f"{TABLES['price']}, {metric.heading}; best: {best_label(references)}")
+    return Table(columns, table, f"{TABLES['price']}, {metric.heading}; best: {best_label(baselines)}")
 
 
-def references_table(comparison: Comparison) -> Table:
+def baselines_table(comparison: Comparison) -> Table:
     """Table of the models without privacy that were tried, and what each serves as."""
-    setup, metric, references = comparison.setup, comparison.metric, comparison.references
-    overall, rows = references[references["group"] == ALL], list[Sequence[Cell]]()
-    for (method, reference, setting), part in overall.groupby(["method", "reference", "setting"], sort=False):
+    setup, metric, baselines = comparison.setup, comparison.metric, comparison.baselines
+    overall, rows = baselines[baselines["group"] == ALL], list[Sequence[Cell]]()
+    for (method, baseline, setting), part in overall.groupby(["method", "baseline", "setting"], sort=False):
         finite = part[metric.name].notna() & ~part["loss"].isin([math.inf, math.nan])
-        roles = [name for name, column in (("reference", "chosen"), ("best", "best")) if part[column].all()]
+        roles = [name for name, column in (("baseline", "chosen"), ("best", "best")) if part[column].all()]
         lost = int((~finite).sum())
         figures = (
             Interval(*mean_interval(part.loc[finite, name], setup.level, within))
             for name, within in ((metric.name, metric.range), ("loss", (0.0, math.inf)))
         )
         state = [*roles, *([f"diverged in {lost} of {len(part)} seeds"] if lost else [])]
-        label = Kind(method, ", ".join(filter(None, (reference, setting)))).label
+        label = Kind(method, ", ".join(filter(None, (baseline, setting)))).label
         rows.append([label, len(part), *figures, ", ".join(state)])
     columns = [
         Column("model", "name"),
@@ -452,7 +452,7 @@ def references_table(comparison: Comparison) -> Table:
         Column("loss", show="{:.3g}".format),
         Column("serves as", "text"),
     ]
-    return Table(columns, rows, TABLES["references"])
+    return Table(columns, rows, TABLES["baselines"])
 
 
 def interval_of(row: pd.Series, name: str) -> Interval:
@@ -488,7 +488,7 @@ def _p_text(p: float) -> str:
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
-_MADE_BY = {"price": price_table, "references": references_table, "differences": differences_table}
+_MADE_BY = {"price": price_table, "baselines": baselines_table, "differences": differences_table}
 """Name of a table that is made by a function of its own -> that function."""
 
 

@@ -429,14 +429,14 @@ class _NotKept(Exception):
     """A trial is not kept."""
 
 
-def worst_loss(reference: Values, reached: Values) -> float:
-    """Return the largest loss of a group against a reference, in a metric of which more is better.
+def worst_loss(baseline: Values, reached: Values) -> float:
+    """Return the largest loss of a group against a baseline, in a metric of which more is better.
 
     Groups in which the metric is not defined are left out; without others, it is the loss over all examples.
 
     >>> round(worst_loss({"a": 0.8, "b": 0.9, ALL: 0.85}, {"a": 0.79, "b": 0.87, ALL: 0.83}), 2)
     0.03
     """
-    lost = {name: value - reached[name] for name, value in reference.items() if math.isfinite(value)}
+    lost = {name: value - reached[name] for name, value in baseline.items() if math.isfinite(value)}
     groups = [loss for name, loss in lost.items() if name != ALL and not math.isnan(loss)]
     return max(groups, default=lost.get(ALL, math.inf))

@@ -2,7 +2,7 @@
 
 Tables are in long form. `results` has one row per run and group (and one for group "all"), with the columns
 method, setting, seed, group, count, loss, epsilon and metrics, such as accuracy; a run is one (method,
-setting, seed). Where the baseline has several settings, the column "reference" has the setting of those of
+setting, seed). Where the baseline has several settings, the column "baseline" has the setting of those of
 its runs that a run is measured against.
 """
 
@@ -19,17 +19,17 @@ from equidp._extras import require_extra
 from equidp._validate import check_number
 from equidp.data.dataset import ALL
 from equidp.errors import DataError, SettingError
+from equidp.evaluation.baselines import baseline_names, informative, judge_baselines
 from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metrics import METRICS, Metric
-from equidp.evaluation.references import informative, judge_references, reference_names
 
 with require_extra("tables"):
     import pandas as pd
 
 COSTS = ("privacy_cost", "excessive_risk")
-"""Columns of what a run lost against its reference."""
+"""Columns of what a run lost against its baseline."""
 TOTAL_COSTS = ("model_cost", "total_cost")
-"""Columns of what a run's reference, and the run, lost against the best model without privacy."""
+"""Columns of what a run's baseline, and the run, lost against the best model without privacy."""
 WITHIN_TOLERANCE = "within tolerance"
 """Verdict on gaps whose whole interval is at most the tolerance."""
 EXCEEDS_TOLERANCE = "exceeds tolerance"
@@ -39,7 +39,7 @@ INCONCLUSIVE = "inconclusive"
 UNINFORMATIVE = "uninformative"
 """Verdict on costs that are equal because models predict one constant for everything."""
 NO_VERDICT = "no verdict"
-"""Verdict on costs against a reference that does not serve."""
+"""Verdict on costs against a baseline that does not serve."""
 RUN = ["method", "setting", "seed"]
 
 
@@ -49,7 +49,8 @@ def privacy_costs(
     metric: Metric = METRICS["accuracy"],
     best: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """Returns `results` with what each run lost against its reference: the baseline's run of the same seed.
+    """Returns `results` with what each run lost against its baseline: the baseline method's run of the same
+    seed.
 
     privacy_cost = metric(baseline) - metric(run), the other way round where lower is better; of accuracy, the
     cost of Xu et al. excessive_risk = loss(run) - loss(baseline) (Tran et al.). With results of the best
@@ -68,22 +69,22 @@ def privacy_costs(
     """
     costs = results.reset_index(drop=True).copy()
     columns = list(dict.fromkeys([metric.name, "loss"]))
-    keyed = costs.assign(reference=reference_names(costs))
-    keys = pd.MultiIndex.from_frame(keyed[["reference", "seed", "group"]])
+    keyed = costs.assign(baseline=baseline_names(costs))
+    keys = pd.MultiIndex.from_frame(keyed[["baseline", "seed", "group"]])
     own = (costs["method"] == baseline).to_numpy()
-    reference = costs.loc[own, columns].set_index(keys[own])
-    if reference.index.has_duplicates:
+    measured = costs.loc[own, columns].set_index(keys[own])
+    if measured.index.has_duplicates:
         raise DataError(
             f"the results hold more than one {baseline!r} run of a seed; expected one.", field="results"
         )
-    missing = keys.difference(reference.index)
+    missing = keys.difference(measured.index)
     if len(missing):
         _, *missed = missing[0]
         raise DataError(
             f"no {baseline!r} run for (seed, group) {tuple(missed)}; every run needs one of its seed.",
             field="results",
         )
-    paired = reference.loc[keys].reset_index(drop=True)
+    paired = measured.loc[keys].reset_index(drop=True)
     costs["privacy_cost"] = metric.sign * (paired[metric.name] - costs[metric.name])
     costs["excessive_risk"] = costs["loss"] - paired["loss"]
     if best is not None:
@@ -170,18 +171,18 @@ def equal_cost(
     tolerance" where the whole interval lies on one side of the tolerance, and "inconclusive" elsewhere; a
     single seed gives no verdict. A gap within tolerance is "uninformative" where most runs of the method are
     no better than one constant answer (the column "informative"): such costs are equal whatever privacy does.
-    Otherwise there is "no verdict" where the reference does not serve
-    (`equidp.evaluation.references.judge_references`).
+    Otherwise there is "no verdict" where the baseline does not serve
+    (`equidp.evaluation.baselines.judge_baselines`).
 
     Returns:
         Columns method, setting, gap_mean, gap_low, gap_high, pair (the groups furthest apart on average),
         informative, verdict.
     """
     check_gap_tolerance(gap_tolerance)
-    gaps, judged = group_gaps(costs), judge_references(costs, gap_tolerance, baseline)
+    gaps, judged = group_gaps(costs), judge_baselines(costs, gap_tolerance, baseline)
     kinds = [costs["method"], costs["setting"]]
     useful = informative(costs).groupby(kinds).mean() > 0.5
-    names = reference_names(costs).groupby(kinds).first()
+    names = baseline_names(costs).groupby(kinds).first()
     rows = []
     for kind, part in gaps.groupby(["method", "setting"], sort=False):
         largest = part.loc[part["pair"] == "largest", "cost_gap"].dropna()

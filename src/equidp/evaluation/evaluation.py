@@ -44,7 +44,7 @@ class Evaluation:
         recalls: recall by group and class; empty where accuracy says it already (`recalls`).
         rates: how often each group is answered with class 1 (`answer_rates`); empty unless there are two
             classes.
-        costs: what privacy cost each group (`paired_costs`); None without a reference.
+        costs: what privacy cost each group (`paired_costs`); None without a baseline.
         blind_spots: findings on what the metric hides; None without examples.
         level: of the intervals.
         figures: each metric by group: group, count, metric, value, low, high, and why it is not defined.
@@ -134,7 +134,7 @@ def evaluate(
     test: GroupedDataset,
     *,
     level: float = 0.95,
-    reference: nn.Module | None = None,
+    baseline: nn.Module | None = None,
     metric: str | Metric | None = None,
     cut: Cut = Cut(),
     processes: Processes = ALONE,
@@ -145,7 +145,7 @@ def evaluate(
         model: the trained model.
         test: examples that it was not trained on.
         level: of the intervals.
-        reference: a model trained without privacy on the same data, to show what privacy cost.
+        baseline: a model trained without privacy on the same data, to show what privacy cost.
         metric: what cost and the comparison with a constant answer are about (`metric_named`); None:
             accuracy, and of predicted numbers rmse.
         cut: of two classes, which is the positive one, and from which risk on it is answered.
@@ -174,7 +174,7 @@ def evaluate(
     test = test.to("cpu")
     outputs = predict(model, test.inputs, processes)
     check_outputs(outputs, test)
-    other = None if reference is None else predict(reference, test.inputs, processes)
+    other = None if baseline is None else predict(baseline, test.inputs, processes)
     small = SmallCells.of(test)
     found = _evaluate_outputs(outputs, other, test, level, metric, cut, small)
     if small == SmallCells():
@@ -193,7 +193,7 @@ def _evaluate_outputs(
     cut: Cut,
     small: SmallCells,
 ) -> Evaluation:
-    """Evaluate outputs, and the outputs of a reference, on a test set."""
+    """Evaluate outputs, and the outputs of a baseline, on a test set."""
     if not len(test):
         nothing = pd.DataFrame()
         return Evaluation(nothing, nothing, nothing, None, None, level, metric=metric, small=small)

@@ -134,23 +134,21 @@ def group_figures(
 
 def paired_costs(
     outputs: Tensor,
-    reference: Tensor,
+    baseline: Tensor,
     test: GroupedDataset,
     level: float,
     metric: Metric = METRICS["accuracy"],
     cut: Cut = Cut(),
 ) -> pd.DataFrame:
-    """Returns what a model loses against `reference`, the outputs of one trained without privacy.
+    """Returns what a model loses against `baseline`, the outputs of one trained without privacy.
 
     Returns:
         group, count, privacy_cost (what the metric loses; of accuracy: Xu et al.) and excessive_risk (loss
         gained, Tran et al.; Student's interval), each with _low and _high, of the differences example by
         example. A metric that no single example has gets percentiles over resamples of the examples.
     """
-    ours, theirs = (
-        Predictions.of(each, test.targets, test.class_names, cut) for each in (outputs, reference)
-    )
-    gained = _losses(outputs, test) - _losses(reference, test)
+    ours, theirs = (Predictions.of(each, test.targets, test.class_names, cut) for each in (outputs, baseline))
+    gained = _losses(outputs, test) - _losses(baseline, test)
     rows = []
     for name, members in by_group(test.groups.numpy(), test.group_names):
         cost = metric_cost(metric, ours.take(members), theirs.take(members), level)
@@ -163,13 +161,13 @@ def recalls(
     outputs: Tensor,
     test: GroupedDataset,
     level: float,
-    reference: Tensor | None = None,
+    baseline: Tensor | None = None,
     cut: Cut = Cut(),
 ) -> pd.DataFrame:
     """Returns the share of each class's examples that the model finds: accuracy can hide that it finds none.
 
     Returns:
-        group, class, count, recall (Wilson's interval), and with the outputs of a reference recall_cost
+        group, class, count, recall (Wilson's interval), and with the outputs of a baseline recall_cost
         (recall lost; Agresti and Min's interval), each with _low and _high, for classes with examples. No
         rows where each group has examples of one class only: its accuracy is that class's recall.
     """
@@ -179,7 +177,7 @@ def recalls(
     if pairs.shape[1] == len(pairs[0].unique()):
         return pd.DataFrame()
     correct, classes = _correct(outputs, test, cut), test.targets.numpy()
-    missed = None if reference is None else _correct(reference, test, cut) - correct
+    missed = None if baseline is None else _correct(baseline, test, cut) - correct
     rows = []
     for group, of_group in by_group(test.groups.numpy(), test.group_names):
         for index, name in enumerate(test.class_names):

@@ -1,4 +1,4 @@
-"""Plain SGD: no clipping, no noise, no privacy. The reference that privacy's price is measured against."""
+"""Plain SGD: no clipping, no noise, no privacy. The baseline that the cost of privacy is measured against."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ _ONE_RELEASE: Mapping[str, Any] = MappingProxyType(
 
 METHODS = MethodTable(
     {
-        "sgd": Row("sgd:SGD", "no privacy: the reference that costs are measured against", private=False),
+        "sgd": Row("sgd:SGD", "no privacy: the baseline that costs are measured against", private=False),
         "dpsgd": Row("dpsgd:DPSGD", "one clipping bound for everyone: the standard (Abadi 2016)"),
         "dpsgd-f": Row(
             "dpsgd_f:DPSGDF",

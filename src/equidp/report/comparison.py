@@ -13,10 +13,10 @@ from equidp._files import check_writable, write_whole
 from equidp.comparison.result import (
     Comparison,
     Setup,
+    baselines_table,
     best_label,
     differences_table,
     price_table,
-    references_table,
 )
 from equidp.comparison.sweep import Kind
 from equidp.data.dataset import ALL
@@ -121,13 +121,13 @@ def _result_blocks(summary: Summary) -> Iterator[Block]:
     for detail in summary.details + summary.further_details:
         yield Heading(detail.title, 3)
         yield detail_table(summary, detail, summary.kinds_of(detail.column))
-    if not summary.comparison.references.empty:
-        table = references_table(summary.comparison)
+    if not summary.comparison.baselines.empty:
+        table = baselines_table(summary.comparison)
         yield Heading(table.caption, 3)
         yield table
         yield Paragraph(
             f"All were tried on seed {setup.seeds[0]}. The best of each kind of model there, by "
-            f"{summary.metric.label} over all test examples, was trained on every seed, and is the reference "
+            f"{summary.metric.label} over all test examples, was trained on every seed, and is the baseline "
             "of the private models of that kind. It is chosen by the test set of that seed, so costs are "
             "never too low for that. Settings whose loss is above that of a constant answer come last.",
             small=True,
@@ -140,7 +140,7 @@ def _price_blocks(summary: Summary) -> Iterator[Block]:
     yield price_table(summary.comparison)
     yield Paragraph(
         f"Over all test examples, in {unit(summary.metric)}. Model cost: what the same model as the private "
-        f"one loses, without privacy, against {best_label(summary.comparison.references)}, the best. Privacy "
+        f"one loses, without privacy, against {best_label(summary.comparison.baselines)}, the best. Privacy "
         "cost: what the private model loses on top. Total cost: both together; tables by group are below.",
         small=True,
     )

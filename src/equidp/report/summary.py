@@ -14,10 +14,10 @@ from equidp.comparison.result import Comparison, Setup, interval_of
 from equidp.comparison.sweep import Kind
 from equidp.data.dataset import ALL
 from equidp.display import Interval
+from equidp.evaluation.baselines import Judgement, baseline_names
 from equidp.evaluation.costs import COSTS, EPSILON_OF_GROUP, TOTAL_COSTS, equal_cost, summary
 from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metrics import METRICS, Metric
-from equidp.evaluation.references import Judgement, reference_names
 from equidp.report.format import capitalise, metric_text, number, unit
 
 with require_extra("tables"):
@@ -44,7 +44,7 @@ class Overview(NamedTuple):
         worst_cost: its cost.
         gap: largest difference in cost between two groups.
         verdict: "within tolerance", "exceeds tolerance", "inconclusive", "uninformative" or "no verdict" on
-            equal cost, "one seed: no verdict", or "reference".
+            equal cost, "one seed: no verdict", or "baseline".
         informative: True where its runs are better than one constant answer.
     """
 
@@ -55,7 +55,7 @@ class Overview(NamedTuple):
     worst_group: str = ""
     worst_cost: float = np.nan
     gap: Interval = Interval(np.nan)
-    verdict: str = "reference"
+    verdict: str = "baseline"
     informative: bool = True
 
 
@@ -148,13 +148,13 @@ class Summary:
     @property
     def best(self) -> pd.DataFrame:
         """Results of the best model without privacy; empty where no models were tried."""
-        references = self.comparison.references
-        return references if references.empty else references[references["best"]]
+        baselines = self.comparison.baselines
+        return baselines if baselines.empty else baselines[baselines["best"]]
 
     @property
     def has_model_cost(self) -> bool:
-        """True where the best model without privacy is another one than some reference."""
-        return not self.best.empty and (len(self.reference_kinds) > 1 or not self.best["chosen"].all())
+        """True where the best model without privacy is another one than some baseline."""
+        return not self.best.empty and (len(self.baseline_kinds) > 1 or not self.best["chosen"].all())
 
     def best_interval(self, group: str) -> Interval:
         """Interval over seeds of the metric of the best model without privacy."""
@@ -163,14 +163,14 @@ class Summary:
 
     @cached_property
     def judged(self) -> dict[str, Judgement]:
-        """Judgement of each reference, by its setting."""
-        return {each.reference: each for each in self.comparison.judgements}
+        """Judgement of each baseline, by its setting."""
+        return {each.baseline: each for each in self.comparison.judgements}
 
     @cached_property
     def judgements(self) -> dict[Kind, Judgement]:
-        """Judgement of the reference that each kind of run is measured against."""
-        names = by_kind(self.costs.assign(reference=reference_names(self.costs)))
-        return {kind: self.judged[part["reference"].iloc[0]] for kind, part in names.items()}
+        """Judgement of the baseline that each kind of run is measured against."""
+        names = by_kind(self.costs.assign(baseline=baseline_names(self.costs)))
+        return {kind: self.judged[part["baseline"].iloc[0]] for kind, part in names.items()}
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -178,14 +178,14 @@ class Summary:
         return tuple(self.by_group)
 
     @property
-    def reference_kinds(self) -> tuple[Kind, ...]:
+    def baseline_kinds(self) -> tuple[Kind, ...]:
         """Kinds of run of the baseline."""
         return tuple(kind for kind in self.by_group if kind.method == self.setup.baseline)
 
     def kinds_of(self, column: str) -> tuple[Kind, ...]:
         """Kinds of run that have a column: of costs those that can lose, of others all."""
         if column == "model_cost":
-            return self.reference_kinds
+            return self.baseline_kinds
         own = (*COSTS, *TOTAL_COSTS, EPSILON_OF_GROUP)
         return self.private_kinds if column in own else self.kinds
 

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 
 from equidp._extras import require_extra
 from equidp.advice.advise import AUTO
+from equidp.comparison.baselines import BOOSTING
 from equidp.comparison.recommend import Recommendation
-from equidp.comparison.references import BOOSTING
 from equidp.comparison.result import Setup, best_label
 from equidp.comparison.sweep import BY_GROUP, EQUAL, PROTECTION, Kind, label_of
 from equidp.data.dataset import ALL
 from equidp.display import points
+from equidp.evaluation.baselines import Judgement
 from equidp.evaluation.blind_spots import RISKS_OFF
 from equidp.evaluation.costs import (
     EPSILON_OF_GROUP,
@@ -25,7 +26,6 @@ from equidp.evaluation.costs import (
 )
 from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metrics import Metric
-from equidp.evaluation.references import Judgement
 from equidp.evaluation.small_cells import FEWEST
 from equidp.policies.table import STANDARD
 from equidp.report.evaluation import RECALIBRATE
@@ -50,11 +50,11 @@ def finding_sentences(summary: Summary) -> list[str]:
 
     A group is named as paying most, or a method as narrowing the gap, only if the interval over seeds of that
     difference lies on one side of 0; otherwise the sentence says that it does not. One seed supports neither.
-    Runs whose reference does not serve have no such sentences: that of their reference comes first.
+    Runs whose baseline does not serve have no such sentences: that of their baseline comes first.
     """
     served = [kind for kind in summary.private_kinds if summary.judgements[kind].serves]
     settings = list(dict.fromkeys(kind.setting for kind in served))
-    sentences = [_reference_sentence(summary, each) for each in summary.judged.values() if not each.serves]
+    sentences = [_baseline_sentence(summary, each) for each in summary.judged.values() if not each.serves]
     prices = [] if sentences else _model_cost_sentences(summary)
     sentences += _other_class_sentences(summary.setup) + (prices if summary.has_model_cost else [])
     for setting in settings:
@@ -86,22 +86,20 @@ def _setting_sentences(summary: Summary, setting: str, *, brief: bool) -> list[s
 
 
 def _model_cost_sentences(summary: Summary) -> list[str]:
-    """Sentences on the best model without privacy, and on what each reference loses against it."""
-    references, text = summary.comparison.references, summary.text
-    if references.empty:
+    """Sentences on the best model without privacy, and on what each baseline loses against it."""
+    baselines, text = summary.comparison.baselines, summary.text
+    if baselines.empty:
         return []
-    if not summary.has_model_cost and BOOSTING not in set(references["method"]):
+    if not summary.has_model_cost and BOOSTING not in set(baselines["method"]):
         return ["No other model was tried without privacy, so the model costs nothing by definition."]
-    label, value = best_label(references), text(summary.best_interval(ALL).value)
+    label, value = best_label(baselines), text(summary.best_interval(ALL).value)
     sentences = [f"The best model without privacy is {label}: {summary.metric.label} {value}."]
-    for kind in summary.reference_kinds:
+    for kind in summary.baseline_kinds:
         own = [
-            each.label for each in summary.private_kinds if summary.judgements[each].reference == kind.setting
+            each.label for each in summary.private_kinds if summary.judgements[each].baseline == kind.setting
         ]
         same = (
-            "the private models"
-            if len(summary.reference_kinds) == 1
-            else _join_labels(dict.fromkeys(own, ""))
+            "the private models" if len(summary.baseline_kinds) == 1 else _join_labels(dict.fromkeys(own, ""))
         )
         reached = text(summary.interval(kind, ALL, summary.metric.name).value)
         cost = summary.interval(kind, ALL, "model_cost").value
@@ -116,19 +114,19 @@ def _model_cost_sentences(summary: Summary) -> list[str]:
 
 
 def _other_class_sentences(setup: Setup) -> list[str]:
-    """Sentence on private runs of another model than the only reference."""
+    """Sentence on private runs of another model than the only baseline."""
     if setup.search == "best" or not setup.other_classes:
         return []
     labels = _join_labels(setup.other_classes)
     return [
-        f"Not the same model as the reference {setup.baseline}: {labels}. What they lose against it is not "
+        f"Not the same model as the baseline {setup.baseline}: {labels}. What they lose against it is not "
         "what privacy alone costs."
     ]
 
 
-def _reference_sentence(summary: Summary, judged: Judgement) -> str:
-    """Sentence on a reference that does not serve."""
-    label = Kind(summary.setup.baseline, judged.reference).label
+def _baseline_sentence(summary: Summary, judged: Judgement) -> str:
+    """Sentence on a baseline that does not serve."""
+    label = Kind(summary.setup.baseline, judged.baseline).label
     seeds = f"in {judged.seeds} of {judged.of} seeds"
     if judged.fault == "diverged":
         what = f"diverged {seeds}: its loss is not a finite number"
@@ -139,7 +137,7 @@ def _reference_sentence(summary: Summary, judged: Judgement) -> str:
         are = "is" if len(labels) == 1 else "are"
         what = f"has learnt too little: {_join_labels(labels)} {are} better in every group"
     return (
-        f"The reference without privacy, {label}, {what}. Losses against it are not the price of privacy, so "
+        f"The non-private baseline, {label}, {what}. Losses against it are not the price of privacy, so "
         "there is no verdict on gaps and no recommendation. Try other learning rates or more epochs "
         "(--learning-rate, --epochs)."
     )
@@ -349,7 +347,7 @@ def _recommendation_sentence(found: Recommendation, metric: Metric) -> str:
     if found.chosen is None:
         if found.faults:
             fault = _FAULTS[found.faults[0].fault]
-            why = f"no method can be recommended: the reference without privacy {fault}."
+            why = f"no method can be recommended: the non-private baseline {fault}."
         elif found.seeds < 2:
             why = "one run of each method supports no recommendation; use more seeds."
         else:

@@ -61,7 +61,7 @@ METHOD_LOOKS = {
     "asc": Look("#6D4C41", "$A$"),
     "auto": Look("#A33B20", "*"),
 }
-"""Method, or "auto" -> look, the same on every page; the reference without privacy is grey."""
+"""Method, or "auto" -> look, the same on every page; the non-private baseline is grey."""
 OWN_LOOKS = (*(Look("#93B53C", "p"), Look("#4E8A80", "h"), Look("#C39A6B", "d")),)
 """Looks of methods of the user's own."""
 GROUP_LOOKS = (
@@ -77,9 +77,9 @@ SETTING_MARKERS = "os^DvPX<>*"
 
 
 def kind_looks(summary: Summary) -> dict[Kind, Look]:
-    """Look of each kind of run: its method's colour; several settings, or references, have a marker each."""
+    """Look of each kind of run: its method's colour; several settings, or baselines, have a marker each."""
     methods = method_looks(kind.method for kind in summary.kinds)
-    parts = summary.private_kinds, summary.reference_kinds
+    parts = summary.private_kinds, summary.baseline_kinds
     settings = dict.fromkeys(kind.setting for part in parts for kind in part)
     markers = dict(zip(settings, cycle(SETTING_MARKERS), strict=False))
     looks = {kind: methods[kind.method] for kind in summary.kinds}

@@ -1,4 +1,4 @@
-"""A reference is the best of several candidates of its class of models; boosted trees join on a table."""
+"""A baseline is the best of several candidates of its class of models; boosted trees join on a table."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import accuracy_score, log_loss
 
 import equidp
-from equidp.comparison import cells, references
-from equidp.comparison.compare import prepare
-from equidp.comparison.plan import ComparisonPlan
-from equidp.comparison.references import (
+from equidp.comparison import baselines, cells
+from equidp.comparison.baselines import (
     RATES,
+    BaselinePlan,
+    BaselineSearch,
     BoostedTrees,
-    ReferencePlan,
-    ReferenceSearch,
-    choose_references,
+    choose_baselines,
     keep_chosen,
     takes_boosted_trees,
 )
+from equidp.comparison.compare import prepare
+from equidp.comparison.plan import ComparisonPlan
 from equidp.comparison.sweep import named_methods, sweep_variants
 from equidp.comparison.workers import Workers, spread
 from equidp.data.dataset import DataSplit, GroupedDataset
@@ -77,7 +77,7 @@ def test_results_are_kept_and_taken_for_equal_data_and_seed_only(tmp_path, monke
         )
 
     first = trained()
-    monkeypatch.setattr(references.BoostedTrees, "train", lambda *_: pytest.fail("it trained"))
+    monkeypatch.setattr(baselines.BoostedTrees, "train", lambda *_: pytest.fail("it trained"))
     again = trained()
     for one, other in zip(first, again, strict=True):
         assert one.results.equals(other.results)
@@ -127,13 +127,13 @@ def test_trees_are_for_rows_of_numbers_and_classes_alone():
 PLAN = Plan("logistic", learning_rate=0.5, batch_size=60, epochs=2, delta=1e-4)
 
 
-def planned(sweep=None, *, plan: Plan = PLAN, searched: bool = True) -> ReferencePlan:
+def planned(sweep=None, *, plan: Plan = PLAN, searched: bool = True) -> BaselinePlan:
     variants = sweep_variants(named_methods(["dpsgd", "dpsgd-f"]), plan, [1.0, 3.0], sweep or {})
     private = [(each, Squares()) for each in variants if each.name != "sgd"]
-    return ReferencePlan(plan, Squares(), private, searched)
+    return BaselinePlan(plan, Squares(), private, searched)
 
 
-def rates(found: ReferencePlan) -> list[float]:
+def rates(found: BaselinePlan) -> list[float]:
     return [each.resolve(300).learning_rate for each in found.candidates(300)]
 
 
@@ -198,7 +198,7 @@ def runs(scores: dict[tuple[str, str, str], list[float]]) -> pd.DataFrame:
     """Rows of models without privacy: (method, class, setting) -> accuracies by seed; NaN: it diverged."""
     return pd.DataFrame(
         [
-            {"method": method, "reference": name, "setting": setting, "seed": seed, "group": group,
+            {"method": method, "baseline": name, "setting": setting, "seed": seed, "group": group,
              "accuracy": accuracy, "loss": np.nan if np.isnan(accuracy) else 1.0}
             for (method, name, setting), accuracies in scores.items()
             for seed, accuracy in enumerate(accuracies)
@@ -208,7 +208,7 @@ def runs(scores: dict[tuple[str, str, str], list[float]]) -> pd.DataFrame:
 
 
 def test_what_was_trained_on_all_seeds_is_chosen_for_each_class_and_the_best_of_all():
-    found = choose_references(
+    found = choose_baselines(
         runs(
             {
                 ("sgd", "", "on one seed"): [0.99],
@@ -220,7 +220,7 @@ def test_what_was_trained_on_all_seeds_is_chosen_for_each_class_and_the_best_of_
         ),
         METRICS["accuracy"],
     )
-    assert set(found[found["chosen"]]["setting"] + found[found["chosen"]]["reference"]) == {
+    assert set(found[found["chosen"]]["setting"] + found[found["chosen"]]["baseline"]) == {
         "two",
         "onemodel=mlp",
     }
@@ -232,7 +232,7 @@ def test_what_was_trained_on_all_seeds_is_chosen_for_each_class_and_the_best_of_
         ("sgd", "model=mlp"),
         ("dpsgd", "epsilon=1"),
     ]
-    lower = choose_references(
+    lower = choose_baselines(
         runs({("sgd", "", "one"): [0.8], ("sgd", "", "two"): [0.7]}).rename(columns={"accuracy": "brier"}),
         METRICS["brier"],
     )
@@ -248,10 +248,10 @@ def finished(loss: float) -> cells.CellResult:
 @pytest.mark.soak
 def test_divergence_on_further_seeds_is_found_without_splitting_data_again(monkeypatch, tmp_path):
     asked, read = ComparisonPlan(["dpsgd"], 3, PLAN, epsilons=[3.0]), []
-    search = prepare(Squares(), asked, directory=tmp_path).references
-    split = references.split
-    monkeypatch.setattr(references, "split", lambda source, seed: read.append(seed) or split(source, seed))
-    monkeypatch.setattr(references, "measure_metric", lambda metric, found: (0.5, ""))
+    search = prepare(Squares(), asked, directory=tmp_path).baselines
+    split = baselines.split
+    monkeypatch.setattr(baselines, "split", lambda source, seed: read.append(seed) or split(source, seed))
+    monkeypatch.setattr(baselines, "measure_metric", lambda metric, found: (0.5, ""))
     monkeypatch.setattr(cells.CellResult, "predictions", lambda result, test, cut: None)
     search.run(lambda sent: [finished(0.5) for _ in sent])
     assert set(read) == {0}
@@ -260,13 +260,13 @@ def test_divergence_on_further_seeds_is_found_without_splitting_data_again(monke
 def searched(monkeypatch, tmp_path, accuracies: dict[float, list[float]], *, seeds: int = 3):
     """Return (rate, seed) of the runs of each stage; accuracies are by rate and seed, NaN: it diverged."""
     asked = ComparisonPlan(["dpsgd"], seeds, PLAN, epsilons=[3.0])
-    search = prepare(Squares(), asked, directory=tmp_path).references
+    search = prepare(Squares(), asked, directory=tmp_path).baselines
 
     def place(_, cell, result):
         reached = accuracies[round(cell.plan.learning_rate, 6)][cell.seed]
-        return references.Place(bool(reached < 1), np.nan_to_num(reached, nan=-np.inf))
+        return baselines.Place(bool(reached < 1), np.nan_to_num(reached, nan=-np.inf))
 
-    monkeypatch.setattr(ReferenceSearch, "_place", place)
+    monkeypatch.setattr(BaselineSearch, "_place", place)
     stages: list[list[tuple[float, int]]] = []
 
     def train(sent):
@@ -303,7 +303,7 @@ def test_a_candidate_whose_loss_is_above_a_constant_answers_comes_after_all_othe
     assert searched(monkeypatch, tmp_path, accuracies)[1] == [(1.5, 1), (1.5, 2)]
     monkeypatch.undo()
     asked = ComparisonPlan(["dpsgd"], 1, PLAN, epsilons=[3.0])
-    search = prepare(Squares(), asked, directory=tmp_path).references
+    search = prepare(Squares(), asked, directory=tmp_path).baselines
     targets = Squares().split(0).test.targets
     placed = []
     for length in (0.5, 50.0):  # of logits: two of three answers are right
@@ -319,10 +319,10 @@ def test_a_candidate_whose_loss_is_above_a_constant_answers_comes_after_all_othe
 
 
 @pytest.mark.soak
-def test_on_one_seed_a_candidate_that_a_constant_answer_beats_is_no_reference_where_another_is_not(tmp_path):
+def test_on_one_seed_a_candidate_that_a_constant_answer_beats_is_no_baseline_where_another_is_not(tmp_path):
     search = prepare(
         Squares(), ComparisonPlan(["dpsgd"], 1, PLAN, epsilons=[3.0]), directory=tmp_path
-    ).references
+    ).baselines
     test, trained = Squares().split(0).test, []
     right = torch.arange(100) % 4 > 0
     for number, cell in enumerate(search.first):  # the better of the first is so sure that its loss is large
@@ -335,12 +335,12 @@ def test_on_one_seed_a_candidate_that_a_constant_answer_beats_is_no_reference_wh
         )
         trained.append((cell, replace(rows, outputs=outputs.numpy())))
     beaten = search.find_uninformed(trained)
-    assert beaten == {(search.first[0].reference, search.first[0].setting)}
+    assert beaten == {(search.first[0].baseline, search.first[0].setting)}
     runs = pd.DataFrame(
         [{**cell.names, **row} for cell, result in trained for row in result.results.to_dict("records")]
     )
     for given, chosen in (((), 0), (beaten, 1)):
-        found = choose_references(runs, search.metric, given)
+        found = choose_baselines(runs, search.metric, given)
         assert set(found.loc[found["chosen"], "setting"]) == {search.first[chosen].setting}
 
 
@@ -348,14 +348,14 @@ def test_on_one_seed_a_candidate_that_a_constant_answer_beats_is_no_reference_wh
 def test_with_weights_of_classes_a_constant_answer_is_weighed_too(tmp_path):
     weights = {"class_weight": {"no": 1.0, "yes": 9.0}}
     asked = ComparisonPlan(["dpsgd"], 1, replace(PLAN, **weights), epsilons=[3.0])
-    search = prepare(Squares(), asked, directory=tmp_path).references
+    search = prepare(Squares(), asked, directory=tmp_path).baselines
     cell, test = search.first[0], Squares().split(0).test
     assert cell.class_weights(Squares().split(0).train) == weights["class_weight"]
     # Weighted, a constant answers "yes" by .9. This model is better by these weights, and worse without them.
     yes = np.where(test.targets.numpy() == 1, 0.92, 0.85)
     shares = np.stack([1 - yes, yes], axis=1)
     result = cells.CellResult.of_shares(shares, np.arange(2), test, spent={}, seconds=0.0)
-    plain = prepare(Squares(), replace(asked, plan=PLAN), directory=tmp_path).references
+    plain = prepare(Squares(), replace(asked, plan=PLAN), directory=tmp_path).baselines
     assert search._place(cell, result).informed
     assert not plain._place(plain.first[0], result).informed
 
@@ -368,7 +368,7 @@ def test_a_dry_run_counts_recalibration_into_epsilon(tmp_path):
 
 
 @pytest.mark.soak
-def test_a_dry_run_counts_candidates_once_references_and_boosted_trees(tmp_path):
+def test_a_dry_run_counts_candidates_once_baselines_and_boosted_trees(tmp_path):
     asked = ComparisonPlan(["dpsgd"], 3, PLAN, epsilons=[3.0])
     found = prepare(Squares(), asked, directory=tmp_path).estimate(1)
     assert (found.runs, found.missing) == (3 + len(RATES) + 2 + 3,) * 2
@@ -394,16 +394,16 @@ def test_costs_of_model_and_privacy_add_up_and_trees_take_what_a_line_cannot(tmp
     assert costs["total_cost"].to_numpy() == pytest.approx(
         (costs["model_cost"] + costs["privacy_cost"]).to_numpy()
     )
-    trees = found.references[found.references["method"] == "boosted trees"].set_index(["seed", "group"])
+    trees = found.baselines[found.baselines["method"] == "boosted trees"].set_index(["seed", "group"])
     for row in costs[costs["method"] == "dpsgd"].itertuples():
         assert row.total_cost == pytest.approx(trees.at[(row.seed, row.group), "accuracy"] - row.accuracy)
     assert trees["best"].all()
     overall = costs[(costs["group"] == "all") & (costs["method"] == "sgd")]
     assert overall["model_cost"].mean() > 0.2
-    chosen = found.references[found.references["chosen"]]
+    chosen = found.baselines[found.baselines["chosen"]]
     own = found.results[found.results["method"] == "sgd"]
     assert own["accuracy"].tolist() == chosen["accuracy"].tolist()
-    tried = found.references.query("method == 'sgd' and group == 'all'")
+    tried = found.baselines.query("method == 'sgd' and group == 'all'")
     first, later = (part.set_index("setting")["accuracy"] for _, part in tried.groupby("seed"))
     assert len(first) == len(RATES)
     assert list(later.index) == [first.idxmax()]
@@ -413,20 +413,20 @@ def test_costs_of_model_and_privacy_add_up_and_trees_take_what_a_line_cannot(tmp
     found.to_json(tmp_path / "out.json")
     content = json.loads((tmp_path / "out.json").read_text())
     assert {"model_cost", "privacy_cost", "total_cost"} <= content["results"][0].keys()
-    assert len(content["references"]) == len(found.references)
+    assert len(content["baselines"]) == len(found.baselines)
     assert content["judgements"][0]["fault"] in ("", "constant", "beaten")
     assert content["settings"]["search"] == "best"
 
 
 @pytest.mark.soak
-def test_by_the_plan_alone_there_is_one_reference_and_no_model_cost(tmp_path):
-    found = compared(tmp_path, reference="plan")
-    assert found.references.empty
+def test_by_the_plan_alone_there_is_one_baseline_and_no_model_cost(tmp_path):
+    found = compared(tmp_path, baseline="plan")
+    assert found.baselines.empty
     assert "model_cost" not in found.costs()
     assert "price" not in found.table_names
     wide = compared(tmp_path, seeds=1)
-    found = compared(tmp_path, seeds=1, reference="plan")
-    plans = wide.references[wide.references["setting"] == "learning_rate=0.5"]
+    found = compared(tmp_path, seeds=1, baseline="plan")
+    plans = wide.baselines[wide.baselines["setting"] == "learning_rate=0.5"]
     own = found.results[found.results["method"] == "sgd"]
     assert own["accuracy"].tolist() == plans["accuracy"].tolist()
     with pytest.raises(equidp.errors.SettingError):
@@ -458,10 +458,10 @@ def test_balanced_weights_are_by_exact_counts_without_privacy_and_by_released_on
 
 
 @pytest.mark.soak
-def test_a_plan_whose_rate_is_too_large_without_clipping_does_not_make_the_reference_weak(tmp_path):
+def test_a_plan_whose_rate_is_too_large_without_clipping_does_not_make_the_baseline_weak(tmp_path):
     wild = replace(PLAN, model="mlp", learning_rate=10.0, batch_size=30, epochs=6)
     found = compared(tmp_path, plan=wild, methods=["automatic"])
-    tried = found.references.query("group == 'all' and method == 'sgd' and seed == 0").set_index("setting")
+    tried = found.baselines.query("group == 'all' and method == 'sgd' and seed == 0").set_index("setting")
     assert tried.at["learning_rate=10", "accuracy"] < tried["accuracy"].max() - 0.1
     reached = found.results.query("group == 'all' and method == 'sgd' and seed == 0")["accuracy"]
     assert reached.tolist() == [tried["accuracy"].max()]

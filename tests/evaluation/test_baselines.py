@@ -1,4 +1,4 @@
-"""A reference is judged before anything is judged against it."""
+"""A baseline is judged before anything is judged against it."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from equidp.evaluation.baselines import judge_baselines
 from equidp.evaluation.costs import NO_VERDICT, equal_cost, privacy_costs
-from equidp.evaluation.references import judge_references
 
 
 def results(
-    reference: tuple[float, float], private: tuple[float, float], *, seeds: int = 3, **changes: object
+    baseline: tuple[float, float], private: tuple[float, float], *, seeds: int = 3, **changes: object
 ) -> pd.DataFrame:
-    """Accuracies of groups a and b without privacy and with; `changes`: columns of the reference's rows."""
+    """Accuracies of groups a and b without privacy and with; `changes`: columns of the baseline's rows."""
     rows = []
-    for method, accuracies in (("sgd", reference), ("dpsgd", private)):
+    for method, accuracies in (("sgd", baseline), ("dpsgd", private)):
         for seed in range(seeds):
             for group, value in zip(
                 ("a", "b", "all"), (*accuracies, float(np.mean(accuracies))), strict=True
             ):
                 row = {"method": method, "setting": "", "seed": seed, "group": group, "accuracy": value}
-                row |= {"loss": 1 - value, "epsilon": 1.0, "informative": True, "reference": ""}
+                row |= {"loss": 1 - value, "epsilon": 1.0, "informative": True, "baseline": ""}
                 rows.append(row | (changes if method == "sgd" else {}))
     return pd.DataFrame(rows)
 
 
 def judged(table: pd.DataFrame):
-    return judge_references(privacy_costs(table), 0.05)[""]
+    return judge_baselines(privacy_costs(table), 0.05)[""]
 
 
-def test_a_reference_that_private_runs_do_not_beat_serves():
+def test_a_baseline_that_private_runs_do_not_beat_serves():
     found = judged(results((0.9, 0.8), (0.89, 0.81)))
     assert (found.serves, found.fault, found.seeds, found.of) == (True, "", 0, 3)
 
@@ -53,7 +53,7 @@ def test_half_of_the_runs_no_better_than_a_constant_are_enough():
     assert (found.fault, found.seeds, found.of) == ("constant", 2, 4)
 
 
-def test_a_reference_is_beaten_in_every_group_and_every_seed_or_not_at_all():
+def test_a_baseline_is_beaten_in_every_group_and_every_seed_or_not_at_all():
     found = judged(results((0.8, 0.7), (0.82, 0.72)))
     assert (found.fault, found.by, found.seeds) == ("beaten", (("dpsgd", ""),), 3)
     assert judged(results((0.8, 0.7), (0.79, 0.78))).serves  # group a loses
@@ -64,7 +64,7 @@ def test_a_reference_is_beaten_in_every_group_and_every_seed_or_not_at_all():
     assert judged(one_seed_is_worse).serves
 
 
-def test_one_bad_seed_of_many_does_not_save_a_reference_that_is_beaten_beyond_noise():
+def test_one_bad_seed_of_many_does_not_save_a_baseline_that_is_beaten_beyond_noise():
     """Twenty runs that are two points better, with a deviation of one: some are worse by chance."""
     noise = np.random.default_rng(0).normal(0, 0.01, 20)
     for gain, fault in ((0.02, "beaten"), (0.0, ""), (0.004, "")):
@@ -76,7 +76,7 @@ def test_one_bad_seed_of_many_does_not_save_a_reference_that_is_beaten_beyond_no
         assert judged(table).fault == fault
 
 
-def test_a_group_of_few_people_neither_saves_nor_spoils_a_reference():
+def test_a_group_of_few_people_neither_saves_nor_spoils_a_baseline():
     table = results((0.8, 0.7), (0.82, 0.72))
     few = table[table["group"] == "a"].assign(group="c", few_people=True)
     few.loc[few["method"] == "dpsgd", "accuracy"] = 0.1
@@ -94,20 +94,20 @@ def test_a_group_of_few_people_neither_saves_nor_spoils_a_reference():
     ],
     ids=["well trained", "diverged", "constant", "beaten", "beaten in one seed"],
 )
-def test_there_is_no_verdict_against_a_reference_that_does_not_serve(table, verdict):
+def test_there_is_no_verdict_against_a_baseline_that_does_not_serve(table, verdict):
     row = equal_cost(privacy_costs(table)).set_index("method").loc["dpsgd"]
     assert (row["verdict"], row["informative"]) == (verdict, True)
 
 
-def test_runs_are_measured_against_the_reference_of_their_own_kind_and_each_is_judged():
+def test_runs_are_measured_against_the_baseline_of_their_own_kind_and_each_is_judged():
     one = results((0.9, 0.8), (0.85, 0.75))
-    other = results((0.6, 0.5), (0.7, 0.6)).assign(reference="model=mlp", setting="model=mlp")
+    other = results((0.6, 0.5), (0.7, 0.6)).assign(baseline="model=mlp", setting="model=mlp")
     costs = privacy_costs(pd.concat([one, other]))
     whole = costs[costs["group"] == "all"].groupby(["method", "setting"])["privacy_cost"].mean()
     assert whole.to_dict() == pytest.approx(
         {("sgd", ""): 0.0, ("sgd", "model=mlp"): 0.0, ("dpsgd", ""): 0.05, ("dpsgd", "model=mlp"): -0.1}
     )
-    assert {name: each.fault for name, each in judge_references(costs, 0.05).items()} == {
+    assert {name: each.fault for name, each in judge_baselines(costs, 0.05).items()} == {
         "": "",
         "model=mlp": "beaten",
     }

@@ -1,6 +1,6 @@
-"""Judgement of references without privacy: whether what private runs lose against one says anything.
+"""Judgement of non-private baselines: whether what private runs lose against one says anything.
 
-A reference that diverged, that is no better than one constant answer, or that private runs beat in every
+A baseline that diverged, that is no better than one constant answer, or that private runs beat in every
 group, turns costs, gaps and every choice by them around. Tables are those of `equidp.evaluation.costs`.
 """
 
@@ -30,11 +30,11 @@ Fault = Literal["", "diverged", "constant", "beaten"]
 
 @dataclass(frozen=True)
 class Judgement:
-    """Judgement of one reference.
+    """Judgement of one baseline.
 
     Attributes:
-        reference: setting of the baseline's runs; "" where the baseline has one setting.
-        fault: "" where the reference serves. "diverged": its loss is not finite in some seed. "constant":
+        baseline: setting of the baseline method's runs; "" where the baseline has one setting.
+        fault: "" where the baseline serves. "diverged": its loss is not finite in some seed. "constant":
             half of its runs or more are no better than one constant answer. "beaten": some kind of private
             run is better over all examples, on average by more than a tenth of the tolerance, and on average
             in every group; and it is so in each seed, or the 95% interval of the mean lies beyond 0.
@@ -43,7 +43,7 @@ class Judgement:
         by: (method, setting) of each kind of private run that beats it.
     """
 
-    reference: str
+    baseline: str
     fault: Fault = ""
     seeds: int = 0
     of: int = 0
@@ -51,7 +51,7 @@ class Judgement:
 
     @property
     def serves(self) -> bool:
-        """True where costs and gaps against the reference say something."""
+        """True where costs and gaps against the baseline say something."""
         return not self.fault
 
     def to_dict(self) -> dict[str, Any]:
@@ -59,17 +59,15 @@ class Judgement:
         return asdict(self)
 
 
-def reference_names(results: pd.DataFrame) -> pd.Series:
-    """Return the reference of each row: the column "reference", or "" for all where there is none."""
-    if "reference" in results:
-        return results["reference"]
-    return pd.Series("", results.index, name="reference")
+def baseline_names(results: pd.DataFrame) -> pd.Series:
+    """Return the baseline of each row: the column "baseline", or "" for all where there is none."""
+    if "baseline" in results:
+        return results["baseline"]
+    return pd.Series("", results.index, name="baseline")
 
 
-def judge_references(
-    costs: pd.DataFrame, gap_tolerance: float, baseline: str = "sgd"
-) -> dict[str, Judgement]:
-    """Return the judgement of each reference by its name.
+def judge_baselines(costs: pd.DataFrame, gap_tolerance: float, baseline: str = "sgd") -> dict[str, Judgement]:
+    """Return the judgement of each baseline by its name.
 
     Args:
         costs: from `equidp.evaluation.costs.privacy_costs`.
@@ -80,10 +78,10 @@ def judge_references(
         >>> rows = [("sgd", 0.10, 2.3, False, 0.0), ("dpsgd", 0.84, 0.5, True, -0.74)]
         >>> names = ["method", "accuracy", "loss", "informative", "privacy_cost"]
         >>> costs = pd.DataFrame(rows, columns=names).assign(setting="", seed=0, group=ALL)
-        >>> judge_references(costs, 0.05)[""].fault
+        >>> judge_baselines(costs, 0.05)[""].fault
         'constant'
     """
-    names = reference_names(costs)
+    names = baseline_names(costs)
     own = costs["method"] == baseline
     return {
         name: _judge(name, costs[own & (names == name)], costs[~own & (names == name)], gap_tolerance)
@@ -91,8 +89,8 @@ def judge_references(
     }
 
 
-def _judge(name: str, reference: pd.DataFrame, private: pd.DataFrame, gap_tolerance: float) -> Judgement:
-    overall = reference[reference["group"] == ALL]
+def _judge(name: str, baseline: pd.DataFrame, private: pd.DataFrame, gap_tolerance: float) -> Judgement:
+    overall = baseline[baseline["group"] == ALL]
     seeds, diverged = len(overall), ~np.isfinite(overall["loss"])
     if diverged.any():
         return Judgement(name, "diverged", int(diverged.sum()), seeds)

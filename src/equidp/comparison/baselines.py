@@ -1,12 +1,12 @@
-"""References without privacy of a comparison: candidates of the private models' own class, and boosted trees.
+"""Non-private baselines of a comparison: candidates of the private models' own class, and boosted trees.
 
 A class is a model with its inputs. For each class that private runs have, the baseline is tried as several
 candidates: by the plan, and by the settings of each private run that it shares; also at multiples of their
 learning rate, unless a sweep gave these settings. All candidates are trained on the first seed, and the best
-of each class there, by the metric over all test examples, is trained on the others (`ReferenceSearch`). A
+of each class there, by the metric over all test examples, is trained on the others (`BaselineSearch`). A
 candidate whose loss is above that of a constant answer, as of one step of enormous length, comes after all
-others. The choice reads the test set of one seed, which favours references alone.
-`choose_references` names the reference of each class, and the best model of all.
+others. The choice reads the test set of one seed, which favours baselines alone.
+`choose_baselines` names the baseline of each class, and the best model of all.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class BoostedTrees:
     @property
     def names(self) -> dict[str, Any]:
         """Names of the training in tables of a comparison."""
-        names = {"method": self.method, "setting": "", "reference": ""}
+        names = {"method": self.method, "setting": "", "baseline": ""}
         return {**names, "target_epsilon": math.nan, "seed": self.seed}
 
     @property
@@ -165,7 +165,7 @@ def _single_rows(train: GroupedDataset) -> tuple[Floats, np.ndarray, Floats | No
 
 
 class ModelClass(NamedTuple):
-    """Class of models: what a reference shares with the private runs that are measured against it.
+    """Class of models: what a baseline shares with the private runs that are measured against it.
 
     Attributes:
         model: as `Plan.model` has it.
@@ -178,7 +178,7 @@ class ModelClass(NamedTuple):
 
 @dataclass(frozen=True)
 class Candidate:
-    """Candidate for the reference of a class.
+    """Candidate for the baseline of a class.
 
     Attributes:
         source: of its inputs.
@@ -201,14 +201,14 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class ReferencePlan:
-    """Plan of the references of a comparison: what is trained without privacy for which private runs.
+class BaselinePlan:
+    """Plan of the baselines of a comparison: what is trained without privacy for which private runs.
 
     Attributes:
         plan: of the comparison.
         source: that the baseline reads by it.
         private: each private variant, and the source that it reads.
-        searched: False where the only reference is the baseline by the plan.
+        searched: False where the only baseline is plain SGD by the plan.
     """
 
     plan: Plan
@@ -217,7 +217,7 @@ class ReferencePlan:
     searched: bool = True
 
     def name_of(self, variant: Variant, source: DataSource) -> str:
-        """Name of the reference that a private variant is measured against; "" for that of the plan."""
+        """Name of the baseline that a private variant is measured against; "" for that of the plan."""
         return self._names[_class_of(variant, source)] if self.searched else ""
 
     @property
@@ -252,7 +252,7 @@ class ReferencePlan:
         return names
 
     def candidates(self, num_train: int) -> list[Candidate]:
-        """Return the candidates for each reference.
+        """Return the candidates for each baseline.
 
         Args:
             num_train: training examples, by which equal settings are found.
@@ -318,8 +318,8 @@ _DIVERGED = Place(False, -math.inf)
 
 @final
 @dataclass(frozen=True)
-class ReferenceSearch:
-    """Search for the reference of each class: all candidates on the first seed, then the best on the others.
+class BaselineSearch:
+    """Search for the baseline of each class: all candidates on the first seed, then the best on the others.
 
     Where that one diverges on another seed, the next best follows it.
 
@@ -373,7 +373,7 @@ class ReferenceSearch:
                     break
                 cells = stages.send(kept)
         if found == self.first:
-            first = {runs[0].reference: runs for runs in reversed(self.runs)}
+            first = {runs[0].baseline: runs for runs in reversed(self.runs)}
             found += [cell for runs in first.values() for cell in runs[1:]]
         return found
 
@@ -383,7 +383,7 @@ class ReferenceSearch:
         places = dict(zip(self.runs, map(self._place, self.first, results), strict=True))
         ranked: dict[str, list[tuple[Cell, ...]]] = {}
         for runs in sorted(self.runs, key=places.__getitem__, reverse=True):
-            ranked.setdefault(runs[0].reference, []).append(runs)
+            ranked.setdefault(runs[0].baseline, []).append(runs)
         ranked = {
             name: [runs for runs in each if places[runs] > _DIVERGED] or each[:1]
             for name, each in ranked.items()
@@ -391,7 +391,7 @@ class ReferenceSearch:
         while others := [cell for each in ranked.values() for cell in each[0][1:]]:
             results = yield others
             lost = {
-                cell.reference for cell, result in zip(others, results, strict=True) if _has_diverged(result)
+                cell.baseline for cell, result in zip(others, results, strict=True) if _has_diverged(result)
             }
             ranked = {name: each[1:] for name, each in ranked.items() if name in lost and len(each) > 1}
 
@@ -418,7 +418,7 @@ class ReferenceSearch:
         """Class and setting of each candidate whose loss a constant answer beats on the first seed."""
         first = {cell.seed for cell in self.first}
         return {
-            (cell.reference, cell.setting)
+            (cell.baseline, cell.setting)
             for cell, result in trained
             if isinstance(cell, Cell) and cell.method == BASELINE and cell.seed in first
             if not self._place(cell, result).informed
@@ -440,7 +440,7 @@ def _least_constant_loss(shares: Floats) -> float:
     return float(-(shares * np.log(np.maximum(shares, 1e-300))).sum())
 
 
-def choose_references(
+def choose_baselines(
     runs: pd.DataFrame, metric: Metric, uninformed: Collection[tuple[str, str]] = ()
 ) -> pd.DataFrame:
     """Return the rows of runs without privacy, with the columns `chosen` and `best`.
@@ -451,7 +451,7 @@ def choose_references(
     in the same order.
 
     Args:
-        runs: results of baseline and boosted trees: method, setting, reference (name of the class), seed,
+        runs: results of baseline and boosted trees: method, setting, baseline (name of the class), seed,
             group, loss and the metric.
         metric: the metric of costs.
         uninformed: class and setting of candidates that a constant answer beats.
@@ -459,7 +459,7 @@ def choose_references(
     overall = runs[runs["group"] == ALL]
     finite = np.isfinite(overall["loss"]) & np.isfinite(overall[metric.name])
     scores = overall.assign(score=(metric.sign * overall[metric.name]).where(finite), lost=~finite)
-    kinds = ["method", "reference", "setting"]
+    kinds = ["method", "baseline", "setting"]
     means = scores.groupby(kinds, sort=False).agg(
         score=("score", "mean"), lost=("lost", "sum"), seeds=("seed", "nunique")
     )
@@ -469,7 +469,7 @@ def choose_references(
         ["lost", "beaten", "score"], ascending=[True, True, False], kind="stable"
     )
     order = order.reset_index()
-    first = order[order["method"] == BASELINE].drop_duplicates("reference")
+    first = order[order["method"] == BASELINE].drop_duplicates("baseline")
     keys = pd.MultiIndex.from_frame(runs[kinds])
     return runs.assign(
         chosen=keys.isin(pd.MultiIndex.from_frame(first[kinds])),
@@ -477,17 +477,17 @@ def choose_references(
     )
 
 
-def keep_chosen(rows: pd.DataFrame, references: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of private runs and of chosen references, whose setting is then the name of the class.
+def keep_chosen(rows: pd.DataFrame, baselines: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of private runs and of chosen baselines, whose setting is then the name of the class.
 
     Args:
-        rows: of runs, with method, setting and reference.
-        references: from `choose_references`.
+        rows: of runs, with method, setting and baseline.
+        baselines: from `choose_baselines`.
     """
-    kinds = ["method", "reference", "setting"]
+    kinds = ["method", "baseline", "setting"]
     if rows.empty:
         return rows
-    chosen = pd.MultiIndex.from_frame(references.loc[references["chosen"], kinds].drop_duplicates())
+    chosen = pd.MultiIndex.from_frame(baselines.loc[baselines["chosen"], kinds].drop_duplicates())
     own = rows["method"] == BASELINE
     kept = ~rows["method"].isin([BASELINE, BOOSTING]) | pd.MultiIndex.from_frame(rows[kinds]).isin(chosen)
-    return rows.assign(setting=rows["setting"].where(~own, rows["reference"]))[kept].reset_index(drop=True)
+    return rows.assign(setting=rows["setting"].where(~own, rows["baseline"]))[kept].reset_index(drop=True)

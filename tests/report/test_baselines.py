@@ -1,4 +1,4 @@
-"""Terminal and page say of each reference whether it serves, and judge nothing by one that does not."""
+"""Terminal and page say of each baseline whether it serves, and judge nothing by one that does not."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ COSTS = {"dpsgd": {"a": 0.02, "b": 0.30}, "fair": {"a": 0.03, "b": 0.04}}
 BETTER = {"dpsgd": {"a": -0.02, "b": -0.30}, "fair": {"a": -0.03, "b": -0.04}}
 
 
-def reference(kind: str) -> Comparison:
-    """A comparison of two private methods with a reference of this kind."""
+def baseline(kind: str) -> Comparison:
+    """A comparison of two private methods with a baseline of this kind."""
     found = made_up(BETTER if kind == "beaten" else COSTS, spread=0.001)
     results = found.results.assign(informative=True)
     own = results["method"] == "sgd"
@@ -33,8 +33,8 @@ def reference(kind: str) -> Comparison:
 
 
 def tried(comparison: Comparison, trees: float | None) -> Comparison:
-    """The comparison after a search for its reference; `trees`: how much better boosted trees are."""
-    own = comparison.results[comparison.results["method"] == "sgd"].assign(reference="")
+    """The comparison after a search for its baseline; `trees`: how much better boosted trees are."""
+    own = comparison.results[comparison.results["method"] == "sgd"].assign(baseline="")
     rows = [own.assign(setting="learning_rate=0.1", chosen=True, best=trees is None or trees <= 0)]
     rows.append(own.assign(setting="learning_rate=1", chosen=False, best=False, loss=np.inf))
     if trees is not None:
@@ -42,8 +42,8 @@ def tried(comparison: Comparison, trees: float | None) -> Comparison:
         better.loc[better["group"] != "a", "accuracy"] += trees
         rows.append(better)
     setup = replace(comparison.setup, search="best")
-    results = comparison.results.assign(reference="")
-    return replace(comparison, setup=setup, results=results, references=pd.concat(rows))
+    results = comparison.results.assign(baseline="")
+    return replace(comparison, setup=setup, results=results, baselines=pd.concat(rows))
 
 
 def shown(comparison: Comparison, tmp_path) -> str:
@@ -53,22 +53,22 @@ def shown(comparison: Comparison, tmp_path) -> str:
 
 
 FAULTS = {
-    "diverged": "The reference without privacy, sgd, diverged in 2 of 5 seeds",
-    "constant": "The reference without privacy, sgd, is no better than one constant answer in 5 of 5 seeds",
-    "beaten": "reference without privacy, sgd, has learnt too little: dpsgd, fair are better in every group",
+    "diverged": "The non-private baseline, sgd, diverged in 2 of 5 seeds",
+    "constant": "The non-private baseline, sgd, is no better than one constant answer in 5 of 5 seeds",
+    "beaten": "baseline without privacy, sgd, has learnt too little: dpsgd, fair are better in every group",
 }
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", FAULTS)
-def test_a_reference_that_does_not_serve_is_named_and_nothing_is_judged_by_it(kind, tmp_path):
-    comparison = reference(kind)
+def test_a_baseline_that_does_not_serve_is_named_and_nothing_is_judged_by_it(kind, tmp_path):
+    comparison = baseline(kind)
     (finding,) = words.finding_sentences(summarise(comparison))
     assert FAULTS[kind] in finding
     (recommended,) = words.recommendation_sentences(summarise(comparison))
-    assert recommended.startswith("No method can be recommended: the reference without privacy")
+    assert recommended.startswith("No method can be recommended: the non-private baseline")
     verdicts = {row.kind.method: row.verdict for row in summarise(comparison).overview}
-    assert verdicts == {"sgd": "reference", "dpsgd": "no verdict", "fair": "no verdict"}
+    assert verdicts == {"sgd": "baseline", "dpsgd": "no verdict", "fair": "no verdict"}
     terminal, page = shown(comparison, tmp_path), html.render(comparison)
     for text in (terminal, page):
         assert FAULTS[kind] in " ".join(text.split())
@@ -79,22 +79,22 @@ def test_a_reference_that_does_not_serve_is_named_and_nothing_is_judged_by_it(ki
 
 
 @pytest.mark.soak
-def test_a_well_trained_reference_has_verdicts_and_a_recommendation(tmp_path):
-    comparison = reference("well trained")
+def test_a_well_trained_baseline_has_verdicts_and_a_recommendation(tmp_path):
+    comparison = baseline("well trained")
     terminal, page = shown(comparison, tmp_path), html.render(comparison)
     for text in (terminal, page):
-        assert "The reference without privacy" not in text
+        assert "The non-private baseline" not in text
         assert "Take fair" in text
         assert "within tolerance under fair" in " ".join(text.split())
 
 
-def test_private_models_are_not_called_constant_where_the_reference_is():
-    said = " ".join(words.finding_sentences(summarise(reference("constant"))))
+def test_private_models_are_not_called_constant_where_the_baseline_is():
+    said = " ".join(words.finding_sentences(summarise(baseline("constant"))))
     assert "dpsgd" not in said
 
 
 def test_the_price_has_two_parts_by_group_and_in_all():
-    comparison = tried(reference("well trained"), 0.04)
+    comparison = tried(baseline("well trained"), 0.04)
     costs = (
         comparison.costs().groupby(["method", "group"])[["model_cost", "privacy_cost", "total_cost"]].mean()
     )
@@ -115,7 +115,7 @@ def test_the_price_has_two_parts_by_group_and_in_all():
 
 @pytest.mark.soak
 def test_terminal_and_page_say_what_the_model_costs(tmp_path):
-    comparison = tried(reference("well trained"), 0.04)
+    comparison = tried(baseline("well trained"), 0.04)
     terminal, page = shown(comparison, tmp_path), html.render(comparison)
     for text in (terminal, page):
         plain = " ".join(text.split())
@@ -135,36 +135,36 @@ def test_terminal_and_page_say_what_the_model_costs(tmp_path):
     ],
 )
 def test_where_no_other_model_is_better_the_model_costs_nothing(trees, sentence, tmp_path):
-    comparison = tried(reference("well trained"), trees)
+    comparison = tried(baseline("well trained"), trees)
     assert any(sentence in each for each in words.finding_sentences(summarise(comparison)))
     assert (comparison.costs()["model_cost"].abs() < 1e-12).all()
     assert "What the model costs, and what privacy costs" not in html.render(comparison)
 
 
 @pytest.mark.soak
-def test_a_private_run_of_another_model_than_the_only_reference_is_named(tmp_path):
-    comparison = reference("well trained")
+def test_a_private_run_of_another_model_than_the_only_baseline_is_named(tmp_path):
+    comparison = baseline("well trained")
     setup = replace(comparison.setup, other_classes={"fair": "features=scattering"})
     comparison = replace(comparison, setup=setup)
-    named = "Not the same model as the reference sgd: fair (features=scattering)."
+    named = "Not the same model as the baseline sgd: fair (features=scattering)."
     assert named in words.finding_sentences(summarise(comparison))[0]
     assert named in " ".join(shown(comparison, tmp_path).split())
     assert named in html.render(comparison)
 
 
 @pytest.mark.soak
-def test_each_kind_of_model_is_measured_against_its_own_reference(tmp_path):
-    comparison = tried(reference("well trained"), None)
+def test_each_kind_of_model_is_measured_against_its_own_baseline(tmp_path):
+    comparison = tried(baseline("well trained"), None)
     own = comparison.results["method"] == "sgd"
     results = comparison.results.assign(
-        reference=comparison.results["method"].map({"fair": "features=f"}).fillna("")
+        baseline=comparison.results["method"].map({"fair": "features=f"}).fillna("")
     )
-    other = comparison.results[own].assign(setting="features=f", reference="features=f")
+    other = comparison.results[own].assign(setting="features=f", baseline="features=f")
     other["accuracy"] += 0.02
-    references = comparison.references.assign(best=False)
+    baselines = comparison.baselines.assign(best=False)
     second = other.assign(setting="learning_rate=0.1", chosen=True, best=True)
     comparison = replace(
-        comparison, results=pd.concat([other, results]), references=pd.concat([references, second])
+        comparison, results=pd.concat([other, results]), baselines=pd.concat([baselines, second])
     )
     means = comparison.costs().query("group == 'all'").groupby("method")["total_cost"].mean()
     assert means["fair"] - means["dpsgd"] == pytest.approx(-0.125, abs=0.005)
@@ -175,13 +175,13 @@ def test_each_kind_of_model_is_measured_against_its_own_reference(tmp_path):
     assert "Model cost" in html.render(comparison)
 
 
-def test_references_of_two_classes_have_two_names():
+def test_baselines_of_two_classes_have_two_names():
     found = made_up(COSTS, spread=0.001)
-    results = found.results.assign(reference="")
+    results = found.results.assign(baseline="")
     other = results["method"] == "fair"
-    results.loc[other, "reference"] = "features=scattering"
+    results.loc[other, "baseline"] = "features=scattering"
     own = results[results["method"] == "sgd"]
-    second = own.assign(setting="features=scattering", reference="features=scattering")
+    second = own.assign(setting="features=scattering", baseline="features=scattering")
     both = replace(found, results=pd.concat([own, second, results[results["method"] != "sgd"]]))
     named = [row[0] for row in html.overview_table(summarise(both)).rows]
     assert named == ["sgd", "sgd (features=scattering)", "dpsgd", "fair"]
