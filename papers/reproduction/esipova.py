@@ -356,7 +356,8 @@ _ABLATION = Item(
     reasons=(
         Reason(
             "Their losses of .002 and .005 cannot be mean cross entropies of the examples that their "
-            "accuracies of .990 and .935 are of: a wrong answer costs at least ln 2, so that these would be "
+            "accuracies of .990 and .935 are of: a wrong prediction costs at least ln 2, so that these "
+            "would be "
             "at least .007 and .045.",
             method="magnitude", quantity="loss",
         ),

@@ -14,7 +14,7 @@ ATTRIBUTES = (
 )
 """Note of both census datasets."""
 _CONSTANT = (
-    'On Adult, DPSGD and the naive method answer "no" to everyone, here and there: SGD\'s accuracy and the '
+    'On Adult, DPSGD and the naive method predict "no" for everyone, here and there: SGD\'s accuracy and the '
     'change add up to .752 here and .751 in print, the share of "no". These rows differ because SGD\'s do.'
 )
 _GROUPS = (
@@ -91,7 +91,7 @@ TABLE_2 = (
         quantity="mean_norm",
     ),
     Reason(
-        "Printed norms cannot be means of norms of examples: under SGD 23.9% of men on Adult are answered "
+        "Printed norms cannot be means of norms of examples: under SGD 23.9% of men on Adult are classified "
         "wrongly, and each such gradient has a norm of .5 or more, so that the mean is .12 at least; print "
         "has .08. Norms of the mean gradient are nearer to print: on Dutch .25 and .30 under SGD and .36 and "
         ".25 under DPSGD, in print .19 and .19, .26 and .12; on MNIST 17.2 and 122.7 under DPSGD, in print "

@@ -13,7 +13,8 @@ METRICS = """
 from sklearn.metrics import f1_score
 from equidp import Metric
 
-F1 = Metric("f1", lambda found: f1_score(found.hits, found.answers), higher_is_better=True, range=(0, 1))
+F1 = Metric("f1", lambda found: f1_score(found.hits, found.predicted_positive), higher_is_better=True,
+range=(0, 1))
 """
 
 
@@ -53,9 +54,9 @@ def test_the_terminal_and_json_show_metrics_by_group_and_what_accuracy_hides(run
         "no better than one",
     ):
         assert part in out, part
-    assert "Positive class: 'yes', answered where it is the more probable class" in " ".join(out.split())
+    assert "Positive class: 'yes', predicted where it is the more probable class" in " ".join(out.split())
     content = json.loads((place / "found.json").read_text())
-    assert content["better_than_a_constant_answer"] is False
+    assert content["better_than_a_constant_prediction"] is False
     assert {row["metric"] for row in content["figures"]} >= {"auc", "brier", "calibration"}
     assert {row["group"] for row in content["calibration"]} == {"north", "south", "all"}
 

@@ -351,7 +351,8 @@ def test_with_weights_of_classes_a_constant_answer_is_weighed_too(tmp_path):
     search = prepare(Squares(), asked, directory=tmp_path).baselines
     cell, test = search.first[0], Squares().split(0).test
     assert cell.class_weights(Squares().split(0).train) == weights["class_weight"]
-    # Weighted, a constant answers "yes" by .9. This model is better by these weights, and worse without them.
+    # Weighted, a constant predictions "yes" by .9. This model is better by these weights, and worse without
+    # them.
     yes = np.where(test.targets.numpy() == 1, 0.92, 0.85)
     shares = np.stack([1 - yes, yes], axis=1)
     result = cells.CellResult.of_shares(shares, np.arange(2), test, spent={}, seconds=0.0)

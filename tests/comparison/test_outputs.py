@@ -1,4 +1,5 @@
-"""Runs keep their answers: any metric and cut later without training, and no verdict on useless models."""
+"""Runs keep their predictions: any metric and cut later without training, and no verdict on useless
+models."""
 
 from __future__ import annotations
 
@@ -55,8 +56,8 @@ def test_models_that_never_say_yes_get_no_verdict(comparison):
     assert (row["verdict"], row["informative"]) == ("uninformative", False)
     summary = summarise(comparison)
     said = " ".join(finding_sentences(summary))
-    assert f"sgd, is no better than one constant answer in {SEEDS} of {SEEDS} seeds" in said
-    assert "By accuracy, dpsgd is no better than one constant answer" in said
+    assert f"sgd, is no better than one constant prediction in {SEEDS} of {SEEDS} seeds" in said
+    assert "By accuracy, dpsgd is no better than one constant prediction" in said
     assert "--metric auc" in said
     assert "within tolerance" not in said
     page = render(comparison)
@@ -88,7 +89,7 @@ def test_costs_of_a_loss_are_what_it_gained(asked, nothing_is_trained):
 
 @pytest.mark.soak
 def test_a_metric_of_ones_own_and_a_cut_take_the_same_runs(asked, nothing_is_trained):
-    f1 = equidp.Metric("f1", lambda found: f1_score(found.hits, found.answers), True, (0, 1))
+    f1 = equidp.Metric("f1", lambda found: f1_score(found.hits, found.predicted_positive), True, (0, 1))
     found = equidp.compare(**asked, metric=f1, cut=Cut("yes", 0.1))
     assert found.results["f1"].between(0, 1).all()
     assert found.results.loc[found.results["method"] == "sgd", "f1"].max() > 0.1
@@ -108,7 +109,7 @@ def test_a_threshold_at_the_base_rate_is_by_the_counts_of_each_run(asked, tmp_pa
     assert noisy != exact
     assert noisy == pytest.approx(exact, abs=0.05)
     assert (found.setup.threshold, found.setup.base_rate_cut) == (None, True)
-    # The same answers at a public threshold have the same metrics: each run was cut at its own.
+    # The same predictions at a public threshold have the same metrics: each run was cut at its own.
     public = {**given, "base_rate_cut": False, "counts_share": 0.3}
     for method, threshold in (("sgd", exact), ("dpsgd", noisy)):
         by_number = equidp.compare(**public, cut=Cut(None, threshold))
@@ -134,7 +135,7 @@ def test_a_threshold_is_refused_before_anything_is_trained_where_it_cannot_be(as
 
 
 @pytest.mark.soak
-def test_metrics_of_the_results_are_those_of_the_kept_answers(asked, comparison):
+def test_metrics_of_the_results_are_those_of_the_kept_predictions(asked, comparison):
     test = asked["data"].split(0).test
     values = {
         round(roc_auc_score(test.targets, np.subtract(*np.load(path).T[::-1])), 9)

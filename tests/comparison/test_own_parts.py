@@ -61,11 +61,11 @@ def smooth(outputs, targets):
     return nn.functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=0.2)
 
 
-def of_answers(found):
-    return fbeta_score(found.hits, found.answers, beta=1.0, zero_division=0.0)
+def f1_of(found):
+    return fbeta_score(found.hits, found.predicted_positive, beta=1.0, zero_division=0.0)
 
 
-f1 = equidp.Metric("f1", of_answers, higher_is_better=True, range=(0, 1))
+f1 = equidp.Metric("f1", f1_of, higher_is_better=True, range=(0, 1))
 
 
 class Source:

@@ -15,7 +15,7 @@ OWN = """
 from sklearn.metrics import f1_score
 from equidp import Metric
 
-F1 = Metric("f1", lambda found: f1_score(found.hits, found.answers), True, range=(0, 1))
+F1 = Metric("f1", lambda found: f1_score(found.hits, found.predicted_positive), True, range=(0, 1))
 """
 CASES = [*METRICS, "own_metric:F1"]
 

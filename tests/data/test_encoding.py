@@ -198,7 +198,7 @@ def test_groups_are_inputs_on_request_and_are_needed_to_predict_then(path, tmp_p
     plan = equidp.Plan(model="logistic", batch_size=100, epochs=1, learning_rate=1.0, noise_multiplier=1.0)
     begin(prepare_run(TrainConfig(RunData(str(path), recipe), "dpsgd", plan)), tmp_path / "run")
     train(tmp_path / "run")
-    assert "may answer differently by group" in (tmp_path / "run" / "card.md").read_text()
+    assert "may predict differently by group" in (tmp_path / "run" / "card.md").read_text()
     kept = open_run(tmp_path / "run")
     assert kept.inputs(path).shape == (600, encoder.width)
     assert len(kept.read_grouped(path)) == 600

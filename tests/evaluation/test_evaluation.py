@@ -95,7 +95,7 @@ def test_plain_values_are_json_with_costs_where_there_is_a_baseline():
     found = evaluate(identity(), examples(), baseline=nn.Linear(2, 2))
     content = json.loads(json.dumps(found.plain()))
     tables = {"metrics", "figures", "recalls", "calibration", "reliability", "costs"}
-    measured = {"metric", "better_than_a_constant_answer", "positive", "threshold", "blind_spots"}
+    measured = {"metric", "better_than_a_constant_prediction", "positive", "threshold", "blind_spots"}
     measured |= {"not_shown", "classes_not_shown"}
     assert set(content) == tables | measured | {"gaps"}
     assert content["metrics"][0]["accuracy"] == pytest.approx(found.groups["accuracy"][0])

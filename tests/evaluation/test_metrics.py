@@ -34,11 +34,11 @@ SCORED = {
     "brier": lambda hits, risks: theirs.brier_score_loss(hits, risks, labels=[0, 1]),
     "calibration": lambda hits, risks: abs(np.mean(risks) - np.mean(hits)),
 }
-ANSWERED = {
+PREDICTED = {
     "accuracy": theirs.accuracy_score,
     "balanced_accuracy": theirs.balanced_accuracy_score,
-    "recall": lambda hits, answers: theirs.recall_score(hits, answers, zero_division=np.nan),
-    "precision": lambda hits, answers: theirs.precision_score(hits, answers, zero_division=np.nan),
+    "recall": lambda hits, positive: theirs.recall_score(hits, positive, zero_division=np.nan),
+    "precision": lambda hits, positive: theirs.precision_score(hits, positive, zero_division=np.nan),
 }
 
 
@@ -79,9 +79,9 @@ def test_each_metric_is_scikit_learns_on_whatever_predictions(rows, positive, th
             assert same(
                 measure_metric(METRICS[name], found)[0], function(hits, risks) if defined else math.nan
             )
-        for name, function in ANSWERED.items():
+        for name, function in PREDICTED.items():
             defined = len(set(hits)) == 2 or name != "balanced_accuracy"
-            expected = function(hits, found.answers) if defined else math.nan
+            expected = function(hits, found.predicted_positive) if defined else math.nan
             assert same(measure_metric(METRICS[name], found)[0], expected)
 
 
@@ -102,14 +102,14 @@ def test_metrics_of_more_classes_are_scikit_learns(name):
     assert not reason
 
 
-@pytest.mark.parametrize("name", [*SCORED, *ANSWERED])
+@pytest.mark.parametrize("name", [*SCORED, *PREDICTED])
 def test_by_group_they_are_fairlearns(name):
     found, groups = made(threshold=0.4), np.arange(400) % 3
     of_scores = name in SCORED
     frame = MetricFrame(
-        metrics={**SCORED, **ANSWERED}[name],
+        metrics={**SCORED, **PREDICTED}[name],
         y_true=found.hits,
-        y_pred=found.risks if of_scores else found.answers,
+        y_pred=found.risks if of_scores else found.predicted_positive,
         sensitive_features=groups,
     )
     for group, expected in frame.by_group.items():
@@ -130,7 +130,7 @@ def test_a_metric_of_single_examples_is_their_mean(name):
         ("average_precision", binary([1, 1], [0.1, 0.2]), "all examples are of one class"),
         ("balanced_accuracy", binary([0], [0.1]), "all examples are of one class"),
         ("recall", binary([0, 0], [0.1, 0.2]), "no example is of class 'yes'"),
-        ("precision", binary([0, 1], [0.1, 0.2]), "the model answers 'yes' for none"),
+        ("precision", binary([0, 1], [0.1, 0.2]), "the model predicts 'yes' for none"),
         ("accuracy", binary([], []).take(np.arange(0)), "no test example"),
         ("log_loss", binary([0, 1], [0.1, math.nan]), "its training diverged"),
     ],
@@ -158,14 +158,14 @@ def test_no_event_in_a_small_group_does_not_look_certain():
     assert high > 0.1
 
 
-F1 = Metric("f1", lambda found: theirs.f1_score(found.hits, found.answers), True, (0, 1))
+F1 = Metric("f1", lambda found: theirs.f1_score(found.hits, found.predicted_positive), True, (0, 1))
 
 
 @pytest.mark.soak
 def test_a_metric_of_ones_own_has_an_interval_that_is_always_the_same():
     found = made()
     first = measure_with_interval(F1, found, 0.95)
-    assert first.value == theirs.f1_score(found.hits, found.answers)
+    assert first.value == theirs.f1_score(found.hits, found.predicted_positive)
     assert first.low < first.value < first.high
     assert measure_with_interval(F1, found, 0.95) == first
 
@@ -223,9 +223,9 @@ def test_the_positive_class_follows_from_the_names_alone(names, positive):
 
 def test_a_threshold_counts_the_risk_at_the_cut_as_positive():
     risks = [0.1, 0.3, 0.30001, 0.7]
-    assert binary([0] * 4, risks, threshold=0.3).answers.tolist() == [0, 1, 1, 1]
-    assert binary([0] * 4, risks, positive=0, threshold=0.3).answers.tolist() == [0, 1, 1, 1]
-    assert binary([0] * 4, risks).answers.tolist() == [0, 0, 0, 1]
+    assert binary([0] * 4, risks, threshold=0.3).predicted_positive.tolist() == [0, 1, 1, 1]
+    assert binary([0] * 4, risks, positive=0, threshold=0.3).predicted_positive.tolist() == [0, 1, 1, 1]
+    assert binary([0] * 4, risks).predicted_positive.tolist() == [0, 0, 0, 1]
 
 
 @pytest.mark.parametrize("name", [name for name, metric in METRICS.items() if "binary" in metric.tasks])

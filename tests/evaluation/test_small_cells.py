@@ -40,7 +40,7 @@ def same(classes: int) -> nn.Module:
 
 
 def constant(classes: int) -> nn.Module:
-    """A model that answers everything with the first class, whose accuracy counts that class."""
+    """A model that predicts everything as the first class, whose accuracy counts that class."""
     model = nn.Linear(classes, classes)
     nn.init.zeros_(model.weight)
     with torch.no_grad():
@@ -70,7 +70,7 @@ def known_sums(shown: Evaluation, test: GroupedDataset) -> list[np.ndarray]:
     if len(classes) == 2:
         for each in (shown.calibration, shown.rates, shown.figures):
             rows += [cells(group, name) for group in set(each.get("group", ())) for name in classes]
-        # The only class that is answered: accuracy is its share.
+        # The only class that is predicted: accuracy is its share.
         rows += [cells(group, classes[0]) for group in shown.groups["group"]]
     return rows
 

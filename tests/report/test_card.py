@@ -237,7 +237,7 @@ def test_metrics_by_group_and_what_they_hide_are_on_the_card(run, tmp_path, name
     assert "Positive class: 'yes'" in unescape(text)
     useless = replace(found, blind_spots=replace(found.blind_spots, uninformative=True))
     equidp.write_card(run, tmp_path / name, evaluation=useless)
-    assert "By accuracy the model is no better than one constant answer." in (tmp_path / name).read_text()
+    assert "By accuracy the model is no better than one constant prediction." in (tmp_path / name).read_text()
     equidp.write_card(run, tmp_path / name, evaluation=evaluate(run.model, test, metric="auc"))
     assert f"AUC: {rows.loc[('all', 'auc'), 'value']:.3f} (" in (tmp_path / name).read_text()
 

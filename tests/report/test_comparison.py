@@ -213,7 +213,7 @@ def test_a_report_replaces_the_old_one_whole(tmp_path, monkeypatch):
 def test_groups_with_few_test_examples_are_named():
     comparison = made_up(CLEAR, spread=0.001)
     *_, caution = findings_of(with_data(comparison, test_group_sizes=(4, 200)))
-    assert caution.startswith("Few test examples: a 4. One more or one fewer right answer")
+    assert caution.startswith("Few test examples: a 4. One more or one fewer correct prediction")
 
 
 def test_what_rounds_to_nothing_has_no_sign():
@@ -242,12 +242,13 @@ def test_a_method_no_better_than_one_answer_is_named():
     *_, holds, sentence = findings_of(comparison)
     assert "exceeds tolerance under dpsgd-f; uninformative under dpsgd (" in holds
     assert sentence.startswith(
-        "Always answering 'no' would be right for 90.0% of the test examples. By accuracy, dpsgd is no better"
+        "Always predicting 'no' would be correct for 90.0% of the test examples. By accuracy, dpsgd is no "
+        "better"
     )
     assert 'class="left within-tolerance"' not in html.render(comparison)
     useless = with_results(comparison, informative=comparison.results["method"] != "sgd")
     said = " ".join(findings_of(useless))  # on costs against a baseline that tells nothing
-    assert said.startswith("The non-private baseline, sgd, is no better than one constant answer")
+    assert said.startswith("The non-private baseline, sgd, is no better than one constant prediction")
     assert "within tolerance" not in said
 
 
@@ -313,7 +314,7 @@ def test_a_recommendation_says_how_sure_it_is_and_how_the_others_compare():
     unsure = recommendation(**{**given, "epsilon": 1.0}, alike=(dpsgd,), uninformative=("silent",))
     assert unsure.startswith("At epsilon 1: take fair: accuracy")
     assert "This is not certain; more seeds would help. Not clearly different" in unsure
-    assert "No better than one constant answer: silent." in unsure
+    assert "No better than one constant prediction: silent." in unsure
     assert "by more than the tolerance on average: poor" in recommendation(**given, far_behind=(poor,))
     assert "No other method was compared." in recommendation(**given)
     many = tuple(poor._replace(label=str(at)) for at in range(6))
@@ -324,7 +325,7 @@ def test_no_recommendation_says_why():
     one = "One run of each method supports no recommendation; use more seeds."
     assert recommendation(epsilon=None, seeds=1) == one
     assert recommendation(epsilon=3.0, seeds=5, uninformative=("dpsgd",)) == (
-        "At epsilon 3: no method can be recommended: no private model is better than one constant answer."
+        "At epsilon 3: no method can be recommended: no private model is better than one constant prediction."
     )
 
 

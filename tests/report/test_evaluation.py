@@ -72,9 +72,9 @@ def test_blind_spots_are_said():
     spots = BlindSpots("well", 0.75, ("ill", "dead"), uninformative=True, ranking_auc=0.7)
     found = Evaluation(**{**vars(evaluate(nn.Linear(5, 2), toy())), "blind_spots": spots})
     share, never, nothing = blind_spot_sentences(found)
-    assert share == "Always answering 'well' would be right for 75.0% of the test examples."
-    assert never == "The model answers 'ill', 'dead' for none of them."
-    assert nothing.startswith("By accuracy the model is no better than one constant answer")
+    assert share == "Always predicting 'well' would be correct for 75.0% of the test examples."
+    assert never == "The model predicts 'ill', 'dead' for none of them."
+    assert nothing.startswith("By accuracy the model is no better than one constant prediction")
     assert "Its ranking is informative (AUC 0.700)" in nothing
     assert len(blind_spot_sentences(replace(found, blind_spots=BlindSpots("well", 0.75)))) == 1
     (numbers,) = blind_spot_sentences(replace(found, blind_spots=BlindSpots("", 1234.0)))

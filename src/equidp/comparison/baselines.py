@@ -4,8 +4,8 @@ A class is a model with its inputs. For each class that private runs have, the b
 candidates: by the plan, and by the settings of each private run that it shares; also at multiples of their
 learning rate, unless a sweep gave these settings. All candidates are trained on the first seed, and the best
 of each class there, by the metric over all test examples, is trained on the others (`BaselineSearch`). A
-candidate whose loss is above that of a constant answer, as of one step of enormous length, comes after all
-others. The choice reads the test set of one seed, which favours baselines alone.
+candidate whose loss is above that of a constant prediction, as of one step of enormous length, comes after
+all others. The choice reads the test set of one seed, which favours baselines alone.
 `choose_baselines` names the baseline of each class, and the best model of all.
 """
 
@@ -305,7 +305,8 @@ class Place(NamedTuple):
     """Place of a candidate among others; the larger one is better.
 
     Attributes:
-        informed: True for a loss that is no larger than that of the shares of classes as a constant answer.
+        informed: True for a loss that is no larger than that of the shares of classes as a constant
+            prediction.
         score: metric over all test examples, where a larger value is better; -inf: it diverged.
     """
 
@@ -415,7 +416,7 @@ class BaselineSearch:
         return Place(loss <= _least_constant_loss(shares), value)
 
     def find_uninformed(self, trained: Sequence[tuple[Training, CellResult]]) -> set[tuple[str, str]]:
-        """Class and setting of each candidate whose loss a constant answer beats on the first seed."""
+        """Class and setting of each candidate whose loss a constant prediction beats on the first seed."""
         first = {cell.seed for cell in self.first}
         return {
             (cell.baseline, cell.setting)
@@ -436,7 +437,7 @@ def _has_diverged(result: CellResult) -> bool:
 
 
 def _least_constant_loss(shares: Floats) -> float:
-    """Loss of the best constant answer: the entropy of the classes' shares."""
+    """Loss of the best constant prediction: the entropy of the classes' shares."""
     return float(-(shares * np.log(np.maximum(shares, 1e-300))).sum())
 
 
@@ -446,15 +447,15 @@ def choose_baselines(
     """Return the rows of runs without privacy, with the columns `chosen` and `best`.
 
     Chosen is, for each class, the candidate that was trained on all seeds; of several, the one that is finite
-    in more seeds, then one that a constant answer does not beat, then the one that is better by the metric
-    over all examples, on average over seeds. The best model is the best of the chosen ones and boosted trees,
-    in the same order.
+    in more seeds, then one that a constant prediction does not beat, then the one that is better by the
+    metric over all examples, on average over seeds. The best model is the best of the chosen ones and
+    boosted trees, in the same order.
 
     Args:
         runs: results of baseline and boosted trees: method, setting, baseline (name of the class), seed,
             group, loss and the metric.
         metric: the metric of costs.
-        uninformed: class and setting of candidates that a constant answer beats.
+        uninformed: class and setting of candidates that a constant prediction beats.
     """
     overall = runs[runs["group"] == ALL]
     finite = np.isfinite(overall["loss"]) & np.isfinite(overall[metric.name])

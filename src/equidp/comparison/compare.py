@@ -164,9 +164,9 @@ def compare(
         level: of the confidence intervals.
         metric: the metric of cost, gap, tolerance and tests (`equidp.evaluation.metrics.metric_named`). Every
         run
-            keeps its answers on the test set, so another metric or cut trains nothing again.
-        cut: of two classes, the positive one, and the predicted risk from which on it is the answer.
-        base_rate_cut: of two classes, answer the positive one from its share of the training examples on: as
+            keeps its predictions on the test set, so another metric or cut trains nothing again.
+        cut: of two classes, the positive one, and the predicted risk from which on it is predicted.
+        base_rate_cut: of two classes, predict the positive one from its share of the training examples on: as
             each private run releases its counts (`counts_share`), and exact without privacy.
         engine: name of the gradient engine.
         directory: finished runs are kept here, and taken from here if data, settings and code are the same.

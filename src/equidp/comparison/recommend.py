@@ -66,7 +66,7 @@ class Recommendation:
         beaten: methods that are neither, and that another one beats in every group.
         wider: candidates with a clearly larger gap.
         alike: candidates that are not clearly different.
-        uninformative: labels of methods that are no better than one constant answer.
+        uninformative: labels of methods that are no better than one constant prediction.
         seeds: the fewest seeds of a method in which the metric is defined; one supports no recommendation.
         faults: judgements of baselines that do not serve.
     """

@@ -135,8 +135,8 @@ class Setup:
         swept: settings of which several values were compared -> those values; columns of the results.
         metric: name of the metric of cost and gap.
         positive: name of the positive class; "" unless there are two.
-        threshold: predicted risk from which on the positive class is the answer; None: the most probable
-            class is the answer, or each run has its own threshold.
+        threshold: predicted risk from which on the positive class is predicted; None: the most probable
+            class is predicted, or each run has its own threshold.
         base_rate_cut: True where the threshold of each run is the base rate that it counted: `threshold` in
             the results.
         against: the method that others are compared with seed by seed; "" for none.
@@ -186,7 +186,8 @@ class Comparison:
         setup: what was compared and how.
         results: one row per run and group (and "all"): method, setting, seed, group, count, loss, epsilon,
             each swept setting (NaN for a method without it), each metric of the task, mean_predicted and
-            observed (of two classes), informative: whether the run is better than one constant answer by the
+            observed (of two classes), informative: whether the run is better than one constant prediction by
+            the
             metric of the comparison, and baseline: the setting of the baseline method's runs that the run is
             measured against.
         baselines: rows as in `results` of every model without privacy that was tried, most on the first seed

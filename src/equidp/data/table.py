@@ -52,7 +52,7 @@ SEEDED = (
     "epsilon of a comparison counts that; that of another training on this split does not."
 )
 GROUP_AS_INPUT = (
-    "The groups are inputs too ({}): the model reads them, may answer differently by group for people who "
+    "The groups are inputs too ({}): the model reads them, may predict differently by group for people who "
     "are alike otherwise, and needs them to predict."
 )
 _PART = 29  # of a seed's streams: apart from those of samples and training noise

@@ -106,7 +106,7 @@ class InUnits(nn.Module):
 def in_units(
     factory: Callable[[tuple[int, ...], int], nn.Module], bounds: Bounds | None
 ) -> Callable[[tuple[int, ...], int], nn.Module]:
-    """Return a factory of models that answer in the units of a range; the same factory for classes.
+    """Return a factory of models that predict in the units of a range; the same factory for classes.
 
     >>> from equidp.models import logistic
     >>> in_units(logistic, (0.0, 100.0))((3,), 1)(torch.zeros(2, 3)).shape

@@ -1,6 +1,6 @@
 """Judgement of non-private baselines: whether what private runs lose against one says anything.
 
-A baseline that diverged, that is no better than one constant answer, or that private runs beat in every
+A baseline that diverged, that is no better than one constant prediction, or that private runs beat in every
 group, turns costs, gaps and every choice by them around. Tables are those of `equidp.evaluation.costs`.
 """
 
@@ -35,9 +35,9 @@ class Judgement:
     Attributes:
         baseline: setting of the baseline method's runs; "" where the baseline has one setting.
         fault: "" where the baseline serves. "diverged": its loss is not finite in some seed. "constant":
-            half of its runs or more are no better than one constant answer. "beaten": some kind of private
-            run is better over all examples, on average by more than a tenth of the tolerance, and on average
-            in every group; and it is so in each seed, or the 95% interval of the mean lies beyond 0.
+            half of its runs or more are no better than one constant prediction. "beaten": some kind of
+            private run is better over all examples, on average by more than a tenth of the tolerance, and on
+            average in every group; and it is so in each seed, or the 95% interval of the mean lies beyond 0.
         seeds: number of seeds with that fault.
         of: number of seeds.
         by: (method, setting) of each kind of private run that beats it.
@@ -105,7 +105,8 @@ def _judge(name: str, baseline: pd.DataFrame, private: pd.DataFrame, gap_toleran
 
 
 def informative(rows: pd.DataFrame) -> pd.Series:
-    """Return for each row whether its run is better than one constant answer; True where it is not known."""
+    """Return for each row whether its run is better than one constant prediction; True where it is not
+    known."""
     return rows["informative"].astype(bool) if "informative" in rows else pd.Series(True, rows.index)
 
 

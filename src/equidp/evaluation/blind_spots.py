@@ -1,4 +1,4 @@
-"""Blind spots of a model's main metric: constant answers, classes never predicted, and wrong risks."""
+"""Blind spots of a model's main metric: constant predictions, classes never predicted, and wrong risks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class BlindSpots:
         constant_class: the most frequent class; "" where numbers are predicted.
         constant_value: accuracy of always predicting that class, or RMSE of always predicting the mean.
         never_predicted: classes that the model predicts for no example.
-        uninformative: True where the model is no better than one constant answer by the metric.
+        uninformative: True where the model is no better than one constant prediction by the metric.
         ranking_auc: AUC of an uninformative model of two classes whose ranking is better than chance.
 
     >>> found = Predictions(np.array([0, 0, 0, 1]), np.tile([0.9, 0.1], (4, 1)), ("well", "ill"), 1)

@@ -170,8 +170,8 @@ def equal_cost(
     The statistic is the largest gap in privacy cost of each run. It is "within tolerance" or "exceeds
     tolerance" where the whole interval lies on one side of the tolerance, and "inconclusive" elsewhere; a
     single seed gives no verdict. A gap within tolerance is "uninformative" where most runs of the method are
-    no better than one constant answer (the column "informative"): such costs are equal whatever privacy does.
-    Otherwise there is "no verdict" where the baseline does not serve
+    no better than one constant prediction (the column "informative"): such costs are equal whatever privacy
+    does. Otherwise there is "no verdict" where the baseline does not serve
     (`equidp.evaluation.baselines.judge_baselines`).
 
     Returns:

@@ -18,12 +18,12 @@ from equidp.evaluation.blind_spots import (
     risks_off,
 )
 from equidp.evaluation.groups import (
-    answer_rates,
     check_outputs,
     group_figures,
     group_intervals,
     paired_costs,
     recalls,
+    selection_rates,
 )
 from equidp.evaluation.intervals import check_level
 from equidp.evaluation.metrics import METRICS, Metric, metric_for
@@ -42,7 +42,7 @@ class Evaluation:
     Attributes:
         groups: accuracy and loss by group, or of predicted numbers rmse, mae and r2 (`group_intervals`).
         recalls: recall by group and class; empty where accuracy says it already (`recalls`).
-        rates: how often each group is answered with class 1 (`answer_rates`); empty unless there are two
+        rates: how often each group is predicted class 1 (`selection_rates`); empty unless there are two
             classes.
         costs: what privacy cost each group (`paired_costs`); None without a baseline.
         blind_spots: findings on what the metric hides; None without examples.
@@ -53,7 +53,7 @@ class Evaluation:
         risks_off: where mean predicted risks are off (`risks_off`), without groups of few people.
         metric: the metric of costs and blind spots.
         positive: the name of the positive class; "" unless there are two classes.
-        threshold: predicted risk from which on it is answered; None: the most probable class is.
+        threshold: predicted risk from which on it is predicted; None: the most probable class is.
         people: how many people the examples are of; None: each is of another.
         small: groups and classes of few people.
         rest: the same without their examples; None: there are none.
@@ -78,7 +78,7 @@ class Evaluation:
 
     @property
     def useful(self) -> bool:
-        """True where the model is better than one constant answer by the metric (`tells_something`)."""
+        """True where the model is better than one constant prediction by the metric (`tells_something`)."""
         return self.blind_spots is None or not self.blind_spots.uninformative
 
     @property
@@ -122,7 +122,7 @@ class Evaluation:
         if self.costs is not None:
             tables["costs"] = self.costs
         records = {name: json.loads(table.to_json(orient="records")) for name, table in tables.items()}
-        measured = {"metric": self.metric.name, "better_than_a_constant_answer": self.useful}
+        measured = {"metric": self.metric.name, "better_than_a_constant_prediction": self.useful}
         spots = {"blind_spots": None if self.blind_spots is None else asdict(self.blind_spots)}
         cut = {"positive": self.positive, "threshold": self.threshold}
         not_shown = {"not_shown": list(self.small.groups), "classes_not_shown": list(self.small.classes)}
@@ -146,9 +146,9 @@ def evaluate(
         test: examples that it was not trained on.
         level: of the intervals.
         baseline: a model trained without privacy on the same data, to show what privacy cost.
-        metric: what cost and the comparison with a constant answer are about (`metric_named`); None:
+        metric: what cost and the comparison with a constant prediction are about (`metric_named`); None:
             accuracy, and of predicted numbers rmse.
-        cut: of two classes, which is the positive one, and from which risk on it is answered.
+        cut: of two classes, which is the positive one, and from which risk on it is predicted.
         processes: that predict a part each; all of them call this.
 
     Raises:
@@ -205,7 +205,7 @@ def _evaluate_outputs(
     return Evaluation(
         groups=group_intervals(outputs, test, level, cut),
         recalls=recalls(outputs, test, level, other, cut),
-        rates=answer_rates(outputs, test, cut),
+        rates=selection_rates(outputs, test, cut),
         costs=None if other is None else paired_costs(outputs, other, test, level, metric, cut),
         blind_spots=BlindSpots.of(found, metric, level),
         level=level,

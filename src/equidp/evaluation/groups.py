@@ -191,8 +191,8 @@ def recalls(
     return pd.DataFrame(rows)
 
 
-def answer_rates(outputs: Tensor, test: GroupedDataset, cut: Cut = Cut()) -> pd.DataFrame:
-    """Returns how often a model of two classes answers class 1, by fairlearn.
+def selection_rates(outputs: Tensor, test: GroupedDataset, cut: Cut = Cut()) -> pd.DataFrame:
+    """Returns how often a model of two classes predicts class 1, by fairlearn.
 
     Returns:
         group, count, positives (examples of class 1), selection_rate, true_positive_rate and
@@ -202,7 +202,7 @@ def answer_rates(outputs: Tensor, test: GroupedDataset, cut: Cut = Cut()) -> pd.
     if test.num_classes != 2 or not len(test):
         return pd.DataFrame()
     truth = test.targets.numpy()
-    answers = Predictions.of(outputs, test.targets, test.class_names, cut).predicted
+    predicted = Predictions.of(outputs, test.targets, test.class_names, cut).predicted
     rates = {
         "selection_rate": selection_rate,
         "true_positive_rate": true_positive_rate,
@@ -211,7 +211,7 @@ def answer_rates(outputs: Tensor, test: GroupedDataset, cut: Cut = Cut()) -> pd.
     rows = []
     for name, members in by_group(test.groups.numpy(), test.group_names):
         if name != ALL and members.any():  # fairlearn's MetricFrame does the same, row by row
-            given = truth[members], answers[members]
+            given = truth[members], predicted[members]
             counts = {"group": name, "count": len(given[0]), "positives": int(given[0].sum())}
             rows.append({**counts, **{rate: float(of(*given)) for rate, of in rates.items()}})
     return pd.DataFrame(rows)
@@ -238,8 +238,8 @@ def by_group(groups: npt.NDArray[np.int64], names: Sequence[str]) -> list[tuple[
 
 
 def _correct(outputs: Tensor, test: GroupedDataset, cut: Cut) -> Floats:
-    answers = Predictions.of(outputs, test.targets, test.class_names, cut).predicted
-    correct: Floats = (answers == test.targets.numpy()).astype(np.float64)
+    predicted = Predictions.of(outputs, test.targets, test.class_names, cut).predicted
+    correct: Floats = (predicted == test.targets.numpy()).astype(np.float64)
     return correct
 
 

@@ -1,4 +1,4 @@
-"""Metrics of predictions: their table, values with intervals, and the test against a constant answer.
+"""Metrics of predictions: their table, values with intervals, and the test against a constant prediction.
 
 A metric that is not defined, such as the AUC of examples of one class, is NaN with a reason. Intervals, at a
 level, speak of the test examples as a sample. Those of predicted numbers are by scikit-learn.
@@ -58,7 +58,8 @@ class Metric:
         SettingError: a name with other signs, or a range that is none.
 
     >>> from sklearn.metrics import f1_score
-    >>> f1 = Metric("f1", lambda of: f1_score(of.hits, of.answers), higher_is_better=True, range=(0, 1))
+    >>> f1 = Metric("f1", lambda of: f1_score(of.hits, of.predicted_positive), higher_is_better=True,
+    range=(0, 1))
     >>> shares = np.array([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8]])
     >>> measure_metric(f1, Predictions(np.array([0, 1, 1]), shares, ("no", "yes"), positive=1))
     (0.666..., '')
@@ -227,10 +228,10 @@ that predictions explain."""
 
 
 def tells_something(metric: Metric, predictions: Predictions, level: float) -> bool:
-    """Returns whether predictions are better than one constant answer, by more than the examples' chance.
+    """Returns whether predictions are better than one constant prediction, by more than the examples' chance.
 
     A metric of single examples is compared example by example, others by their interval. A metric that a
-    constant answer can have at its best, such as recall, is judged by AUC or balanced accuracy.
+    constant prediction can have at its best, such as recall, is judged by AUC or balanced accuracy.
     """
     if metric not in map(METRICS.get, _BEST_IF_INFORMED):
         metric = METRICS[{"binary": "auc", "multiclass": "balanced_accuracy"}.get(predictions.task, "rmse")]
@@ -384,13 +385,13 @@ def _squares(predictions: Predictions) -> Floats:
 def _recall(predictions: Predictions) -> float:
     if not predictions.hits.any():
         raise ValueError(f"no example is of class {predictions.positive_name!r}")
-    return float(recall_score(predictions.hits, predictions.answers))
+    return float(recall_score(predictions.hits, predictions.predicted_positive))
 
 
 def _precision(predictions: Predictions) -> float:
-    if not predictions.answers.any():
-        raise ValueError(f"the model answers {predictions.positive_name!r} for none")
-    return float(precision_score(predictions.hits, predictions.answers))
+    if not predictions.predicted_positive.any():
+        raise ValueError(f"the model predicts {predictions.positive_name!r} for none")
+    return float(precision_score(predictions.hits, predictions.predicted_positive))
 
 
 def _calibration(predictions: Predictions) -> float:
@@ -419,8 +420,8 @@ def _hits(predictions: Predictions) -> Any:
     return predictions.hits
 
 
-def _answers(predictions: Predictions) -> Any:
-    return predictions.answers
+def _predicted_positive(predictions: Predictions) -> Any:
+    return predictions.predicted_positive
 
 
 def _mean_interval(
@@ -485,10 +486,10 @@ _TABLE = (
         per_example=_log_losses,
     ),
     Metric("brier", _brier, False, _SHARE, interval=_mean_interval(_squares), per_example=_squares),
-    Metric("recall", _recall, True, _SHARE, _TWO, _share_interval(_answers, among=_hits)),
-    Metric("precision", _precision, True, _SHARE, _TWO, _share_interval(_hits, among=_answers)),
+    Metric("recall", _recall, True, _SHARE, _TWO, _share_interval(_predicted_positive, among=_hits)),
+    Metric("precision", _precision, True, _SHARE, _TWO, _share_interval(_hits, among=_predicted_positive)),
     Metric("calibration", _calibration, False, _SHARE, _TWO, _calibration_interval),
 )
 METRICS = {metric.name: metric for metric in (*_TABLE, *NUMBERS)}
-"""Name -> metric. Accuracies, recall and precision are of the answers, and so of the threshold. Calibration
-is how far the mean predicted risk lies from the share of positives."""
+"""Name -> metric. Accuracies, recall and precision are of the predicted classes, and so of the threshold.
+Calibration is how far the mean predicted risk lies from the share of positives."""

@@ -1,4 +1,4 @@
-"""Predictions of a model on a test set, as metrics read them, and the cut between two answers."""
+"""Predictions of a model on a test set, as metrics read them, and the threshold between two classes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def task_of(class_names: Sequence[str]) -> str:
 @final
 @dataclass(frozen=True)
 class Cut:
-    """Which of two classes is the positive one, and from which predicted risk on a model answers it.
+    """Which of two classes is the positive one, and from which predicted risk on a model predicts it.
 
     Attributes:
         positive: its name; None: `positive_by_name`.
@@ -93,7 +93,7 @@ class Cut:
 
 
 def check_base_rate(class_names: Sequence[str]) -> None:
-    """Raise a SettingError unless there are two classes, one of which has a base rate to answer it from."""
+    """Raise a SettingError unless there are two classes, one of which has a base rate to predict it from."""
     if len(class_names) != 2:
         there = f"there are {len(class_names)} classes" if class_names else "this model predicts numbers"
         raise SettingError(
@@ -167,7 +167,7 @@ class Predictions:
 
     @cached_property
     def predicted(self) -> Codes:
-        """Returns the answered classes, [n]: the most probable one, or by the threshold."""
+        """Returns the predicted classes, [n]: the most probable one, or by the threshold."""
         if self.positive is None or self.threshold is None:
             likeliest: Codes = self.probabilities.argmax(axis=1)
             return likeliest
@@ -192,10 +192,10 @@ class Predictions:
         return hits
 
     @property
-    def answers(self) -> Codes:
-        """Returns 1 for each example that is answered with the positive class, [n]; of two classes only."""
-        answers: Codes = (self.predicted == self._of_two()).astype(np.int64)
-        return answers
+    def predicted_positive(self) -> Codes:
+        """Returns 1 for each example that is predicted to be positive, [n]; of two classes only."""
+        positive: Codes = (self.predicted == self._of_two()).astype(np.int64)
+        return positive
 
     @property
     def counts(self) -> Codes:
@@ -207,7 +207,7 @@ class Predictions:
         return replace(self, targets=self.targets[rows], probabilities=self.probabilities[rows])
 
     def constant(self) -> Predictions:
-        """Returns what the best constant answer predicts here: each class with its share, or the mean."""
+        """Returns what the best constant prediction predicts here: each class with its share, or the mean."""
         if not self.class_names:
             mean = self.targets.mean() if len(self) else np.nan
             return replace(self, probabilities=np.full((len(self), 1), mean))

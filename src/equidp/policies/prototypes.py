@@ -12,7 +12,7 @@ from equidp.kernel.policy import Policy
 
 @dataclass(frozen=True)
 class Prototypes(Policy):
-    """One release of the sum of each class's features, scaled to norm 1; the largest cosine is the answer.
+    """One release of the sum of each class's features, scaled to norm 1; the largest cosine is predicted.
 
     By name it is a plan of its own (`Row.options` of the table): the model `prototypes` is linear in unit
     features, from weights of zero, its loss is minus the output of the example's own class, and one step is
@@ -30,7 +30,7 @@ class Prototypes(Policy):
     | features that are infinite or NaN | nothing: the kernel gives such a gradient weight 0 |
     | a person with several rows, perhaps of several classes | the sum of the rows, shortened to norm 1 |
     | a public weight of a row | the feature times the weight, shortened to norm 1 |
-    | a class without examples | noise alone, so its answers are as good as random ones |
+    | a class without examples | noise alone, so its predictions are as good as random ones |
 
     Example:
         >>> import torch, equidp

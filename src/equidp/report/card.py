@@ -238,7 +238,7 @@ def _evaluation(found: Evaluation | None, facts: RunFacts) -> Iterator[Block]:
             yield groups_table(found.recalls)
         metrics = metrics_table(found)
         if metrics is not None:
-            yield Heading("Ranking, answers and predicted risks", 3)
+            yield Heading("Ranking, predicted classes and predicted risks", 3)
             yield metrics
             yield from paragraphs(measure_sentences(found), small=True)
     yield from paragraphs([*blind_spot_sentences(found), *risk_sentences(found, facts)])

@@ -129,7 +129,7 @@ def _result_blocks(summary: Summary) -> Iterator[Block]:
             f"All were tried on seed {setup.seeds[0]}. The best of each kind of model there, by "
             f"{summary.metric.label} over all test examples, was trained on every seed, and is the baseline "
             "of the private models of that kind. It is chosen by the test set of that seed, so costs are "
-            "never too low for that. Settings whose loss is above that of a constant answer come last.",
+            "never too low for that. Settings whose loss is above that of a constant prediction come last.",
             small=True,
         )
 

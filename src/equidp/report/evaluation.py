@@ -184,7 +184,7 @@ def _metric_sentence(found: Evaluation) -> str:
     if found.figures.empty:
         return ""
     if not found.useful:
-        return f" By {found.metric.label} the model is no better than one constant answer."
+        return f" By {found.metric.label} the model is no better than one constant prediction."
     rows = found.figures.set_index(["group", "metric"])
     if found.metric.name == "accuracy" or (ALL, found.metric.name) not in rows.index:
         return ""
@@ -203,7 +203,7 @@ def measure_sentences(found: Evaluation) -> list[str]:
             else f"from a predicted risk of {found.threshold:.3g} on"
         )
         sentences.append(
-            f"Positive class: {found.positive!r}, answered {where} (--positive, --threshold). Predicted and "
+            f"Positive class: {found.positive!r}, predicted {where} (--positive, --threshold). Predicted and "
             "happened: its mean predicted probability, and its share."
         )
     table = found.figures
@@ -259,26 +259,26 @@ def blind_spot_sentences(found: Evaluation) -> list[str]:
         return []
     if not spots.constant_class:
         sentences = [
-            "Always answering the mean of the test examples would have an RMSE of "
+            "Always predicting the mean of the test examples would have an RMSE of "
             f"{number(spots.constant_value)}."
         ]
     else:
         sentences = [
-            f"Always answering {spots.constant_class!r} would be right for "
+            f"Always predicting {spots.constant_class!r} would be correct for "
             f"{100 * spots.constant_value:.1f}% of the test examples."
         ]
     if spots.never_predicted:
         names = ", ".join(map(repr, spots.never_predicted))
-        sentences.append(f"The model answers {names} for none of them.")
+        sentences.append(f"The model predicts {names} for none of them.")
     if spots.uninformative:
         ranking = ""
         if spots.ranking_auc is not None:
             ranking = (
                 f" Its ranking is informative (AUC {spots.ranking_auc:.3f}): judge it by --metric auc, and "
-                f"answer {found.positive!r} from a lower risk on (--threshold)."
+                f"predict {found.positive!r} from a lower risk on (--threshold)."
             )
         sentences.append(
-            f"By {found.metric.label} the model is no better than one constant answer, so its figures by "
+            f"By {found.metric.label} the model is no better than one constant prediction, so its figures by "
             f"group say nothing about fairness or privacy.{ranking}"
         )
     return sentences

@@ -45,7 +45,7 @@ class Overview(NamedTuple):
         gap: largest difference in cost between two groups.
         verdict: "within tolerance", "exceeds tolerance", "inconclusive", "uninformative" or "no verdict" on
             equal cost, "one seed: no verdict", or "baseline".
-        informative: True where its runs are better than one constant answer.
+        informative: True where its runs are better than one constant prediction.
     """
 
     kind: Kind

@@ -131,7 +131,7 @@ def _baseline_sentence(summary: Summary, judged: Judgement) -> str:
     if judged.fault == "diverged":
         what = f"diverged {seeds}: its loss is not a finite number"
     elif judged.fault == "constant":
-        what = f"is no better than one constant answer {seeds}"
+        what = f"is no better than one constant prediction {seeds}"
     else:
         labels = dict.fromkeys((Kind(*kind).label for kind in judged.by), "")
         are = "is" if len(labels) == 1 else "are"
@@ -158,7 +158,8 @@ def difference_sentences(summary: Summary) -> list[str]:
 
 
 def _uninformative_sentences(summary: Summary) -> list[str]:
-    """Warning on methods whose models are no better than one constant answer: their costs mean nothing."""
+    """Warning on methods whose models are no better than one constant prediction: their costs mean
+    nothing."""
     data, metric = summary.setup.data, summary.metric
     listed = [
         row.kind.label
@@ -168,16 +169,16 @@ def _uninformative_sentences(summary: Summary) -> list[str]:
     ]
     if not listed:
         return []
-    answer, share = data.most_frequent_class
+    largest, share = data.most_frequent_class
     always = ""
     if metric.name == "accuracy":
-        always = f"Always answering {answer!r} would be right for {points(share)}% of the test examples. "
+        always = f"Always predicting {largest!r} would be correct for {points(share)}% of the test examples. "
     ranking = ""
     if "auc" in summary.costs and metric.name != "auc":
         ranking = "Their ranking may be informative: --metric auc measures what privacy costs it. "
     are = "is" if len(listed) == 1 else "are"
     return [
-        f"{always}By {metric.label}, {', '.join(listed)} {are} no better than one constant answer: what "
+        f"{always}By {metric.label}, {', '.join(listed)} {are} no better than one constant prediction: what "
         f"privacy costs such a model says nothing. {ranking}Or try more epochs, another learning rate or a "
         "larger epsilon (equidp advise)."
     ]
@@ -235,7 +236,8 @@ def _small_test_sentences(setup: Setup) -> list[str]:
         f" Costs, gaps and verdicts leave out runs that were tested on fewer than {FEWEST} people of a group."
     )
     return [
-        f"Few test examples: {', '.join(few)}. One more or one fewer right answer moves the accuracy of such "
+        f"Few test examples: {', '.join(few)}. One more or one fewer correct prediction moves the accuracy "
+        f"of such "
         f"a group by {points(1 / _FEW_TESTS)} points or more. Intervals over seeds do not include this, so "
         f"do not base a verdict on it.{left_out}"
     ]
@@ -351,7 +353,7 @@ def _recommendation_sentence(found: Recommendation, metric: Metric) -> str:
         elif found.seeds < 2:
             why = "one run of each method supports no recommendation; use more seeds."
         else:
-            why = "no method can be recommended: no private model is better than one constant answer."
+            why = "no method can be recommended: no private model is better than one constant prediction."
         return f"{at}{why}" if at else capitalise(why)
 
     def text(value: float) -> str:
@@ -366,7 +368,7 @@ def _recommendation_sentence(found: Recommendation, metric: Metric) -> str:
         "Beaten in every group by another": {each.label: text(each.behind) for each in found.beaten},
         "With a clearly larger gap": {each.label: text(each.gap) for each in found.wider},
         "Not clearly different, so choose by other criteria": alike,
-        "No better than one constant answer": dict.fromkeys(found.uninformative, ""),
+        "No better than one constant prediction": dict.fromkeys(found.uninformative, ""),
     }
     if not found.compared:
         sure = "No other method was compared."
@@ -385,7 +387,7 @@ def _recommendation_sentence(found: Recommendation, metric: Metric) -> str:
 
 _FAULTS = {
     "diverged": "diverged",
-    "constant": "is no better than one constant answer",
+    "constant": "is no better than one constant prediction",
     "beaten": "is beaten in every group by a private method",
 }
 

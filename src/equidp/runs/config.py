@@ -131,7 +131,7 @@ class Measures:
     Attributes:
         metric: that the card judges it by; a name from `METRICS`, or module:Name; None: accuracy, and of
             predicted numbers rmse.
-        cut: of two classes, which is the positive one, and from which risk on it is answered. See
+        cut: of two classes, which is the positive one, and from which risk on it is predicted. See
             `TrainConfig.cut`.
     """
 

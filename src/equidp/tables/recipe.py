@@ -144,7 +144,8 @@ class Recipe:
     Attributes:
         target: column to predict; each of its values is a class, unless target_bounds are given.
         group: columns whose combinations of values are the groups; the target may be among them.
-        group_as_input: make inputs of the group columns too, so that a model may answer differently by group.
+        group_as_input: make inputs of the group columns too, so that a model may predict differently by
+            group.
         drop: columns to leave out.
         categorical: columns of texts, also where they look like numbers, such as ZIP codes.
         numeric: columns of numbers, also with currencies, percent or brackets around them; any other text in

@@ -28,7 +28,7 @@ class CountsRelease(RunRelease):
     Attributes:
         counts_share: share of epsilon, in (0, 1).
         balanced: weigh the losses of each class by one over its count.
-        base_rate_cut: of two classes, answer the positive one from its share of the training examples on.
+        base_rate_cut: of two classes, predict the positive one from its share of the training examples on.
     """
 
     name = COUNTS
