@@ -3,7 +3,7 @@
     python benchmarks/claims.py --list               # claims, when they were measured, and what each costs
     python benchmarks/claims.py --check              # pages and kept results; then runs the quick commands
     python benchmarks/claims.py --check NAME ...     # runs these commands, quick or not
-    python benchmarks/claims.py --rewrite NAME ...   # measures anew, and rewrites the file and the pages
+    python benchmarks/claims.py --rewrite NAME ...   # measures again, and rewrites the file and the pages
 
 Commands that need real data read it from EQUIDP_DATA. A measurement that was stopped goes on from its
 finished runs; these are deleted when a claim is measured. `--check` ends with exit code 1 where a figure

@@ -4,7 +4,7 @@
         [--out disparity.json]
 
 Reads raw data without noise: for research on public data. Group gradients are of 1,000 examples of each
-class, and Hessian products of 64, drawn anew for each.
+class, and Hessian products of 64, drawn again for each.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, default=12)
     parser.add_argument("--methods", default="dpsgd,global-adapt")
     parser.add_argument("--out", type=Path, default=Path("disparity.json"))
-    parser.add_argument("--picture", type=Path, help="curves, as PNG")
+    parser.add_argument("--plot", type=Path, help="curves, as PNG")
     chosen = parser.parse_args()
     # A step more, since the last step's model is not diagnosed.
     plan = replace(default_plan(DATA), epochs=chosen.epochs + 0.01)
@@ -88,8 +88,8 @@ def main() -> None:
     )
     rows = [row for run in runs for row in run]
     chosen.out.write_text(json.dumps(rows, indent=1), encoding="utf-8")
-    if chosen.picture is not None:
-        draw(rows, chosen.picture)
+    if chosen.plot is not None:
+        draw(rows, chosen.plot)
     print("method         epoch class " + "".join(f"{name:>24s}" for name in SHOWN))
     for row in rows:
         cells = (f"{row[f'sensitive_{name}']:.5f} ± {row[f'sensitive_{name}_se']:.5f}" for name in SHOWN)

@@ -44,7 +44,7 @@ def main() -> None:
     )
     print("by moment: " + ", ".join(f"{kind} {count}" for kind, count in tally.kills.items()))
     print(
-        f"ledgers that told of fewer steps than had drawn noise: {tally.understated}; torn last lines: "
+        f"ledgers that recorded fewer steps than had drawn noise: {tally.understated}; torn last lines: "
         f"{tally.torn}"
     )
     print(f"completed runs that their budget was not charged for in full: {tally.uncharged}")

@@ -16,7 +16,7 @@ columns cut into intervals.
 The third compares these two and digits, all methods, with `figures.json` beside this file: losses to 1 part
 in 10,000 and accuracies to two examples of each group, which other processors keep. It ends with exit code 1
 where figures moved, or where `equidp.store.FIGURES` is not the number that the file was made with. The fourth
-makes that file anew: raise FIGURES and run it in the commit that changes figures on purpose.
+rewrites that file: raise FIGURES and run it in the commit that changes figures on purpose.
 """
 
 from __future__ import annotations
@@ -106,14 +106,14 @@ def moved_figures(version: int, file: Path = KEPT) -> list[str]:
     kept = json.loads(file.read_text(encoding="utf-8"))
     if kept["FIGURES"] != version:
         return [
-            f"equidp.store.FIGURES={version}; {file.name} was made with {kept['FIGURES']}. Make it anew: "
+            f"equidp.store.FIGURES={version}; {file.name} was made with {kept['FIGURES']}. Rewrite it: "
             "python benchmarks/same_figures.py --keep"
         ]
     before = {Cell(*row[:3]): tuple(row[3:]) for row in kept["rows"]}
     now = _small_figures()
     return [
         f"{' '.join(cell)}: was {before.get(cell)}, is {now.get(cell)}; raise equidp.store.FIGURES if that "
-        "is meant, and make the file anew (--keep)"
+        "is meant, and rewrite the file (--keep)"
         for cell in dict.fromkeys((*before, *now))
         if not is_close(before.get(cell), now.get(cell))
     ]
@@ -158,7 +158,7 @@ def main() -> None:
     parser.add_argument("--after", type=Path, default=HERE, help="default: the one that this file is in")
     parser.add_argument("--methods", default=ALL_METHODS, help="with --before")
     parser.add_argument("--kept", action="store_true", help=f"compare with {KEPT.name}")
-    parser.add_argument("--keep", action="store_true", help=f"make {KEPT.name} anew")
+    parser.add_argument("--keep", action="store_true", help=f"rewrite {KEPT.name}")
     chosen = parser.parse_args()
     if chosen.kept or chosen.keep:
         from equidp.store import FIGURES

@@ -87,8 +87,8 @@ def points() -> Iterator[tuple[str, dict[str, float]]]:
         for value in values:
             given = {**USUAL, axis: value}
             asked = [sys.executable, __file__, "--point", json.dumps(given)]
-            told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-            yield axis, {axis: value, **json.loads(told)}
+            printed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+            yield axis, {axis: value, **json.loads(printed)}
 
 
 def draw(found: list[tuple[str, dict[str, float]]], path: Path) -> None:

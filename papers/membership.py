@@ -181,7 +181,7 @@ def sensitive_membership_inference(
         data: members are a random half of it.
         train: (data, seed) -> a classifier trained on that data with that seed; its outputs are logits.
         shadow_models: an even number >= 4; each example is in the training data of exactly half of them. 16
-            give a rough picture, 256 the published one.
+            give a rough estimate, 256 the published one.
         seed: of the halves; models are trained with seed, seed + 1, ...
         level: of the intervals.
         jobs: processes; None: one per core.

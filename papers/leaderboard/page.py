@@ -28,7 +28,7 @@ KEPT = Path("results") / "leaderboard"
 """Folder of results and plots, beside the page."""
 STANDARD = "dpsgd"
 TARGET = 0.005
-"""Accuracy that the worst-off group may lose where a method counts as nearly free: half a point."""
+"""Accuracy that the worst group may lose where a method counts as nearly free: half a point."""
 MATTERS = 0.001
 """Differences below a tenth of a point, one person in a thousand, are too small to choose a method by."""
 RECALIBRATION = 0.05
@@ -37,7 +37,7 @@ _CALIBRATED = 0.1
 
 _INTRODUCTION = f"""# The price of privacy, when all methods are tuned with equal effort
 
-Which method costs the worst-off group least, once each had the same chance to be set well? Published
+Which method costs the worst group least, once each had the same chance to be set well? Published
 comparisons often set one method with care and leave the others at their defaults, and tuning budgets decide
 such comparisons ([Demelius et al., 2025](https://arxiv.org/abs/2510.01744)). Here every method gets the same
 number of random settings from one declared space, and everything that was tried is shown.
@@ -48,13 +48,13 @@ This page and its plots are written from the files in [results/leaderboard](resu
 
 How it is done, for each dataset and epsilon:
 
-- **The score**, the same for all: the accuracy that the worst-off group lost against training without
+- **The score**, the same for all: the accuracy that the worst group lost against training without
   privacy, on the same split and initial weights. Ties go to the higher overall accuracy.
 - **The search**: random settings from the space below, each calibrated to the same epsilon. Settings that
   methods share are the same for all of them under one number. Each is trained on four fifths of the training
   set of seed {TUNING_SEEDS[0]} and scored on the other fifth; the best {FINALISTS} again on seeds
   {" and ".join(map(str, TUNING_SEEDS[1:]))}, and the best mean of the three seeds is chosen. No test set is
-  read; but where a seed splits all rows anew, as of Adult and Dutch, a row that settings were chosen on may
+  read; but where a seed splits all rows again, as of Adult and Dutch, a row that settings were chosen on may
   be a test row of the report.
 - **The baseline** without privacy is the same model, tuned in the same way by overall accuracy.
 - **The report**: the chosen setting, trained on the whole training set of new seeds and evaluated on their
@@ -125,7 +125,7 @@ def _points(values: Sequence[float] | np.ndarray, sign: bool = False) -> str:
 
 
 def _against_standard(results: Results, method: str, epsilon: float) -> np.ndarray:
-    """Accuracy that the worst-off group lost beyond its loss under DPSGD, [seeds]; below 0: less."""
+    """Accuracy that the worst group lost beyond its loss under DPSGD, [seeds]; below 0: less."""
     standard: np.ndarray = _worst_costs(results, results.runs(STANDARD, epsilon))
     lost: np.ndarray = _worst_costs(results, results.runs(method, epsilon)) - standard
     return lost
@@ -139,7 +139,7 @@ def _answers(contest: Contest, results: Results) -> Iterator[str]:
         lost = _points(_worst_costs(results, results.runs(STANDARD, epsilon)))
         others = [name for name in methods if name != STANDARD]
         yield (
-            f"- **{contest.title}, epsilon {epsilon:g}**: under well-set DPSGD, the worst-off group loses "
+            f"- **{contest.title}, epsilon {epsilon:g}**: under well-set DPSGD, the worst group loses "
             f"{lost} points. {_compare_with_standard(results, others, epsilon)}"
             f"{_describe_untuned(results, methods, epsilon)}{_describe_exposure(contest, results, epsilon)}"
         )
@@ -232,12 +232,12 @@ def _contest_part(contest: Contest, results: Results) -> Iterator[str]:
     if done:
         yield "### Everything that was tried"
         yield (
-            f"![{contest.title}: overall accuracy and the loss of the worst-off group, of every setting of "
+            f"![{contest.title}: overall accuracy and the loss of the worst group, of every setting of "
             f"every method](results/leaderboard/{contest.name}.png)"
         )
         yield (
             f"Each point is a setting at epsilon {done[0]:g} on the validation part of seed "
-            f"{TUNING_SEEDS[0]}: overall accuracy, and what the worst-off group lost. Grey: the others. "
+            f"{TUNING_SEEDS[0]}: overall accuracy, and what the worst group lost. Grey: the others. "
             "Ringed: the one chosen. Open points at an edge lie beyond it. The table gives the loss, "
             "in points, that the best of so many random settings has on average: what a smaller budget would "
             "have reported."
@@ -281,8 +281,8 @@ def _missing_runs(contest: Contest, results: Results) -> Iterator[str]:
 
 def _cost_table(contest: Contest, results: Results, epsilon: float) -> str:
     few = len(results.groups) <= 5
-    groups = [f"{name} loses" for name in results.groups] if few else ["hardest hit"]
-    head = ["method", "overall accuracy", *groups, "worst-off group loses", "against DPSGD"]
+    groups = [f"{name} loses" for name in results.groups] if few else ["largest loss"]
+    head = ["method", "overall accuracy", *groups, "worst group loses", "against DPSGD"]
     lines = []
     methods = _methods(contest, results, epsilon)
     for method in sorted(methods, key=lambda name: _worst_costs(results, results.runs(name, epsilon)).mean()):
@@ -521,7 +521,7 @@ def draw(contest: Contest, results: Results, path: Path) -> None:
         if place + columns >= len(methods):
             panels[place].xaxis.set_tick_params(labelbottom=True)
     figure.supxlabel("overall accuracy, %", fontsize=17)
-    figure.supylabel("worst-off group loses, points", fontsize=17)
+    figure.supylabel("worst group loses, points", fontsize=17)
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100, metadata={"Software": None})

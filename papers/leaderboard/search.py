@@ -173,7 +173,7 @@ class Runner:
         if kept != settings:
             raise SystemExit(
                 f"{self.path} keeps {method}'s settings {number} as {kept}, and the space now gives "
-                f"{settings}; move the file away to begin anew."
+                f"{settings}; move the file away to wrap around."
             )
         return Plan(delta=self.contest.delta).with_changes(settings)
 

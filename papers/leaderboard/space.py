@@ -179,7 +179,7 @@ def _images(
 
 _OTHER_DRAWS = (
     "Eight settings are few, and their draw decides such a question. With steps of 0.1 to 10 (commit "
-    "9e03f49), the same random numbers gave other settings: at epsilon 5.43 DPSGD's worst-off group lost "
+    "9e03f49), the same random numbers gave other settings: at epsilon 5.43 DPSGD's worst group lost "
     "12.2 points and DPSGD-F's 1.6, and the answer was yes. The space was widened for all after DPSGD was "
     "seen to gain from longer steps than it had drawn; the setting that it chose now has a step of 6.4, "
     "which no draw from the first space hit. DPSGD-F needs no such luck: see what one random setting "
@@ -189,7 +189,7 @@ _OTHER_DRAWS = (
 
 _TOO_NARROW = (
     "This space is too narrow for faces: `equidp train papers.utkface:UTKFace --epsilon 3 --delta "
-    "1e-5`, which takes DP-SGD with momentum and 39 epochs, has 87.4% on three other seeds and a worst-off "
+    "1e-5`, which takes DP-SGD with momentum and 39 epochs, has 87.4% on three other seeds and a worst "
     "group that loses 2.1 points "
     "([advise.md](../docs/advise.md)). What the methods lose here compares them at 10 or 20 epochs without "
     "momentum."

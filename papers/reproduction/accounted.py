@@ -56,7 +56,7 @@ RELEASED_AT = (0.1, 1e-5)
 _ACCOUNTANT = "rdp"
 """Accountant of the paper; "pld" finds less."""
 _POINTS = 400
-"""Examples that a picture of points shows."""
+"""Examples that a plot of points shows."""
 _INITIAL = 1000
 """Examples that the median norm at initialization is taken of."""
 _AT_WORST = 0.99

@@ -6,7 +6,7 @@ from equidp import DiagnosisPlan, Effort
 from equidp.data.dataset import ALL
 from papers.reproduction.compared import Compared
 from papers.reproduction.item import BEYOND, Claim, Found, Item, Verdict
-from papers.reproduction.pictures import Bars, Curves
+from papers.reproduction.plots import Bars, Curves
 from papers.reproduction.yu import worst_over_best
 
 _WELL_CHOSEN = {
@@ -80,7 +80,7 @@ ITEMS = (
         claims=(
             Claim("direction costs each group more than magnitude, over training, in both", _direction),
         ),
-        pictures=(
+        plots=(
             Curves("Excess risk by direction, Adult", "direction", "excess risk a step", data="adult"),
             Curves("Excess risk by magnitude, Adult", "magnitude", "excess risk a step", data="adult"),
             Curves("Excess risk by direction, Dutch", "direction", "excess risk a step", data="dutch"),
@@ -115,7 +115,7 @@ ITEMS = (
                 "half a point in every group here, so there is little to even out.",
             ),
         ),
-        pictures=(
+        plots=(
             Bars("Accuracy less that without privacy", "change", "change of accuracy"),
             Bars("Mean epsilon of each group's examples", "individual epsilon", "mean epsilon"),
         ),

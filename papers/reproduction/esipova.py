@@ -12,7 +12,7 @@ from equidp import DiagnosisPlan, Effort
 from equidp.data.dataset import ALL
 from papers.reproduction.compared import Ablated, Compared
 from papers.reproduction.item import ESIPOVA, Claim, Found, Item, Reason, Verdict, printed_table
-from papers.reproduction.pictures import Bars, Curves
+from papers.reproduction.plots import Bars, Curves
 from papers.reproduction.result import CLOSE, ERRORS
 
 METHODS = ("dpsgd", "dpsgd-f-code", "global", "global-adapt")
@@ -157,7 +157,7 @@ def _table(
             *_improve(data, "global", "dpsgd-f-code", otherwise=of_global_why, or_comparable=True),
             *more,
         ),
-        pictures=(Bars("Privacy cost by group", "privacy_cost", "privacy cost"),),
+        plots=(Bars("Privacy cost by group", "privacy_cost", "privacy cost"),),
         notes=(_COPY, _FAIRLENS) if "fairlens" in data.methods else (_COPY,),
     )
 
@@ -199,7 +199,7 @@ def _curves(number: int, data: Data) -> Item:
                 lambda found: _closer(found, data),
             ),
         ),
-        pictures=(
+        plots=(
             Curves("Mean loss over training", "loss", "mean loss", groups=data.groups),
             Curves(norms[0].capitalize(), norms[1], norms[0], groups=data.groups, logarithmic=True),
         ),
@@ -273,7 +273,7 @@ def _terms(number: int, data: Data) -> Item:
                 _SMALL,
             ),
         ),
-        pictures=(
+        plots=(
             Curves("Excess risk by direction", "direction", _RISK, groups=data.groups),
             Curves("Excess risk by magnitude", "magnitude", _RISK, groups=data.groups),
             Curves("By direction (Proposition 2*)", "direction_alternative", _RISK, groups=data.groups),
@@ -299,7 +299,7 @@ def _noise(number: int, data: Data) -> Item:
                 lambda found: _above_dpsgd(found, data, "noise"),
             ),
         ),
-        pictures=(Curves("Excess risk by noise", "noise", _RISK, groups=data.groups),),
+        plots=(Curves("Excess risk by noise", "noise", _RISK, groups=data.groups),),
         notes=(_diagnosis_note(data),),
     )
 
@@ -369,7 +369,7 @@ _ABLATION = Item(
             method="direction",
         ),
     ),
-    pictures=(
+    plots=(
         Curves("Accuracy over training", "accuracy", "accuracy", groups=("2", "8")),
     ),
 )  # fmt: skip
@@ -402,7 +402,7 @@ _BOUNDS = Item(
     seeds=1,
     columns=(),
     claims=(Claim("Proposition 3's bound lies below the difference and above Tran et al.'s", _judge_bound),),
-    pictures=tuple(
+    plots=tuple(
         Curves(title, name, "loss a step", groups=("Male less Female",))
         for name, title in (
             ("direction_gap", "Excess risk by direction, men less women"),
@@ -424,7 +424,7 @@ _ASSUMPTIONS = Item(
             lambda found: _small_steps(found),
         ),
     ),
-    pictures=(
+    plots=(
         Curves("Largest eigenvalue", "largest_eigenvalue", "largest eigenvalue", groups=("Male", "Female")),
     ),
     notes=(

@@ -21,7 +21,7 @@ from equidp.data import open_source
 from equidp.digest import without_words
 from equidp.extend import versions, write_whole
 from equidp.store import FIGURES, Store, key_of
-from papers.reproduction.pictures import Picture
+from papers.reproduction.plots import Plot
 
 KEY = ["data", "method", "group", "quantity", "at"]
 """Names of a figure: `at` is an epoch, a share or the value of a swept setting, else NaN."""
@@ -261,8 +261,8 @@ class Item:
         printed: figures that the paper prints.
         claims: what it concludes.
         reasons: why figures differ.
-        pictures: of the figures.
-        columns: quantities that tables show, by heading; others are in the pictures and in the rows alone.
+        plots: of the figures.
+        columns: quantities that tables show, by heading; others are in the plots and in the rows alone.
         notes: what of the paper's setting is not known or not as here.
     """
 
@@ -274,7 +274,7 @@ class Item:
     printed: tuple[Printed, ...] = ()
     claims: tuple[Claim, ...] = ()
     reasons: tuple[Reason, ...] = ()
-    pictures: tuple[Picture, ...] = ()
+    plots: tuple[Plot, ...] = ()
     columns: tuple[str, ...] = ("accuracy", "change", "epsilon")
     notes: tuple[str, ...] = ()
 
@@ -284,9 +284,9 @@ class Item:
         return sum(s.hours * fewer.get(s.data, seeds or self.seeds) for s in self.studies) / 2
 
     def select_rows(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """The rows without curves and points that no picture, table or printed figure is of."""
+        """The rows without curves and points that no plot, table or printed figure is of."""
         named = {*self.columns, *(each.quantity for each in self.printed)}
-        named |= {name for picture in self.pictures for name in picture.quantities}
+        named |= {name for plot in self.plots for name in plot.quantities}
         return rows[rows["at"].isna() | rows["quantity"].isin(named)]
 
     def sources(self) -> list[str]:

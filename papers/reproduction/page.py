@@ -16,7 +16,7 @@ from papers.reproduction.item import PAPERS, Verdict
 from papers.reproduction.result import CLOSE, Difference, Judged
 
 _MOST_POINTS = 12
-"""A quantity over more points than this is in a picture alone."""
+"""A quantity over more points than this is in a plot alone."""
 _MOST_GROUPS = 11
 _TITLES = {
     "accuracy": "Accuracy",
@@ -57,7 +57,7 @@ def tables(judged: Judged) -> list[Table]:
         rows = found.where(quantity=quantity)
         single = rows["at"].isna()
         has_single = single.groupby([rows["data"], rows["method"]]).transform("any")
-        rows = rows[single | ~has_single]  # what a method has over training too is in pictures
+        rows = rows[single | ~has_single]  # what a method has over training too is in plots
         rows = rows[rows["at"].isna()] if rows["at"].nunique() > _MOST_POINTS else rows
         for data, part in rows.groupby("data", sort=False):
             made.append(_table(str(data), quantity, part, judged, differences))
@@ -136,14 +136,14 @@ def page(judged: Judged) -> str:
         reasons=judged.reasons,
         not_run=judged.not_run,
         unexplained=[_away(each) for each in judged.unexplained],
-        pictures=_pictures(judged),
+        plots=_plots(judged),
     )
 
 
-def _pictures(judged: Judged) -> list[Drawn]:
+def _plots(judged: Judged) -> list[Drawn]:
     assert judged.result is not None
     table = judged.result.found.table
-    drawn = (drawn_twice(each.title, "", partial(each.draw, table)) for each in judged.item.pictures)
+    drawn = (drawn_twice(each.title, "", partial(each.draw, table)) for each in judged.item.plots)
     return [each for each in drawn if each is not None]
 
 
@@ -177,7 +177,7 @@ def results_page(items: Sequence[Judged]) -> str:
         "`python -m papers reproduce --page papers/results.md --results papers/results` writes this "
         "page from the files in [results](results): figures and verdicts are computed, reasons and "
         "notes are written by hand. `python -m papers reproduce NAME` makes an item again, with a "
-        "page and pictures of its own; `python -m papers reproduce --list` lists all.",
+        "page and plots of its own; `python -m papers reproduce --list` lists all.",
         f"{len(done)} of {len(items)} items were run. {_LEGEND} Settings are the papers' unless an item says "
         "otherwise. All was made on two processor cores; nothing was tuned towards a paper's figures.",
         _overview(items),

@@ -48,7 +48,7 @@ from papers.reproduction.item import COLUMNS, Request
 _LARGEST_BOUND = 2.65
 """Largest bound that DPSGD-F reaches on MNIST, over C."""
 DRAWN = (ALL, "2", "8", "Male", "Female")
-"""Groups whose accuracy is kept for each epoch: those of the pictures."""
+"""Groups whose accuracy is kept for each epoch: those of the plots."""
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def reproduce(
 ) -> Judged:
     """Makes a table or figure of a paper again: a page with what is measured beside what is printed.
 
-    Writes NAME.json with means over seeds, and in the folder NAME a page, the pictures as PDF and SVG and all
+    Writes NAME.json with means over seeds, and in the folder NAME a page, the plots as PDF and SVG and all
     figures by seed as Parquet. The short form is called NAME-quick.
 
     Args:
@@ -207,9 +207,9 @@ def _write(judged: Judged, rows: pd.DataFrame, folder: Path) -> None:
     file = BytesIO()
     rows.to_parquet(file, index=False)
     write_whole(folder / "figures.parquet", file.getvalue())
-    for number, picture in enumerate(judged.item.pictures, start=1):
-        figure = drawn_as(_WIDE, partial(picture.draw, judged.result.found.table))
+    for number, plot in enumerate(judged.item.plots, start=1):
+        figure = drawn_as(_WIDE, partial(plot.draw, judged.result.found.table))
         if figure is not None:
             for kind in ("pdf", "svg"):
-                write_whole(folder / f"picture-{number}.{kind}", saved(figure, kind))
+                write_whole(folder / f"plot-{number}.{kind}", saved(figure, kind))
     write_whole(folder / "index.html", page(judged).encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from equidp.data.dataset import ALL
 from papers.reproduction.compared import Compared
 from papers.reproduction.item import XU, Claim, Found, Item, Printed, Reason, Verdict, printed_table
-from papers.reproduction.pictures import Bars, Curves
+from papers.reproduction.plots import Bars, Curves
 from papers.reproduction.readings import DRAWN, ReadingStudy
 
 ATTRIBUTES = (
@@ -318,7 +318,7 @@ def _over_epsilon(letter: str, words: str, study: Compared, note: str, *claims: 
         (study,),
         seeds=1,
         claims=claims,
-        pictures=(
+        plots=(
             Curves(f"Accuracy lost, by {words}", "change", "change of accuracy", words,
                    groups=("2", "8"), methods=_FAIR),
             Curves(f"Epsilon, by {words}", "epsilon", "epsilon", words, methods=_FAIR),
@@ -347,7 +347,7 @@ ITEMS = (
             equal_cost("mnist", _MNIST_GROUPS, "the naive method", "naive", NAIVE),
             *(loses_less(data) for data, _ in _PAIRS),
         ),
-        pictures=(Bars("Accuracy less that without privacy", "change", "change of accuracy"),),
+        plots=(Bars("Accuracy less that without privacy", "change", "change of accuracy"),),
         notes=(
             ATTRIBUTES,
             "Their 30,273 \"male\" rows of Dutch have code 2 for sex, which the source describes as female; "
@@ -368,7 +368,7 @@ ITEMS = (
         printed=_TABLE_2,
         reasons=TABLE_2,
         columns=_LAST,
-        pictures=(Bars("Mean loss in the last epoch", "loss", "mean loss"),),
+        plots=(Bars("Mean loss in the last epoch", "loss", "mean loss"),),
         claims=(
             Claim(
                 "under DPSGD the loss and the gradient norm of eights are far above those of class 2",
@@ -407,7 +407,7 @@ ITEMS = (
         ),
         reasons=TABLE_3,
         notes=(UNIFORM,),
-        pictures=(
+        plots=(
             Curves("Accuracy lost, by clipping bound", "change", "change of accuracy", "clipping bound",
                    groups=(ALL, "2", "8")),
         ),
@@ -425,7 +425,7 @@ ITEMS = (
                 EIGHTS,
             ),
         ),
-        pictures=(Bars("Accuracy of each class", "accuracy", "accuracy"),),
+        plots=(Bars("Accuracy of each class", "accuracy", "accuracy"),),
     ),
     Item(
         "xu-figure-2",
@@ -439,7 +439,7 @@ ITEMS = (
             ),
         ),
         columns=(),
-        pictures=(
+        plots=(
             Curves("Clipping bound of each class", "clipping_bound", "clipping bound",
                    methods=("dpsgd-f", "dpsgd-f-code")),
         ),
@@ -489,7 +489,7 @@ def _reading_item(
     sources = tuple(dict.fromkeys(study.data for study in studies))
     return Item(
         name, XU, title, studies, seeds=seeds, columns=("accuracy", "loss", "norm", "epsilon"),
-        pictures=tuple(
+        plots=tuple(
             Curves(f"Accuracy over epochs: {data}", "accuracy", "accuracy", data=data,
                    groups=DRAWN)
             for data in sources

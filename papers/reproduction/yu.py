@@ -12,7 +12,7 @@ import pandas as pd
 from equidp.data.dataset import ALL
 from papers.reproduction.accounted import COMPARED, Accounted, AccountingCosts, passes
 from papers.reproduction.item import YU, Claim, Found, Item, Printed, Reason, Verdict
-from papers.reproduction.pictures import Bars, Curves, Points
+from papers.reproduction.plots import Bars, Curves, Points
 
 STRATIFIED = (
     "Medians of all classes rise to 3.5 times the bound and vary by a factor of two from epoch to epoch. "
@@ -207,7 +207,7 @@ def groups_item(name: str, *studies: Accounted, notes: tuple[str, ...] = NOTES) 
             *map(_claim_worse, names),
             *(_claim_order(each) for each in names if not each.startswith("utkface")),
         ),
-        pictures=(
+        plots=(
             Bars("Mean epsilon of each group's examples", "individual epsilon", "mean epsilon",
                  sort="individual epsilon"),
             Bars("Accuracy of each, in the same order", "accuracy", "accuracy", sort="individual epsilon"),
@@ -266,7 +266,7 @@ _ACCOUNTING_ITEMS = (
                 lambda found: _more_at_worst(found, "cifar10", "mnist-whole"),
             ),
         ),
-        pictures=spread_by_data(_FOUR),
+        plots=spread_by_data(_FOUR),
         notes=(
             *NOTES,
             "In print 35% of examples are at the worst case on CIFAR-10, whose epsilons are from 1.0 to 7.8, "
@@ -292,7 +292,7 @@ _ACCOUNTING_ITEMS = (
                 STRATIFIED,
             ),
         ),
-        pictures=(Curves("Median norm", "median norm", "median norm", groups=("cat", "ship", "automobile")),),
+        plots=(Curves("Median norm", "median norm", "median norm", groups=("cat", "ship", "automobile")),),
         notes=(SETTING, RATES),
     ),
     Item(
@@ -304,7 +304,7 @@ _ACCOUNTING_ITEMS = (
             for study in (MNIST, CIFAR, GENDER)
             for group in (ALL, RARE)
         ),
-        pictures=(
+        plots=(
             EXACT,
             *(replace(EXACT, title=f"The same from norms taken in {often}",
                       y=f"estimated epsilon, {often}") for often in map(passes, COMPARED)),
@@ -315,7 +315,7 @@ _ACCOUNTING_ITEMS = (
         "yu-figure-5", YU, "Final training loss and epsilon of each example, four tasks", _FOUR, seeds=1,
         columns=("correlation with log loss", "epsilon"),
         claims=tuple(claim_correlation(each.label or each.data, 0.9) for each in _FOUR),
-        pictures=(LOSSES,), notes=NOTES,
+        plots=(LOSSES,), notes=NOTES,
     ),
     groups_item("yu-figure-6", MNIST, _AGE),
 )  # fmt: skip
@@ -456,7 +456,7 @@ def _add_estimates(item: Item, title: str) -> Item:
         _with_claims(item, *(claim_estimates(name, group) for group in (ALL, RARE))),
         title=title,
         columns=("correlation with exact", "accuracy", "individual epsilon", "epsilon"),
-        pictures=(EXACT, *item.pictures),
+        plots=(EXACT, *item.plots),
     )
 
 
@@ -465,7 +465,7 @@ ITEMS = (
     Item(
         "yu-figure-7", YU, "Final training loss and epsilon with individual clipping", _CLIPPED, seeds=1,
         columns=("correlation with log loss", "epsilon"),
-        claims=tuple(claim_correlation(str(each.label), 0.9) for each in _CLIPPED), pictures=(LOSSES,),
+        claims=tuple(claim_correlation(str(each.label), 0.9) for each in _CLIPPED), plots=(LOSSES,),
         notes=(_FEATURES, *NOTES[1:]),
     ),
     _with_claims(
@@ -479,7 +479,7 @@ ITEMS = (
         "yu-figure-9", YU, "The spread of epsilons on CIFAR-10 with four clipping bounds", _BOUNDS, seeds=1,
         columns=("share at the worst case", "accuracy", "epsilon"),
         claims=(Claim("with a smaller bound more examples are at the worst case", _shares),),
-        pictures=spread_by_data(_BOUNDS),
+        plots=spread_by_data(_BOUNDS),
         notes=(_FEATURES, "In print nearly 70% are at the worst case at .1 medians, and 2% at 1.5."),
     ),
     _with_claims(
@@ -505,7 +505,7 @@ ITEMS = (
             _claim_attack("cifar10, features"), _claim_attack("utkface-yu"),
             Claim("with privacy, success is within five points of guessing in every group", _near_guessing),
         ),
-        pictures=(
+        plots=(
             Bars("Mean epsilon", "individual epsilon", "mean epsilon", sort="individual epsilon"),
             Bars("Success of membership inference", "success of membership inference", "success rate",
                  sort="individual epsilon"),
@@ -519,7 +519,7 @@ ITEMS = (
         ),
         seeds=1, columns=("correlation with log loss", "accuracy", "epsilon"),
         claims=tuple(claim_correlation(f"cifar10, C = {times} medians", 0.8) for times in (5, 10)),
-        pictures=(LOSSES,),
+        plots=(LOSSES,),
         notes=(
             _FEATURES,
             "The paper's bounds are 5 and 10 times that of its main experiments, which is 1; its "

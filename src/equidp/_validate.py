@@ -89,7 +89,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _to_float(value: Any) -> float:
-    """Number as a float, infinite beyond their range; NaN for what is no number."""
+    """Number as a float, infinite beyond their range; NaN for what is not a number."""
     try:
         return float(value) if _is_number(value) else math.nan
     except OverflowError:
@@ -108,7 +108,7 @@ def check_weights(weights: npt.NDArray[np.float64], what: str, field: str = "") 
     equidp.errors.DataError: column 'weight' has 1 of 2 weights that are negative, the first in row 2; ...
     """
     kinds = {
-        "missing or no numbers": weights != weights,
+        "missing or not numbers": weights != weights,
         "negative": weights < 0,
         f"beyond {MOST_WEIGHT:g}": weights > MOST_WEIGHT,
     }

@@ -310,7 +310,7 @@ class _Source(NamedTuple):
 
 
 _SOURCES: dict[int, tuple[Any, _Source]] = {}
-"""id of an imported module's spec, which a reload makes anew -> the spec, and the source."""
+"""id of an imported module's spec, which a reload renews -> the spec, and the source."""
 
 
 def _read_source(name: str) -> _Source | None:

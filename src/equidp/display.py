@@ -222,7 +222,7 @@ class Table:
         return str(latex)
 
     def print(self, console: Console | None = None, *, lines: bool = True, split: bool = False) -> None:
-        """Print the table whole on a terminal of any width: no figure is cut off and no number broken.
+        """Print the table whole on a terminal of any width: values are whole.
 
         Args:
             console: None: standard output.

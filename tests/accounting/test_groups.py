@@ -129,7 +129,7 @@ def test_equal_budgets_are_one_epsilon_for_all():
 
 
 @pytest.mark.soak
-def test_noise_by_hand_given_rates_is_calibrated_to_the_group_that_pays_most():
+def test_noise_by_hand_given_rates_is_calibrated_to_the_group_with_the_largest_epsilon():
     """Also to a risk, and where the names of groups are not known: then all other groups count too."""
     plan = equidp.Plan(batch_size=50, epochs=4, delta=1e-5, rates={"rare": 2.0, "usual": 0.5, "third": 0.5})
     target = equidp.Target(2.0, accountant="rdp")

@@ -303,7 +303,7 @@ def test_a_stopped_command_says_how_to_go_on_and_does(run, people):
     assert started.returncode == 128 + signal.SIGTERM
     assert err.endswith("stopped by SIGTERM. To continue:\nequidp train --resume run\n")
     ledger = read_ledger(people / "run" / "ledger")
-    assert all(block.settled for block in ledger.blocks)
+    assert all(block.exact for block in ledger.blocks)
     resumed = equidp.Checkpoints(people / "run")
     assert resumed.steps_kept() == ledger.entries[0][1]
 

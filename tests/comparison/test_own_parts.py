@@ -217,7 +217,7 @@ def test_a_file_that_changed_after_it_was_imported_stops_worker_processes(lab, n
     """Their figures would be of other code than this process names."""
     figures()
     (lab / "own_lab" / "helper.py").write_text(HELPER.replace("SHARE = 1.0", "SHARE = 0.25"))
-    with pytest.raises(SettingError, match=r"other code of the .*Start Python anew, or give jobs=1"):
+    with pytest.raises(SettingError, match=r"other code of the .*Restart Python, or give jobs=1"):
         figures(seeds=[4, 5], jobs=2)
 
 

@@ -56,7 +56,7 @@ def test_a_row_of_methods_is_the_comparisons():
         gap = [100 * row[f"gap_{end}"] for end in ("mean", "low", "high")]
         assert figures(cells["largest gap, points"]) == pytest.approx(gap, abs=0.0501)
         assert cells["gap at most 5.0"] == row["verdict"]
-        assert cells["hit hardest"].startswith("b: ")
+        assert cells["largest loss"].startswith("b: ")
 
 
 def test_tables_are_of_the_metric_of_the_comparison():

@@ -49,7 +49,7 @@ def test_what_was_spent_is_there_when_opened_again(tmp_path):
     with LedgerFile(path) as ledger:
         assert ledger.entries == ((STEP, 7), (OTHER, 2))
         assert ledger.steps == 9
-    assert [block.steps for block in read_ledger(path).blocks if block.settled] == [1, 2, 4, 1, 1]
+    assert [block.steps for block in read_ledger(path).blocks if block.exact] == [1, 2, 4, 1, 1]
 
 
 @pytest.mark.soak

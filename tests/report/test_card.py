@@ -469,8 +469,8 @@ def test_a_card_says_what_each_group_pays_where_bounds_differ(tmp_path, run):
 
 
 @pytest.mark.soak
-def test_the_code_of_a_card_is_about_the_group_that_pays_most_by_its_accountant(tmp_path):
-    """Another group may pay most by the run's accountant."""
+def test_the_code_of_a_card_is_about_the_group_with_the_largest_epsilon_by_its_accountant(tmp_path):
+    """Another group may have the largest epsilon by the run's accountant."""
     run = make_trainer(
         steps=10, epochs=None, noise_multiplier=0.764, accountant="rdp",
         rates={"a": 10.0, "b": 0.1}, bound_shares={"a": 0.1115},

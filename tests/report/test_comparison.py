@@ -150,7 +150,7 @@ def test_the_terminal_shows_the_figures(comparison, tmp_path):
     console = Console(record=True, width=100, file=(tmp_path / "out").open("w"))
     print_comparison(comparison, console)
     text = console.export_text()
-    for heading in ("hit hardest", "largest gap", "Accuracy, %", "Privacy cost", "Loss", "Excessive risk"):
+    for heading in ("largest loss", "largest gap", "Accuracy, %", "Privacy cost", "Loss", "Excessive risk"):
         assert heading in text
     row = summarise(comparison).overview[1]
     assert points(row.gap.value) in text

@@ -53,7 +53,7 @@ def test_splits_that_disagree_on_the_cause_name_none():
     sentences = findings(table({"2": (0.0, 0.0, 0.0), "8": (0.03, 0.97, 0.0)}, moved=0.96))
     assert sentences[1:] == [
         "At the length that clipping leaves, 3% of that comes from turned gradients, and at full length "
-        "99%: turning and shortening cannot be told apart here, so look at both splits, or ablate."
+        "99%: turning and shortening cannot be distinguished here, so look at both splits, or ablate."
     ]
 
 

@@ -82,7 +82,7 @@ def test_groups_are_sampled_at_their_rates():
 
 
 @pytest.mark.soak
-def test_noise_is_calibrated_to_the_group_that_pays_most():
+def test_noise_is_calibrated_to_the_group_with_the_largest_epsilon():
     target = {"target_epsilon": 2.0, "noise_multiplier": None, "steps": 20, "epochs": None}
     run = make_trainer(**target, **SETTINGS, **GROUPS)
     entries = [(run.event, run.steps)]
@@ -132,7 +132,8 @@ def test_a_dataset_without_groups_in_memory_is_refused():
 
 @pytest.mark.soak
 def test_a_budget_and_a_ledger_on_disk_hold_steps_by_group(tmp_path):
-    """A later run has other groups; the budget counts what the two runs cost the example that pays most."""
+    """A later run has other groups; the budget counts what the two runs cost the example with the largest
+    epsilon."""
     budget = equidp.PrivacyBudget(epsilon=9.0, delta=1e-5, accountant="rdp")
     settings = {**SETTINGS, "steps": 6, "epochs": None, "budget": budget}
     with equidp.LedgerFile(tmp_path / "ledger") as ledger:

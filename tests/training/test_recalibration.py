@@ -236,7 +236,7 @@ def test_another_release_of_the_same_noise_pays_for_none():
 
 @pytest.mark.soak
 def test_a_script_that_is_run_again_pays_for_its_second_fit(tmp_path):
-    """Its ledger and checkpoints say that all steps were taken; the fit is drawn anew."""
+    """Its ledger and checkpoints say that all steps were taken; the fit is drawn again."""
     kept = []
     for _ in range(2):
         with equidp.LedgerFile(tmp_path / "ledger") as ledger:

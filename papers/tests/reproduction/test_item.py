@@ -13,7 +13,7 @@ from equidp.data.dataset import ALL
 from equidp.errors import DataError
 from papers.reproduction.item import COLUMNS, XU, Claim, Found, Item, Printed, Reason, Verdict
 from papers.reproduction.page import tables
-from papers.reproduction.pictures import Points
+from papers.reproduction.plots import Points
 from papers.reproduction.result import Judged, Result
 
 
@@ -154,7 +154,7 @@ def test_a_table_shows_found_beside_printed():
     assert table.caption == "Accuracy: d"
 
 
-def test_a_table_keeps_a_sweep_and_leaves_curves_to_pictures():
+def test_a_table_keeps_a_sweep_and_leaves_curves_to_plots():
     swept = pd.concat([rows(0.9, method="sgd"), rows(0.1, at=1.0), rows(0.7, at=2.0)])
     (table,) = tables(judge_rows(swept))
     assert [row[:2] for row in table.rows] == [("sgd", ""), ("dpsgd", "1"), ("dpsgd", "2")]
@@ -191,7 +191,7 @@ def test_curves_that_nothing_shows_are_not_kept():
     )
     shows = item(
         Printed("digits", "dpsgd", ALL, "loss", 0.5, 1.0),
-        columns=("accuracy",), pictures=(Points("Points", "final loss", "norm", "loss", "norm"),),
+        columns=("accuracy",), plots=(Points("Points", "final loss", "norm", "loss", "norm"),),
     )  # fmt: skip
     kept = shows.select_rows(table)
     assert set(kept[kept["at"].notna()]["quantity"]) == {"accuracy", "loss", "final loss", "norm"}

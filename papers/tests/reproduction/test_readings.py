@@ -288,7 +288,7 @@ def test_a_study_gives_rows_for_an_item_and_trains_once(tmp_path, monkeypatch):
     assert len(last) == 2 * 34
     base, momentum = last[last["quantity"] == "epsilon"]["value"]
     assert 0 < base == momentum
-    assert set(curve["group"]) == {"2", "8", "all"}  # what the pictures show
+    assert set(curve["group"]) == {"2", "8", "all"}  # what the plots show
     assert len(curve) == 2 * 2 * 3
     monkeypatch.setattr(readings, "_train", lambda *_: pytest.fail("trained again"))
     pd.testing.assert_frame_equal(study.rows(request)[0], rows)

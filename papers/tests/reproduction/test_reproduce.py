@@ -23,7 +23,7 @@ from papers.reproduction.accounted import Accounted, AccountingCosts, HeldExampl
 from papers.reproduction.compared import Ablated, Compared
 from papers.reproduction.item import COLUMNS, XU, Item, Printed, Request, Verdict
 from papers.reproduction.page import results_page
-from papers.reproduction.pictures import Bars, Curves
+from papers.reproduction.plots import Bars, Curves
 from papers.reproduction.reproduce import ITEMS, judged_items, reproduce
 from papers.reproduction.result import Result
 from support.errors import raises_field
@@ -35,7 +35,7 @@ SMALL = Compared(
 )
 TOY = Item(
     "xu-table-9", XU, "A toy", (SMALL,), seeds=2, printed=(Printed("digits", "sgd", ALL, "accuracy", 2.0),),
-    pictures=(Bars("Cost", "change", "change"), Curves("Loss", "loss", "loss")),
+    plots=(Bars("Cost", "change", "change"), Curves("Loss", "loss", "loss")),
 )  # fmt: skip
 
 
@@ -56,10 +56,10 @@ def test_an_item_goes_from_data_to_page_pictures_and_rows(toy, tmp_path):
     names = {
         "index.html",
         "figures.parquet",
-        "picture-1.pdf",
-        "picture-1.svg",
-        "picture-2.pdf",
-        "picture-2.svg",
+        "plot-1.pdf",
+        "plot-1.svg",
+        "plot-2.pdf",
+        "plot-2.svg",
     }
     assert {path.name for path in folder.iterdir()} == names
     assert "A toy" in (folder / "index.html").read_text()

@@ -57,7 +57,7 @@ def _parse_text(setting: str, text: str, example: str) -> dict[str, Any]:
             name = ""
         if not name or name in numbers:
             raise SettingError(
-                f"{setting}={text!r}, whose part {part!r} is no number of a group; expected group=number, "
+                f"{setting}={text!r}, whose part {part!r} is not a number of a group; expected group=number, "
                 f"each group once, such as {example}."
             )
         numbers[name] = value

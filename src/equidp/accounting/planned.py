@@ -227,7 +227,8 @@ class PlannedRun:
         return Risk.of(self.entries, false_positive_rates, rows)
 
     def dp_event(self) -> dp_accounting.DpEvent:
-        """The run as a dp_accounting event, of the group that pays most, to check it independently."""
+        """The run as a dp_accounting event, of the group with the largest epsilon, to check it
+        independently."""
         return run_event(costliest_entries(self.entries, self.delta))
 
 

@@ -88,7 +88,8 @@ def audit_step(
         method: a name from `METHODS`, an import path, or your own policy.
         plan: model, batch size, delta and settings of methods; default: `Plan()`. With rates, bounds or
             budgets by group, each group has a claim of its own.
-        epsilon: the claim; noise is calibrated so that a run has this epsilon, for the group that pays most.
+        epsilon: the claim; noise is calibrated so that a run has this epsilon, for the group with the
+            largest epsilon.
         sample_rate: q. At 1, every example takes part, and the audit sees most.
         steps: of one run.
         runs: number of runs with a canary in each group, and of runs without a canary.
@@ -198,7 +199,8 @@ def _find_event(
     groups: GroupSettings,
     group_names: Sequence[str],
 ) -> tuple[StepEvent, GroupSettings]:
-    """Event of a step whose runs have this epsilon, of the group that pays most, and its rates and bounds."""
+    """Event of a step whose runs have this epsilon, of the group with the largest epsilon, and its rates and
+    bounds."""
     ratio = policy.statistics_ratio
 
     def make_event(noise: float, groups: GroupSettings) -> StepEvent:

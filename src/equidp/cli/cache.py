@@ -24,7 +24,7 @@ def cache_command(
     """List what is kept on disk of large tables, or remove it.
 
     It holds rows of your tables as they are.
-    All of it is made anew where it is needed.
+    All of it is recomputed where it is needed.
     """
     check_number("[0, inf]", older_than=older_than)
     latest = time.time() - 86_400 * older_than

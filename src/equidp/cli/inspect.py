@@ -83,10 +83,10 @@ def _print(report: TableReport) -> None:
     console.print(f"{report.rows:,} rows, {len(report.columns)} columns.{written}", markup=False)
     columns = [Column("column", "name"), Column("holds", "text"), Column("missing"), Column("different")]
     Table(columns, [_row(column, report) for column in report.columns]).print(console, lines=False)
-    settled = [line for column in report.columns for line in _finding_lines(column, console.width)]
-    if settled:
+    lines = [line for column in report.columns for line in _finding_lines(column, console.width)]
+    if lines:
         console.print("\n[bold]To know, and the option that settles it[/]")
-    for line in settled:
+    for line in lines:
         console.print(f"  {line}", soft_wrap=True)
     console.print()
     for sentence in (*_sentences(report), *_conclusion_lines(report)):

@@ -116,7 +116,7 @@ def _session_lines(blocks: list[Spent], one: str) -> list[str]:
             f"  {count_text(count, 'step')}, each {one} drawn with probability {event.sample_rate:.6g}, "
             f"noise multiplier {event.noise_multiplier:.6g}{statistics}."
         )
-    open_steps = sum(block.steps for block in blocks if not block.settled)
+    open_steps = sum(block.steps for block in blocks if not block.exact)
     if open_steps:
         lines.append(
             f"  Of these, {open_steps:,} were paid for ahead by a process that is still running, or "

@@ -97,7 +97,7 @@ Settings = Annotated[
 ]
 Jobs = Annotated[int | None, Parameter(help="Number of processes; default: one for each core.")]
 Device = Annotated[str, Parameter(help=_DEVICE_HELP)]
-Fresh = Annotated[bool, Parameter(help="Make anew what is kept of the same settings and data.")]
+Fresh = Annotated[bool, Parameter(help="Recompute what is stored of the same settings and data.")]
 JsonFile = Annotated[
     Path | None,
     Parameter(name="--json", help="Write the figures to this file as JSON.", converter=file_name),

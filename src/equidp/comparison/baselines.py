@@ -432,7 +432,7 @@ def _overall_loss(result: CellResult) -> float:
 
 
 def _has_diverged(result: CellResult) -> bool:
-    """Return True for a loss that is no number: it follows from the results, without the data."""
+    """Return True for a loss that is not a number: it follows from the results, without the data."""
     return not math.isfinite(_overall_loss(result))
 
 

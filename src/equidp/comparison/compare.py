@@ -278,7 +278,7 @@ def run_comparison(
 
         if prepared.search is not None and (fresh or prepared.tuning is None):
             tuning = prepared.search.run(train)
-            # Anew, since noise, steps and the baselines to try follow from the settings that were chosen.
+            # Again, since noise, steps and the baselines to try follow from the settings that were chosen.
             prepared = prepare(data, asked, directory=directory, device=here, tuning=tuning)
         runs = prepared.baselines.run(train, [*prepared.private, *prepared.others])
         progress.finish()
@@ -815,7 +815,7 @@ def _warn_of_unknown_code(cells: Sequence[Cell]) -> None:
         message = (
             f"runs are not kept where the source of their code is not known ({', '.join(unknown)}): it was "
             "typed into an interpreter, made by exec, or its file changed since it was imported. Put it into "
-            "a module, or import it anew."
+            "a module, or import it again."
         )
         warnings.warn(message, CacheWarning, stacklevel=4)
 

@@ -521,7 +521,7 @@ def _methods(
             gap = verdicts.loc[(method, setting)]
             row |= {
                 f"privacy cost{in_points}": _interval(overall, "privacy_cost", metric),
-                "hit hardest": f"{by_group.idxmax()}: {_text(by_group.max(), metric)}",
+                "largest loss": f"{by_group.idxmax()}: {_text(by_group.max(), metric)}",
                 f"largest gap{in_points}": _interval(gap, "gap", metric),
                 f"gap at most {_text(gap_tolerance, metric)}": gap["verdict"],
             }

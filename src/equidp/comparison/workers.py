@@ -92,7 +92,7 @@ def spread(
 
     Raises:
         SettingError: a call killed its process each time.
-        StaleWorker: a worker process has other code, also after processes were started anew.
+        StaleWorker: a worker process has other code, also after processes were restarted.
     """
     left, again, deaths, renewed = iter(calls), deque[Call](), Counter[str](), False
     while True:
@@ -104,9 +104,9 @@ def spread(
         try:
             for key, result in _results(function, todo, workers):
                 yield begun.pop(key), result
-        except StaleWorker as error:  # processes of an earlier comparison; new ones read the files anew
+        except StaleWorker as error:  # processes of an earlier comparison; new ones read the files again
             if renewed:
-                advice = "a file changed after it was imported. Start Python anew, or give jobs=1."
+                advice = "a file changed after it was imported. Restart Python, or give jobs=1."
                 raise StaleWorker(f"{error}: {advice}", field=error.field) from error
             get_reusable_executor().shutdown(wait=True)
             renewed = True
@@ -278,7 +278,7 @@ def _of_worker(worker: str, error: Exception) -> Exception:
     """Return the error with its worker and with what to do about it."""
     if isinstance(error, StaleWorker):
         return SettingError(
-            f"{error}: worker {worker}. Copy the same files there, and start it anew.", field=error.field
+            f"{error}: worker {worker}. Copy the same files there, and restart it.", field=error.field
         )
     if isinstance(error, ModuleNotFoundError):
         return SettingError(f"worker {worker}: {error}. Put the module where its workers import from.")
@@ -353,6 +353,6 @@ def _result(future: Future[Any], call: Call) -> Any:
     except CancelledError as error:
         raise SettingError(
             "the cluster's scheduler is gone, or dropped the runs. Finished runs are kept: start the cluster "
-            "anew, and then the same comparison.",
+            "again, and then the same comparison.",
             field="cluster",
         ) from error

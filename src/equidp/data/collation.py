@@ -269,7 +269,7 @@ def _collate_rows(collate: Collate, rows: list[Any]) -> Any:
         )
         raise DataError(
             f"collate gives {given} for {len(rows)} rows; expected tensors whose first dimension has one "
-            "place for each row. Packed rows cannot be told apart.",
+            "place for each row. Packed rows cannot be distinguished.",
             field="collate",
         )
     if not all(isinstance(each, Tensor) for each in batch[2:]):

@@ -13,7 +13,7 @@ from equidp.errors import DataError, SettingError
 
 @dataclass(frozen=True)
 class OwnSource:
-    """The source that an import path names; worker processes import it anew.
+    """The source that an import path names; worker processes import it again.
 
     Args:
         path: module:name, an object with split(seed), or a class of such objects without arguments.

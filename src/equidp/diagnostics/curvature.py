@@ -36,7 +36,7 @@ class GroupHessian:
     Args:
         subject: with the model and the loss.
         data, members: the examples, by their indices, [n].
-        sample_size: examples in a product, drawn anew for each, so that products are unbiased and their
+        sample_size: examples in a product, drawn again for each, so that products are unbiased and their
             spread shows the error of drawing; None: all.
         generator: of the draws; on the CPU.
     """

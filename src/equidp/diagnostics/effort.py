@@ -22,7 +22,7 @@ class Effort:
     Attributes:
         batches: Poisson samples that expectations are estimated from, >= 2.
         gradient_examples: examples of each group for its gradient and norms; None: all, which is exact.
-        curvature_examples: examples of a group in a product with its Hessian, drawn anew for each batch and
+        curvature_examples: examples of a group in a product with its Hessian, drawn again for each batch and
             each trace vector, so that standard errors count the drawing (eigenvalues are those of one draw);
             None: all.
         trace_vectors: the most Rademacher vectors for a trace.

@@ -125,7 +125,7 @@ def weights_of_rows(sample_weight: Any, n: int) -> Tensor | None:
     """Returns the public weight of each row, [n]; None where none was given, or all are 1.
 
     Raises:
-        DataError: another number of weights, or one that is no number from 0 on.
+        DataError: another number of weights, or one that is not a number from 0 on.
     """
     if sample_weight is None:
         return None

@@ -133,7 +133,7 @@ def measure_metric(metric: Metric, predictions: Predictions) -> tuple[float, str
     """Return a metric's value and "", or NaN and the reason why it is not defined.
 
     Raises:
-        SettingError: the metric's own function fails, or gives no number.
+        SettingError: the metric's own function fails, or gives NaN.
     """
     if not len(predictions):
         return np.nan, "no test example"

@@ -53,7 +53,7 @@ def keystream(key: bytes, count: int, device: torch.device) -> Tensor:
     | --- | --- |
     | count = 0 | none |
     | a key that was used before | the same words: draw a key for each call |
-    | 2^34 words and more | the counter of 32 bits would begin anew: OverflowError |
+    | 2^34 words and more | the counter of 32 bits would wrap around: OverflowError |
 
     Args:
         key: 32 bytes.
@@ -97,7 +97,7 @@ def _rotate_left(words: Tensor, by: int) -> Tensor:
 def is_exact(device: torch.device) -> bool:
     """True where the device computes the same keystream as the library `cryptography`; tried once.
 
-    Integers that overflow must begin anew, and shifts move every bit: a device, or a compiler, that does
+    Integers that overflow must wrap around, and shifts move every bit: a device, or a compiler, that does
     otherwise would draw words from a cipher that nobody has studied.
     """
     key, count = bytes(range(32)), 999

@@ -50,7 +50,7 @@ class ByNorm:
     """Puts examples of one group with nearly equal norms in a class, so that a step's cost is free of n.
 
     Attributes and methods as `EachAlone`. Norms are rounded up to 9 significant bits. Norms taken of all
-    examples end a period of the histories and begin classes anew. An example that joins another class alone
+    examples end a period of the histories and begin new classes. An example that joins another class alone
     gets the steps of that class from then on: those before are subtracted from its history in advance, modulo
     2^32 like all counts.
 
@@ -94,7 +94,7 @@ class ByNorm:
         self.rows[:] = rows
 
     def _begin(self, norms: Floats) -> None:
-        """Begins classes anew, of the norms of all examples."""
+        """Begins new classes, of the norms of all examples."""
         self._row_of[:] = -1
         self._table = np.zeros((0, len(self._histories.shares)), dtype=np.uint32)
         self.norms, self.groups = np.empty(0), np.empty(0, dtype=np.int64)

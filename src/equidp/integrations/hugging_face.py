@@ -378,7 +378,7 @@ class PrivateTrainer(transformers.Trainer):
         elif private.steps_done:
             raise SettingError(
                 f"the ledger holds {private.steps_done} steps of an earlier training, and this one begins "
-                "anew; expected an empty one. Call train(resume_from_checkpoint=True), or give another "
+                "again; expected an empty one. Call train(resume_from_checkpoint=True), or give another "
                 "output_dir.",
                 field="ledger",
             )
@@ -391,7 +391,7 @@ class PrivateTrainer(transformers.Trainer):
         return Path(self.args.output_dir)
 
     def _open_ledger(self) -> Ledger:
-        """Ledger of the run; one that this trainer opened before is opened anew, for it may be closed."""
+        """Ledger of the run; one that this trainer opened before is opened again, for it may be closed."""
         if self.privacy.ledger is not None:
             return self.privacy.ledger
         if self._opened is not None:
@@ -412,7 +412,7 @@ class PrivateTrainer(transformers.Trainer):
         if not (folder / "optimizer.pt").is_file():
             raise CheckpointError(
                 f"the checkpoint {os.fspath(folder)!r} holds the model alone (save_only_model), so its run "
-                "cannot go on; what was spent stays spent. Train anew, into another output_dir.",
+                "cannot go on; what was spent stays spent. train again, into another output_dir.",
                 field="checkpoint",
             )
         state = torch.load(path, map_location="cpu", weights_only=True)
@@ -451,7 +451,7 @@ class RowCollator:
         """Return inputs, labels and groups of rows.
 
         Raises:
-            DataError: the collator fails or gives no labels, or a row has no number of a group.
+            DataError: the collator fails or gives no labels, or a row lacks a number of a group.
         """
         groups = None if self.group is None else torch.tensor(groups_of(rows, self.group))
         try:
@@ -621,14 +621,14 @@ def warn_of_no_lesson(moved: bool, finite: bool, losses: list[float]) -> None:
         losses: of the evaluations, in order.
     """
     if not finite:
-        told = "weights are not finite: training diverged. Lower the learning rate."
+        message = "weights are not finite: training diverged. Lower the learning rate."
     elif not moved:
-        told = "no weight has moved. Look at the learning rate, and at which parameters are trained."
+        message = "no weight has moved. Look at the learning rate, and at which parameters are trained."
     elif len(losses) > 1 and not losses[-1] < losses[0]:
-        told = (
+        message = (
             f"the loss on the evaluation data went from {losses[0]:.4g} to {losses[-1]:.4g}: nothing was "
             "learnt that shows there. Try another learning rate, a larger batch or a larger epsilon."
         )
     else:
         return
-    warnings.warn(told, TrainingWarning, stacklevel=4)
+    warnings.warn(message, TrainingWarning, stacklevel=4)

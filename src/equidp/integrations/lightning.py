@@ -300,7 +300,7 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
         elif private.steps_done:
             raise SettingError(
                 f"the ledger holds {private.steps_done} steps of an earlier training, and this one begins "
-                "anew; expected an empty one. Give fit(ckpt_path=...), or another default_root_dir.",
+                "again; expected an empty one. Give fit(ckpt_path=...), or another default_root_dir.",
                 field="ledger",
             )
         return private
@@ -528,7 +528,7 @@ class PoissonSamples:
     Args:
         private: draws them.
         per_epoch: samples of an epoch.
-        trainer: of Lightning, which is told to stop where no step is left.
+        trainer: of Lightning, which is asked to stop where no step is left.
     """
 
     def __init__(self, private: Trainer, per_epoch: int, trainer: Any) -> None:

@@ -186,7 +186,7 @@ def owned_generators(*roots: object) -> tuple[Owned, ...]:
     | --- | --- |
     | by one of these in turn, at any depth | yes, within the first 100,000 objects |
     | among more than 256 elements of one container, after those | no |
-    | made anew in each call or at the first, inside compiled code, or a global of an installed library | no |
+    | made in each call or at the first, inside compiled code, or a global of an installed library | no |
     | the global generators of torch, NumPy and Python | left out: `from_the_system` has them |
 
     >>> held = {"rng": np.random.default_rng(0)}

@@ -46,8 +46,8 @@ class Batch(NamedTuple):
 
 def _stop_of_other_process() -> TrainingStopped:
     """Error that the first process raises instead of a further step."""
-    told = "stopped, since another of the processes was asked to stop. The run can be resumed."
-    return TrainingStopped(told, signal.SIGTERM)
+    message = "stopped, since another of the processes was asked to stop. The run can be resumed."
+    return TrainingStopped(message, signal.SIGTERM)
 
 
 class PrivateLoop:

@@ -71,7 +71,7 @@ class Policy(ABC):
         statistics_ratio: sigma_s / sigma, how much noisier statistics are than gradients; None: reads no
             statistics.
         private: False for plain SGD alone, which takes no noise.
-        needs_groups: whether the method treats groups differently, and so needs to be told of them.
+        needs_groups: whether the method treats groups differently, and so needs them.
         loss_terms: number of terms that the method adds to losses; 0: it leaves losses as they are. Others
             take an engine that measures them (`kernel.engine.ObjectiveEngine`).
 

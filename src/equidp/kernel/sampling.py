@@ -21,7 +21,7 @@ _BLOCK = 64  # steps whose samples are drawn together; bounds memory at about _B
 
 
 class PoissonSampler:
-    """Yields samples that every example joins independently with probability `sample_rate`, anew in each
+    """Yields samples that every example joins independently with probability `sample_rate`, again in each
     step.
 
     Guarantee: memberships are independent across examples and steps, up to the precision of 52-bit uniform

@@ -115,13 +115,13 @@ class AppendOnlyFile:
             try:
                 os.ftruncate(self._file, self._size)
             except OSError as still:
-                self.broken = f"a line was written in part ({still.strerror}); open the ledger anew"
+                self.broken = f"a line was written in part ({still.strerror}); open the ledger again"
             raise self._unwritten(error) from error
         try:
             os.fsync(self._file)
         except OSError as error:
             # After a failed sync nobody can know what is on disk; a second sync may report success wrongly.
-            self.broken = f"an earlier line could not be synced ({error.strerror}); open the ledger anew"
+            self.broken = f"an earlier line could not be synced ({error.strerror}); open the ledger again"
             raise self._unwritten(error) from error
         self._size += len(line)
 
@@ -150,7 +150,9 @@ class AppendOnlyFile:
 
     def _check_usable(self) -> None:
         if self._file < 0:
-            raise BudgetError(f"the ledger {os.fspath(self.path)!r} is closed; open it anew.", field="ledger")
+            raise BudgetError(
+                f"the ledger {os.fspath(self.path)!r} is closed; open it again.", field="ledger"
+            )
         if self.broken:
             raise BudgetError(
                 f"the ledger {os.fspath(self.path)!r} cannot go on: {self.broken}.", field="ledger"

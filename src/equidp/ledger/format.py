@@ -47,7 +47,7 @@ class Spent:
         session: random name of the session that it paid for: "run.stretch", see `Ledger.session`.
         event: one step, one private choice, or one release.
         steps: number that counts as spent.
-        settled: whether the count is exact. The block that a process was killed in counts in full.
+        exact: whether the count is exact. The block that a process was killed in counts in full.
         time: day of writing, by the machine's clock, for readers only; "" where it is not kept.
     """
 
@@ -56,7 +56,7 @@ class Spent:
     session: str
     event: Event
     steps: int
-    settled: bool
+    exact: bool
     time: str
 
 
@@ -152,7 +152,7 @@ def parse_ledger(path: str | os.PathLike[str], content: bytes) -> LedgerContent:
         if _checksum(checks[-1] if checks else "", text) != check:
             raise BudgetError(
                 f"line {number} of {os.fspath(path)!r} does not match its checksum: it was edited or "
-                "damaged, or is no ledger, and what was spent cannot be told from it. Bring back the file as "
+                "damaged, or is no ledger, and what was spent cannot be read from it. Bring back the file as "
                 "equidp wrote it.",
                 field="checksum",
             )
@@ -191,11 +191,11 @@ def _read_records(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], tu
             last = blocks.pop()
             if not 0 <= record["unspent"] <= last.steps:
                 raise ValueError(f"{record['unspent']} of {last.steps} steps unspent")
-            blocks.append(replace(last, steps=last.steps - record["unspent"], settled=True))
+            blocks.append(replace(last, steps=last.steps - record["unspent"], exact=True))
         else:
             # A process begins a block only after it used up the one before.
             if len(blocks) > first and "torn" not in record:
-                blocks[-1] = replace(blocks[-1], settled=True)
+                blocks[-1] = replace(blocks[-1], exact=True)
             event = event_of(record)
             session, steps, time = str(record["for"]), record["steps"], record["time"]
             blocks.append(Spent(process, run, session, event, steps, False, time))

@@ -261,7 +261,7 @@ def overview_table(summary: Summary) -> Table:
         Column("epsilon", show=number),
         Column(summary.metric.heading, show=text),
         Column("privacy cost", show=text),
-        Column("hit hardest", "text"),
+        Column("largest loss", "text"),
         Column("largest gap", "text", text),
         Column(f"gap ≤ {text(setup.gap_tolerance)}?", "verdict"),
     )

@@ -232,7 +232,7 @@ def _cause_sentences(splits: list[dict[str, Estimate]]) -> list[str]:
         short, full = (_shares([parts], "direction") for parts in splits)
         return [
             f"At the length that clipping leaves, {short} of that comes from turned gradients, and at full "
-            f"length {full}: turning and shortening cannot be told apart here, so look at both splits, or "
+            f"length {full}: turning and shortening cannot be distinguished here, so look at both splits, or "
             "ablate."
         ]
     main = mains[0]

@@ -35,7 +35,7 @@ def tuning_sentences(summary: Summary, tuning: Tuning) -> list[str]:
         f"{' and '.join(map(str, others))}. Chosen are the settings under which the group that loses most "
         f"{summary.metric.label} against plain SGD loses least on average; ties go to the better value over "
         "all held-out examples, by which the settings of plain SGD are chosen too. All other figures are of "
-        "new runs, of other seeds, on test sets. Where each seed splits all rows anew, a row that settings "
+        "new runs, of other seeds, on test sets. Where each seed splits all rows again, a row that settings "
         "were chosen on may be a test row of another seed.",
         "Choosing settings reads the training data, and epsilon does not cover it: this is for research on "
         "methods, not for a model that is released.",

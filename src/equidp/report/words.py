@@ -268,7 +268,8 @@ def _costliest_group_sentence(summary: Summary, kind: Kind) -> str:
 
 
 def _cheapest_method_clause(summary: Summary, standard: str, setting: str, methods: list[str]) -> str:
-    """Clause on the method under which the group that pays most under the standard clearly pays least."""
+    """Clause on the method under which the group with the largest epsilon under the standard clearly pays
+    least."""
     costs = summary.costs[summary.costs["group"] != ALL]
     by_standard = costs[(costs["method"] == standard) & (costs["setting"] == setting)]
     means = by_standard.groupby("group")["privacy_cost"].mean()

@@ -21,7 +21,7 @@ from equidp.runs.config import TrainConfig
 from equidp.training.run import Run
 
 DIVERGED = (
-    "Training diverged: the weights are no numbers, and the model predicts nothing. What it spent is spent."
+    "Training diverged: the weights are not numbers, and the model predicts nothing. What it spent is spent."
 )
 
 _RECIPE = (

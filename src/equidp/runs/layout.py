@@ -246,7 +246,7 @@ def read_text(place: Path, name: str) -> str:
     except OSError as error:
         raise DataError(
             f"{name} in {os.fspath(place)!r} cannot be read ({error.strerror}); bring it back, or write it "
-            f"anew:\n{resume_command(place)}",
+            f"again:\n{resume_command(place)}",
             field=name,
         ) from error
 
@@ -355,7 +355,7 @@ def check_code(
         listed = ", ".join(f"{part} {names[part]!r}" for part in changed)
         raise DataError(
             f"the code of {listed} is not the one that the run in {os.fspath(place)!r} was trained with; "
-            "bring back that code, or train anew.",
+            "bring back that code, or train again.",
             field=", ".join(changed),
         )
 
@@ -366,6 +366,6 @@ def check_same(split: DataSplit, config: TrainConfig, facts: dict[str, Any], pla
         features = f" with features {config.data.features!r}" if config.data.features else ""
         raise DataError(
             f"{config.data.name!r}{features} is not the data that {os.fspath(place)!r} began with; bring it "
-            "back, or train anew.",
+            "back, or train again.",
             field="data",
         )

@@ -227,7 +227,7 @@ def _check_ledger(files: _Files) -> Check:
     """Read the ledger, whose lines have chained checksums and a seal."""
     if files.ledger is None:
         return Check("ledger", False if files.ledger_error else None, {"error": files.ledger_error})
-    ahead = sum(block.steps for block in files.ledger.blocks if not block.settled)
+    ahead = sum(block.steps for block in files.ledger.blocks if not block.exact)
     found = {
         "lines": len(files.ledger.checks),
         "last": files.ledger.checks[-1],

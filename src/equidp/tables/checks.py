@@ -107,7 +107,7 @@ def check_read(table: pd.DataFrame, names: Sequence[str]) -> None:
     if lacking:
         raise DataError(
             f"the table lacks {', '.join(map(repr, lacking))}; expected the columns that the model was "
-            "trained on. Where new rows cannot have one, train anew without it (--drop).",
+            "trained on. Where new rows cannot have one, train again without it (--drop).",
             field=", ".join(lacking),
         )
 
@@ -295,7 +295,7 @@ def share_of(values: pd.Series, rows: npt.NDArray[np.int64]) -> float:
 
 
 def written_numbers(text: pd.Series, rows: npt.NDArray[np.int64], rules: ColumnRecipe) -> Written | None:
-    """Return the number format of distinct texts with these row counts; None if most of them hold no number.
+    """Return the number format of distinct texts with these row counts; None if few of them hold numbers.
 
     Known words for missing values, and error texts of spreadsheets, are ignored.
     """
@@ -468,7 +468,7 @@ def _found_absent(absent: Mapping[str, int], rules: ColumnRecipe) -> Iterator[Fi
 
 
 def _found_spellings(texts: int, fewer: int, rules: ColumnRecipe) -> Finding:
-    """Return the finding on texts that differ in their spelling alone; it is settled for people."""
+    """Return the finding on texts that differ in their spelling alone; people need no option."""
     level = Level.DOUBT if rules.roles & {"target", "group", "person"} else Level.HINT
     role = "person" if "person" in rules.roles else ""
     return Finding(Kind.SPELLINGS, level, (("fold", ""),), bool(role), texts - fewer, texts, detail=role)

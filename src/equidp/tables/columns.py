@@ -81,7 +81,7 @@ class Columns:
         return _sentences(self.meanings, Level.PROBLEM)
 
     def first_text_phrase(self, name: str) -> str:
-        """Return ", the first in row N" for the first cell that is no number, without its value; or ""."""
+        """Return ", the first in row N" for the first cell that is not a number, without its value; or ""."""
         row = self.meanings[name].first_text if name in self.meanings else -1
         return "" if row < 0 else f", the first in row {row + 1:,}"
 

@@ -183,7 +183,7 @@ def phrase(found: Finding) -> str:
         case Kind.TOO_MANY_TEXTS:
             return f"{found.of} distinct texts, more than the {detail} that make sense as categories"
         case Kind.UNCOUNTED_TEXTS:
-            first = "" if found.first < 0 else f", the first that is no number in row {found.first + 1:,}"
+            first = "" if found.first < 0 else f", the first that is not a number in row {found.first + 1:,}"
             return f"more than {found.of:,} distinct texts{first}: too many for categories"
         case Kind.MANY_CATEGORIES:
             return f"{found.of:,} categories, an input for each"
@@ -317,7 +317,7 @@ def _remedy(found: Finding, name: str) -> str:
         case Kind.UNCOUNTED_TEXTS:
             return (
                 f". If it names the rows, {drop}; if it holds numbers such as 1,234.5, say so (--thousands, "
-                f"--decimal); if what is no number counts as missing, say so ({typed['numeric']})"
+                f"--decimal); if what is not a number counts as missing, say so ({typed['numeric']})"
             )
         case Kind.MANY_CLASSES:
             return (

@@ -45,7 +45,7 @@ with require_extra("tables"):
     import pandas as pd
 
 _MEANING = ("categorical", "numeric", "date", "fold", "na", "thousands", "decimal")
-"""Options that change what the cells of a column mean, so that it is read anew."""
+"""Options that change what the cells of a column mean, so that it is read again."""
 _DECISIVE = ("categorical", "date")
 """Options of which one settles a column's meaning by itself."""
 
@@ -91,18 +91,18 @@ def inspect_column(name: str, column: pd.Series, recipe: Recipe) -> ColumnReport
     >>> report.kind, report.findings[0].flags("zip")
     ('category', '--categorical zip')
     """
-    settled: dict[str, Finding] = {}
+    solved: dict[str, Finding] = {}
     while True:
         rules = ColumnRecipe.of(name, recipe)
         values, found = _read_column(column, rules)
-        left = {phrase(each): each for each in found if phrase(each) not in settled}
+        left = {phrase(each): each for each in found if phrase(each) not in solved}
         changes = _changes_of_meaning(left)
         if not changes or name in recipe.drop:
             break
-        settled |= changes
+        solved |= changes
         recipe = _with_options(recipe, {name: list(changes.values())})
     stated = [option for option in ("drop", "bounds") if name in recipe.columns(option)]
-    findings = [each for each in (settled | left).values() if not each.settles_by(*stated)]
+    findings = [each for each in (solved | left).values() if not each.settles_by(*stated)]
     if name in recipe.drop:
         findings = [each for each in findings if not each.options]
     return _report_of(name, len(column), values, findings, rules)

@@ -49,8 +49,8 @@ UNREADABLE_SHARE = 0.5
 """Share of a column that may be unreadable as the numbers or dates that it was said to hold."""
 UNREADABLE, LONG, ZEROS = "unreadable", "long", "zeros"
 SCIENTIFIC_OR_PLUS, POINTS = "scientific or plus", "points"
-"""Kinds of cells that are counted: no number or date; whole numbers that floats merge; with leading zeros; as
-3E2 or +49; beside the last two, with other signs than digits."""
+"""Kinds of cells that are counted: neither number nor date; whole numbers that floats merge; with leading
+zeros; as 3E2 or +49; beside the last two, with other signs than digits."""
 MISSING_WORDS = frozenset((
     "-", "--", ".", "..", "unknown", "unk", "unbekannt", "k.a.", "k. a.", "keine angabe", "missing",
     "not available", "not applicable", "not known", "none", "nil", "nd", "n.d.", "tbd", "na", "n.a.",
@@ -451,7 +451,7 @@ class Meaning:
         numeric: True for numbers, and for dates as numbers; False for texts.
         findings: reasons why the column cannot be used, and doubts about cells that count as missing or lose
             their notation.
-        first_text: row of the first cell that is no number, from 0; -1 without any.
+        first_text: row of the first cell that is not a number, from 0; -1 without any.
         absent: rows of each text that counts as missing; "" for other cells without a value.
     """
 

@@ -312,7 +312,7 @@ class Recipe:
     def with_changes(self, given: Mapping[str, Any]) -> Recipe:
         """Return this recipe with options as `from_plain` takes them, which win where the two differ.
 
-        A list or a value by column is added to; a column that is named anew leaves its other roles.
+        A list or a value by column is added to; a column that is named again leaves its other roles.
 
         >>> Recipe(drop=("zip", "id")).with_changes({"categorical": ["zip"]}).drop
         ('id',)

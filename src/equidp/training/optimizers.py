@@ -183,7 +183,7 @@ class JoinedOptimizer(torch.optim.Optimizer):
         self._link()
 
     def _link(self) -> None:
-        """Take over groups and state of the parts, which `load_state_dict` makes anew."""
+        """Take over groups and state of the parts, which `load_state_dict` makes again."""
         self.param_groups = [group for part in self.parts for group in part.param_groups]
         self.state = ChainMap(*(part.state for part in self.parts))  # type: ignore[assignment]
 

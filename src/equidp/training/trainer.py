@@ -71,7 +71,7 @@ class Callback:
 
 @dataclass(frozen=True)
 class _StepArguments:
-    """Arguments of a Trainer that `attach` needs again, when it makes the private step anew."""
+    """Arguments of a Trainer that `attach` needs again, when it makes the private step again."""
 
     secure: bool
     seed: int | None
@@ -392,7 +392,7 @@ class Trainer:
         start = start_of(model, optimizer, self.train, ledger, private=self.policy.private)
         every_group = torch.arange(groups, device=step.parameters[0].device)
         step.rehearse(every_group)  # the policy's rules, on a made-up example of each group
-        if isinstance(scheduler, str) and self.scheduler is not None:  # a named schedule, which starts anew
+        if isinstance(scheduler, str) and self.scheduler is not None:  # a named schedule, which starts again
             for group, rate in zip(optimizer.param_groups, self.scheduler.base_lrs, strict=True):
                 group["lr"] = rate
         self.scheduler = optimizers.chosen_scheduler(scheduler, optimizer, steps, done)

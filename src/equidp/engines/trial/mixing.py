@@ -521,7 +521,7 @@ _NOISE = 2**20 + 7
 def moved_parameters(model: nn.Module) -> Iterator[None]:
     """Moves each trainable parameter, by the same numbers every time, and back at the end.
 
-    A parameter of one value everywhere (a gate, a scale) is drawn anew, with its sign, or with any where it
+    A parameter of one value everywhere (a gate, a scale) is drawn again, with its sign, or with any where it
     is 0, whatever its size: a closed gate opens. Others get normal noise of a tenth of their size. Weights
     are moved the less the more numbers they sum. What the model wrote to meanwhile is left as it is, for
     `running.try_model` to find.

@@ -214,7 +214,7 @@ _HOLDING = ("_parameters", "_buffers", "_modules")
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _OTHERS = (sys.stdlib_module_names | {"torch", "numpy"}) - {"__main__", "types"}
 _LARGEST = 2**20
-"""Tensors of more numbers are told apart by their version alone: a dataset that a loss holds, say."""
+"""Tensors of more numbers are distinguished by their version alone: a dataset that a loss holds, say."""
 
 
 class _Node(NamedTuple):

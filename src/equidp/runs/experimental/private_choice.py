@@ -332,7 +332,7 @@ def train_choice(
 def _level_times(place: Path, budget: Path | None) -> None:
     """Gives files one time, that of the beginning of this day: no two of them tell how long the tries took.
 
-    Those of the folder are written anew, since a file system keeps when each was made as well.
+    Those of the folder are rewritten, since a file system keeps when each was made as well.
     """
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
     files = [path for path in place.rglob("*") if path.is_file() and not path.is_symlink()]

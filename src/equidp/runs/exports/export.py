@@ -64,7 +64,7 @@ def export_run(
     export = ExportedRun.of(open_run(run), include_sensitive=include_sensitive)
     if has_diverged(export.kept.run.model):
         raise DataError(
-            f"the model of {os.fspath(run)!r} has weights that are no numbers: its training diverged. Train "
+            f"the model of {os.fspath(run)!r} has weights that are not numbers: its training diverged. Train "
             "with a smaller learning rate.",
             field="model",
         )

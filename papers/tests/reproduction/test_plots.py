@@ -1,4 +1,4 @@
-"""Pictures of items: each draws what it is given, and nothing where there is nothing."""
+"""Plots of items: each draws what it is given, and nothing where there is nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from equidp.report.plots.style import PAGE, PHONE, drawn_as
 from papers.reproduction.item import COLUMNS, Found
-from papers.reproduction.pictures import Bars, Curves, Points
+from papers.reproduction.plots import Bars, Curves, Points
 
 GROUPS, METHODS = ("a", "b", "all"), ("sgd", "dpsgd")
 
@@ -31,10 +31,10 @@ POINTS = Points("Both", "accuracy", "loss", "accuracy", "loss", by="method")
 
 
 @pytest.mark.parametrize("layout", [PAGE, PHONE])
-@pytest.mark.parametrize("picture", [BARS, CURVES, POINTS])
-def test_nothing_is_drawn_of_nothing(table, picture, layout):
-    assert drawn_as(layout, lambda layout: picture.draw(table[:0], layout)) is None
-    assert drawn_as(layout, lambda layout: picture.draw(table, layout)) is not None
+@pytest.mark.parametrize("plot", [BARS, CURVES, POINTS])
+def test_nothing_is_drawn_of_nothing(table, plot, layout):
+    assert drawn_as(layout, lambda layout: plot.draw(table[:0], layout)) is None
+    assert drawn_as(layout, lambda layout: plot.draw(table, layout)) is not None
 
 
 def test_bars_stand_for_means_of_groups_without_all(table):

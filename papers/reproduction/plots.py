@@ -1,4 +1,4 @@
-"""Pictures of an item's figures: bars by group, curves, and points."""
+"""Plots of an item's figures: bars by group, curves, and points."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _LONGEST_BARS = 6
 """Up to this many groups are set apart by their names beneath the bars on a phone."""
 
 
-class Picture(Protocol):
-    """A picture of figures."""
+class Plot(Protocol):
+    """A plot of figures."""
 
     @property
     def title(self) -> str:
-        """Title of the picture."""
+        """Title of the plot."""
 
     @property
     def quantities(self) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ class Bars:
     """A bar for each group and method, with two standard errors; a panel for each dataset.
 
     Attributes:
-        title: what the picture shows.
+        title: what the plot shows.
         quantity: what the bars show.
         axis: its label.
         at: which point of a sweep; None: figures that belong to no point.
@@ -122,7 +122,7 @@ class Curves:
     """A quantity over `at`: a panel for each method with a line for each group, or the other way round.
 
     Attributes:
-        title: what the picture shows.
+        title: what the plot shows.
         quantity: what the lines show.
         axis: its label.
         x: label of `at`.
@@ -203,7 +203,7 @@ class Points:
     """One quantity against another, a point for each `at`; a panel for each dataset or method.
 
     Attributes:
-        title: what the picture shows.
+        title: what the plot shows.
         x, y: the quantities.
         x_axis, y_axis: their labels.
         by: what a panel is of: "data" or "method".
