@@ -1,7 +1,7 @@
 """Claims: the figures of README and docs, each with the command that gives it, in benchmarks/claims.toml.
 
     python benchmarks/claims.py --list               # claims, when they were measured, and what each costs
-    python benchmarks/claims.py --check              # pages and kept results; then runs the quick commands
+    python benchmarks/claims.py --check              # pages and stored results; then runs the quick commands
     python benchmarks/claims.py --check NAME ...     # runs these commands, quick or not
     python benchmarks/claims.py --rewrite NAME ...   # measures again, and rewrites the file and the pages
 

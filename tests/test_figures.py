@@ -1,4 +1,4 @@
-"""FIGURES is raised where figures change: kept runs of other figures would be read otherwise."""
+"""FIGURES is raised where figures change: stored runs of other figures would be read otherwise."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.language import find_offences
+from support.language import find_banned_words, find_offences
 
 
 def lines_found(folder, text: str) -> list[int]:
@@ -61,3 +61,35 @@ def test_properties_may_be_participles(tmp_path):
         f"    @{kind}\n    def closed(self): ...\n" for kind in ("property", "functools.cached_property")
     ]
     assert lines_found(tmp_path, "class File:\n" + "".join(properties)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The verdict is undecided.",
+        "`says nothing` is a verdict: 'says nothing'",
+        "A file that may leave.",
+        "equidp compare --tau 0.02",
+        "compare(reference='plan')",
+        "the group that pays most",
+        "The worst-off group.",
+        "Kept runs are read.",
+        "Train anew.",
+        "a picture",
+        "It cannot be told.",
+        "it is settled",
+        "a cell that is no number",
+        "a constant answer",
+    ],
+)
+def test_words_that_the_glossary_replaced_are_found(tmp_path, text):
+    page = tmp_path / "page.md"
+    page.write_text(f"Fine.\n{text}\n")
+    assert [each.line for each in find_banned_words([page])] == [2]
+
+
+@pytest.mark.parametrize("text", ["a direction may leave out mass", "taught", "pictured", "tau in a formula"])
+def test_other_words_are_not_found(tmp_path, text):
+    page = tmp_path / "page.md"
+    page.write_text(f"{text}\n")
+    assert not list(find_banned_words([page]))

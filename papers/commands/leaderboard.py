@@ -33,7 +33,7 @@ def leaderboard_command(
     jobs: Annotated[int, Parameter(help="Processes, of one thread each.")] = 1,
     runs: Annotated[Path, Parameter(help="Folder of finished runs.")] = Path("equidp-runs/price"),
     folder: Annotated[Path, Parameter(help="Folder of the page, with the results in it.")] = FOLDER,
-    report: Annotated[bool, Parameter(help="Train nothing: write the page from kept results.")] = False,
+    report: Annotated[bool, Parameter(help="Train nothing: write the page from stored results.")] = False,
     check: Annotated[
         int | None, Parameter(help="Run the printed command of so many random rows, and compare its figures.")
     ] = None,

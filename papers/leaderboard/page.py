@@ -1,4 +1,4 @@
-"""leaderboard.md and its plots, made from kept results alone."""
+"""leaderboard.md and its plots, made from stored results alone."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class Request:
 
 
 class Study(Protocol):
-    """Runs that give an item its figures. A study is frozen, so that its settings name its kept runs."""
+    """Runs that give an item its figures. A study is frozen, so that its settings name its stored runs."""
 
     @property
     def hours(self) -> float:

@@ -189,10 +189,10 @@ def check_data(item: Item, seed: int) -> None:
 
 
 def judged_items(into: str | os.PathLike[str], *, quick: bool = False) -> list[Judged]:
-    """Every item with its kept result, in the papers' order.
+    """Every item with its stored result, in the papers' order.
 
     Raises:
-        DataError: a kept result is damaged, or of an item that there is not.
+        DataError: a stored result is damaged, or of an item that there is not.
     """
     found = []
     for item in ITEMS.values():

@@ -117,7 +117,7 @@ class Result:
             return cls(**{**content, "seeds": tuple(content["seeds"])}, found=Found(table))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
-                f"{os.fspath(path)!r} is not a kept result ({error}); remove it, or bring it back."
+                f"{os.fspath(path)!r} is not a stored result ({error}); remove it, or bring it back."
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""Digests of user-defined code: policies, losses, models and sources that kept results depend on.
+"""Digests of user-defined code: policies, losses, models and sources that stored results depend on.
 
 Code counts by its source: the functions and classes that an object is made of, and each user-defined module
 that they lie in or import. Values count too: attributes, arguments of a partial, what a closure holds, and

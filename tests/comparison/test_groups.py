@@ -53,7 +53,7 @@ def test_a_report_shows_the_epsilon_of_each_group(found):
 
 @pytest.mark.soak
 def test_runs_with_equal_groups_keep_their_keys():
-    """Kept runs of before are found again, and those by group are others."""
+    """Stored runs of before are found again, and those by group are others."""
     source = open_source("digits")
     target = equidp.Target(3.0, accountant="rdp")
 

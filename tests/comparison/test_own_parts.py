@@ -195,7 +195,7 @@ def test_changing_one_line_of_a_part_changes_the_figures_that_it_makes(
     write(lab, **{file: SOURCES[file].replace(old, new)})
     after = figures(directory=kept_runs)
     assert {name for name in before if before[name] != after[name]} == changes
-    if "beta" in new:  # kept runs are read with another metric
+    if "beta" in new:  # stored runs are read with another metric
         assert all(before[name][0] == after[name][0] for name in before)
     write(lab)
     assert figures(directory=kept_runs) == before

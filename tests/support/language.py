@@ -7,6 +7,7 @@ Prints one line for each offence, as file:line: what is wrong, and exits with 1 
 - A docstring starts with a noun of the field or a verb: not with a word of `QUESTIONS`. So does
   the docstring of a constant, field or option.
 - Sentences for people are written in `report/` and `cli/`: no function elsewhere is named `*_in_words`.
+- Source, docs, README and CONTRIBUTING use words of the glossary: none of `BANNED`.
 - A function is named by a verb and its object, or by a noun with its object: not by a participle alone, such
   as `kept` or `_measured`. Properties are attributes to those who use them, and may be (`closed`).
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,6 +70,26 @@ PUBLIC = frozenset(
     {"decoded", "filled", "penalised", "released", "remembered", "saved", "spent", "taken", "wrapped"}
 )
 """Names that users call or implement, which stay until a release renames them."""
+BANNED = {
+    r"undecided": "inconclusive",
+    r"(?:holds|fails|undecided|says nothing) under": "within, or exceeds, tolerance under",
+    r"[\"']says nothing[\"']": "uninformative",
+    r"may[- ]leave(?! out)": "shareable",
+    r"the house": "name who or what it is",
+    r"(?:--|\.)tau|tau=": "gap_tolerance",
+    r"--reference|reference=|(?:non-private|the) reference without privacy": "baseline",
+    r"(?:group|example) that pays most": "with the largest epsilon, or the largest loss",
+    r"worst[- ]off|hit hardest|hardest hit": "with the largest loss, or worst",
+    r"kept (?:run|result)s?": "stored",
+    r"anew": "again",
+    r"pictures?": "plot",
+    r"told": "an active verb: reads, gets, reveals, is distinguished",
+    r"settled": "resolved, or exact",
+    r"(?:is|are|gives|that|has) no numbers?": "is not a number",
+    r"(?:constant|right|wrong) answers?|always answering": "prediction",
+    r"mend(?:s|ed|ing)?": "correct",
+}
+"""Words that the glossary replaced -> what to write. Each is matched as a whole, in any case."""
 
 
 class Offence(NamedTuple):
@@ -120,6 +141,23 @@ def find_sentences(file: Path, tree: ast.Module) -> Iterator[Offence]:
             yield Offence(file, node.lineno, f"function {node.name!r}; write its sentences in report/")
 
 
+def find_banned_words(files: Iterable[Path]) -> Iterator[Offence]:
+    """Yields the words of `BANNED` in texts, line by line."""
+    banned = {re.compile(rf"(?<![\w-]){word}(?![\w-])", re.IGNORECASE): new for word, new in BANNED.items()}
+    for file in files:
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+            for pattern, new in banned.items():
+                for found in pattern.finditer(line):
+                    yield Offence(file, number, f"{found[0]!r}; the glossary has another word: {new}")
+
+
+def list_texts(root: Path) -> list[Path]:
+    """Files whose words are checked: source, templates and pages; the changelog lists old words."""
+    pages = [*root.glob("docs/**/*.md"), root / "README.md", root / "CONTRIBUTING.md"]
+    source = root / "src" / "equidp"
+    return sorted([*source.rglob("*.py"), *source.rglob("*.html"), *pages])
+
+
 def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     names = {ast.unparse(each).split(".")[-1] for each in node.decorator_list}
     return bool(names & {"property", "cached_property", "setter"})
@@ -130,6 +168,7 @@ def main() -> int:
     here = Path(__file__).parents[2]
     roots = [Path(each) for each in sys.argv[1:]] or [here / "src" / "equidp", here / "papers"]
     found = [each for root in roots for each in find_offences(root)]
+    found += [] if sys.argv[1:] else find_banned_words(list_texts(here))
     for offence in found:
         print(offence)
     print(f"{len(found)} offences", file=sys.stderr)

@@ -95,7 +95,7 @@ def audit_step(
         runs: number of runs with a canary in each group, and of runs without a canary.
         level: of confidence.
         engine: name of the gradient engine.
-        device: where to train; a name as in `compare`. Kept results do not depend on it.
+        device: where to train; a name as in `compare`. Stored results do not depend on it.
         seed: of the examples, the initial weights and, where `secure` is False, samples and noise.
         secure: draw samples and noise from the operating system.
         directory: measurements are kept here, and taken from here if data, settings and code are the same,

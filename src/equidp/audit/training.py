@@ -101,7 +101,7 @@ def audit_training(
         count: m, the number of canaries, spread over the groups.
         level: of confidence.
         engine: name of the gradient engine.
-        device: where to train; a name as in `compare`. Kept results do not depend on it.
+        device: where to train; a name as in `compare`. Stored results do not depend on it.
         seed: of the canaries, the initial weights and, where `secure` is False, everything else.
         secure: draw samples, noise and the canaries that are in from the operating system.
         directory: the state of training is kept here every `checkpoint_seconds`, and the scores at the end; a

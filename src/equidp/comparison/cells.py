@@ -65,7 +65,7 @@ _COUNTS = 31  # of a seed's streams: apart from those of samples, training noise
 _PAUSE = 1.0
 """Seconds between checks of runs that another process trains."""
 _NAMES = ("method", "model", "loss")
-"""Plan fields excluded from the key of a kept run: names of what other fields and digests determine."""
+"""Plan fields excluded from the key of a stored run: names of what other fields and digests determine."""
 
 
 class Training(Protocol):
@@ -119,7 +119,7 @@ class Cell:
         seed: of the split, the initial weights, the samples and the noise.
         engine: name of the gradient engine.
         device: name of the device to train on. Figures of two devices differ by rounding alone, as they do
-            between numbers of threads, so that one kept run serves all devices.
+            between numbers of threads, so that one stored run serves all devices.
         release_epsilon: account for each example, and release each group's mean epsilon at this epsilon;
             None: no accounting and no release.
         diagnosis: what to diagnose of the run; None: nothing.
@@ -149,7 +149,7 @@ class Cell:
 
     @property
     def names(self) -> dict[str, Any]:
-        """Names of the run in tables of a comparison; not part of the key of a kept run."""
+        """Names of the run in tables of a comparison; not part of the key of a stored run."""
         names = {"method": self.method, "setting": self.setting, "baseline": self.baseline}
         return {**names, "target_epsilon": self.target_epsilon, "seed": self.seed, **self.swept}
 
@@ -177,7 +177,7 @@ class Cell:
     def key(self) -> str | None:
         """Key of the run's results: equal for equal data, settings and code; None for code without source."""
         plan = {name: value for name, value in self.plan.settings.items() if name not in _NAMES}
-        if self.plan.rates is None and self.plan.bound_shares is None:  # keys of runs kept before them
+        if self.plan.rates is None and self.plan.bound_shares is None:  # keys of runs stored before them
             plan = {name: value for name, value in plan.items() if name not in GROUP_OPTIONS}
         if self.plan.loss_epsilon is None:
             plan = {name: value for name, value in plan.items() if name not in LOSS_OPTIONS}
@@ -582,7 +582,7 @@ _NOT_KEPT = "not-kept-"
 
 
 def _read_results(store: Store, missing: dict[str, Training]) -> dict[str, CellResult]:
-    """Read kept results, and take their runs out of what is missing."""
+    """Read stored results, and take their runs out of what is missing."""
     found = {key: CellResult.read(entry) for key in missing if (entry := store.get(key)) is not None}
     for key in found:
         del missing[key]

@@ -174,7 +174,7 @@ def compare(
         cluster: address of a Dask scheduler, such as "tcp://10.0.0.5:8786", whose workers train the runs, or
             the .json file that it wrote; None: this machine, or the backend of `joblib.parallel_config`.
         device: where to train: "cpu", "cuda", "cuda:1", "mps"; or "auto", the first of cuda, mps and cpu that
-            is there, on each worker of a cluster. Kept runs of another device are taken: figures differ by
+            is there, on each worker of a cluster. Stored runs of another device are taken: figures differ by
             rounding alone.
         on_progress: called with (steps done, steps in all) after each finished run.
         command: the command that made the comparison, for the report.
@@ -508,7 +508,7 @@ class PreparedComparison:
 
         Args:
             jobs: processes at a time.
-            fresh: True: kept runs are trained again.
+            fresh: True: stored runs are trained again.
         """
         search, open_ = self.search, self.search is not None and (fresh or self.tuning is None)
         folder = None if fresh or open_ else self.folder

@@ -199,7 +199,7 @@ class Comparison:
         sensitive_diagnosis: where the disparity of the private runs comes from, if requested. It is
             computed from raw training data and must not be shared.
         metric: the metric of costs, gaps and verdicts.
-        seconds: sum over all runs; kept runs count with the seconds of their training.
+        seconds: sum over all runs; stored runs count with the seconds of their training.
         tuning: how the settings of each method were chosen; None where all trained by the plan.
 
     Example:
