@@ -33,7 +33,7 @@ def test_noise_for_a_target_meets_it_from_below(accountant):
 
 
 @pytest.mark.soak
-def test_the_event_to_check_with_dp_accounting_is_that_of_the_group_that_pays_most():
+def test_the_event_to_check_with_dp_accounting_is_that_of_the_group_with_the_largest_epsilon():
     given = {"noise_multiplier": 1.5, "rates": "rare=2", "bound_shares": "rare=0.25", "delta": 1e-4}
     planned = account(1000, 50, epochs=1, **given)
     assert ACCOUNTANTS["rdp"](planned.dp_event(), 1e-4) == planned.epsilon_by_group("rdp")["*"]
