@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -82,7 +83,13 @@ def assert_same(one, other):
 def test_one_seed_gives_the_same_model_by_every_method(method):
     there = trained(DEVICE, method=method)
     assert {each.device.type for each in there.model.parameters()} == {DEVICE.type}
-    assert_same(there, trained(CPU, method=method))
+    assert_same(there, trained_on_cpu(method))
+
+
+@cache
+def trained_on_cpu(method):
+    """The trainer of a method, once for both kinds of devices."""
+    return trained(CPU, method=method)
 
 
 def test_rates_and_bounds_by_group_give_the_same_model():
@@ -158,14 +165,24 @@ def labelled(inputs):
 @pytest.mark.parametrize("engine", ["ghost", "functional"])
 @pytest.mark.parametrize("model", [*IMAGES, "recurrent", "attention"])
 def test_every_kind_of_layer_gives_the_same_model(model, engine):
+    assert_same(trained_layers(DEVICE, model, engine), layers_on_cpu(model, engine))
+
+
+def trained_layers(device, model, engine):
     generator = torch.Generator().manual_seed(0)
     if model in IMAGES:
         make, inputs = IMAGES[model], torch.randn(12, 1, 8, 8, generator=generator)
     else:
         make = {"recurrent": Recurrent, "attention": Attending}[model]
         inputs = torch.randint(0, 20, (12, 7), generator=generator)
-    settings = {"make": make, "train": labelled(inputs), "engine": engine, "batch_size": 6, "steps": 2}
-    assert_same(trained(DEVICE, **settings), trained(CPU, **settings))
+    train = labelled(inputs)
+    return trained(device, make=make, train=train, engine=engine, batch_size=6, steps=2)
+
+
+@cache
+def layers_on_cpu(model, engine):
+    """The trainer of a model, once for both kinds of devices."""
+    return trained_layers(CPU, model, engine)
 
 
 @pytest.mark.parametrize("engine", ["ghost", "functional"])
@@ -263,17 +280,27 @@ def test_a_run_goes_on_on_another_device(places, tmp_path):
 
 @pytest.mark.parametrize(("method", "data"), [("dpsgd", CPU), ("dpsgd-f", DEVICE)])
 def test_audits_see_the_same(method, data):
-    names = (str(DEVICE), "cpu")
-    step = {"plan": equidp.Plan(batch_size=20), "runs": 100, "seed": 1, "secure": False}
-    bounds = [equidp.audit_step(toy().to(data), method, device=name, **step).bound for name in names]
-    assert bounds[0] == pytest.approx(bounds[1], abs=1e-3)
+    assert audited(str(DEVICE), method, data) == pytest.approx(audited_on_cpu(method, data), abs=1e-3)
+
+
+def audited(device, method, data):
+    """Bounds of a step, and of training with each kind of canaries."""
+    settings = {"device": device, "secure": False}
+    step = equidp.audit_step(
+        toy().to(data), method, plan=equidp.Plan(batch_size=20), runs=100, seed=1, **settings
+    )
     plan = equidp.Plan("mlp", batch_size=180, epochs=2, noise_multiplier=0.7)
-    for canaries in ("gradient", "data"):
-        settings = {"plan": plan, "count": 200, "canaries": canaries, "secure": False}
-        bounds = [
-            equidp.audit_training(toy().to(data), method, device=name, **settings).bound for name in names
-        ]
-        assert bounds[0] == pytest.approx(bounds[1], abs=1e-3)
+    training = [
+        equidp.audit_training(toy().to(data), method, plan=plan, count=200, canaries=canaries, **settings)
+        for canaries in ("gradient", "data")
+    ]
+    return [each.bound for each in (step, *training)]
+
+
+@cache
+def audited_on_cpu(method, data):
+    """Bounds on the CPU, once for both kinds of devices."""
+    return audited("cpu", method, data)
 
 
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
