@@ -39,7 +39,7 @@ lint: install
 	$(BIN)/python tests/support/house.py
 	$(BIN)/python tests/support/language.py
 
-# Linters, short doctests and every test that is not marked soak: about five minutes on two idle cores.
+# Linters, short doctests and every test that is not marked soak: about six minutes on two idle cores.
 test: lint
 	$(BIN)/python -m pytest -n 2 -m "not soak"
 

@@ -93,10 +93,27 @@ def test_a_method_of_ones_own_goes_from_a_file_to_a_report(tmp_path, monkeypatch
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) > 300
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        assert target.startswith("https://") or (page.parent / target).exists(), target
+def anchors_of(page: Path) -> set[str]:
+    """Anchors of a page's headings, as GitHub and MyST make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#{1,4} (.+)$", text, re.MULTILINE)
+    shown = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", each).strip().lower() for each in headings)
+    return {re.sub(r"[^\w\- ]", "", each).replace(" ", "-") for each in shown}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [*PAGES, *(page for page in sorted(ROOT.glob("*.md")) if page not in PAGES)],
+    ids=lambda page: page.stem,
+)
+def test_links_lead_to_files_and_headings(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if target.startswith(("https://", "http://", "mailto:")):
+            continue
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), target
+        assert not anchor or found.suffix != ".md" or anchor in anchors_of(found), target
 
 
 def test_the_readme_lists_every_method():

@@ -564,7 +564,7 @@ def test_files_that_are_not_as_they_were_written_are_named(run, people):
     assert "released.json in 'run' is not as equidp wrote it" in " ".join(run("evaluate", "run")[2].split())
     (folder / "elsewhere.json").rename(folder / "released.json")
     (folder / "files.sha256").unlink()
-    assert run("evaluate", "run")[2].endswith("write it anew: equidp train --resume run")
+    assert run("evaluate", "run")[2].endswith("write it again: equidp train --resume run")
     assert run("train", "--resume", "run")[0] == 0
     assert run("evaluate", "run")[0] == 0
 

@@ -153,7 +153,7 @@ def find_banned_words(files: Iterable[Path]) -> Iterator[Offence]:
 
 def list_texts(root: Path) -> list[Path]:
     """Files whose words are checked: source, templates and pages; the changelog lists old words."""
-    pages = [*root.glob("docs/**/*.md"), root / "README.md", root / "CONTRIBUTING.md"]
+    pages = [*root.glob("docs/*.md"), root / "README.md", root / "CONTRIBUTING.md"]
     source = root / "src" / "equidp"
     return sorted([*source.rglob("*.py"), *source.rglob("*.html"), *pages])
 

@@ -59,7 +59,7 @@ class Metric:
 
     >>> from sklearn.metrics import f1_score
     >>> f1 = Metric("f1", lambda of: f1_score(of.hits, of.predicted_positive), higher_is_better=True,
-    range=(0, 1))
+    ...             range=(0, 1))
     >>> shares = np.array([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8]])
     >>> measure_metric(f1, Predictions(np.array([0, 1, 1]), shares, ("no", "yes"), positive=1))
     (0.666..., '')
