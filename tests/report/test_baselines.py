@@ -55,7 +55,7 @@ def shown(comparison: Comparison, tmp_path) -> str:
 FAULTS = {
     "diverged": "The non-private baseline, sgd, diverged in 2 of 5 seeds",
     "constant": "The non-private baseline, sgd, is no better than one constant prediction in 5 of 5 seeds",
-    "beaten": "baseline without privacy, sgd, has learnt too little: dpsgd, fair are better in every group",
+    "beaten": "The non-private baseline, sgd, has learnt too little: dpsgd, fair are better in every group",
 }
 
 

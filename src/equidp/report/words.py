@@ -329,9 +329,10 @@ def _gap_sentence(gaps: pd.DataFrame, standard: str, summary: Summary) -> str:
 def _equal_cost_sentence(verdicts: dict[str, str], summary: Summary) -> str:
     setup = summary.setup
     of = "points" if summary.metric.percent else f"of {unit(summary.metric)}"
-    rule = f"Equal cost of privacy (every gap at most {summary.text(setup.gap_tolerance)} {of})"
+    tolerance = f"{summary.text(setup.gap_tolerance)} {of}"
+    rule = f"Gap between groups in what privacy costs, at a tolerance of {tolerance}"
     if all(verdict.startswith("one seed") for verdict in verdicts.values()):
-        return f"{rule} cannot be judged from one seed."
+        return f"{rule}: it cannot be judged from one seed."
     parts = [
         f"{verdict} under {', '.join(method for method, given in verdicts.items() if given == verdict)}"
         for verdict in (WITHIN_TOLERANCE, INCONCLUSIVE, EXCEEDS_TOLERANCE, UNINFORMATIVE)
