@@ -260,7 +260,7 @@ def test_with_several_epsilons_each_sentence_names_its_own():
     assert "40.0 points" in sentences[3]
     many = findings_of(made_up(CLEAR, epsilons=(1.0, 2.0, 3.0, 4.0, 5.0), spread=0.001))
     assert len(many) == 5
-    assert all("Equal cost" in sentence for sentence in many)
+    assert all("at a tolerance of" in sentence for sentence in many)
 
 
 def test_predicted_risks_that_are_off_are_said():
