@@ -89,7 +89,7 @@ class Extent:
 
     def join_rows(self, *rows: Tensor) -> Tensor:
         """Return rows, [1, ...] each, as one batch, padded to the longest in each dimension."""
-        longest = tuple(map(max, *(row.shape[1:] for row in rows))) if len(rows) > 1 else rows[0].shape[1:]
+        longest = tuple(map(max, zip(*(row.shape[1:] for row in rows), strict=True)))
         return torch.cat([row if row.shape[1:] == longest else self.pad(row, longest) for row in rows])
 
     def holds(self, batch: Tensor) -> bool:
