@@ -9,7 +9,7 @@ from equidp._provenance import versions
 from equidp.data.dataset import uncovered_notes
 from equidp.display import shown_epsilon
 from equidp.kernel.ledger import GroupedStepEvent
-from equidp.report.document import Block, Callout, Document, Facts, Heading, Listing, Paragraph
+from equidp.report.document import Block, Callout, Document, Facts, Heading, Listing, Paragraph, paragraphs
 from equidp.report.format import capitalise, count_text, facts_table, upper
 from equidp.report.guarantee import guarantee_sentences, mechanisms, owner_epsilons
 from equidp.training.run import Run
@@ -41,8 +41,8 @@ def privacy_label(
         "SHA-256 of the weights": weights,
         **({} if kernel is None else {"SHA-256 of the kernel": kernel}),
     }
-    sentences = guarantee_sentences(run)
-    blocks: list[Block] = [Callout([Paragraph(each) for each in sentences[:2]], warning=math.isinf(spent))]
+    stated = paragraphs(guarantee_sentences(run))
+    blocks: list[Block] = [Callout(stated, warning=math.isinf(spent))]
     if math.isfinite(spent):
         blocks.append(Facts(facts_table(_guarantee_rows(run))))
         blocks += [Heading("What was released with noise"), Listing(_list_releases(run))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from equidp.display import shown_epsilon
 from equidp.errors import DataError, MissingExtraError, ModelError, SettingError
 from equidp.kernel.ledger import ReleaseEvent, StepEvent
 from equidp.report.format import upper
-from equidp.report.guarantee import mechanisms
+from equidp.report.guarantee import guarantee_sentences, mechanisms
 from equidp.runs import layout
 from equidp.runs.begin import begin
 from equidp.runs.config import RunData, TrainConfig
@@ -326,6 +327,9 @@ def test_the_label_states_the_guarantee_its_releases_and_what_it_does_not_cover(
     folder = run_on(tmp_path / "other", str(finished.table), recipe, epsilon=3.0, epochs=2, **budgets)
     equidp.export_run(folder, "label", tmp_path / "out")
     label, kept = (tmp_path / "out" / "privacy_label.html").read_text(), open_run(folder)
+    stated = guarantee_sentences(kept.run)  # warnings on weights, delta and groups too
+    assert len(stated) > 3
+    assert all(sentence in html.unescape(label) for sentence in stated)
     assert f"({shown_epsilon(kept.run.epsilon()):g}, {kept.run.delta:g})-differentially private" in label
     by_group = kept.run.epsilon_by_group()
     assert f"F {upper(by_group['F'])}, M {upper(by_group['M'])}" in label
