@@ -85,7 +85,7 @@ def _guarantee_rows(run: Run) -> list[tuple[str, str]]:
             f"Most that an attack finds of 1,000 {units} that were trained on",
             f"{upper(1000 * found)}, where it wrongly names {1000 * rate:g} of 1,000 others",
         ),
-        ("Trust model", "central: whoever trained the model saw the rows"),
+        ("Trust model", "central: the organization that trained the model saw the rows"),
     ]
     return rows
 
