@@ -194,6 +194,17 @@ def test_commands_without_their_extra_name_it_and_fail(name, tmp_path):
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("arguments", [["--help", "train"], ["--show-completion", "--shell", "bash"]])
+def test_help_and_completion_of_commands_without_their_extra_name_it_and_fail(arguments, tmp_path):
+    """The command does not come first here: its module is loaded while the line is parsed."""
+    done = run("from equidp.cli import main; main()", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "pip install 'equidp[" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("extra", ["tables", "report"])
 def test_commands_need_no_more_than_their_extra(extra, tmp_path):
     """Their modules are loaded without the packages of other extras."""

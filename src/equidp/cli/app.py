@@ -276,6 +276,10 @@ def _run_command(line: App, tokens: list[str]) -> None:
         fail(_error_text(error))
     except EquidpError as error:
         fail(str(error))
+    except ImportError as error:  # cyclopts's, of a command's module that help or completion loads
+        if not isinstance(error.__cause__, EquidpError):
+            raise
+        fail(str(error.__cause__))
     except KeyboardInterrupt:  # while libraries load, or where a command has nothing to say about it
         say("stopped.")
         sys.exit(130)
