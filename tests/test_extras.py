@@ -105,15 +105,29 @@ def test_packages_that_the_core_does_not_bring_are_imported_under_their_extra():
     assert found == []
 
 
+def requirements(extra: str) -> set[str]:
+    """Names of the packages that an extra brings, of its own or through another extra."""
+    found = set()
+    for requirement in PROJECT["optional-dependencies"][extra]:
+        others = re.fullmatch(r"equidp\[(.*)\]", requirement)
+        if others:
+            found.update(*map(requirements, others[1].split(",")))
+        else:
+            found.add(distribution(requirement))
+    return found
+
+
 def test_extras_of_the_project_bring_the_packages_of_the_table():
     of = packages_distributions()
-    extras = PROJECT["optional-dependencies"]
+    alternatives = {"pytorch_lightning"}
     for name, packages in EXTRAS.items():
-        brought = {distribution(each) for part in (name, "tables") for each in extras[part]}
-        alternatives = {"pytorch_lightning"}
-        for package in set(packages) - alternatives:
-            assert {each.lower() for each in of[package]} & brought, (name, package)
-    assert set(EXTRAS) == set(re.search(r"\[(.*)\]", extras["all"][0])[1].split(",")) | {"tables"}
+        brought = requirements(name)
+        known = {package: {each.lower() for each in of[package]} for package in {*packages} - alternatives}
+        for package, distributions in known.items():
+            assert distributions & brought, (name, package)
+        assert brought <= set().union(*known.values()), name
+    (everything,) = PROJECT["optional-dependencies"]["all"]
+    assert set(EXTRAS) == set(re.search(r"\[(.*)\]", everything)[1].split(",")) | {"tables"}
 
 
 def test_a_missing_package_names_its_extra(monkeypatch):
