@@ -10,7 +10,7 @@ import pytest
 import equidp
 from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION, TRAINING_LOSS
 from equidp.kernel.ledger import ChoiceEvent, StepEvent
-from equidp.report.guarantee import audited_files
+from equidp.report.guarantee import files_to_review
 from support.toy import make_trainer
 
 ROOT = Path(equidp.__file__).parent
@@ -33,11 +33,11 @@ def test_every_file_that_any_run_lists_is_there(run):
         facts=replace(run.facts, rows=4, processes=2),
     )
     releases = (PREPROCESSING, COUNTS, TRAINING_LOSS, RECALIBRATION, INDIVIDUAL)
-    files = named(audited_files(everything, releases, in_budget=True))
+    files = named(files_to_review(everything, releases, in_budget=True))
     assert len(files) > 15
     for engine in ("GhostEngine", "FunctionalEngine"):
         each = replace(run, facts=replace(run.facts, engine=engine))
-        files |= named(audited_files(each, ()))
+        files |= named(files_to_review(each, ()))
     for name in files:
         assert (ROOT / name).exists(), name
 
@@ -53,7 +53,7 @@ def test_every_file_that_any_run_lists_is_there(run):
     ],
 )
 def test_a_release_adds_the_files_that_draw_and_pay_for_it(run, release, file):
-    plain, more = named(audited_files(run, ())), named(audited_files(run, (release,)))
+    plain, more = named(files_to_review(run, ())), named(files_to_review(run, (release,)))
     assert file not in plain
     assert {file, "accounting/planned.py"} <= more
     assert plain < more
@@ -61,7 +61,7 @@ def test_a_release_adds_the_files_that_draw_and_pay_for_it(run, release, file):
 
 def test_people_processes_and_budgets_add_theirs(run):
     people = replace(run, facts=replace(run.facts, rows=4))
-    assert {"data/people.py", "engines/units.py"} <= named(audited_files(people, ()))
+    assert {"data/people.py", "engines/units.py"} <= named(files_to_review(people, ()))
     several = replace(run, facts=replace(run.facts, processes=2))
-    assert "training/agreement.py" in named(audited_files(several, ()))
-    assert "accounting/budget.py" in named(audited_files(run, (), in_budget=True))
+    assert "training/agreement.py" in named(files_to_review(several, ()))
+    assert "accounting/budget.py" in named(files_to_review(run, (), in_budget=True))

@@ -324,7 +324,7 @@ def test_a_new_file_has_a_separator_and_a_charset_of_its_own(tmp_path):
     kept = kept_run(tmp_path / "all.csv", RECIPE, tmp_path)
     with raises_field(DataError, "path", "--charset"):
         kept.inputs(tmp_path / "new.csv")
-    found = kept.reading(";", "latin-1").inputs(tmp_path / "new.csv")
+    found = kept.with_file_format(";", "latin-1").inputs(tmp_path / "new.csv")
     assert torch.equal(found, kept.inputs(tmp_path / "all.csv"))
 
 

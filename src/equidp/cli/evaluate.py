@@ -79,7 +79,7 @@ def evaluate_command(
         from equidp.report.figures import save_evaluation_figures
 
         check_folder(figures)
-    kept = open_run(run).reading(sep, charset)
+    kept = open_run(run).with_file_format(sep, charset)
     check_outputs({"--json": json_file}, kept.config.data.name)
     data = kept.test() if test is None else kept.read_grouped(test)
     other = None if baseline is None else _open_baseline(kept, baseline).run.model.to(place)

@@ -64,7 +64,7 @@ def predict_command(
         raise SettingError(f"--keep {','.join(keep)} names columns of a table; give the table too.")
     if keep and table is not None:
         check_read_twice(table, "--keep reads it again")
-    kept = open_run(run).reading(sep, charset)
+    kept = open_run(run).with_file_format(sep, charset)
     check_outputs({"--out": out}, kept.config.data.name)
     shown = cut.cut(kept.config.cut, kept.class_counts)
     beside: Iterator[pd.DataFrame] = itertools.repeat(pd.DataFrame())

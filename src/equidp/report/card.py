@@ -53,7 +53,7 @@ from equidp.report.figures import risk_figure
 from equidp.report.format import count_text, facts_table, number, upper
 from equidp.report.guarantee import (
     attack_risk_sentences,
-    audited_files,
+    files_to_review,
     guarantee_sentences,
     privacy_unit,
     several_rows_sentence,
@@ -176,7 +176,7 @@ def write_card(
     found = None if evaluation is None else evaluation.withholding()
     spent, facts, version = run.epsilon(), run.facts, versions()["equidp"]
     paid = [event.name for event, _ in run.entries if isinstance(event, ReleaseEvent)]
-    files = audited_files(run, paid, in_budget=bool(composition), further=audited)
+    files = files_to_review(run, paid, in_budget=bool(composition), further=audited)
     public = {
         "Dataset": data,
         "Groups": "; ".join(facts.groups or (() if test is None else test.group_names)),

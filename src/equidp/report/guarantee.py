@@ -259,14 +259,14 @@ def owner_epsilons(run: Run) -> str:
     return ", ".join(f"{upper(run.epsilon(rows=rows))} with {rows}" for rows in _ROWS)
 
 
-def audited_files(
+def files_to_review(
     run: Run,
     releases: Collection[str],
     *,
     in_budget: bool = False,
     further: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, str]:
-    """Return the files of `src/equidp` that an auditor of this run reads: reason -> files, with commas.
+    """Return the files of `src/equidp` that an auditor of this run reads, by the reason to read them.
 
     docs/guarantees.md has what the kernel trusts; the first three rows are the whole of it for a run on
     single rows in one process, without releases beside its steps.

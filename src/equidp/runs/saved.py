@@ -167,8 +167,8 @@ class FinishedRun:
         }
         return replace(read, table=read.table.assign(**further))
 
-    def reading(self, sep: str | None, charset: str | None) -> FinishedRun:
-        """This run, reading other files with this separator and charset; None: as the recipe says."""
+    def with_file_format(self, sep: str | None, charset: str | None) -> FinishedRun:
+        """Returns this run with a separator and charset of files to read; None: as the recipe says."""
         given = {"sep": sep, "charset": charset}
         changes = {name: value for name, value in given.items() if value is not None}
         data = self.config.data
