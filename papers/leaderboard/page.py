@@ -35,7 +35,7 @@ RECALIBRATION = 0.05
 """Share of epsilon of a recalibrated run."""
 _CALIBRATED = 0.1
 
-_INTRODUCTION = f"""# The price of privacy, when all methods are tuned with equal effort
+_INTRODUCTION = f"""# Accuracy loss by group: DP methods compared at equal tuning
 
 Which method costs the worst group least, once each had the same chance to be set well? Published
 comparisons often set one method with care and leave the others at their defaults, and tuning budgets decide

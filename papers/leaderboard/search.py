@@ -19,9 +19,9 @@ import torch
 from equidp import (
     METRICS,
     ApproximationWarning,
-    Cut,
     DataSource,
     DataWarning,
+    Decision,
     Plan,
     PrivacyWarning,
     Target,
@@ -228,7 +228,7 @@ class Runner:
         groups, rows = self.results.groups, result.results.to_dict("records")
         if run.kind is not None:  # predicted and observed rates too
             test = split(cell.source, cell.seed).test
-            rows = with_metrics(rows, result.predictions(test, Cut()), test, METRICS["accuracy"], 0.95)
+            rows = with_metrics(rows, result.predictions(test, Decision()), test, METRICS["accuracy"], 0.95)
         by_group = {row["group"]: row for row in rows}
 
         def figures(name: str, digits: int = 5) -> tuple[float, ...]:

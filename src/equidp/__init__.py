@@ -28,7 +28,7 @@ _HOMES = {
     "TrainingStopped TrainingWarning",
     "estimator": "PrivateClassifier PrivateRegressor",
     "evaluation.metrics": "METRICS Metric",
-    "evaluation.predictions": "Cut Predictions",
+    "evaluation.predictions": "Decision Predictions",
     "individual": "IndividualAccountant IndividualClipping IndividualReport",
     "ledger.file": "LedgerFile",
     "kernel.noisy_sum": "private_sum",

@@ -44,7 +44,7 @@ from equidp.errors import (
 )
 from equidp.estimator import PrivateClassifier as PrivateClassifier, PrivateRegressor as PrivateRegressor
 from equidp.evaluation.metrics import METRICS as METRICS, Metric as Metric
-from equidp.evaluation.predictions import Cut as Cut, Predictions as Predictions
+from equidp.evaluation.predictions import Decision as Decision, Predictions as Predictions
 from equidp.individual import (
     IndividualAccountant as IndividualAccountant,
     IndividualClipping as IndividualClipping,

@@ -29,7 +29,7 @@ from equidp.comparison.sweep import named_methods, sweep_variants
 from equidp.comparison.workers import Workers, spread
 from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.evaluation.metrics import METRICS
-from equidp.evaluation.predictions import Cut
+from equidp.evaluation.predictions import Decision
 from equidp.training.plan import Plan
 
 
@@ -63,7 +63,7 @@ def test_figures_by_group_are_those_of_scikit_learn_on_the_same_rows():
         assert rows.at[group, "loss"] == pytest.approx(log_loss(targets[members], shares[members]), abs=1e-6)
         assert rows.at[group, "epsilon"] == np.inf
     assert rows.at["all", "accuracy"] > 0.85
-    predicted = found.predictions(data.test, Cut()).probabilities
+    predicted = found.predictions(data.test, Decision()).probabilities
     assert predicted == pytest.approx(shares, abs=1e-6)
 
 
@@ -112,7 +112,7 @@ def test_a_class_of_few_rows_or_none_in_training_is_predicted_all_the_same():
     rare[torch.nonzero(rare)[3:, 0]] = 0
     train = replace(data.train, targets=rare, class_names=("no", "yes", "never"))
     test = replace(data.test, class_names=("no", "yes", "never"))
-    found = BoostedTrees(Squares(), 0).train(DataSplit(train, test)).predictions(test, Cut())
+    found = BoostedTrees(Squares(), 0).train(DataSplit(train, test)).predictions(test, Decision())
     assert np.isfinite(found.probabilities).all()
     assert found.probabilities[:, 2].max() < 1e-9
 
@@ -252,7 +252,7 @@ def test_divergence_on_further_seeds_is_found_without_splitting_data_again(monke
     split = baselines.split
     monkeypatch.setattr(baselines, "split", lambda source, seed: read.append(seed) or split(source, seed))
     monkeypatch.setattr(baselines, "measure_metric", lambda metric, found: (0.5, ""))
-    monkeypatch.setattr(cells.CellResult, "predictions", lambda result, test, cut: None)
+    monkeypatch.setattr(cells.CellResult, "predictions", lambda result, test, decision: None)
     search.run(lambda sent: [finished(0.5) for _ in sent])
     assert set(read) == {0}
 
@@ -424,14 +424,14 @@ def test_by_the_plan_alone_there_is_one_baseline_and_no_model_cost(tmp_path):
     found = compared(tmp_path, baseline="plan")
     assert found.baselines.empty
     assert "model_cost" not in found.costs()
-    assert "price" not in found.table_names
+    assert "overall_costs" not in found.table_names
     wide = compared(tmp_path, seeds=1)
     found = compared(tmp_path, seeds=1, baseline="plan")
     plans = wide.baselines[wide.baselines["setting"] == "learning_rate=0.5"]
     own = found.results[found.results["method"] == "sgd"]
     assert own["accuracy"].tolist() == plans["accuracy"].tolist()
     with pytest.raises(equidp.errors.SettingError):
-        found.table("price")
+        found.table("overall_costs")
 
 
 @pytest.mark.soak

@@ -214,7 +214,7 @@ def test_several_epsilons_are_each_met_and_the_baseline_runs_once(tmp_path):
     assert 3.8 < epsilons[("dpsgd", "epsilon=4")] <= 4.0
     assert list(epsilons["sgd"].index) == [""]
     equidp.write_report(comparison, tmp_path / "report.html")
-    assert "Privacy against its price" in (tmp_path / "report.html").read_text()
+    assert "Privacy against its cost" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.soak

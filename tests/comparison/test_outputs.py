@@ -1,4 +1,4 @@
-"""Runs keep their predictions: any metric and cut later without training, and no verdict on useless
+"""Runs keep their predictions: any metric and decision later without training, and no verdict on useless
 models."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from equidp.data.dataset import ALL
 from equidp.errors import CacheWarning, SettingError
 from equidp.evaluation.costs import equal_cost
 from equidp.evaluation.metrics import METRICS
-from equidp.evaluation.predictions import Cut
+from equidp.evaluation.predictions import Decision
 from equidp.report.comparison import render
 from equidp.report.summary import summarise
 from equidp.report.words import finding_sentences
@@ -90,7 +90,7 @@ def test_costs_of_a_loss_are_what_it_gained(asked, nothing_is_trained):
 @pytest.mark.soak
 def test_a_metric_of_ones_own_and_a_cut_take_the_same_runs(asked, nothing_is_trained):
     f1 = equidp.Metric("f1", lambda found: f1_score(found.hits, found.predicted_positive), True, (0, 1))
-    found = equidp.compare(**asked, metric=f1, cut=Cut("yes", 0.1))
+    found = equidp.compare(**asked, metric=f1, decision=Decision("yes", 0.1))
     assert found.results["f1"].between(0, 1).all()
     assert found.results.loc[found.results["method"] == "sgd", "f1"].max() > 0.1
     assert (found.setup.positive, found.setup.threshold) == ("yes", 0.1)
@@ -99,7 +99,7 @@ def test_a_metric_of_ones_own_and_a_cut_take_the_same_runs(asked, nothing_is_tra
 
 @pytest.mark.soak
 def test_a_threshold_at_the_base_rate_is_by_the_counts_of_each_run(asked, tmp_path):
-    given = {**asked, "directory": tmp_path, "seeds": 1, "epsilons": [3.0], "base_rate_cut": True}
+    given = {**asked, "directory": tmp_path, "seeds": 1, "epsilons": [3.0], "base_rate_threshold": True}
     found = equidp.compare(**given, counts_share=0.3)
     rows = found.results.set_index(["method", "group"])
     train = asked["data"].split(0).train
@@ -108,11 +108,11 @@ def test_a_threshold_at_the_base_rate_is_by_the_counts_of_each_run(asked, tmp_pa
     assert rows.loc[("sgd", ALL), "threshold"] == pytest.approx(exact)
     assert noisy != exact
     assert noisy == pytest.approx(exact, abs=0.05)
-    assert (found.setup.threshold, found.setup.base_rate_cut) == (None, True)
-    # The same predictions at a public threshold have the same metrics: each run was cut at its own.
-    public = {**given, "base_rate_cut": False, "counts_share": 0.3}
+    assert (found.setup.threshold, found.setup.base_rate_threshold) == (None, True)
+    # The same predictions at a public threshold have the same metrics: each run has its own.
+    public = {**given, "base_rate_threshold": False, "counts_share": 0.3}
     for method, threshold in (("sgd", exact), ("dpsgd", noisy)):
-        by_number = equidp.compare(**public, cut=Cut(None, threshold))
+        by_number = equidp.compare(**public, decision=Decision(None, threshold))
         again = by_number.results.set_index(["method", "group"])
         assert again.loc[(method, ALL), "recall"] == rows.loc[(method, ALL), "recall"]
     by_class = equidp.compare(**public).results.set_index(["method", "group"])
@@ -124,10 +124,13 @@ def test_a_threshold_is_refused_before_anything_is_trained_where_it_cannot_be(as
     asked = {**asked, "directory": tmp_path}
     digits = {"methods": ["dpsgd"], "seeds": 1, "directory": tmp_path}
     for given, field in (
-        ({**asked, "base_rate_cut": True}, "counts_share"),
-        ({**asked, "epsilons": [3.0], "base_rate_cut": True, "cut": Cut(None, 0.1)}, "base_rate_cut"),
-        ({**digits, "base_rate_cut": True}, "threshold"),
-        ({**digits, "cut": Cut(None, 0.1)}, "threshold"),
+        ({**asked, "base_rate_threshold": True}, "counts_share"),
+        (
+            {**asked, "epsilons": [3.0], "base_rate_threshold": True, "decision": Decision(None, 0.1)},
+            "base_rate_threshold",
+        ),
+        ({**digits, "base_rate_threshold": True}, "threshold"),
+        ({**digits, "decision": Decision(None, 0.1)}, "threshold"),
     ):
         with raises_field(SettingError, field):
             equidp.compare(**given)
@@ -163,7 +166,7 @@ def test_a_metric_that_cannot_compare_the_groups_is_refused_before_anything_is_t
     asked = {**asked, "directory": tmp_path}
     for given, field in (
         ({"metric": "aucc"}, "metric"),
-        ({"cut": Cut("ill")}, "positive class"),
+        ({"decision": Decision("ill")}, "positive class"),
         ({"metric": equidp.Metric("odd", lambda found: found.odd, True, (0, 1))}, "metric"),
     ):
         with raises_field(SettingError, field):
@@ -174,4 +177,4 @@ def test_a_metric_that_cannot_compare_the_groups_is_refused_before_anything_is_t
     test = asked["data"].split(0).test
     alike = equidp.GroupedDataset(test.inputs, test.targets, test.targets, ("no", "yes"), ("no", "yes"))
     with raises_field(SettingError, "metric"):
-        check_metric(METRICS["auc"], Cut(), alike)
+        check_metric(METRICS["auc"], Decision(), alike)

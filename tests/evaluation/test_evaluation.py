@@ -16,7 +16,7 @@ from equidp.errors import DataError, SettingError
 from equidp.evaluation.evaluation import evaluate
 from equidp.evaluation.groups import group_intervals, paired_costs, recalls
 from equidp.evaluation.metrics import METRICS, measure_with_interval
-from equidp.evaluation.predictions import Cut, Predictions
+from equidp.evaluation.predictions import Decision, Predictions
 from support.errors import raises_field
 
 
@@ -111,12 +111,12 @@ def test_a_model_or_level_that_does_not_fit_is_refused():
 
 def test_each_metric_of_the_task_is_there_by_group_as_the_table_has_it():
     test = examples((120, 90))
-    found = evaluate(identity(), test, level=0.9, cut=Cut("x", 0.3))
+    found = evaluate(identity(), test, level=0.9, decision=Decision("x", 0.3))
     assert (found.positive, found.threshold) == ("x", 0.3)
     of_two = {name: metric for name, metric in METRICS.items() if "binary" in metric.tasks}
     assert set(found.figures["metric"]) == set(of_two)
     rows = found.figures.set_index(["group", "metric"])
-    predictions = Predictions.of(test.inputs, test.targets, ("x", "y"), Cut("x", 0.3))
+    predictions = Predictions.of(test.inputs, test.targets, ("x", "y"), Decision("x", 0.3))
     for group, members in (("a", test.groups == 0), ("b", test.groups == 1), ("all", test.groups >= 0)):
         for name, metric in of_two.items():
             expected = measure_with_interval(metric, predictions.take(members.numpy()), 0.9)
@@ -164,11 +164,11 @@ def test_a_model_that_never_says_yes_is_useless_by_accuracy_and_not_by_its_ranki
 def test_a_metric_or_positive_class_that_the_task_has_not_is_refused():
     for given, field in (
         ({"metric": "metric"}, "metric"),
-        ({"cut": Cut("x")}, "positive"),
+        ({"decision": Decision("x")}, "positive"),
         ({"metric": "nowhere_at_all:Metric"}, "metric"),
         ({"metric": "math:sqrt"}, "metric"),
     ):
         with raises_field(SettingError, field):
             evaluate(identity(3), examples(classes=3), **given)
     with raises_field(SettingError, "positive class", "'z'"):
-        evaluate(identity(), examples(), cut=Cut("z"))
+        evaluate(identity(), examples(), decision=Decision("z"))

@@ -23,7 +23,7 @@ from equidp.evaluation.metrics import (
     metric_named,
     tells_something,
 )
-from equidp.evaluation.predictions import Cut, Predictions, positive_by_name
+from equidp.evaluation.predictions import Decision, Predictions, positive_by_name
 from support.errors import raises_field
 
 NAMES = ("no", "yes", "maybe")
@@ -189,11 +189,11 @@ def test_an_object_with_the_four_attributes_is_a_metric():
         ),
         (lambda: check_task(METRICS["auc"], NAMES), "metric"),
         (lambda: measure_with_interval(F1, made(), 1.0), "level"),
-        (lambda: Cut(threshold=1.5), "threshold"),
-        (lambda: Cut(threshold=math.nan), "threshold"),
-        (lambda: Cut("yess").index(NAMES[:2]), "positive class"),
-        (lambda: Cut("yes").index(NAMES), "positive"),
-        (lambda: Cut(threshold=0.3).index(NAMES), "threshold"),
+        (lambda: Decision(threshold=1.5), "threshold"),
+        (lambda: Decision(threshold=math.nan), "threshold"),
+        (lambda: Decision("yess").index(NAMES[:2]), "positive class"),
+        (lambda: Decision("yes").index(NAMES), "positive"),
+        (lambda: Decision(threshold=0.3).index(NAMES), "threshold"),
         (lambda: Predictions(np.array([0]), np.eye(3)[:1], NAMES).risks, "positive"),
     ],
 )

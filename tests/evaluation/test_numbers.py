@@ -122,7 +122,7 @@ def test_costs_are_the_increase_of_an_error_and_the_loss_of_r2():
     with raises_field(SettingError, "metric", "'auc'", "numbers"):
         evaluate(model, data, metric="auc")
     with raises_field(SettingError, "threshold", "0.5"):
-        evaluate(model, data, cut=equidp.evaluation.predictions.Cut(threshold=0.5))
+        evaluate(model, data, decision=equidp.evaluation.predictions.Decision(threshold=0.5))
 
 
 @pytest.mark.soak

@@ -103,7 +103,7 @@ def test_the_price_has_two_parts_by_group_and_in_all():
     assert costs["total_cost"].to_numpy() == pytest.approx(
         (costs["model_cost"] + costs["privacy_cost"]).to_numpy()
     )
-    table = comparison.table("price").set_index("method")
+    table = comparison.table("overall_costs").set_index("method")
     assert list(table.index) == ["dpsgd", "fair"]
     best, same, private, model, privacy, total = (
         float(cell.split()[0]) for cell in table.loc["fair"].astype(str)

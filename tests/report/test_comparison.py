@@ -130,8 +130,8 @@ def test_the_page_states_every_figure_and_the_guarantee(comparison, page):
 
 @pytest.mark.soak
 def test_the_trade_off_is_drawn_when_there_are_several_epsilons():
-    assert "Privacy against its price" in html.render(made_up(CLEAR, epsilons=(1.0, 3.0)))
-    assert "Privacy against its price" not in html.render(made_up(CLEAR))
+    assert "Privacy against its cost" in html.render(made_up(CLEAR, epsilons=(1.0, 3.0)))
+    assert "Privacy against its cost" not in html.render(made_up(CLEAR))
 
 
 @pytest.mark.soak

@@ -12,7 +12,7 @@ from equidp.accounting.target import Target
 from equidp.cli.options import BudgetOptions, ExecutionOptions
 from equidp.data import Recipe
 from equidp.errors import SettingError
-from equidp.evaluation.predictions import Cut
+from equidp.evaluation.predictions import Decision
 from equidp.runs.config import BudgetFile, CardTexts, Execution, Measures, RunData, TrainConfig
 from equidp.runs.releases import CountsRelease, IndividualRelease
 from equidp.training.plan import Plan
@@ -29,7 +29,7 @@ def test_a_configuration_is_read_as_it_was_written(tmp_path):
         Target(risk=RiskTarget("tpr", 0.0512345678, 0.01), accountant="rdp"),
         BudgetFile(tmp_path / "budget", epsilon=9.0, data="people"),
         (IndividualRelease(0.2),),
-        Measures("f1", Cut("yes", 0.25)),
+        Measures("f1", Decision("yes", 0.25)),
         CardTexts(("One.", "Two."), "Kept until 2030."),
         Execution("functional", "stop", 5.0),
     )

@@ -45,7 +45,7 @@ def run(tmp_path_factory):
     )
     table.to_csv(place / "secret-patients.csv", index=False)
     recipe = Recipe(target="ill", group=("sex",), person="id", rows_per_person=12)
-    releases = PreprocessingRelease(0.1), CountsRelease(0.05, base_rate_cut=True)
+    releases = PreprocessingRelease(0.1), CountsRelease(0.05, base_rate_threshold=True)
     plan = equidp.Plan(batch_size=30, epochs=2, delta=1e-3, recalibration=0.1)
     config = TrainConfig(
         RunData(str(place / "secret-patients.csv"), recipe),
@@ -77,7 +77,7 @@ def test_predictions_come_from_shareable_files(run, tmp_path):
     table = run.parent / "secret-patients.csv"
     assert torch.equal(whole.inputs(table), part.inputs(table))
     assert torch.equal(whole.run.model(whole.inputs(table)), part.run.model(part.inputs(table)))
-    assert part.config.cut == whole.config.cut
+    assert part.config.decision == whole.config.decision
     assert part.run.epsilon() == whole.run.epsilon()
     assert part.run.facts == whole.run.facts
     assert part.class_counts == whole.class_counts

@@ -88,6 +88,9 @@ BANNED = {
     r"(?:is|are|gives|that|has) no numbers?": "is not a number",
     r"(?:constant|right|wrong) answers?|always answering": "prediction",
     r"mend(?:s|ed|ing)?": "correct",
+    r"prices?": "cost, or epsilon",
+    r"(?:is|are) right": "correct",
+    r"cut (?:between|at the base)|base_rate_cut|cut=": "decision, or threshold",
 }
 """Words that the glossary replaced -> what to write. Each is matched as a whole, in any case."""
 

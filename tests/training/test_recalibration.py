@@ -1,4 +1,4 @@
-"""Recalibration corrects the logits of a finished model, at the price that was paid for it."""
+"""Recalibration corrects the logits of a finished model, at the privacy cost that was charged for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mean training loss is released with noise after each epoch, at a price known before training."""
+"""The mean training loss is released with noise after each epoch, at a privacy cost known before training."""
 
 from __future__ import annotations
 

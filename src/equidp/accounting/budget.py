@@ -64,9 +64,10 @@ class PrivacyBudget:
             file that exists; they cannot be changed.
         accountant: a name from `ACCOUNTANTS`. "pld" is tight for what is stated first. "rdp" counts all by
             one order, and a run that is given up by the steps that it took: for trying things out.
-        data: a name for the people that it is for. Left out: it takes the name of the first dataset with one
-            (`GroupedDataset.source`) that is trained on, and refuses datasets of other names. Given: it is
-            remembered, and the names of datasets are not asked; say so where one people has several names.
+        data: a name for the population that it is for. Left out: it takes the name of the first dataset with
+            one (`GroupedDataset.source`) that is trained on, and refuses datasets of other names. Given: it
+            is remembered, and the names of datasets are not asked; say so where one population has several
+            names.
         unit: whose privacy it counts, "rows" or "people"; left out: that of the first dataset.
         run: a name for what this process does; for readers of the file.
 
@@ -152,14 +153,14 @@ class PrivacyBudget:
             unit: "rows" or "people".
 
         Raises:
-            BudgetError: the budget is for other people, and was not opened with their name; or it counts rows
-                and the data people, or the other way round.
+            BudgetError: the budget is for another population, and was not opened with its name; or it counts
+                rows and the data people, or the other way round.
         """
         with self._lock:
             self.take_unit(unit)
             if source and not self._data_given and self.data != source:
                 if self.data:
-                    raise self._other_people_error(source)
+                    raise self._other_population_error(source)
                 self._remember(data=source)
 
     @property
@@ -184,22 +185,22 @@ class PrivacyBudget:
     def _name(self) -> str:
         return "this budget" if self.path is None else f"the budget {os.fspath(self.path)!r}"
 
-    def _other_people_error(self, given: str) -> BudgetError:
+    def _other_population_error(self, given: str) -> BudgetError:
         return BudgetError(
-            f"{self._name} is for the people of {self.data!r}, not of {given!r}. Other people have a budget "
-            "of their own: name another file. If they are the same people under another name, say so: "
+            f"{self._name} is for the population {self.data!r}, not {given!r}. Another population has a "
+            "budget of its own: name another file. If it is the same population under another name, say so: "
             f"PrivacyBudget(data={self.data!r}), or --budget-data {shlex.quote(self.data)}.",
             field="data",
         )
 
     def _take_data(self, kept: str | None, given: str | None) -> None:
-        """The name of the people in the file, or the given one where it has none yet."""
+        """Name of the population in the file, or the given one where it has none yet."""
         self.data = kept or ""
         if given and not kept:
             self._remember(data=given)
         elif given and given != kept:
             self.close()
-            raise self._other_people_error(given)
+            raise self._other_population_error(given)
 
     def _remember(self, **facts: Any) -> None:
         self.data = facts.get("data", self.data)

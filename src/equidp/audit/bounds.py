@@ -1,4 +1,4 @@
-"""Lower bounds on epsilon at a level of confidence, from counts of right and wrong guesses.
+"""Lower bounds on epsilon at a level of confidence, from counts of correct and wrong guesses.
 
 | bound | needs | assumes |
 | --- | --- | --- |
@@ -134,7 +134,7 @@ def epsilon_of_guesses(canaries: int, right: int, guesses: int, delta: float, le
 
     Args:
         canaries: m, each in with probability 1/2, independently.
-        right, guesses: right guesses, and all r guesses; r is fixed before, and the other canaries are not
+        right, guesses: correct guesses, and all r guesses; r is fixed before, and the other canaries are not
             guessed.
         delta: in [0, 1).
         level: of confidence.
@@ -163,7 +163,7 @@ def epsilon_of_guesses(canaries: int, right: int, guesses: int, delta: float, le
 
 
 def p_value(canaries: int, right: int, guesses: int, epsilon: float, delta: float) -> float:
-    """Return the largest probability of `right` or more right guesses under (epsilon, delta).
+    """Return the largest probability of `right` or more correct guesses under (epsilon, delta).
 
     Steinke, Nasr and Jagielski (2023), Theorem 5.2 with the optimum of their Algorithm D.1: with W the
     binomial of `guesses` and e^epsilon / (1 + e^epsilon), P(W >= v) + 2 m delta max_i P(v - i <= W < v) / i.
@@ -212,7 +212,7 @@ def noise_of_guesses(
 def _is_refuted(
     canaries: int, right: int, guesses: int, least: Callable[[float], float], chance: float
 ) -> bool:
-    """True where the right guesses have a probability below `chance` (the paper's recursion over r, h)."""
+    """True where the correct guesses have a probability below `chance` (the paper's recursion over r, h)."""
     reached, wrong = chance * right / canaries, chance * (guesses - right) / canaries
     for count in range(right - 1, -1, -1):
         before, wrong = wrong, max(wrong, least(reached))

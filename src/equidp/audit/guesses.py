@@ -233,7 +233,7 @@ def _gaussian(mu: float, delta: float, level: float) -> Callable[..., Any]:
 
 
 def _share_right(share: float, mu: float) -> float:
-    """Share of right guesses about the outermost share of scores, N(0, 1) "out" and N(mu, 1) "in"."""
+    """Share of correct guesses about the outermost share of scores, N(0, 1) "out" and N(mu, 1) "in"."""
 
     def beyond(threshold: float) -> tuple[float, float]:
         return float(ndtr(mu - threshold)), float(ndtr(-threshold))

@@ -34,7 +34,7 @@ from equidp.training.run import Run
 @Parameter(name="*", group=Group("Private choice among settings", sort_key=4))
 @dataclass(frozen=True)
 class ChoiceOptions:
-    """Options of the private choice of settings by results, at a price that --epsilon includes."""
+    """Options of the private choice of settings by results, whose privacy cost --epsilon includes."""
 
     choose: int | None = None
     """Try a random number of settings, this many on average, and release the best for the worst group."""

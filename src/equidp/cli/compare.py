@@ -26,7 +26,7 @@ from equidp.comparison.tune import FINALISTS, SettingSearch
 from equidp.comparison.workers import check_one_place, connect_client
 from equidp.diagnostics import DiagnosisPlan
 from equidp.errors import SettingError
-from equidp.evaluation.predictions import Cut
+from equidp.evaluation.predictions import Decision
 from equidp.report.advice import advice_sentences
 from equidp.report.comparison import print_comparison, write_report
 from equidp.report.diagnosis import sensitive_findings
@@ -158,7 +158,7 @@ def compare_command(
     table: options.TableOptions = options.TableOptions(),
     plan: options.PlanOptions = options.PlanOptions(),
     settings: options.MethodOptions = options.MethodOptions(),
-    cut: metrics.CutOptions = metrics.CutOptions(),
+    decision: metrics.DecisionOptions = metrics.DecisionOptions(),
     release: releases.ReleaseOptions = releases.ReleaseOptions(),
     results: ResultOptions = ResultOptions(),
     diagnosis: DiagnosisOptions = DiagnosisOptions(),
@@ -174,7 +174,7 @@ def compare_command(
     report, json_file = results.report, results.json_file
     changed = changes(plan, settings, wanted.methods)
     balanced = releases.take_balanced(changed)
-    released = releases.releases_of(release, balanced=balanced, base_rate_cut=cut.at_counted_rate)
+    released = releases.releases_of(release, balanced=balanced, base_rate_threshold=decision.at_counted_rate)
     preprocessing = next((each for each in released if isinstance(each, PreprocessingRelease)), None)
     counts = next((each for each in released if isinstance(each, CountsRelease)), None)
     individual = next((each for each in released if isinstance(each, IndividualRelease)), None)
@@ -190,8 +190,8 @@ def compare_command(
     source = table.open(data)
     asked = replace(
         wanted.plan(changed),
-        cut=cut.cut_to_train(Cut(table.whole().positive)),
-        base_rate_cut=cut.at_counted_rate,
+        decision=decision.decision_to_train(Decision(table.whole().positive)),
+        base_rate_threshold=decision.at_counted_rate,
         release_epsilon=None if individual is None else individual.release_epsilon,
         diagnosis=diagnosis.plan(),
         preprocessing_share=None if preprocessing is None else preprocessing.preprocessing_share,

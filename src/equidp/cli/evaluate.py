@@ -56,7 +56,7 @@ def evaluate_command(
     sep: options.RowsSep = None,
     charset: options.RowsCharset = None,
     metric: metrics.Metric | None = None,
-    cut: metrics.CutOptions = metrics.CutOptions(),
+    decision: metrics.DecisionOptions = metrics.DecisionOptions(),
     reliability: Annotated[
         bool, Parameter(help="Show mean predicted risk beside what happened, by group and predicted risk.")
     ] = False,
@@ -89,7 +89,7 @@ def evaluate_command(
         level=level,
         baseline=other,
         metric=metric or kept.config.measures.metric,
-        cut=cut.cut(kept.config.cut, kept.class_counts),
+        decision=decision.decision(kept.config.decision, kept.class_counts),
     )
     found = found if include_sensitive else found.withholding()
     if json_file is not None:

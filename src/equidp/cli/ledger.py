@@ -61,7 +61,7 @@ def _describe_ledger(path: Path, content: LedgerContent, delta: float | None) ->
     if content.torn:
         lines += [
             "",
-            "The last line was torn. It paid for no noise; opening the ledger again counts a block for it.",
+            "The last line is incomplete, and no noise was drawn for it. Opening the ledger counts a block.",
         ]
     entries = content.entries
     budget = content.facts.get("budget", {})
@@ -119,7 +119,7 @@ def _session_lines(blocks: list[Spent], one: str) -> list[str]:
     open_steps = sum(block.steps for block in blocks if not block.exact)
     if open_steps:
         lines.append(
-            f"  Of these, {open_steps:,} were paid for ahead by a process that is still running, or "
+            f"  Of these, {open_steps:,} were charged ahead by a process that is still running, or "
             "was stopped before it recorded how many it took: they count in full."
         )
     return lines

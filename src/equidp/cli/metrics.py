@@ -12,7 +12,7 @@ from cyclopts import Group, Parameter
 from equidp._validate import check_number
 from equidp.errors import SettingError
 from equidp.evaluation.metrics import METRICS
-from equidp.evaluation.predictions import Cut, base_rate_cut
+from equidp.evaluation.predictions import Decision, base_rate_decision
 
 if TYPE_CHECKING:
     NameOrPath = str
@@ -26,9 +26,9 @@ METRIC_HELP = (
 )
 
 
-@Parameter(name="*", group=Group("Cut between two classes", sort_key=5))
+@Parameter(name="*", group=Group("Decision between two classes", sort_key=5))
 @dataclass(frozen=True)
-class CutOptions:
+class DecisionOptions:
     """Options for two classes: the positive one, and the risk from which it is predicted."""
 
     positive: str | None = None
@@ -39,8 +39,10 @@ class CutOptions:
     """For --threshold base-rate: how many of 1 are positive, a public number such as 0.08; default: as the
     run counts its classes with noise (--counts-share)."""
 
-    def cut(self, kept: Cut = Cut(), counts: Mapping[str, float] = MappingProxyType({})) -> Cut:
-        """Cut of these options; `kept` has what they leave out.
+    def decision(
+        self, kept: Decision = Decision(), counts: Mapping[str, float] = MappingProxyType({})
+    ) -> Decision:
+        """Decision of these options; `kept` has what they leave out.
 
         Args:
             kept: what else holds.
@@ -52,23 +54,23 @@ class CutOptions:
         positive = self.positive or kept.positive
         if self.positive not in (None, kept.positive) and self.threshold is None:
             threshold = None  # it was for the other class
-        return Cut(positive, threshold)
+        return Decision(positive, threshold)
 
-    def cut_to_train(self, recipe: Cut = Cut()) -> Cut:
-        """Return the cut of runs to be trained; without a threshold where each run counts the base rate."""
+    def decision_to_train(self, recipe: Decision = Decision()) -> Decision:
+        """Return the decision of runs to be trained: no threshold where each run counts the base rate."""
         if self.at_counted_rate:
-            return Cut(self.positive or recipe.positive)
-        return self.cut(recipe)
+            return Decision(self.positive or recipe.positive)
+        return self.decision(recipe)
 
     @property
     def at_counted_rate(self) -> bool:
         """True where the threshold is the base rate, and no public number was given for it."""
         return self.threshold == BASE_RATE and self.base_rate is None
 
-    def _number(self, kept: Cut, counts: Mapping[str, float]) -> float:
+    def _number(self, kept: Decision, counts: Mapping[str, float]) -> float:
         if self.threshold == BASE_RATE:
             if self.base_rate is None and counts:
-                return base_rate_cut(self.positive or kept.positive, counts).threshold or 0.0
+                return base_rate_decision(self.positive or kept.positive, counts).threshold or 0.0
             if self.base_rate is None:
                 raise SettingError(
                     f"--threshold {BASE_RATE} needs --base-rate, a public number such as 0.08, or a run that "

@@ -404,8 +404,8 @@ def parse_na(texts: Sequence[str]) -> dict[str, list[str]]:
 def parse_marks(text: str) -> dict[str, str]:
     """Returns the mark within numbers of each column: a word or the mark itself.
 
-    >>> parse_marks(","), parse_marks("comma, price=point"), parse_marks("price=,")
-    ({'*': ','}, {'*': ',', 'price': '.'}, {'price': ','})
+    >>> parse_marks(","), parse_marks("comma, fee=point"), parse_marks("fee=,")
+    ({'*': ','}, {'*': ',', 'fee': '.'}, {'fee': ','})
     """
     if text in MARKS.values():
         return {ALL_COLUMNS: text}

@@ -19,7 +19,7 @@ from equidp.cli.app import command
 from equidp.cli.messages import say
 from equidp.cli.process import lost_output
 from equidp.errors import SettingError
-from equidp.evaluation.predictions import Cut, Predictions, predict
+from equidp.evaluation.predictions import Decision, Predictions, predict
 from equidp.runs.saved import ROWS, open_run
 from equidp.tables.columns import check_names
 from equidp.tables.read import check_read_twice, names_of, readable, written_rows
@@ -46,7 +46,7 @@ def predict_command(
         tuple[str, ...],
         Parameter(help="Columns of the table to write beside the predictions, such as an id."),
     ] = (),
-    cut: metrics.CutOptions = metrics.CutOptions(),
+    decision: metrics.DecisionOptions = metrics.DecisionOptions(),
     sep: options.RowsSep = None,
     charset: options.RowsCharset = None,
     out: Annotated[
@@ -66,7 +66,7 @@ def predict_command(
         check_read_twice(table, "--keep reads it again")
     kept = open_run(run).with_file_format(sep, charset)
     check_outputs({"--out": out}, kept.config.data.name)
-    shown = cut.cut(kept.config.cut, kept.class_counts)
+    shown = decision.decision(kept.config.decision, kept.class_counts)
     beside: Iterator[pd.DataFrame] = itertools.repeat(pd.DataFrame())
     if keep and table is not None:
         beside = _read_kept_columns(table, kept.config.data.recipe, list(dict.fromkeys(keep)))
@@ -106,10 +106,10 @@ def _read_kept_columns(table: Path, recipe: Recipe, keep: list[str]) -> Iterator
     return written_rows(table, recipe, keep, ROWS)
 
 
-def _prediction_rows(outputs: torch.Tensor, classes: list[str], cut: Cut) -> pd.DataFrame:
+def _prediction_rows(outputs: torch.Tensor, classes: list[str], decision: Decision) -> pd.DataFrame:
     """A prediction for each row of outputs, [n, classes] or [n, 1], as texts."""
     nothing = torch.zeros(len(outputs), dtype=torch.int64)  # targets, which no prediction reads
-    found = Predictions.of(outputs, nothing, classes, cut)
+    found = Predictions.of(outputs, nothing, classes, decision)
     if not classes:
         return pd.DataFrame({"prediction": [f"{value:.6g}" for value in outputs.squeeze(1).tolist()]})
     texts = [[f"{share:.6g}" for share in row] for row in found.probabilities.tolist()]

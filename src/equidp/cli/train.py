@@ -112,7 +112,7 @@ def train_command(
         Path | None,
         Parameter(help="Text file that the card shows: who answers, purpose, access, how long it is kept."),
     ] = None,
-    cut: metrics.CutOptions = metrics.CutOptions(),
+    decision: metrics.DecisionOptions = metrics.DecisionOptions(),
     choice: ChoiceOptions = ChoiceOptions(),
     device: options.Device = "cpu",
     resumed: ResumeOptions = ResumeOptions(),
@@ -141,7 +141,7 @@ def train_command(
         raise SettingError("nowhere to keep the run: give --out with a new folder, or --dry-run.")
     changed = changes(plan, settings, [method])
     balanced = releases.take_balanced(changed)
-    released = releases.releases_of(release, balanced=balanced, base_rate_cut=cut.at_counted_rate)
+    released = releases.releases_of(release, balanced=balanced, base_rate_threshold=decision.at_counted_rate)
     options.check_noise([] if privacy.epsilon is None else [privacy.epsilon], changed, privacy.risk)
     target = privacy.target(changed)
     noisy = not target.is_open or "noise_multiplier" in changed
@@ -169,7 +169,7 @@ def train_command(
         target,
         budget.file(data, config, table.recipe, choice.choose_from),
         (*released, *choice.releases()),
-        Measures(metric, cut.cut_to_train()),
+        Measures(metric, decision.decision_to_train()),
         CardTexts(notes="" if card_notes is None else _read_notes(card_notes)),
         execution.execution(),
     )

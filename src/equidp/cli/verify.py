@@ -107,7 +107,7 @@ def _ledger_sentence(check: Check) -> str:
         return "these files are a copy without the ledger."
     if not check.passed:
         return str(found["error"])
-    ahead = f"; {count_text(found['paid_ahead'], 'step')} paid for ahead count in full" * bool(
+    ahead = f"; {count_text(found['paid_ahead'], 'step')} charged ahead count in full" * bool(
         found["paid_ahead"]
     )
     torn = "; the last line is torn" * found["torn"]

@@ -29,7 +29,7 @@ from equidp._provenance import versions
 from equidp.comparison.cells import (
     Cell,
     CellResult,
-    CutRule,
+    DecisionRule,
     Train,
     Training,
     kept_results,
@@ -327,12 +327,12 @@ class BaselineSearch:
     Attributes:
         runs: of each candidate, one for each seed.
         metric: that candidates are compared by, over all test examples of the first seed.
-        cut: of the metric.
+        decision: of the metric.
     """
 
     runs: tuple[tuple[Cell, ...], ...]
     metric: Metric
-    cut: CutRule
+    decision: DecisionRule
 
     @property
     def first(self) -> list[Cell]:
@@ -401,8 +401,8 @@ class BaselineSearch:
         if _has_diverged(result):
             return _DIVERGED
         train, test = (data := split(cell.source, cell.seed)).train, data.test
-        cut = self.cut.cut_of(cell)
-        value = self.metric.sign * measure_metric(self.metric, result.predictions(test, cut))[0]
+        decision = self.decision.decision_of(cell)
+        value = self.metric.sign * measure_metric(self.metric, result.predictions(test, decision))[0]
         if not np.isfinite(value):
             return _DIVERGED
         loss, weights = _overall_loss(result), cell.class_weights(train)

@@ -39,7 +39,7 @@ from equidp.digest import code_digest, module_digest, read_code
 from equidp.errors import ApproximationWarning, DataError, DataWarning
 from equidp.evaluation.costs import EPSILON_OF_GROUP
 from equidp.evaluation.groups import metrics_of
-from equidp.evaluation.predictions import Cut, Predictions, base_rate_cut, predict
+from equidp.evaluation.predictions import Decision, Predictions, base_rate_decision, predict
 from equidp.individual import IndividualAccountant
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import GroupedStepEvent, MemoryLedger
@@ -231,25 +231,25 @@ def count_by_seed(train: GroupedDataset, noise_multiplier: float, seed: int) -> 
 
 @final
 @dataclass(frozen=True)
-class CutRule:
-    """Cut of each training of a comparison.
+class DecisionRule:
+    """Decision of each training of a comparison.
 
     Attributes:
-        cut: of all trainings.
+        decision: of all trainings.
         at_base_rate: threshold of each training at the share of the positive class that it counted: with the
             noise of its release, and exactly without privacy.
     """
 
-    cut: Cut
+    decision: Decision
     at_base_rate: bool = False
 
-    def cut_of(self, training: Training) -> Cut:
-        """Return the cut of a training."""
+    def decision_of(self, training: Training) -> Decision:
+        """Return the decision of a training."""
         if not self.at_base_rate:
-            return self.cut
+            return self.decision
         noise = (training.counts_noise or 0.0) if isinstance(training, Cell) else 0.0
         train = split(training.source, training.seed).train
-        return base_rate_cut(self.cut.positive, count_by_seed(train, noise, training.seed))
+        return base_rate_decision(self.decision.positive, count_by_seed(train, noise, training.seed))
 
 
 def plan_parts(plan: ResolvedPlan) -> dict[str, Any]:
@@ -436,10 +436,10 @@ class CellResult:
         outputs = entry.array("outputs", mapped=True)
         return cls(**tables, diagnosis=diagnosis, outputs=outputs, seconds=entry.facts["seconds"])
 
-    def predictions(self, test: GroupedDataset, cut: Cut) -> Predictions:
+    def predictions(self, test: GroupedDataset, decision: Decision) -> Predictions:
         """Predictions of the run on its test set."""
         outputs = torch.from_numpy(np.array(self.outputs))
-        return Predictions.of(outputs, test.targets, test.class_names, cut)
+        return Predictions.of(outputs, test.targets, test.class_names, decision)
 
 
 Train = Callable[[Sequence[Training]], Sequence[CellResult]]

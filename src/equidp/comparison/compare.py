@@ -86,7 +86,7 @@ from equidp.evaluation.metrics import (
     measure_metric,
     tells_something,
 )
-from equidp.evaluation.predictions import Cut, Predictions, check_base_rate
+from equidp.evaluation.predictions import Decision, Predictions, check_base_rate
 from equidp.evaluation.small_cells import SmallCells
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import Event
@@ -119,8 +119,8 @@ def compare(
     gap_tolerance: float = 0.05,
     level: float = 0.95,
     metric: str | Metric = "accuracy",
-    cut: Cut = Cut(),
-    base_rate_cut: bool = False,
+    decision: Decision = Decision(),
+    base_rate_threshold: bool = False,
     engine: str = "ghost",
     directory: str | os.PathLike[str] = "equidp-runs",
     jobs: int | None = None,
@@ -164,10 +164,10 @@ def compare(
         level: of the confidence intervals.
         metric: the metric of cost, gap, tolerance and tests (`equidp.evaluation.metrics.metric_named`). Every
         run
-            keeps its predictions on the test set, so another metric or cut trains nothing again.
-        cut: of two classes, the positive one, and the predicted risk from which on it is predicted.
-        base_rate_cut: of two classes, predict the positive one from its share of the training examples on: as
-            each private run releases its counts (`counts_share`), and exact without privacy.
+            keeps its predictions on the test set, so another metric or decision trains nothing again.
+        decision: of two classes, the positive one, and the predicted risk from which on it is predicted.
+        base_rate_threshold: of two classes, predict the positive one from its share of the training examples
+            on: as each private run releases its counts (`counts_share`), and exact without privacy.
         engine: name of the gradient engine.
         directory: finished runs are kept here, and taken from here if data, settings and code are the same.
         jobs: processes; None: one per core, or the number from `joblib.parallel_config`.
@@ -186,7 +186,7 @@ def compare(
             exact preprocessing, which epsilon does not cover.
         counts_share: of each epsilon, for a release of the number of training examples of each class of the
             private runs, in (0, 1); None: classes are not counted, or for 0.02 where `balanced` or
-            `base_rate_cut` needs it.
+            `base_rate_threshold` needs it.
         balanced: weigh the losses of each class by one over its count: as it is released of private runs,
             and exact of training without privacy.
         against: name of a private method among `methods`, with which each other one is compared seed by seed
@@ -223,8 +223,8 @@ def compare(
         gap_tolerance=gap_tolerance,
         level=level,
         metric=metric,
-        cut=cut,
-        base_rate_cut=base_rate_cut,
+        decision=decision,
+        base_rate_threshold=base_rate_threshold,
         engine=engine,
         release_epsilon=release_epsilon,
         diagnosis=diagnosis,
@@ -288,12 +288,12 @@ def run_comparison(
     results: list[dict[str, Any]] = []
     for training, run in runs:
         test = split(prepared.source, training.seed).test
-        cut = asked.cut_rule.cut_of(training)
-        threshold = {"threshold": cut.threshold} if asked.base_rate_cut else {}
+        decision = asked.decision_rule.decision_of(training)
+        threshold = {"threshold": decision.threshold} if asked.base_rate_threshold else {}
         rows = [{**training.names, **row, **threshold} for row in run.results.to_dict("records")]
-        results += with_metrics(rows, run.predictions(test, cut), test, prepared.metric, asked.level)
+        results += with_metrics(rows, run.predictions(test, decision), test, prepared.metric, asked.level)
     whole, class_names = pd.DataFrame(results), prepared.data.test.class_names
-    positive = asked.cut.index(class_names)
+    positive = asked.decision.index(class_names)
     if EPSILON_OF_GROUP in whole:  # that of the run, where groups are equal
         whole[EPSILON_OF_GROUP] = whole[EPSILON_OF_GROUP].fillna(whole["epsilon"])
     baselines = choose_baselines(
@@ -321,8 +321,8 @@ def run_comparison(
             swept=prepared.swept,
             metric=prepared.metric.name,
             positive="" if positive is None else class_names[positive],
-            threshold=asked.cut.threshold,
-            base_rate_cut=asked.base_rate_cut,
+            threshold=asked.decision.threshold,
+            base_rate_threshold=asked.base_rate_threshold,
             against=prepared.choice.against,
             search=asked.baseline,
             other_classes=prepared.other_classes,
@@ -500,7 +500,7 @@ class PreparedComparison:
         if asked.balanced:
             balanced = SettingRow("class_weight", "balanced", ASKED)
             rows = tuple(balanced if row.name == balanced.name else row for row in rows)
-        threshold = "base-rate" if asked.base_rate_cut else asked.cut.threshold
+        threshold = "base-rate" if asked.base_rate_threshold else asked.decision.threshold
         return rows if threshold is None else (*rows, SettingRow("threshold", threshold, ASKED))
 
     def estimate(self, jobs: int, *, fresh: bool = False) -> Estimate:
@@ -579,9 +579,9 @@ def prepare(
     choice = choose_plans(asked, source, train, smallest, max(sizes.values()))
     source, plan, epsilons = choice.shared.source(source), choice.shared.plan, choice.epsilons
     data_split = split(source, next(iter(sizes)))
-    if asked.base_rate_cut:
+    if asked.base_rate_threshold:
         check_base_rate(train.class_names)
-    check_metric(metric, asked.cut, data_split.test)
+    check_metric(metric, asked.decision, data_split.test)
     variants = [_count_classes(variant, asked, plan) for variant in choice.variants()]
     # Absolute, since worker processes outlive a comparison and stay where the first one was.
     folder = Path(directory).absolute()
@@ -598,7 +598,7 @@ def prepare(
                 tuple(_preprocess_source(source, variant, plan, share) for variant in tuned),
                 tuning_seeds(asked.seed_numbers),
                 metric,
-                asked.cut_rule,
+                asked.decision_rule,
                 asked.engine,
             )
             if tuning is None:
@@ -629,7 +629,7 @@ def prepare(
                 for each in tried
             ),
             metric,
-            asked.cut_rule,
+            asked.decision_rule,
         )
         cells = []
         for seed, size in sizes.items():
@@ -668,11 +668,11 @@ def prepare(
                 "treat groups equally.",
                 field=plan.groups.field,
             )
-        if asked.peers and asked.base_rate_cut:
+        if asked.peers and asked.base_rate_threshold:
             raise SettingError(
                 f"method {', '.join(asked.peers)} counts no classes for a threshold at the base rate; give "
                 "the base rate as a public number (--base-rate), or leave the method out.",
-                field="base_rate_cut",
+                field="base_rate_threshold",
             )
         peers = peers_of(asked.peers, source, data_split, list(sizes), epsilons, plan.delta or 0.0, baseline)
         if peers:
@@ -747,7 +747,7 @@ def with_metrics(
     return filled
 
 
-def check_metric(metric: Metric, cut: Cut, test: GroupedDataset) -> None:
+def check_metric(metric: Metric, decision: Decision, test: GroupedDataset) -> None:
     """Check before anything is trained that a metric can compare the groups of a test set.
 
     Raises:
@@ -755,10 +755,10 @@ def check_metric(metric: Metric, cut: Cut, test: GroupedDataset) -> None:
             two groups.
     """
     check_task(metric, test.class_names)
-    cut.index(test.class_names)
+    decision.index(test.class_names)
     shares = np.random.default_rng(0).dirichlet(np.ones(test.num_classes), len(test))
     outputs = torch.from_numpy(np.log(shares))  # of a made-up model
-    found = Predictions.of(outputs, test.targets, test.class_names, Cut(cut.positive))
+    found = Predictions.of(outputs, test.targets, test.class_names, Decision(decision.positive))
     groups = by_group(test.groups.numpy(), test.group_names)[:-1]
     reasons = {name: measure_metric(metric, found.take(members))[1] for name, members in groups}
     if sum(not reason for reason in reasons.values()) < 2:
@@ -824,7 +824,7 @@ def _count_classes(variant: Variant, asked: ComparisonPlan, plan: Plan) -> Varia
     """Return the variant with the counts of classes that are asked for; the baseline's are exact."""
     check_balanced(asked.balanced, variant.plan.for_method(variant.method).class_weight)
     share = asked.counts_share
-    if share is None and (asked.balanced or asked.base_rate_cut):
+    if share is None and (asked.balanced or asked.base_rate_threshold):
         share = COUNTS_SHARE
     if share is None:
         return variant

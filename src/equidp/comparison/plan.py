@@ -10,7 +10,7 @@ from equidp._validate import check_number, unknown_name
 from equidp.accounting.groups import GroupSettings
 from equidp.advice.advise import AUTO
 from equidp.advice.chosen_plan import RECOMMENDED, SETTINGS
-from equidp.comparison.cells import CutRule
+from equidp.comparison.cells import DecisionRule
 from equidp.comparison.sweep import PEER_NAMES, Sweep, named_methods
 from equidp.comparison.tune import TuningPlan
 from equidp.diagnostics import DiagnosisPlan
@@ -18,7 +18,7 @@ from equidp.errors import SettingError
 from equidp.evaluation.costs import check_gap_tolerance
 from equidp.evaluation.intervals import check_level
 from equidp.evaluation.metrics import Metric, metric_named
-from equidp.evaluation.predictions import Cut
+from equidp.evaluation.predictions import Decision
 from equidp.policies.methods import MethodLike
 from equidp.policies.table import BASELINE
 from equidp.training.plan import Plan, checked_seeds
@@ -34,9 +34,9 @@ class ComparisonPlan:
     """Plan of a comparison, whatever the data, and wherever its runs are trained.
 
     Attributes:
-        methods, seeds, plan, epsilons, sweep, gap_tolerance, level, metric, cut, base_rate_cut, engine,
-            release_epsilon, diagnosis, preprocessing_share, counts_share, balanced, settings, changes,
-            against, baseline, tune: see `equidp.compare`.
+        methods, seeds, plan, epsilons, sweep, gap_tolerance, level, metric, decision, base_rate_threshold,
+            engine, release_epsilon, diagnosis, preprocessing_share, counts_share, balanced, settings,
+            changes, against, baseline, tune: see `equidp.compare`.
 
     Raises:
         SettingError, PolicyError: a value that no comparison can have.
@@ -50,8 +50,8 @@ class ComparisonPlan:
     gap_tolerance: float = 0.05
     level: float = 0.95
     metric: str | Metric = "accuracy"
-    cut: Cut = Cut()
-    base_rate_cut: bool = False
+    decision: Decision = Decision()
+    base_rate_threshold: bool = False
     engine: str = "ghost"
     release_epsilon: float | None = None
     diagnosis: DiagnosisPlan | None = None
@@ -71,10 +71,10 @@ class ComparisonPlan:
             raise unknown_name("baseline", self.baseline, get_args(Search))
         if self.preprocessing_share is not None:
             check_number("(0, 1)", preprocessing_share=self.preprocessing_share)
-        if self.base_rate_cut and self.cut.threshold is not None:
+        if self.base_rate_threshold and self.decision.threshold is not None:
             raise SettingError(
-                f"base_rate_cut beside a threshold of {self.cut.threshold:g}; give one of the two.",
-                field="base_rate_cut",
+                f"base_rate_threshold beside a threshold of {self.decision.threshold:g}; give one of them.",
+                field="base_rate_threshold",
             )
         if self.counts_share is not None:
             check_number("(0, 1)", counts_share=self.counts_share)
@@ -138,9 +138,9 @@ class ComparisonPlan:
         return metric_named(self.metric)
 
     @property
-    def cut_rule(self) -> CutRule:
-        """Cut of each training."""
-        return CutRule(self.cut, self.base_rate_cut)
+    def decision_rule(self) -> DecisionRule:
+        """Decision of each training."""
+        return DecisionRule(self.decision, self.base_rate_threshold)
 
     @property
     def tuning(self) -> TuningPlan | None:

@@ -35,7 +35,7 @@ with require_extra("tables"):
 
 TABLES = {
     "methods": "What privacy costs by method",
-    "price": "Model cost and privacy cost over all test examples",
+    "overall_costs": "Model cost and privacy cost over all test examples",
     "costs": "Privacy cost by group",
     "model_costs": "Model cost by group",
     "total_costs": "Model cost and privacy cost together by group",
@@ -44,7 +44,7 @@ TABLES = {
     "baselines": "Models tried without privacy",
 }
 """Name of a table -> its caption."""
-_OF_BASELINES = ("price", "model_costs", "total_costs", "baselines")
+_OF_BASELINES = ("overall_costs", "model_costs", "total_costs", "baselines")
 """Tables that need the models without privacy that were tried."""
 _BY_GROUP = {
     "costs": "privacy_cost",
@@ -137,8 +137,8 @@ class Setup:
         positive: name of the positive class; "" unless there are two.
         threshold: predicted risk from which on the positive class is predicted; None: the most probable
             class is predicted, or each run has its own threshold.
-        base_rate_cut: True where the threshold of each run is the base rate that it counted: `threshold` in
-            the results.
+        base_rate_threshold: True where the threshold of each run is the base rate that it counted:
+            `threshold` in the results.
         against: the method that others are compared with seed by seed; "" for none.
         search: "best" where baselines are the best of several candidates, "plan" where the only baseline is
             plain SGD by the comparison's plan.
@@ -160,7 +160,7 @@ class Setup:
     metric: str = "accuracy"
     positive: str = ""
     threshold: float | None = None
-    base_rate_cut: bool = False
+    base_rate_threshold: bool = False
     against: str = ""
     search: str = "plan"
     other_classes: Mapping[str, str] = field(default_factory=dict)
@@ -284,10 +284,10 @@ class Comparison:
         """Means over seeds with intervals, as texts for a paper.
 
         Args:
-            name: of `table_names`: "methods", "price" and "differences" have a row per method and setting,
-                "costs", "model_costs", "total_costs" and "metric" a row per group, and "baselines" a row per
-                model without privacy that was tried. Those about other models without privacy are there
-                where some were tried, and "differences" where a method to compare with was named.
+            name: of `table_names`: "methods", "overall_costs" and "differences" have a row per method and
+                setting, "costs", "model_costs", "total_costs" and "metric" a row per group, and "baselines" a
+                row per model without privacy that was tried. Those about other models without privacy are
+                there where some were tried, and "differences" where a method to compare with was named.
 
         Raises:
             SettingError: an unknown table.
@@ -394,7 +394,7 @@ def best_label(baselines: pd.DataFrame) -> str:
     return str(first["method"]) if not first["chosen"] else Kind(first["method"], first["baseline"]).label
 
 
-def price_table(comparison: Comparison) -> Table:
+def overall_costs_table(comparison: Comparison) -> Table:
     """Table of the best model without privacy, the same model without privacy and the private one.
 
     A row per kind of private run, over all test examples, with model cost, privacy cost and their sum.
@@ -428,7 +428,8 @@ def price_table(comparison: Comparison) -> Table:
                 *(interval_of(own, name) for name in ("model_cost", "privacy_cost", "total_cost")),
             ]
         )
-    return Table(columns, table, f"{TABLES['price']}, {metric.heading}; best: {best_label(baselines)}")
+    title = f"{TABLES['overall_costs']}, {metric.heading}; best: {best_label(baselines)}"
+    return Table(columns, table, title)
 
 
 def baselines_table(comparison: Comparison) -> Table:
@@ -489,7 +490,11 @@ def _p_text(p: float) -> str:
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
-_MADE_BY = {"price": price_table, "baselines": baselines_table, "differences": differences_table}
+_MADE_BY = {
+    "overall_costs": overall_costs_table,
+    "baselines": baselines_table,
+    "differences": differences_table,
+}
 """Name of a table that is made by a function of its own -> that function."""
 
 

@@ -22,7 +22,7 @@ from equidp._validate import check_whole
 from equidp.comparison.cells import (
     Cell,
     CellResult,
-    CutRule,
+    DecisionRule,
     Train,
     Training,
     kept_results,
@@ -238,7 +238,7 @@ class SettingSearch:
         sources: of each variant.
         seeds: to tune on.
         metric: that settings are chosen by.
-        cut: of the metric.
+        decision: of the metric.
         engine: of all runs.
 
     Raises:
@@ -251,7 +251,7 @@ class SettingSearch:
     sources: tuple[DataSource, ...]
     seeds: tuple[int, ...]
     metric: Metric
-    cut: CutRule
+    decision: DecisionRule
     engine: str
 
     def __post_init__(self) -> None:
@@ -357,7 +357,7 @@ class SettingSearch:
     def _values(self, cell: Cell, result: CellResult) -> Values:
         """Metric of a run by group and for all, without groups of few people."""
         test = split(cell.source, cell.seed).test
-        found, tiny = result.predictions(test, self.cut.cut_of(cell)), SmallCells.of(test).tiny
+        found, tiny = result.predictions(test, self.decision.decision_of(cell)), SmallCells.of(test).tiny
         values: dict[str, float] = {}
         for name, members in by_group(test.groups.numpy(), test.group_names):
             if name not in tiny:

@@ -202,7 +202,7 @@ def check_order(**given: Any) -> None:
         if same and not ours.equals(theirs):
             raise DataError(
                 f"{name} names the same rows as {first} in another order, and rows belong together by "
-                f"position. If the names are right, pass {name}.loc[{first}.index]; if the positions are, "
+                f"position. If the names are correct, pass {name}.loc[{first}.index]; if the positions are, "
                 f"{name}.to_numpy().",
                 field=name,
             )

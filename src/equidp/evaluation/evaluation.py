@@ -27,7 +27,7 @@ from equidp.evaluation.groups import (
 )
 from equidp.evaluation.intervals import check_level
 from equidp.evaluation.metrics import METRICS, Metric, metric_for
-from equidp.evaluation.predictions import Cut, Predictions, predict
+from equidp.evaluation.predictions import Decision, Predictions, predict
 from equidp.evaluation.small_cells import SmallCells, count_people, people_of
 from equidp.kernel.processes import ALONE, Processes
 
@@ -124,9 +124,9 @@ class Evaluation:
         records = {name: json.loads(table.to_json(orient="records")) for name, table in tables.items()}
         measured = {"metric": self.metric.name, "better_than_a_constant_prediction": self.useful}
         spots = {"blind_spots": None if self.blind_spots is None else asdict(self.blind_spots)}
-        cut = {"positive": self.positive, "threshold": self.threshold}
+        decision = {"positive": self.positive, "threshold": self.threshold}
         not_shown = {"not_shown": list(self.small.groups), "classes_not_shown": list(self.small.classes)}
-        return {**records, "gaps": self.gaps, **measured, **cut, **not_shown, **spots}
+        return {**records, "gaps": self.gaps, **measured, **decision, **not_shown, **spots}
 
 
 def evaluate(
@@ -136,7 +136,7 @@ def evaluate(
     level: float = 0.95,
     baseline: nn.Module | None = None,
     metric: str | Metric | None = None,
-    cut: Cut = Cut(),
+    decision: Decision = Decision(),
     processes: Processes = ALONE,
 ) -> Evaluation:
     """Evaluates a trained model, which gives one logit per class, or a number.
@@ -148,7 +148,7 @@ def evaluate(
         baseline: a model trained without privacy on the same data, to show what privacy cost.
         metric: what cost and the comparison with a constant prediction are about (`metric_named`); None:
             accuracy, and of predicted numbers rmse.
-        cut: of two classes, which is the positive one, and from which risk on it is predicted.
+        decision: of two classes, which is the positive one, and from which risk on it is predicted.
         processes: that predict a part each; all of them call this.
 
     Raises:
@@ -170,18 +170,18 @@ def evaluate(
     check_level(level)
     test.check_single_rows("a test")
     metric = metric_for(metric, test.class_names)
-    cut.index(test.class_names)
+    decision.index(test.class_names)
     test = test.to("cpu")
     outputs = predict(model, test.inputs, processes)
     check_outputs(outputs, test)
     other = None if baseline is None else predict(baseline, test.inputs, processes)
     small = SmallCells.of(test)
-    found = _evaluate_outputs(outputs, other, test, level, metric, cut, small)
+    found = _evaluate_outputs(outputs, other, test, level, metric, decision, small)
     if small == SmallCells():
         return found
     left, rest = small.left_in(test), small.without(test)
     theirs = None if other is None else other[left]
-    return replace(found, rest=_evaluate_outputs(outputs[left], theirs, rest, level, metric, cut, small))
+    return replace(found, rest=_evaluate_outputs(outputs[left], theirs, rest, level, metric, decision, small))
 
 
 def _evaluate_outputs(
@@ -190,23 +190,23 @@ def _evaluate_outputs(
     test: GroupedDataset,
     level: float,
     metric: Metric,
-    cut: Cut,
+    decision: Decision,
     small: SmallCells,
 ) -> Evaluation:
     """Evaluate outputs, and the outputs of a baseline, on a test set."""
     if not len(test):
         nothing = pd.DataFrame()
         return Evaluation(nothing, nothing, nothing, None, None, level, metric=metric, small=small)
-    found = Predictions.of(outputs, test.targets, test.class_names, cut)
+    found = Predictions.of(outputs, test.targets, test.class_names, decision)
     shown = [each for each in METRICS.values() if found.task in each.tasks]
     grouped, people = (test.groups.numpy(), test.group_names), people_of(test)
     calibration = calibration_table(found, *grouped, level)
     named = [name for name in test.group_names if name not in small.groups]
     return Evaluation(
-        groups=group_intervals(outputs, test, level, cut),
-        recalls=recalls(outputs, test, level, other, cut),
-        rates=selection_rates(outputs, test, cut),
-        costs=None if other is None else paired_costs(outputs, other, test, level, metric, cut),
+        groups=group_intervals(outputs, test, level, decision),
+        recalls=recalls(outputs, test, level, other, decision),
+        rates=selection_rates(outputs, test, decision),
+        costs=None if other is None else paired_costs(outputs, other, test, level, metric, decision),
         blind_spots=BlindSpots.of(found, metric, level),
         level=level,
         figures=group_figures(found, *grouped, list(dict.fromkeys([*shown, metric])), level),
@@ -215,7 +215,7 @@ def _evaluate_outputs(
         risks_off=risks_off(calibration, [*named, ALL]),
         metric=metric,
         positive=found.positive_name,
-        threshold=cut.threshold,
+        threshold=decision.threshold,
         people=None if test.people is None else count_people(people),
         small=small,
     )

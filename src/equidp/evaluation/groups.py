@@ -27,7 +27,7 @@ from equidp.evaluation.metrics import (
     measure_with_interval,
     metric_cost,
 )
-from equidp.evaluation.predictions import Cut, Predictions
+from equidp.evaluation.predictions import Decision, Predictions
 from equidp.losses import SquaredError
 
 with require_extra("tables"):
@@ -94,7 +94,9 @@ def _check_logits(outputs: Tensor, targets: Tensor) -> None:
         )
 
 
-def group_intervals(outputs: Tensor, test: GroupedDataset, level: float, cut: Cut = Cut()) -> pd.DataFrame:
+def group_intervals(
+    outputs: Tensor, test: GroupedDataset, level: float, decision: Decision = Decision()
+) -> pd.DataFrame:
     """Returns group, count, accuracy (Wilson's interval) and loss (Student's), each with _low and _high.
 
     Of predicted numbers: rmse, mae and r2 in their place.
@@ -106,7 +108,7 @@ def group_intervals(outputs: Tensor, test: GroupedDataset, level: float, cut: Cu
             figures = {metric.name: measure_with_interval(metric, part, level)[:3] for metric in NUMBERS}
             rows.append(_row(members, figures, group=name))
         return pd.DataFrame(rows)
-    correct, losses = _correct(outputs, test, cut), _losses(outputs, test)
+    correct, losses = _correct(outputs, test, decision), _losses(outputs, test)
     rows = []
     for name, members in by_group(test.groups.numpy(), test.group_names):
         accuracy = wilson(int(correct[members].sum()), int(members.sum()), level)
@@ -138,7 +140,7 @@ def paired_costs(
     test: GroupedDataset,
     level: float,
     metric: Metric = METRICS["accuracy"],
-    cut: Cut = Cut(),
+    decision: Decision = Decision(),
 ) -> pd.DataFrame:
     """Returns what a model loses against `baseline`, the outputs of one trained without privacy.
 
@@ -147,7 +149,9 @@ def paired_costs(
         gained, Tran et al.; Student's interval), each with _low and _high, of the differences example by
         example. A metric that no single example has gets percentiles over resamples of the examples.
     """
-    ours, theirs = (Predictions.of(each, test.targets, test.class_names, cut) for each in (outputs, baseline))
+    ours, theirs = (
+        Predictions.of(each, test.targets, test.class_names, decision) for each in (outputs, baseline)
+    )
     gained = _losses(outputs, test) - _losses(baseline, test)
     rows = []
     for name, members in by_group(test.groups.numpy(), test.group_names):
@@ -162,7 +166,7 @@ def recalls(
     test: GroupedDataset,
     level: float,
     baseline: Tensor | None = None,
-    cut: Cut = Cut(),
+    decision: Decision = Decision(),
 ) -> pd.DataFrame:
     """Returns the share of each class's examples that the model finds: accuracy can hide that it finds none.
 
@@ -176,8 +180,8 @@ def recalls(
     pairs = torch.stack([test.groups, test.targets]).unique(dim=1)
     if pairs.shape[1] == len(pairs[0].unique()):
         return pd.DataFrame()
-    correct, classes = _correct(outputs, test, cut), test.targets.numpy()
-    missed = None if baseline is None else _correct(baseline, test, cut) - correct
+    correct, classes = _correct(outputs, test, decision), test.targets.numpy()
+    missed = None if baseline is None else _correct(baseline, test, decision) - correct
     rows = []
     for group, of_group in by_group(test.groups.numpy(), test.group_names):
         for index, name in enumerate(test.class_names):
@@ -191,7 +195,7 @@ def recalls(
     return pd.DataFrame(rows)
 
 
-def selection_rates(outputs: Tensor, test: GroupedDataset, cut: Cut = Cut()) -> pd.DataFrame:
+def selection_rates(outputs: Tensor, test: GroupedDataset, decision: Decision = Decision()) -> pd.DataFrame:
     """Returns how often a model of two classes predicts class 1, by fairlearn.
 
     Returns:
@@ -202,7 +206,7 @@ def selection_rates(outputs: Tensor, test: GroupedDataset, cut: Cut = Cut()) -> 
     if test.num_classes != 2 or not len(test):
         return pd.DataFrame()
     truth = test.targets.numpy()
-    predicted = Predictions.of(outputs, test.targets, test.class_names, cut).predicted
+    predicted = Predictions.of(outputs, test.targets, test.class_names, decision).predicted
     rates = {
         "selection_rate": selection_rate,
         "true_positive_rate": true_positive_rate,
@@ -237,8 +241,8 @@ def by_group(groups: npt.NDArray[np.int64], names: Sequence[str]) -> list[tuple[
     return [*((name, groups == at) for at, name in enumerate(names)), (ALL, np.ones(len(groups), dtype=bool))]
 
 
-def _correct(outputs: Tensor, test: GroupedDataset, cut: Cut) -> Floats:
-    predicted = Predictions.of(outputs, test.targets, test.class_names, cut).predicted
+def _correct(outputs: Tensor, test: GroupedDataset, decision: Decision) -> Floats:
+    predicted = Predictions.of(outputs, test.targets, test.class_names, decision).predicted
     correct: Floats = (predicted == test.targets.numpy()).astype(np.float64)
     return correct
 

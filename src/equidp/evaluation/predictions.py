@@ -50,7 +50,7 @@ def task_of(class_names: Sequence[str]) -> str:
 
 @final
 @dataclass(frozen=True)
-class Cut:
+class Decision:
     """Which of two classes is the positive one, and from which predicted risk on a model predicts it.
 
     Attributes:
@@ -60,7 +60,7 @@ class Cut:
     Raises:
         SettingError: a threshold outside [0, 1].
 
-    >>> Cut("ill", 0.08).index(("ill", "well"))
+    >>> Decision("ill", 0.08).index(("ill", "well"))
     0
     """
 
@@ -101,22 +101,22 @@ def check_base_rate(class_names: Sequence[str]) -> None:
         )
 
 
-def base_rate_cut(positive: str | None, counts: Mapping[str, float]) -> Cut:
-    """Returns the cut at the share of the positive class among counted examples.
+def base_rate_decision(positive: str | None, counts: Mapping[str, float]) -> Decision:
+    """Returns the decision whose threshold is the share of the positive class among counted examples.
 
     Args:
-        positive: see `Cut`.
+        positive: see `Decision`.
         counts: examples of each class: public, or released with noise, so they may be negative.
 
     Raises:
         SettingError: no such class, or more than two.
 
-    >>> base_rate_cut(None, {"no": 920.0, "yes": 80.0})
-    Cut(positive='yes', threshold=0.08)
+    >>> base_rate_decision(None, {"no": 920.0, "yes": 80.0})
+    Decision(positive='yes', threshold=0.08)
     """
     names = list(counts)
-    name = names[Cut(positive, 0.5).index(names) or 0]
-    return Cut(name, min(max(counts[name], 0.0) / max(1.0, sum(counts.values())), 1.0))
+    name = names[Decision(positive, 0.5).index(names) or 0]
+    return Decision(name, min(max(counts[name], 0.0) / max(1.0, sum(counts.values())), 1.0))
 
 
 @final
@@ -129,7 +129,7 @@ class Predictions:
         probabilities: of each class, [n, classes] float64; where numbers are predicted, those, [n, 1].
         class_names: one per class; none where numbers are predicted.
         positive: index of the positive class; None unless there are two classes.
-        threshold: see `Cut`.
+        threshold: see `Decision`.
 
     >>> found = Predictions(np.array([0, 1]), np.array([[0.9, 0.1], [0.7, 0.3]]), ("no", "yes"), 1, 0.2)
     >>> found.predicted.tolist(), found.risks.tolist(), found.hits.tolist()
@@ -144,13 +144,19 @@ class Predictions:
 
     @classmethod
     def of(
-        cls, outputs: Tensor, targets: Tensor, class_names: Sequence[str], cut: Cut = Cut()
+        cls, outputs: Tensor, targets: Tensor, class_names: Sequence[str], decision: Decision = Decision()
     ) -> Predictions:
         """Returns what logits, [n, classes], or numbers, [n, 1], predict of examples with these targets."""
         if not class_names:
             return cls(targets.double().numpy(), outputs.double().numpy(), ())
         probabilities = torch.softmax(outputs.double(), dim=1).numpy()
-        return cls(targets.numpy(), probabilities, tuple(class_names), cut.index(class_names), cut.threshold)
+        return cls(
+            targets.numpy(),
+            probabilities,
+            tuple(class_names),
+            decision.index(class_names),
+            decision.threshold,
+        )
 
     def __len__(self) -> int:
         return len(self.targets)

@@ -16,7 +16,7 @@ from equidp.comparison.result import (
     baselines_table,
     best_label,
     differences_table,
-    price_table,
+    overall_costs_table,
 )
 from equidp.comparison.sweep import Kind
 from equidp.data.dataset import ALL
@@ -137,7 +137,7 @@ def _result_blocks(summary: Summary) -> Iterator[Block]:
 def _price_blocks(summary: Summary) -> Iterator[Block]:
     """Model cost and privacy cost of each kind of private run."""
     yield Heading("What the model costs, and what privacy costs")
-    yield price_table(summary.comparison)
+    yield overall_costs_table(summary.comparison)
     yield Paragraph(
         f"Over all test examples, in {unit(summary.metric)}. Model cost: what the same model as the private "
         f"one loses, without privacy, against {best_label(summary.comparison.baselines)}, the best. Privacy "
@@ -213,7 +213,7 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
         console.print(escape(sentence), highlight=False)
     if summary.has_model_cost:
         console.print()
-        _without_intervals(price_table(comparison)).print(console)
+        _without_intervals(overall_costs_table(comparison)).print(console)
     if setup.against:
         console.print()
         differences_table(comparison).print(console, split=True)

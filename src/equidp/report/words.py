@@ -48,20 +48,21 @@ _MOST_SETTINGS = 4
 def finding_sentences(summary: Summary) -> list[str]:
     """Findings of a comparison, in a few sentences; with several settings, such as epsilons, for each.
 
-    A group is named as paying most, or a method as narrowing the gap, only if the interval over seeds of that
-    difference lies on one side of 0; otherwise the sentence says that it does not. One seed supports neither.
+    A group is named as the one that loses most, or a method as narrowing the gap, only if the interval over
+    seeds of that difference lies on one side of 0; otherwise the sentence says that it does not. One seed
+    supports neither.
     Runs whose baseline does not serve have no such sentences: that of their baseline comes first.
     """
     served = [kind for kind in summary.private_kinds if summary.judgements[kind].serves]
     settings = list(dict.fromkeys(kind.setting for kind in served))
     sentences = [_baseline_sentence(summary, each) for each in summary.judged.values() if not each.serves]
-    prices = [] if sentences else _model_cost_sentences(summary)
-    sentences += _other_class_sentences(summary.setup) + (prices if summary.has_model_cost else [])
+    costs = [] if sentences else _model_cost_sentences(summary)
+    sentences += _other_class_sentences(summary.setup) + (costs if summary.has_model_cost else [])
     for setting in settings:
         said = _setting_sentences(summary, setting, brief=len(settings) > _MOST_SETTINGS)
         at = f"At {setting.replace('=', ' ')}: " if len(settings) > 1 else ""
         sentences += [at + each for each in said]
-    sentences += [] if summary.has_model_cost else prices
+    sentences += [] if summary.has_model_cost else costs
     sentences += _uninformative_sentences(summary) + _risk_sentences(summary)
     return sentences + _small_test_sentences(summary.setup) + _noise_sentences(summary)
 
@@ -76,8 +77,8 @@ def _setting_sentences(summary: Summary, setting: str, *, brief: bool) -> list[s
     if brief:
         return [holds]
     standard = STANDARD if STANDARD in verdicts else next(iter(verdicts))
-    pays = _costliest_group_sentence(summary, Kind(standard, setting)).removesuffix(".")
-    sentences = [f"{pays}{_cheapest_method_clause(summary, standard, setting, list(verdicts))}."]
+    lead = _costliest_group_sentence(summary, Kind(standard, setting)).removesuffix(".")
+    sentences = [f"{lead}{_cheapest_method_clause(summary, standard, setting, list(verdicts))}."]
     if len(verdicts) > 1:
         gaps = group_gaps(summary.costs).query("pair == 'largest' and setting == @setting")
         table = gaps.pivot(index="seed", columns="method", values="cost_gap")[list(verdicts)]
@@ -137,7 +138,7 @@ def _baseline_sentence(summary: Summary, judged: Judgement) -> str:
         are = "is" if len(labels) == 1 else "are"
         what = f"has learnt too little: {_join_labels(labels)} {are} better in every group"
     return (
-        f"The non-private baseline, {label}, {what}. Losses against it are not the price of privacy, so "
+        f"The non-private baseline, {label}, {what}. Losses against it are not the cost of privacy, so "
         "there is no verdict on gaps and no recommendation. Try other learning rates or more epochs "
         "(--learning-rate, --epochs)."
     )
@@ -262,8 +263,8 @@ def _costliest_group_sentence(summary: Summary, kind: Kind) -> str:
     if low > 0 and mean > _TOO_LITTLE:
         return f"Privacy by {name} costs group {worst} most: {loses}."
     return (
-        f"Under {name} no group clearly pays more than the others; group {worst} loses most, {loses}, within "
-        "the variation between seeds."
+        f"Under {name} no group clearly loses more than the others; group {worst} loses most, {loses}, "
+        "within the variation between seeds."
     )
 
 

@@ -99,7 +99,7 @@ def _pay_and_draw(prepared: PreparedRun, draft: Path) -> PreparedRun:
             prepared.split,
             prepared.encoder,
             prepared.plan,
-            config.cut,
+            config.decision,
         )
         drawn = whole
         for each, payment in zip(releases, payments, strict=True):
@@ -107,7 +107,7 @@ def _pay_and_draw(prepared: PreparedRun, draft: Path) -> PreparedRun:
     same = drawn.split is whole.split and drawn.plan is whole.plan
     return replace(
         prepared,
-        config=config if drawn.cut == whole.cut else config.with_cut(drawn.cut),
+        config=config if drawn.decision == whole.decision else config.with_decision(drawn.decision),
         plan=drawn.plan,
         split=drawn.split,
         encoder=drawn.encoder,

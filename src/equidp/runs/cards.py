@@ -90,7 +90,7 @@ def write_cards(
     effects: tuple[Effect, ...] = ()
     if encoder is not None:
         classes = facts["class_names"]
-        effects = column_effects(encoder, run.model, len(classes), config.cut.index(classes))
+        effects = column_effects(encoder, run.model, len(classes), config.decision.index(classes))
     clear, too_noisy = split_noisy_means(layout.read_released(place), run.epsilon())
     write_card(
         run,

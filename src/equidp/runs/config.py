@@ -23,7 +23,7 @@ from equidp.data.views import Views
 from equidp.engines import ENGINES
 from equidp.errors import DataWarning, SettingError
 from equidp.evaluation.metrics import metric_for
-from equidp.evaluation.predictions import Cut
+from equidp.evaluation.predictions import Decision
 from equidp.kernel.ledger import ReleaseEvent
 from equidp.kernel.noise import SeededRandomness
 from equidp.policies.methods import method_named
@@ -77,7 +77,7 @@ class BudgetFile:
     epsilon: float | None = option(None, "Epsilon of a new budget.")
     delta: float | None = option(None, "Delta of a new budget.")
     data: str | None = option(
-        None, "Name of the people that the budget is for, where the data goes by another name."
+        None, "Name of the population that the budget is for, if the data has another name."
     )
 
     def open(self, run: str) -> PrivacyBudget:
@@ -126,17 +126,17 @@ class Execution:
 
 @dataclass(frozen=True)
 class Measures:
-    """Measures of a trained model on its test examples: metric and cut.
+    """Measures of a trained model on its test examples: metric and decision.
 
     Attributes:
         metric: that the card judges it by; a name from `METRICS`, or module:Name; None: accuracy, and of
             predicted numbers rmse.
-        cut: of two classes, which is the positive one, and from which risk on it is predicted. See
-            `TrainConfig.cut`.
+        decision: of two classes, which is the positive one, and from which risk on it is predicted. See
+            `TrainConfig.decision`.
     """
 
     metric: str | None = None
-    cut: Cut = Cut()
+    decision: Decision = Decision()
 
 
 @dataclass(frozen=True)
@@ -200,22 +200,22 @@ class TrainConfig:
         return f"train {self.method} on {self.data.source().name}"
 
     @property
-    def cut(self) -> Cut:
-        """The cut, with the positive class of the recipe where none was named."""
-        cut = self.measures.cut
-        return Cut(cut.positive or self.data.recipe.positive, cut.threshold)
+    def decision(self) -> Decision:
+        """The decision, with the positive class of the recipe where none was named."""
+        decision = self.measures.decision
+        return Decision(decision.positive or self.data.recipe.positive, decision.threshold)
 
-    def with_cut(self, cut: Cut) -> TrainConfig:
-        """Return this configuration with another cut."""
-        return replace(self, measures=replace(self.measures, cut=cut))
+    def with_decision(self, decision: Decision) -> TrainConfig:
+        """Return this configuration with another decision."""
+        return replace(self, measures=replace(self.measures, decision=decision))
 
     def check_measures(self, class_names: Sequence[str]) -> None:
         """Raises a SettingError unless data with these classes has the metric and the positive class."""
         metric_for(self.measures.metric, class_names)
-        cut = self.cut
+        decision = self.decision
         for each in self.releases:
-            cut = each.provisional_cut(cut)
-        cut.index(class_names)
+            decision = each.provisional_decision(decision)
+        decision.index(class_names)
 
     def load(self, encoder: TableEncoder | None = None) -> tuple[DataSplit, TableEncoder | None]:
         """Load the split, and the encoder of its columns; None for data without columns, such as images.

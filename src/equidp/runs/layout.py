@@ -70,7 +70,7 @@ FILES = {
     ),
     LEDGER: (
         RESTRICTED,
-        "what was spent, and on which day. How many steps a line pays for follows from how long steps took, "
+        "what was spent, and on which day. How many steps a line charges follows from how long steps took, "
         "and so from the sizes of samples, which are private: the guarantee does not cover timing. For an "
         "auditor, not for everyone; the card has what recomputes epsilon.",
     ),
@@ -104,7 +104,7 @@ FILES = {
 
 COPIES = (
     "A run that was stopped can be resumed once. If its folder was copied and both are resumed, they give "
-    "two models, and each card states the price of one: someone who gets both learns what both "
+    "two models, and each card states the epsilon of one: someone who gets both learns what both "
     "epsilons allow. A budget (--budget) is charged for both."
 )
 """Advice on a run that is resumed twice, from copies of its folder."""

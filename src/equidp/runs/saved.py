@@ -70,7 +70,7 @@ class FinishedRun:
         if self.encoder is None:
             return ()
         classes = self.facts["class_names"]
-        return column_effects(self.encoder, self.run.model, len(classes), self.config.cut.index(classes))
+        return column_effects(self.encoder, self.run.model, len(classes), self.config.decision.index(classes))
 
     def test(self) -> GroupedDataset:
         """Examples that the run was tested on.

@@ -182,8 +182,8 @@ def _train_beside_first(
 def evaluate_run(run: Run, split: DataSplit, config: TrainConfig) -> Evaluation:
     """Evaluate the run's model on the test examples; each process predicts a part of them."""
     here = processes_here()
-    metric, cut = config.measures.metric, config.cut
-    return evaluate(run.model, split.test, metric=metric, cut=cut, processes=here)
+    metric, decision = config.measures.metric, config.decision
+    return evaluate(run.model, split.test, metric=metric, decision=decision, processes=here)
 
 
 def _checkpoints(

@@ -1,4 +1,5 @@
-"""Mean training loss with noise, for dashboards: released after each epoch, at a price known before training.
+"""Mean training loss with noise, for dashboards: released after each epoch, at a privacy cost known before
+training.
 
 The loss of a sample follows from examples, so no step releases it. A release reads all training examples
 once more, under the weights so far:
@@ -13,7 +14,7 @@ once more, under the weights so far:
 One more query of a step's Poisson sample, as methods have statistics, would cost about as much for the same
 noise, and add the error of sampling. Every step would pay, engines would have to give losses, and the
 kernel to bound and release them; this takes nothing of the kernel but its noisy sum and its payments. The
-price is a forward pass over the data for each epoch.
+work is a forward pass over the data for each epoch.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ def _losses_of(model: nn.Module, loss: LossFunction, examples: Examples, togethe
 
 @final
 class TrainingLoss:
-    """Mean training loss of a run: when it is released, at which price, and what was released so far.
+    """Mean training loss of a run: when it is released, at which privacy cost, and what was released so far.
 
     Args:
         event: of one release.

@@ -42,7 +42,7 @@ from equidp.training.plan import option
 class GroupCountsRelease(RunRelease):
     name = "group counts"
     file = "group-counts.json"
-    contents = "how many training examples each group has, released with noise and paid for."
+    contents = "how many training examples each group has, released with noise and counted in epsilon."
     audited = ("group_counts.py",)
 
     group_counts_share: float = option(0.1, "Share of --epsilon to count the groups with.")

@@ -16,7 +16,7 @@ PLOTS = {
     "costs": Plot(
         "What privacy cost each group",
         "What is lost against the non-private run of the same seed. Bars: interval over seeds. In brackets: "
-        "training examples. Points side by side mean an equal price.",
+        "training examples. Points side by side mean an equal cost.",
         "privacy cost, {unit}",
         partial(by_group, metric="privacy_cost"),
     ),
@@ -29,7 +29,7 @@ PLOTS = {
         choice,
     ),
     "trade_off": Plot(
-        "Privacy against its price",
+        "Privacy against its cost",
         "More privacy is to the left. Dotted: the gap that counts as equal.",
         "privacy cost, {unit}",
         trade_off,

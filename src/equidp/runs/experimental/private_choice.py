@@ -88,7 +88,7 @@ class PrivateChoice(RunRelease):
 
     name = "private choice"
     file = "chosen.json"
-    contents = "the settings that a private choice released, and their noisy score; paid for."
+    contents = "the settings that a private choice released, and their noisy score; counted in epsilon."
     dated = False
     audited = ("runs/experimental/private_choice.py", "tables/release.py")
 
@@ -167,8 +167,8 @@ def combinations(config: TrainConfig, num_examples: int) -> list[dict[str, Any]]
     """All settings to choose among.
 
     Raises:
-        SettingError: an unknown setting, one that changes the price, values that are no list, or a single
-            combination.
+        SettingError: an unknown setting, one that changes the privacy cost, values that are no list, or a
+            single combination.
     """
     space = choice_in(config).space or default_space(config, num_examples)
     known = {each.name for each in fields(Plan)} | {
@@ -401,7 +401,7 @@ def worst_group(
 ) -> float:
     """Returns the noisy accuracy of the worst group.
 
-    Formal guarantee: each example counts in one of 2 K cells (its group, right or wrong), by its first row,
+    Formal guarantee: each example counts in one of 2 K cells (its group, correct or wrong), by its first row,
     so this is a Gaussian mechanism of this noise multiplier, without sampling.
 
     | case | outcome |

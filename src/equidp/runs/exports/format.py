@@ -87,8 +87,8 @@ class ExportedRun:
         """Plain facts on the model: guarantee, inputs, outputs, and the encoder where it is exported."""
         kept, config = self.kept, self.kept.config
         run, classes = kept.run, list(kept.facts["class_names"])
-        spent, cut = run.epsilon(), config.cut
-        positive = cut.index(classes)
+        spent, decision = run.epsilon(), config.decision
+        positive = decision.index(classes)
         facts: dict[str, Any] = {
             "equidp": versions()["equidp"],
             "method": config.method,
@@ -107,7 +107,7 @@ class ExportedRun:
         if kept.encoder is not None:
             facts["inputs"]["columns"] = [column.name for column in kept.encoder.columns]
         if positive is not None:
-            facts["outputs"] |= {"positive": classes[positive], "threshold": cut.threshold}
+            facts["outputs"] |= {"positive": classes[positive], "threshold": decision.threshold}
         if self.encoder is not None:
             facts["encoder"] = asdict(self.encoder)
         return facts

@@ -13,7 +13,7 @@ from equidp.data.class_counts import balanced_class_weights, check_balanced, cou
 from equidp.data.dataset import GroupedDataset
 from equidp.data.table import COUNTS_SHARE
 from equidp.errors import SettingError
-from equidp.evaluation.predictions import Cut, base_rate_cut, check_base_rate
+from equidp.evaluation.predictions import Decision, base_rate_decision, check_base_rate
 from equidp.kernel.ledger import Payment
 from equidp.kernel.noise import SystemRandomness
 from equidp.runs.releases.release import Preparation, RunRelease
@@ -28,12 +28,13 @@ class CountsRelease(RunRelease):
     Attributes:
         counts_share: share of epsilon, in (0, 1).
         balanced: weigh the losses of each class by one over its count.
-        base_rate_cut: of two classes, predict the positive one from its share of the training examples on.
+        base_rate_threshold: of two classes, predict the positive one from its share of the training
+            examples on.
     """
 
     name = COUNTS
     file = "class-counts.json"
-    contents = "how many training examples each class has, released with noise and paid for."
+    contents = "how many training examples each class has, released with noise and counted in epsilon."
     group = "Preprocessing"
     audited = ("tables/release.py",)
 
@@ -43,7 +44,7 @@ class CountsRelease(RunRelease):
         f"--threshold base-rate; default: {COUNTS_SHARE} where one of these is given, else none.",
     )
     balanced: bool = False
-    base_rate_cut: bool = False
+    base_rate_threshold: bool = False
 
     def epsilon(self, target: float | None) -> float | None:
         return None if target is None else self.counts_share * target
@@ -53,7 +54,7 @@ class CountsRelease(RunRelease):
         check_balanced(self.balanced, plan.class_weight)
 
     def check_data(self, train: GroupedDataset) -> None:
-        if self.base_rate_cut:
+        if self.base_rate_threshold:
             check_base_rate(train.class_names)
         if not train.class_names:
             raise SettingError(
@@ -69,9 +70,11 @@ class CountsRelease(RunRelease):
         if self.balanced:
             weights = balanced_class_weights(named, noise)
             preparation = replace(preparation, plan=preparation.plan.with_class_weight(weights))
-        if self.base_rate_cut:
-            preparation = replace(preparation, cut=base_rate_cut(preparation.cut.positive, named))
+        if self.base_rate_threshold:
+            preparation = replace(
+                preparation, decision=base_rate_decision(preparation.decision.positive, named)
+            )
         return preparation
 
-    def provisional_cut(self, cut: Cut) -> Cut:
-        return Cut(cut.positive, 0.5) if self.base_rate_cut else cut
+    def provisional_decision(self, decision: Decision) -> Decision:
+        return Decision(decision.positive, 0.5) if self.base_rate_threshold else decision

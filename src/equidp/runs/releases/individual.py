@@ -30,7 +30,7 @@ class IndividualRelease(RunRelease):
 
     name = INDIVIDUAL
     file = "released.json"
-    contents = "individual privacy of each group, released with noise and paid for."
+    contents = "individual privacy of each group, released with noise and counted in epsilon."
     after_training = True
     group = "Privacy of individuals"
     audited = ("individual/",)

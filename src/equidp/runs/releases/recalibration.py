@@ -35,7 +35,8 @@ class RecalibrationRelease(RunRelease):
     name = RECALIBRATION
     file = "recalibration.json"
     contents = (
-        "scale and shifts of the logits, fitted with noise and paid for; the weights hold them already."
+        "scale and shifts of the logits, fitted with noise and counted in epsilon; the weights hold them "
+        "already."
     )
     after_training = True
     audited = ("training/recalibration.py", "runs/releases/recalibration.py")

@@ -15,7 +15,7 @@ from equidp._parts import own_part
 from equidp.data import DataSource, DataSplit
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError
-from equidp.evaluation.predictions import Cut
+from equidp.evaluation.predictions import Decision
 from equidp.kernel.ledger import Payment
 from equidp.policies.setting import MethodSetting, settings_of
 from equidp.runs.plain import part_of, plain_fields
@@ -35,7 +35,7 @@ class Preparation:
         split: the data.
         encoder: of its columns, if the run keeps one.
         plan: to train by.
-        cut: of two classes, see `TrainConfig.cut`.
+        decision: of two classes, see `TrainConfig.decision`.
     """
 
     source: DataSource
@@ -43,7 +43,7 @@ class Preparation:
     split: DataSplit
     encoder: TableEncoder | None
     plan: ResolvedPlan
-    cut: Cut
+    decision: Decision
 
 
 @dataclass(frozen=True)
@@ -156,9 +156,9 @@ class RunRelease(ABC):
         """
         raise NotImplementedError
 
-    def provisional_cut(self, cut: Cut) -> Cut:
-        """Return a cut such as the run will have once the release is drawn."""
-        return cut
+    def provisional_decision(self, decision: Decision) -> Decision:
+        """Return a decision like the one that the run will have once the release is drawn."""
+        return decision
 
     def adapt_model(self, model: nn.Module, classes: int) -> nn.Module:
         """Return a model of the structure that the release leaves it with, to load weights into."""

@@ -50,7 +50,7 @@ class TrainingLossRelease(RunRelease):
 
     name = TRAINING_LOSS
     file = "training-loss.json"
-    contents = "mean training loss after each epoch, released with noise and paid for."
+    contents = "mean training loss after each epoch, released with noise and counted in epsilon."
     after_training = True
     between_steps = True
     audited = ("training/training_loss.py",)
