@@ -149,6 +149,34 @@ def test_a_layer_that_reads_examples_in_another_dimension_is_refused():
         engine(torch.randn(4, 5, 3), torch.zeros(4, dtype=torch.int64))
 
 
+class Forces(nn.Module):
+    """Gradients of an energy by the inputs, by autograd or by torch.func."""
+
+    def __init__(self, by_func: bool) -> None:
+        super().__init__()
+        self.first, self.last, self.by_func = nn.Linear(4, 6), nn.Linear(6, 1), by_func
+
+    def energy(self, values):
+        return self.last(torch.tanh(self.first(values))).sum()
+
+    def forward(self, values):
+        if self.by_func:
+            return torch.func.grad(self.energy)(values)
+        values = values.requires_grad_()
+        return torch.autograd.grad(self.energy(values), values, create_graph=True)[0]
+
+
+def squares(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets).square().sum(dim=1)
+
+
+def test_a_model_that_is_differentiated_by_its_inputs_needs_torch_func():
+    with raises_field(ModelError, "inputs"):
+        make_engine("ghost", Forces(by_func=False).double(), squares)(drawn(5, 4), drawn(5, 4))
+    model = Forces(by_func=True).double()
+    assert_exact(model, drawn(5, 4), drawn(5, 4), loss=squares, engine="functional")
+
+
 def test_an_overridden_layer_does_not_get_the_layers_rule():
     class Doubled(nn.Linear):
         def forward(self, values: Tensor) -> Tensor:

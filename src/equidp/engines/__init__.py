@@ -21,6 +21,7 @@ from equidp.engines.trial.gradients import (
     check_engine,
     check_objective,
     check_padding,
+    check_repetition,
 )
 from equidp.engines.trial.mixing import check_model, keeps_examples_apart
 from equidp.engines.trial.rows import GivenRows, MadeUp, TrialRows, made_up_examples
@@ -173,6 +174,8 @@ def checked_engine(
     except EngineRefusal as error:
         if policy is not None and policy.loss_terms:
             raise
+        for _, inputs, targets in trials:
+            check_repetition(model, of_row, inputs, targets)
         for other in (each for each in ENGINES if each != name):
             taken_by = None
             with suppress(ModelError):

@@ -311,6 +311,24 @@ def test_state_in_a_loss_is_refused(loss):
         tried(Layers(), FLOATS, loss)
 
 
+class Baseline:
+    """Subtracts a slow running mean of the targets, as policy gradients do of returns."""
+
+    def __init__(self) -> None:
+        self.mean = 0.0
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        losses = -nn.functional.log_softmax(outputs, dim=1)[:, 0] * (targets - self.mean)
+        self.mean = 0.9999 * self.mean + 1e-4 * float(targets.double().mean())
+        return losses
+
+
+@pytest.mark.parametrize("targets", [CLASS, CLASS.float()], ids=["classes", "numbers"])
+def test_state_in_a_loss_that_follows_from_targets_alone_is_refused(targets):
+    with raises_field(ModelError, "attributes"):
+        tried(Layers(), FLOATS, Baseline(), targets)
+
+
 class Centre(nn.Module):
     """Subtracts a running mean of the outputs, which is a buffer."""
 

@@ -529,3 +529,18 @@ def test_a_limit_on_each_examples_gradient_is_taken():
 
     model = Model(run, first=nn.Linear(10, 16), last=nn.Linear(16, 3))
     checked_engine("ghost", model, loss, (torch.zeros(1, 10), torch.tensor([0])), ("a", "b", "c"))
+
+
+class DrawnAnswers:
+    """A loss that draws an answer in each call."""
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        drawn = torch.distributions.Categorical(logits=outputs.detach()).sample()
+        return nn.functional.cross_entropy(outputs, drawn, reduction="none") * (drawn == targets)
+
+
+@pytest.mark.parametrize("name", ["ghost", "functional"])
+def test_a_loss_that_draws_random_numbers_is_named_as_the_reason(name):
+    row = torch.zeros(1, 10), torch.tensor([0])
+    with raises_field(ModelError, "loss"):
+        checked_engine(name, nn.Linear(10, 3), DrawnAnswers(), row, ("a", "b", "c"))

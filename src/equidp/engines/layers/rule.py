@@ -227,6 +227,7 @@ class Tape:
         self.calls: list[Call] = []
         self.read_once: nn.Module | None = None
         self._ends: list[GradientEdge] = []
+        self._reads_results = False  # a layer read what requires a gradient
         self._forward = True
 
     def note(self, call: Call) -> None:
@@ -243,6 +244,7 @@ class Tape:
         if not inputs.requires_grad:
             # The backward pass ends here; it passes all other outputs on its way.
             self._ends.append(get_gradient_edge(output))
+        self._reads_results |= inputs.requires_grad
         held = [(inputs, inputs._version, receive)]  # popped at its only use: the graph keeps its hooks
 
         def pass_on(gradient: Tensor) -> None:
@@ -272,6 +274,13 @@ class Tape:
         users = Counter(parameter for call in self.calls for parameter in call.parameters.values())
         for call in self.calls:
             call.shared = any(users[parameter] > 1 for parameter in call.parameters.values())
+        if not self._ends and self._reads_results:
+            raise ModelError(
+                "its layers read inputs that require gradients. A model that is differentiated by its own "
+                "inputs, as for forces that follow from an energy, needs torch.func.grad in place of "
+                "requires_grad and torch.autograd.grad, and engine='functional'.",
+                field="inputs",
+            )
         if not self._ends:
             raise ModelError(
                 "no layer that owns a trained parameter was called, so there are no gradients to measure. "

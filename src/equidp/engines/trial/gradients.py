@@ -20,7 +20,13 @@ from equidp.engines.measurement import Examples, MeasuredBatch
 from equidp.engines.model import arguments, call_model, flat, flat_sums, outputs_in, same
 from equidp.engines.trial.mixing import moved_parameters
 from equidp.engines.trial.rows import MadeUpInputs, TrialRows
-from equidp.engines.trial.running import error_text, losses_of, outputs_of, try_model
+from equidp.engines.trial.running import (
+    error_text,
+    losses_of,
+    outputs_of,
+    seed_generators,
+    try_model,
+)
 from equidp.errors import ModelError
 from equidp.kernel.bounding import example_context
 from equidp.kernel.engine import Engine, LossFunction, Sums
@@ -234,6 +240,31 @@ def _random(model: nn.Module, inputs: Inputs) -> bool:
     with torch.no_grad():
         first, *others = (output_tensors(outputs_of(model, inputs, seed=seed)) for seed in range(_PASSES))
     return not all(all(map(same, first, other)) for other in others)
+
+
+def check_repetition(model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Inputs) -> None:
+    """Refuses a loss that gives other numbers in each call, which no two gradients can be compared by.
+
+    Raises:
+        ModelError: it does.
+
+    >>> model, loss = nn.Linear(2, 2), nn.CrossEntropyLoss(reduction="none")
+    >>> check_repetition(model, loss, torch.zeros(3, 2), torch.tensor([0, 1, 1]))
+    """
+    with try_model(model, loss):
+        outputs = outputs_of(model, inputs)
+        found = []
+        for seed in range(_PASSES):
+            seed_generators(seed)
+            found.append(losses_of(loss, outputs, targets))
+    if not all(same(found[0], each) for each in found):
+        raise ModelError(
+            "the loss gives other numbers each time for the same outputs and targets: it draws random "
+            "numbers, or keeps state from call to call. Let it follow from outputs and targets alone. Draw "
+            "in the dataset, or in the model, in training mode alone (if self.training), and let the model "
+            "return what it drew.",
+            field="loss",
+        )
 
 
 class _NoDropout(TorchFunctionMode):

@@ -219,7 +219,7 @@ def check_mixing(
         padded = None if short is None else trial.together(short, seed)
         batches = _between(ordinary.inputs, (padded or ordinary).inputs, extremes)
         for batch in islice(batches, 1 if seed else None):
-            among = trial.run(batch, seed)
+            among = trial.run(batch, seed, one_target=True)
             name = ordinary.attributes.differing(among.attributes)
             if name is not None and trial.carries(ordinary, among, seed):
                 raise ModelError(
@@ -322,6 +322,7 @@ class _Ran(NamedTuple):
     """
 
     inputs: Inputs
+    targets: Inputs
     outputs: Any
     losses: Tensor
     attributes: Attributes
@@ -338,22 +339,24 @@ class _Trial:
         self.most = most
         self._before = Attributes(model, loss)
 
-    def _targets_for(self, count: int) -> Any:
-        """Targets, the same from either end in batches of all sizes, for examples that are compared."""
+    def _targets_for(self, count: int, *, one_target: bool = False) -> Any:
+        """Targets, the same from either end in batches of all sizes, for examples that are compared.
+
+        `one_target`: the examples between these all have the first target.
+        """
         places = torch.arange(count)
         places[count // 2 :] -= count
+        if one_target:
+            places[len(_ORDINARY) : -len(_PADDED)] = 0
         return taken(self._targets, places % count_in(self._targets))
 
-    def _pass(self, inputs: Inputs, seed: int) -> tuple[Any, Tensor]:
-        outputs = self._forward(inputs, seed)
-        return outputs, losses_of(self._loss, outputs, self._targets_for(count_in(inputs)))
-
-    def run(self, inputs: Inputs, seed: int) -> _Ran:
+    def run(self, inputs: Inputs, seed: int, *, one_target: bool = False) -> _Ran:
+        targets = self._targets_for(count_in(inputs), one_target=one_target)
         try:
-            outputs, losses = self._pass(inputs, seed)
-            return _Ran(
-                inputs, map_outputs(_ends, outputs), _ends(losses), Attributes(self._model, self._loss)
-            )
+            outputs = self._forward(inputs, seed)
+            losses = losses_of(self._loss, outputs, targets)
+            kept = Attributes(self._model, self._loss)
+            return _Ran(inputs, targets, map_outputs(_ends, outputs), _ends(losses), kept)
         finally:
             self._before.restore()
 
@@ -375,16 +378,18 @@ class _Trial:
 
         What a pass only leaves behind, such as attention maps to look at, the next one overwrites.
         """
-        again, after = self._after(first.inputs, first.inputs, seed)
-        then, after_others = self._after(second.inputs, first.inputs, seed)
+        again, after = self._after(first, first, seed)
+        then, after_others = self._after(second, first, seed)
         alike = all(map(same, output_tensors(again), output_tensors(then)))
         return not alike or after.differing(after_others) is not None
 
-    def _after(self, first: Inputs, second: Inputs, seed: int) -> tuple[Any, Attributes]:
+    def _after(self, first: _Ran, second: _Ran, seed: int) -> tuple[Any, Attributes]:
         """Outputs and attributes of the second of two passes."""
+        outputs = None
         try:
-            self._pass(first, seed)
-            outputs, _ = self._pass(second, seed)
+            for ran in (first, second):
+                outputs = self._forward(ran.inputs, seed)
+                losses_of(self._loss, outputs, ran.targets)
             return outputs, Attributes(self._model, self._loss)
         finally:
             self._before.restore()

@@ -121,8 +121,9 @@ def losses_of(loss: LossFunction, outputs: Any, targets: Inputs) -> Tensor:
         )
         raise ModelError(
             f"the loss cannot be taken of outputs {shapes[0]} and targets {shapes[1]} "
-            f"({error_text(error)}). {how} A loss is tried on targets that are made up, classes from 0 on or "
-            "numbers: let it take such, and turn them into others (-1 and 1) itself.",
+            f"({error_text(error)}). {how} A loss is tried on targets that are made up, classes from 0 on "
+            "(as many as the model has outputs, where the data names none) or numbers: let it take such, and "
+            "turn them into others (-1 and 1) itself, or give public rows: examples=(inputs, targets).",
             field="loss",
         ) from error
     count = count_in(targets)
