@@ -28,7 +28,7 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 FALSE_POSITIVE_RATES = (0.001, 0.01)
-"""Rates at which true-positive rates are shown, as `Risk.figures` has them."""
+"""Rates at which true-positive rates are shown, as `Risk.values_by_name` has them."""
 _RESAMPLES = 200
 _FEW_SHADOWS = 64  # with fewer, one variance for all examples (Carlini et al., section VI.B)
 _SMALLEST_SPREAD = 1e-6
@@ -116,7 +116,7 @@ def sensitive_attack_table(
 def _at_most(risk: Risk | None) -> dict[str, float]:
     """Returns upper bounds on all attacks, by the names of the figures; NaN where none is known."""
     names = ("success_rate", "auc", *(f"tpr_at_{100 * rate:g}%_fpr" for rate in FALSE_POSITIVE_RATES))
-    found = {} if risk is None else {**risk.figures(), "success_rate": (1 + risk.advantage) / 2}
+    found = {} if risk is None else {**risk.values_by_name(), "success_rate": (1 + risk.advantage) / 2}
     return {f"{name}_at_most": found.get(name, np.nan) for name in names}
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _BETWEEN = 3  # characters beside each column on a terminal: padding, and a line
-_NARROWEST = 4  # characters of a column of figures
+_NARROWEST = 4  # characters of a column of values
 _SHORTEST = 12  # characters that a name keeps at least before it is broken
 
 _NOT_IN_LATEX_FONTS = {"∞": r"$\infty$", "–": "--", "<": r"\textless{}", ">": r"\textgreater{}"}
@@ -32,7 +32,7 @@ Kind = Literal["name", "label", "text", "number", "verdict"]
 
 
 class Interval(NamedTuple):
-    """A figure and the ends of its interval; without an interval both ends are NaN.
+    """A value and the ends of its interval; without an interval both ends are NaN.
 
     Example:
         >>> Interval(0.9, 0.88, 0.92).high
@@ -45,7 +45,7 @@ class Interval(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """A figure with a note in small print, such as "± 0.1"."""
+    """A value with a note in small print, such as "± 0.1"."""
 
     value: float
     note: str
@@ -65,7 +65,7 @@ class Column:
             at the right. A terminal breaks long names, never labels or numbers; HTML gives a verdict its own
             word as class.
         show: text of a number; of both ends of an interval too. Texts stay as they are.
-        bar: HTML also draws the figures, which are shares, and their intervals as bars from 0 to 1.
+        bar: HTML also draws the values, which are shares, and their intervals as bars from 0 to 1.
 
     Example:
         >>> Column("accuracy, %", show="{:.1f}".format).parts(Interval(91.25, 90, 93))
@@ -155,7 +155,7 @@ class Table:
 
     @classmethod
     def from_frame(cls, frame: pd.DataFrame, caption: str = "") -> Table:
-        """Table of a data frame: its first column names rows, the others hold figures as texts."""
+        """Table of a data frame: its first column names rows, the others hold values as texts."""
         kinds: list[Kind] = ["name", *["number"] * (len(frame.columns) - 1)]  # type: ignore[list-item]
         columns = [Column(str(name), kind) for name, kind in zip(frame.columns, kinds, strict=True)]
         return cls(columns, list(frame.itertuples(index=False, name=None)), caption)
@@ -244,7 +244,7 @@ class Table:
         named = sum(min(length, width // (2 * count)) + _BETWEEN for length in lengths[:count])
         left = list(range(count, len(self.columns)))
         while left:
-            own = (_figures_width([row[at] for row in texts]) + _BETWEEN for at in left)
+            own = (_numbers_width([row[at] for row in texts]) + _BETWEEN for at in left)
             fitting = max(1, sum(end <= width - 1 - named for end in itertools.accumulate(own)))
             chosen = [*range(count), *left[:fitting]]
             yield replace(
@@ -261,7 +261,7 @@ class Table:
         texts = self.texts()
         for at, column in enumerate(self.columns):
             if column.kind == "number":
-                width = _figures_width([column.heading, *(row[at] for row in texts)])
+                width = _numbers_width([column.heading, *(row[at] for row in texts)])
                 table.add_column(escape(column.heading), justify="right", min_width=width)
             else:
                 table.add_column(escape(column.heading), no_wrap=column.kind == "label", overflow="fold")
@@ -271,10 +271,10 @@ class Table:
         return table
 
 
-def _figures_width(texts: Sequence[str]) -> int:
-    """Characters of the longest word of a heading, the first text, or of the longest figure."""
-    heading, *figures = texts
-    return max(_NARROWEST, *map(cell_len, [*heading.split(), *figures]))
+def _numbers_width(texts: Sequence[str]) -> int:
+    """Characters of the longest word of a heading, the first text, or of the longest value."""
+    heading, *numbers = texts
+    return max(_NARROWEST, *map(cell_len, [*heading.split(), *numbers]))
 
 
 def _print_rich(table: RichTable, console: Console) -> None:

@@ -156,7 +156,7 @@ class DataWarning(UserWarning):
 
 
 class ApproximationWarning(UserWarning):
-    """A figure is less exact than its name suggests.
+    """A value is less exact than its name suggests.
 
     >>> import warnings
     >>> warnings.simplefilter("ignore", ApproximationWarning)  # where it is known
@@ -172,7 +172,7 @@ class TrainingWarning(UserWarning):
 
 
 class CacheWarning(UserWarning):
-    """A stored result is damaged and is made again, or a result cannot be kept; figures stay the same.
+    """A stored result is damaged and is made again, or a result cannot be kept; results stay the same.
 
     >>> import warnings
     >>> warnings.simplefilter("error", CacheWarning)  # to stop instead

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FIGURES: Final = 4
-"""Version of the figures that equidp computes; part of the key of each stored run and audit.
+"""Version of the results that equidp computes; part of the key of each stored run and audit.
 
-Raise it by one in the commit that changes a figure for the same data, settings, seed and packages, and make
-`benchmarks/figures.json` again; `benchmarks/same_figures.py --kept` says whether figures moved. Refactoring,
+Raise it by one in the commit that changes a result for the same data, settings, seed and packages, and make
+`benchmarks/figures.json` again; `benchmarks/same_figures.py --kept` says whether results moved. Refactoring,
 speed and words leave it as it is, so that stored results outlive them.
 """
 

@@ -75,18 +75,18 @@ def test_more_noise_is_less_risk_and_rates_obey_their_order(rate, sigma, steps, 
     assert (
         0.5 + found.advantage / 2 - 1e-9 <= found.auc <= 0.5 + found.advantage - found.advantage**2 / 2 + 1e-9
     )
-    for one, other in zip(quieter.figures().values(), found.figures().values(), strict=True):
+    for one, other in zip(quieter.values_by_name().values(), found.values_by_name().values(), strict=True):
         assert one <= other * 1.001
 
 
 @pytest.mark.soak
 def test_several_rows_of_one_person_are_a_higher_risk():
     entries = [(StepEvent(0.05, 2.0, 20.0), 100)]
-    figures = [tuple(Risk.of(entries, rows=rows).figures().values()) for rows in (1, 2, 5)]
+    figures = [tuple(Risk.of(entries, rows=rows).values_by_name().values()) for rows in (1, 2, 5)]
     assert all(one < two < five for one, two, five in zip(*figures, strict=True))
     whole = [(StepEvent(1.0, 6.0), 4)]
-    assert Risk.of(whole, rows=3).figures() == pytest.approx(
-        Risk.of([(StepEvent(1.0, 2.0), 4)]).figures(), rel=1e-3
+    assert Risk.of(whole, rows=3).values_by_name() == pytest.approx(
+        Risk.of([(StepEvent(1.0, 2.0), 4)]).values_by_name(), rel=1e-3
     )
 
 

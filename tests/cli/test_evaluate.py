@@ -57,7 +57,7 @@ def test_the_terminal_and_json_show_metrics_by_group_and_what_accuracy_hides(run
     assert "Positive class: 'yes', predicted where it is the more probable class" in " ".join(out.split())
     content = json.loads((place / "found.json").read_text())
     assert content["better_than_a_constant_prediction"] is False
-    assert {row["metric"] for row in content["figures"]} >= {"auc", "brier", "calibration"}
+    assert {row["metric"] for row in content["values"]} >= {"auc", "brier", "calibration"}
     assert {row["group"] for row in content["calibration"]} == {"north", "south", "all"}
 
 
@@ -69,9 +69,7 @@ def test_a_threshold_changes_answers_and_not_the_ranking(run, place):
             run("evaluate", "run", "--threshold", threshold, "--metric", "auc", "--json", "cut.json")[0] == 0
         )
         content = json.loads((place / "cut.json").read_text())
-        found[threshold] = {
-            row["metric"]: row["value"] for row in content["figures"] if row["group"] == "all"
-        }
+        found[threshold] = {row["metric"]: row["value"] for row in content["values"] if row["group"] == "all"}
     assert found["0.5"]["auc"] == found["0.02"]["auc"]
     assert found["0.5"]["recall"] < found["0.02"]["recall"]
 

@@ -94,7 +94,7 @@ def test_risks_that_are_off_are_figures_of_the_calibration_table():
 def test_plain_values_are_json_with_costs_where_there_is_a_baseline():
     found = evaluate(identity(), examples(), baseline=nn.Linear(2, 2))
     content = json.loads(json.dumps(found.plain()))
-    tables = {"metrics", "figures", "recalls", "calibration", "reliability", "costs"}
+    tables = {"metrics", "values", "recalls", "calibration", "reliability", "costs"}
     measured = {"metric", "better_than_a_constant_prediction", "positive", "threshold", "blind_spots"}
     measured |= {"not_shown", "classes_not_shown"}
     assert set(content) == tables | measured | {"gaps"}
@@ -114,8 +114,8 @@ def test_each_metric_of_the_task_is_there_by_group_as_the_table_has_it():
     found = evaluate(identity(), test, level=0.9, decision=Decision("x", 0.3))
     assert (found.positive, found.threshold) == ("x", 0.3)
     of_two = {name: metric for name, metric in METRICS.items() if "binary" in metric.tasks}
-    assert set(found.figures["metric"]) == set(of_two)
-    rows = found.figures.set_index(["group", "metric"])
+    assert set(found.values["metric"]) == set(of_two)
+    rows = found.values.set_index(["group", "metric"])
     predictions = Predictions.of(test.inputs, test.targets, ("x", "y"), Decision("x", 0.3))
     for group, members in (("a", test.groups == 0), ("b", test.groups == 1), ("all", test.groups >= 0)):
         for name, metric in of_two.items():
@@ -123,7 +123,7 @@ def test_each_metric_of_the_task_is_there_by_group_as_the_table_has_it():
             assert tuple(rows.loc[(group, name), ["value", "low", "high", "reason"]]) == expected
     accuracies = found.groups.set_index("group")["accuracy"]
     assert rows.loc[("b", "accuracy"), "value"] == accuracies["b"]
-    assert set(evaluate(identity(3), examples(classes=3)).figures["metric"]) == {
+    assert set(evaluate(identity(3), examples(classes=3)).values["metric"]) == {
         *("accuracy", "balanced_accuracy", "log_loss", "brier"),
     }
 

@@ -82,7 +82,7 @@ def test_intervals_hold_their_level():
         data = GroupedDataset(
             torch.zeros(100, 1), targets, torch.zeros(100).long(), ("a",), (), target_bounds=(-9, 9)
         )
-        row = equidp.evaluation.groups.group_figures(
+        row = equidp.evaluation.groups.group_values(
             equidp.evaluation.predictions.Predictions.of(predict(still, data.inputs), data.targets, ()),
             data.groups.numpy(),
             ("a",),

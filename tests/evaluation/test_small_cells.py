@@ -68,7 +68,7 @@ def known_sums(shown: Evaluation, test: GroupedDataset) -> list[np.ndarray]:
     rows = [cells(group) for group in shown.groups["group"]]
     rows += [cells(row["group"], row["class"]) for row in shown.recalls.to_dict("records")]
     if len(classes) == 2:
-        for each in (shown.calibration, shown.rates, shown.figures):
+        for each in (shown.calibration, shown.rates, shown.values):
             rows += [cells(group, name) for group in set(each.get("group", ())) for name in classes]
         # The only class that is predicted: accuracy is its share.
         rows += [cells(group, classes[0]) for group in shown.groups["group"]]
@@ -149,7 +149,7 @@ def test_a_small_group_is_in_no_figure_so_the_rest_is_as_without_it():
     without = replace(without, inputs=whole.inputs[rest], group_names=("a", "c"))
     shown, expected = evaluate(same(2), whole).withholding(), evaluate(same(2), without)
     assert shown.small == SmallCells(tiny=("b",), groups=("b",))
-    for name in ("groups", "recalls", "rates", "figures", "calibration", "reliability"):
+    for name in ("groups", "recalls", "rates", "values", "calibration", "reliability"):
         pd.testing.assert_frame_equal(getattr(shown, name), getattr(expected, name))
     assert {**shown.plain(), "not_shown": []} == expected.plain()
     assert shown.plain()["not_shown"] == ["b"]

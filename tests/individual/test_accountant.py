@@ -592,16 +592,16 @@ def test_groups_with_bounds_of_their_own_have_risks_of_their_own():
     lower = StepEvent(event.sample_rate, 4 * event.noise_multiplier, event.statistics_noise)
     for name, same in (("a", lower), ("b", event)):
         expected = equidp.Risk.of([(same, 12)])
-        found = alone[name].figures()
-        assert all(found[key] >= value * (1 - 1e-3) for key, value in expected.figures().items())
-        assert found == pytest.approx(expected.figures(), rel=0.25)
+        found = alone[name].values_by_name()
+        assert all(found[key] >= value * (1 - 1e-3) for key, value in expected.values_by_name().items())
+        assert found == pytest.approx(expected.values_by_name(), rel=0.25)
     trainer.ledger.spend(StepEvent(1.0, 5.0))
     after = accountant.report(trainer, accountant="rdp").group_risks()
     with_release = equidp.Risk.of([(lower, 12), (StepEvent(1.0, 5.0), 1)])
-    assert after["a"].figures() == pytest.approx(with_release.figures(), rel=0.25)
+    assert after["a"].values_by_name() == pytest.approx(with_release.values_by_name(), rel=0.25)
     assert after["a"].advantage > alone["a"].advantage
-    run = equidp.Risk.of([(event, 12), (StepEvent(1.0, 5.0), 1)]).figures()
-    assert all(after["b"].figures()[key] <= value for key, value in run.items())
+    run = equidp.Risk.of([(event, 12), (StepEvent(1.0, 5.0), 1)]).values_by_name()
+    assert all(after["b"].values_by_name()[key] <= value for key, value in run.items())
 
 
 @pytest.mark.soak

@@ -229,7 +229,7 @@ def test_metrics_by_group_and_what_they_hide_are_on_the_card(run, tmp_path, name
     equidp.write_card(run, tmp_path / name, test=test)
     text = (tmp_path / name).read_text()
     found = evaluate(run.model, test)
-    rows = found.figures.set_index(["group", "metric"])
+    rows = found.values.set_index(["group", "metric"])
     assert "AUC" in text
     for group in ("a", "b", "all"):
         assert f"{rows.loc[(group, 'auc'), 'value']:.3f}" in text
@@ -246,7 +246,7 @@ def test_groups_with_the_same_accuracy_are_not_ranked():
     level, apart = (
         SimpleNamespace(
             people=None,
-            figures=pd.DataFrame(),
+            values=pd.DataFrame(),
             groups=pd.DataFrame(
                 {"group": ["a", "b", "all"], "count": [4, 4, 8], "accuracy": [0.5, other, (0.5 + other) / 2]}
             ),
@@ -299,7 +299,7 @@ def test_a_handful_of_test_examples_have_no_figures(tmp_path):
     run = make_trainer(epochs=1).fit()
     equidp.write_card(run, tmp_path / "card.md", test=whole.subset(few))
     card = (tmp_path / "card.md").read_text()
-    assert "Left out of all figures, including the totals: b. " in card
+    assert "Left out of all metrics, including the totals: b. " in card
     assert "| b |" not in card
     assert "Accuracy on 150 test examples" in card
     assert "| a | no |" in card

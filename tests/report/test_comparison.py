@@ -52,7 +52,7 @@ def test_findings_are_silent_where_seeds_differ_by_more():
     pays, narrows, holds = findings_of(
         made_up({"dpsgd": {"a": 0.1, "b": 0.11}, "fair": {"a": 0.1, "b": 0.1}}, spread=0.1)
     )
-    assert "no group clearly pays more" in pays
+    assert "no group clearly loses more" in pays
     assert "No method" in narrows
     assert "inconclusive" in holds
 

@@ -88,6 +88,8 @@ BANNED = {
     r"(?:is|are|gives|that|has) no numbers?": "is not a number",
     r"(?:constant|right|wrong) answers?|always answering": "prediction",
     r"mend(?:s|ed|ing)?": "correct",
+    r"(?:exact|same|released|measured) figures?": "metrics, results, or values; a figure is a plot",
+    r"figures of (?:(?:a )?few|(?:the )?(?:test|training))": "metrics, results, or values",
     r"prices?": "cost, or epsilon",
     r"(?:is|are) right": "correct",
     r"cut (?:between|at the base)|base_rate_cut|cut=": "decision, or threshold",

@@ -60,7 +60,7 @@ class Risk:
     auc: float
 
     def __str__(self) -> str:
-        """A clause; figures are rounded up.
+        """A clause; values are rounded up.
 
         >>> str(Risk((0.001, 0.01), (0.0183, 0.0923), 0.38291, 0.76)).split(", ")[1:]
         ['advantage at most 0.383', 'AUC at most 0.760']
@@ -74,10 +74,10 @@ class Risk:
         ends = f"advantage at most {_thousandths(self.advantage)}, AUC at most {_thousandths(self.auc)}"
         return f"true-positive rate at most {found}, {ends}"
 
-    def figures(self) -> dict[str, float]:
-        """Returns all figures by name, as in the tables of attacks, such as tpr_at_1%_fpr.
+    def values_by_name(self) -> dict[str, float]:
+        """Returns all values by name, as in the tables of attacks, such as tpr_at_1%_fpr.
 
-        >>> Risk((0.01,), (0.0923,), 0.3829, 0.76).figures()
+        >>> Risk((0.01,), (0.0923,), 0.3829, 0.76).values_by_name()
         {'tpr_at_1%_fpr': 0.0923, 'advantage': 0.3829, 'auc': 0.76}
         """
         names = (f"tpr_at_{100 * rate:g}%_fpr" for rate in self.false_positive_rates)
@@ -85,7 +85,7 @@ class Risk:
         return {**found, "advantage": self.advantage, "auc": self.auc}
 
     def at_most(self, other: Risk) -> Risk:
-        """Returns the smaller of each figure of two risks at the same false-positive rates."""
+        """Returns the smaller of each value of two risks at the same false-positive rates."""
         rates = map(min, self.true_positive_rates, other.true_positive_rates)
         advantage, auc = min(self.advantage, other.advantage), min(self.auc, other.auc)
         return Risk(self.false_positive_rates, tuple(rates), advantage, auc)
@@ -96,7 +96,7 @@ class Risk:
     ) -> Risk:
         """Returns the risk of (step event, number of steps) pairs together, to the owner of `rows` examples.
 
-        Of steps by group, each figure is the largest over the groups that an example may be in.
+        Of steps by group, each value is the largest over the groups that an example may be in.
 
         Raises:
             SettingError: a rate outside (0, 1), or rows not a whole number >= 1.
@@ -106,9 +106,9 @@ class Risk:
         given = tuple(entries)
         return cls(
             tuple(false_positive_rates),
-            tuple(_figure(given, "tpr", rate, rows) for rate in false_positive_rates),
-            _figure(given, "advantage", None, rows),
-            _figure(given, "auc", None, rows),
+            tuple(_value_of(given, "tpr", rate, rows) for rate in false_positive_rates),
+            _value_of(given, "advantage", None, rows),
+            _value_of(given, "auc", None, rows),
         )
 
     @classmethod
@@ -182,7 +182,7 @@ MEASURES = {"tpr": _true_positive_rate, "advantage": _advantage, "auc": _auc}
 
 
 @remember
-def _figure(entries: tuple[Any, ...], measure: str, rate: float | None, rows: int) -> float:
+def _value_of(entries: tuple[Any, ...], measure: str, rate: float | None, rows: int) -> float:
     def of_one_group(entries: tuple[Any, ...]) -> float:
         usual = epsilon(entries, _USUAL_DELTA, "pld" if rows > 1 else "rdp", rows)
         return MEASURES[measure](EPSILONS, _deltas(run_event(entries, rows), usual), rate)
@@ -242,9 +242,9 @@ class RiskTarget:
         Raises:
             SettingError: says what is wrong.
         """
-        measure, _, figures = (part.strip() for part in text.partition("="))
+        measure, _, numbers = (part.strip() for part in text.partition("="))
         try:
-            most, *rate = (float(figure) for figure in figures.split("@", 1))
+            most, *rate = (float(number) for number in numbers.split("@", 1))
         except ValueError as error:
             raise SettingError(
                 f"risk {text!r}; expected tpr=0.05@0.01 (a true-positive rate at a false-positive rate), "

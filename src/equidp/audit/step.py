@@ -394,7 +394,7 @@ class RepeatedRuns:
         self._known = self._know(generator)
 
     def features(self, runs: int, group: int | None, randomness: Randomness) -> npt.NDArray[np.float64]:
-        """Take runs; return one row of figures each.
+        """Take runs; return one row of values each.
 
         Args:
             runs: number of runs.

@@ -99,7 +99,7 @@ def audit_command(
     """Measure a lower bound on epsilon with canaries in each group, beside the epsilon that is claimed.
 
     Settings are those that equidp train takes for the method, and are shown with their origins.
-    No budget is charged: keep the figures, and the folder of what was measured, to yourself.
+    No budget is charged: keep the results, and the folder of what was measured, to yourself.
     The exit code is 1 where the bound exceeds the claim.
     """
     check_outputs({"--json": json_file}, data, config, table.recipe)

@@ -61,7 +61,7 @@ def evaluate_command(
         bool, Parameter(help="Show mean predicted risk beside what happened, by group and predicted risk.")
     ] = False,
     include_sensitive: Annotated[
-        bool, Parameter(help="Show figures of few people as well, which must not be shared.")
+        bool, Parameter(help="Show metrics of few people as well, which must not be shared.")
     ] = False,
     json_file: options.JsonFile = None,
     figures: options.Figures = None,
@@ -69,7 +69,7 @@ def evaluate_command(
 ) -> None:
     """Show the guarantee of a run, its metrics by group, and what privacy cost each group.
 
-    Groups of few people count in no figure, so that no difference between figures is about them.
+    Groups of few people count in no metric, so that no difference between metrics is about them.
     Intervals treat the test examples as a sample.
     They do not show the variation between training runs.
     """
@@ -100,7 +100,7 @@ def evaluate_command(
     if figures is not None:
         save_evaluation_figures(found, figures)
     if include_sensitive:
-        print("Sensitive, not for release: these figures include groups of few people.")
+        print("Sensitive, not for release: these metrics include groups of few people.")
     print_run(kept.run, found)
     if reliability:
         if len(data.class_names) != 2:
@@ -126,7 +126,7 @@ def evaluate_command(
 
 
 def print_run(run: Run, found: Evaluation) -> None:
-    """Print the guarantee of a run and its metrics by group; withhold figures of few people before."""
+    """Print the guarantee of a run and its metrics by group; withhold metrics of few people before."""
     for sentence in (*guarantee_sentences(run), *attack_risk_sentences(run)):
         print(sentence)
     print_evaluation(found, run.facts)

@@ -43,7 +43,7 @@ def export_command(
 ) -> None:
     """Write a trained model to files that others open without equidp, in a new folder.
 
-    Rows, exact figures, the ledger and checkpoints stay in the run.
+    Rows, exact values, the ledger and checkpoints stay in the run.
     """
     export = export_run(run, to, out, include_sensitive=include_sensitive)
     print(f"{out}: {', '.join([*(FORMATS[name].file for name in dict.fromkeys(to)), FACTS])}")

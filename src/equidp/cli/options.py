@@ -100,7 +100,7 @@ Device = Annotated[str, Parameter(help=_DEVICE_HELP)]
 Fresh = Annotated[bool, Parameter(help="Recompute what is stored of the same settings and data.")]
 JsonFile = Annotated[
     Path | None,
-    Parameter(name="--json", help="Write the figures to this file as JSON.", converter=file_name),
+    Parameter(name="--json", help="Write the results to this file as JSON.", converter=file_name),
 ]
 Figures = Annotated[Path | None, Parameter(help=_FIGURES_HELP)]
 Config = Annotated[Path | None, Parameter(help=_TOML_HELP)]

@@ -1,5 +1,5 @@
 """Comparisons of methods over seeds: what is trained by which settings, where, and what its results say.
 
 Plans of comparisons, searches for settings and for baselines, and stored results of runs belong here. One
-training is in training/, figures of one model are in evaluation/, and sentences and pages are in report/.
+training is in training/, metrics of one model are in evaluation/, and sentences and pages are in report/.
 """

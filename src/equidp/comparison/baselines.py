@@ -118,7 +118,7 @@ class BoostedTrees:
         return (time.perf_counter() - began) * _TREES_WITHOUT_STOPPING / _TIMED_TREES
 
     def train(self, data: DataSplit) -> CellResult:
-        """Train on the split, and return figures of its test set."""
+        """Train on the split, and return metrics of its test set."""
         began = time.perf_counter()
         trees = self._fit(data)
         return CellResult.of_shares(

@@ -100,7 +100,7 @@ class Training(Protocol):
 
     @property
     def parts(self) -> Mapping[str, Any]:
-        """Classes and functions whose code the figures depend on, by name; those of the user may change."""
+        """Classes and functions whose code the results depend on, by name; those of the user may change."""
 
     def train(self, data: DataSplit) -> CellResult:
         """Train on the split of the seed, and return the results."""
@@ -108,7 +108,7 @@ class Training(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One run of a comparison: everything that its figures depend on.
+    """One run of a comparison: everything that its results depend on.
 
     Attributes:
         source: where the split of `seed` comes from.
@@ -118,12 +118,12 @@ class Cell:
         target_epsilon: NaN without a target.
         seed: of the split, the initial weights, the samples and the noise.
         engine: name of the gradient engine.
-        device: name of the device to train on. Figures of two devices differ by rounding alone, as they do
+        device: name of the device to train on. Results of two devices differ by rounding alone, as they do
             between numbers of threads, so that one stored run serves all devices.
         release_epsilon: account for each example, and release each group's mean epsilon at this epsilon;
             None: no accounting and no release.
         diagnosis: what to diagnose of the run; None: nothing.
-        curves: take figures of the test set after each epoch too.
+        curves: take metrics of the test set after each epoch too.
         swept: the swept settings that the method has, by name.
         baseline: name of the class of models whose baseline the run is measured against, or which it is a
             candidate for.
@@ -253,7 +253,7 @@ class DecisionRule:
 
 
 def plan_parts(plan: ResolvedPlan) -> dict[str, Any]:
-    """Classes and functions whose code a run's figures depend on; those of the user may change."""
+    """Classes and functions whose code a run's results depend on; those of the user may change."""
     parts = {"method": type(plan.policy), "model": plan.plan.factory, "loss": plan.plan.loss_function}
     return {name: part for name, part in parts.items() if part is not None}
 
@@ -264,7 +264,7 @@ def part_digests(plan: ResolvedPlan) -> dict[str, str | None]:
 
 
 def facts(cell: Training) -> dict[str, str | None]:
-    """Facts that a run's figures depend on, in this process: versions, source of modules, and examples.
+    """Facts that a run's results depend on, in this process: versions, source of modules, and examples.
 
     What a pickle holds, such as the code of a notebook, is not among them.
     """
@@ -381,7 +381,7 @@ class CellResult:
     """Results of a run.
 
     Attributes:
-        results: one row a group, and one for "all": figures of the test set, and the run's epsilon.
+        results: one row a group, and one for "all": metrics of the test set, and the run's epsilon.
         epochs: one row a group and epoch, by `EpochRecorder`; empty without curves.
         individual: one row a group, if requested: the privacy of its examples.
         diagnosis: tables of the diagnosis by name, if requested.

@@ -174,7 +174,7 @@ def compare(
         cluster: address of a Dask scheduler, such as "tcp://10.0.0.5:8786", whose workers train the runs, or
             the .json file that it wrote; None: this machine, or the backend of `joblib.parallel_config`.
         device: where to train: "cpu", "cuda", "cuda:1", "mps"; or "auto", the first of cuda, mps and cpu that
-            is there, on each worker of a cluster. Stored runs of another device are taken: figures differ by
+            is there, on each worker of a cluster. Stored runs of another device are taken: results differ by
             rounding alone.
         on_progress: called with (steps done, steps in all) after each finished run.
         command: the command that made the comparison, for the report.

@@ -86,7 +86,7 @@ class PrivateEBM:
         return (time.perf_counter() - began) * len(rows.train) / len(some)
 
     def train(self, data: DataSplit) -> CellResult:
-        """Train on the split, and return figures of its test set."""
+        """Train on the split, and return metrics of its test set."""
         began = time.perf_counter()
         rows = self.source.split_rows(self.seed)
         columns = raw_columns(self.source, rows)

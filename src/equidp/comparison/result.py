@@ -1,4 +1,4 @@
-"""Result of a comparison: what was compared, the figures of every run, and tables of them."""
+"""Result of a comparison: what was compared, the results of every run, and tables of them."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Setup:
         methods: their names, the baseline first.
         seeds: one run of each method and setting per seed.
         num_train_by_seed: training examples of each seed's split.
-        versions: of the packages that the figures depend on.
+        versions: of the packages that the results depend on.
         baseline: the method without privacy, against which costs are measured.
         gap_tolerance: largest gap in privacy cost that counts as equal.
         level: of the confidence intervals.
@@ -180,7 +180,7 @@ class Setup:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Figures of the runs of a comparison; from `equidp.compare`.
+    """Results of the runs of a comparison; from `equidp.compare`.
 
     Attributes:
         setup: what was compared and how.
@@ -440,13 +440,13 @@ def baselines_table(comparison: Comparison) -> Table:
         finite = part[metric.name].notna() & ~part["loss"].isin([math.inf, math.nan])
         roles = [name for name, column in (("baseline", "chosen"), ("best", "best")) if part[column].all()]
         lost = int((~finite).sum())
-        figures = (
+        measured = (
             Interval(*mean_interval(part.loc[finite, name], setup.level, within))
             for name, within in ((metric.name, metric.range), ("loss", (0.0, math.inf)))
         )
         state = [*roles, *([f"diverged in {lost} of {len(part)} seeds"] if lost else [])]
         label = Kind(method, ", ".join(filter(None, (baseline, setting)))).label
-        rows.append([label, len(part), *figures, ", ".join(state)])
+        rows.append([label, len(part), *measured, ", ".join(state)])
     columns = [
         Column("model", "name"),
         Column("seeds"),

@@ -34,7 +34,7 @@ _NOT_SWEPT = {
     "seed": "give several to seeds",
     "method": "give several to methods",
     "delta": "epsilons are compared at one delta, the plan's (--delta)",
-    "loss": "compare one loss at a time: the figures of two are on two scales",
+    "loss": "compare one loss at a time: the values of two are on two scales",
     "class_weight": "it is a table",
     "rates": "it is a table",
     "bound_shares": "it is a table",

@@ -45,7 +45,7 @@ class GroupedDataset:
             Tests and evaluations ignore them.
         target_bounds: (low, high), a public range: targets are numbers to predict, there are no classes, and
             training clips targets to the range. None: targets are classes.
-        people: [n], int64: person of each test example, so that cards hide figures of a few people; None:
+        people: [n], int64: person of each test example, so that cards hide metrics of a few people; None:
             each example is another person's. Training ignores it: see `equidp.by_person`.
         row_groups: [n, rows], int64: group of each row of an example; None: that of the example.
 

@@ -68,7 +68,7 @@ def number_of_features(shape: tuple[int, ...]) -> int:
 def normalised_scattering(images: Tensor) -> Tensor:
     """Return `scattering`, with mean 0 and deviation 1 in each of 27 groups of an image's channels.
 
-    That is GroupNorm without parameters, which Tramer and Boneh (ICLR 2021) train on: each image's figures
+    That is GroupNorm without parameters, which Tramer and Boneh (ICLR 2021) train on: each image's values
     follow from this image alone.
 
     >>> features = normalised_scattering(torch.rand(2, 1, 28, 28))

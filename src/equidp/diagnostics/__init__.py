@@ -1,6 +1,6 @@
 """Diagnostics of disparity: what clipping and noise do to each group's loss, from raw data.
 
-What reads raw gradients of training data beside the private step belongs here; figures of test data are in
+What reads raw gradients of training data beside the private step belongs here; metrics of test data are in
 evaluation/.
 """
 

@@ -128,7 +128,7 @@ class Diagnostics(Callback):
             return cost_of(_subject(trainer), data, chosen, trainer.expected_batch_size, self.plan.effort)
 
     def check(self, trainer: Trainer) -> None:
-        """Refuses a run that cannot be diagnosed, warns of what makes figures less exact, and says the cost.
+        """Refuses a run that cannot be diagnosed, warns of what makes values less exact, and says the cost.
 
         Raises:
             SettingError, DataError: see `diagnose`; several learning rates; training data that is not in

@@ -229,7 +229,7 @@ _KINKS = (
 def kinks(model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Tensor) -> list[str]:
     """Returns the names of operations between parameters and loss that have no second derivative somewhere.
 
-    Reads the graph that autograd records, so it sees functions as well as modules. Second-order figures of
+    Reads the graph that autograd records, so it sees functions as well as modules. Second-order values of
     such a model hold almost everywhere, and miss the curvature in the kinks.
 
     Args:

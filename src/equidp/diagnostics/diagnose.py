@@ -19,7 +19,7 @@ from equidp.diagnostics.effort import Effort
 from equidp.diagnostics.excess_risk import best_clipping_bound
 from equidp.diagnostics.gradients import Subject
 from equidp.diagnostics.measure import Step, draw_batches, group_curvature, view_group
-from equidp.diagnostics.rows import batch_figures, group_row, pair_rows
+from equidp.diagnostics.rows import group_row, measure_batches, pair_rows
 from equidp.engines import make_engine
 from equidp.engines.model import in_evaluation_mode
 from equidp.engines.units import reader_of
@@ -130,17 +130,17 @@ def diagnose_step(
         data_gradient = subject.zeros()
         for view in views.values():
             data_gradient += view.share * view.gradient
-        figures = {}
+        measured = {}
         for group in chosen:
             curvature = group_curvature(subject, data, views[group].usable, batches, effort, generator)
-            figures[group] = batch_figures(views[group], curvature, batches, data_gradient, step)
-    groups = pd.DataFrame([group_row(each, step) for each in figures.values()])
+            measured[group] = measure_batches(views[group], curvature, batches, data_gradient, step)
+    groups = pd.DataFrame([group_row(each, step) for each in measured.values()])
     groups["best_bound_all"] = best_clipping_bound(
         torch.cat([view.norms for view in views.values()]),
         epsilon=step.laplace_epsilon,
         expected_count=step.batch_size,
     )
-    return Diagnosis(_mark_sensitive(groups), _mark_sensitive(pd.DataFrame(pair_rows(figures, step))))
+    return Diagnosis(_mark_sensitive(groups), _mark_sensitive(pd.DataFrame(pair_rows(measured, step))))
 
 
 def _mark_sensitive(table: pd.DataFrame) -> pd.DataFrame:

@@ -147,7 +147,7 @@ def draw_batches(
 
 @dataclass(frozen=True)
 class GroupCurvature:
-    """Second-order figures of a group.
+    """Second-order values of a group.
 
     Attributes:
         trace, eigenvalues: of H_a.

@@ -31,7 +31,7 @@ _ROUNDING = 1e-5
 
 
 @dataclass(frozen=True, eq=False)
-class GroupFigures:
+class GroupMeasures:
     """One group's part of a diagnosis: what was measured, and the terms of each batch, one row per batch."""
 
     view: GroupView
@@ -39,13 +39,13 @@ class GroupFigures:
     by_batch: pd.DataFrame
 
 
-def batch_figures(
+def measure_batches(
     view: GroupView,
     curvature: GroupCurvature,
     batches: Sequence[BatchGradients],
     data_gradient: Tensor,
     step: Step,
-) -> GroupFigures:
+) -> GroupMeasures:
     """Returns the terms, cosines and lengths of each batch for one group."""
     rows = []
     for gradients, (mean, clipped) in zip(batches, curvature.along, strict=True):
@@ -69,14 +69,14 @@ def batch_figures(
                 "ratio": float(gradients.ratio),
             }
         )
-    return GroupFigures(view, curvature, pd.DataFrame(rows))
+    return GroupMeasures(view, curvature, pd.DataFrame(rows))
 
 
-def group_row(figures: GroupFigures, step: Step) -> dict[str, Any]:
-    """Returns means over batches with their standard errors (`_se`), and figures that need no batch."""
-    view, curvature = figures.view, figures.curvature
+def group_row(measured: GroupMeasures, step: Step) -> dict[str, Any]:
+    """Returns means over batches with their standard errors (`_se`), and values that need no batch."""
+    view, curvature = measured.view, measured.curvature
     row: dict[str, Any] = {"group": view.name, "examples": view.count, "learning_rate": step.learning_rate}
-    for name, values in figures.by_batch.items():
+    for name, values in measured.by_batch.items():
         row |= {str(name): float(values.mean()), f"{name}_se": float(values.sem())}
     trace, ends, rate = curvature.trace, curvature.eigenvalues, step.learning_rate
     scale = step.noise_multiplier * step.sensitivity
@@ -110,12 +110,12 @@ def _gradient_row(view: GroupView, step: Step) -> dict[str, float]:
     }
 
 
-def pair_rows(groups: Mapping[int, GroupFigures], step: Step) -> list[dict[str, Any]]:
+def pair_rows(groups: Mapping[int, GroupMeasures], step: Step) -> list[dict[str, Any]]:
     """Returns one row per ordered pair: how their excess risks differ, and two papers' bounds on that."""
     return [_pair_row(one, other, step) for one, other in itertools.permutations(groups.values(), 2)]
 
 
-def _pair_row(one: GroupFigures, other: GroupFigures, step: Step) -> dict[str, Any]:
+def _pair_row(one: GroupMeasures, other: GroupMeasures, step: Step) -> dict[str, Any]:
     ends = one.curvature.eigenvalues, other.curvature.eigenvalues
     gap = one.by_batch["direction"] - other.by_batch["direction"]
     bound: Any = direction_gap_bound(  # of each batch

@@ -19,7 +19,7 @@ with require_extra("tables"):
     import pandas as pd
 
 NEGLIGIBLE = 0.1
-"""Share of the tolerance: a difference in the metric by less counts as none, however sure the figure is.
+"""Share of the tolerance: a difference in the metric by less counts as none, however sure the value is.
 
 No verdict turns on so little, and noise that acts as a regulariser can be worth as much: costs are then shown
 below 0."""

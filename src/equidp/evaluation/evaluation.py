@@ -19,8 +19,8 @@ from equidp.evaluation.blind_spots import (
 )
 from equidp.evaluation.groups import (
     check_outputs,
-    group_figures,
     group_intervals,
+    group_values,
     paired_costs,
     recalls,
     selection_rates,
@@ -37,7 +37,7 @@ with require_extra("tables"):
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Figures of a model on a test set, with intervals over its examples; tables end with group "all".
+    """Metrics of a model on a test set, with intervals over its examples; tables end with group "all".
 
     Attributes:
         groups: accuracy and loss by group, or of predicted numbers rmse, mae and r2 (`group_intervals`).
@@ -47,7 +47,7 @@ class Evaluation:
         costs: what privacy cost each group (`paired_costs`); None without a baseline.
         blind_spots: findings on what the metric hides; None without examples.
         level: of the intervals.
-        figures: each metric by group: group, count, metric, value, low, high, and why it is not defined.
+        values: each metric by group: group, count, metric, value, low, high, and why it is not defined.
         calibration: mean predicted risk beside what happened, by group (`calibration_table`).
         reliability: the same by predicted risk (`reliability_table`), without groups of few people.
         risks_off: where mean predicted risks are off (`risks_off`), without groups of few people.
@@ -65,7 +65,7 @@ class Evaluation:
     costs: pd.DataFrame | None
     blind_spots: BlindSpots | None
     level: float
-    figures: pd.DataFrame = field(default_factory=pd.DataFrame)
+    values: pd.DataFrame = field(default_factory=pd.DataFrame)
     calibration: pd.DataFrame = field(default_factory=pd.DataFrame)
     reliability: pd.DataFrame = field(default_factory=pd.DataFrame)
     risks_off: tuple[RiskOff, ...] = ()
@@ -105,7 +105,7 @@ class Evaluation:
     def withholding(self) -> Evaluation:
         """Returns the evaluation without the examples of groups and classes of few people, to be given away.
 
-        They count in no figure, not in those of all either, so that no difference between figures shows them
+        They count in no metric, not in those of all either, so that no difference between metrics shows them
         (`SmallCells`). A test example is a person, unless the test set says whose it is.
         """
         return self if self.rest is None else self.rest
@@ -114,7 +114,7 @@ class Evaluation:
         """Returns plain values for JSON: the tables by name, the gaps, and how they were measured."""
         tables = {
             "metrics": self.groups,
-            "figures": self.figures,
+            "values": self.values,
             "recalls": self.recalls,
             "calibration": self.calibration,
             "reliability": self.reliability,
@@ -209,7 +209,7 @@ def _evaluate_outputs(
         costs=None if other is None else paired_costs(outputs, other, test, level, metric, decision),
         blind_spots=BlindSpots.of(found, metric, level),
         level=level,
-        figures=group_figures(found, *grouped, list(dict.fromkeys([*shown, metric])), level),
+        values=group_values(found, *grouped, list(dict.fromkeys([*shown, metric])), level),
         calibration=calibration,
         reliability=reliability_table(found, *grouped, level, people, named),
         risks_off=risks_off(calibration, [*named, ALL]),

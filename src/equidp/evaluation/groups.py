@@ -68,9 +68,9 @@ def metrics_of(outputs: Tensor, test: GroupedDataset) -> pd.DataFrame:
     found, losses, rows = Predictions.of(outputs, test.targets, ()), _losses(outputs, test), []
     for name, members in by_group(test.groups.numpy(), test.group_names):
         part = found.take(members)
-        figures = {metric.name: measure_metric(metric, part)[0] for metric in NUMBERS}
+        measured = {metric.name: measure_metric(metric, part)[0] for metric in NUMBERS}
         loss = float(losses[members].mean()) if len(part) else np.nan
-        rows.append({"group": name, "count": len(part), **figures, "loss": loss})
+        rows.append({"group": name, "count": len(part), **measured, "loss": loss})
     return pd.DataFrame(rows)
 
 
@@ -105,8 +105,8 @@ def group_intervals(
         found, rows = Predictions.of(outputs, test.targets, ()), []
         for name, members in by_group(test.groups.numpy(), test.group_names):
             part = found.take(members)
-            figures = {metric.name: measure_with_interval(metric, part, level)[:3] for metric in NUMBERS}
-            rows.append(_row(members, figures, group=name))
+            measured = {metric.name: measure_with_interval(metric, part, level)[:3] for metric in NUMBERS}
+            rows.append(_row(members, measured, group=name))
         return pd.DataFrame(rows)
     correct, losses = _correct(outputs, test, decision), _losses(outputs, test)
     rows = []
@@ -117,7 +117,7 @@ def group_intervals(
     return pd.DataFrame(rows)
 
 
-def group_figures(
+def group_values(
     found: Predictions,
     groups: npt.NDArray[np.int64],
     group_names: Sequence[str],
@@ -129,8 +129,8 @@ def group_figures(
     for name, members in by_group(groups, group_names):
         part = found.take(members)
         for metric in metrics:
-            figures = measure_with_interval(metric, part, level)._asdict()
-            rows.append({"group": name, "count": len(part), "metric": metric.name, **figures})
+            measured = measure_with_interval(metric, part, level)._asdict()
+            rows.append({"group": name, "count": len(part), "metric": metric.name, **measured})
     return pd.DataFrame(rows)
 
 
@@ -188,10 +188,10 @@ def recalls(
             members = of_group & (classes == index)
             if not members.any():
                 continue
-            figures = {"recall": wilson(int(correct[members].sum()), int(members.sum()), level)}
+            measured = {"recall": wilson(int(correct[members].sum()), int(members.sum()), level)}
             if missed is not None:
-                figures["recall_cost"] = paired_interval(missed[members], level)
-            rows.append(_row(members, figures, **{"group": group, "class": name}))
+                measured["recall_cost"] = paired_interval(missed[members], level)
+            rows.append(_row(members, measured, **{"group": group, "class": name}))
     return pd.DataFrame(rows)
 
 
@@ -227,10 +227,10 @@ def most_frequent(targets: Tensor, class_names: Sequence[str]) -> tuple[str, flo
     return class_names[int(counts.argmax())], float(counts.max()) / len(targets)
 
 
-def _row(members: Bools, figures: dict[str, Interval], **names: str) -> dict[str, Any]:
+def _row(members: Bools, measured: dict[str, Interval], **names: str) -> dict[str, Any]:
     ends = {
         f"{name}{end}": value
-        for name, values in figures.items()
+        for name, values in measured.items()
         for end, value in zip(("", "_low", "_high"), values, strict=True)
     }
     return {**names, "count": int(members.sum()), **ends}

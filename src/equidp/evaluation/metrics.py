@@ -42,7 +42,7 @@ _RESAMPLES = 200
 @final
 @dataclass(frozen=True)
 class Metric:
-    """A figure of a model's predictions on examples.
+    """A number that describes a model's predictions on examples.
 
     Attributes:
         name: of its column; letters, digits and underscores.
@@ -120,7 +120,7 @@ _LABELS = {
 }
 
 
-class Figure(NamedTuple):
+class MetricValue(NamedTuple):
     """A metric's value with its interval; NaN where it is not defined, and then why."""
 
     value: float
@@ -151,7 +151,7 @@ def measure_metric(metric: Metric, predictions: Predictions) -> tuple[float, str
         ) from error
 
 
-def measure_with_interval(metric: Metric, predictions: Predictions, level: float) -> Figure:
+def measure_with_interval(metric: Metric, predictions: Predictions, level: float) -> MetricValue:
     """Returns a metric's value with its interval over the examples.
 
     Raises:
@@ -160,7 +160,7 @@ def measure_with_interval(metric: Metric, predictions: Predictions, level: float
     check_level(level)
     value, reason = measure_metric(metric, predictions)
     if reason:
-        return Figure(value, np.nan, np.nan, reason)
+        return MetricValue(value, np.nan, np.nan, reason)
     try:
         if metric.interval is None:
             low, high = percentiles(
@@ -169,8 +169,8 @@ def measure_with_interval(metric: Metric, predictions: Predictions, level: float
         else:
             low, high = metric.interval(predictions, level)
     except ValueError as error:
-        return Figure(value, np.nan, np.nan, f"no interval: {error}")
-    return Figure(value, max(low, metric.range[0]), min(high, metric.range[1]), "")
+        return MetricValue(value, np.nan, np.nan, f"no interval: {error}")
+    return MetricValue(value, max(low, metric.range[0]), min(high, metric.range[1]), "")
 
 
 def percentiles(

@@ -1,4 +1,4 @@
-"""Cells of few people in a test set: groups and classes whose examples are left out of figures for others."""
+"""Cells of few people in a test set: groups and classes whose examples are left out of metrics for others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from equidp.data.dataset import GroupedDataset
 
 FEWEST = 5
-"""People that each figure which is given to others is about, at least."""
+"""Fewest people that each metric for others is about."""
 
 Codes = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -21,11 +21,11 @@ Bools = npt.NDArray[np.bool_]
 @final
 @dataclass(frozen=True)
 class SmallCells:
-    """Groups and classes of a test set whose examples count in no figure that is given to others.
+    """Groups and classes of a test set whose examples count in no metric that is given to others.
 
     Guarantee: of the examples that are left, all together, each group, each class and each class of a group
     are of at least `FEWEST` people, or of nobody; of two classes, each group has as many of both. What is
-    left out is in no figure, neither of a group nor of all, so no difference between figures is about it.
+    left out is in no metric, neither of a group nor of all, so no difference between metrics is about it.
 
     | case | what is left out |
     | --- | --- |
@@ -87,7 +87,7 @@ class SmallCells:
         )
 
     def left_in(self, test: GroupedDataset) -> torch.Tensor:
-        """Returns the indices of the examples of the test set that count in figures for others."""
+        """Returns the indices of the examples of the test set that count in metrics for others."""
         kept = ~np.isin(test.groups.numpy(), [test.group_names.index(name) for name in self.groups])
         if self.classes:
             kept &= ~np.isin(test.targets.numpy(), [test.class_names.index(name) for name in self.classes])

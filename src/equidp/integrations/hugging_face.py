@@ -272,7 +272,7 @@ class PrivateTrainer(transformers.Trainer):
                 private.stop()
 
     def _log_save_evaluate(self, private: Trainer, ignore_keys_for_eval: list[str] | None) -> None:
-        """Log released figures alone; evaluate and save where it is due."""
+        """Log released values alone; evaluate and save where it is due."""
         if self.control.should_log and self.state.global_step > self._globalstep_last_logged:
             losses = private.training_losses
             losses = {step: loss for step, loss in losses.items() if step > self._globalstep_last_logged}

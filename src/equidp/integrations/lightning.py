@@ -381,11 +381,11 @@ def own_losses(outputs: Tensor, targets: Tensor) -> Tensor:
 
 @contextmanager
 def logging_refused(module: Any) -> Iterator[None]:
-    """Refuse `self.log` of a module, whose figures of training rows are private."""
+    """Refuse `self.log` of a module, whose values of training rows are private."""
 
     def refuse(name: str, *_: Any, **__: Any) -> None:
         raise SettingError(
-            f"a training step logs {name!r}, an exact figure of training rows, which epsilon does not cover. "
+            f"a training step logs {name!r}, an exact value of training rows, which epsilon does not cover. "
             "Take self.log and metrics out of training_step, forward and the loss; "
             "PrivateStrategy(loss_epsilon=...) releases a noisy training loss.",
             field="log",

@@ -21,7 +21,7 @@ from equidp.kernel.ledger import ChoiceEvent, Event, GroupedStepEvent, StepEvent
 Entries = Iterable[tuple[Event, int]]
 """(event, number of steps) pairs, as `Ledger.entries` gives them."""
 FINE = 1e-4
-"""Width of the bins that privacy losses are rounded up to, for final figures."""
+"""Width of the bins that privacy losses are rounded up to, for final values."""
 SURE_DELTA, TRANSFORM_LOSS = 1e-10, 1e-15
 """dp_accounting's Fourier transforms lose about `TRANSFORM_LOSS` of delta a step: below `SURE_DELTA`, or if
 that is no small part of delta, PLD says too little, and Renyi's bound is used."""

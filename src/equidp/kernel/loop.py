@@ -208,7 +208,7 @@ class PrivateLoop:
         """Makes `batches` raise `reason`, or end where there is none, instead of drawing another sample.
 
         Several processes stop together. With a reason, another than the first tells that one in its next
-        step, and stops with it. Without one, the first alone decides: all see the same released figures.
+        step, and stops with it. Without one, the first alone decides: all see the same released values.
         """
         processes = self.private_step.processes
         if processes.first:

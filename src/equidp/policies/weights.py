@@ -1,4 +1,4 @@
-"""Weights that a private step gives to examples, for figures about a step."""
+"""Weights that a private step gives to examples, for values about a step."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def print_audit(audit: Audit, console: Console | None = None) -> None:
     Table(columns, rows, total=ALL).print(console)
     console.print(
         "A lower bound assumes Gaussian noise on Poisson samples, as the claim does, of whatever scale; the "
-        "last column assumes nothing. Groups' bounds hold all together. The figures follow from raw data: "
+        "last column assumes nothing. Groups' bounds hold all together. The results follow from raw data: "
         "keep them to yourself.",
         highlight=False,
         style="dim",

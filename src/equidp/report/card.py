@@ -73,8 +73,8 @@ _LIMITS = (
     "The guarantee covers this training run. Other runs on the same data, and settings chosen by looking at "
     "their results, spend more.",
     "The number of examples or people, the names of groups and classes, and all settings count as public.",
-    "Every figure is over at least {fewest}, and with two classes over as many of each. Smaller groups count "
-    "in no figure, so that no difference between two figures reveals them. Evaluations of files that overlap "
+    "Every metric is over at least {fewest}, and with two classes over as many of each. Smaller groups count "
+    "in no metric, so that no difference between two metrics reveals them. Evaluations of files that overlap "
     "can still differ by a few people.",
     "Metrics are exact for the test examples, which the guarantee does not cover. Intervals account for the "
     "number of test examples only, not for the variation between training runs.{rows}",
@@ -130,12 +130,12 @@ def write_card(
         notes: sentences on how the data was prepared, and what epsilon does not cover (`DataSplit.notes`).
         released: individual privacy that was released, by name, such as the mean of
             `IndividualReport.release_mean`. It cost privacy, so take the run after it: `trainer.run()`.
-        group_risks: by group, the figures of `IndividualReport.group_risks`.
+        group_risks: by group, the values of `IndividualReport.group_risks`.
         details: further plain values, listed with the settings.
         composition: a sentence on what this run and others in one budget have spent together; "" without a
             budget.
         hashes: checksum of the weights' file by what it is of; None: of the weights in memory.
-        too_noisy: groups whose released figures say nothing beside their noise.
+        too_noisy: groups whose released values say nothing beside their noise.
         remarks: what the people who answer for the model say of purpose, access or retention: paragraphs.
         audited: source files behind the guarantee of releases, by name.
         plan: every setting with its origin; empty: the card lists the settings of the run without origins.
@@ -271,7 +271,7 @@ def _individual(
     too_noisy: Sequence[str],
     group_risks: Mapping[str, Mapping[str, float]],
 ) -> Iterator[Block]:
-    """Released figures on the privacy of groups' examples, and bounds on attacks on members of each group."""
+    """Released values on the privacy of groups' examples, and bounds on attacks on members of each group."""
     yield Heading("Individual privacy")
     if released:
         yield Paragraph("Released with noise, and charged to the guarantee above:")
@@ -282,7 +282,7 @@ def _individual(
             "the guarantee above."
         )
     if too_noisy:
-        yield Paragraph(f"No figure of {'; '.join(too_noisy)}: too few people for the noise of the release.")
+        yield Paragraph(f"No metric of {'; '.join(too_noisy)}: too few people for the noise of the release.")
     if group_risks:
         yield Paragraph(
             "Bounds on what any attack achieves against a member of each group, from the clipping bounds "
@@ -355,7 +355,7 @@ def _option_text(value: Any) -> Any:
 def _group_risk_table(risks: Mapping[str, Mapping[str, float]]) -> Table:
     heads = ("true-positive rate at .1% false positives", "at 1%", "advantage", "AUC")
     columns = [Column("group", "name"), *(Column(head, show=upper) for head in heads)]
-    return Table(columns, [(name, *figures.values()) for name, figures in risks.items()])
+    return Table(columns, [(name, *values.values()) for name, values in risks.items()])
 
 
 def _parameters(run: Run, spent: float) -> list[tuple[str, str]]:

@@ -106,7 +106,7 @@ def _result_blocks(summary: Summary) -> Iterator[Block]:
     yield Paragraph(
         f"{capitalise(summary.metric.heading)}: over all test examples. Cost: what is lost against the "
         f"non-private run of the same seed, in {unit(summary.metric)}. Gap: the largest difference in cost "
-        f"between two groups. Beside figures: {setup.level:.0%} intervals over seeds.",
+        f"between two groups. Beside numbers: {setup.level:.0%} intervals over seeds.",
         small=True,
     )
     yield from paragraphs([*words.auto_sentences(setup), *words.test_sentences(summary)], small=True)
@@ -117,7 +117,7 @@ def _result_blocks(summary: Summary) -> Iterator[Block]:
     yield from tuning_blocks(summary)
     yield Heading("Plots")
     yield from draw_plots(PLOTS.values(), summary)
-    yield Heading("All figures by group")
+    yield Heading("All metrics by group")
     for detail in summary.details + summary.further_details:
         yield Heading(detail.title, 3)
         yield detail_table(summary, detail, summary.kinds_of(detail.column))
@@ -241,9 +241,9 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
 
 def _means_alone(table: Table) -> Table:
     """Table of one row's name and size in one column, without intervals; the page has the intervals."""
-    name, size, *figures = table.columns
+    name, size, *measured = table.columns
     rows = [[f"{group} ({size.show(count)})", *cells] for group, count, *cells in table.rows]
-    columns = [Column("group (in training)", name.kind), *figures]
+    columns = [Column("group (in training)", name.kind), *measured]
     total = str(rows[-1][0]) if table.total else ""
     return _without_intervals(Table(columns, rows, table.caption, table.notes, total))
 

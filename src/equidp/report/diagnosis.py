@@ -41,7 +41,7 @@ _GRADIENTS = {
 }
 """Columns of the tables, without sensitive_ -> headings."""
 CLEAR = 2.0
-"""Standard errors by which a figure must differ from another, or from zero, to be mentioned."""
+"""Standard errors by which a value must differ from another, or from zero, to be mentioned."""
 
 _CAUSES = {
     "direction": (

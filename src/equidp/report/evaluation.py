@@ -47,7 +47,7 @@ _MOST_NAMED = 3
 
 
 def print_evaluation(found: Evaluation, facts: RunFacts) -> None:
-    """Print metrics by group and what they hide; withhold figures of few people before."""
+    """Print metrics by group and what they hide; withhold metrics of few people before."""
     if not found.groups.empty:
         print_groups(found.groups)
         if not found.recalls.empty:
@@ -74,7 +74,7 @@ def print_metrics(found: Evaluation, console: Console | None = None) -> None:
 
 
 def groups_table(rows: pd.DataFrame, metric: Metric = METRICS["accuracy"]) -> Table:
-    """Table with a row per group, or per group and class, with each figure present and its interval.
+    """Table with a row per group, or per group and class, with each value present and its interval.
 
     Args:
         rows: a table of an `Evaluation`.
@@ -105,7 +105,7 @@ def metrics_table(found: Evaluation) -> Table | None:
     """
     columns = [Column("group", "name")]
     rows: dict[str, list[Cell]] = {str(name): [str(name)] for name in found.groups["group"]}
-    table = found.figures
+    table = found.values
     listed = [] if table.empty else [name for name in table["metric"].unique() if name not in _ELSEWHERE]
     for name in listed:
         metric = METRICS.get(name, found.metric)
@@ -156,7 +156,7 @@ def summary_sentence(found: Evaluation | None) -> str:
     if found is None:
         return "No test set was given, so the card says nothing about accuracy."
     if found.groups.empty:
-        return "The test set holds too few people, or too few of a class, to show figures."
+        return "The test set holds too few people, or too few of a class, to show metrics."
     rows = found.groups.set_index("group")
     tested = f"{rows.at[ALL, 'count']:,} test examples"
     if found.people is not None:
@@ -181,11 +181,11 @@ def summary_sentence(found: Evaluation | None) -> str:
 
 def _metric_sentence(found: Evaluation) -> str:
     """The overall metric where it is not accuracy, or that the model is no better than a constant."""
-    if found.figures.empty:
+    if found.values.empty:
         return ""
     if not found.useful:
         return f" By {found.metric.label} the model is no better than one constant prediction."
-    rows = found.figures.set_index(["group", "metric"])
+    rows = found.values.set_index(["group", "metric"])
     if found.metric.name == "accuracy" or (ALL, found.metric.name) not in rows.index:
         return ""
     row = rows.loc[(ALL, found.metric.name)]
@@ -206,7 +206,7 @@ def measure_sentences(found: Evaluation) -> list[str]:
             f"Positive class: {found.positive!r}, predicted {where} (--positive, --threshold). Predicted and "
             "happened: its mean predicted probability, and its share."
         )
-    table = found.figures
+    table = found.values
     missing = table if table.empty else table[(table["reason"] != "") & ~table["metric"].isin(_UNEXPLAINED)]
     for reason, rows in [] if missing.empty else missing.groupby("reason", sort=False):
         labels = ", ".join(METRICS.get(name, found.metric).label for name in rows["metric"].unique())
@@ -224,11 +224,11 @@ def withheld_sentences(found: Evaluation | None) -> list[str]:
     small, who = found.small, "test examples" if found.people is None else "people"
     if small.everything:
         few = f"fewer than {FEWEST} {who}, or fewer than {FEWEST} of a class"
-        return [f"No figures are shown: there are {few}."]
+        return [f"No metrics are shown: there are {few}."]
     sentences = []
     if small.groups:
         sentences.append(
-            f"Left out of all figures, including the totals: {'; '.join(small.groups)}. Each of these "
+            f"Left out of all metrics, including the totals: {'; '.join(small.groups)}. Each of these "
             f"groups has fewer than {FEWEST} {who}, or fewer than {FEWEST} of a class."
         )
     if small.classes:
@@ -238,7 +238,7 @@ def withheld_sentences(found: Evaluation | None) -> list[str]:
 
 def interval_sentence(found: Evaluation) -> str:
     """Sentence on the intervals of the table of groups."""
-    intervals = f"Beside figures: {found.level:.0%} intervals over the test examples,"
+    intervals = f"Beside numbers: {found.level:.0%} intervals over the test examples,"
     if "rmse" in found.groups:
         return f"Errors are in the units of the target. {intervals} Student's for errors, resampled for R2."
     of_recall = "" if found.recalls.empty else " and recall"
@@ -278,7 +278,7 @@ def blind_spot_sentences(found: Evaluation) -> list[str]:
                 f"predict {found.positive!r} from a lower risk on (--threshold)."
             )
         sentences.append(
-            f"By {found.metric.label} the model is no better than one constant prediction, so its figures by "
+            f"By {found.metric.label} the model is no better than one constant prediction, so its metrics by "
             f"group say nothing about fairness or privacy.{ranking}"
         )
     return sentences

@@ -33,7 +33,7 @@ def individual_blocks(summary: Summary, *, include_sensitive: bool) -> Iterator[
         yield individual_table(summary, "group_epsilon", lambda row: number(row.linear_group_epsilon))
     if include_sensitive:
         warning = (
-            "Sensitive: the figures of this section follow from raw training data. With them, this page must "
+            "Sensitive: the values of this section follow from raw training data. With them, this page must "
             "not be shared."
         )
         yield Heading("True epsilons of each group's examples")
@@ -81,9 +81,9 @@ def _sentences(summary: Summary) -> list[str]:
         "A run's epsilon holds for every example. Most examples contributed less than the method allows: "
         "their gradient was short, or the bound of their group low. Their own epsilon, given how this "
         "training went, is lower.",
-        f"The released figures cost epsilon {cost} for each run, at the run's delta. Epsilon of each run: "
+        f"The released values cost epsilon {cost} for each run, at the run's delta. Epsilon of each run: "
         f"{spent}.",
-        "Norms of all examples were taken once an epoch and assumed constant in between, so these figures "
-        "are estimates. In a comparison the noise comes from seeds: publish figures only of the model that "
+        "Norms of all examples were taken once an epoch and assumed constant in between, so these values "
+        "are estimates. In a comparison the noise comes from seeds: publish values only of the model that "
         "you release.",
     ]

@@ -25,7 +25,7 @@ _LIMITS = (
 def privacy_label(
     run: Run, data: str, *, method: str, notes: Sequence[str], weights: str, kernel: str | None
 ) -> Document:
-    """Return the label of a run, without any figure of rows.
+    """Return the label of a run, without any value of rows.
 
     Args:
         run: that the label is of.

@@ -61,7 +61,7 @@ class Overview(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """Figures of a comparison that reports show; each part is computed once."""
+    """Results of a comparison that reports show; each part is computed once."""
 
     comparison: Comparison
 

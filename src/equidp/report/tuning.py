@@ -34,7 +34,7 @@ def tuning_sentences(summary: Summary, tuning: Tuning) -> list[str]:
         f"{first} and judged on the other fifth; the best {FINALISTS} also on seeds "
         f"{' and '.join(map(str, others))}. Chosen are the settings under which the group that loses most "
         f"{summary.metric.label} against plain SGD loses least on average; ties go to the better value over "
-        "all held-out examples, by which the settings of plain SGD are chosen too. All other figures are of "
+        "all held-out examples, by which the settings of plain SGD are chosen too. All other metrics are of "
         "new runs, of other seeds, on test sets. Where each seed splits all rows again, a row that settings "
         "were chosen on may be a test row of another seed.",
         "Choosing settings reads the training data, and epsilon does not cover it: this is for research on "
@@ -90,9 +90,9 @@ def trials_table(summary: Summary, tuning: Tuning) -> Table:
     rows: list[list[Cell]] = []
     for row in tuning.trials.to_dict("records"):
         kind = Kind(row["method"], row["setting"])
-        figures = [row["seeds"], row["overall"], row["worst_cost"]]
+        measured = [row["seeds"], row["overall"], row["worst_cost"]]
         settings = row["settings"] or _OWN
-        rows.append([kind.label, *figures, "yes" if row["chosen"] else "", settings])
+        rows.append([kind.label, *measured, "yes" if row["chosen"] else "", settings])
     columns = [
         Column("method", "name"),
         Column("seeds"),

@@ -1,4 +1,4 @@
-"""Findings and guarantees of a comparison in sentences, each computed from figures by a stated rule."""
+"""Findings and guarantees of a comparison in sentences, each computed from values by a stated rule."""
 
 from __future__ import annotations
 
@@ -396,7 +396,7 @@ _FAULTS = {
 
 
 def _join_labels(labels: Mapping[str, str]) -> str:
-    texts = [f"{label} ({figure})" if figure else label for label, figure in labels.items()]
+    texts = [f"{label} ({value})" if value else label for label, value in labels.items()]
     left = len(texts) - _MOST_NAMED
     return ", ".join([*texts[:_MOST_NAMED], *([f"and {left} more"] if left > 0 else [])])
 
@@ -496,7 +496,7 @@ def exclusion_sentences(setup: Setup) -> list[str]:
         "between runs by their results spends the sum.",
         "The choice of settings (learning rate, clipping bound, epochs), if it was made by looking at this "
         "data.",
-        "The test examples: accuracy, loss and gradient figures on this page are measured on them.",
+        "The test examples: accuracy, loss and gradient values on this page are measured on them.",
         "The number of training examples, and the number and names of groups, which count as public.",
         *setup.data.notes,
     ]

@@ -42,7 +42,7 @@ def write_cards(
     """Write the model card of a run into its folder, as a page and as Markdown.
 
     Args:
-        place: folder of the run, whose model and released figures are there.
+        place: folder of the run, whose model and released values are there.
         run, evaluation, config: that the card describes.
         facts: that followed from configuration and data.
         ledger_check: checksum of the ledger's last line.

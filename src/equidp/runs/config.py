@@ -221,7 +221,7 @@ class TrainConfig:
         """Load the split, and the encoder of its columns; None for data without columns, such as images.
 
         Args:
-            encoder: that the run began with. None: one of exact figures; or, where preprocessing is private,
+            encoder: that the run began with. None: one of exact values; or, where preprocessing is private,
                 one of noise alone, in the shape that no rows give, to try things out before it is paid for.
         """
         source, seed = self.data.source(), self.data.seed

@@ -87,7 +87,7 @@ FILES = {
     ),
     RECORD: (
         CONFIDENTIAL,
-        "exact figures of the test examples by epoch and group, of groups of few people as well.",
+        "exact metrics of the test examples by epoch and group, of groups of few people as well.",
     ),
     CONFIG: (
         CONFIDENTIAL,

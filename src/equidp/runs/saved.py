@@ -333,7 +333,7 @@ def _people_of_rows(table: pd.DataFrame, person: str | None) -> torch.Tensor | N
     if person not in table:
         warnings.warn(
             f"the table lacks {person!r}, which says whose rows they are: each of its {len(table):,} rows "
-            "counts as a person of its own, so that figures may be of few people. Add that column before "
+            "counts as a person of its own, so that metrics may be of few people. Add that column before "
             "they are given to others.",
             DataWarning,
             stacklevel=3,

@@ -205,7 +205,7 @@ def _check_budget(budget: Path, began_with: str, place: Path) -> None:
 
 
 def _new_record() -> RunRecord:
-    """Empty record with a salt, so that its checksum confirms no guess of the exact figures in it."""
+    """Empty record with a salt, so that its checksum confirms no guess of the exact values in it."""
     return RunRecord({"salt": layout.new_salt()})
 
 

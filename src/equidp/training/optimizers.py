@@ -379,7 +379,7 @@ def _check_step(optimizer: torch.optim.Optimizer) -> None:
 
 
 def check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int) -> None:
-    """Refuses a scheduler that is not this optimizer's, needs a figure, or ends within so many steps."""
+    """Refuses a scheduler that is not this optimizer's, needs a value, or ends within so many steps."""
     if scheduler is None:
         return
     if isinstance(scheduler, type) or not callable(getattr(scheduler, "step", None)):
@@ -387,10 +387,10 @@ def check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int
             f"scheduler={scheduler!r}; expected a scheduler made for the optimizer, such as "
             "torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)."
         )
-    if _needs_figure(scheduler):
+    if _needs_value(scheduler):
         raise SettingError(
-            f"{type(scheduler).__name__} follows a measured figure, and the Trainer steps a scheduler "
-            "without one; step it in a callback's after_epoch, with a figure of public or test data.",
+            f"{type(scheduler).__name__} follows a measured value, and the Trainer steps a scheduler "
+            "without one; step it in a callback's after_epoch, with a value of public or test data.",
             field="scheduler",
         )
     if getattr(scheduler, "optimizer", optimizer) is not optimizer:
@@ -407,7 +407,7 @@ def check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int
         )
 
 
-def _needs_figure(scheduler: Any) -> bool:
+def _needs_value(scheduler: Any) -> bool:
     """Return True for a scheduler whose `step` does not run without an argument."""
     try:
         signature(scheduler.step).bind()

@@ -79,15 +79,15 @@ class LogReleases(Callback):
     for; a further `fit` takes the remaining steps.
 
     Args:
-        log: called with (figures, step): name -> number, and the number of private steps so far. A number for
+        log: called with (values, step): name -> number, and the number of private steps so far. A number for
             each group has the name "statistic/group". The time of the call is private, since it follows from
-            the sizes of samples: give a service one fixed time for all calls, or send figures after training.
+            the sizes of samples: give a service one fixed time for all calls, or send values after training.
         log_settings: called with name -> text once, before the first step (in a loop of your own, with the
-            first figures): method and its settings, noise, delta, steps, batch size and optimizer.
+            first values): method and its settings, noise, delta, steps, batch size and optimizer.
 
     Example:
         >>> import equidp
-        >>> callbacks = [equidp.LogReleases(lambda figures, step: print(step, figures))]
+        >>> callbacks = [equidp.LogReleases(lambda values, step: print(step, values))]
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class LogReleases(Callback):
 
     def after_epoch(self, trainer: Trainer) -> None:
         self.before_training(trainer)  # in a loop of your own nothing else calls it
-        self.log(_figures(trainer), trainer.steps_done)
+        self.log(_released_values(trainer), trainer.steps_done)
 
 
 def _settings(trainer: Trainer) -> dict[str, str]:
@@ -123,18 +123,18 @@ def _settings(trainer: Trainer) -> dict[str, str]:
     return {name: str(value) for name, value in settings.items()}
 
 
-def _figures(trainer: Trainer) -> dict[str, float]:
+def _released_values(trainer: Trainer) -> dict[str, float]:
     """Epsilon so far and released values, by name; by group where there is one number for each."""
-    figures = {"epsilon": trainer.epsilon_so_far(trainer.steps_done)}
+    values = {"epsilon": trainer.epsilon_so_far(trainer.steps_done)}
     if trainer.steps_done in (losses := trainer.training_losses):
-        figures["training_loss"] = losses[trainer.steps_done]
+        values["training_loss"] = losses[trainer.steps_done]
     train = trainer.train
     for name, value in trainer.policy.released(trainer.policy_state).items():
         if not value.dim():
-            figures[name] = float(value)
+            values[name] = float(value)
             continue
         numbers = map(str, range(len(value)))
         groups = train.group_names if isinstance(train, GroupedDataset) else numbers
         for group, each in zip(groups, value.tolist(), strict=True):
-            figures[f"{name}/{_REFUSED.sub('_', group)}"] = float(each)
-    return figures
+            values[f"{name}/{_REFUSED.sub('_', group)}"] = float(each)
+    return values

@@ -1,4 +1,4 @@
-"""RunRecord: a table of figures of a run. EpochRecorder: appends those of each group after each epoch."""
+"""RunRecord: a table of results of a run. EpochRecorder: appends those of each group after each epoch."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ with require_extra("tables"):
 
 
 class RunRecord:
-    """Rows of figures in the order they were appended, and the settings of the run.
+    """Rows of results in the order they were appended, and the settings of the run.
 
-    By default rows hold released values and figures of test data: nothing about the training data that
+    By default rows hold released values and metrics of test data: nothing about the training data that
     epsilon does not cover.
 
     Args:
@@ -90,11 +90,11 @@ class RunRecord:
 
 
 class EpochRecorder(Callback):
-    """Appends each group's figures to a record after each epoch: of test data and releases alone.
+    """Appends each group's metrics to a record after each epoch: of test data and releases alone.
 
     Columns: epoch, step, group, accuracy, loss, mean_norm, max_norm, mean_gradient_norm, share_clipped,
     clipping_bound, scale, scale_name, epsilon. Accuracy and loss are those of `Trainer.released_model`, with
-    averaged weights where the run averages. Gradient figures are those of a sample of the test data under
+    averaged weights where the run averages. Gradient values are those of a sample of the test data under
     the weights that train and the policy; an example counts as clipped when its weight is
     below that of a vanishing gradient of its group.
 
@@ -140,13 +140,13 @@ class EpochRecorder(Callback):
                     "step": trainer.steps_done,
                     "group": name,
                     **{metric: float(metrics.at[name, metric]) for metric in metrics.columns},
-                    **self._gradient_figures(trainer, group),
-                    **_released_figures(released, group),
+                    **self._gradient_values(trainer, group),
+                    **_released_values(released, group),
                     "epsilon": spent,
                 }
             )
 
-    def _gradient_figures(self, trainer: Trainer, group: int) -> dict[str, float]:
+    def _gradient_values(self, trainer: Trainer, group: int) -> dict[str, float]:
         sample = self._samples[group]
         if not len(sample):
             return dict.fromkeys(("mean_norm", "max_norm", "mean_gradient_norm", "share_clipped"), math.nan)
@@ -168,9 +168,9 @@ class EpochRecorder(Callback):
         }
 
 
-def _released_figures(released: dict[str, Tensor], group: int) -> dict[str, Any]:
+def _released_values(released: dict[str, Tensor], group: int) -> dict[str, Any]:
     """The group's clipping bound and, where the policy has one, its second scale (Z or theta)."""
-    figures = {name: float(value[group] if value.dim() else value) for name, value in released.items()}
-    bound = figures.pop("clipping_bound", math.nan)
-    name, scale = next(iter(figures.items()), ("", math.nan))
+    values = {name: float(value[group] if value.dim() else value) for name, value in released.items()}
+    bound = values.pop("clipping_bound", math.nan)
+    name, scale = next(iter(values.items()), ("", math.nan))
     return {"clipping_bound": bound, "scale": scale, "scale_name": name}

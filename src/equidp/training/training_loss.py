@@ -7,7 +7,7 @@ once more, under the weights so far:
 1. Each example's loss is clipped to a public bound B, and their sum is released as a Gaussian mechanism of
    noise multiplier sigma, at sample rate 1: one example moves it by at most B.
 2. It is divided by n, which is public, and is off by sigma B / n in one standard deviation. All that is done
-   with the figure, such as stopping early, is post-processing.
+   with the value, such as stopping early, is post-processing.
 3. Each release is in the ledger before an example is read for it (`Ledger.pay`). How many there are, and with
    which noise, follows from the plan: `equidp.accounting.planned.loss_release`.
 

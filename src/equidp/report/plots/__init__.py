@@ -126,7 +126,7 @@ INDIVIDUAL_PLOTS = {
         partial(accuracy_and_epsilon, column="sensitive_mean"),
     ),
 }
-"""Plots of individual privacy: of released figures, and of raw training data."""
+"""Plots of individual privacy: of released values, and of raw training data."""
 
 ALL_PLOTS = {**PLOTS, **INDIVIDUAL_PLOTS, **DIAGNOSIS_PLOTS}
 """By the name that `equidp.plot` takes."""

@@ -27,7 +27,7 @@ def export_run(
 
     The folder is whole or absent. `model.json` in it has the guarantee, the shape of inputs, the modules of
     the model and, where the export holds it, the encoder of a table's columns. Models take encoded inputs; a
-    pipeline for skops takes raw columns. Checkpoints, the ledger, exact figures and rows stay in the run.
+    pipeline for skops takes raw columns. Checkpoints, the ledger, exact values and rows stay in the run.
 
     Args:
         run: folder of the run, or of its shareable files.

@@ -49,7 +49,7 @@ class ExportedRun:
 
     @property
     def is_sensitive(self) -> bool:
-        """True where the export holds figures of training rows that epsilon does not cover."""
+        """True where the export holds values of training rows that epsilon does not cover."""
         return self.encoder is not None and not self.encoder.is_covered
 
     @property

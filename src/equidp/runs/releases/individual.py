@@ -87,6 +87,6 @@ class IndividualRelease(RunRelease):
         payment = trainer.ledger.pay(self.name, training.noise_multiplier)  # which the report counts
         report = accountant.report(trainer, accountant="rdp" if trainer.accountant == "rdp" else "pld")
         means = report.means_by_group(payment)
-        means["risk"] = [risk.figures() for risk in report.group_risks().values()]
+        means["risk"] = [risk.values_by_name() for risk in report.group_risks().values()]
         write_whole(folder / self.file, means.to_json(orient="records", indent=2).encode())
         return training.run
