@@ -9,6 +9,7 @@ from typing import NamedTuple, final
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from equidp.engines import ENGINES, check_engine, make_engine
 from equidp.engines.layers import RULES, rule_for
@@ -131,6 +132,11 @@ CASES = {
     "attention": Case(lambda: Attention(8, 2), (5, 8)),
     "bilinear": Case(lambda: Pairs(bias=True), (4,)),
     "bilinear at positions": Case(lambda: Pairs(bias=False), (5, 4)),
+    "weight norm": Case(lambda: weight_norm(nn.Linear(4, 3)), (2, 4)),
+    "weight norm of a whole weight": Case(lambda: weight_norm(nn.Linear(4, 3), dim=None), (4,)),
+    "weight norm of a convolution": Case(lambda: weight_norm(nn.Conv2d(2, 3, 2), dim=1), (2, 4, 5)),
+    "weight norm, transposed": Case(lambda: weight_norm(nn.ConvTranspose1d(2, 1, 2, bias=False)), (2, 5)),
+    "weight norm of one row": Case(lambda: weight_norm(nn.Linear(4, 1)), (4,)),
     "no rule": Case(lambda: nn.PReLU(3), (3, 4)),
     "own rule": Case(lambda: OwnScale(4), (3, 4)),
 }
@@ -150,6 +156,12 @@ def test_every_rule_has_a_case():
 
 def test_a_layer_of_ones_own_is_read_by_its_rule():
     assert rule_for(OwnScale(4)) is OWN_SCALE
+
+
+def test_weight_norm_alone_is_read_by_a_layers_rule():
+    other = nn.utils.parametrizations.orthogonal(nn.Linear(4, 3))
+    assert rule_for(weight_norm(nn.Conv1d(2, 3, 2))) is not None
+    assert rule_for(other) is rule_for(weight_norm(nn.LayerNorm(4))) is None
 
 
 def test_a_wrong_rule_of_ones_own_is_found_out(monkeypatch):

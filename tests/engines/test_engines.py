@@ -166,6 +166,35 @@ class Forces(nn.Module):
         return torch.autograd.grad(self.energy(values), values, create_graph=True)[0]
 
 
+class SeveralOutputs(nn.Module):
+    """Owns a parameter, and returns what it computed on the way, and one tensor twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.shift = nn.Linear(4, 6), nn.Linear(6, 6), nn.Parameter(torch.ones(6))
+
+    def forward(self, values):
+        middle = torch.tanh(self.first(values)) + self.shift
+        end = self.last(middle)
+        return end, middle, (end,)
+
+
+class ReadsSeveral(nn.Module):
+    def __init__(self, weights: tuple[float, float, float]) -> None:
+        super().__init__()
+        self.body, self.head, self.weights = SeveralOutputs(), nn.Linear(6, 2), weights
+
+    def forward(self, values):
+        end, middle, (again,) = self.body(values)
+        parts = zip(self.weights, (end, middle, again), strict=True)
+        return self.head(sum(weight * each for weight, each in parts if weight))
+
+
+@pytest.mark.parametrize("weights", [(1.0, 0.0, 0.0), (1.0, 2.0, 0.0), (1.0, 0.0, 3.0), (0.0, 1.0, 0.0)])
+def test_outputs_of_a_module_that_follow_from_one_another_count_once(weights):
+    assert_exact(ReadsSeveral(weights).double(), drawn(5, 4))
+
+
 def squares(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets).square().sum(dim=1)
 

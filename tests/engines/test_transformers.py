@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 import equidp
 from equidp.engines import make_engine
 from equidp.engines.model import call_model
+from equidp.errors import ModelError
 from equidp.kernel.inputs import Inputs, taken
 from support.errors import raises_field
 from support.oracle import assert_exact, loss
@@ -125,7 +126,7 @@ class Case(NamedTuple):
     loss: Callable[[Tensor, Tensor], Tensor] = loss
 
     def targets(self, inputs: dict[str, Tensor]) -> Tensor:
-        return inputs["input_ids"] if self.loss is causal_loss else torch.arange(N) % 3
+        return torch.arange(N) % 3 if self.loss is loss else inputs["input_ids"]
 
 
 QUERIES = ["q_proj", "v_proj"]
@@ -164,6 +165,111 @@ def test_norms_and_sums_equal_one_backward_pass_per_example(case):
     """In single precision, as they are trained, to 1e-5 of the largest; without dropout."""
     model, inputs, targets = made(case)
     assert_exact(model.eval(), inputs, targets, loss=case.loss, tolerance=1e-5)
+
+
+SIZES = {**SMALL, "vocab_size": WORDS, "max_position_embeddings": 12, "pad_token_id": 0}
+MARKS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+PATCHES = {**SMALL, "image_size": 16, "patch_size": 4}
+
+
+def of_family(name: str, head: str, **settings) -> Callable[[], nn.Module]:
+    """Model of a family of `transformers` with random weights."""
+
+    def make() -> nn.Module:
+        config = getattr(transformers, f"{name}Config")(**settings)
+        return getattr(transformers, f"{name}For{head}")(config)
+
+    return make
+
+
+def of_texts(name: str, **settings) -> Case:
+    return Case(of_family(name, "SequenceClassification", **{**SIZES, **settings}), texts)
+
+
+def of_next_words(name: str, **settings) -> Case:
+    sizes = {each: value for each, value in SIZES.items() if each != "num_labels"}
+    return Case(of_family(name, "CausalLM", **{**sizes, **MARKS, **settings}), texts, causal_loss)
+
+
+def of_images(name: str, **settings) -> Case:
+    return Case(of_family(name, "ImageClassification", **{"num_labels": 3, **settings}), images)
+
+
+def of_words(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Loss of each text: the sum over its words' classes."""
+    return nn.functional.cross_entropy(outputs.transpose(1, 2), targets % 3, reduction="none").sum(dim=1)
+
+
+SOUND = {
+    "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24,
+    "num_labels": 3, "conv_dim": (8, 8), "conv_stride": (5, 2), "conv_kernel": (10, 3),
+    "num_feat_extract_layers": 2, "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2,
+    "feat_extract_norm": "layer", "do_stable_layer_norm": True, "classifier_proj_size": 8,
+}  # fmt: skip
+STAGES = {"num_encoder_blocks": 2, "depths": [1, 1], "hidden_sizes": [8, 16], "patch_sizes": [3, 3]}
+FAMILIES = {
+    "RoBERTa": of_texts("Roberta"),
+    "DistilBERT": of_texts("DistilBert", dim=16, n_layers=2, n_heads=2, hidden_dim=24),
+    "ALBERT": of_texts("Albert", embedding_size=8, num_hidden_layers=2),
+    "ELECTRA": of_texts("Electra", embedding_size=8),
+    "DeBERTa": of_texts("DebertaV2", pos_att_type=["c2p", "p2c"], relative_attention=True),
+    "ModernBERT": of_texts("ModernBert", cls_token_id=1, sep_token_id=2, **MARKS),
+    "Llama": of_next_words("Llama", num_key_value_heads=1),
+    "Mistral": of_next_words("Mistral", num_key_value_heads=1, head_dim=8),
+    "Qwen2": of_next_words("Qwen2", num_key_value_heads=1),
+    "Qwen3": of_next_words("Qwen3", num_key_value_heads=1, head_dim=8),
+    "Gemma": of_next_words("Gemma", num_key_value_heads=1, head_dim=8),
+    "Phi": of_next_words("Phi"),
+    "GPT-NeoX": of_next_words("GPTNeoX"),
+    "BLOOM": of_next_words("Bloom", n_layer=1, n_head=2),
+    "DeiT": of_images("DeiT", **PATCHES),
+    "BEiT": of_images("Beit", **PATCHES, layer_scale_init_value=0.1, drop_path_rate=0.0),
+    "DINOv2": of_images("Dinov2", **PATCHES),
+    "SegFormer": of_images(
+        "Segformer", **STAGES, sr_ratios=[2, 1], strides=[2, 2], num_attention_heads=[1, 2], mlp_ratios=[2, 2]
+    ),
+    "PoolFormer": of_images("PoolFormer", **STAGES, strides=[2, 2], padding=[1, 1]),
+    "wav2vec2": Case(
+        of_family("Wav2Vec2", "SequenceClassification", **SOUND),
+        lambda: {"input_values": torch.randn(N, 400)},
+    ),
+    "AST": Case(
+        of_family(
+            "AST", "AudioClassification", **SMALL, patch_size=4, frequency_stride=4, time_stride=4,
+            max_length=16, num_mel_bins=16,
+        ),
+        lambda: {"input_values": torch.randn(N, 16, 16)},
+    ),
+}  # fmt: skip
+FUNCTIONAL_ALONE = {
+    "OPT": of_next_words("OPT", word_embed_proj_dim=16, ffn_dim=24),
+    "T5": Case(
+        of_family(
+            "T5", "TokenClassification", vocab_size=WORDS, d_model=16, d_kv=8, d_ff=24, num_layers=1,
+            num_heads=2, num_labels=3, pad_token_id=0, decoder_start_token_id=0,
+        ),
+        texts,
+        of_words,
+    ),
+    "Swin": of_images(
+        "Swin", image_size=16, patch_size=2, embed_dim=8, depths=[1, 1], num_heads=[2, 2], window_size=4
+    ),
+}  # fmt: skip
+"""Models that flatten examples and positions, or add one table of positions to all examples."""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", [*FAMILIES, *FUNCTIONAL_ALONE])
+def test_more_families_are_measured_as_by_one_backward_pass_per_example(name):
+    case = FAMILIES.get(name) or FUNCTIONAL_ALONE[name]
+    model, inputs, targets = made(case)
+    if name in FAMILIES:
+        assert_exact(model.eval(), inputs, targets, loss=case.loss, tolerance=1e-5)
+        return
+    with pytest.raises(ModelError):
+        make_engine("ghost", model, case.loss)(inputs, targets)
+    inputs.pop("attention_mask", None)  # `transformers` decides by its values, which torch.func cannot follow
+    assert_exact(model.eval(), inputs, targets, loss=case.loss, engine="functional", tolerance=1e-5)
 
 
 def gradients_in_batch(model: nn.Module, inputs: Inputs, targets: Tensor, loss) -> Tensor:

@@ -10,6 +10,7 @@ from equidp.engines.layers.embedding import EMBEDDING, EMBEDDING_BAG
 from equidp.engines.layers.linear import LINEAR, TRANSPOSED_LINEAR
 from equidp.engines.layers.norm import GROUP_NORM, INSTANCE_NORM, LAYER_NORM, RMS_NORM
 from equidp.engines.layers.rule import Rule
+from equidp.engines.layers.weight_norm import with_weight_norm
 
 __all__ = ["RULES", "rule_for"]
 
@@ -34,7 +35,9 @@ def rule_for(module: nn.Module) -> Rule | None:
     for layer, rule in RULES.items():
         if isinstance(module, layer) and has_forward_of(module, layer):
             own = {name for name, _ in module.named_parameters()}
-            return rule if rule.covers(module) and own <= {"weight", "bias"} else None
+            if not rule.covers(module):
+                return None
+            return rule if own <= {"weight", "bias"} else with_weight_norm(rule, module)
     kind = type(module)
     named = OTHERS.get(f"{kind.__module__}.{kind.__qualname__}")
     return None if "forward" in vars(module) else named

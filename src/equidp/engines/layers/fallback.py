@@ -49,6 +49,9 @@ def run_twice(
     An output that has no row for each example, as that of a table of positions [positions, features], is
     given once per example, as [batch, positions, features]: it broadcasts to what it did, and each example
     has a gradient of its own.
+
+    Several outputs are given as copies: one may be computed from another, or be the same tensor, and each
+    then receives what reaches it from outside the module alone.
     """
     random = GeneratorStates(next(iter(call.parameters.values())).device)
     result = forward(*arguments, **keywords)
@@ -60,6 +63,9 @@ def run_twice(
             tape.read_once = call.module
             once = each if len(each) == 1 and each.dim() > 2 else each.unsqueeze(0)
             outputs[position] = once.expand(tape.batch, *once.shape[1:])
+    followed = [isinstance(each, Tensor) and each.requires_grad for each in outputs]
+    if sum(followed) > 1:
+        outputs = [each.clone() if apart else each for each, apart in zip(outputs, followed, strict=True)]
     result = tree_unflatten(outputs, structure)
     again = RerunGradients(call, arguments, keywords, whole, outputs, random if drew else None)
 
