@@ -152,7 +152,7 @@ def test_a_released_figure_that_noise_hides_is_not_shown(tmp_path):
     ]
     assert split_noisy_means(rows, 2.0) == (rows[:1], ["few"])
     equidp.write_card(make_trainer(epochs=1).fit(), tmp_path / "card.md", too_noisy=["few"])
-    assert "No figure of few: too few people" in (tmp_path / "card.md").read_text()
+    assert "No released value of few: too few people" in (tmp_path / "card.md").read_text()
     assert "Notes of the people" not in (tmp_path / "card.md").read_text()
 
 

@@ -282,7 +282,9 @@ def _individual(
             "the guarantee above."
         )
     if too_noisy:
-        yield Paragraph(f"No metric of {'; '.join(too_noisy)}: too few people for the noise of the release.")
+        yield Paragraph(
+            f"No released value of {'; '.join(too_noisy)}: too few people for the noise of the release."
+        )
     if group_risks:
         yield Paragraph(
             "Bounds on what any attack achieves against a member of each group, from the clipping bounds "
