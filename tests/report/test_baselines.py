@@ -185,3 +185,11 @@ def test_baselines_of_two_classes_have_two_names():
     both = replace(found, results=pd.concat([own, second, results[results["method"] != "sgd"]]))
     named = [row[0] for row in html.overview_table(summarise(both)).rows]
     assert named == ["sgd", "sgd (features=scattering)", "dpsgd", "fair"]
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-5])
+def test_no_gap_is_said_to_narrow_from_one_number_to_the_same(spread):
+    alike = made_up({"dpsgd": {"a": 0.02, "b": 0.04}, "fair": {"a": 0.02, "b": 0.0399}}, spread=spread)
+    said = " ".join(words.finding_sentences(summarise(alike)))
+    assert "No method narrows the gap between groups" in said
+    assert not re.search(r"from ([\d.]+) to \1 points", said)

@@ -315,6 +315,8 @@ def _gap_sentence(gaps: pd.DataFrame, standard: str, summary: Summary) -> str:
     of = "points" if summary.metric.percent else f"of {unit(summary.metric)}"
     change = f"from {text(means[standard])} to {text(means[best])} {of}"
     smaller = means[best] < means[standard]
+    if smaller and text(means[best]) == text(means[standard]):
+        return f"No method narrows the gap between groups ({text(means[standard])} {of} under {standard})."
     if math.isnan(gains[best]) and smaller:
         return f"In this one run, {best} narrows the largest gap between groups most, {change}."
     if supported:
@@ -368,7 +370,9 @@ def _recommendation_sentence(found: Recommendation, metric: Metric) -> str:
         "Not clearly worse, but by more than the tolerance on average": {
             each.label: text(each.behind) for each in found.far_behind
         },
-        "Beaten in every group by another": {each.label: text(each.behind) for each in found.beaten},
+        "On average no better than another in any group": {
+            each.label: text(each.behind) for each in found.beaten
+        },
         "With a clearly larger gap": {each.label: text(each.gap) for each in found.wider},
         "Not clearly different, so choose by other criteria": alike,
         "No better than one constant prediction": dict.fromkeys(found.uninformative, ""),
