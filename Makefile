@@ -1,6 +1,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "equidp needs Python 3.11 or newer; say make PYTHON=...")'
 
 # Two test processes on two cores; also what CI runs with.
 test soak: export OMP_NUM_THREADS ?= 1
@@ -10,7 +11,7 @@ test soak: export OMP_NUM_THREADS ?= 1
 install: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "equidp needs Python 3.11 or newer; say make PYTHON=...")'
+	$(CHECK_PYTHON)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade -c constraints.txt pip setuptools
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all,dev,docs]'
@@ -20,7 +21,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 # What the demo needs and no more: the core, with tables and pages.
 $(VENV)/.demo: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "equidp needs Python 3.11 or newer; say make PYTHON=...")'
+	$(CHECK_PYTHON)
 	test -e $(VENV)/.installed || $(PYTHON) -m venv $(VENV)
 	test -e $(VENV)/.installed || $(BIN)/python -m pip install --quiet -c constraints.txt -e '.[report]'
 	touch $@

@@ -1,5 +1,5 @@
-"""Builds the wheel, trains the README's example from it alone in a clean environment, then runs the demo with
-its extra.
+"""Builds the wheel and the source distribution, and checks what is in them; trains the README's example from
+the wheel alone in a clean environment, then runs the demo with its extra.
 
     python tests/support/wheel.py
 
@@ -13,8 +13,10 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import tempfile
 import venv
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +24,14 @@ ROOT = Path(__file__).parents[2]
 
 DEMO = ("--settings", "published", "--report", "equidp-report.html")
 """Options of the demo, as in the Makefile."""
+LARGEST = 2_000_000
+"""Bytes that an archive may have."""
+SOURCES = (".py", ".pyi", "/py.typed", ".html", ".css")
+METADATA = ("LICENSE", "METADATA", "WHEEL", "RECORD", "entry_points.txt", "top_level.txt")
+BESIDE = ("CHANGELOG.md", "CITATION.cff", "LICENSE", "MANIFEST.in", "PKG-INFO", "README.md", "SECURITY.md")
+BESIDE += ("pyproject.toml", "setup.cfg")
+"""Files beside the package in a source distribution."""
+BUILD_SDIST = "import sys; from setuptools.build_meta import build_sdist; print(build_sdist(sys.argv[1]))"
 
 
 def main() -> None:
@@ -30,6 +40,9 @@ def main() -> None:
         pip = (sys.executable, "-m", "pip", "--quiet")
         run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT, cwd=folder)
         (wheel,) = folder.glob("equidp-*.whl")
+        run(sys.executable, "-c", BUILD_SDIST, folder, cwd=ROOT)
+        (archive,) = folder.glob("equidp-*.tar.gz")
+        check_contents(wheel, archive)
         venv.create(folder / "clean", with_pip=True)
         python = folder / "clean" / "bin" / "python"
         run(python, "-m", "pip", "--quiet", "install", "-c", ROOT / "constraints.txt", wheel, cwd=folder)
@@ -59,6 +72,26 @@ def main() -> None:
         if "</html>" not in page:
             sys.exit("the demo's report is not complete")
         print(f"{wheel.name}: the core trained alone; with [report] the demo wrote {len(page):,} characters")
+
+
+def check_contents(wheel: Path, archive: Path) -> None:
+    """Exits where an archive is too large, lacks a file, or holds any that is no part of the package."""
+    found = set(zipfile.ZipFile(wheel).namelist())
+    package = {name for name in found if name.startswith("equidp/") and name.endswith(SOURCES)}
+    others = {name for name in found - package if Path(name).name not in METADATA}
+    with tarfile.open(archive) as opened:
+        names = {each.name.partition("/")[2] for each in opened if each.isfile()}
+    source = {name.removeprefix("src/") for name in names if name.startswith("src/equidp/")}
+    others |= names - {f"src/{name}" for name in source} - set(BESIDE)
+    others = {name for name in others if ".egg-info/" not in name}
+    missing = ({"equidp/py.typed"} - package) | (package ^ source) | (set(BESIDE) - names)
+    if not any(name.endswith("licenses/LICENSE") for name in found):
+        missing.add("LICENSE of the wheel")
+    if others or missing:
+        sys.exit(f"in the archives: unexpected {sorted(others)}; missing or in one alone {sorted(missing)}")
+    for each in (wheel, archive):
+        if each.stat().st_size > LARGEST:
+            sys.exit(f"{each.name} has {each.stat().st_size:,} bytes; expected at most {LARGEST:,}")
 
 
 def environment() -> dict[str, str]:
