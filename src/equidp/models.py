@@ -141,29 +141,52 @@ def resnet20(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, num_classes))
 
 
-class _Prototypes(nn.Module):
-    """Linear in inputs of norm 1, from weights of zero; once trained, cosines times `_SHARPNESS`."""
+class PrototypeModel(nn.Module):
+    """Linear in inputs of norm 1, from weights of zero; in evaluation, cosines times `_SHARPNESS`.
+
+    Noise lengthens the weights of a class: by more than its features do, where the class is rare. Cosines are
+    therefore with the length that features alone have, estimated from the deviation of the noise, which is
+    public: the squared length less d deviations squared, of d numbers. Of a class whose estimate noise alone
+    could reach, two standard errors are taken instead, so that its cosines stay small.
+
+    Attributes:
+        noise: deviation of the noise in each weight; 0 before training, and where there is none.
+
+    >>> model = PrototypeModel(2, num_classes=2).eval()
+    >>> model.linear.weight.data = torch.tensor([[3.0, 4.0], [0.0, 5.0]])
+    >>> model(torch.tensor([[0.0, 1.0]])).tolist()
+    [[12.800000190734863, 16.0]]
+    """
+
+    noise: Tensor
 
     def __init__(self, numbers: int, num_classes: int) -> None:
         super().__init__()
         self.flatten, self.linear = nn.Flatten(), nn.Linear(numbers, num_classes, bias=False)
         nn.init.zeros_(self.linear.weight)
+        self.register_buffer("noise", torch.zeros(()))
 
     def forward(self, inputs: Tensor) -> Tensor:
         outputs: Tensor = self.linear(nn.functional.normalize(self.flatten(inputs)))
-        if self.training:
-            return outputs
-        cosines: Tensor = outputs / self.linear.weight.norm(dim=1).clamp(min=1e-30)
-        return _SHARPNESS * cosines
+        return outputs if self.training else _SHARPNESS * outputs / self.lengths
+
+    @property
+    def lengths(self) -> Tensor:
+        """Length of each class's weights without their noise, [classes]."""
+        numbers, variance = self.linear.in_features, self.noise.square()
+        squares = self.linear.weight.square().sum(1) - numbers * variance
+        return torch.maximum(squares, _ERRORS * math.sqrt(2 * numbers) * variance).sqrt().clamp(min=1e-30)
 
 
 _SHARPNESS = 16.0
 """Logits of a class for a cosine of 1."""
+_ERRORS = 2.0
+"""Least squared length of a class's weights, in standard errors of its estimate."""
 
 
 def prototypes(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """Cosines of the flattened input with one vector a class; for the method `prototypes`."""
-    return _Prototypes(math.prod(input_shape), num_classes)
+    return PrototypeModel(math.prod(input_shape), num_classes)
 
 
 MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {

@@ -15,7 +15,7 @@ from equidp.accounting.target import Target
 from equidp.audit.bounds import NoiseFamily, Rates, noise_from_rates
 from equidp.kernel.ledger import MemoryLedger
 from equidp.kernel.noise import SeededRandomness
-from equidp.models import _Prototypes
+from equidp.models import PrototypeModel
 from equidp.policies.prototypes import Prototypes
 from equidp.training.build import build_model
 from equidp.training.plan import Plan
@@ -83,7 +83,7 @@ def unbounded_features(monkeypatch: pytest.MonkeyPatch) -> None:
     def as_they_are(self, inputs):
         return self.linear(self.flatten(inputs))
 
-    monkeypatch.setattr(_Prototypes, "forward", as_they_are)
+    monkeypatch.setattr(PrototypeModel, "forward", as_they_are)
     monkeypatch.setattr(Prototypes, "weight", lambda self, state, norm, group: torch.ones_like(norm))
     monkeypatch.setattr(equidp.kernel.step, "capped_weights", lambda weights, *_: weights)
 
@@ -101,6 +101,6 @@ def test_a_fault_is_caught(plant, monkeypatch):
 
 
 def test_unnormalised_features_alone_are_bounded_by_the_kernel(monkeypatch):
-    monkeypatch.setattr(_Prototypes, "forward", lambda self, inputs: self.linear(self.flatten(inputs)))
+    monkeypatch.setattr(PrototypeModel, "forward", lambda self, inputs: self.linear(self.flatten(inputs)))
     claim, bound = audited()
     assert bound < claim

@@ -12,6 +12,7 @@ from equidp.data import open_source
 from equidp.data.people import by_person
 from equidp.errors import SettingError
 from equidp.kernel.ledger import StepEvent
+from equidp.models import PrototypeModel
 from equidp.policies.methods import check_not_fixed, fixed_options
 from equidp.policies.table import METHODS
 from equidp.training.build import build
@@ -99,6 +100,51 @@ def test_prediction_is_the_largest_cosine():
         found = model(data.one_tensor).argmax(1)
     sums = torch.nn.functional.normalize(class_sums(data))
     assert torch.equal(found, (torch.nn.functional.normalize(data.one_tensor) @ sums.T).argmax(1))
+
+
+def unequal_classes(classes: list[int]) -> equidp.GroupedDataset:
+    """Unit features of 400 numbers, mostly their class's direction, which is the same for half of it."""
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.arange(len(classes)).repeat_interleave(torch.tensor(classes))
+    shared, own = torch.randn((1, 400), generator=generator), torch.randn((3, 400), generator=generator)
+    inputs = shared + own[targets] + 2 * torch.randn((len(targets), 400), generator=generator)
+    return equidp.GroupedDataset(inputs, targets, targets.clone(), ("a", "b", "c"), ("a", "b", "c"))
+
+
+def trained_prototypes(data: equidp.GroupedDataset, noise: float) -> PrototypeModel:
+    plan = Plan(noise_multiplier=noise).resolve("prototypes", len(data))
+    model = build(plan, data, seed=0, secure=False).fit().model
+    assert isinstance(model, PrototypeModel)
+    return model.eval()
+
+
+def test_noise_does_not_lengthen_the_sums_that_cosines_are_with():
+    """Squares are off by 5 standard errors at most once in a million: 2 sigma length, sigma^2 sqrt(2 d)."""
+    data, sigma = unequal_classes([600, 600, 60]), 2.0
+    exact = trained_prototypes(data, 0.0).lengths.detach() * len(data)
+    found = trained_prototypes(data, sigma).lengths.detach() * len(data)
+    errors = torch.sqrt((2 * sigma * exact).square() + 2 * 400 * sigma**4)
+    assert bool(((found.square() - exact.square()).abs() < 5 * errors).all())
+
+
+def test_a_rare_class_is_found_through_noise_longer_than_its_sum():
+    train, test = unequal_classes([600, 600, 60]), unequal_classes([100, 100, 100])
+    model, exact = trained_prototypes(train, 2.0), trained_prototypes(train, 0.0)
+    with torch.no_grad():
+        found = (model(test.one_tensor).argmax(1) == test.targets)[200:].float().mean()
+        without_noise = (exact(test.one_tensor).argmax(1) == test.targets)[200:].float().mean()
+    noise = 2.0 * 400**0.5
+    assert noise > float(exact.lengths[2].detach()) * len(train)
+    assert float(without_noise) - float(found) < 0.2
+
+
+def test_cosines_with_noise_alone_are_not_enlarged():
+    """Dot products with noise alone have a deviation of 0.13 then; 100 of them reach 1 once in 10^12."""
+    model = trained_prototypes(unequal_classes([600, 600, 0]), 5.0)
+    assert float(model.lengths[2].detach()) * 1200 >= (2.0 * 800**0.5) ** 0.5 * 5.0 * 0.999
+    with torch.no_grad():
+        outputs = model(torch.randn((100, 400), generator=torch.Generator().manual_seed(1)))
+    assert float(outputs[:, 2].abs().max()) < 16.0
 
 
 def test_the_method_fixes_its_plan_for_itself_alone():

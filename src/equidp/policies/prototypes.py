@@ -18,7 +18,7 @@ class Prototypes(Policy):
     features, from weights of zero, its loss is minus the output of the example's own class, and one step is
     taken at sample rate 1. An example's gradient is then its feature in the row of its class, of norm 1, so
     that the step releases S_c = sum of f_i over class c + N(0, sigma^2 I) for all classes at once. Prediction
-    reads S_c alone.
+    reads S_c and sigma alone.
 
     Formal guarantee: for training data that differ in one example, added or removed, this is a Gaussian
     mechanism of noise multiplier sigma without sampling, as the kernel's step is (`equidp.kernel.step`).
@@ -30,7 +30,7 @@ class Prototypes(Policy):
     | features that are infinite or NaN | nothing: the kernel gives such a gradient weight 0 |
     | a person with several rows, perhaps of several classes | the sum of the rows, shortened to norm 1 |
     | a public weight of a row | the feature times the weight, shortened to norm 1 |
-    | a class without examples | noise alone, so its predictions are as good as random ones |
+    | a class without examples | noise alone, so it is hardly ever predicted |
 
     Example:
         >>> import torch, equidp

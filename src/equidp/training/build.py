@@ -19,6 +19,8 @@ from equidp.kernel.inputs import Inputs
 from equidp.kernel.ledger import Ledger
 from equidp.kernel.noise import Randomness
 from equidp.losses import Loss
+from equidp.models import PrototypeModel
+from equidp.policies.prototypes import Prototypes
 from equidp.training.assemble import class_names
 from equidp.training.initial_weights import copy_model, mark_fresh
 from equidp.training.optimizers import SGD, PrivateAdam
@@ -101,6 +103,8 @@ def build(
         model = build_model(factory, train.input_shape, train.num_outputs, seed)
     if device is not None:
         model = model.to(device)
+    if isinstance(plan.policy, Prototypes) and isinstance(model, PrototypeModel):
+        callbacks = [_RecordNoise(plan.noise_multiplier * plan.learning_rate / given.batch_size), *callbacks]
     trainer = Trainer(
         model,
         make_optimizer(plan, model),
@@ -140,6 +144,17 @@ def build(
         check_recalibrates(trainer)
         copy_model(trainer.model, "recalibration")
     return trainer
+
+
+class _RecordNoise(Callback):
+    """Gives a model of prototypes the deviation of the noise in its weights, a public number."""
+
+    def __init__(self, deviation: float) -> None:
+        self._deviation = deviation
+
+    def after_step(self, trainer: Trainer) -> None:
+        assert isinstance(trainer.model, PrototypeModel)
+        trainer.model.noise.fill_(self._deviation)
 
 
 def _class_weighted(
