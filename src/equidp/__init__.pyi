@@ -65,6 +65,7 @@ from equidp.policies import (
     FairLens as FairLens,
     Global as Global,
     GlobalAdapt as GlobalAdapt,
+    GroupDRO as GroupDRO,
     Naive as Naive,
     Prototypes as Prototypes,
     Quantile as Quantile,

@@ -44,7 +44,7 @@ SAMPLED = PLAN.with_changes({"batch_size": 100, "epochs": 5, "noise_multiplier":
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    "method", ["dpsgd", "dpsgd-f", "quantile", "quantile-bounded", "softadaclip", "slaclip"]
+    "method", ["dpsgd", "dpsgd-f", "quantile", "quantile-bounded", "softadaclip", "slaclip", "group-dro"]
 )
 def test_gradients_as_canaries_give_a_bound_below_the_claim(method):
     """With seeds fixed; about a third of the claim is what so few canaries prove of a tight one."""

@@ -27,6 +27,7 @@ POLICIES = {
     "dpsgd": lambda: equidp.DPSGD(0.5),
     "dpsgd-f": lambda: equidp.DPSGDF(0.5),
     "dpsgd-f-code": lambda: equidp.DPSGDFCode(0.5),
+    "group-dro": lambda: equidp.GroupDRO(0.5),
     "naive": lambda: equidp.Naive(0.5),
     "global": lambda: equidp.Global(0.5, 2.0),
     "global-adapt": lambda: equidp.GlobalAdapt(0.5, initial_bound=2.0),

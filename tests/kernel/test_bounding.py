@@ -21,6 +21,8 @@ from equidp.kernel.bounding import (
     each_alone,
     example_rows,
     example_weights,
+    made_up_numbers,
+    numbers_read_by,
 )
 from equidp.kernel.policy import NoState, copy_state
 from equidp.policies import DPSGD, DPSGDF, SGD, Global
@@ -127,11 +129,16 @@ def test_what_a_rule_gives_an_example_is_what_it_gives_it_alone(name, rows):
     groups = torch.tensor([group for _, group in rows])
     rules = [policy.weight] if policy.statistics_ratio is None else [policy.weight, policy.statistics]
     for rule in rules:
-        together = each_alone(rule, state, norms, groups)
-        alone = [each_alone(rule, state, norms[at : at + 1], groups[at : at + 1]) for at in range(len(rows))]
+        losses = (norms.flip(0),) if policy.loss_readers else ()
+        examples = norms, groups, *numbers_read_by(policy, rule.__name__, losses)
+        together = each_alone(rule, state, *examples)
+        alone = [
+            each_alone(rule, state, *(each[at : at + 1] for each in examples)) for at in range(len(rows))
+        ]
         torch.testing.assert_close(together, torch.cat(alone), rtol=0, atol=0, equal_nan=True)
         if name != "overwriting":
-            own = [rule(copy_state(state), *pair) for pair in zip(norms.clone(), groups.clone(), strict=True)]
+            apart = zip(*(each.clone() for each in examples), strict=True)
+            own = [rule(copy_state(state), *numbers) for numbers in apart]
             torch.testing.assert_close(together, torch.stack(own), rtol=0, atol=0, equal_nan=True)
 
 
@@ -212,7 +219,7 @@ def test_step_weights_stay_below_the_sensitivity(name, rows):
     policy = POLICIES[name]
     state = state_of(policy)
     norms, groups = torch.tensor([norm for norm, _ in rows]), torch.tensor([group for _, group in rows])
-    weights = step_weights(policy, state, norms, groups)
+    weights = step_weights(policy, state, norms, groups, made_up_numbers(policy, norms))
     sensitivity = policy.sensitivity(copy_state(state))
     assert (weights >= 0).all()
     assert (weights.double() * norms.double() <= sensitivity * (1 + 1e-6)).all()

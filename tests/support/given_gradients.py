@@ -15,13 +15,17 @@ from equidp.kernel.step import PrivateStep
 
 
 class GivenGradients:
-    """Per-example gradients are the inputs, [batch, d], to see what the private step does with them."""
+    """Per-example gradients are the inputs, [batch, d], and losses the targets, [batch], to see what the
+    private step does with them."""
+
+    measures_losses = True
 
     def __init__(self, parameter: torch.nn.Parameter) -> None:
         self.parameter = parameter
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> MeasuredBatch:
-        return MeasuredBatch(torch.linalg.vector_norm(inputs, dim=1), partial(self._sums, inputs))
+        norms = torch.linalg.vector_norm(inputs, dim=1)
+        return MeasuredBatch(norms, partial(self._sums, inputs), losses=targets)
 
     def _sums(self, gradients: Tensor, weights: Tensor) -> Sums:
         kept = torch.isfinite(gradients).all(dim=1, keepdim=True)

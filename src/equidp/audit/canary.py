@@ -20,6 +20,8 @@ from equidp.kernel.noise import to_double
 from equidp.kernel.policy import Policy
 from equidp.policies.weights import step_weights
 
+_LOSS = 1e9
+"""Loss of a canary: beyond every bound, so that its row of statistics is as long as any."""
 _NORMS = torch.logspace(-3, 6, 2001, dtype=torch.float32)
 _TIE = 1e-4
 
@@ -72,7 +74,8 @@ class Directions:
 class CanaryEngine:
     """Engine that gives canaries a chosen gradient; an inner engine measures the other examples.
 
-    A canary is an example whose first target is `first` + j: it has the gradient of canary j.
+    A canary is an example whose first target is `first` + j: it has the gradient of canary j, and a loss
+    beyond every bound.
 
     Args:
         engine: measures the other examples.
@@ -100,6 +103,11 @@ class CanaryEngine:
         self.background = torch.zeros(len(directions), dtype=torch.float64)
         self.total: Tensor | None = None
 
+    @property
+    def measures_losses(self) -> bool:
+        """True where the inner engine measures losses."""
+        return getattr(self.engine, "measures_losses", False)
+
     def take_sums(self) -> tuple[Tensor, Tensor | None]:
         """Return `background` and `total` of a step over all of its parts, and reset both."""
         taken = self.background, self.total
@@ -118,7 +126,10 @@ class CanaryEngine:
         if others is not None:
             norms[~canary] = others.norms.detach()
             norms[canary] = own.to(norms)
-        return MeasuredBatch(norms, partial(self._sums, others, canary, which))
+        losses = torch.full_like(norms, _LOSS)
+        if others is not None and self.measures_losses and others.losses is not None:
+            losses[~canary] = others.losses.detach().to(losses)
+        return MeasuredBatch(norms, partial(self._sums, others, canary, which), losses=losses)
 
     def _sums(self, others: Measured | None, canary: Tensor, which: Tensor, weights: Tensor) -> Sums:
         sums = {} if others is None else others.sum_gradients(weights[~canary])

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from equidp.engines.failures import measure_despite_failures
@@ -49,12 +49,14 @@ class FunctionalEngine:
     Attributes:
         public: examples that model and loss accepted in a trial; None: no trial was made, and a batch that
             fails may end in its error (`engines.failures`).
+        measures_losses: True.
 
     Raises:
         SettingError: chunk_size < 1.
     """
 
     public: Examples | None = None
+    measures_losses = True
 
     def __init__(
         self,
@@ -79,15 +81,15 @@ class FunctionalEngine:
         """Measures a batch in one pass, or fails."""
         batch = inputs, targets, context
         if count_in(targets) <= self.chunk_size:
-            ((gradients, terms),) = self._chunks(*batch)
+            ((gradients, losses, terms),) = self._chunks(*batch)
             norms = _norms_of(gradients)
-            return MeasuredBatch(norms, partial(self._sums, gradients, norms), terms=terms)
+            return MeasuredBatch(norms, partial(self._sums, gradients, norms), terms=terms, losses=losses)
         random = GeneratorStates(tensors(targets)[0].device)
-        chunks = [(_norms_of(gradients), terms) for gradients, terms in self._chunks(*batch)]
-        norms = torch.cat([each for each, _ in chunks])
-        terms = torch.cat([each for _, each in chunks if each is not None]) if context else None
+        chunks = [(_norms_of(gradients), losses, terms) for gradients, losses, terms in self._chunks(*batch)]
+        norms, losses = (torch.cat(parts) for parts in list(zip(*chunks, strict=True))[:2])
+        terms = torch.cat([each for *_, each in chunks if each is not None]) if context else None
         again = partial(self._sum_again, batch, random, norms.clone())
-        return MeasuredBatch(norms, again, terms=terms)
+        return MeasuredBatch(norms, again, terms=terms, losses=losses)
 
     def _sum_again(
         self, batch: tuple[Inputs, Inputs, Context], random: GeneratorStates, norms: Tensor, weights: Tensor
@@ -96,7 +98,7 @@ class FunctionalEngine:
         parts = zip(weights.split(self.chunk_size), norms.split(self.chunk_size), strict=True)
         sums: Sums = {}
         with random.again():
-            for (gradients, _), (part, before) in zip(self._chunks(*batch), parts, strict=True):
+            for (gradients, *_), (part, before) in zip(self._chunks(*batch), parts, strict=True):
                 now = _norms_of(gradients)
                 held = held_to_norms(part, gradients, before, now)
                 for parameter, total in self._sums(gradients, now, held).items():
@@ -115,8 +117,8 @@ class FunctionalEngine:
 
     def _chunks(
         self, inputs: Inputs, targets: Inputs, context: Context
-    ) -> Iterator[tuple[dict[str, Tensor], Tensor | None]]:
-        """Per-example gradients by parameter name, [chunk, *shape] each, and terms of the losses."""
+    ) -> Iterator[tuple[dict[str, Tensor], Tensor, Tensor | None]]:
+        """Per-example gradients by parameter name, [chunk, *shape] each, losses and terms of the losses."""
         parameters = dict(self.model.named_parameters())
         trained = {name: value.detach() for name, value in parameters.items() if value.requires_grad}
         fixed = {name: value.detach() for name, value in parameters.items() if not value.requires_grad}
@@ -136,13 +138,15 @@ class FunctionalEngine:
         examples = (inputs, targets, context) if context else (inputs, targets)
         in_dims = (None, *(0 for _ in examples))
         gradient: Any = vmap(
-            grad(objective if context else loss_of, has_aux=True), in_dims=in_dims, randomness="different"
+            grad_and_value(objective if context else loss_of, has_aux=True),
+            in_dims=in_dims,
+            randomness="different",
         )
         for start in range(0, count_in(targets), self.chunk_size):
             part = taken(examples, slice(start, start + self.chunk_size))
             try:
                 with without_fused_layers(self.model), second_derivatives() if context else nullcontext():
-                    gradients, aside = gradient(trained, *part)
+                    gradients, (losses, aside) = gradient(trained, *part)
             except RuntimeError as error:
                 if "data-dependent control flow" not in str(error):
                     raise
@@ -151,7 +155,7 @@ class FunctionalEngine:
                     "attention masks, and torch.func cannot follow that.",
                     field="model",
                 ) from error
-            yield gradients, aside if context else None
+            yield gradients, losses.detach(), aside if context else None
 
 
 def second_derivatives() -> AbstractContextManager[None]:

@@ -27,6 +27,8 @@ class MeasuredBatch:
             [batch]; None: no example did.
         terms: terms that a policy adds to the losses, [batch, terms]; None: no context, or no example
             could be measured.
+        losses: that the gradients are of, [batch]; None: the engine does not give them, or no example could
+            be measured.
     """
 
     def __init__(
@@ -35,8 +37,9 @@ class MeasuredBatch:
         sum_under: Callable[[Tensor], Sums],
         drew_otherwise: Tensor | None = None,
         terms: Tensor | None = None,
+        losses: Tensor | None = None,
     ) -> None:
-        self.norms, self.drew_otherwise, self.terms = norms, drew_otherwise, terms
+        self.norms, self.drew_otherwise, self.terms, self.losses = norms, drew_otherwise, terms, losses
         self._sum_under: Callable[[Tensor], Sums] | None = sum_under
 
     def sum_gradients(self, weights: Tensor) -> Sums:

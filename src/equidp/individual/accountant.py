@@ -134,6 +134,13 @@ class ExampleAccount(KeptCallback):
                 "policy.",
                 field="noise_multiplier",
             )
+        if "weight" in trainer.policy.loss_readers:
+            raise SettingError(
+                f"{_PURPOSE} weights that follow from norms and groups, and those of "
+                f"{type(trainer.policy).__name__} read losses; leave individual accounting out, or let "
+                "statistics alone read losses.",
+                field="policy",
+            )
         if self._interval == "sampled" and trainer.processes.count > 1:
             raise SettingError(
                 f'interval="sampled" in {trainer.processes.count} processes, each of which sees the norms of '

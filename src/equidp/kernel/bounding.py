@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equidp.errors import PolicyError, shape_text
-from equidp.kernel.engine import Context, Sums
+from equidp.errors import PolicyError, SettingError, shape_text
+from equidp.kernel.engine import Context, Measured, Sums
 from equidp.kernel.noise import to_double
 from equidp.kernel.policy import Policy, copy_state, on_device
 
@@ -179,9 +179,68 @@ def each_alone(rule: Callable[..., Any], state: Any, *examples: Tensor) -> Any:
         ) from error
 
 
-def example_weights(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -> Tensor:
-    """The policy's weights before they are capped, [batch]."""
-    weights: Tensor = each_alone(policy.weight, state, norms, groups)
+Numbers = tuple[Tensor, ...]
+"""Numbers of examples that rules of a policy read beside norm and group, [batch] each: losses first where a
+rule reads them, then terms of losses; empty for a policy that reads neither."""
+
+
+def measured_numbers(policy: Policy, measured: Measured) -> tuple[Tensor, Numbers]:
+    """Norms of measured examples, [batch], and the numbers that rules of the policy read beside them.
+
+    Formal guarantee: those of an example follow from that example, as its norm does (`engine.Measured`). They
+    reach nothing but its own row and weight, through `each_alone`, and these are bounded whatever they are.
+
+    | case | result |
+    | --- | --- |
+    | a policy that reads neither losses nor terms | norms as they were measured, () |
+    | a number of an example is infinite or NaN | its norm is infinite: the step leaves it out, as if its
+      gradient were not finite |
+    | no example could be measured | zeros, beside norms of which none is finite |
+    | an engine that gives no losses to a policy that reads them | SettingError |
+    """
+    norms = measured.norms.detach()
+    found = [measured.losses] if policy.loss_readers else []
+    found += [measured.terms] if policy.loss_terms else []
+    if not found:
+        return norms, ()
+    if any(each is None for each in found):
+        if torch.isfinite(norms).any():
+            raise SettingError(
+                f"the engine gives none of the losses that {type(policy).__name__} reads; expected an engine "
+                "whose measured batches have losses, [batch].",
+                field="engine",
+            )
+        return norms, made_up_numbers(policy, norms)
+    columns = torch.cat(
+        [each.detach().reshape(len(norms), -1).to(norms) for each in found if each is not None], 1
+    )
+    norms = torch.where(torch.isfinite(columns).all(dim=1), norms, torch.inf)
+    return norms, columns.unbind(dim=1)
+
+
+def made_up_numbers(policy: Policy, norms: Tensor) -> Numbers:
+    """Zeros in place of the numbers that rules of the policy read, for examples that are made up."""
+    return (torch.zeros_like(norms),) * (bool(policy.loss_readers) + policy.loss_terms)
+
+
+def numbers_read_by(policy: Policy, rule: str, numbers: Numbers) -> Numbers:
+    """Numbers that the rule of this name reads: the loss if it is a reader, and terms in statistics."""
+    first = int(bool(policy.loss_readers))
+    losses = numbers[:first] if rule in policy.loss_readers else ()
+    return (*losses, *(numbers[first:] if rule == "statistics" else ()))
+
+
+def example_weights(
+    policy: Policy, state: Any, norms: Tensor, groups: Tensor, numbers: Numbers = ()
+) -> Tensor:
+    """The policy's weights before they are capped, [batch].
+
+    Args:
+        numbers: of the examples, from `measured_numbers`.
+    """
+    weights: Tensor = each_alone(
+        policy.weight, state, norms, groups, *numbers_read_by(policy, "weight", numbers)
+    )
     if weights.shape != norms.shape:
         raise PolicyError(
             f"weights have shape {_shape(weights, norms)}; expected one per example, [batch].", field="weight"
@@ -189,16 +248,15 @@ def example_weights(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -
     return weights
 
 
-def example_rows(
-    policy: Policy, state: Any, norms: Tensor, groups: Tensor, terms: Tensor | None = None
-) -> Tensor:
+def example_rows(policy: Policy, state: Any, norms: Tensor, groups: Tensor, numbers: Numbers = ()) -> Tensor:
     """The policy's rows of statistics before they are bounded, [batch, cells].
 
     Args:
-        terms: of the losses, [batch, policy.loss_terms]; None: zeros, for made-up examples.
+        numbers: of the examples, from `measured_numbers`.
     """
-    terms = norms.new_zeros(len(norms), policy.loss_terms) if terms is None else terms
-    rows: Tensor = each_alone(policy.statistics, state, norms, groups, *terms.unbind(dim=1))
+    rows: Tensor = each_alone(
+        policy.statistics, state, norms, groups, *numbers_read_by(policy, "statistics", numbers)
+    )
     if rows.dim() != 2:
         raise PolicyError(
             f"statistics have shape {_shape(rows, norms)}; expected one row per example, [batch, cells].",

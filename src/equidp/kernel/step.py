@@ -1,11 +1,12 @@
 """The private step: the one place where gradients meet noise.
 
 A policy says how much each gradient counts, and may adapt to *statistics*: a noisy sum of one short row per
-example, such as whether its norm was above a bound. A policy that changes losses also gets *terms*, numbers
-that it added to each loss, and gives each example a *context* of public numbers (`policy.Policy`).
+example, such as whether its norm was above a bound. A policy may read the loss of each example too. One that
+changes losses also gets *terms*, numbers that it added to each loss, and gives each example a *context* of
+public numbers (`policy.Policy`).
 
-Nothing here trusts a policy. What it returns is bounded, what it sees of an example is that example's norm
-and group, and its state changes by releases alone. A wrong policy costs accuracy, not privacy:
+Nothing here trusts a policy. What it returns is bounded, what it sees of an example is that example's norm,
+group and loss, and its state changes by releases alone. A wrong policy costs accuracy, not privacy:
 
 - Statistics rows are scaled to norm <= 1, weights capped at sensitivity / norm (`bounding`): one example
   moves either query by at most its sensitivity.
@@ -14,7 +15,9 @@ and group, and its state changes by releases alone. A wrong policy costs accurac
   writes to the policy or its class all the same ends the step (`policy.check_unchanged`).
 - The sensitivity is read before the weights, from a state that follows from releases.
 - Examples are added in float64, and noise covers what rounding adds to the sensitivity (`bounding.ROUNDING`).
-- A sample is measured once. An example without a finite gradient changes nothing for the others.
+- A sample is measured once. An example without a finite gradient changes nothing for the others, nor does one
+  without a finite loss where the policy reads losses.
+- A loss reaches the example's own row and weight and nothing else (`bounding.measured_numbers`).
 - What a policy adds to the loss of an example follows from that example and from the releases of earlier
   steps (`bounding.example_context`).
 - An empty sample releases noise like any other.
@@ -37,6 +40,7 @@ from torch import Tensor
 from equidp._validate import check_number, check_whole
 from equidp.errors import PolicyError, SettingError
 from equidp.kernel.bounding import (
+    Numbers,
     bounded_rows,
     bounded_shares,
     bounded_sums,
@@ -44,6 +48,8 @@ from equidp.kernel.bounding import (
     example_context,
     example_rows,
     example_weights,
+    made_up_numbers,
+    measured_numbers,
 )
 from equidp.kernel.engine import Context, Engine, Measured, Sums, measure
 from equidp.kernel.inputs import Inputs, in_parts, tensors
@@ -89,8 +95,10 @@ class PrivateStep:
     | gradient zero | its weight is capped as if its norm were 1e-10 |
     | the sum is longer than weights times norms | cut to that (`bounding.bounded_sums`); not finite: zeros |
     | gradient infinite or NaN | the example is in no statistics and in no sum; the others are as without it |
+    | a policy that reads losses, and an example whose loss is infinite or NaN | the same |
     | a policy that changes losses | contexts of the whole batch are from before any of it was measured |
     | such a policy, and an engine without its objective | SettingError, before anything is spent |
+    | a policy that reads losses, and an engine that does not measure them | the same |
     | a group that is absent from the sample | counts in the sensitivity like any other |
     | a group with no share of the bound, or of the row | adds zeros there |
     | a label below 0, beyond the groups or not in int64, where shares differ | SettingError, before anything
@@ -165,6 +173,12 @@ class PrivateStep:
             raise SettingError(
                 f"engine={engine!r} measures losses as they are, and {type(policy).__name__} adds terms to "
                 "them; make the engine by make_engine('functional', model, loss, policy)."
+            )
+        if policy.loss_readers and not getattr(engine, "measures_losses", False):
+            raise SettingError(
+                f"engine={engine!r} does not measure losses, and {type(policy).__name__} reads them; give "
+                "its measured batches losses, [batch], and the engine measures_losses = True, or name an "
+                "engine, such as 'ghost'."
             )
         self.engine, self.policy = engine, policy
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
@@ -254,9 +268,10 @@ class PrivateStep:
                     f"after_gradient of {name} changes the shapes of its state; keep them.",
                     field="after_gradient",
                 )
-        example_weights(self.policy, self.state, norms, groups)
+        numbers = made_up_numbers(self.policy, norms)
+        example_weights(self.policy, self.state, norms, groups, numbers)
         if self.event.statistics_noise is not None:
-            example_rows(self.policy, self.state, norms, groups)
+            example_rows(self.policy, self.state, norms, groups, numbers)
         check_unchanged(self.policy, self._attributes)
 
     def restore(self, values: Mapping[str, Tensor]) -> None:
@@ -280,29 +295,26 @@ class PrivateStep:
         self, parts: Sequence[Part], groups: Tensor
     ) -> list[tuple[Part, Measured | None]]:
         """Updates the state by the noisy sum of rows; returns the parts, measured if there is one alone."""
-        norms, terms = [torch.empty(0, device=groups.device)], []
+        seen: list[tuple[Tensor, Numbers]] = []
         known: list[tuple[Part, Measured | None]] = []
         for part in parts:
             measured = self._measure_part(part)
-            norms.append(measured.norms.detach())
-            if self.policy.loss_terms:
-                known_terms = measured.terms
-                if known_terms is None:  # no example could be measured: no term is read
-                    assert not torch.isfinite(norms[-1]).any()
-                    known_terms = norms[-1].new_zeros(len(norms[-1]), self.policy.loss_terms)
-                terms.append(known_terms.detach())
+            seen.append(measured_numbers(self.policy, measured))
             known.append((part, measured if len(parts) == 1 else None))
             del measured  # frees its activations before the next part's forward pass
-        seen = torch.cat(norms[1:] or norms)
-        finite = torch.isfinite(seen)
-        self._update_state(seen[finite], groups[finite], torch.cat(terms)[finite] if terms else None)
+        norms = torch.cat([each for each, _ in seen]) if seen else torch.empty(0, device=groups.device)
+        finite = torch.isfinite(norms)
+        columns = zip(*(numbers for _, numbers in seen), strict=True)
+        numbers = tuple(torch.cat(column)[finite] for column in columns)
+        self._update_state(norms[finite], groups[finite], numbers)
         return known
 
-    def _update_state(self, norms: Tensor, groups: Tensor, terms: Tensor | None) -> None:
+    def _update_state(self, norms: Tensor, groups: Tensor, numbers: Numbers) -> None:
         assert self.event.statistics_noise is not None
-        # One made-up example shows how many cells an empty batch has, and is dropped.
-        made_up = norms.new_zeros(1), groups.new_zeros(1), None
-        examples = (norms, groups, terms) if len(norms) else made_up
+        examples = norms, groups, numbers
+        if not len(norms):  # one made-up example shows how many cells an empty batch has, and is dropped
+            one = norms.new_zeros(1)
+            examples = one, groups.new_zeros(1), made_up_numbers(self.policy, one)
         rows = example_rows(self.policy, self.state, *examples)[: len(norms)]
         check_unchanged(self.policy, self._attributes)  # before update could read what statistics wrote
         if self._row_shares is not None:
@@ -322,19 +334,22 @@ class PrivateStep:
     def _add_weighted(self, totals: Sums, part: Part, measured: Measured, sensitivity: float) -> None:
         """Adds the weighted gradients of a measured part to the totals."""
         _, _, groups, indices, _ = part
-        norms = measured.norms.detach()
+        norms, numbers = measured_numbers(self.policy, measured)
         finite = torch.isfinite(norms)
         which = slice(None) if finite.all() else finite  # a slice takes views, a mask copies
         weights, kept = torch.zeros_like(norms), norms[which]
         if len(kept):
-            weights[which] = self._capped_weights(kept, groups[which], indices[which], sensitivity)
+            read = tuple(each[which] for each in numbers)
+            weights[which] = self._capped_weights(kept, groups[which], read, indices[which], sensitivity)
         sums = bounded_sums(measured.sum_gradients(weights), weights[which], kept)
         for parameter, total in sums.items():
             totals[parameter] = totals[parameter].add_(total) if parameter in totals else total
 
-    def _capped_weights(self, norms: Tensor, groups: Tensor, indices: Tensor, sensitivity: float) -> Tensor:
+    def _capped_weights(
+        self, norms: Tensor, groups: Tensor, numbers: Numbers, indices: Tensor, sensitivity: float
+    ) -> Tensor:
         """The capped weights of examples with finite norms, [batch]."""
-        weights = example_weights(self.policy, self.state, norms, groups)
+        weights = example_weights(self.policy, self.state, norms, groups, numbers)
         check_unchanged(self.policy, self._attributes)
         limits = None if self.share_limits is None else self.share_limits(indices, norms.clone())
         shares = None if limits is None else bounded_shares(limits, norms)

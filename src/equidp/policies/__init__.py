@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from equidp.policies.dpsgd import DPSGD
     from equidp.policies.dpsgd_f import DPSGDF, DPSGDFCode
     from equidp.policies.experimental.fairlens import FairLens
+    from equidp.policies.experimental.group_dro import GroupDRO
     from equidp.policies.experimental.slaclip import SlaClip
     from equidp.policies.global_ import Global
     from equidp.policies.global_adapt import GlobalAdapt
@@ -38,6 +39,7 @@ __all__ = [
     "FairLens",
     "Global",
     "GlobalAdapt",
+    "GroupDRO",
     "Method",
     "Naive",
     "NoState",
@@ -62,6 +64,7 @@ __getattr__ = lazy_names(
         "equidp.policies.dpsgd": "DPSGD",
         "equidp.policies.dpsgd_f": "DPSGDF DPSGDFCode",
         "equidp.policies.experimental.fairlens": "FairLens",
+        "equidp.policies.experimental.group_dro": "GroupDRO",
         "equidp.policies.experimental.slaclip": "SlaClip",
         "equidp.policies.global_": "Global",
         "equidp.policies.global_adapt": "GlobalAdapt",

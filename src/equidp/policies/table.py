@@ -137,6 +137,11 @@ METHODS = MethodTable(
             "penalises what makes two groups lose differently; small models, functional engine (Tran 2021)",
             statistics_ratio=10.0,
         ),
+        "group-dro": Row(
+            "experimental.group_dro:GroupDRO",
+            "weighs groups by their released mean losses; needs groups (Sagawa 2020)",
+            statistics_ratio=10.0,
+        ),
         "naive": Row("naive:Naive", "reweights groups by size; a baseline (Xu 2021)", statistics_ratio=10.0),
         "global": Row(
             "global_:Global",

@@ -134,7 +134,8 @@ def losses_of(loss: LossFunction, outputs: Any, targets: Inputs) -> Tensor:
         raise ModelError(
             f"the loss has {given} for {count} examples; expected one number per example, "
             f"[{count}]. Add those of several heads, and pass one that does not average, such as "
-            "CrossEntropyLoss(reduction='none').",
+            "CrossEntropyLoss(reduction='none'). A loss of a whole batch, such as a gap between groups, has "
+            "none: docs/batch-losses.md has its sound form.",
             field="loss",
         )
     return losses

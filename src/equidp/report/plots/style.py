@@ -48,6 +48,7 @@ METHOD_LOOKS = {
     "dpsgd-f": Look("#D55E00", "s"),
     "dpsgd-f-code": Look("#E69F00", "D"),
     "fairlens": Look("#8E5572", "$F$"),
+    "group-dro": Look("#7A3E9D", "$G$"),
     "naive": Look("#8C5A2B", "v"),
     "global": Look("#56B4E9", "P"),
     "global-adapt": Look("#009E73", "^"),
