@@ -32,12 +32,22 @@ class GivenGradients:
         return {self.parameter: weights.double() @ torch.where(kept, gradients, 0.0).double()}
 
 
-def loop_over(step: PrivateStep, gradients: Tensor, labels: Tensor | None, steps: int) -> PrivateLoop:
-    """Return a loop over examples of these gradients, [n, d], and groups, [n]; parameters do not move."""
+def loop_over(
+    step: PrivateStep,
+    gradients: Tensor,
+    labels: Tensor | None,
+    steps: int,
+    groups: Tensor | None = None,
+) -> PrivateLoop:
+    """Return a loop over examples of these gradients, [n, d], labels and groups, [n]; parameters do not move.
+
+    Groups are the labels, unless they are given too.
+    """
+    of = labels if groups is None else groups
 
     def load(samples: Iterable[Tensor]) -> Iterator[Batch]:
         for sample in samples:
-            yield Batch(gradients[sample], torch.zeros(len(sample)), labels[sample], sample)
+            yield Batch(gradients[sample], torch.zeros(len(sample)), of[sample], sample)
 
     model = torch.nn.Module()
     model.weight = step.parameters[0]

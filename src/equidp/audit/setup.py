@@ -19,6 +19,7 @@ from torch import nn
 from equidp._provenance import versions
 from equidp._validate import check_number
 from equidp.accounting import calibrate_noise
+from equidp.accounting.groups import LEVELS
 from equidp.comparison.cells import part_digests
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
@@ -55,6 +56,12 @@ def resolve_plan(
     """
     if not isinstance(train, GroupedDataset) or not len(train):
         raise DataError(f"train={train!r}; expected an equidp.GroupedDataset with at least one example.")
+    if plan.for_method(method).groups.levels or train.epsilons is not None:
+        raise SettingError(
+            f"{LEVELS}: an audit has claims for all or by group, and none by what people chose; leave out "
+            "the levels and the column of choices (drop it), or make the levels groups with budgets.",
+            field=LEVELS,
+        )
     if plan.class_weight is not None:
         raise SettingError("an audit trains without class weights; leave them out.", field="class_weight")
     Views(plan.views, plan.augmentation).refuse("an audit needs")

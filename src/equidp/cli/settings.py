@@ -17,7 +17,7 @@ from equidp.policies.setting import MethodSetting, settings_of
 
 ONCE = Parameter(allow_repeating=False)
 """Rule of an option with a value for each column or class: it cannot be given twice, as one would be lost."""
-_BY_NAME = ("class_weight", "rates", "bound_shares", "epsilon_by_group")
+_BY_NAME = ("class_weight", "rates", "bound_shares", "epsilon_by_group", "epsilon_levels")
 """Options of numbers by name."""
 _Options = TypeVar("_Options")
 _PLAIN = (int, float, str, bool)

@@ -56,7 +56,7 @@ from equidp.comparison.cells import (
 )
 from equidp.comparison.choice import ComparisonChoice, choose_plans
 from equidp.comparison.peers import PrivateEBM, peers_of
-from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan, Search
+from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan, Search, levels_error
 from equidp.comparison.result import Comparison, DataFacts, Setup, TrainingFacts
 from equidp.comparison.sweep import Kind, Sweep, Variant
 from equidp.comparison.tune import PLAIN, SettingSearch, Tuning, TuningPlan, tuning_seeds
@@ -576,6 +576,8 @@ def prepare(
     smallest = min(sizes, key=sizes.__getitem__)  # whose batch no other seed's training part is too small for
     train = split(read, smallest).train
     check_classes(train)
+    if train.epsilons is not None:
+        raise levels_error()
     choice = choose_plans(asked, source, train, smallest, max(sizes.values()))
     source, plan, epsilons = choice.shared.source(source), choice.shared.plan, choice.epsilons
     data_split = split(source, next(iter(sizes)))

@@ -31,10 +31,12 @@ from equidp.estimator.inputs import (
     check_order,
     dense,
     dense_parts,
+    epsilons_of,
     groups_of,
     of_people,
     people_of,
     weights_of_rows,
+    with_epsilons,
 )
 from equidp.evaluation.predictions import predict
 from equidp.kernel.engine import LossFunction
@@ -91,7 +93,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     """A `LossFunction`, where none is given."""
 
     def fit(
-        self, X: Any, y: Any, sensitive_features: Any = None, sample_weight: Any = None, people: Any = None
+        self,
+        X: Any,
+        y: Any,
+        sensitive_features: Any = None,
+        sample_weight: Any = None,
+        people: Any = None,
+        epsilons: Any = None,
     ) -> Self:
         """Trains a fresh model, which spends `epsilon`: each fit does.
 
@@ -107,18 +115,29 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
                 so: above clipping bound / norm a weight has no further effect.
             people: [n], whose row each is. A person with all rows is then one example, of which n, the batch
                 size and epsilon are, as `equidp.by_person` says; needs `rows_per_person`. None: rows are.
+            epsilons: [n], the epsilon that each row's person chose, one of `epsilon_levels`, of a
+                classifier and a dense X; the smallest counts of a person who chose several.
 
         Raises:
             SettingError, DataError, ModelError, BudgetError, ValueError: before any budget is spent.
         """
         earlier = getattr(self, "_progress", Progress()).spent
-        return self._train(X, y, sensitive_features, sample_weight, Progress(spent=list(earlier)), people)
+        of_rows = people, epsilons
+        return self._train(X, y, sensitive_features, sample_weight, Progress(spent=list(earlier)), *of_rows)
 
     def _train(
-        self, X: Any, y: Any, features: Any, sample_weight: Any, progress: Progress, people: Any = None
+        self,
+        X: Any,
+        y: Any,
+        features: Any,
+        sample_weight: Any,
+        progress: Progress,
+        people: Any = None,
+        epsilons: Any = None,
     ) -> Self:
         """Trains a fresh model on these rows, or the one of earlier calls further; features: of groups."""
-        check_order(X=X, y=y, sensitive_features=features, sample_weight=sample_weight, people=people)
+        of_rows = {"sample_weight": sample_weight, "people": people, "epsilons": epsilons}
+        check_order(X=X, y=y, sensitive_features=features, **of_rows)
         further = progress.model is not None
         kinds = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "y_numeric": self._y_numeric}
         X, y = validate_data(self, X, y, reset=not further, **kinds)
@@ -135,7 +154,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         self.group_names_ = progress.group_names = names
         owners = people_of(people, self.rows_per_person, X)
         plan = self._plan(len(targets) if owners is None else len(owners), progress)
-        trainer = self._trainer(plan, X, targets, groups, weights, progress, owners)
+        chosen = epsilons_of(epsilons, people, len(targets))
+        trainer = self._trainer(plan, X, targets, groups, weights, progress, owners, chosen)
         self.delta_, self.noise_multiplier_ = trainer.delta, trainer.noise_multiplier
         before, releases = progress.ledger.entries, self._releases(trainer.delta, progress)
         named = [(COUNTS, each) for each in releases] + [(RECALIBRATION, each) for each in plan.releases]
@@ -176,6 +196,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         weights: Any,
         progress: Progress,
         owners: Any,
+        epsilons: Tensor | None,
     ) -> Trainer:
         """Make the Trainer of a fit, checked and ready; nothing is spent yet."""
         seed = None
@@ -184,6 +205,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         fresh = progress.model is None
         loss = self._training_loss(plan.plan.loss_function or self._loss, progress)
         train, loss = self._build_dataset(X, y, groups, weights, loss)
+        if epsilons is not None:
+            train = with_epsilons(train, epsilons)
         return build(
             replace(plan, steps=plan.steps + progress.steps_like(plan)),
             train if owners is None else of_people(train, owners),

@@ -21,7 +21,7 @@ from equidp.engines import dataset_norms
 from equidp.engines.model import device_of
 from equidp.errors import CheckpointError, DataError, SettingError
 from equidp.individual.epsilons import individual_epsilons, individual_profiles
-from equidp.individual.histories import Floats, Histories
+from equidp.individual.histories import Floats, Histories, Integers
 from equidp.individual.history_files import HistoryFiles
 from equidp.individual.report import IndividualReport
 from equidp.individual.step_counts import StepCounts
@@ -265,22 +265,31 @@ class ExampleAccount(KeptCallback):
         delta = trainer.delta if delta is None else delta
         event, steps = trainer.event, ((trainer.event, self._steps),)
         others = tuple(entry for entry in trainer.ledger.entries if entry[0] != event)
-        groups, every_group = data.groups.cpu().numpy(), np.arange(data.num_groups)
+        groups, names = data.groups.cpu().numpy(), trainer.level_names or data.group_names
+        labels = groups if trainer.labels is None else trainer.labels.cpu().numpy()
         largest = epsilon((*steps, *others), delta, accountant)
-        own_steps = [entries_of_group(steps, name) for name in data.group_names]
+        own_steps = [entries_of_group(steps, name) for name in names]
         most, by_steps = (  # others may have had another grouping, also under the same names
             np.array([min(largest, epsilon((*own, *beside), delta, accountant)) for own in own_steps])
             for beside in (others, ())
         )
-        epsilons, group_epsilons = (
-            np.minimum(individual_epsilons(histories, event, delta, accountant, others, labels), most[labels])
-            for histories, labels in ((counts.histories, groups), (counts.group_histories, every_group))
-        )
+
+        def epsilons_of(histories: Histories, labels: Integers) -> Floats:
+            found = individual_epsilons(histories, event, delta, accountant, others, labels)
+            return np.asarray(np.minimum(found, most[labels]))
+
+        # A group's members are of the group's own rate and bound, or may have chosen any level.
+        levels = range(len(trainer.level_names))
+        of_groups = [np.full(data.num_groups, level) for level in levels] or [np.arange(data.num_groups)]
+        shares = counts.group_shares / self._steps
+        linear = [most[own] - by_steps[own] * (1 - _shares_of_own(event, shares, own)) for own in of_groups]
+        profiles = [
+            individual_profiles(counts.group_histories, event, EPSILONS, others, own) for own in of_groups
+        ]
         return IndividualReport(
-            sensitive_epsilons=epsilons,
-            group_epsilons=group_epsilons,
-            linear_group_epsilons=most
-            - by_steps * (1 - _shares_of_own(event, counts.group_shares / self._steps)),
+            sensitive_epsilons=epsilons_of(counts.histories, labels),
+            group_epsilons=np.max([epsilons_of(counts.group_histories, own) for own in of_groups], axis=0),
+            linear_group_epsilons=np.max(linear, axis=0),
             groups=groups,
             group_names=data.group_names,
             largest=largest,
@@ -288,7 +297,7 @@ class ExampleAccount(KeptCallback):
             guaranteed=self._guaranteed,
             ledger=trainer.ledger,
             randomness=trainer.randomness,
-            group_profiles=individual_profiles(counts.group_histories, event, EPSILONS, others, every_group),
+            group_profiles=np.max(profiles, axis=0),
             spent=(*steps, *others),
         )
 
@@ -340,11 +349,11 @@ class ExampleAccount(KeptCallback):
             self._started_counts.histories.periods.clear()
 
 
-def _shares_of_own(event: StepEvent, shares: Floats) -> Floats:
-    """Shares of the sensitivity, [K], as shares of what each group may use of it."""
+def _shares_of_own(event: StepEvent, shares: Floats, labels: Integers) -> Floats:
+    """Shares of the sensitivity, [K], as shares of what an example of each label may use of it."""
     if not isinstance(event, GroupedStepEvent):
         return shares
-    most = np.array([each.bound_share for each in event.by_group])
+    most = np.array([each.bound_share for each in event.by_group])[labels]
     own: Floats = np.minimum(np.divide(shares, most, out=np.ones_like(shares), where=most > 0), 1.0)
     return own
 

@@ -73,7 +73,10 @@ def _guarantee_rows(run: Run) -> list[tuple[str, str]]:
     ]
     if facts.num_examples is not None:
         rows.append(("Training examples" if facts.rows is None else "People", f"{facts.num_examples:,}"))
-    if any(isinstance(event, GroupedStepEvent) for event, _ in run.entries):
+    if facts.levels:
+        by_level = (f"{upper(each)} at {name}" for name, each in run.epsilon_by_level().items())
+        rows.append(("Epsilon by what people chose", ", ".join(by_level)))
+    elif any(isinstance(event, GroupedStepEvent) for event, _ in run.entries):
         by_group = (f"{name} {upper(each)}" for name, each in run.epsilon_by_group().items())
         rows.append(("Epsilon of each group", ", ".join(by_group)))
     if facts.steps_left:

@@ -141,8 +141,8 @@ def seconds_per_step(prepared: PreparedRun) -> float:
         train.class_names,
         target_bounds=train.target_bounds,
     )
-    rates = None if prepared.plan.rates is None else dict.fromkeys(prepared.plan.rates, 1.0)
-    plan = replace(prepared.plan, rates=rates, loss_epsilon=None)
+    equal = prepared.plan.plan.without_groups()
+    plan = replace(prepared.plan, plan=equal, rates=None, bound_shares=None, loss_epsilon=None)
     plan = replace(plan, steps=1000, sample_rate=0.5, delta=1e-9)
     trainer = build(
         plan,

@@ -307,6 +307,7 @@ def open_run(folder: str | os.PathLike[str]) -> FinishedRun:
         recalibrated=plan.recalibration_noise is not None,
         class_weighted=plan.plan.class_weight is not None,
         groups=tuple(facts["group_names"]),
+        levels=plan.level_names,
     )
     run = Run(model.eval(), entries, plan.delta, loss, config.target.accountant, known)
     return FinishedRun(

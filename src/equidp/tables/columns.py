@@ -52,7 +52,7 @@ MOST_TEXTS = 2**16
 _FEWEST_ROWS = 10
 _NOT_OF_CELLS = (
     *("target", "group", "bounds", "target_bounds", "weight", "missing", "test_share", "positive"),
-    "rows_per_person",
+    *("rows_per_person", "epsilon_column"),
 )
 """Options of a recipe that do not change the meaning of a cell."""
 

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from equidp._validate import check_number, check_some_weight, check_whole, unknown_name
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.calibration import calibrate_step
-from equidp.accounting.groups import BUDGETS, GroupSettings
+from equidp.accounting.groups import BUDGETS, LEVELS, GroupSettings, level_name
 from equidp.accounting.planned import Schedule, loss_release
 from equidp.data.batches import augmented_batches, batches, loaded_batches
 from equidp.data.collation import Collate, Collation
@@ -36,6 +36,7 @@ from equidp.engines.model import device_of
 from equidp.engines.units import by_row
 from equidp.errors import DataError, ModelError, SettingError
 from equidp.kernel.engine import Engine, LossFunction
+from equidp.kernel.epsilon import Entries, epsilon_of_group
 from equidp.kernel.inputs import Inputs, in_parts, join_batches, map_tensors, moved_to, tensors
 from equidp.kernel.ledger import (
     ROWS,
@@ -132,7 +133,7 @@ def checked_groups(policy: Policy, train: object, num_groups: int | None) -> int
 
 
 def checked_group_settings(train: object, groups: GroupSettings) -> tuple[str, ...]:
-    """Names of the data's groups, where a run treats them differently; empty where it does not.
+    """Names of the data's groups or of levels, where a run treats them differently; empty where it does not.
 
     Raises:
         SettingError: data without groups in memory, or an unknown group.
@@ -146,6 +147,39 @@ def checked_group_settings(train: object, groups: GroupSettings) -> tuple[str, .
             field=groups.field,
         )
     return groups.names(train.group_names)
+
+
+def chosen_labels(
+    train: object, groups: GroupSettings, policy: Policy, noise_multiplier: float | None
+) -> Tensor | None:
+    """Number of the level that each example chose, [n], smallest first; None: none did, and groups decide.
+
+    Raises:
+        SettingError: levels of a method without privacy, rates or shares of levels without the noise that
+            they were worked out for, or data that says what examples chose, in a private run without levels.
+        DataError: examples that chose nothing, or no level.
+    """
+    if not groups.levels:
+        if policy.private and noise_multiplier != 0 and getattr(train, "epsilons", None) is not None:
+            raise SettingError(
+                "each example of the data chose an epsilon (GroupedDataset.epsilons, --epsilon-column), and "
+                "no levels are given: list those that were offered (epsilon_levels=[0.5, 1, 3], "
+                "--epsilon-levels 0.5,1,3), or leave the choices out.",
+                field=LEVELS,
+            )
+        return None
+    if not policy.private:
+        raise SettingError(
+            f"{LEVELS} with {type(policy).__name__}, which bounds no gradient; choose a private method.",
+            field=LEVELS,
+        )
+    if not groups.budgets and noise_multiplier is None:
+        raise SettingError(
+            f"{LEVELS} beside rates or bound_shares, which follow from the levels; leave them out.",
+            field=LEVELS,
+        )
+    assert isinstance(train, GroupedDataset)  # by `checked_group_settings`
+    return train.level_codes(groups.levels)
 
 
 def chosen_event(
@@ -170,9 +204,9 @@ def chosen_event(
     if groups.budgets and (noise_multiplier is not None or not policy.private):
         given = f"noise_multiplier={noise_multiplier}" if policy.private else type(policy).__name__
         raise SettingError(
-            f"{BUDGETS} beside {given}; expected budgets of a private method alone, or with target_epsilon: "
-            "the noise follows from the largest.",
-            field=BUDGETS,
+            f"{groups.field} beside {given}; expected budgets of a private method alone, or with "
+            "target_epsilon: the noise follows from the largest.",
+            field=groups.field if groups.levels else BUDGETS,
         )
 
     def make_event(noise: float, groups: GroupSettings) -> StepEvent:
@@ -187,7 +221,22 @@ def chosen_event(
     met = groups.meet_budgets(
         largest, schedule.steps, delta, epsilon, accountant=accountant, spent=spent, group_names=group_names
     )
-    return make_event(noise, met)
+    event = make_event(noise, met)
+    if groups.levels and not groups.budgets:  # rates or shares were worked out before, by a plan
+        _check_levels(groups, ((event, schedule.steps), *spent), delta, accountant)
+    return event
+
+
+def _check_levels(groups: GroupSettings, entries: Entries, delta: float, accountant: str) -> None:
+    """Refuse rates and shares at which an example would pay more than the level that it chose."""
+    for level in groups.levels:
+        found = epsilon_of_group(entries, level_name(level), delta, accountant)
+        if found > level * (1 + 1e-9):
+            raise SettingError(
+                f"{LEVELS}: an example that chose {level:g} would have epsilon {found:.6g} at the rates and "
+                "shares that are given; leave them and the noise out, so that they follow from the levels.",
+                field=LEVELS,
+            )
 
 
 def in_groups_of_event(train: Any, event: StepEvent) -> Any:

@@ -11,7 +11,7 @@ from torch import nn
 from equidp._parts import is_import_path, own_part
 from equidp._validate import check_number, check_whole, unknown_name
 from equidp.accounting.calibration import PROTECTIONS
-from equidp.accounting.groups import GroupSettings
+from equidp.accounting.groups import LEVELS, GroupSettings
 from equidp.accounting.planned import (
     Schedule,
     check_share,
@@ -36,7 +36,7 @@ from equidp.training.averages import AVERAGES, WeightAverage
 from equidp.training.optimizers import ADAM_RATE, OPTIMIZERS, SCHEDULES, check_optimizer_name
 from equidp.training.training_loss import LOSS_BOUND
 
-GROUP_OPTIONS = ("rates", "bound_shares", "epsilon_by_group", "protect_by")
+GROUP_OPTIONS = ("rates", "bound_shares", "epsilon_by_group", "epsilon_levels", "protect_by")
 """Options of a plan by which groups differ; keys of results that were kept before them leave them out."""
 LOSS_OPTIONS = ("training_loss", "loss_bound", "loss_epsilon")
 """Options of a plan that release the training loss; the same holds for them."""
@@ -151,6 +151,8 @@ class Plan:
             text such as "rare=2,*=1"; see `Trainer`. A method without privacy ignores both, and budgets.
         epsilon_by_group, protect_by: group -> epsilon, which what is released beside the steps counts
             towards, and what follows from it; see `Trainer`.
+        epsilon_levels: public epsilons that people chose among, also as a text such as "0.5,1,3", where the
+            data says which each chose; see `Trainer`.
         training_loss: share of epsilon that releases the mean training loss after each epoch, in [0, 1); 0:
             none. That of runs without privacy is exact.
         loss_bound: public bound that the loss of each example is clipped to in that mean.
@@ -257,9 +259,15 @@ class Plan:
         "Epsilon of each group, at most that of the run: rare=1,*=3; *: all other groups.",
         label="epsilon that each group was to have at most",
     )
+    epsilon_levels: Sequence[float] | str | None = option(
+        None,
+        "Epsilons that people chose among, by --epsilon-column: 0.5,1,3; the largest is that of the run.",
+        label="epsilons that people chose among (public)",
+    )
     protect_by: str = option(
         PROTECTIONS[0],
-        "Rates follow from --epsilon-by-group (sampling), or shares of bounds from it or --rates (scaling).",
+        "Rates follow from --epsilon-by-group or --epsilon-levels (sampling), or shares of bounds from "
+        "these or --rates (scaling).",
         one_of(PROTECTIONS),
         PROTECTIONS,
     )
@@ -360,7 +368,15 @@ class Plan:
     @property
     def groups(self) -> GroupSettings:
         """Rates, bounds and budgets by group."""
-        return GroupSettings.of(self.rates, self.bound_shares, self.epsilon_by_group, self.protect_by)
+        given = self.rates, self.bound_shares, self.epsilon_by_group
+        settings = GroupSettings.of(*given, self.protect_by, self.epsilon_levels)
+        if settings.levels and (settings.rates or settings.bound_shares):
+            raise SettingError(
+                "epsilon_levels beside rates or bound_shares, which follow from the levels; leave one of the "
+                "two out.",
+                field=LEVELS,
+            )
+        return settings
 
     @property
     def model_name(self) -> str:
@@ -473,8 +489,15 @@ class Plan:
         return share_noise("recalibration", self.recalibration, target.epsilon, delta)
 
     def without_groups(self) -> Plan:
-        """Return the plan with no rates, bounds and budgets by group."""
-        return replace(self, rates=None, bound_shares=None, epsilon_by_group=None, protect_by=PROTECTIONS[0])
+        """Return the plan with no rates, bounds and budgets by group or level."""
+        return replace(
+            self,
+            rates=None,
+            bound_shares=None,
+            epsilon_by_group=None,
+            epsilon_levels=None,
+            protect_by=PROTECTIONS[0],
+        )
 
     def loss_epsilon(self, target: Target, private: bool = True) -> float | None:
         """Epsilon of the training losses at a target epsilon; 0 without privacy; None: none are released."""
@@ -539,10 +562,18 @@ class ResolvedPlan:
 
     def step_event(self, group_names: Sequence[str] = ()) -> StepEvent:
         """Event of each step, for data with these groups; empty: not known."""
-        groups = GroupSettings.of(self.rates, self.bound_shares, None)
+        groups = GroupSettings.of(
+            self.rates, self.bound_shares, None, epsilon_levels=self.plan.epsilon_levels
+        )
         noise = self.noise_multiplier
         shares = groups.shares(group_names, self.sample_rate)
         return make_step_event(self.sample_rate, noise, statistics_noise(self.policy, noise), shares)
+
+    @property
+    def level_names(self) -> tuple[str, ...]:
+        """Names of the levels that people chose among; empty where there are none."""
+        groups = self.plan.groups
+        return groups.names() if groups.levels else ()
 
     @property
     def releases(self) -> tuple[StepEvent, ...]:
@@ -574,12 +605,13 @@ class ResolvedPlan:
         What was worked out replaces what was given under its name; the policy replaces settings of methods.
         """
         given = {name: value for name, value in self.plan.to_plain().items() if name in Plan.names()}
-        budgets = self.plan.groups.budgets or None
+        groups = self.plan.groups
         return {
             **given,
             **self._worked_out(),
             "class_weight": self.plan.class_weights,
-            "epsilon_by_group": budgets,
+            "epsilon_by_group": None if groups.levels else groups.budgets or None,
+            "epsilon_levels": list(groups.levels) or None,
         }
 
     def to_plain(self) -> dict[str, Any]:

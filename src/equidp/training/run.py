@@ -51,6 +51,7 @@ class RunFacts:
         learning_rate: of the optimizer's first group of parameters, before any schedule.
         randomness: class that draws samples and noise.
         groups, classes: their names.
+        levels: names of the epsilons that people chose among; empty: groups have rates and bounds, or nobody.
         rows: the most rows of one person, who is an example; None: an example is a row.
         views: of each image that training saw.
         start: where the initial weights came from.
@@ -75,6 +76,7 @@ class RunFacts:
     engine: str = fact("gradient engine", "")
     randomness: str = fact("randomness", "SystemRandomness")
     groups: tuple[str, ...] = ()
+    levels: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     views: Views = field(default_factory=Views)
     start: Start = field(default_factory=Start)
@@ -111,6 +113,7 @@ class RunFacts:
             randomness=type(trainer.randomness).__name__,
             rows=None if train is None else train.rows,
             groups=() if train is None else train.group_names,
+            levels=trainer.level_names,
             classes=() if train is None else train.class_names,
             views=trainer.views,
             start=trainer.start,
@@ -197,6 +200,28 @@ class Run:
         """
         own = self.delta if delta is None else delta, accountant or self.accountant
         return {name: epsilon_of_group(self.entries, name, *own) for name in self.facts.groups}
+
+    def epsilon_by_level(self, delta: float | None = None, accountant: str | None = None) -> dict[str, float]:
+        """Epsilon of an example that chose each level, by its name, such as "level 0.5"; {} without levels.
+
+        Args:
+            delta, accountant: as in `epsilon`.
+
+        Example:
+            >>> import torch, equidp
+            >>> x, targets, groups = torch.randn(64, 3), torch.arange(64) // 32, torch.arange(64) % 2
+            >>> chosen = torch.tensor([0.5, 2.0], dtype=torch.float64).repeat(32)
+            >>> data = equidp.GroupedDataset(x, targets, groups, ("a", "b"), ("no", "yes"), epsilons=chosen)
+            >>> model = torch.nn.Linear(3, 2)
+            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            >>> trainer = equidp.Trainer(model, optimizer, data, policy=equidp.DPSGD(), batch_size=16,
+            ...                          steps=2, delta=1e-3, epsilon_levels=[0.5, 2.0], accountant="rdp")
+            >>> run = trainer.fit()
+            >>> {name: round(found, 1) for name, found in run.epsilon_by_level().items()}
+            {'level 0.5': 0.5, 'level 2': 2.0}
+        """
+        own = self.delta if delta is None else delta, accountant or self.accountant
+        return {name: epsilon_of_group(self.entries, name, *own) for name in self.facts.levels}
 
     def planned_epsilon(self) -> float:
         """Epsilon at `delta` of the whole plan: of what was spent, and of the steps and training losses that
