@@ -41,7 +41,8 @@ OTHER = {
     "clipping_bound": 3.5, "statistics_ratio": 4.0, "smoothing": 0.5, "max_ratio": 5.0, "slope_penalty": 0.3,
     "boundary_penalty": 0.3, "min_count": 7.0, "strict_bound": 60.0, "initial_bound": 7.0,
     "bound_learning_rate": 0.3, "tolerance": 0.6, "target_quantile": 0.6, "lowest_bound": 0.2,
-    "stability": 0.02, "highest_bound": 40.0, "slots": 6,
+    "stability": 0.02, "highest_bound": 40.0, "slots": 6, "largest_loss": 3.0, "group_learning_rate": 0.3,
+    "group_decay": 0.2,
 }  # fmt: skip
 """Option -> a value that is nowhere the default, the dataset's or the recommended one."""
 TOGETHER = {
