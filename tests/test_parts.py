@@ -33,7 +33,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "own_package").mkdir()
     (tmp_path / "own_package" / "models.py").write_text(MODULE)
     (tmp_path / "own_broken.py").write_text("import not_installed_anywhere\n")
-    (tmp_path / "own_failing.py").write_text("raise RuntimeError('no licence')\n")
+    (tmp_path / "own_failing.py").write_text("raise RuntimeError('no licence.')\n")
     (tmp_path / "own_unfinished.py").write_text("def f(:\n")
     before = set(sys.modules)
     yield tmp_path
@@ -71,6 +71,7 @@ def test_what_cannot_be_used_is_refused_with_what_to_do(folder, path, word):
         found(path)
     assert path in str(caught.value)
     assert word in str(caught.value)
+    assert not str(caught.value).endswith("..")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from equidp.errors import SettingError
+from equidp.errors import SettingError, error_text
 
 _PATH = re.compile(r"[^\s:=]+:[A-Za-z_][\w.]*")
 
@@ -92,6 +92,4 @@ def _import_module(name: str, of_part: str, given: str) -> Any:
             f"{given}: module {name!r} imports {error.name!r}, which is not there; install it."
         ) from error
     except (Exception, SystemExit) as error:
-        raise SettingError(
-            f"{given}: module {name!r} cannot be imported: {type(error).__name__}: {error}."
-        ) from error
+        raise SettingError(f"{given}: module {name!r} cannot be imported: {error_text(error)}.") from error

@@ -179,6 +179,15 @@ class CacheWarning(UserWarning):
     """
 
 
+def error_text(error: BaseException) -> str:
+    """Kind and message of an error within a sentence, without a full stop; an assertion may have no message.
+
+    >>> error_text(ValueError("got 3; expected 4."))
+    'ValueError: got 3; expected 4'
+    """
+    return f"{type(error).__name__}: {error}".strip().rstrip(".:")
+
+
 def shape_text(values: Tensor, first: str) -> str:
     """Returns a shape for an error message, such as `[batch, 3]`, without the private number of examples."""
     return f"[{', '.join([first, *map(str, values.shape[1:])])}]" if values.dim() else "[]"

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from equidp.data.collation import Collation, as_tuples, names_in, or_error, raise_errors
 from equidp.data.dataset import GroupedDataset
-from equidp.errors import DataError
+from equidp.errors import DataError, error_text
 from equidp.kernel.inputs import Inputs, count_in, map_tensors, taken, tensors
 from equidp.kernel.loop import Batch
 
@@ -51,7 +51,7 @@ def augmented_batches(loaded: Iterator[Batch], augment: Callable[[Inputs], Input
             inputs = map_tensors(lambda *each: torch.stack(each), *made)
         except Exception as error:
             raise DataError(
-                f"augment fails on an example ({type(error).__name__}: {error}); expected a function of the "
+                f"augment fails on an example ({error_text(error)}); expected a function of the "
                 "inputs of one example, without a dimension for the batch, that gives inputs of one shape.",
                 field="augment",
             ) from error

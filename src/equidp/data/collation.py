@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from equidp.engines.model import same
-from equidp.errors import DataError, EquidpError, SettingError
+from equidp.errors import DataError, EquidpError, SettingError, error_text
 from equidp.kernel.inputs import map_tensors, taken, tensors
 
 Collate = Callable[[list[Any]], Any]
@@ -251,7 +251,7 @@ def _collate_rows(collate: Collate, rows: list[Any]) -> Any:
     except Exception as error:
         raise DataError(
             f"collate fails on {'one row' if len(rows) == 1 else f'{len(rows)} rows'} of the dataset "
-            f"({type(error).__name__}: {error}); expected a function of a list of rows, as the dataset gives "
+            f"({error_text(error)}); expected a function of a list of rows, as the dataset gives "
             "them, that returns one batch: (inputs, targets) or (inputs, targets, groups).",
             field="collate",
         ) from error

@@ -29,7 +29,7 @@ from equidp.data.extractors import (
 from equidp.data.own import OwnSource
 from equidp.data.table import EncodedSource
 from equidp.data.views import Views
-from equidp.errors import DataError, EquidpError, SettingError
+from equidp.errors import DataError, EquidpError, SettingError, error_text
 from equidp.kernel.generators import from_the_system
 from equidp.store import key_of
 from equidp.tables.cache import Array, mapped_tensor, table_store, write_array
@@ -175,7 +175,7 @@ def extractor_named(name: str) -> Extractor:
         raise
     except Exception as error:
         raise SettingError(
-            f"features {name!r} cannot be made: {type(error).__name__}: {error}.", field="features"
+            f"features {name!r} cannot be made: {error_text(error)}.", field="features"
         ) from error
 
 
@@ -335,8 +335,7 @@ class _Computation:
             raise
         except Exception as error:
             raise SettingError(
-                f"features {self.name!r} fail on inputs of shape {list(rows.shape)}: {type(error).__name__}: "
-                f"{error}"
+                f"features {self.name!r} fail on inputs of shape {list(rows.shape)}: {error_text(error)}."
             ) from error
         if not isinstance(made, Tensor) or len(made) != len(rows) or not made.is_floating_point():
             given = f"{made.dtype} {list(made.shape)}" if isinstance(made, Tensor) else type(made).__name__

@@ -25,9 +25,8 @@ from equidp.engines.trial.gradients import (
 )
 from equidp.engines.trial.mixing import check_model, keeps_examples_apart
 from equidp.engines.trial.rows import GivenRows, MadeUp, TrialRows, made_up_examples
-from equidp.engines.trial.running import error_text
 from equidp.engines.units import as_units, reader_of
-from equidp.errors import DataWarning, ModelError
+from equidp.errors import DataWarning, ModelError, error_text
 from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.inputs import count_in, taken
 from equidp.kernel.policy import Policy

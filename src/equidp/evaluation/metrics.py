@@ -16,7 +16,7 @@ import numpy.typing as npt
 from equidp._extras import require_extra
 from equidp._parts import is_import_path, own_part
 from equidp._validate import unknown_name
-from equidp.errors import SettingError
+from equidp.errors import SettingError, error_text
 from equidp.evaluation import intervals
 from equidp.evaluation.intervals import Floats, Interval, check_level
 from equidp.evaluation.predictions import Predictions, task_of
@@ -146,7 +146,7 @@ def measure_metric(metric: Metric, predictions: Predictions) -> tuple[float, str
     except Exception as error:
         raise SettingError(
             f"metric {metric.name!r} fails on {len(predictions):,} predictions "
-            f"({type(error).__name__}: {error}); expected a function of equidp.Predictions that returns a "
+            f"({error_text(error)}); expected a function of equidp.Predictions that returns a "
             "number."
         ) from error
 

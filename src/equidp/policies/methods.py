@@ -9,7 +9,7 @@ from typing import Any
 
 from equidp._parts import is_import_path, own_part
 from equidp._validate import unknown_name
-from equidp.errors import EquidpError, PolicyError, SettingError
+from equidp.errors import EquidpError, PolicyError, SettingError, error_text
 from equidp.kernel.policy import Policy, check_settings
 from equidp.policies.table import METHODS, Method
 
@@ -114,7 +114,7 @@ def make_policy(method: MethodLike, settings: Mapping[str, Any]) -> Policy:
         raise
     except Exception as error:
         raise SettingError(
-            f"method {name_of(method)!r} cannot be made with {given}: {type(error).__name__}: {error}."
+            f"method {name_of(method)!r} cannot be made with {given}: {error_text(error)}."
         ) from error
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
 from equidp._validate import check_number, unknown_name
-from equidp.errors import SettingError
+from equidp.errors import SettingError, error_text
 from equidp.kernel.policy import copy_state
 from equidp.kernel.step import PrivateStep
 
@@ -373,7 +373,7 @@ def _check_step(optimizer: torch.optim.Optimizer) -> None:
     except Exception as error:
         raise SettingError(
             f"{type(optimizer).__name__} cannot take a step on dense gradients, which private ones are "
-            f"({type(error).__name__}: {error}); use SGD, Adam or another that can.",
+            f"({error_text(error)}); use SGD, Adam or another that can.",
             field="optimizer",
         ) from error
 

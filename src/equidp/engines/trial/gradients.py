@@ -21,13 +21,12 @@ from equidp.engines.model import arguments, call_model, flat, flat_sums, outputs
 from equidp.engines.trial.mixing import moved_parameters
 from equidp.engines.trial.rows import MadeUpInputs, TrialRows
 from equidp.engines.trial.running import (
-    error_text,
     losses_of,
     outputs_of,
     seed_generators,
     try_model,
 )
-from equidp.errors import ModelError
+from equidp.errors import ModelError, error_text
 from equidp.kernel.bounding import example_context
 from equidp.kernel.engine import Engine, LossFunction, Sums
 from equidp.kernel.inputs import Inputs, count_in, in_parts, taken, tensors

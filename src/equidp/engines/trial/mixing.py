@@ -18,13 +18,12 @@ from equidp.engines.trial.running import (
     Attributes,
     check_parameters,
     checksum,
-    error_text,
     losses_of,
     outputs_of,
     seed_generators,
     try_model,
 )
-from equidp.errors import ModelError, shape_text
+from equidp.errors import ModelError, error_text, shape_text
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.generators import GeneratorStates
 from equidp.kernel.inputs import Inputs, count_in, join_batches, map_tensors, taken, tensors

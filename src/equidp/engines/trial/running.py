@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from equidp.engines.layers.decomposed import attention_in_full
 from equidp.engines.model import call_model, preserve_model, same
-from equidp.errors import EquidpError, ModelError
+from equidp.errors import EquidpError, ModelError, error_text
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, count_in, map_tensors, tensors
 from equidp.losses import map_outputs, output_tensors
@@ -148,11 +148,6 @@ def _dtype_that_works(loss: LossFunction, outputs: Tensor, targets: Tensor) -> t
             if dtype != targets.dtype and isinstance(loss(outputs, targets.to(dtype)), Tensor):
                 return dtype
     return None
-
-
-def error_text(error: Exception) -> str:
-    """Returns an error's message, and its kind; an assertion may have no message."""
-    return f"{type(error).__name__}: {error}".strip().rstrip(".:")
 
 
 @contextmanager
