@@ -58,8 +58,8 @@ def test_python_blocks_run(block, kept_runs, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tmp_path.as_uri())
     if "my_methods" in block:
         write_my_methods(tmp_path, monkeypatch)
-    # A block may add a method of its own; comparisons need no processes here.
-    with patch.dict(METHODS), joblib.parallel_config(n_jobs=1):
+    # A block may add a method of its own (a copy of METHODS would lose rows); comparisons need no processes.
+    with patch.dict(METHODS._rows), joblib.parallel_config(n_jobs=1):
         exec(compile(block, "block", "exec", dont_inherit=True), {"__name__": "block"})
 
 

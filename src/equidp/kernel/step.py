@@ -107,8 +107,8 @@ class PrivateStep:
       is spent |
     | another number of groups than `num_groups` without labels of their own, or no bound to have shares of
       (SGD) | the same |
-    | labels of their own that are not given, or not one for each example; labels without `own_labels` |
-      the same |
+    | labels of their own that are missing, or not one for each example; labels without `own_labels` | the
+      same |
     | the model draws random numbers (dropout) | afresh for each forward pass, `Randomness.for_model`; passes
       are as many as parts, or twice as many with statistics of several parts |
     | engine, policy or device fails | charged; no un-noised sum is left in `p.grad` |
