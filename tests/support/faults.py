@@ -36,9 +36,9 @@ def sensitivity_over_groups_present(monkeypatch: pytest.MonkeyPatch) -> None:
     """As published code takes it."""
     call = PrivateStep.__call__
 
-    def seeing(self: PrivateStep, inputs: Any, targets: Any, groups: Any, indices: Any = None) -> None:
+    def seeing(self: PrivateStep, inputs: Any, targets: Any, groups: Any, *others: Any) -> None:
         self.present = groups.unique()  # type: ignore[attr-defined]
-        call(self, inputs, targets, groups, indices)
+        call(self, inputs, targets, groups, *others)
 
     def over_present(self: PrivateStep) -> float:
         present = getattr(self, "present", slice(None))  # a rehearsal has no batch
@@ -51,9 +51,9 @@ def sensitivity_over_groups_present(monkeypatch: pytest.MonkeyPatch) -> None:
 def division_by_the_realised_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
     call = PrivateStep.__call__
 
-    def realised(self: PrivateStep, inputs: Any, targets: Any, groups: Any, indices: Any = None) -> None:
+    def realised(self: PrivateStep, inputs: Any, targets: Any, groups: Any, *others: Any) -> None:
         self.expected_batch_size = float(max(1, len(groups)))
-        call(self, inputs, targets, groups, indices)
+        call(self, inputs, targets, groups, *others)
 
     monkeypatch.setattr(PrivateStep, "__call__", realised)
 
@@ -85,8 +85,8 @@ def weights_that_depend_on_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """All weights shrink where one norm is large."""
     example_weights = equidp.kernel.step.example_weights
 
-    def relative(policy: Any, state: Any, norms: Any, groups: Any) -> Any:
-        return example_weights(policy, state, norms, groups) * (10 / norms.max()).clamp(max=1.0)
+    def relative(policy: Any, state: Any, norms: Any, *others: Any) -> Any:
+        return example_weights(policy, state, norms, *others) * (10 / norms.max()).clamp(max=1.0)
 
     monkeypatch.setattr(equidp.kernel.step, "example_weights", relative)
 

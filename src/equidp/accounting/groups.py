@@ -219,6 +219,18 @@ class GroupSettings:
         """Name of the setting that budgets are of."""
         return LEVELS if self.levels else BUDGETS
 
+    def check_levels(self) -> None:
+        """Refuse rates and shares that a user gives beside levels, which they follow from.
+
+        Raises:
+            SettingError: of the field `epsilon_levels`.
+        """
+        if self.levels and not self.budgets:
+            raise SettingError(
+                f"{LEVELS} beside rates or bound_shares, which follow from the levels; leave them out.",
+                field=LEVELS,
+            )
+
     def names(self, group_names: Sequence[str] = ()) -> tuple[str, ...]:
         """Return the names of the groups; where they are not known, those that are given, and "*".
 

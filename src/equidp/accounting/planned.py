@@ -17,7 +17,7 @@ from equidp.accounting.calibration import (
     calibrate_step,
     calibrate_step_to_risk,
 )
-from equidp.accounting.groups import LEVELS, ByGroup, GroupSettings, Levels
+from equidp.accounting.groups import ByGroup, GroupSettings, Levels
 from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk, RiskTarget
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import (
@@ -288,11 +288,7 @@ def account(
     if row is not None:  # whose options the method fixes, as in a `Plan`
         protect_by = row.options.get("protect_by", protect_by)
     groups = GroupSettings.of(rates, bound_shares, epsilon_by_group, protect_by, epsilon_levels)
-    if groups.levels and not groups.budgets:
-        raise SettingError(
-            f"{LEVELS} beside rates or bound_shares, which follow from the levels; leave them out.",
-            field=LEVELS,
-        )
+    groups.check_levels()
     groups.check_risk(risk)
     target_epsilon = groups.run_epsilon(target_epsilon)
     if (noise_multiplier, target_epsilon, risk).count(None) != 2:

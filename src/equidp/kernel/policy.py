@@ -63,7 +63,7 @@ class Policy(ABC):
     accuracy, not privacy.
 
     A rule that `loss_readers` names also gets the example's own loss, a 0-dimensional tensor after the group:
-    the loss whose gradient is clipped, from the same pass. Rows and weights are bounded as ever.
+    the loss whose gradient is clipped, from the same pass. The same bounds hold for rows and weights.
 
     A policy may also change losses, by `loss_terms` terms that it adds to the loss of each example. Its
     `context` then sees each example's group before the batch is measured, with a state from the releases of

@@ -173,11 +173,8 @@ def chosen_labels(
             f"{LEVELS} with {type(policy).__name__}, which bounds no gradient; choose a private method.",
             field=LEVELS,
         )
-    if not groups.budgets and noise_multiplier is None:
-        raise SettingError(
-            f"{LEVELS} beside rates or bound_shares, which follow from the levels; leave them out.",
-            field=LEVELS,
-        )
+    if noise_multiplier is None:
+        groups.check_levels()
     assert isinstance(train, GroupedDataset)  # by `checked_group_settings`
     return train.level_codes(groups.levels)
 

@@ -11,7 +11,7 @@ from torch import nn
 from equidp._parts import is_import_path, own_part
 from equidp._validate import check_number, check_whole, unknown_name
 from equidp.accounting.calibration import PROTECTIONS
-from equidp.accounting.groups import LEVELS, GroupSettings
+from equidp.accounting.groups import GroupSettings
 from equidp.accounting.planned import (
     Schedule,
     check_share,
@@ -370,12 +370,7 @@ class Plan:
         """Rates, bounds and budgets by group."""
         given = self.rates, self.bound_shares, self.epsilon_by_group
         settings = GroupSettings.of(*given, self.protect_by, self.epsilon_levels)
-        if settings.levels and (settings.rates or settings.bound_shares):
-            raise SettingError(
-                "epsilon_levels beside rates or bound_shares, which follow from the levels; leave one of the "
-                "two out.",
-                field=LEVELS,
-            )
+        settings.check_levels()
         return settings
 
     @property

@@ -12,9 +12,9 @@ once more, under the weights so far:
    which noise, follows from the plan: `equidp.accounting.planned.loss_release`.
 
 One more query of a step's Poisson sample, as methods have statistics, would cost about as much for the same
-noise, and add the error of sampling. Every step would pay, engines would have to give losses, and the
-kernel to bound and release them; this takes nothing of the kernel but its noisy sum and its payments. The
-work is a forward pass over the data for each epoch.
+noise, and add the error of sampling. Every step would be charged, and the kernel would have to bound and
+release losses; this takes nothing of the kernel but its noisy sum and its payments. The work is a forward
+pass over the data for each epoch.
 """
 
 from __future__ import annotations
