@@ -125,6 +125,7 @@ def test_a_person_who_chose_several_levels_has_the_smallest():
         ({"epsilon_levels": LEVELS, "target_epsilon": 2.0}, SettingError, "epsilon_levels"),
         ({"epsilon_levels": LEVELS, "epsilon_by_group": {"a": 1.0}}, SettingError, "epsilon_levels"),
         ({"epsilon_levels": LEVELS, "rates": {"level 1": 1.0}}, SettingError, "epsilon_levels"),
+        ({"epsilon_levels": LEVELS, "rates": {"a": 2.0}}, SettingError, "epsilon_levels"),
         ({"epsilon_levels": LEVELS, "policy": equidp.SGD()}, SettingError, "epsilon_levels"),
         ({"epsilon_levels": [0.001, *LEVELS], "protect_by": "scaling"}, SettingError, "epsilon_levels"),
         (

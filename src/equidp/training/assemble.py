@@ -155,8 +155,8 @@ def chosen_labels(
     """Number of the level that each example chose, [n], smallest first; None: none did, and groups decide.
 
     Raises:
-        SettingError: levels of a method without privacy, rates or shares of levels without the noise that
-            they were worked out for, or data that says what examples chose, in a private run without levels.
+        SettingError: levels of a method without privacy, or data that says what examples chose, in a private
+            run without levels.
         DataError: examples that chose nothing, or no level.
     """
     if not groups.levels:
@@ -173,8 +173,6 @@ def chosen_labels(
             f"{LEVELS} with {type(policy).__name__}, which bounds no gradient; choose a private method.",
             field=LEVELS,
         )
-    if noise_multiplier is None:
-        groups.check_levels()
     assert isinstance(train, GroupedDataset)  # by `checked_group_settings`
     return train.level_codes(groups.levels)
 

@@ -226,6 +226,8 @@ class Trainer:
         check_delta(delta, self.num_examples)
         noise = noise_multiplier, target_epsilon
         groups = GroupSettings.of(rates, bound_shares, epsilon_by_group, protect_by, epsilon_levels)
+        if noise_multiplier is None:  # else rates or shares may have been worked out for it
+            groups.check_levels()
         names = assemble.checked_group_settings(train, groups)
         levels = assemble.chosen_labels(train, groups, policy, noise_multiplier)
         self._losses = losses = assemble.chosen_training_loss(
