@@ -35,6 +35,15 @@ def test_workflows_run_targets_that_are_there():
     assert {each.removeprefix("make ") for each in run} <= targets
 
 
+def test_hooks_before_a_commit_run_each_linter_of_the_makefile():
+    recipe = re.search(r"^lint:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    linters = [line.strip().removeprefix("$(BIN)/").removesuffix(" .") for line in recipe[1].splitlines()]
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    entries = [hook["entry"].removeprefix(".venv/bin/").replace(" --force-exclude", "") for hook in hooks]
+    assert entries == linters
+    assert "codespell" in linters
+
+
 def test_one_sentence_says_what_equidp_is():
     sentence = "rain PyTorch models with differential privacy, and know what it costs each group"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -36,7 +36,7 @@ def build_model(factory: ModelFactory, shape: Sequence[int], outputs: int, seed:
     """A model with fresh weights; those of a seed leave the caller's random state as it was.
 
     Convolutions have their channels last, which makes training of LeNet on a CPU a third faster; not between
-    GroupNorms, which read channels first: ResNet-20's images would be copied to and fro, a fifth of its time.
+    GroupNorms, which read channels first: copies of ResNet-20's images would take a fifth of its time.
 
     Args:
         factory: makes the model.
