@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, TensorDataset, get_worker_info
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, get_worker_info
 
 import equidp
 from equidp.data.batches import loaded_batches
 from equidp.errors import DataError, SettingError
 from equidp.kernel.ledger import MemoryLedger
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
+from support import several
 from support.errors import raises_field
+from support.processes import together
 from support.toy import make_trainer, toy
 
 
@@ -72,6 +74,123 @@ def test_rows_of_different_lengths_are_refused_before_a_step_is_spent():
     assert not ledger.entries
 
 
+WRONG = {
+    "shape": (torch.ones(6), 0),
+    "type": (torch.ones(5, dtype=torch.float64), 0),
+    "type that a batch would convert": (torch.ones(5, dtype=torch.int64), 0),
+    "a part more": (torch.ones(5), 0, 0),
+    "names": ({"a": torch.ones(5)}, 0),
+    "type of target": (torch.ones(5), 0.5),
+    "text": (torch.ones(5), "no"),
+    "part that is none": (None, 0),
+    "none": None,
+}
+
+
+def rows_with(wrong: object, place: int = 117) -> list:
+    """Rows of which one, far from those that are evenly spread, is wrong."""
+    rows: list = [(torch.ones(5) * at / 200, at % 2) for at in range(200)]
+    rows[place] = wrong
+    return rows
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(
+    "listed",
+    [
+        tuple,
+        lambda rows: Subset(rows, range(100, 200)),
+        lambda rows: ConcatDataset([rows[:50], rows[50:]]),
+    ],
+    ids=["tuple", "subset", "parts"],
+)
+def test_one_wrong_row_of_a_list_is_refused_before_a_step_is_spent(wrong, listed):
+    ledger = MemoryLedger()
+    with raises_field(DataError, "inputs"):
+        make_trainer(listed(rows_with(wrong)), batch_size=10, ledger=ledger)
+    assert not ledger.entries
+
+
+@pytest.mark.parametrize("kind", ["list", "tensors"])
+@pytest.mark.parametrize("group", [-1, 2])
+def test_one_group_beyond_the_others_is_refused_before_a_step_is_spent(kind, group):
+    groups = torch.arange(200) % 2
+    groups[117] = group
+    train: object = TensorDataset(torch.ones(200, 5), torch.arange(200) % 2, groups)
+    if kind == "list":
+        train = [(x, y, int(own)) for x, y, own in train]
+    ledger = MemoryLedger()
+    with raises_field(DataError, "groups"):
+        make_trainer(train, equidp.DPSGDF(), num_groups=2, batch_size=10, ledger=ledger)
+    assert not ledger.entries
+
+
+class Failing(Dataset):
+    """Rows of which one cannot be loaded, or is of another form."""
+
+    def __init__(self, place: int, error: type[Exception] | None) -> None:
+        self.place, self.error = place, error
+
+    def __len__(self) -> int:
+        return 200
+
+    def __getitem__(self, place: int) -> tuple[Tensor, int]:
+        if place == self.place and self.error is not None:
+            raise self.error(place)
+        return torch.ones(5 + (place == self.place)), place % 2
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("error", "expected"), [(None, DataError), (OSError, OSError)])
+def test_rows_of_a_dataset_are_loaded_before_training_as_many_as_a_step_takes(error, expected, workers):
+    """Of 200 rows, 50 at a time: every fourth."""
+    ledger = MemoryLedger()
+    with pytest.raises(expected):
+        make_trainer(Failing(116, error), batch_size=50, workers=workers, ledger=ledger)
+    assert not ledger.entries
+    loaded = []
+
+    class Watched(Failing):
+        def __getitem__(self, place: int) -> tuple[Tensor, int]:
+            loaded.append(place)
+            return super().__getitem__(place)
+
+    make_trainer(Watched(200, None), batch_size=50)
+    assert len(loaded) <= 52
+    assert {*loaded} == {*range(0, 200, 4)}
+
+
+def test_a_row_that_fails_to_load_in_training_is_charged():
+    """Which sample failed follows from the data: to draw another in its place would be to choose."""
+    ledger = MemoryLedger()
+    trainer = make_trainer(Failing(117, OSError), batch_size=50, epochs=20, ledger=ledger)
+    with pytest.raises(OSError, match="117"):
+        trainer.fit()
+    assert 0 < ledger.steps < trainer.steps
+
+
+def test_augmentation_that_fails_for_a_row_fails_before_a_step_is_spent():
+    data, ledger = toy(60), MemoryLedger()
+    data.inputs[30] = 0.0
+
+    def uncentred(row: Tensor) -> Tensor:
+        if not row.any():
+            raise ValueError("a row of zeros")
+        return row
+
+    with raises_field(DataError, "augment"):
+        make_trainer(data, augment=uncentred, ledger=ledger)
+    assert not ledger.entries
+
+
+@pytest.mark.soak
+def test_a_wrong_row_in_the_shard_of_one_process_stops_all_before_a_step_is_spent():
+    assert together(2, several.with_a_wrong_row, rows_with(WRONG["shape"])) == [
+        (0, "ProcessError"),
+        (0, "DataError"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("example", "field"),
     [((object(), 1), "inputs"), ((torch.ones(5), {"a": 1, "b": "no"}), "inputs")],
@@ -94,8 +213,14 @@ ROW = torch.ones(5)
         ((ROW, 0), (ROW, 0.5)),
         ((ROW, 1.0), (ROW, torch.ones(2))),
         ((ROW, 0), (ROW[:3], 1)),
+        ((ROW, 0), (ROW.double(), 1)),
+        ((ROW, 0), (ROW.long(), 1)),
+        (({"a": ROW}, 0), ({"a": ROW.half()}, 1)),
     ],
-    ids=["a further name", "a name less", "other names", "another type", "a number and a tensor", "length"],
+    ids=[
+        *("a further name", "a name less", "other names", "another type", "a number and a tensor", "length"),
+        *("double", "whole", "half"),
+    ],
 )
 @pytest.mark.parametrize("sample", [[0, 1], [1, 0], [1]], ids=str)
 def test_rows_unlike_the_first_are_refused_in_whatever_order_they_are_drawn(first, second, sample):

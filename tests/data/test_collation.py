@@ -163,6 +163,17 @@ def test_a_row_that_cannot_be_collated_is_found_wherever_it_stands(odd):
         Collation.of(pad, [*ROWS, odd, *ROWS])
 
 
+@pytest.mark.parametrize("group", [-1, 2, 0.5])
+def test_groups_that_there_are_not_are_found_wherever_they_stand(group):
+    rows = [*ROWS, {"words": [1], "label": 0, "group": group}, *ROWS]
+
+    def with_groups(given: list[dict]) -> tuple:
+        return *pad(given), torch.tensor([row.get("group", 0) for row in given])
+
+    with raises_field(DataError, "groups"):
+        Collation.of(with_groups, rows, num_groups=2)
+
+
 def test_errors_of_workers_name_their_field():
     with raises_field(SettingError, "collate"):
         Collation.of(mixing, ROWS, workers=1)

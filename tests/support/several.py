@@ -203,6 +203,16 @@ def failing(where: str) -> tuple[int, str, bool]:
     raise AssertionError("nothing failed")
 
 
+def with_a_wrong_row(rows: list[Any]) -> tuple[int, str]:
+    """(steps that the ledger counts, type of error) where rows of a list are not of one form."""
+    ledger = MemoryLedger() if processes_here().first else None
+    try:
+        make_trainer(rows, steps=5, epochs=None, ledger=ledger)
+    except EquidpError as error:
+        return 0 if ledger is None else ledger.steps, type(error).__name__
+    raise AssertionError("nothing failed")
+
+
 class Rows(Dataset):
     """Rows of the toy data in an order of one's own."""
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, default_collate
 
-from equidp.data.collation import Collation, as_tuples, names_in, or_error, raise_errors
+from equidp.data.collation import (
+    Collation,
+    as_tuples,
+    check_groups,
+    form_of,
+    names_in,
+    or_error,
+    raise_errors,
+)
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError, error_text
 from equidp.kernel.inputs import Inputs, count_in, map_tensors, taken, tensors
@@ -114,8 +122,81 @@ def loaded_batches(
     )
     for inputs, targets, *given in raise_errors(loader):
         groups = given[0] if given else torch.zeros(count_in(targets), dtype=torch.int64)
-        _check_groups(groups, num_groups)
+        check_groups(groups, num_groups)
         yield Batch(as_tuples(inputs), as_tuples(targets), groups.long(), pending.pop(0))
+
+
+def places_to_try(dataset: GroupedDataset | Dataset[Any], count: int, shard: slice) -> Tensor:
+    """Return places of rows to load before training, [m] int64, so that most errors are found by then.
+
+    | dataset | places |
+    | --- | --- |
+    | a list or tuple, or a `Subset` or `ConcatDataset` of such | of all rows, the first of each form (names,
+      shapes, types), and those of the least and the largest number of each column of numbers |
+    | a `TensorDataset`, whose rows are of one form | evenly spread, and those of such numbers |
+    | any other, whose rows would have to be loaded | evenly spread, whatever they hold |
+
+    Args:
+        dataset: of a list, all rows are looked at; of others, none.
+        count: number of evenly spread places at most, >= 1.
+        shard: places of this process' examples.
+
+    >>> rows = [(torch.ones(2), 0), (torch.ones(2), 5), (torch.ones(3), 1), (torch.ones(2), 2)]
+    >>> places_to_try(rows, 1, slice(0, 4)).tolist()
+    [0, 1, 2]
+    """
+    if _is_listed(dataset):
+        return _places_in_list(dataset, shard)
+    places = [spread_places(count, shard)]
+    for column in dataset.tensors if isinstance(dataset, TensorDataset) else ():
+        if column.dim() == 1 and not column.is_complex():
+            own = column[shard]
+            places.append(torch.stack([own.argmin(), own.argmax()]).cpu() + shard.start)
+    return _sorted_places(torch.cat(places).tolist())
+
+
+def spread_places(count: int, shard: slice) -> Tensor:
+    """Return at most `count` places that are evenly spread over those of a shard, [m] int64.
+
+    >>> spread_places(3, slice(10, 20)).tolist()
+    [10, 13, 16]
+    """
+    size = shard.stop - shard.start
+    count = min(count, size)
+    places: Tensor = shard.start + torch.arange(count) * size // count
+    return places
+
+
+def _is_listed(dataset: Any) -> bool:
+    """Return whether rows are objects in memory, which can be looked at without loading anything."""
+    if isinstance(dataset, Subset):
+        return _is_listed(dataset.dataset)
+    if isinstance(dataset, ConcatDataset):
+        return all(map(_is_listed, dataset.datasets))
+    return isinstance(dataset, list | tuple)
+
+
+def _places_in_list(dataset: Any, shard: slice) -> Tensor:
+    """Places of rows of each form, and of the least and the largest number at each place in a row."""
+    first: dict[Any, int] = {}
+    least: dict[int, tuple[float, int]] = {}
+    largest: dict[int, tuple[float, int]] = {}
+    for place in range(shard.start, shard.stop):
+        row = dataset[place]
+        first.setdefault(form_of(row), place)
+        for at, each in enumerate(row if isinstance(row, tuple | list) else ()):
+            number = each.item() if isinstance(each, Tensor) and not each.dim() else each
+            if isinstance(number, int | float):
+                if at not in least or number < least[at][0]:
+                    least[at] = number, place
+                if at not in largest or number > largest[at][0]:
+                    largest[at] = number, place
+    ends = [place for found in (least, largest) for _, place in found.values()]
+    return _sorted_places([*first.values(), *ends])
+
+
+def _sorted_places(places: Iterable[int]) -> Tensor:
+    return torch.tensor(sorted(set(places)), dtype=torch.int64)
 
 
 def _gathering(dataset: Dataset[Any]) -> Callable[[list[Any]], Any]:
@@ -147,18 +228,6 @@ def _describe_example(example: object) -> str:
     return f"{type(example).__name__}{f' of {len(example)}' if isinstance(example, tuple | list) else ''}"
 
 
-def _check_groups(groups: Tensor, num_groups: int | None) -> None:
-    expected = "whole numbers from 0" + ("" if num_groups is None else f" to {num_groups - 1}")
-    if groups.dim() != 1 or groups.is_floating_point() or groups.dtype == torch.bool:
-        raise DataError(
-            f"the dataset gives groups of shape {list(groups.shape[1:])} and type {groups.dtype} for an "
-            f"example; expected {expected}.",
-            field="groups",
-        )
-    if len(groups) and not (groups.min() >= 0 and (num_groups is None or groups.max() < num_groups)):
-        raise DataError(f"the dataset gives a group that is not among the {expected}.", field="groups")
-
-
 def _collate(rows: list[Any]) -> Any:
     """Rows as tensors, in the form of one row; default_collate turns tuples into lists."""
     try:
@@ -175,12 +244,25 @@ def _collate_alike(empty: Any, rows: list[Any]) -> Any:
     """
     if not rows:
         return empty
-    if any(names_in(row) != names_in(empty) for row in rows):
+    names = names_in(empty)
+    if any(names_in(row) != names for row in rows):
         raise _unlike_rows("a row has other names, or another number of tensors, than the first")
+    if not _have_types(empty, rows):  # a batch would convert them, or fail, by what else is in it
+        raise _unlike_rows("a row has tensors of another type than the first")
     batch = _collate(rows)
     if not all(tensors(map_tensors(_is_alike, empty, batch))):
         raise _unlike_rows("rows of a batch have another type or shape than the first of the dataset")
     return batch
+
+
+def _have_types(like: Any, parts: Sequence[Any]) -> bool:
+    """Return whether, of one part of each row, those that are tensors already are of the expected type."""
+    if isinstance(like, Tensor):
+        dtype = like.dtype
+        return all(each.dtype == dtype for each in parts if isinstance(each, Tensor))
+    if isinstance(like, tuple):
+        return all(map(_have_types, like, zip(*parts, strict=True)))
+    return all(_have_types(each, [part[name] for part in parts]) for name, each in like.items())
 
 
 def _is_alike(expected: Tensor, given: Any) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -122,6 +123,7 @@ class Collation:
         dataset: Dataset[Any],
         workers: int = 0,
         start_of_worker: Callable[[int], None] | None = None,
+        num_groups: int | None = None,
     ) -> Collation:
         """Try a collator on each row of a dataset, alone and among others.
 
@@ -130,9 +132,11 @@ class Collation:
             dataset: map-style, with one row at least.
             workers: number of processes that load and collate.
             start_of_worker: called with its number in each of these processes.
+            num_groups: number of groups; None: not checked.
 
         Raises:
-            DataError: it fails, or gives anything but one batch of tensors, one row for each.
+            DataError: it fails, or gives anything but one batch of tensors, one row for each, or groups
+                outside 0 to num_groups - 1.
             SettingError: it gives a row another content among others than alone, padding aside.
         """
         count = len(dataset)  # type: ignore[arg-type]
@@ -143,7 +147,7 @@ class Collation:
             dataset,
             batch_sampler=places,
             num_workers=workers,
-            collate_fn=partial(or_error, partial(_extents, collate)),
+            collate_fn=partial(or_error, partial(_extents, collate, num_groups)),
             worker_init_fn=start_of_worker,
         )
         found: Any = None
@@ -242,6 +246,41 @@ def names_in(part: Any) -> Any:
     return [names_in(each) for each in part] if isinstance(part, tuple | list) else None
 
 
+def form_of(part: Any) -> Any:
+    """Return names, shapes and types of a row, of which nothing else is read: equal where rows are alike.
+
+    >>> form_of((torch.ones(2), 1)) == form_of((torch.zeros(2), 0))
+    True
+    """
+    kind = type(part)
+    if kind is int or kind is float:  # first, as in the next line: most parts of most rows
+        return kind
+    if kind is Tensor or isinstance(part, Tensor | np.ndarray):
+        return part.shape, part.dtype
+    if isinstance(part, tuple | list):
+        return tuple([form_of(each) for each in part])
+    if isinstance(part, Mapping):
+        return tuple((name, form_of(each)) for name, each in part.items())
+    return kind
+
+
+def check_groups(groups: Tensor, num_groups: int | None) -> None:
+    """Refuse groups of a batch that are not one of `num_groups` for each example; None: not known.
+
+    Raises:
+        DataError: says what was expected.
+    """
+    expected = "whole numbers from 0" + ("" if num_groups is None else f" to {num_groups - 1}")
+    if groups.dim() != 1 or groups.is_floating_point() or groups.dtype == torch.bool:
+        raise DataError(
+            f"the dataset gives groups of shape {list(groups.shape[1:])} and type {groups.dtype} for an "
+            f"example; expected {expected}.",
+            field="groups",
+        )
+    if len(groups) and not (groups.min() >= 0 and (num_groups is None or groups.max() < num_groups)):
+        raise DataError(f"the dataset gives a group that is not among the {expected}.", field="groups")
+
+
 def _collate_rows(collate: Collate, rows: list[Any]) -> Any:
     """Return what a collator makes of rows: tensors with one row for each, in the form of a batch."""
     try:
@@ -280,13 +319,15 @@ def _collate_rows(collate: Collate, rows: list[Any]) -> Any:
     return batch
 
 
-def _extents(collate: Collate, rows: list[Any]) -> Any:
+def _extents(collate: Collate, num_groups: int | None, rows: list[Any]) -> Any:
     """Collate rows together and each alone, and return the extent of each tensor in the form of a batch.
 
     Raises:
         DataError, SettingError: as of `Collation.of`.
     """
     together = _collate_rows(collate, rows)
+    for groups in together[2:]:
+        check_groups(groups, num_groups)
     found: Any = None
     for place, row in enumerate(rows):
         alone = _collate_rows(collate, [row])

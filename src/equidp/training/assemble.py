@@ -19,7 +19,7 @@ from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.calibration import calibrate_step
 from equidp.accounting.groups import BUDGETS, LEVELS, GroupSettings, level_name
 from equidp.accounting.planned import Schedule, loss_release
-from equidp.data.batches import augmented_batches, batches, loaded_batches
+from equidp.data.batches import augmented_batches, batches, loaded_batches, places_to_try, spread_places
 from equidp.data.collation import Collate, Collation
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
@@ -356,6 +356,7 @@ def tried_collator(
     augment: Callable[[Inputs], Inputs] | None,
     workers: int,
     randomness: Randomness,
+    num_groups: int | None,
 ) -> Collation | None:
     """Return the collator, once it was tried on each row of the data; None: there is none.
 
@@ -380,7 +381,7 @@ def tried_collator(
             "makes of one could follow from others; let the dataset augment its rows.",
             field="augment",
         )
-    return Collation.of(collate, train, workers, randomness.start_of_worker)
+    return Collation.of(collate, train, workers, randomness.start_of_worker, num_groups)
 
 
 def loader(
@@ -417,20 +418,42 @@ def loader(
 
 
 def load_example(
-    train: GroupedDataset | Dataset[Any], load: Load, collation: Collation | None = None
+    train: GroupedDataset | Dataset[Any],
+    load: Load,
+    batch_size: int,
+    shard: slice,
+    *,
+    augmented: bool = False,
+    collation: Collation | None = None,
 ) -> tuple[Inputs, Inputs]:
-    """Load inputs and target of one example, for its shape and type, and a few others of a torch Dataset.
+    """Load inputs and target of one example, for its shape and type, and others to find errors early.
 
-    Of collated rows, the example has the largest size of each dimension, and zeros.
+    The others are at most as many as a step takes, or of a list one of each form (`places_to_try`). A sample
+    that fails to load in training stays charged: which one it was follows from the data, and to draw another
+    in its place would be to choose among samples.
+
+    Rows are loaded one by one, since any may be alone in a sample. Of collated rows, each was tried before,
+    and the example has the largest size of each dimension, and zeros.
+
+    Args:
+        load: of samples, as in training.
+        batch_size: of a step.
+        shard: places of this process' examples.
+        augmented: whether `load` calls a function of the user's, which gives examples one form.
 
     Raises:
-        DataError: they cannot be put into a batch, as rows of different lengths: a step would be spent first.
+        DataError: rows of another form than the first, or groups beyond the number of groups.
     """
     samples = [torch.zeros(1, dtype=torch.int64)]
-    if not isinstance(train, GroupedDataset):
-        count = len(train)  # type: ignore[arg-type]
-        samples.append(torch.arange(_ROWS_LOADED) * count // _ROWS_LOADED)
-    example, *_ = load(samples)
+    if collation is not None:
+        samples.append(spread_places(_ROWS_LOADED, shard))
+    elif augmented or not isinstance(train, GroupedDataset):
+        places = places_to_try(train, max(batch_size, _ROWS_LOADED), shard)
+        samples += places.split(_ROWS_LOADED if augmented else 1)
+    loaded = load(samples)
+    example = next(loaded)
+    for _ in loaded:
+        pass
     return (example.inputs, example.targets) if collation is None else collation.example[:2]
 
 

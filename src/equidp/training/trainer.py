@@ -272,10 +272,17 @@ class Trainer:
             randomness = self._open_randomness(ledger)
             with randomness.for_model(*(parameter.device for parameter in model.parameters())):
                 self.collation: Collation | None = assemble.tried_collator(
-                    collate, train, augment, workers, randomness
+                    collate, train, augment, workers, randomness, num_groups
                 )
                 load = self._make_loader(randomness)
-                example = assemble.load_example(train, load, self.collation)
+                example = assemble.load_example(
+                    train,
+                    load,
+                    batch_size,
+                    self.processes.shard(self.num_examples),
+                    augmented=augment is not None,
+                    collation=self.collation,
+                )
             self._physical_batch_size = assemble.chosen_physical_batch_size(
                 physical_batch_size, train, model, self.event
             )
