@@ -239,6 +239,13 @@ def sync_folder(path: Path) -> None:
         os.close(folder)
 
 
+def toml_failure(error: OSError | ValueError) -> str:
+    """The end of a message on a TOML file that could not be read: its place or its syntax."""
+    if isinstance(error, OSError):
+        return f"cannot be read: {error.strerror or error}; check the path"
+    return f"cannot be read as TOML: {error}"
+
+
 def command_line(*words: object) -> str:
     """Command with its words quoted for a shell, to be printed on a separate line.
 

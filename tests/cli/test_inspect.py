@@ -62,6 +62,7 @@ def test_the_report_names_each_option_and_says_that_it_stays_in_the_house(inspec
     ):
         assert part in inspected.stdout
     assert "Recipe: recipe.toml" in inspected.stderr
+    assert "equidp train patients.csv.gz --recipe recipe.toml --epsilon 3 --out run" in inspected.stderr
     again = equidp("inspect", "patients.csv.gz", "--out", "recipe.toml", cwd=folder)
     assert (again.returncode, "'recipe.toml' exists" in again.stderr) == (2, True)
     report = json.loads((folder / "report.json").read_text())
@@ -118,3 +119,33 @@ def test_a_column_of_people_is_in_the_recipe_with_a_public_number_of_rows(tmp_pa
     code, _, error = command(*asked[:-1], "whom", cwd=tmp_path)
     assert code == 2
     assert "'who'" in error
+
+
+def test_a_table_that_cannot_be_used_yet_is_not_said_to_be_ready(tmp_path, command):
+    """Until a group of one row is merged with another, no command is proposed."""
+    table = pd.DataFrame({"age": range(90), "sex": ["F", "M"] * 45, "ill": ["yes", "no", "no"] * 30})
+    table.loc[3, "sex"] = "unknown"
+    table.to_csv(tmp_path / "visits.csv", index=False)
+    asked = ("inspect", "visits.csv", "--target", "ill", "--group", "sex", "--out", "recipe.toml")
+    code, out, error = command(*asked, cwd=tmp_path)
+    assert code == 0
+    assert "sex: 1 group of fewer than 20 rows: merge with others" in out
+    assert "Not enough to train on yet" in error
+    assert "equidp train" not in error
+
+
+def test_a_file_that_is_not_there_is_named_whatever_option_gave_it(tmp_path, command):
+    pd.DataFrame({"age": [1, 2]}).to_csv(tmp_path / "visits.csv", index=False)
+    train = ("train", "visits.csv", "--target", "ill", "--group", "sex", "--epsilon", "3", "--out", "run")
+    for arguments in (
+        ("inspect", "absent.csv"),
+        ("train", "absent.csv", *train[2:]),
+        (*train, "--recipe", "absent.toml"),
+        (*train, "--config", "absent.toml"),
+        (*train, "--choose", "2", "--choose-from", "absent.toml"),
+    ):
+        code, _, error = command(*arguments, cwd=tmp_path)
+        assert code == 2
+        assert "'absent." in error
+        assert "check the path" in error
+        assert not (tmp_path / "run").exists()

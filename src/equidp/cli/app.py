@@ -24,6 +24,7 @@ from cyclopts import App, Argument, ArgumentCollection, CycloptsError, Parameter
 from cyclopts.config import Dict
 
 from equidp._extras import check_extra
+from equidp._files import toml_failure
 from equidp._parts import is_import_path
 from equidp._validate import names, unknown_name
 from equidp.cli.messages import fail, say, warning_printer
@@ -127,8 +128,7 @@ def _read(path: str) -> dict[str, Any]:
     try:
         return tomllib.loads(config_text(Path(path)))
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise SettingError(f"--config {path!r} cannot be read as TOML: {reason}.") from error
+        raise SettingError(f"--config {path!r} {toml_failure(error)}.") from error
 
 
 def _check_value(path: str, name: str, value: Any, option: Argument | None) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 from cyclopts import Group, Parameter
 
+from equidp._files import toml_failure
 from equidp.cli.messages import say, stoppable
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.evaluation import Evaluation
@@ -55,8 +56,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise DataError(f"{str(path)!r}, of --choose-from, cannot be read as TOML: {reason}.") from error
+        raise DataError(f"--choose-from {str(path)!r} {toml_failure(error)}.") from error
 
 
 def choose_among(

@@ -72,8 +72,11 @@ def inspect_command(
         write_whole(out, recipe_toml(report))
     _print(report)
     if out is not None:
-        say(f"Recipe: {out}\nLook through it, then:")
-        say(command_line("equidp", "compare", file, "--recipe", out))
+        usable = report.recipe.target and report.recipe.group and not report.problems
+        say(f"Recipe: {out}")
+        say("Look through it, then:" if usable else "Not enough to train on yet, for the reasons above.")
+        if usable:
+            say(command_line("equidp", "train", file, "--recipe", out, "--epsilon", 3, "--out", "run"))
 
 
 def _print(report: TableReport) -> None:

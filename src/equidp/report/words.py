@@ -370,7 +370,7 @@ def _recommendation_sentence(found: Recommendation, metric: Metric) -> str:
         "Not clearly worse, but by more than the tolerance on average": {
             each.label: text(each.behind) for each in found.far_behind
         },
-        "On average no better than another in any group": {
+        "Another method is on average at least as good in every group": {
             each.label: text(each.behind) for each in found.beaten
         },
         "With a clearly larger gap": {each.label: text(each.gap) for each in found.wider},

@@ -198,7 +198,8 @@ def phrase(found: Finding) -> str:
         case Kind.ABSENT_TARGET:
             return f"no value in {rows}: remove those rows"
         case Kind.RARE_GROUPS:
-            return f"{found.rows:,} groups of fewer than {detail} rows; merge them with others"
+            groups = "1 group" if found.rows == 1 else f"{found.rows:,} groups"
+            return f"{groups} of fewer than {detail} rows: merge with others in the file"
         case Kind.POSITIVE:
             return f"{detail!r} as the rarer class: the positive one?"
         case Kind.PERSONS:

@@ -259,6 +259,8 @@ def readable(path: Path) -> Iterator[None]:
         yield
     except EquidpError:
         raise
+    except FileNotFoundError as error:
+        raise DataError(f"there is no file {str(path)!r}; check the path.", field="path") from error
     except _UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if isinstance(error, UnicodeDecodeError):

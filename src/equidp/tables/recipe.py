@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from equidp._files import toml_failure
 from equidp._validate import check_number, check_whole, unknown_name
 from equidp.errors import DataError, SettingError
 
@@ -373,14 +374,13 @@ class Recipe:
         """Read a recipe from a TOML file, as `equidp inspect --out` writes it.
 
         Raises:
-            DataError: the file cannot be read as TOML.
+            DataError: the file cannot be read, or not as TOML.
             SettingError: it holds something else than a recipe.
         """
         try:
             content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise DataError(f"recipe {os.fspath(path)!r} cannot be read as TOML: {reason}.") from error
+            raise DataError(f"recipe {os.fspath(path)!r} {toml_failure(error)}.") from error
         try:
             return cls.from_plain(content)
         except SettingError as error:

@@ -168,7 +168,7 @@ def test_commands_say_what_a_choice_would_try_and_cost(command, people, tmp_path
     assert f"learning_rate {rate / 4}, clipping_bound {bound / 4}\n" in out
     for options, told in (
         (("--choose-from", "none.toml"), "--choose-from is for --choose"),
-        (("--choose", "2", "--choose-from", "none.toml"), "cannot be read as TOML"),
+        (("--choose", "2", "--choose-from", "none.toml"), "cannot be read: No such file"),
         (("--choose", "0"), "expected a whole number >= 2"),
     ):
         code, _, err = command(
