@@ -109,8 +109,8 @@ def describe_names() -> str:
     for name in equidp.__all__:
         kinds[_kind(getattr(equidp, name))].append(name)
     parts = [
-        "Public names",
-        "============",
+        "Public names, one by one",
+        "========================",
         "",
         "Names of ``import equidp``, each with its arguments, errors and an example.",
         "",

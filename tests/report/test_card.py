@@ -253,8 +253,8 @@ def test_groups_with_the_same_accuracy_are_not_ranked():
         )
         for other in (0.5, 0.75)
     )
-    assert summary_sentence(level) == "Accuracy on 8 test examples: 50.0 %, the same in every group."
-    assert "Lowest for group a, 50.0 %, highest for b, 75.0 %." in summary_sentence(apart)
+    assert summary_sentence(level) == "Accuracy on 8 test examples: 50.0%, the same in every group."
+    assert "Lowest for group a, 50.0%, highest for b, 75.0%." in summary_sentence(apart)
 
 
 @pytest.mark.soak

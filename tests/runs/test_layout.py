@@ -149,10 +149,10 @@ def test_the_page_on_sharing_says_the_same_as_the_folder():
 @pytest.mark.parametrize("name", [layout.MODEL, layout.PAGE, layout.CARD])
 def test_what_tells_the_shape_of_an_input_says_that_it_counts_the_categories_of_the_data(finished, name):
     notice = " ".join((finished.folder / layout.NOTICE).read_text().split())
-    assert "shape that it tells counts the categories found in the training rows" in layout.FILES[name][1]
+    assert "the number of inputs, which follows from the categories" in layout.FILES[name][1]
     assert f"{name}: {layout.FILES[name][1]}" in notice
     card = " ".join((finished.folder / layout.CARD).read_text().split())
-    assert "and the shape of an input and of the weights counts them" in card
+    assert "nor their number, which the sizes of inputs and weights show" in card
 
 
 @pytest.mark.soak

@@ -103,4 +103,4 @@ def test_the_notes_say_that_the_shape_of_an_input_counts_what_was_found_in_the_d
     assert shapes == [3, 4]
     listed = [note for note in other.notes() if "city" in note]
     assert len(listed) == 1
-    assert listed[0].endswith("and the shape of an input and of the weights counts them.")
+    assert listed[0].endswith("nor their number, which the sizes of inputs and weights show.")

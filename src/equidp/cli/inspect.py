@@ -41,7 +41,7 @@ _ROWS_PER_PERSON = 4
 
 @app.default
 def inspect_command(
-    file: Path,
+    file: Annotated[Path, Parameter(help="A CSV or Parquet file, or a folder of Parquet files.")],
     /,
     *,
     out: Annotated[

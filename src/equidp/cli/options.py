@@ -89,7 +89,7 @@ Settings = Annotated[
     str,
     Parameter(
         name="--settings",
-        help="Settings that options change. "
+        help="Settings to start from; other options replace single ones. "
         + "; ".join(f"{name}: {what}" for name, what in SETTINGS.items())
         + ".",
         choices=SETTINGS,

@@ -161,7 +161,7 @@ def summary_sentence(found: Evaluation | None) -> str:
     tested = f"{rows.at[ALL, 'count']:,} test examples"
     if found.people is not None:
         tested += f" of {found.people:,} people"
-    name, show, sign = ("rmse", number, "") if "rmse" in rows else ("accuracy", points, " %")
+    name, show, sign = ("rmse", number, "") if "rmse" in rows else ("accuracy", points, "%")
     overall = (
         f"{name.upper() if name == 'rmse' else 'Accuracy'} on {tested}: {show(rows.at[ALL, name])}{sign}"
     )

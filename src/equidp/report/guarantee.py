@@ -243,7 +243,7 @@ def attack_risk_sentences(run: Run) -> list[str]:
     risk = run.risk()
     found = [
         f"{'one' if at else 'an attack'} that wrongly names {1000 * rate:g} of 1,000 {who} that were not in "
-        f"it finds at most {_per_thousand(found)} of 1,000 that were"
+        f"it finds at most {per_thousand(found)} of 1,000 that were"
         for at, (rate, found) in enumerate(
             zip(risk.false_positive_rates, risk.true_positive_rates, strict=True)
         )
@@ -255,7 +255,7 @@ def attack_risk_sentences(run: Run) -> list[str]:
     ]
 
 
-def _per_thousand(share: float) -> str:
+def per_thousand(share: float) -> str:
     """Text of a share as a number of 1,000, rounded up to a tenth."""
     return f"{math.ceil(1e4 * share - 1e-9) / 10:,.1f}"
 

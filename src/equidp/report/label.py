@@ -11,7 +11,7 @@ from equidp.display import shown_epsilon
 from equidp.kernel.ledger import GroupedStepEvent
 from equidp.report.document import Block, Callout, Document, Facts, Heading, Listing, Paragraph, paragraphs
 from equidp.report.format import capitalise, count_text, facts_table, upper
-from equidp.report.guarantee import guarantee_sentences, mechanisms, owner_epsilons
+from equidp.report.guarantee import guarantee_sentences, mechanisms, owner_epsilons, per_thousand
 from equidp.training.run import Run
 
 _LIMITS = (
@@ -68,7 +68,7 @@ def _guarantee_rows(run: Run) -> list[tuple[str, str]]:
     rate, found = risk.false_positive_rates[0], risk.true_positive_rates[0]
     rows = [
         ("Protected unit", f"{of_unit}, added or removed"),
-        ("Epsilon", f"{shown_epsilon(run.epsilon()):g} ({run.accountant})"),
+        ("Epsilon", f"{shown_epsilon(run.epsilon()):g} (accountant {run.accountant})"),
         ("Delta", f"{run.delta:g}"),
     ]
     if facts.num_examples is not None:
@@ -86,7 +86,7 @@ def _guarantee_rows(run: Run) -> list[tuple[str, str]]:
     rows += [
         (
             f"Most that an attack finds of 1,000 {units} that were trained on",
-            f"{upper(1000 * found)}, where it wrongly names {1000 * rate:g} of 1,000 others",
+            f"{per_thousand(found)}, where it wrongly names {1000 * rate:g} of 1,000 others",
         ),
         ("Trust model", "central: the organization that trained the model saw the rows"),
     ]

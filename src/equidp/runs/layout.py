@@ -44,8 +44,8 @@ RESTRICTED = "Shareable if its contents may be public"
 """Kinds of a run's files."""
 
 _SHAPE = (
-    " The input shape that it tells counts the categories found in the training rows, and columns with "
-    "missing values, which the guarantee does not cover, where they came from the data."
+    " It shows the number of inputs, which follows from the categories and missing values of the training "
+    "rows where they came from the data: the guarantee does not cover that."
 )
 
 FILES = {
@@ -120,7 +120,7 @@ def files(config: TrainConfig) -> dict[str, tuple[str, str]]:
 
 def notice(config: TrainConfig) -> str:
     """Text of the notice in a run's folder: which of its files are shareable."""
-    lines = ["Files of this folder that may be shared. The folder as a whole is confidential.", ""]
+    lines = ["Files that a run may write here. The folder as a whole is confidential.", ""]
     for heading in (SHAREABLE, RESTRICTED, CONFIDENTIAL):
         listed = [f"{name}: {what}" for name, (kind, what) in files(config).items() if kind == heading]
         texts = [textwrap.fill(text, 88, subsequent_indent="    ") for text in listed]

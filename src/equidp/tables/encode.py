@@ -502,12 +502,12 @@ class TableEncoder:
         means = "Means and deviations of {} come from the training split; epsilon does not cover them. "
         ranges = "Ranges of {} come from the training split; epsilon does not cover them. "
         edges = (
-            "The edges of the intervals of {} come from the training split; epsilon does not cover them, and "
-            "the shape of an input and of the weights counts them. "
+            "The edges of the intervals of {} come from the training split; epsilon does not cover them, nor "
+            "their number, which the sizes of inputs and weights show. "
         )
         lists = (
-            "The lists of categories of {} come from the training split; epsilon does not cover them, and "
-            "the shape of an input and of the weights counts them."
+            "The lists of categories of {} come from the training split; epsilon does not cover them, nor "
+            "their number, which the sizes of inputs and weights show."
         )
         marks = "That values are missing in {} was read off the data, to add a column that marks them; "
         sentences = (

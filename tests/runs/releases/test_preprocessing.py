@@ -100,7 +100,7 @@ def test_the_card_and_the_folder_say_that_preprocessing_is_covered(config, tmp_p
     leaves, stays = notice.split(layout.RESTRICTED)
     assert f"{layout.ENCODER}:" in leaves
     assert f"{layout.ENCODER}:" not in stays
-    assert "input shape" not in notice
+    assert "number of inputs" not in notice
 
 
 @pytest.mark.soak
