@@ -98,7 +98,7 @@ class PrivateLoop:
             copy; for an event whose groups differ.
 
     Attributes:
-        begun: whether the model took steps of this plan, here or before it was restored.
+        has_stepped: whether the model took steps of this plan, here or before it was restored.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class PrivateLoop:
                 )
             self._rates, self._labels = step.event.drawn_rates, labels.detach().cpu().clone()
             self._make_sampler(0)  # refuses labels that name no group
-        self.begun = False
+        self.has_stepped = False
 
     @property
     def steps_done(self) -> int:
@@ -219,9 +219,9 @@ class PrivateLoop:
         elif reason is not None:
             processes.asks_to_stop = True
 
-    def mark_begun(self) -> None:
+    def mark_stepped(self) -> None:
         """Note that the model took steps of this plan before, as one that is restored did."""
-        self.begun = True
+        self.has_stepped = True
 
     def close(self) -> None:
         """Give out no more samples: iterators of `batches` so far raise SettingError, and charge nothing."""
@@ -261,7 +261,7 @@ class PrivateLoop:
             self._check_parameters()
             self._check_sample(batch)
             labels = self._drawn_labels(batch)
-            self._sample, self._drawn, self.begun = None, ((), ()), True
+            self._sample, self._drawn, self.has_stepped = None, ((), ()), True
             if labels is None or self.private_step.own_labels:
                 self.private_step(*self.on_device(batch), labels)
             else:

@@ -353,7 +353,7 @@ class Trainer:
     def _check_replaces(self, ledger: Ledger | None) -> None:
         """Refuse a ledger in the place of the present one if epsilon would count less than was spent."""
         spent = self.steps_done - self.steps_at_start
-        if self._loop.begun or spent:
+        if self._loop.has_stepped or spent:
             raise SettingError(
                 f"the trainer has begun with a ledger of its own ({spent} steps charged since it was "
                 "made); expected one that took no step and drew no sample. Make another Trainer.",
@@ -494,7 +494,7 @@ class Trainer:
             SettingError: the values are of another policy, or for another number of groups.
         """
         self._step.restore(policy_state)
-        self._loop.mark_begun()
+        self._loop.mark_stepped()
         if self._losses is not None:
             self._losses.by_step = dict(training_losses or {})
 
@@ -632,7 +632,7 @@ class Trainer:
 
         If one of several processes fails, it cannot be called again: start all of them again.
         """
-        if not self._loop.begun and self.steps_done >= self.steps:
+        if not self._loop.has_stepped and self.steps_done >= self.steps:
             raise SettingError(
                 f"the ledger holds all {self.steps} planned steps, and this Trainer took none. Restore the "
                 "model from the run's checkpoints (Checkpoints.restore), or give a ledger of its own.",
