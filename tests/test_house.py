@@ -116,7 +116,7 @@ def test_the_ledger_may_import_the_kernel_and_the_ground_alone(tmp_path):
 
 
 def test_young_parts_are_imported_by_files_of_their_own_folder_alone(tmp_path):
-    text = "from equidp.policies.experimental.young import x\nfrom equidp.experimental import y\n"
+    text = "from equidp.policies.experimental.young import x\nfrom equidp.runs.experimental import y\n"
     made = package(
         tmp_path,
         **{
@@ -124,8 +124,8 @@ def test_young_parts_are_imported_by_files_of_their_own_folder_alone(tmp_path):
             "policies/experimental/other.py": text.partition("\n")[0] + "\n",
             "policies/methods.py": text.partition("\n")[0] + "\n",
             "policies/__init__.py": text.partition("\n")[0] + "\n",
-            "experimental/__init__.py": "from equidp.experimental.part import y\n",
-            "experimental/part.py": "",
+            "runs/experimental/__init__.py": "from equidp.runs.experimental.part import y\n",
+            "runs/experimental/part.py": "",
             "engines/bad.py": text,
         },
     )

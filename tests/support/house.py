@@ -35,7 +35,7 @@ GROUND = (
 FOLDERS = (
     *("kernel", "ledger", "distributed", "losses"),
     *("policies", "engines", "tables", "data", "accounting"),
-    *("evaluation", "training", "experimental", "integrations", "individual"),
+    *("evaluation", "training", "integrations", "individual"),
     *("diagnostics", "advice", "estimator", "comparison", "audit", "report", "runs"),
     "cli",
 )

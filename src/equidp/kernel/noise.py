@@ -33,6 +33,7 @@ from equidp.kernel.generators import (
     generator_from_the_system,
     owned_generators,
 )
+from equidp.kernel.keystream import keystream, makes_words
 
 _SHORT = 2**12  # bytes; up to here the operating system is faster than setting up a cipher
 _FAR = 1 - 2.0**-10  # beyond this place in (-1, 1), 53 bits of a word are too coarse and all 64 are used
@@ -135,8 +136,9 @@ def _quantiles(words: Tensor, deviation: float) -> Tensor:
     places = ((words >> 11).double() + 0.5).mul_(2.0**-52)
     far = places.abs() > _FAR
     draws = places.erfinv_().mul_(math.sqrt(2) * deviation)
-    draws[far] = deviation * _tail_quantiles(words[far])
-    return draws
+    return torch.where(
+        far, _tail_quantiles(words).mul_(deviation), draws
+    )  # the choice of few would wait for far
 
 
 def _tail_quantiles(words: Tensor) -> Tensor:
@@ -168,9 +170,10 @@ def to_double(values: Tensor) -> Tensor:
 class SystemRandomness(Randomness):
     """Cryptographic draws with keys from the operating system: for models that are released.
 
-    Guarantee: few words are os.urandom's own; many are the keystream of AES-256 in counter mode under a key
-    of os.urandom for this call alone, made on the processor and copied to a device such as a GPU. Nothing is
-    kept between calls that a fork or a copy of the process could reuse.
+    Guarantee: few words are os.urandom's own; many are a keystream under a key of os.urandom for this call
+    alone: AES-256 in counter mode, made on the processor and copied to a device such as a GPU, or ChaCha20,
+    made on the device where that is faster and gives the words of the library `cryptography`
+    (`keystream.makes_words`). Nothing is kept between calls that a fork or a copy of the process could reuse.
 
     Args:
         owned: generator objects of the user's code that `for_model` fills as well.
@@ -182,9 +185,14 @@ class SystemRandomness(Randomness):
     def words(self, count: int) -> npt.NDArray[np.int64]:
         size = 8 * count
         words: npt.NDArray[np.int64] = np.frombuffer(
-            os.urandom(size) if size <= _SHORT else _keystream(os.urandom(32), size), dtype=np.int64
+            os.urandom(size) if size <= _SHORT else _aes(os.urandom(32), size), dtype=np.int64
         )
         return words
+
+    def words_on(self, device: torch.device, count: int) -> Tensor:
+        if makes_words(device, count):
+            return keystream(os.urandom(32), count, device)
+        return super().words_on(device, count)
 
     def for_model(self, *devices: torch.device) -> AbstractContextManager[None]:
         """A context in which the global generators draw from the operating system, and are restored after."""
@@ -212,7 +220,7 @@ def _start_worker(number: int) -> None:
     fill_from_the_system(owned=() if worker is None else owned_generators(worker.dataset))
 
 
-def _keystream(key: bytes, size: int) -> bytes:
+def _aes(key: bytes, size: int) -> bytes:
     return Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor().update(bytes(size))
 
 

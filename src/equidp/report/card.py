@@ -66,7 +66,6 @@ _WEIGHTS_HASH = "weights (SHA-256 of names and bytes of the state, in its order)
 _KERNEL_HASH = "equidp/kernel/*.py (SHA-256)"
 _RANDOMNESS = {
     "SystemRandomness": "the operating system",
-    "DeviceRandomness": "the operating system, and ChaCha20 on the device under its keys",
     "SeededRandomness": "a seed: for research only",
 }
 _LIMITS = (

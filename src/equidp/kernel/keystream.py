@@ -1,8 +1,7 @@
-"""Random words made on a GPU: ChaCha20 (RFC 8439) from operations on tensors."""
+"""Random words made on a GPU: ChaCha20 (RFC 8439), by one kernel of Triton or from operations on tensors."""
 
 from __future__ import annotations
 
-import os
 from functools import lru_cache
 
 import numpy as np
@@ -10,37 +9,23 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from torch import Tensor
 
-from equidp.kernel.noise import SystemRandomness
-
-_VERY_MANY = 2**18
-"""Words; for fewer, a GPU would wait longer for 500 small operations than for AES on the processor."""
-
 _CONSTANT = np.frombuffer(b"expand 32-byte k", dtype="<i4")
 _WORDS = 8
 """Words of 64 bits in a block."""
+_MANY, _VERY_MANY = 2**9, 2**19
+"""Words from which on a device is faster than AES on the processor and a copy: by one kernel, and by 600
+operations one after another (`python benchmarks/randomness.py --device cuda`)."""
 
 
-class DeviceRandomness(SystemRandomness):
-    """Cryptographic draws for release, very many of which are made on the device that uses them.
+def makes_words(device: torch.device, count: int) -> bool:
+    """Returns whether so many words should be made on this device: it is faster there, and `is_exact`.
 
-    Guarantee: that of `SystemRandomness`, but that 2^18 words and more on a device such as a GPU are the
-    keystream of ChaCha20, made there, under a key of os.urandom for this call alone. A device that computes
-    otherwise than the library `cryptography` (`is_exact`) gets the words of the processor.
-
-    Args:
-        owned: generator objects of the user's code that `for_model` fills as well.
-
-    Example:
-        >>> import torch
-        >>> from equidp.experimental import DeviceRandomness
-        >>> DeviceRandomness().normal(3, torch.device("cpu")).shape  # Trainer(randomness=...) takes it
-        torch.Size([3])
+    >>> makes_words(torch.device("cpu"), 2**20)
+    False
     """
-
-    def words_on(self, device: torch.device, count: int) -> Tensor:
-        if device.type == "cpu" or count < _VERY_MANY or not is_exact(device):
-            return super().words_on(device, count)
-        return keystream(os.urandom(32), count, device)
+    if device.type == "cpu" or count < _MANY or (count < _VERY_MANY and not _is_fused(device)):
+        return False
+    return is_exact(device)
 
 
 def keystream(key: bytes, count: int, device: torch.device) -> Tensor:
@@ -67,15 +52,26 @@ def keystream(key: bytes, count: int, device: torch.device) -> Tensor:
     if blocks > np.iinfo(np.int32).max:
         raise OverflowError(f"{count:,} words under one key; expected fewer than 2^34.")
     first = np.concatenate([_CONSTANT, np.frombuffer(key, dtype="<i4"), np.zeros(4, dtype="<i4")])
-    start = torch.from_numpy(first).to(device).unsqueeze(1).repeat(1, blocks)
-    start[12] = torch.arange(blocks, dtype=torch.int32, device=device)
-    a, b, c, d = start.view(4, 4, blocks).unbind()
+    start = torch.from_numpy(first).to(device)
+    if blocks and _is_fused(device):
+        from equidp.kernel import fused_keystream
+
+        words = fused_keystream.blocks_of(start, blocks)
+    else:
+        words = _blocks_of(start, blocks)
+    return words.reshape(-1).view(torch.int64)[:count]
+
+
+def _blocks_of(start: Tensor, blocks: int) -> Tensor:
+    """Returns blocks of the keystream, [blocks, 16], int32, that follow from the state of the first, [16]."""
+    states = start.unsqueeze(1).repeat(1, blocks)
+    states[12] = torch.arange(blocks, dtype=torch.int32, device=start.device)
+    a, b, c, d = states.view(4, 4, blocks).unbind()
     for _ in range(10):
         a, b, c, d = _quarter_rounds(a, b, c, d)
         a, b, c, d = _quarter_rounds(a, b.roll(-1, 0), c.roll(-2, 0), d.roll(-3, 0))
         b, c, d = b.roll(1, 0), c.roll(2, 0), d.roll(3, 0)
-    mixed = torch.cat([a, b, c, d]) + start
-    return mixed.t().reshape(-1).view(torch.int64)[:count]
+    return (torch.cat([a, b, c, d]) + states).t()
 
 
 def _quarter_rounds(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -94,12 +90,29 @@ def _rotate_left(words: Tensor, by: int) -> Tensor:
 
 
 @lru_cache(maxsize=64)
+def _is_fused(device: torch.device) -> bool:
+    """Returns whether Triton, which comes with PyTorch for CUDA on Linux, makes the words by one kernel."""
+    if device.type != "cuda":
+        return False
+    try:
+        from equidp.kernel import fused_keystream
+
+        fused_keystream.blocks_of(torch.zeros(16, dtype=torch.int32, device=device), 1)
+    except Exception:  # Triton is not there, or cannot compile here
+        return False
+    return True
+
+
+@lru_cache(maxsize=64)
 def is_exact(device: torch.device) -> bool:
     """True where the device computes the same keystream as the library `cryptography`; tried once.
 
     Integers that overflow must wrap around, and shifts move every bit: a device, or a compiler, that does
     otherwise would draw words from a cipher that nobody has studied.
     """
-    key, count = bytes(range(32)), 999
-    stream = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor().update(bytes(8 * count))
-    return keystream(key, count, device).cpu().numpy().tobytes() == stream
+    key = bytes(range(32))
+    for count in (999, 2**20 + 3):  # within the first blocks, and in all parts of a kernel
+        stream = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor().update(bytes(8 * count))
+        if keystream(key, count, device).cpu().numpy().tobytes() != stream:
+            return False
+    return True
