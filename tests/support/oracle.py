@@ -1,7 +1,11 @@
-"""The oracle that engines are held to: one ordinary backward pass per example."""
+"""The oracle that engines are held to: one ordinary backward pass per example.
+
+On the processor, or on the device of EQUIDP_TEST_DEVICE, such as cuda.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import torch
@@ -9,9 +13,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from equidp.engines import make_engine
-from equidp.engines.model import call_model
+from equidp.engines.model import call_model, exact_products
 from equidp.kernel.engine import Engine, LossFunction
-from equidp.kernel.inputs import Inputs, taken, tensors
+from equidp.kernel.inputs import Inputs, moved_to, taken, tensors
+
+DEVICE = os.environ.get("EQUIDP_TEST_DEVICE", "cpu")
 
 
 def loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -62,8 +68,21 @@ def assert_exact(
 ) -> None:
     """Norms and weighted sum against the oracle, relative to the largest gradient."""
     targets = torch.arange(len(tensors(inputs)[0])) % classes if targets is None else targets
+    model, inputs, targets = model.to(DEVICE), moved_to(inputs, DEVICE), targets.to(DEVICE)
+    with exact_products(torch.device(DEVICE)):  # CUDA's default for convolutions is TF32
+        _assert_exact(model, inputs, targets, loss, engine, tolerance)
+
+
+def _assert_exact(
+    model: nn.Module,
+    inputs: Inputs,
+    targets: Tensor,
+    loss: LossFunction,
+    engine: str | Callable[[nn.Module, LossFunction], Engine],
+    tolerance: float,
+) -> None:
     oracle = single_gradients(model, inputs, targets, loss)
-    weights = torch.linspace(0.3, 2.0, len(targets), dtype=oracle.dtype)
+    weights = torch.linspace(0.3, 2.0, len(targets), dtype=oracle.dtype, device=DEVICE)
     made = make_engine(engine, model, loss) if isinstance(engine, str) else engine(model, loss)
     measured = made(inputs, targets)
     sums, norms = measured.sum_gradients(weights), measured.norms

@@ -161,21 +161,41 @@ def full_precision(device: torch.device) -> Callable[[], AbstractContextManager[
 
     Norms and sums must be of the same vectors.
     """
-    coarse = [setting for setting in _PRECISION.get(device.type, ()) if setting.fp32_precision in _COARSE]
     autocast = torch.is_autocast_enabled(device.type)
-    return partial(_exactly, device, coarse, autocast) if coarse or autocast else nullcontext
+    return partial(_exactly, device, autocast) if autocast or _coarse_products(device) else nullcontext
 
 
 @contextmanager
-def _exactly(device: torch.device, coarse: list[Any], autocast: bool) -> Iterator[None]:
-    before = [setting.fp32_precision for setting in coarse]
+def _exactly(device: torch.device, autocast: bool) -> Iterator[None]:
     if autocast:
         torch.clear_autocast_cache()  # copies of parameters from before the next step
+    with exact_products(device), torch.autocast(device.type, enabled=False) if autocast else nullcontext():
+        yield
+
+
+@contextmanager
+def exact_products(device: torch.device) -> Iterator[None]:
+    """Computes products of float32 in float32, not in TF32 (CUDA's default for convolutions) or bfloat16."""
+    coarse = _coarse_products(device)
+    before = [setting.fp32_precision for setting in coarse]
     try:
         for setting in coarse:
             setting.fp32_precision = "ieee"
-        with torch.autocast(device.type, enabled=False) if autocast else nullcontext():
-            yield
+        yield
     finally:
         for setting, precision in zip(coarse, before, strict=True):
             setting.fp32_precision = precision
+
+
+def is_coarse(device: torch.device) -> bool:
+    """Returns whether products are computed in less than float32: under autocast, in TF32 or bfloat16.
+
+    >>> is_coarse(torch.device("cpu"))
+    False
+    """
+    return torch.is_autocast_enabled(device.type) or bool(_coarse_products(device))
+
+
+def _coarse_products(device: torch.device) -> list[Any]:
+    """Settings of PyTorch by which products of float32 are computed in less."""
+    return [setting for setting in _PRECISION.get(device.type, ()) if setting.fp32_precision in _COARSE]

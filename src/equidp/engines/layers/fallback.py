@@ -24,6 +24,7 @@ from equidp.engines.layers.sums import (
     sum_of_rows,
     weighted_sums,
 )
+from equidp.engines.model import is_coarse
 from equidp.errors import ModelError
 from equidp.kernel.generators import GeneratorStates
 
@@ -32,7 +33,7 @@ _OUTPUT = -1
 KEPT_ANYWAY = 2**23
 """Numbers of a call's per-example gradients, 32 MiB, that are kept between norms and sum in any case: the
 module would have to run a third time."""
-_SAME, _SAME_AUTOCAST = 1e-3, 0.05
+_SAME, _SAME_COARSE = 1e-3, 0.05
 """Tolerance for outputs with the same random numbers, relative to their norm."""
 
 
@@ -139,8 +140,9 @@ class RerunGradients(Gradients):
             self._outputs = [each.detach().clone() if isinstance(each, Tensor) else each for each in outputs]
         self._norms = torch.empty(0)
         device = self.inputs.device.type
-        self._coarse = torch.is_autocast_enabled(device)
-        self._autocast = torch.autocast(device, torch.get_autocast_dtype(device), enabled=self._coarse)
+        autocast = torch.is_autocast_enabled(device)
+        self._coarse = is_coarse(self.inputs.device)
+        self._autocast = torch.autocast(device, torch.get_autocast_dtype(device), enabled=autocast)
 
     def receive(self, position: int, gradient: Tensor) -> None:
         """Takes the gradient of one of the flattened outputs."""
@@ -215,7 +217,7 @@ class RerunGradients(Gradients):
 
     def _drawn_again(self, outputs: dict[int, Tensor]) -> Tensor:
         """Which examples have their first outputs again, and so the same random numbers, [batch]."""
-        allowed = _SAME_AUTOCAST if self._coarse else _SAME
+        allowed = _SAME_COARSE if self._coarse else _SAME
         same = torch.ones(len(self.inputs), dtype=torch.bool, device=self.inputs.device)
         finite = same.clone()
         for position, again in outputs.items():

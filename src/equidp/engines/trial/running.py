@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from equidp.engines.layers.decomposed import attention_in_full
-from equidp.engines.model import call_model, preserve_model, same
+from equidp.engines.model import call_model, device_of, exact_products, preserve_model, same
 from equidp.errors import EquidpError, ModelError, error_text
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, count_in, map_tensors, tensors
@@ -154,8 +154,9 @@ def _dtype_that_works(loss: LossFunction, outputs: Tensor, targets: Tensor) -> t
 def try_model(model: nn.Module, loss: LossFunction | None = None) -> Iterator[dict[str, Tensor]]:
     """Runs the model in training mode without gradients; restores all of it and of the loss at the end.
 
-    Yields copies of the buffers. Refuses a model that wrote to its parameters. Frozen ones, which may be most
-    of a model, are compared by a checksum and not copied: a write to them is refused, and stays.
+    In full float32, since TF32 rounds as coarsely as some models mix. Yields copies of the buffers. Refuses a
+    model that wrote to its parameters. Frozen ones, which may be most of a model, are compared by a checksum
+    and not copied: a write to them is refused, and stays.
     """
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     trained = {name: each.detach().clone() for name, each in model.named_parameters() if each.requires_grad}
@@ -163,7 +164,7 @@ def try_model(model: nn.Module, loss: LossFunction | None = None) -> Iterator[di
     attributes = Attributes(model, loss)
     rewritten: list[str] = []
     try:
-        with preserve_model(model), torch.no_grad(), attention_in_full():
+        with preserve_model(model), torch.no_grad(), attention_in_full(), exact_products(device_of(model)):
             model.train()
             yield buffers
         now = dict(model.named_parameters())
