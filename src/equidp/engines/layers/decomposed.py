@@ -14,6 +14,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from equidp.engines.layers.attention import ATTENTION_PARAMETERS, attention
 from equidp.engines.layers.linear import LinearGradients, by_position
@@ -82,13 +83,16 @@ def attention_in_full() -> Iterator[None]:
 
 @contextmanager
 def without_fused_layers(model: nn.Module) -> Iterator[None]:
-    """Runs the model without fused recurrent layers and attention, which torch.func cannot read."""
+    """Runs the model without fused recurrent layers and attention, which torch.func cannot read.
+
+    CUDA's fused attention fails with one mask for all examples, and has no second derivative.
+    """
     forwards = {
         module: partial(forward, module, partial(project, module))
         for module in model.modules()
         if (forward := _step_by_step(module))
     }
-    with replace_forwards(forwards), attention_in_full():
+    with replace_forwards(forwards), attention_in_full(), sdpa_kernel(SDPBackend.MATH):
         yield
 
 
