@@ -149,8 +149,7 @@ def test_few_positions_and_many_channels_go_by_products_of_positions():
 @pytest.mark.parametrize("numbers", [1, 40, 1000])
 @pytest.mark.parametrize("channels", [(2, 3), (8, 8), (64, 64)])
 def test_layers_in_small_chunks(numbers, channels, monkeypatch):
-    monkeypatch.setattr("equidp.engines.layers.conv.CHUNK_NUMBERS", numbers)
-    monkeypatch.setattr("equidp.engines.layers.norm.CHUNK_NUMBERS", numbers)
+    monkeypatch.setattr("equidp.engines.layers.sums._CHUNK", numbers)
     inputs, outputs = channels
     layers = nn.Conv2d(inputs, outputs, 3, padding=1), nn.GroupNorm(1, outputs), nn.Conv2d(outputs, 2, 3)
     assert_exact(nn.Sequential(*layers, SumOfSquares()), torch.randn(5, inputs, 4, 4), tolerance=1e-5)

@@ -78,8 +78,7 @@ def test_convolutions(rows, dimensions, channels, stride, dilation, padding, mod
 @pytest.mark.parametrize("numbers", [1, 40, 1000])
 @pytest.mark.parametrize("channels", [2, 16])
 def test_layers_in_small_chunks(numbers, channels, monkeypatch):
-    for layer in ("conv", "norm"):
-        monkeypatch.setattr(f"equidp.engines.layers.{layer}.CHUNK_NUMBERS", numbers)
+    monkeypatch.setattr("equidp.engines.layers.sums._CHUNK", numbers)
     layers = nn.Conv2d(channels, 9, 3, padding=1), nn.GroupNorm(1, 9), nn.LayerNorm(4), nn.Conv2d(9, 2, 3)
     assert_units(
         nn.Sequential(*layers, SumOfSquares()), torch.randn(5, 3, channels, 4, 4), 5, 3, tolerance=2e-5

@@ -19,11 +19,11 @@ from torch.nn.functional import pad
 
 from equidp.engines.layers.rule import LayerGradients, Norms, Rule, run_layer
 from equidp.engines.layers.sums import (
-    CHUNK_NUMBERS,
     FEW_POSITIONS,
     ByName,
     add_tensors,
     by_example,
+    chunk_numbers,
     gram_norms,
     lengths,
     squared_lengths,
@@ -176,10 +176,10 @@ class ConvGradients(LayerGradients):
         if grouped and not pointwise and not any(side % _CHANNELS_TOGETHER for side in sides):
             # The library's own workspace is eight times as large as the gradients.
             largest = max(module.weight.numel() // 2, rows * image[0].numel(), rows * signal[0].numel())
-            make, size = _gradients_by_groups, max(1, 2 * CHUNK_NUMBERS // largest)
+            make, size = _gradients_by_groups, max(1, 2 * chunk_numbers(image) // largest)
         else:
             windows = rows * module.weight[0].numel() * module.groups * signal[0, 0].numel()
-            make, size = _gradients_by_windows, max(1, 4 * CHUNK_NUMBERS // windows)
+            make, size = _gradients_by_windows, max(1, 4 * chunk_numbers(image) // windows)
         for place, part in enumerate(operands.chunks(rows * size)):
             yield slice(place * size, (place + 1) * size), make(module, part, rows)
 
@@ -227,7 +227,7 @@ def _windows(module: Any, operands: Operands, rows: int) -> Tensor:
 def _weighted_windows(module: Any, operands: Operands, weights: Tensor) -> Tensor:
     """The weighted sum of the weight's gradients in float64, from windows and the signal."""
     groups, positions = module.groups, operands.signal[0, 0].numel()
-    size = max(1, 4 * CHUNK_NUMBERS // (module.weight[0].numel() * groups * positions))
+    size = max(1, 4 * chunk_numbers(operands.image) // (module.weight[0].numel() * groups * positions))
     sums = []
     for part, some in zip(operands.chunks(size), to_double(weights).split(size), strict=True):
         kernel = 1 + len(module.kernel_size)  # the windows' dimensions of channels and kernel
@@ -321,13 +321,15 @@ def squared_gram_norms(module: Any, operands: Operands, *, unfolded: bool) -> Te
         sizes[-1] = places[-1]
     positions = math.prod(places)
     additions = module.weight[0].numel() + operands.signal.shape[1] // groups
-    for part in operands.chunks(max(1, 2 * CHUNK_NUMBERS // (groups * math.prod(sizes) ** 2))):
+    for part in operands.chunks(
+        max(1, 2 * chunk_numbers(operands.image) // (groups * math.prod(sizes) ** 2))
+    ):
         part = part._replace(image=to_double(part.image), signal=to_double(part.signal))
         features = _features(module, part, unfolded=unfolded)
         products = features.transpose(2, 3) @ features
         products = products.flatten(0, 1).unflatten(1, sizes).unflatten(-1, sizes)
-        for dimension, size in enumerate(places[:-1] if unfolded else places):
-            products = _over_kernel(module, products, dimension, size, part.padding[dimension])
+        for dimension, extent in enumerate(places[:-1] if unfolded else places):
+            products = _over_kernel(module, products, dimension, extent, part.padding[dimension])
         signal = part.signal.flatten(2).unflatten(1, (groups, -1)).flatten(0, 1)
         products = products.reshape(-1, positions, positions).mul_(signal.transpose(1, 2) @ signal)
         norms.append(gram_norms(products, additions).unflatten(0, (-1, groups)).sum(dim=1))

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from equidp.engines.layers.rule import Call, Gradients, Norms, Rule, run_layer
 from equidp.engines.layers.sums import (
-    CHUNK_NUMBERS,
     FEW_POSITIONS,
     KEPT,
     ByName,
     add_tensors,
     by_example,
+    chunk_numbers,
     lengths,
     lost_to_underflow,
     outer_sum,
@@ -112,7 +112,7 @@ class LinearGradients(Gradients):
         if positions <= FEW_POSITIONS:
             weights = weights.repeat_interleave(positions)
             return outer_sum(weights, gradient.flatten(0, 1), inputs.flatten(0, 1))
-        size = max(1, CHUNK_NUMBERS // (inputs.shape[2] * gradient.shape[2]))
+        size = max(1, chunk_numbers(inputs) // (inputs.shape[2] * gradient.shape[2]))
         parts = zip(weights.split(size), gradient.split(size), inputs.split(size), strict=True)
         return add_tensors(weighted_sum(some, left.transpose(1, 2) @ right) for some, left, right in parts)
 

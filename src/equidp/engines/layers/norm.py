@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import layer_norm, rms_norm
 
 from equidp.engines.layers.rule import Call, Forward, KnownGradients, LayerGradients, Rule, Tape, run_layer
-from equidp.engines.layers.sums import CHUNK_NUMBERS, ByName, by_example, sum_of_rows
+from equidp.engines.layers.sums import ByName, by_example, chunk_numbers, sum_of_rows
 
 
 @final
@@ -26,7 +26,7 @@ class TrailingNormGradients(LayerGradients):
         inputs, gradient = self.pair()
         gradients = {}
         if "weight" in self.parameters:
-            size = self.rows * max(1, CHUNK_NUMBERS // (self.rows * inputs[0].numel()))
+            size = self.rows * max(1, chunk_numbers(inputs) // (self.rows * inputs[0].numel()))
             parts = zip(inputs.split(size), gradient.split(size), strict=True)
             shape, eps = self.module.normalized_shape, self.module.eps
             products = [self._sum(part * self._normalise(given, shape, eps=eps)) for given, part in parts]

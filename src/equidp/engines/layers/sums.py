@@ -19,8 +19,18 @@ the inputs and output gradients that they follow from, which are then freed."""
 FEW_POSITIONS = 32
 """Up to so many positions of an example, products in float64 cost less than forming its gradient in float32
 and converting each of its numbers."""
-CHUNK_NUMBERS = 2**18
-"""Numbers per intermediate result: few enough to stay in a processor's cache."""
+_CHUNK, _DEVICE_CHUNK = 2**18, 2**25
+"""Numbers per intermediate result: on a processor few enough to stay in its cache; elsewhere, where
+starting a call takes longer than most results, at most 256 MiB in float64."""
+
+
+def chunk_numbers(values: Tensor) -> int:
+    """Returns the size, in numbers, of intermediate results that follow from values.
+
+    >>> chunk_numbers(torch.zeros(2))
+    262144
+    """
+    return _CHUNK if values.device.type == "cpu" else _DEVICE_CHUNK
 
 
 def precise(inputs: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,7 +87,7 @@ def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
 
 
 def _weighted_block(weights: Tensor, rows: Tensor) -> Tensor:
-    size = max(64, CHUNK_NUMBERS // 2 // len(rows))
+    size = max(64, chunk_numbers(rows) // 2 // len(rows))
     if rows.device.type != "cpu" or rows.shape[1] <= size:
         return weights @ to_double(rows)
     total = weights.new_empty(rows.shape[1])
@@ -100,7 +110,7 @@ def outer_sum(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
     Rounding: as in `weighted_sum`.
     """
-    size = min(_ROWS, max(512, 8 * CHUNK_NUMBERS // (left.shape[1] + right.shape[1])))
+    size = min(_ROWS, max(512, 8 * chunk_numbers(left) // (left.shape[1] + right.shape[1])))
     parts = zip(to_double(weights).split(size), left.split(size), right.split(size), strict=True)
     return add_tensors(
         (to_double(first) * some.unsqueeze(1)).T @ to_double(second) for some, first, second in parts
@@ -184,7 +194,7 @@ def position_norms(inputs: Tensor, gradient: Tensor) -> Tensor:
         inputs, gradient: [batch, T, p] and [batch, T, q].
     """
     additions = inputs.shape[2] + gradient.shape[2]
-    size = max(1, CHUNK_NUMBERS // (inputs.shape[1] * max(inputs.shape[1], additions)))
+    size = max(1, chunk_numbers(inputs) // (inputs.shape[1] * max(inputs.shape[1], additions)))
     squares = []
     for given, received in zip(inputs.split(size), gradient.split(size), strict=True):
         given, received = to_double(given), to_double(received)
