@@ -1,7 +1,7 @@
 """Searches for two neighbouring batches whose computed sums are further apart than the sensitivity.
 
-    python benchmarks/neighbours.py [--pairs 20000] [--seed 0] [--large 200] [--out FILE]
-    python benchmarks/neighbours.py --alike
+    python benchmarks/neighbours.py [--pairs 20000] [--seed 0] [--large 200] [--device cuda] [--out FILE]
+    python benchmarks/neighbours.py --alike [--device cuda]
 
 Each pair is a batch and the same batch with one example removed, through the whole private step without
 noise: models of every kind of layer rule, both engines, float32 and float64, one part or many, batches of 1
@@ -36,6 +36,7 @@ from equidp.kernel import step as step_module
 from equidp.kernel.bounding import ROUNDING
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.noise import SeededRandomness
+from equidp.training.device import chosen_device
 
 FEATURES = 8
 
@@ -164,11 +165,11 @@ def total(step: PrivateStep, inputs: Tensor, targets: Tensor, groups: Tensor) ->
     return torch.cat(seen)
 
 
-def move(generator: np.random.Generator, model_name: str, size: int) -> float:
+def move(generator: np.random.Generator, model_name: str, size: int, device: torch.device) -> float:
     """How far one example moves the sum of a random batch, over the sensitivity."""
     torch.manual_seed(int(generator.integers(2**31)))
     dtype = torch.float64 if generator.random() < 0.2 else torch.float32
-    model = MODELS[model_name]().to(dtype)
+    model = MODELS[model_name]().to(device, dtype)
     engine = "functional" if generator.random() < 0.4 and size < 50_000 else "ghost"
     policy = POLICIES[str(generator.choice(list(POLICIES)))]
     # Many examples go in few parts, so that a batch of 10^6 is done within seconds.
@@ -188,11 +189,11 @@ def move(generator: np.random.Generator, model_name: str, size: int) -> float:
     values = generator.choice(np.array(VALUES, dtype=object))(size, generator)
     if generator.random() < 0.5:
         values = values[generator.permutation(size)]
-    inputs = torch.from_numpy(values).to(dtype)
-    targets = torch.from_numpy((values[:, 0] < 0).astype(np.int64))
-    groups = torch.from_numpy(generator.integers(0, 2, size))
+    inputs = torch.from_numpy(values).to(device, dtype)
+    targets = torch.from_numpy((values[:, 0] < 0).astype(np.int64)).to(device)
+    groups = torch.from_numpy(generator.integers(0, 2, size)).to(device)
     place = 0 if generator.random() < 0.5 else int(generator.integers(size))
-    others = torch.arange(size) != place
+    others = torch.arange(size, device=device) != place
     with_one = total(step, inputs, targets, groups)
     without = total(step, inputs[others], targets[others], groups[others])
     return float((with_one - without).norm()) / float(policy.sensitivity(step.state))
@@ -204,18 +205,18 @@ def size_of(generator: np.random.Generator, large: bool) -> int:
     return round(10 ** generator.uniform(low, high))
 
 
-def print_alike() -> int:
+def print_alike(device: torch.device) -> int:
     """Prints how far the other examples of a batch move when one leaves it, over the sensitivity."""
     loss = nn.CrossEntropyLoss(reduction="none")
     for subject in SUBJECTS:
-        inputs, targets, _ = subject.batch()
+        inputs, targets, _ = (each.to(device) for each in subject.batch())
         for coarse in (False, True):
             moves = []
             for place in (0, len(targets) // 2):
                 torch.manual_seed(place)
-                engine = make_engine("ghost", subject.make(), loss)
-                others = torch.arange(len(targets)) != place
-                with torch.autocast("cpu", torch.bfloat16, enabled=coarse):
+                engine = make_engine("ghost", subject.make().to(device), loss)
+                others = torch.arange(len(targets), device=device) != place
+                with torch.autocast(device.type, torch.bfloat16, enabled=coarse):
                     whole = engine(inputs, targets)
                     weights = torch.where(others, 1 / whole.norms.detach(), 0.0)
                     beside = whole.sum_gradients(weights)
@@ -234,12 +235,14 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=20_000)
     parser.add_argument("--large", type=int, default=200, help="pairs of 10^4 to 10^6 examples among them")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 or auto")
     parser.add_argument("--out", type=Path, help="also written here")
     parser.add_argument("--alike", action="store_true", help="of the others when one leaves")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
+    device = chosen_device(chosen.device)
     if chosen.alike:
-        return print_alike()
+        return print_alike(device)
     start, bound = time.perf_counter(), 1 + ROUNDING
     largest: dict[str, list[float]] = {name: [0, 0.0, 0.0] for name in MODELS}
     for number in range(chosen.pairs):
@@ -248,7 +251,8 @@ def main() -> int:
         name = list(MODELS)[number % len(MODELS)]
         size = size_of(generator, large)
         # A recurrent model's pass keeps every step; others are as large as memory has room for.
-        moved = move(generator, name, min(size, 100_000) if name == "recurrent" else size)
+        size = min(size, 100_000) if name == "recurrent" else size
+        moved = move(generator, name, size, device)
         row = largest[name]
         row[0] += 1
         row[1] = max(row[1], moved)

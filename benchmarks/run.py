@@ -74,11 +74,11 @@ def main() -> None:
         fastest = min(
             (name for name in seconds if name.startswith("Opacus")), key=seconds.__getitem__, default=None
         )
-        if fastest is not None:
+        if fastest is not None and OURS in seconds:
             advantages.append(seconds[fastest] / seconds[OURS])
         lines.append(_steps_table(subject.name, subject.batch_size, seconds, ratios, memory, refused))
         print(lines[-1], flush=True)
-        if chosen.profile:
+        if chosen.profile and OURS in steps:
             lines.append(f"\n```text\n{where_time_goes(steps[OURS], device)}\n```")
             print(lines[-1], flush=True)
         del steps

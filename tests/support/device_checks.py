@@ -21,8 +21,8 @@ from torch import nn
 
 import equidp
 from equidp.advice.norm_profile import private_profile
-from equidp.experimental import DeviceRandomness, device_randomness
-from equidp.kernel import noise
+from equidp.engines.model import exact_products
+from equidp.kernel import keystream, noise
 from equidp.kernel.noise import SeededRandomness, SystemRandomness, exact_place
 from equidp.kernel.noisy_sum import private_sum
 from equidp.ledger.file import LedgerFile
@@ -47,7 +47,7 @@ def numbers(request):
         noise.exact_place.cache_clear()
     elif request.param != "float64":
         pytest.skip("a real device is what it is")
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), exact_products(DEVICE):  # CUDA's default for convolutions is TF32
         warnings.simplefilter("ignore")
         yield request.param
 
@@ -101,13 +101,13 @@ def test_rates_and_bounds_by_group_give_the_same_model():
 
 
 class Recurrent(nn.Module):
-    """Embeddings and a recurrent layer."""
+    """Embeddings and a recurrent layer, which CUDA computes by cuDNN."""
 
-    def __init__(self):
+    def __init__(self, layer):
         super().__init__()
         self.tokens, self.cells, self.out = (
             nn.Embedding(20, 6),
-            nn.RNN(6, 5, batch_first=True),
+            layer(6, 5, batch_first=True),
             nn.Linear(5, 2),
         )
 
@@ -157,13 +157,21 @@ IMAGES = {
 }
 
 
+TEXTS = {
+    "rnn": lambda: Recurrent(nn.RNN),
+    "lstm": lambda: Recurrent(nn.LSTM),
+    "gru": lambda: Recurrent(nn.GRU),
+    "attention": Attending,
+}
+
+
 def labelled(inputs):
     halves = torch.arange(len(inputs)) % 2
     return equidp.GroupedDataset(inputs, halves, halves, ("a", "b"), ("no", "yes"))
 
 
 @pytest.mark.parametrize("engine", ["ghost", "functional"])
-@pytest.mark.parametrize("model", [*IMAGES, "recurrent", "attention"])
+@pytest.mark.parametrize("model", [*IMAGES, *TEXTS])
 def test_every_kind_of_layer_gives_the_same_model(model, engine):
     assert_same(trained_layers(DEVICE, model, engine), layers_on_cpu(model, engine))
 
@@ -173,7 +181,7 @@ def trained_layers(device, model, engine):
     if model in IMAGES:
         make, inputs = IMAGES[model], torch.randn(12, 1, 8, 8, generator=generator)
     else:
-        make = {"recurrent": Recurrent, "attention": Attending}[model]
+        make = TEXTS[model]
         inputs = torch.randint(0, 20, (12, 7), generator=generator)
     train = labelled(inputs)
     return trained(device, make=make, train=train, engine=engine, batch_size=6, steps=2)
@@ -380,14 +388,12 @@ def test_noisy_sums_are_on_the_grid_of_their_noise():
 
 def test_very_many_words_are_made_on_the_device_unless_it_computes_otherwise(monkeypatch):
     asked = []
-    assert device_randomness.is_exact(DEVICE)  # by the true keystream, once
-    monkeypatch.setattr(
-        device_randomness, "keystream", lambda *given: asked.append(given) or torch.zeros(given[1])
-    )
-    DeviceRandomness().words_on(DEVICE, 2**18 - 1)
+    assert keystream.is_exact(DEVICE)  # by the true keystream, once
+    monkeypatch.setattr(noise, "keystream", lambda *given: asked.append(given) or torch.zeros(given[1]))
+    SystemRandomness().words_on(DEVICE, 2**9 - 1)
     assert not asked
-    DeviceRandomness().words_on(DEVICE, 2**18)
-    assert [(len(key), count, device) for key, count, device in asked] == [(32, 2**18, DEVICE)]
-    monkeypatch.setattr(device_randomness, "is_exact", lambda device: False)
-    assert DeviceRandomness().words_on(DEVICE, 2**18).device.type == DEVICE.type
+    SystemRandomness().words_on(DEVICE, 2**19)
+    assert [(len(key), count, device) for key, count, device in asked] == [(32, 2**19, DEVICE)]
+    monkeypatch.setattr(keystream, "is_exact", lambda device: False)
+    assert SystemRandomness().words_on(DEVICE, 2**19).device.type == DEVICE.type
     assert len(asked) == 1
