@@ -12,13 +12,23 @@ from equidp.accounting.budget import limit_of
 from equidp.errors import DataError
 from equidp.kernel.epsilon import (
     Entries,
+    capped_entries,
     checked_delta,
     costliest_entries,
     epsilon,
     epsilon_of_group,
+    filtered_epsilon,
     run_event,
 )
-from equidp.kernel.ledger import PEOPLE, ChoiceEvent, GroupedStepEvent, ReleaseEvent, kind_of, run_of
+from equidp.kernel.ledger import (
+    PEOPLE,
+    ChoiceEvent,
+    FilteredStepEvent,
+    GroupedStepEvent,
+    ReleaseEvent,
+    kind_of,
+    run_of,
+)
 from equidp.ledger.format import LedgerContent, Spent, read_ledger
 from equidp.report.format import count_text
 from equidp.report.planned import epsilon_of_groups_text
@@ -71,13 +81,16 @@ def _describe_ledger(path: Path, content: LedgerContent, delta: float | None) ->
         spent = (
             limit_of(content.facts, len(entries)).compute_epsilon(entries, each)
             if budget
-            else epsilon(entries, each)
+            else min(epsilon(entries, each), filtered_epsilon(entries, each))
         )
         of = f" of a budget of {budget['epsilon']:g}" if budget and each == budget["delta"] else ""
         lines.append(f"Together: epsilon {spent:.6g}{of} at delta {each:g}.")
         if named := _epsilon_of_groups(entries, each):
             lines.append(f"  By group: epsilon {epsilon_of_groups_text(named)}.")
-    lines.append(f"To check with dp_accounting: {run_event(costliest_entries(entries, own or _DELTAS[0]))}")
+    filtered, capped = (None, entries) if budget else capped_entries(entries)
+    event = run_event(costliest_entries(capped, own or _DELTAS[0]))
+    at_order = "" if filtered is None else f" (Renyi, at order {filtered.order:g})"
+    lines.append(f"To check with dp_accounting{at_order}: {event}")
     return lines
 
 
@@ -107,7 +120,7 @@ def _session_lines(blocks: list[Spent], one: str) -> list[str]:
         if isinstance(event, ChoiceEvent):
             lines.append(f"  {count_text(count, 'choice')}: {event}.")
             continue
-        if isinstance(event, GroupedStepEvent):
+        if isinstance(event, GroupedStepEvent | FilteredStepEvent):
             lines.append(f"  {count_text(count, 'step')}, {event}.")
             continue
         noise = event.statistics_noise

@@ -30,6 +30,7 @@ from equidp.kernel.epsilon import entries_of_group, epsilon
 from equidp.kernel.generators import restore_generators
 from equidp.kernel.inputs import Inputs, taken, tensors
 from equidp.kernel.ledger import GroupedStepEvent, StepEvent
+from equidp.kernel.policy import Policy
 from equidp.training.assemble import IMAGES_AT_A_TIME, are_images
 from equidp.training.checkpoint import KeptCallback
 from equidp.training.trainer import Trainer
@@ -63,6 +64,35 @@ def compute_fingerprint(data: GroupedDataset) -> int:
         for part in column.split(_CHUNK):
             code = zlib.crc32(part.cpu().contiguous().view(torch.uint8).numpy(), code)
     return code
+
+
+def take_norms(trainer: Trainer, data: GroupedDataset, chunk_size: int | None) -> Tensor:
+    """Return the gradient norm of each example of the training data, [n]; 0 where it is not finite, since
+    the private step leaves such examples out.
+
+    Args:
+        chunk_size: examples whose norms are taken at a time; None: by the kind of data.
+    """
+    device, processes = device_of(trainer.model), trainer.processes
+    columns = data.inputs, data.trained_targets, data.groups
+    inputs, targets, groups = taken(columns, processes.shard(len(data)))
+    context = example_context(trainer.policy, trainer.policy_state, groups.to(device))
+    chunk = chunk_size or chunk_size_for(inputs, device)
+    # So that dropout in this pass neither changes the run nor ties one example's norm to others' places.
+    with restore_generators(device), trainer.randomness.for_model(device):
+        norms = dataset_norms(trainer.engine, inputs, targets, chunk, device, context)
+    norms = processes.gather_shards(norms, len(data))
+    return torch.where(torch.isfinite(norms), norms, 0.0)
+
+
+def check_weights_read_no_losses(policy: Policy, purpose: str) -> None:
+    """Refuse a policy whose weights do not follow from norms and groups alone; `purpose` begins the error."""
+    if "weight" in policy.loss_readers:
+        raise SettingError(
+            f"{purpose} weights that follow from norms and groups, and those of {type(policy).__name__} read "
+            "losses; leave individual accounting out, or let statistics alone read losses.",
+            field="policy",
+        )
 
 
 _PURPOSE = "individual accounting needs"
@@ -134,13 +164,7 @@ class ExampleAccount(KeptCallback):
                 "policy.",
                 field="noise_multiplier",
             )
-        if "weight" in trainer.policy.loss_readers:
-            raise SettingError(
-                f"{_PURPOSE} weights that follow from norms and groups, and those of "
-                f"{type(trainer.policy).__name__} read losses; leave individual accounting out, or let "
-                "statistics alone read losses.",
-                field="policy",
-            )
+        check_weights_read_no_losses(trainer.policy, _PURPOSE)
         if self._interval == "sampled" and trainer.processes.count > 1:
             raise SettingError(
                 f'interval="sampled" in {trainer.processes.count} processes, each of which sees the norms of '
@@ -334,17 +358,7 @@ class ExampleAccount(KeptCallback):
     def _take_norms(self, trainer: Trainer) -> None:
         data, processes = training_data(trainer, _PURPOSE), trainer.processes
         self._check_data(data)
-        device = device_of(trainer.model)
-        columns = data.inputs, data.trained_targets, data.groups
-        inputs, targets, groups = taken(columns, processes.shard(len(data)))
-        context = example_context(trainer.policy, trainer.policy_state, groups.to(device))
-        chunk = self._chunk_size or chunk_size_for(inputs, device)
-        # So that dropout in this pass neither changes the run nor ties one example's norm to others' places.
-        with restore_generators(device), trainer.randomness.for_model(device):
-            norms = dataset_norms(trainer.engine, inputs, targets, chunk, device, context)
-        norms = processes.gather_shards(norms, len(data))
-        # The private step leaves out an example whose gradient is not finite.
-        self._started_counts.take(torch.where(torch.isfinite(norms), norms, 0.0))
+        self._started_counts.take(take_norms(trainer, data, self._chunk_size))
         if not processes.first:  # which alone reports: the others need no more than the norms that hold
             self._started_counts.histories.periods.clear()
 

@@ -66,6 +66,7 @@ class PrivateLoop:
     | loading draws random numbers (augmentation) | `Randomness.for_model`, while a sample loads |
     | a sample is drawn and not taken | charged; a PrivacyWarning when another is asked for |
     | the ledger cannot record | BudgetError before the sample is given out |
+    | an account of the step does not fit an example of the sample | the step leaves it out |
     | `batches` or `close` is called | iterators from before give no more samples: SettingError |
     | another batch than the last sample, or the same one twice | SettingError |
     | inputs (any of their tensors), targets or groups of another length | SettingError |

@@ -3,11 +3,12 @@ file.
 
 The first line says what the file is, with a random `id`. Then `run` begins what one process wrote, `spend`
 pays for a block of equal steps of the session that it names, `grouped` for steps whose rates or bounds differ
-by group, `choice` for private choices in the same way, with all queries of one try and the mean number of
-tries, and `release` for one release beside the steps, with its name and the random id of this payment. A
-version of equidp that lacks one of these words refuses the file. `unspent` says how many steps of the block
-before were not spent, and `facts` adds to those of the first line, among them the `unit`, whose privacy is
-counted. The seal holds the number of lines and the last checksum, so that lines missing at the end are
+by group, `filtered` for steps in which single examples have accounts, `choice` for private choices in the
+same way, with all queries of one try and the mean number of tries, and `release` for one release beside the
+steps, with its name and the random id of this payment. A version of equidp that lacks one of these words
+refuses the file. `unspent` says how many steps of the block before were not spent, and `facts` adds to those
+of the first line, among them the `unit`, whose privacy is counted.
+The seal holds the number of lines and the last checksum, so that lines missing at the end are
 noticed.
 """
 
@@ -25,6 +26,7 @@ from equidp.errors import BudgetError
 from equidp.kernel.ledger import (
     ChoiceEvent,
     Event,
+    FilteredStepEvent,
     GroupedStepEvent,
     GroupShare,
     ReleaseEvent,
@@ -204,7 +206,12 @@ def _read_records(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], tu
 
 def plain(event: Event) -> dict[str, Any]:
     """Return an event as JSON reads it from a ledger's line; `event_of` makes the event of it."""
-    names = {ReleaseEvent: "release", ChoiceEvent: "choice", GroupedStepEvent: "grouped"}
+    names = {
+        ReleaseEvent: "release",
+        ChoiceEvent: "choice",
+        GroupedStepEvent: "grouped",
+        FilteredStepEvent: "filtered",
+    }
     return {names.get(type(event), "spend"): json.loads(json.dumps(asdict(event)))}  # tuples become lists
 
 
@@ -216,6 +223,8 @@ def event_of(record: Mapping[str, Any]) -> Event:
     if "grouped" in record:
         shares = tuple(GroupShare(**each) for each in record["grouped"]["by_group"])
         return GroupedStepEvent(**{**record["grouped"], "by_group": shares})
+    if "filtered" in record:
+        return FilteredStepEvent(**record["filtered"])
     return ReleaseEvent(**record["release"]) if "release" in record else StepEvent(**record["spend"])
 
 

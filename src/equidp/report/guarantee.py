@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION, TRAINING_LOSS
 from equidp.display import shown_epsilon
-from equidp.kernel.epsilon import epsilon
+from equidp.kernel.epsilon import capped_entries, epsilon
 from equidp.kernel.ledger import ChoiceEvent, Event, GroupedStepEvent, ReleaseEvent
 from equidp.report.format import count_text, upper
 from equidp.training.run import Run, RunFacts
@@ -65,6 +65,7 @@ def guarantee_sentences(run: Run) -> list[str]:
         f"of about {delta:g}.",
         f"This holds for every {who} of every group.",
         *group_sentences(run),
+        *account_sentences(run),
     ]
     sentences += _start_sentences(run)
     examples = run.facts.num_examples
@@ -109,6 +110,20 @@ def group_sentences(run: Run) -> list[str]:
             "that treats groups equally."
         )
     return sentences
+
+
+def account_sentences(run: Run) -> list[str]:
+    """Sentences on accounts of single examples, of a run in which they end; empty for others."""
+    event, _ = capped_entries(run.entries)
+    if event is None:
+        return []
+    who = privacy_unit(run.facts)
+    return [
+        f"Each {who} has an account of what its own gradients cost, and is drawn no more once the account "
+        f"holds what {event.full_steps:,} steps at the whole bound cost: epsilon is that of so many steps, "
+        f"by Renyi's bound at order {event.order:g}, however many steps were taken. It is the same for all. "
+        f"How full an account is, and who was drawn to the end, follows from the {who} and is not released."
+    ]
 
 
 def _level_sentences(run: Run) -> list[str]:

@@ -36,10 +36,11 @@ from equidp.engines.model import device_of
 from equidp.engines.units import by_row
 from equidp.errors import DataError, ModelError, SettingError
 from equidp.kernel.engine import Engine, LossFunction
-from equidp.kernel.epsilon import Entries, epsilon_of_group
+from equidp.kernel.epsilon import Entries, epsilon_of_group, renyi_accountant, run_event
 from equidp.kernel.inputs import Inputs, in_parts, join_batches, map_tensors, moved_to, tensors
 from equidp.kernel.ledger import (
     ROWS,
+    FilteredStepEvent,
     GroupedStepEvent,
     Ledger,
     MemoryLedger,
@@ -220,6 +221,92 @@ def chosen_event(
     if groups.levels and not groups.budgets:  # rates or shares were worked out before, by a plan
         _check_levels(groups, ((event, schedule.steps), *spent), delta, accountant)
     return event
+
+
+def chosen_filtered_event(
+    full_steps: int,
+    policy: Policy,
+    noise_multiplier: float | None,
+    target_epsilon: float | None,
+    delta: float,
+    schedule: Schedule,
+    num_groups: int | None,
+    groups: GroupSettings,
+    spent: tuple[tuple[StepEvent, int], ...],
+    *,
+    train: object,
+    ledger: Ledger,
+    budget: PrivacyBudget | None,
+    processes: int,
+) -> FilteredStepEvent:
+    """Event of steps in which each example has an account that `full_steps` whole steps fill.
+
+    Noise follows from the target epsilon as for a run of `full_steps` steps, by Renyi's bound, and the order
+    of the accounts is the best one for it.
+
+    Raises:
+        SettingError: a setting that such accounts do not go with.
+    """
+    check_whole(1, full_steps=full_steps)
+    because = "full_steps gives each example an account of its own gradients"
+    if full_steps > schedule.steps:
+        raise SettingError(
+            f"full_steps={full_steps}, and the plan has {schedule.steps} steps; expected at most these: "
+            "examples whose gradients are always at the bound are drawn in that many steps, others in more."
+        )
+    if not policy.private or noise_multiplier == 0:
+        raise SettingError(
+            f"{because}, and a run without noise has no accounts; choose a private policy and noise.",
+            field="full_steps",
+        )
+    if policy.statistics_ratio is not None:
+        raise SettingError(
+            f"{because}, and {type(policy).__name__} releases statistics that everyone pays for in full; "
+            "choose a method without statistics, such as DPSGD.",
+            field="full_steps",
+        )
+    if groups:
+        raise SettingError(
+            f"{because}, and {groups.field} treats examples by group or level as well; give one of the two.",
+            field="full_steps",
+        )
+    if budget is not None:
+        raise SettingError(
+            f"{because}, and a budget counts every step in full; give the run a ledger of its own, or leave "
+            "full_steps out.",
+            field="full_steps",
+        )
+    if not isinstance(train, GroupedDataset):
+        raise SettingError(
+            f"{because}, whose norms need the data in memory; got a {type(train).__name__}, expected an "
+            "equidp.GroupedDataset.",
+            field="full_steps",
+        )
+    if processes > 1:
+        raise SettingError(
+            f"{because}, which {processes} processes do not share; train in one process.", field="full_steps"
+        )
+    counted = Schedule(schedule.sample_rate, full_steps)
+    event = chosen_event(
+        policy,
+        noise_multiplier,
+        target_epsilon,
+        delta,
+        counted,
+        "rdp",
+        num_groups,
+        groups,
+        spent=spent,
+    )
+    accountant = renyi_accountant(run_event(((event, full_steps), *spent)))
+    _, order = accountant.get_epsilon_and_optimal_order(delta)
+    return FilteredStepEvent(
+        event.sample_rate,
+        event.noise_multiplier,
+        order=float(order),
+        full_steps=int(full_steps),
+        run=ledger.run_id,
+    )
 
 
 def _check_levels(groups: GroupSettings, entries: Entries, delta: float, accountant: str) -> None:

@@ -17,7 +17,7 @@ from equidp.display import Column, Table, shown_epsilon
 from equidp.errors import DataError
 from equidp.evaluation.predictions import predict
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.epsilon import Entries, epsilon_of_group
+from equidp.kernel.epsilon import Entries, epsilon_of_group, filtered_epsilon
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.policy import Policy
 from equidp.losses import Loss
@@ -123,6 +123,12 @@ class RunFacts:
         )
 
 
+def _epsilon_of_run(entries: Entries, delta: float, accountant: str, rows: int = 1) -> float:
+    """Epsilon of one run's ledger; by Renyi's bound where accounts of single examples say less."""
+    found = epsilon(entries, delta, accountant, rows)
+    return found if rows > 1 else min(found, filtered_epsilon(entries, delta))
+
+
 def _last_of(losses: Mapping[int, float]) -> float | None:
     """Last loss, to four digits; None where none was released."""
     return float(f"{list(losses.values())[-1]:.4g}") if losses else None
@@ -174,7 +180,8 @@ class Run:
             SettingError: rows not a whole number >= 1, or several with an accountant other than "pld".
         """
         usual = self.accountant if rows == 1 else "pld"
-        return epsilon(self.entries, self.delta if delta is None else delta, accountant or usual, rows)
+        delta = self.delta if delta is None else delta
+        return _epsilon_of_run(self.entries, delta, accountant or usual, rows)
 
     def epsilon_by_group(self, delta: float | None = None, accountant: str | None = None) -> dict[str, float]:
         """Epsilon of an example of each group, by name; equal where rates and bounds do not differ.
@@ -199,7 +206,8 @@ class Run:
             {'rare': 0.2, 'usual': 0.56}
         """
         own = self.delta if delta is None else delta, accountant or self.accountant
-        return {name: epsilon_of_group(self.entries, name, *own) for name in self.facts.groups}
+        of_run = filtered_epsilon(self.entries, own[0])  # infinite without accounts of single examples
+        return {name: min(epsilon_of_group(self.entries, name, *own), of_run) for name in self.facts.groups}
 
     def epsilon_by_level(self, delta: float | None = None, accountant: str | None = None) -> dict[str, float]:
         """Epsilon of an example that chose each level, by its name, such as "level 0.5"; {} without levels.
@@ -234,7 +242,7 @@ class Run:
             planned.count(self.facts.event, self.facts.steps_left)
         for event, count in self.facts.releases_left:
             planned.count(event, count)
-        return epsilon(planned.entries, self.delta, self.accountant)
+        return _epsilon_of_run(planned.entries, self.delta, self.accountant)
 
     def _repr_html_(self) -> str:
         spent, facts = self.epsilon(), self.facts

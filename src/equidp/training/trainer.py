@@ -23,9 +23,10 @@ from equidp.engines import runs_batches
 from equidp.errors import SettingError
 from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.epsilon import checked_accountant
+from equidp.kernel.filter import ExampleAccounts
 from equidp.kernel.generators import owned_generators
 from equidp.kernel.inputs import Inputs
-from equidp.kernel.ledger import Ledger, ReleaseEvent
+from equidp.kernel.ledger import FilteredStepEvent, Ledger, MemoryLedger, ReleaseEvent, StepEvent
 from equidp.kernel.loop import Batch, PrivateLoop
 from equidp.kernel.noise import Randomness
 from equidp.kernel.policy import Policy
@@ -121,6 +122,9 @@ class Trainer:
         loss_epsilon: epsilon that the mean training loss costs alone, which is released with noise after each
             epoch (`training_losses`); a `target_epsilon` covers it. None: it is not released.
         loss_bound: public bound that the loss of each example is clipped to in that mean.
+        full_steps: T_0 <= T; each example has an account, which T_0 steps at the whole bound fill, and is
+            drawn no more once it is full; noise is calibrated to T_0 steps, and T of them can be taken. For
+            the callback `equidp.individual.experimental.IndividualFilter`, without which it is refused.
         scheduler: of the learning rate, stepped after each step: a torch scheduler, or a name in `SCHEDULES`.
         average: of the weights, which the run releases in place of the last ones.
         callbacks: watch the run.
@@ -209,6 +213,7 @@ class Trainer:
         protect_by: str = "sampling",
         loss_epsilon: float | None = None,
         loss_bound: float = LOSS_BOUND,
+        full_steps: int | None = None,
     ) -> None:
         assemble.check_kinds(model, train, policy, ledger, budget, callbacks)
         num_groups = assemble.checked_groups(policy, train, num_groups)
@@ -234,9 +239,20 @@ class Trainer:
             loss_epsilon, loss_bound, delta, planned, target_epsilon
         )
         spent = () if losses is None else ((losses.event, losses.times),)
-        self.event = assemble.chosen_event(
-            policy, *noise, delta, planned, accountant, num_groups, groups, names, spent
-        )
+        if full_steps is None:
+            self.event: StepEvent = assemble.chosen_event(
+                policy, *noise, delta, planned, accountant, num_groups, groups, names, spent
+            )
+        else:
+            ledger = MemoryLedger() if ledger is None else ledger
+            self.event = assemble.chosen_filtered_event(
+                *(full_steps, policy, *noise, delta, planned, num_groups, groups, spent),
+                train=train,
+                ledger=ledger,
+                budget=budget,
+                processes=processes_here().count,
+            )
+            self.accountant = "rdp"
         self.level_names = names if levels is not None else ()
         if levels is None:
             train = assemble.in_groups_of_event(train, self.event)
@@ -322,6 +338,12 @@ class Trainer:
             BudgetError: the plan does not fit into the budget.
         """
         assemble.check_kinds(self.model, self.train, self.policy, ledger, budget, callbacks)
+        if isinstance(self.event, FilteredStepEvent):
+            raise SettingError(
+                "accounts of single examples belong to the run of one ledger; give it to the Trainer when it "
+                "is made.",
+                field="ledger",
+            )
         with self.processes.leave_group_on_failure():
             agreement.check_ledger_holder(self.processes, ledger, budget)
             ledger, steps = self._open_ledger(ledger, budget, beyond_budget, replaces=True)
@@ -395,6 +417,9 @@ class Trainer:
         done, scheduler = ledger.count_of(self.event), self._arguments.scheduler
         if not isinstance(scheduler, str):
             optimizers.check_scheduler(scheduler, optimizer, steps - done)
+        accounts = None
+        if isinstance(self.event, FilteredStepEvent):
+            accounts = ExampleAccounts(self.event, self.num_examples, done)
         step = PrivateStep(
             self.engine,
             self.policy,
@@ -407,6 +432,7 @@ class Trainer:
             physical_batch_size=self._physical_batch_size,
             processes=self.processes,
             own_labels=self._levels is not None,
+            accounts=accounts,
         )
         averaging = averages.RunningAverage(self._arguments.average, model, steps)
         start = start_of(model, optimizer, self.train, ledger, private=self.policy.private)
@@ -442,6 +468,11 @@ class Trainer:
     def steps_done(self) -> int:
         """Private steps spent; the ledger may hold releases too."""
         return self._loop.steps_done
+
+    @property
+    def accounts(self) -> ExampleAccounts | None:
+        """Account of each example, where `full_steps` was given; private."""
+        return self._step.accounts
 
     @property
     def labels(self) -> torch.Tensor | None:
