@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from equidp.engines.failures import measure_despite_failures
 from equidp.engines.layers import rule_for
 from equidp.engines.layers.decomposed import Products, attention_in_full, forward_for, replace_forwards
-from equidp.engines.layers.fallback import run_twice
+from equidp.engines.layers.fallback import Known, run_module
 from equidp.engines.layers.rule import Call, Tape
 from equidp.engines.layers.sums import squared_lengths, weighted_sum, zero_left_out
 from equidp.engines.measurement import Examples, MeasuredBatch
@@ -228,7 +228,7 @@ class _Site:
         }
         self._own = module.forward
         self.decomposed, self.rule = forward_for(module), rule_for(module)
-        self._whole: set[tuple[int, int]] = set()
+        self._known = Known()
 
     def run(self, tape: Tape, *arguments: Any, **keywords: Any) -> Any:
         """Runs the module and records the call on the tape."""
@@ -238,7 +238,7 @@ class _Site:
             return self.decomposed(self.module, Products(call, tape).project, *arguments, **keywords)
         if self.rule is not None and not keywords and len(arguments) == 1:
             return self.rule.run(call, self._own, self._of_each(arguments[0], tape), tape)
-        return run_twice(call, self._own, arguments, keywords, self._whole, tape)
+        return run_module(call, self._own, arguments, keywords, self._known, tape)
 
     def _of_each(self, inputs: Any, tape: Tape) -> Any:
         positions = 2 if isinstance(self.module, nn.Embedding) else 3

@@ -1,14 +1,21 @@
-"""A module without a rule: its own per-example gradients by torch.func, for that module alone."""
+"""A module without a rule: its own per-example gradients by torch.func, for that module alone.
+
+Its first call runs as it is, and again under `vmap(vjp)` for gradients (`run_twice`). Where that shows that
+its outputs have a row for each example and follow from its arguments alone, later calls run once, under
+`vmap` with a copy of its parameters for each example (`_run_with_copies`): the backward pass of the losses
+then gives the copies' gradients, which are the examples' own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
+from operator import is_
 from typing import Any, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -23,6 +30,7 @@ from equidp.engines.layers.sums import (
     squared_lengths,
     sum_of_rows,
     weighted_sums,
+    zero_left_out,
 )
 from equidp.engines.model import is_coarse
 from equidp.errors import ModelError
@@ -37,15 +45,153 @@ _SAME, _SAME_COARSE = 1e-3, 0.05
 """Tolerance for outputs with the same random numbers, relative to their norm."""
 
 
+class Known:
+    """Behaviour of a module that its calls so far showed.
+
+    Attributes:
+        whole: places of arguments and outputs that do not follow the batch.
+        by_example: whether its outputs have a row for each example and follow from its arguments alone; None:
+            no call showed it yet.
+    """
+
+    def __init__(self) -> None:
+        self.whole: set[tuple[int, int]] = set()
+        self.by_example: bool | None = None
+
+
+def run_module(
+    call: Call,
+    forward: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    keywords: dict[str, Any],
+    known: Known,
+    tape: Tape,
+) -> Any:
+    """Runs a module once where it is known how and its gradients are few, and else twice.
+
+    Args:
+        call: of a module that computes each example's output from that example's inputs.
+        forward: the module's own.
+        arguments, keywords: what it was called with.
+        known: behaviour of the module; what this call shows is added.
+        tape: of the forward pass.
+    """
+    numbers = tape.batch * sum(parameter.numel() for parameter in call.parameters.values())
+    device = next(iter(call.parameters.values())).device.type
+    if known.by_example and numbers <= KEPT_ANYWAY and not torch.is_autocast_enabled(device):
+        try:
+            return _run_with_copies(call, forward, arguments, keywords, known, tape)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # it branched otherwise than in the calls before, say
+            known.by_example = False
+    return run_twice(call, forward, arguments, keywords, known, tape)
+
+
+def _run_with_copies(
+    call: Call,
+    forward: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    keywords: dict[str, Any],
+    known: Known,
+    tape: Tape,
+) -> Any:
+    """Runs a module by `vmap`, each example with a copy of the parameters; arguments as `run_module`.
+
+    Raises:
+        Exception: the module cannot be run so, or this call of it has other outputs than earlier ones.
+    """
+    flat, structure = tree_flatten((arguments, keywords))
+    split = _follow_batch(flat, known.whole)
+    own = tuple(each for each, follows in zip(flat, split, strict=True) if follows)
+    if not own or len(own[0]) != tape.batch:
+        raise ValueError("no argument follows the batch")
+    copies = {
+        name: parameter.detach().expand(tape.batch, *parameter.shape).requires_grad_()
+        for name, parameter in call.parameters.items()
+    }
+    module = _Forward(call.module, forward)
+    results: list[Any] = []
+
+    def one(copies: ByName, own: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        alone = tree_unflatten(_alone(flat, split, own), structure)
+        named = {f"module.{name}": each for name, each in copies.items()}
+        outputs, form = tree_flatten(functional_call(module, named, *alone))
+        results.extend((outputs, form))
+        if any(isinstance(each, Tensor) and len(each) != 1 for each in outputs):
+            raise ValueError("an output has no row for each example")
+        return tuple(each.squeeze(0) for each in outputs if isinstance(each, Tensor))
+
+    with without_fused_layers(call.module):
+        made = iter(vmap(one)(copies, own))
+    gradients: ByName = {}
+
+    def receive(name: str, gradient: Tensor) -> None:
+        gradients[name] = sum_of_rows(precise(gradient, gradient)[0], call.rows)
+        call.pending = partial(CopiesGradients, gradients)
+
+    for name, copied in copies.items():
+        tape.watch_copy(copied, partial(receive, name))
+    outputs, form = results
+    joined = [_whole_tensor(next(made)) if isinstance(each, Tensor) else each for each in outputs]
+    return tree_unflatten(joined, form)
+
+
+def _whole_tensor(values: Tensor) -> Tensor:
+    """Return the values in a tensor that is no view, so that a change in place is followed."""
+    return torch.ops.aten._unsafe_view(values, values.shape) if values._is_view() else values
+
+
+@final
+class _Forward(nn.Module):
+    """The forward that a module has when no engine runs."""
+
+    def __init__(self, module: nn.Module, forward: Callable[..., Any]) -> None:
+        super().__init__()
+        self.module, self._own = module, forward
+
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._own(*arguments, **keywords)
+
+
+def _follow_batch(flat: Sequence[Any], whole: set[tuple[int, int]]) -> list[bool]:
+    """Return which of the flattened arguments are split by example; adds to `whole` those that are not."""
+    read = [each for each in flat if isinstance(each, Tensor)]
+    places = [(len(flat), position) for position in range(len(flat))]
+    for place, each in zip(places, flat, strict=True):
+        if not isinstance(each, Tensor) or each.shape[:1] != read[0].shape[:1]:
+            whole.add(place)
+    return [place not in whole for place in places]
+
+
+def _alone(flat: Sequence[Any], split: Sequence[bool], own: Sequence[Tensor]) -> list[Any]:
+    """Return the flattened arguments of a call with one example, [1, ...], whose own parts are given."""
+    parts = iter(own)
+    return [next(parts).unsqueeze(0) if follows else each for each, follows in zip(flat, split, strict=True)]
+
+
+def _held_objects(module: nn.Module) -> list[object]:
+    """Return all that the module and those in it hold, and whatever stands in containers of theirs."""
+    held: list[object] = []
+    for each in module.modules():
+        for value in vars(each).values():
+            held.append(value)
+            if isinstance(value, dict):
+                held.extend(value.values())
+            elif isinstance(value, list | tuple | set):
+                held.extend(value)
+    return held
+
+
 def run_twice(
     call: Call,
     forward: Callable[..., Any],
     arguments: tuple[Any, ...],
     keywords: dict[str, Any],
-    whole: set[tuple[int, int]],
+    known: Known,
     tape: Tape,
 ) -> Any:
-    """Runs a module by its own forward, and later again for its gradients; arguments as `RerunGradients`.
+    """Runs a module by its own forward, and later again for its gradients; arguments as `run_module`.
 
     An output that has no row for each example, as that of a table of positions [positions, features], is
     given once per example, as [batch, positions, features]: it broadcasts to what it did, and each example
@@ -55,12 +201,14 @@ def run_twice(
     then receives what reaches it from outside the module alone.
     """
     random = GeneratorStates(next(iter(call.parameters.values())).device)
+    stored = None if known.by_example is not None else _held_objects(call.module)
     result = forward(*arguments, **keywords)
     outputs, structure = tree_flatten(result)
     drew = random.has_moved()
     for position, each in enumerate(outputs):
-        if not drew and _is_for_all(each, position, whole, tape.batch):
-            whole.add((_OUTPUT, position))
+        if not drew and _is_for_all(each, position, known.whole, tape.batch):
+            known.whole.add((_OUTPUT, position))
+            known.by_example = False
             tape.read_once = call.module
             once = each if len(each) == 1 and each.dim() > 2 else each.unsqueeze(0)
             outputs[position] = once.expand(tape.batch, *once.shape[1:])
@@ -68,7 +216,9 @@ def run_twice(
     if sum(followed) > 1:
         outputs = [each.clone() if apart else each for each, apart in zip(outputs, followed, strict=True)]
     result = tree_unflatten(outputs, structure)
-    again = RerunGradients(call, arguments, keywords, whole, outputs, random if drew else None)
+    if known.by_example is None and (drew or not _is_by_example(call.module, stored, outputs, tape.batch)):
+        known.by_example = False
+    again = RerunGradients(call, arguments, keywords, known, outputs, random if drew else None)
 
     def receive(position: int, gradient: Tensor) -> None:
         again.receive(position, gradient)
@@ -80,11 +230,58 @@ def run_twice(
     return result
 
 
+def _is_by_example(
+    module: nn.Module, stored: list[object] | None, outputs: Sequence[Any], batch: int
+) -> bool:
+    """Return whether a call gave outputs for each example, and stored nothing that others could read."""
+    now = _held_objects(module)
+    same = stored is not None and len(now) == len(stored) and all(map(is_, now, stored))
+    hooks = any(each._forward_hooks or each._forward_pre_hooks for each in module.modules())
+    return same and not hooks and all(len(each) == batch for each in outputs if isinstance(each, Tensor))
+
+
 def _is_for_all(output: Any, position: int, whole: set[tuple[int, int]], batch: int) -> bool:
     """Returns whether an output is one for all examples, as this or an earlier call of another size shows."""
     if not isinstance(output, Tensor) or not output.requires_grad or output.dim() < 2:
         return False
     return batch not in output.shape or (_OUTPUT, position) in whole
+
+
+@final
+class CopiesGradients(Gradients):
+    """Gradients of copies of the parameters, read in the order in which memory holds them.
+
+    Args:
+        gradients: [batch, *shape], by name; a product may have made them with dimensions exchanged.
+    """
+
+    def __init__(self, gradients: ByName) -> None:
+        self._gradients = gradients
+        self._orders = {
+            name: sorted(range(1, each.dim()), key=each.stride, reverse=True)
+            for name, each in gradients.items()
+        }
+
+    def example_gradients(self) -> ByName:
+        return self._gradients
+
+    def _in_order(self) -> ByName:
+        return {name: each.permute(0, *self._orders[name]) for name, each in self._gradients.items()}
+
+    def squared_norms(self) -> Norms:
+        return squared_lengths(self._in_order()), None
+
+    def without(self, left_out: Tensor) -> Gradients:
+        return CopiesGradients(
+            {name: zero_left_out(each, left_out) for name, each in self._gradients.items()}
+        )
+
+    def weighted_gradients(self, weights: Tensor) -> ByName:
+        sums = weighted_sums(weights, self._in_order())
+        return {
+            name: each.permute([self._orders[name].index(place + 1) for place in range(each.dim())])
+            for name, each in sums.items()
+        }
 
 
 @final
@@ -99,7 +296,7 @@ class RerunGradients(Gradients):
     Args:
         call: of a module that computes each example's output from that example's inputs.
         arguments, keywords: what it was called with.
-        whole: which arguments are known not to follow the batch; those that this call shows are added.
+        known: behaviour of the module; what this call shows is added.
         outputs: what the call returned, flattened.
         random: the state of random numbers before the call; None: it drew none.
 
@@ -114,7 +311,7 @@ class RerunGradients(Gradients):
         call: Call,
         arguments: tuple[Any, ...],
         keywords: dict[str, Any],
-        whole: set[tuple[int, int]],
+        known: Known,
         outputs: Sequence[Any],
         random: GeneratorStates | None,
     ) -> None:
@@ -129,11 +326,7 @@ class RerunGradients(Gradients):
                 field=type(call.module).__name__,
             )
         self.inputs = read[0]
-        places = [(len(self._flat), position) for position in range(len(self._flat))]
-        for place, each in zip(places, self._flat, strict=True):
-            if not isinstance(each, Tensor) or each.shape[:1] != self.inputs.shape[:1]:
-                whole.add(place)
-        self._split = [place not in whole for place in places]
+        self._split, self._known = _follow_batch(self._flat, known.whole), known
         self.grad_outputs: dict[int, Tensor] = {}
         self._random, self._outputs = random, []
         if random:  # copies: later layers may change outputs in place
@@ -179,12 +372,7 @@ class RerunGradients(Gradients):
         fixed |= dict(self.module.named_buffers())
 
         def one(gradients: tuple[Tensor, ...], *own: Tensor) -> tuple[ByName, tuple[Tensor, ...]]:
-            parts = iter(own)
-            flat = [
-                next(parts).unsqueeze(0) if split else each
-                for each, split in zip(self._flat, self._split, strict=True)
-            ]
-            arguments, keywords = tree_unflatten(flat, self._structure)
+            arguments, keywords = tree_unflatten(_alone(self._flat, self._split, own), self._structure)
 
             def outputs(trained: ByName) -> Any:
                 result = functional_call(self.module, {**trained, **fixed}, arguments, keywords)
@@ -208,6 +396,8 @@ class RerunGradients(Gradients):
                 f"({error}). Replace it by layers that can.",
                 field=type(self.module).__name__,
             ) from error
+        if self._known.by_example is None:
+            self._known.by_example = True
         by_name = {name: precise(each, each)[0] for name, each in by_name.items()}
         if self._random:
             same = self._drawn_again(dict(zip(positions, outputs, strict=True)))
