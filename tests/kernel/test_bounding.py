@@ -15,6 +15,7 @@ from equidp.errors import PolicyError
 from equidp.kernel.bounding import (
     ROUNDING,
     SMALLEST_NORM,
+    are_finite,
     bounded_rows,
     bounded_sums,
     capped_weights,
@@ -267,3 +268,18 @@ def test_a_sum_that_is_longer_than_its_examples_is_cut_and_no_number_is_none(wro
     expected = 4 * (1 + ROUNDING) if wrong == 1e30 else 0.0
     assert held[parameter].norm() == pytest.approx(expected, rel=1e-12)
     assert bounded_sums({}, torch.empty(0), torch.empty(0)) == {}
+
+
+@pytest.mark.parametrize(
+    ("norms", "expected"),
+    [
+        ([], True),
+        ([0.0, 1.0], True),
+        ([3e38, 3e38], True),  # whose sum overflows
+        ([1.0, math.inf], False),
+        ([1.0, math.nan], False),
+        ([math.inf, -math.inf], False),
+    ],
+)
+def test_norms_are_finite_where_each_is(norms, expected):
+    assert are_finite(torch.tensor(norms)) is expected

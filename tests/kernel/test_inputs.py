@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from equidp.engines import MeasuredBatch
 from equidp.errors import SettingError
-from equidp.kernel.inputs import join_batches, map_tensors, moved_to, taken, tensors
+from equidp.kernel.inputs import in_parts, join_batches, map_tensors, moved_to, taken, tensors
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.loop import Batch, PrivateLoop
 from equidp.kernel.noise import SeededRandomness
@@ -94,3 +94,11 @@ def test_only_cuda_is_copied_to_without_waiting(monkeypatch, device, ahead):
     monkeypatch.setattr(torch.Tensor, "to", lambda self, *given, **how: asked.append((*given, how)))
     moved_to((torch.ones(1),), device)
     assert asked == [(device, {"non_blocking": ahead})]
+
+
+def test_examples_that_are_one_part_are_not_taken_apart():
+    examples = torch.arange(3), {"mask": torch.ones(3)}
+    for size in (None, 3, 4):
+        assert in_parts(examples, size)[0] is examples
+    assert len(in_parts(examples, 2)) == 2
+    assert in_parts((torch.empty(0),), None) == []

@@ -18,6 +18,7 @@ from equidp.engines.layers.sums import held_to_norms, lengths, weighted_sums, ze
 from equidp.engines.measurement import Examples, MeasuredBatch
 from equidp.engines.model import arguments, full_precision, outputs_in
 from equidp.errors import ModelError, SettingError
+from equidp.kernel.bounding import are_finite
 from equidp.kernel.engine import Context, LossFunction, LossOfExample, Sums
 from equidp.kernel.generators import GeneratorStates
 from equidp.kernel.inputs import Inputs, count_in, taken, tensors
@@ -107,8 +108,8 @@ class FunctionalEngine:
 
     def _sums(self, gradients: dict[str, Tensor], norms: Tensor, weights: Tensor) -> Sums:
         """Return the weighted sum of the finite gradients."""
-        broken = ~torch.isfinite(norms)
-        if broken.any():
+        if not are_finite(norms):
+            broken = ~torch.isfinite(norms)
             gradients = {name: zero_left_out(each, broken) for name, each in gradients.items()}
         parameters = dict(self.model.named_parameters())
         with full_precision(weights.device)():

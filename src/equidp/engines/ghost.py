@@ -28,6 +28,7 @@ from equidp.engines.measurement import Examples, MeasuredBatch
 from equidp.engines.model import call_model, full_precision
 from equidp.engines.units import UnitModel, rows_in
 from equidp.errors import ModelError
+from equidp.kernel.bounding import are_finite
 from equidp.kernel.engine import LossFunction, Sums
 from equidp.kernel.inputs import Inputs, count_in, map_tensors
 
@@ -199,8 +200,7 @@ class _Backward:
 
     def sum_gradients(self, weights: Tensor) -> Sums:
         """Returns sum_i weights[i] * gradient_i in float64, over the examples whose norms are finite."""
-        broken = ~torch.isfinite(self.norms)
-        left_out = broken if broken.any() else None
+        left_out = None if are_finite(self.norms) else ~torch.isfinite(self.norms)
         if left_out is not None:
             weights = weights.masked_fill(left_out, 0.0)
         sums: Sums = {}

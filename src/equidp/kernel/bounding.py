@@ -74,6 +74,15 @@ def summed_rows(rows: Tensor) -> Tensor:
     return rows.sum(dim=0)
 
 
+def are_finite(norms: Tensor) -> bool:
+    """Return whether all norms are finite. Their sum says so at once, unless it overflows.
+
+    >>> are_finite(torch.tensor([1.0, 2.0])), are_finite(torch.tensor([1.0, torch.nan]))
+    (True, False)
+    """
+    return math.isfinite(float(norms.sum())) or bool(torch.isfinite(norms).all())
+
+
 def capped_weights(weights: Tensor, norms: Tensor, sensitivity: float | Tensor) -> Tensor:
     """Weights [batch] brought into [0, sensitivity / norm].
 

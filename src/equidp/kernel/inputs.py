@@ -84,7 +84,9 @@ def in_parts(inputs: Any, size: int | None) -> list[Any]:
     [(tensor([0, 1]), tensor([1., 1.])), (tensor([2]), tensor([1.]))]
     """
     count = len(tensors(inputs)[-1])
-    size = size or max(1, count)
+    if 0 < count <= (size or count):
+        return [inputs]
+    size = size or 1
     return [taken(inputs, slice(start, start + size)) for start in range(0, count, size)]
 
 

@@ -201,7 +201,8 @@ class PrivateLoop:
     def _note_sample(self, batch: Batch) -> None:
         """Note what is given out, by which `take` knows it."""
         self._sample = batch.indices
-        self._drawn = tensors(batch), tuple(map(_version, tensors(batch)))
+        held = tensors(batch)
+        self._drawn = held, tuple(map(_version, held))
 
     def _loading(self) -> AbstractContextManager[None]:
         """A context in which a sample is loaded."""
@@ -305,7 +306,8 @@ class PrivateLoop:
                 "trainer.step(batch)`.",
                 field="batch",
             )
-        if any(each.shape[:1] != drawn.shape for each in tensors(batch)):
+        given = tensors(batch)
+        if any(each.shape[:1] != drawn.shape for each in given):
             raise SettingError(
                 "step() was given inputs, targets or groups of another number of examples than was drawn: "
                 "each may be in a sample once. Average augmentations of an example inside the model or the "
@@ -313,7 +315,6 @@ class PrivateLoop:
                 field="batch",
             )
         held, versions = self._drawn
-        given = tensors(batch)
         changed = len(given) != len(held) or any(
             _version(each) != at for each, at in zip(held, versions, strict=True)
         )

@@ -164,7 +164,7 @@ def to_double(values: Tensor) -> Tensor:
     >>> to_double(torch.tensor([1, 2]))
     tensor([1., 2.], dtype=torch.float64)
     """
-    return values.to(exact_place(values.device)).double()
+    return values.double() if values.is_cpu else values.to(exact_place(values.device)).double()
 
 
 class SystemRandomness(Randomness):

@@ -41,6 +41,7 @@ from equidp._validate import check_number, check_whole
 from equidp.errors import PolicyError, SettingError
 from equidp.kernel.bounding import (
     Numbers,
+    are_finite,
     bounded_rows,
     bounded_shares,
     bounded_sums,
@@ -373,14 +374,17 @@ class PrivateStep:
         """Adds the weighted gradients of a measured part to the totals."""
         _, _, groups, indices, _, labels = part
         norms, numbers = measured_numbers(self.policy, measured)
-        finite = torch.isfinite(norms)
-        which = slice(None) if finite.all() else finite  # a slice takes views, a mask copies
-        weights, kept = torch.zeros_like(norms), norms[which]
-        if len(kept):
-            read = tuple(each[which] for each in numbers)
-            own = groups[which], read, indices[which], labels[which]
-            weights[which] = self._capped_weights(kept, *own, sensitivity)
-        sums = bounded_sums(measured.sum_gradients(weights), weights[which], kept)
+        if len(norms) and are_finite(norms):
+            kept = weights = self._capped_weights(norms, groups, numbers, indices, labels, sensitivity)
+        else:
+            finite = torch.isfinite(norms)
+            weights, norms = torch.zeros_like(norms), norms[finite]
+            if len(norms):
+                read = tuple(each[finite] for each in numbers)
+                own = groups[finite], read, indices[finite], labels[finite]
+                weights[finite] = self._capped_weights(norms, *own, sensitivity)
+            kept = weights[finite]
+        sums = bounded_sums(measured.sum_gradients(weights), kept, norms)
         for parameter, total in sums.items():
             totals[parameter] = totals[parameter].add_(total) if parameter in totals else total
 

@@ -82,7 +82,10 @@ def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
     sum_i |weights[i]| |values[i]| for batches of k = 2^13 or fewer; larger ones are added block by block. A
     few values of a block are converted at a time, so that copies stay in a processor's cache.
     """
-    blocks = zip(to_double(weights).split(_ROWS), values.reshape(len(values), -1).split(_ROWS), strict=True)
+    rows = values.reshape(len(values), -1)
+    if len(rows) <= _ROWS:
+        return _weighted_block(to_double(weights), rows).reshape(values.shape[1:])
+    blocks = zip(to_double(weights).split(_ROWS), rows.split(_ROWS), strict=True)
     return add_tensors(_weighted_block(some, rows) for some, rows in blocks).reshape(values.shape[1:])
 
 
@@ -111,10 +114,15 @@ def outer_sum(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
     Rounding: as in `weighted_sum`.
     """
     size = min(_ROWS, max(512, 8 * chunk_numbers(left) // (left.shape[1] + right.shape[1])))
-    parts = zip(to_double(weights).split(size), left.split(size), right.split(size), strict=True)
-    return add_tensors(
-        (to_double(first) * some.unsqueeze(1)).T @ to_double(second) for some, first, second in parts
-    )
+    weights = to_double(weights)
+    if len(weights) <= size:
+        return _outer_block(weights, left, right)
+    parts = zip(weights.split(size), left.split(size), right.split(size), strict=True)
+    return add_tensors(_outer_block(*part) for part in parts)
+
+
+def _outer_block(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    return (to_double(left) * weights.unsqueeze(1)).T @ to_double(right)
 
 
 def held_to_norms(weights: Tensor, gradients: ByName, before: Tensor, now: Tensor) -> Tensor:
