@@ -130,7 +130,7 @@ def test_terminal_and_page_say_what_the_model_costs(tmp_path):
 @pytest.mark.parametrize(
     ("trees", "sentence"),
     [
-        (-0.01, "It is the same model as the private models, so their model costs nothing."),
+        (-0.01, "sgd is the model of the private models too, so the model costs nothing there."),
         (None, "No other model was tried without privacy, so the model costs nothing by definition."),
     ],
 )
@@ -170,7 +170,7 @@ def test_each_kind_of_model_is_measured_against_its_own_baseline(tmp_path):
     assert means["fair"] - means["dpsgd"] == pytest.approx(-0.125, abs=0.005)
     (first, *_) = words.finding_sentences(summarise(comparison))
     assert "The best model without privacy is sgd (features=f): accuracy 92.0." in first
-    assert "It is the same model as fair, so their model costs nothing." in first
+    assert "sgd (features=f) is the model of fair too, so the model costs nothing there." in first
     assert "sgd, the same model as dpsgd without privacy, has 90.0: the model costs 2.0 points" in first
     assert "Model cost" in html.render(comparison)
 

@@ -144,7 +144,7 @@ class TableOptions:
     recipe: Path | None = None
     """TOML file with what follows, as equidp inspect --out writes it; options override it."""
     target: str | None = None
-    """Column to predict; also of a source that lets it be chosen."""
+    """Column to predict: of a file, or of a source with several to choose from."""
     group: tuple[str, ...] = ()
     """Column of the groups; several, with commas, are crossed. May be the target."""
     group_as_input: bool | None = None

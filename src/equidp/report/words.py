@@ -105,7 +105,7 @@ def _model_cost_sentences(summary: Summary) -> list[str]:
         reached = text(summary.interval(kind, ALL, summary.metric.name).value)
         cost = summary.interval(kind, ALL, "model_cost").value
         if summary.best["chosen"].all() and kind.label == label:
-            sentences.append(f"It is the same model as {same}, so their model costs nothing.")
+            sentences.append(f"{label} is the model of {same} too, so the model costs nothing there.")
         else:
             sentences.append(
                 f"{kind.label}, the same model as {same} without privacy, has {reached}: the model costs "
