@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from equidp._extras import EXTRAS, check_extra, require_extra
+from equidp._extras import EXTRAS, check_extras, require_extra
 from equidp.cli import app
+from equidp.runs.exports import FORMATS
 from support.errors import raises_field
 
 ROOT = Path(__file__).parents[1]
@@ -139,10 +140,45 @@ def test_a_missing_package_names_its_extra(monkeypatch):
     with raises_field(ImportError, "report", "pip install 'equidp[report]'"), require_extra("report"):
         import matplotlib  # noqa: F401
     with raises_field(ImportError, "report", "matplotlib"):
-        check_extra("report")
-    check_extra("tables")
+        check_extras({"tables": EXTRAS["tables"], "report": EXTRAS["report"]})
+    check_extras({"tables": EXTRAS["tables"]})
     with pytest.raises(ModuleNotFoundError), require_extra("tables"):
         import no_such_package  # noqa: F401
+
+
+def test_all_missing_extras_are_named_at_once(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "interpret", None)
+    command = "pip install 'equidp[report,peers]'"
+    with raises_field(ImportError, "report, peers", "matplotlib, interpret", command):
+        check_extras({"report": EXTRAS["report"], "peers": ("interpret",), "tables": EXTRAS["tables"]})
+
+
+@pytest.mark.parametrize(
+    ("line", "extras"),
+    [
+        ("methods", []),
+        ("evaluate run", ["tables"]),
+        ("train a.csv --epsilon 3", ["report"]),
+        ("compare a.csv --methods dpsgd,dp-ebm --cluster tcp://x:1", ["report", "peers", "cluster"]),
+        ("train mnist --features=efficientnet-lite0@112", ["report", "features"]),
+        ("export run --to torch-export,label", ["tables"]),
+        ("export run --to onnx,skops", ["tables", "export"]),
+    ],
+)
+def test_options_of_a_command_line_say_which_extras_it_needs(line, extras):
+    assert list(app.needed_packages(line.split())) == extras
+
+
+def test_options_in_a_file_need_their_extras_too(tmp_path):
+    (tmp_path / "compare.toml").write_text('methods = ["dpsgd", "dp-ebm"]')
+    needed = app.needed_packages(["compare", "digits", "--config", str(tmp_path / "compare.toml")])
+    assert list(needed) == ["report", "peers"]
+
+
+def test_formats_of_an_export_need_the_packages_that_they_import():
+    packages = {name: each.packages for name, each in FORMATS.items() if each.packages}
+    assert {name: needed for name, (_, needed) in app.OPTION_EXTRAS["--to"].items()} == packages
 
 
 def run(code: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 
@@ -39,19 +39,37 @@ def require_extra(name: str) -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS[name]:
             raise
-        raise _error(name, package) from None
+        raise _error({name: [package]}) from None
 
 
-def check_extra(name: str) -> None:
-    """Raise a MissingExtraError unless all packages of an extra are installed; nothing is imported."""
-    missing = [package for package in EXTRAS[name] if find_spec(package) is None]
-    if missing:
-        raise _error(name, *missing)
+def check_extras(needed: Mapping[str, Collection[str]]) -> None:
+    """Raise one MissingExtraError that names all packages that are not installed; nothing is imported.
+
+    Args:
+        needed: extra -> import names of the packages of it that are needed.
+
+    >>> check_extras({"tables": EXTRAS["tables"], "report": ["matplotlib"]})
+    """
+    missing = {
+        name: [package for package in packages if not _is_installed(package)]
+        for name, packages in needed.items()
+    }
+    if any(missing.values()):
+        raise _error({name: packages for name, packages in missing.items() if packages})
 
 
-def _error(name: str, *packages: str) -> MissingExtraError:
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ValueError:  # its import was blocked
+        return False
+
+
+def _error(missing: Mapping[str, Collection[str]]) -> MissingExtraError:
+    packages = dict.fromkeys(package for each in missing.values() for package in each)
+    extras = "the extra" if len(missing) == 1 else "the extras"
     return MissingExtraError(
-        f"not installed: {', '.join(packages)}; expected the packages of the extra {name!r}; "
-        f"run pip install 'equidp[{name}]'.",
-        field=name,
+        f"not installed: {', '.join(packages)}; expected the packages of {extras} "
+        f"{', '.join(map(repr, missing))}; run pip install 'equidp[{','.join(missing)}]'.",
+        field=", ".join(missing),
     )

@@ -23,7 +23,7 @@ import cyclopts
 from cyclopts import App, Argument, ArgumentCollection, CycloptsError, Parameter
 from cyclopts.config import Dict
 
-from equidp._extras import check_extra
+from equidp._extras import EXTRAS as PACKAGES, check_extras
 from equidp._files import toml_failure
 from equidp._parts import is_import_path
 from equidp._validate import names, unknown_name
@@ -55,6 +55,20 @@ EXTRAS = {
     **dict.fromkeys(("train", "compare"), "report"),
 }
 """Command -> extra that it needs; other commands need none."""
+
+OPTION_EXTRAS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
+    "--features": {"efficientnet-lite0": ("features", PACKAGES["features"])},
+    "--methods": {"dp-ebm": ("peers", ("interpret",))},
+    "--cluster": {"": ("cluster", ("distributed",))},
+    "--to": {
+        "safetensors": ("export", ("safetensors",)),
+        "onnx": ("export", ("onnx", "onnxscript")),
+        "skops": ("export", ("skops",)),
+        "hf-card": ("export", ("yaml",)),
+        "registry": ("export", ("yaml",)),
+    },
+}
+"""Option -> value that needs more than its command -> extra, and the packages of it. An empty value: any."""
 
 Shell = Literal["bash", "zsh", "fish", "powershell"]
 
@@ -206,18 +220,36 @@ def _missing(error: cyclopts.MissingArgumentError, called: str, tokens: list[str
     return f"{called} needs {argument.name}{f': {what[0].lower()}{what[1:]}' if what else '.'}"
 
 
+def option_values(tokens: Sequence[str]) -> list[tuple[str, str]]:
+    """(option, value) of a command line and its file of options, before they are parsed; lists are split."""
+    given = [(name, value) for name, _, value in (token.partition("=") for token in tokens)]
+    given += [(name, after) for (name, value), after in zip(given, tokens[1:], strict=False) if not value]
+    with suppress(SettingError):
+        files = [_read(value) for name, value in given if name == "--config" and value]
+        given += [(f"--{key}", str(value)) for file in files for key, value in file.items()]
+    return [(name, text) for name, value in given for text in re.split(r"[\s,'\"\[\]]+", value) if text]
+
+
+def needed_packages(tokens: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Packages that a command line needs beside the core, by extra."""
+    if not tokens or tokens[0] not in EXTRAS:
+        return {}
+    needed = {EXTRAS[tokens[0]]: PACKAGES[EXTRAS[tokens[0]]]}
+    for name, text in option_values(tokens[1:]):
+        values = OPTION_EXTRAS.get(name, {})
+        extra, packages = values.get(text.partition("@")[0]) or values.get("", ("", ()))
+        if extra:
+            needed[extra] = tuple(dict.fromkeys((*needed.get(extra, ()), *packages)))
+    return needed
+
+
 def import_own_methods(tokens: Sequence[str]) -> None:
     """Imports methods of the user's that a command or its TOML file names: their settings become options.
 
     What cannot be imported is left to the command, which says so.
     """
-    given = [(name, value) for name, _, value in (token.partition("=") for token in tokens)]
-    given += [(name, after) for (name, value), after in zip(given, tokens[1:], strict=False) if not value]
-    texts = [value for name, value in given if name in ("--method", "--methods")]
-    with suppress(SettingError):
-        files = [_read(value) for name, value in given if name == "--config" and value]
-        texts += [str(file[key]) for file in files for key in ("method", "methods") if key in file]
-    paths = [path for path in re.split(r"[\s,'\"\[\]]+", " ".join(texts)) if is_import_path(path)]
+    texts = [text for name, text in option_values(tokens) if name in ("--method", "--methods")]
+    paths = [text for text in texts if is_import_path(text)]
     if paths:
         from equidp.policies.methods import method_named
 
@@ -254,8 +286,8 @@ def _run_command(line: App, tokens: list[str]) -> None:
     try:
         if "TORCHELASTIC_RUN_ID" in os.environ and tokens[:1] != ["train"]:
             fail("torchrun is for equidp train; start other commands without it (compare has --cluster).")
-        if line is app and tokens and tokens[0] in EXTRAS:
-            check_extra(EXTRAS[tokens[0]])
+        if line is app:
+            check_extras(needed_packages(tokens))
         import_own_methods(tokens)
         if tokens and tokens[0] in commands and line[tokens[0]].default_command:
             line[tokens[0]].help = None  # of the list of commands; the command's own says more
