@@ -198,12 +198,12 @@ def test_random_numbers_that_differ_are_said_of_the_others_too():
 
     def measure_batch(inputs: Tensor, targets: Tensor) -> MeasuredBatch:
         norms = loss(model(inputs), targets)
-        return MeasuredBatch(norms, lambda weights: {}, drew_otherwise=inputs[:, 0] == 0.5)
+        return MeasuredBatch(norms, lambda weights: {}, redraw_mask=inputs[:, 0] == 0.5)
 
     inputs[3, 0] = 0.5
     measured = measure_despite_failures(measure_batch, model, loss, (inputs, targets))
-    assert measured.drew_otherwise is not None
-    assert measured.drew_otherwise.tolist() == [False, False, False, True]
+    assert measured.redraw_mask is not None
+    assert measured.redraw_mask.tolist() == [False, False, False, True]
 
 
 class Words(nn.Module):

@@ -86,7 +86,7 @@ def measure_despite_failures(
     return MeasuredBatch(
         norms.to(measured.norms.dtype).index_copy(0, places, measured.norms),
         lambda weights: measured.sum_gradients(weights[places]),
-        with_zeros_of_failed(measured.drew_otherwise),
+        with_zeros_of_failed(measured.redraw_mask),
         with_zeros_of_failed(measured.terms),
         with_zeros_of_failed(measured.losses),
     )

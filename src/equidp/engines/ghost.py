@@ -112,9 +112,9 @@ class GhostEngine:
                 if call.pending is not None:
                     call.take(call.pending())
             backward = _Backward(calls, batch, losses.device)
-        drawn = [call.drew_otherwise for call in calls if call.drew_otherwise is not None]
-        drew_otherwise = torch.stack(drawn).any(dim=0) if drawn else None
-        return MeasuredBatch(backward.norms, backward.sum_gradients, drew_otherwise, losses=losses.detach())
+        drawn = [call.redraw_mask for call in calls if call.redraw_mask is not None]
+        redraw_mask = torch.stack(drawn).any(dim=0) if drawn else None
+        return MeasuredBatch(backward.norms, backward.sum_gradients, redraw_mask, losses=losses.detach())
 
     def _losses(self, tape: Tape, inputs: Inputs, targets: Inputs) -> Tensor:
         # Detached: inputs that require gradients would hide where the backward pass may end.

@@ -23,7 +23,7 @@ class MeasuredBatch:
         norms: [batch].
         sum_under: function of weights [batch] that returns the weighted sum. It holds all tensors that this
             takes, and is dropped after its only use.
-        drew_otherwise: mask of examples that got other random numbers (dropout) when a module was run again,
+        redraw_mask: mask of examples that got other random numbers (dropout) when a module was run again,
             [batch]; None: no example did.
         terms: terms that a policy adds to the losses, [batch, terms]; None: no context, or no example
             could be measured.
@@ -35,11 +35,11 @@ class MeasuredBatch:
         self,
         norms: Tensor,
         sum_under: Callable[[Tensor], Sums],
-        drew_otherwise: Tensor | None = None,
+        redraw_mask: Tensor | None = None,
         terms: Tensor | None = None,
         losses: Tensor | None = None,
     ) -> None:
-        self.norms, self.drew_otherwise, self.terms, self.losses = norms, drew_otherwise, terms, losses
+        self.norms, self.redraw_mask, self.terms, self.losses = norms, redraw_mask, terms, losses
         self._sum_under: Callable[[Tensor], Sums] | None = sum_under
 
     def sum_gradients(self, weights: Tensor) -> Sums:

@@ -414,5 +414,5 @@ class RerunGradients(Gradients):
             first, again = self._outputs[position].flatten(1).float(), again.flatten(1).float()
             same &= (again - first).norm(dim=1) <= allowed * first.norm(dim=1)
             finite &= torch.isfinite(first).all(dim=1)
-        self.drew_otherwise = by_example(finite & ~same, self._rows).any(dim=1)
+        self.redraw_mask = by_example(finite & ~same, self._rows).any(dim=1)
         return same

@@ -74,13 +74,13 @@ class Gradients(ABC):
     Attributes:
         budget: how many numbers may be stored in place of what the gradients follow from.
         held: tensors of the model's own that the weighted sum will read: nothing may change them in between.
-        drew_otherwise: which examples got other random numbers when the module was run again, [batch]; None:
+        redraw_mask: which examples got other random numbers when the module was run again, [batch]; None:
             it was not, or draws none.
     """
 
     budget = 0
     held: tuple[Tensor, ...] = ()
-    drew_otherwise: Tensor | None = None
+    redraw_mask: Tensor | None = None
 
     @abstractmethod
     def example_gradients(self) -> ByName:
@@ -163,7 +163,7 @@ class Call:
         pending: makes the gradients after the backward pass, where they arrive in pieces; set by the first.
         gradients: what the weighted sum is computed from; None until the losses are known to depend on it.
         squares: squared norms, [batch]; None where shared: gradients must be added before a norm is taken.
-        drew_otherwise: as in `Gradients`.
+        redraw_mask: as in `Gradients`.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Call:
         self.pending: Callable[[], Gradients] | None = None
         self.gradients: Gradients | None = None
         self.squares: Tensor | None = None
-        self.drew_otherwise: Tensor | None = None
+        self.redraw_mask: Tensor | None = None
         self._versions: list[int] = []
 
     def take(self, gradients: Gradients) -> None:
@@ -193,7 +193,7 @@ class Call:
             self.squares, small = gradients.squared_norms()
             self.gradients = gradients if small is None else KnownGradients(small)
         self._versions = [each._version for each in self.gradients.held]
-        self.drew_otherwise = gradients.drew_otherwise
+        self.redraw_mask = gradients.redraw_mask
 
     def weighted_gradients(self, weights: Tensor, left_out: Tensor | None) -> ByName:
         """Returns the weighted sums in float64, by name.

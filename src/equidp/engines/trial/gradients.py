@@ -594,8 +594,8 @@ def _check_random_numbers(engine: Engine, inputs: Inputs, targets: Inputs) -> No
     with _explain_failures(engine):
         measured = engine(inputs, targets)
     # An engine of the user's own says nothing about it.
-    drew_otherwise = measured.drew_otherwise if isinstance(measured, MeasuredBatch) else None
-    if drew_otherwise is not None and drew_otherwise.any():
+    redraw_mask = measured.redraw_mask if isinstance(measured, MeasuredBatch) else None
+    if redraw_mask is not None and redraw_mask.any():
         raise EngineRefusal(
             "a module that torch.func runs again for one example at a time draws random numbers (dropout) in "
             "an order of its own. Leave them out of that module.",
