@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+
+from equidp import GroupedDataset
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -26,3 +31,28 @@ def test_checkouts_are_the_same_only_where_every_figure_is(capsys, after, equal)
     compare_checkouts.__globals__["figures"] = figures
     assert compare_checkouts(Path("old"), Path("new"), ["csv"], "sgd", 1.0) is equal
     assert ("1 of 2 differ" in capsys.readouterr().out) is not equal
+
+
+def test_rare_classes_are_thinned_and_figures_are_kept(tmp_path, monkeypatch, capsys):
+    script = runpy.run_path(str(BENCHMARKS / "rare_classes.py"))
+    main, out = script["main"], tmp_path / "rare.jsonl"
+    targets = torch.arange(600) % 3
+    noise = torch.randn((600, 3), generator=torch.Generator().manual_seed(0))
+    inputs = torch.nn.functional.one_hot(targets, 3).float() + 0.1 * noise
+    data = GroupedDataset(inputs, targets, targets, ("cat", "horse", "ship"), ("cat", "horse", "ship"))
+    source = SimpleNamespace(split=lambda seed: SimpleNamespace(train=data, test=data))
+    main.__globals__.update(WithFeatures=lambda images, features: source, TRAIN=300, BATCH=40)
+    main.__globals__.update(CHOICES=((1.0, 0.5),), DELTA=1e-3)
+    thinned = script["_thinned"](data, "horse", 0.1, 0)
+    assert thinned.group_sizes().tolist() == [200, 20, 200]
+    asked = ["", "--out", str(out), "--epsilons", "30", "--shares", "0.1", "--classes", "cat", "--seeds", "0"]
+    monkeypatch.setattr("sys.argv", asked)
+    main()
+    once = out.read_text()
+    found = {cell["method"]: cell for cell in map(json.loads, once.splitlines())}
+    assert list(found) == list(script["METHODS"])
+    assert all(cell["others"] > 0.9 for cell in found.values())
+    assert all(found[method]["rare accuracy"] > 0.9 for method in ("balanced", "prototypes"))
+    main()
+    assert out.read_text() == once
+    assert "| 10% | prototypes |" in capsys.readouterr().out
