@@ -129,22 +129,23 @@ def llama(width: int, depth: int, heads: int, inner: int) -> nn.Module:
 def rows(small: bool) -> Iterator[Row]:
     large = not small
     base = Row("BERT-base, 110 million", partial(bert, small), 16, 30_000)
-    sizes = (16, 64, 256) if large else (4,)
-    for coarse in (False, True):
-        for size in sizes:
-            yield replace(base, batch_size=size, coarse=coarse)
+    sizes = (64, 256) if large else (4,)
+    for size in sizes:
+        yield replace(base, batch_size=size, coarse=True)
     yield replace(base, batch_size=sizes[-1], coarse=True, checkpointed=True)
     adapted = partial(with_adapters, partial(bert, small), ["query", "value"], "classifier")
     yield replace(base, name="BERT-base, LoRA", make=adapted, batch_size=sizes[-1], coarse=True)
     shape = (768, 12, 12) if large else (64, 2, 2)
-    yield Row("GPT-2 small, 124 million", partial(gpt2, *shape), sizes[0] * 4, 50_257, coarse=True)
-    yield Row("ViT-B/16, 86 million", partial(vit, small), sizes[0] * 4, None, coarse=True)
+    yield Row("GPT-2 small, 124 million", partial(gpt2, *shape), sizes[0], 50_257, coarse=True)
+    yield Row("ViT-B/16, 86 million", partial(vit, small), sizes[0], None, coarse=True)
     shape = (1280, 36, 20) if large else (64, 3, 2)
     for checkpointed in (False, True):
         yield Row("GPT-2 large, 774 million", partial(gpt2, *shape), 16, 50_257, True, checkpointed)
     shape = (4096, 32, 32, 11008) if large else (64, 2, 2, 128)
     for checkpointed in (False, True):
         yield Row("Llama of 7 billion, LoRA", partial(llama, *shape), 16, 32_000, True, checkpointed)
+    for size in sizes:
+        yield replace(base, batch_size=size)
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -146,7 +146,7 @@ class FunctionalEngine:
         for start in range(0, count_in(targets), self.chunk_size):
             part = taken(examples, slice(start, start + self.chunk_size))
             try:
-                with without_fused_layers(self.model):
+                with without_fused_layers(self.model), second_derivatives() if context else nullcontext():
                     gradients, (losses, aside) = gradient(trained, *part)
             except RuntimeError as error:
                 if "data-dependent control flow" not in str(error):

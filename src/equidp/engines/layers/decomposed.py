@@ -8,7 +8,7 @@ products; afterwards it is restored.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, final
 
@@ -22,6 +22,7 @@ from equidp.engines.layers.projection import Block, Forward, bilinear, project
 from equidp.engines.layers.recurrent import cell, recurrent
 from equidp.engines.layers.rule import Call, Gradients, KnownGradients, Norms, Tape
 from equidp.engines.layers.sums import ByName
+from equidp.engines.model import device_of
 
 _RECURRENT: dict[type[nn.Module], Forward] = {
     **dict.fromkeys((nn.RNN, nn.LSTM, nn.GRU), recurrent),
@@ -85,14 +86,15 @@ def attention_in_full() -> Iterator[None]:
 def without_fused_layers(model: nn.Module) -> Iterator[None]:
     """Runs the model without fused recurrent layers and attention, which torch.func cannot read.
 
-    CUDA's fused attention fails with one mask for all examples, and has no second derivative.
+    Attention on a processor stays fused: torch.func takes it there, and it is faster from 64 positions on.
     """
     forwards = {
         module: partial(forward, module, partial(project, module))
         for module in model.modules()
         if (forward := _step_by_step(module))
     }
-    with replace_forwards(forwards), attention_in_full(), sdpa_kernel(SDPBackend.MATH):
+    fused = nullcontext() if device_of(model).type == "cpu" else sdpa_kernel(SDPBackend.MATH)
+    with replace_forwards(forwards), attention_in_full(), fused:
         yield
 
 
