@@ -33,8 +33,9 @@ from equidp.engines import (
 )
 from equidp.engines.functional import FunctionalEngine
 from equidp.engines.model import device_of
+from equidp.engines.trial.running import outputs_of, try_model
 from equidp.engines.units import by_row
-from equidp.errors import DataError, ModelError, SettingError
+from equidp.errors import DataError, ModelError, SettingError, error_text
 from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.epsilon import Entries, epsilon_of_group, renyi_accountant, run_event
 from equidp.kernel.inputs import Inputs, in_parts, join_batches, map_tensors, moved_to, tensors
@@ -50,7 +51,7 @@ from equidp.kernel.ledger import (
 from equidp.kernel.loop import Batch
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.kernel.policy import Policy, check_settings, statistics_noise
-from equidp.losses import Loss
+from equidp.losses import Loss, map_outputs
 from equidp.policies.checks import check_policy
 from equidp.training.training_loss import TrainingLoss
 
@@ -512,8 +513,10 @@ def load_example(
     *,
     augmented: bool = False,
     collation: Collation | None = None,
-) -> tuple[Inputs, Inputs]:
+) -> tuple[Inputs, Inputs, list[Inputs]]:
     """Load inputs and target of one example, for its shape and type, and others to find errors early.
+
+    Of the others, targets are returned, for `chosen_engine` to try the loss on.
 
     The others are at most as many as a step takes, or of a list one of each form (`places_to_try`). A sample
     that fails to load in training stays charged: which one it was follows from the data, and to draw another
@@ -539,9 +542,10 @@ def load_example(
         samples += places.split(_ROWS_LOADED if augmented else 1)
     loaded = load(samples)
     example = next(loaded)
-    for _ in loaded:
-        pass
-    return (example.inputs, example.targets) if collation is None else collation.example[:2]
+    others = [batch.targets for batch in loaded]
+    if collation is not None:
+        return (*collation.example[:2], [])
+    return example.inputs, example.targets, others
 
 
 def chosen_physical_batch_size(
@@ -563,7 +567,7 @@ def chosen_engine(
     policy: Policy,
     model: nn.Module,
     loss: LossFunction,
-    like: tuple[Inputs, Inputs],
+    like: tuple[Inputs, Inputs, list[Inputs]],
     train: object,
     examples: tuple[Inputs, Inputs] | Sequence[Any] | None,
     batch_size: int,
@@ -581,7 +585,7 @@ def chosen_engine(
             raise SettingError(f"engine={engine!r}; expected a name or an engine.")
         return engine
     device = next((parameter.device for parameter in model.parameters()), tensors(like[1])[0].device)
-    (inputs, targets), value = like, Loss.of(loss)
+    (inputs, targets, others), value = like, Loss.of(loss)
     if value.several_rows:
         inputs, targets = by_row((inputs, targets))
     targets = value.targets(targets)
@@ -613,7 +617,48 @@ def chosen_engine(
     )
     if collation is not None and collation.pads:
         _try_padding(collation, model, loss, public, device)
+    if not value.several_rows:
+        _check_targets(model, loss, row[0], [value.targets(each) for each in others])
     return checked
+
+
+def _check_targets(model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Sequence[Inputs]) -> None:
+    """Refuse targets for which the loss fails, such as a class beyond the model's outputs.
+
+    In training, an example whose loss fails adds nothing, and who it was is private. On the processor, since
+    CUDA ends the process at an index out of range.
+
+    Args:
+        inputs: of one example, [1, ...].
+        targets: those of rows that were looked at; only whole numbers, [n] each, are tried.
+
+    Raises:
+        DataError: the loss takes one of the targets, and fails for another.
+    """
+    kinds = [each for each in targets if isinstance(each, Tensor) and each.dim() == 1]
+    values = torch.cat(kinds).unique().cpu() if kinds else torch.empty(0)
+    if len(values) < 2 or values.is_floating_point():
+        return
+    with try_model(model, loss):
+        outputs = map_outputs(Tensor.cpu, outputs_of(model, inputs))
+        errors = [_error_of(loss, outputs, value) for value in values.unsqueeze(1)]
+    failed = [(value, error) for value, error in zip(values.tolist(), errors, strict=True) if error]
+    if failed and len(failed) < len(values):
+        value, error = failed[-1]
+        raise DataError(
+            f"the loss fails for the target {value} of an example ({error_text(error)}); expected targets "
+            "that it takes for the model's outputs, such as 0 to k - 1 for k classes. Give the model more "
+            "outputs, or correct the targets.",
+            field="targets",
+        )
+
+
+def _error_of(loss: LossFunction, outputs: Any, target: Tensor) -> Exception | None:
+    try:
+        loss(outputs, target)
+    except Exception as error:
+        return error
+    return None
 
 
 def _collate_examples(examples: object, collation: Collation) -> list[tuple[Inputs, Inputs]]:
