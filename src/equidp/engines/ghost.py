@@ -69,6 +69,13 @@ class GhostEngine:
         self._sites = list(_sites(model, set()))
         self._repeats = False
 
+    def run_modules_twice(self) -> bool:
+        """Runs modules without a rule twice in each step from now on; returns whether there are such."""
+        own = [site for site in self._sites if site.decomposed is None and site.rule is None]
+        for site in own:
+            site.known.by_example = False
+        return bool(own)
+
     def __call__(self, inputs: Inputs, targets: Inputs) -> MeasuredBatch:
         """See `kernel.engine.Engine`."""
         return measure_despite_failures(
@@ -228,7 +235,7 @@ class _Site:
         }
         self._own = module.forward
         self.decomposed, self.rule = forward_for(module), rule_for(module)
-        self._known = Known()
+        self.known = Known()
 
     def run(self, tape: Tape, *arguments: Any, **keywords: Any) -> Any:
         """Runs the module and records the call on the tape."""
@@ -238,7 +245,7 @@ class _Site:
             return self.decomposed(self.module, Products(call, tape).project, *arguments, **keywords)
         if self.rule is not None and not keywords and len(arguments) == 1:
             return self.rule.run(call, self._own, self._of_each(arguments[0], tape), tape)
-        return run_module(call, self._own, arguments, keywords, self._known, tape)
+        return run_module(call, self._own, arguments, keywords, self.known, tape)
 
     def _of_each(self, inputs: Any, tape: Tape) -> Any:
         positions = 2 if isinstance(self.module, nn.Embedding) else 3

@@ -237,7 +237,14 @@ def _is_by_example(
     now = _held_objects(module)
     same = stored is not None and len(now) == len(stored) and all(map(is_, now, stored))
     hooks = any(each._forward_hooks or each._forward_pre_hooks for each in module.modules())
-    return same and not hooks and all(len(each) == batch for each in outputs if isinstance(each, Tensor))
+    plain = same and not hooks and not any(map(_has_own_gradient, module.modules()))
+    return plain and all(len(each) == batch for each in outputs if isinstance(each, Tensor))
+
+
+def _has_own_gradient(module: nn.Module) -> bool:
+    """Return whether the gradient of a table is another than that of its forward pass, which vmap takes."""
+    table = isinstance(module, nn.Embedding | nn.EmbeddingBag)
+    return table and not (module.padding_idx is module.max_norm is None and not module.scale_grad_by_freq)
 
 
 def _is_for_all(output: Any, position: int, whole: set[tuple[int, int]], batch: int) -> bool:
