@@ -202,6 +202,15 @@ def test_the_ledger_says_what_accounts_hold_and_what_all_steps_cost(tmp_path, ca
     assert str(trainer.event) in shown
 
 
+def test_two_trainers_with_one_ledger_charge_what_the_other_took():
+    ledger = MemoryLedger()
+    first, second = filtered(ledger=ledger), filtered(ledger=ledger, steps=STEPS + 5)
+    assert first.event == second.event
+    first.fit()
+    second.fit()
+    assert second.accounts.sensitive_spent.tolist() == [FULL * WHOLE] * 300  # before its first step
+
+
 REFUSED = {
     "no accounts for the callback": ("full_steps", {"full_steps": None}),
     "more than the plan": ("full_steps", {"full_steps": STEPS + 1}),

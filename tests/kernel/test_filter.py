@@ -142,6 +142,13 @@ def test_a_state_of_no_accounts_is_refused(wrong):
         accounts.restore(**{"spent": zeros, "cells": zeros, **wrong}, lost=0)
 
 
+def test_a_state_ahead_of_the_ledger_is_refused():
+    accounts = ExampleAccounts(EVENTS["all in each step"], 2)
+    accounts.set_shares(torch.ones(2))
+    with raises_field(SettingError, "lost"):
+        accounts.restore(**accounts.state(), lost=-1)
+
+
 @pytest.mark.parametrize(
     ("field", "wrong"),
     [
@@ -315,6 +322,57 @@ def test_a_ledger_that_cannot_record_charges_no_account(monkeypatch):
     with pytest.raises(BudgetError):
         moved(step, torch.zeros(4, 3))
     assert step.accounts.sensitive_spent.tolist() == [0] * 4
+
+
+def test_two_steps_with_one_ledger_share_what_it_holds(quiet):
+    """Both were made before either was taken; together they move no more than one account holds."""
+    ledger = MemoryLedger()
+    first, second = make_step(ledger=ledger), make_step(ledger=ledger)
+    for step in (first, second):
+        step.accounts.set_shares(torch.tensor([1.0, 0.5, 0.5, 0.5]))
+    gradients = torch.eye(3)[[0, 1, 1, 2]] * 2.0
+    moves = [float(moved(step, gradients)[0]) for step in (first, second, first, second, second)]
+    assert np.count_nonzero(moves) == SMALL.full_steps
+    assert second.accounts.sensitive_spent.tolist() == [SMALL.full_steps * WHOLE] * 4
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_own_and_lost_steps_are_charged_once(restored):
+    ledger, event = MemoryLedger(), FilteredStepEvent(1.0, 2.0, order=4.0, full_steps=9)
+    step = make_step(event, ledger=ledger)
+    step.accounts.set_shares(torch.ones(4))
+    for _ in range(2):
+        step.pay()
+    if restored:
+        state = step.accounts.state()
+        ledger.spend(event)
+        step = make_step(event, ledger=ledger, accounts=ExampleAccounts(event, 4, steps_before=3))
+        step.accounts.restore(**state, lost=1)
+        assert step.accounts.sensitive_spent.tolist() == [3 * WHOLE] * 4
+    step.pay()
+    assert step.accounts.sensitive_spent.tolist() == [ledger.steps * WHOLE] * 4
+    ledger.spend(event)
+    step.pay()
+    assert step.accounts.sensitive_spent.tolist() == [ledger.steps * WHOLE] * 4
+
+
+WRONG_INDICES = {
+    "none": None,
+    "too few": torch.arange(3),
+    "not whole": torch.arange(4.0),
+    "beyond the last": torch.arange(1, 5),
+    "below the first": torch.arange(-1, 3),
+    "one twice": torch.tensor([0, 1, 1, 2]),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_INDICES)
+def test_a_step_that_cannot_tell_whose_accounts_are_meant_is_refused(name):
+    step = make_step()
+    step.accounts.set_shares(torch.ones(4))
+    with raises_field(SettingError, "indices"):
+        step(torch.zeros(4, 3), torch.zeros(4), torch.zeros(4, dtype=torch.int64), WRONG_INDICES[name])
+    assert step.ledger.steps == 0
 
 
 RUNS, DELTA = 400, 1e-3

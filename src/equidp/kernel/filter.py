@@ -77,7 +77,8 @@ class ExampleAccounts:
     | a share that is negative or 0 | 0: neither charged nor drawn |
     | a gradient that is longer than its share | cut to it by the step, so that the charge holds |
     | a step is charged and not taken, or fails | its charges stay |
-    | steps that were taken before, without these accounts | count as whole for everyone, to a full account |
+    | steps of the ledger that these accounts did not charge: from before, or of another Trainer | count as
+      whole for everyone, to a full account |
     | no shares were set | SettingError, before anything is spent |
 
     Args:
@@ -106,13 +107,15 @@ class ExampleAccounts:
 
     def __init__(self, event: FilteredStepEvent, num_examples: int, steps_before: int = 0) -> None:
         check_whole(1, num_examples=num_examples)
+        check_whole(0, steps_before=steps_before)
         self.event, self.num_examples = event, num_examples
         self._charges = torch.tensor(charges_of(event), dtype=torch.int64)
         self._most = event.full_steps * WHOLE
         self.sensitive_spent = torch.zeros(num_examples, dtype=torch.int64)
         self.drawn_shares = torch.zeros(num_examples, dtype=torch.float64)
         self._cells: Tensor | None = None
-        self._add_whole(steps_before)
+        self._steps = 0  # of the ledger that accounts hold
+        self.catch_up(steps_before)
 
     def set_shares(self, shares: Tensor) -> None:
         """Set the shares of the bound that examples may use from the next charge on, [n]; rounded up.
@@ -140,6 +143,16 @@ class ExampleAccounts:
                 field="callbacks",
             )
 
+    def catch_up(self, steps: int) -> None:
+        """Charge everyone whole steps for those of the ledger that these accounts did not charge.
+
+        Args:
+            steps: of this event that the ledger holds.
+        """
+        if steps > self._steps:
+            self._add_whole(steps - self._steps)
+            self._steps = steps
+
     def charge(self) -> None:
         """Charge each example that the next step fits for; the others are not in it."""
         self.check_ready()
@@ -148,6 +161,27 @@ class ExampleAccounts:
         fits = self.sensitive_spent + costs <= self._most
         self.sensitive_spent += torch.where(fits, costs, 0)
         self.drawn_shares = torch.where(fits, self._cells.double() / CELLS, 0.0)
+        self._steps += 1
+
+    def check_indices(self, indices: Tensor | None, size: int) -> None:
+        """Refuse a batch of this size unless it says which examples it has, each once.
+
+        Raises:
+            SettingError: no indices, not one for each row, beyond the examples, or one twice.
+        """
+        if indices is None or indices.shape != (size,) or indices.dtype != torch.int64:
+            got = "none" if indices is None else f"{list(indices.shape)} in {indices.dtype}"
+        elif size and not 0 <= int(indices.min()) <= int(indices.max()) < self.num_examples:
+            got = f"numbers from {int(indices.min())} to {int(indices.max())}"
+        elif len(indices.unique()) < size:
+            got = "one of them twice"
+        else:
+            return
+        raise SettingError(
+            f"indices: {got}; expected the place of each of {size} examples among the {self.num_examples} "
+            "that have accounts, in int64, each once. Give the indices of the sample.",
+            field="indices",
+        )
 
     def shares(self, indices: Tensor) -> Tensor:
         """Shares of the bound that these examples may use in the step charged last, [batch], float64."""
@@ -160,15 +194,16 @@ class ExampleAccounts:
         return {"spent": self.sensitive_spent.clone(), "cells": self._cells.clone()}
 
     def restore(self, spent: Tensor, cells: Tensor, lost: int) -> None:
-        """Continue from a `state`.
+        """Continue from a `state`, which stands in place of what these accounts hold.
 
         Args:
             spent, cells: of the state, [n].
             lost: steps that the ledger holds since then; they count as whole for everyone, to a full account.
 
         Raises:
-            SettingError: another number of examples, or values that no state has.
+            SettingError: another number of examples, values that no state has, or fewer than 0 steps lost.
         """
+        check_whole(0, lost=lost)
         shape, most = (self.num_examples,), self._most
         valid = spent.shape == cells.shape == shape and spent.dtype == cells.dtype == torch.int64
         if not (valid and ((spent >= 0) & (spent <= most) & (cells >= 0) & (cells <= CELLS)).all()):

@@ -109,6 +109,7 @@ class PrivateStep:
       charge does not fit is left out before anything is measured, and others are weighted to their shares |
     | such an event without accounts of its own, accounts with another event, or no shares set | SettingError,
       before anything is spent |
+    | accounts, and indices that are missing, one twice, or of no example | the same |
     | a label below 0, beyond the groups or not in int64, where shares differ | SettingError, before anything
       is spent |
     | another number of groups than `num_groups` without labels of their own, or no bound to have shares of
@@ -229,12 +230,15 @@ class PrivateStep:
         Args:
             inputs, targets: [batch, ...], each perhaps several such; the batch may be empty.
             groups: [batch], int64; those that examples were drawn by, without `own_labels`.
-            indices: [batch], places in the dataset, for `share_limits` and accounts; default: 0 to batch - 1.
+            indices: [batch], int64, places in the dataset, for `share_limits` and accounts; default: 0 to
+                batch - 1, and refused with accounts.
             labels: [batch], int64; those that examples were drawn by, with `own_labels` alone.
         """
         self._clear_gradients()
         try:
             labels = self._checked_labels(groups, labels)
+            if self.accounts is not None:
+                self.accounts.check_indices(indices, len(groups))
             indices = torch.arange(len(groups), device=groups.device) if indices is None else indices
             if self._paid_by != os.getpid():  # a forked process has no payment
                 self.pay()
@@ -276,6 +280,7 @@ class PrivateStep:
 
         self.processes.run_on_first(spend)
         if self.accounts is not None:
+            self.accounts.catch_up(self.ledger.count_of(self.event) - 1)
             self.accounts.charge()
         self._paid_by = os.getpid()
 
