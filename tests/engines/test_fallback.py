@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.functional import embedding, linear, scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 
 import equidp
 from equidp.engines import make_engine
@@ -193,6 +195,103 @@ def test_what_a_call_stores_is_the_whole_batch_as_without_an_engine(compute):
     for seed in range(3):
         check_batch(engine, model, BATCH, seed)
     assert [each.by_example for each in known(engine)] == [False]
+
+
+class Around(nn.Module):
+    """A model whose middle is a function of it and of a layer's outputs."""
+
+    def __init__(self, compute: Callable[[Any, Tensor], Tensor], **modules: nn.Module) -> None:
+        super().__init__()
+        self.first, self.compute, self.out = nn.Linear(6, 6), compute, nn.Linear(6, 2)
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.out(self.compute(self, self.first(values)).sum(1))
+
+
+class ScaledLayer(nn.Module):
+    """A layer, which others may use too, and a scale."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.scale = layer, nn.Parameter(drawn(6))
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.layer(values) * self.scale
+
+
+def with_a_number(own: Own, values: Tensor) -> Any:
+    return values * own.w, own.w.sum()
+
+
+def with_an_object(own: Own, values: Tensor) -> Any:
+    return values * own.w, SimpleNamespace(mask=(values > 0).to(values))
+
+
+def with_a_constant(own: Own, values: Tensor) -> Any:
+    return values * own.w, torch.full((len(values), 1, 6), 2.0, dtype=values.dtype)
+
+
+def change_constant(model: Any, values: Tensor) -> Tensor:
+    made, constant = model.own(values)
+    return made * constant.add_(1.0)
+
+
+def storing_deep(own: Own, values: Tensor) -> Tensor:
+    made = values * own.w
+    own.held["a"].last = (made.detach() > 0).to(made)
+    return made
+
+
+def padded(own: Own, values: Tensor) -> Tensor:
+    return values + embedding((values[..., 0] > 0).long(), own.w, padding_idx=0)
+
+
+def frequent(own: Own, values: Tensor) -> Tensor:
+    return values + embedding((values[..., 0] > 0).long(), own.w, scale_grad_by_freq=True)
+
+
+def read_held(model: Any, values: Tensor) -> Tensor:
+    return model.own(values) * model.own.held["a"].last
+
+
+def shared_layer() -> nn.Module:
+    layer = nn.Linear(6, 6)
+    return Around(lambda model, x: model.layer(x) + model.scaled(x), layer=layer, scaled=ScaledLayer(layer))
+
+
+AROUND: dict[str, tuple[Callable[[], nn.Module], bool]] = {
+    "one number beside": (
+        lambda: Around(lambda model, x: model.own(x)[0], own=Own(with_a_number, w=drawn(6))), False),
+    "an object beside": (
+        lambda: Around(lambda model, x: (lambda made, held: made * held.mask)(*model.own(x)),
+                       own=Own(with_an_object, w=drawn(6))), False),
+    "a constant changed in place": (
+        lambda: Around(change_constant, own=Own(with_a_constant, w=drawn(6))), True),
+    "stored deep inside": (
+        lambda: Around(read_held, own=Own(storing_deep, w=drawn(6))), False),
+    "checkpointed": (
+        lambda: Around(lambda model, x: checkpoint(model.own, x, use_reentrant=False),
+                       own=Own(two_layers, weight=drawn(6, 6), bias=drawn(6))), True),
+    "padding": (lambda: Around(lambda model, x: model.own(x), own=Own(padded, w=drawn(2, 6))), False),
+    "frequencies": (lambda: Around(lambda model, x: model.own(x), own=Own(frequent, w=drawn(2, 6))), False),
+    "a layer of two modules": (shared_layer, True),
+}  # fmt: skip
+"""Models, and whether the module with parameters of its own runs once."""
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_what_surrounds_a_module_sees_what_it_sees_without_an_engine(name):
+    torch.manual_seed(0)
+    make, once = AROUND[name]
+    model = make().double()
+    if name == "stored deep inside":
+        model.own.held = {"a": SimpleNamespace(last=None)}
+    engine = make_engine("ghost", model, loss)
+    for seed, count in enumerate((BATCH, 4, BATCH)):
+        check_batch(engine, model, count, seed)
+    assert [each.by_example for each in known(engine)] == [once]
 
 
 @pytest.mark.parametrize("why", ["random numbers", "hook", "one output for all"])

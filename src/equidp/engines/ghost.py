@@ -238,14 +238,17 @@ class _Site:
         self.known = Known()
 
     def run(self, tape: Tape, *arguments: Any, **keywords: Any) -> Any:
-        """Runs the module and records the call on the tape."""
+        """Runs the module and records the call on the tape, unless a module around it has its gradients."""
+        if tape.is_within_module:
+            return self._own(*arguments, **keywords)
         call = Call(self.module, self.parameters, tape.rows)
         tape.note(call)
         if self.decomposed is not None:
             return self.decomposed(self.module, Products(call, tape).project, *arguments, **keywords)
         if self.rule is not None and not keywords and len(arguments) == 1:
             return self.rule.run(call, self._own, self._of_each(arguments[0], tape), tape)
-        return run_module(call, self._own, arguments, keywords, self.known, tape)
+        with tape.within_module():
+            return run_module(call, self._own, arguments, keywords, self.known, tape)
 
     def _of_each(self, inputs: Any, tape: Tape) -> Any:
         positions = 2 if isinstance(self.module, nn.Embedding) else 3

@@ -193,21 +193,33 @@ def owned_generators(*roots: object) -> tuple[Owned, ...]:
     >>> owned_generators([held, 3]) == (held["rng"],)
     True
     """
-    found: list[Owned] = []
+    common = {id(torch.default_generator), id(np.random.mtrand._rand), id(random._inst)}
+    return tuple(
+        each
+        for each in reached_objects(*roots, ends=_OWN)
+        if isinstance(each, _OWN) and not isinstance(each, random.SystemRandom) and id(each) not in common
+    )
+
+
+def reached_objects(*roots: object, ends: tuple[type, ...] = ()) -> Iterable[object]:
+    """Returns the objects that are reached from some, these included; see `owned_generators` for which.
+
+    Args:
+        ends: types of objects behind which nothing is searched.
+
+    >>> len(list(reached_objects([(1, 2), 2])))
+    4
+    """
     seen: dict[int, object] = {}  # which keeps them alive, so that no id comes again
     waiting = list(roots)
-    common = {id(torch.default_generator), id(np.random.mtrand._rand), id(random._inst)}
     while waiting and len(seen) < _MOST:
         each = waiting.pop()
-        if id(each) in seen or id(each) in common:
+        if id(each) in seen:
             continue
         seen[id(each)] = each
-        if isinstance(each, _OWN):
-            if not isinstance(each, random.SystemRandom):
-                found.append(each)
-            continue
-        waiting.extend(islice(_held_by(each), _OF_ONE))
-    return tuple(found)
+        if not isinstance(each, ends):
+            waiting.extend(islice(_held_by(each), _OF_ONE))
+    return seen.values()
 
 
 def _held_by(each: object) -> Iterator[object]:

@@ -8,15 +8,17 @@ then gives the copies' gradients, which are the examples' own.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from operator import is_
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
+from torch.nn.functional import embedding
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from equidp.engines.layers.decomposed import without_fused_layers
@@ -34,13 +36,15 @@ from equidp.engines.layers.sums import (
 )
 from equidp.engines.model import is_coarse
 from equidp.errors import ModelError
-from equidp.kernel.generators import GeneratorStates
+from equidp.kernel.generators import GeneratorStates, reached_objects
 
 _OUTPUT = -1
 """Marks places of outputs, among those of arguments that do not follow the batch."""
 KEPT_ANYWAY = 2**23
 """Numbers of a call's per-example gradients, 32 MiB, that are kept between norms and sum in any case: the
 module would have to run a third time."""
+_PLAIN = (bool, int, float, str, type(None))
+"""Types of outputs, beside tensors, that hold no tensor."""
 _SAME, _SAME_COARSE = 1e-3, 0.05
 """Tolerance for outputs with the same random numbers, relative to their norm."""
 
@@ -84,6 +88,8 @@ def run_module(
         except torch.OutOfMemoryError:
             raise
         except Exception:  # it branched otherwise than in the calls before, say
+            if tape.repeats:  # by an exception, checkpointing ends a call whose rest it does not need
+                raise
             known.by_example = False
     return run_twice(call, forward, arguments, keywords, known, tape)
 
@@ -118,12 +124,15 @@ def _run_with_copies(
         named = {f"module.{name}": each for name, each in copies.items()}
         outputs, form = tree_flatten(functional_call(module, named, *alone))
         results.extend((outputs, form))
-        if any(isinstance(each, Tensor) and len(each) != 1 for each in outputs):
+        if not _are_by_example(outputs, 1):
             raise ValueError("an output has no row for each example")
         return tuple(each.squeeze(0) for each in outputs if isinstance(each, Tensor))
 
-    with without_fused_layers(call.module):
-        made = iter(vmap(one)(copies, own))
+    with without_fused_layers(call.module), _RowsAlike(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop")  # of fused attention, which is exact
+        made = vmap(one)(copies, own)
+    lent = (*(each for each in flat if isinstance(each, Tensor)), *copies.values(), *call.module.buffers())
+    apart = iter(_apart(made, lent))
     gradients: ByName = {}
 
     def receive(name: str, gradient: Tensor) -> None:
@@ -133,13 +142,50 @@ def _run_with_copies(
     for name, copied in copies.items():
         tape.watch_copy(copied, partial(receive, name))
     outputs, form = results
-    joined = [_whole_tensor(next(made)) if isinstance(each, Tensor) else each for each in outputs]
+    joined = [next(apart) if isinstance(each, Tensor) else each for each in outputs]
     return tree_unflatten(joined, form)
 
 
-def _whole_tensor(values: Tensor) -> Tensor:
-    """Return the values in a tensor that is no view, so that a change in place is followed."""
-    return torch.ops.aten._unsafe_view(values, values.shape) if values._is_view() else values
+def _apart(made: Sequence[Tensor], lent: Sequence[Tensor]) -> list[Tensor]:
+    """Return outputs as tensors that are no views, so that a change in place is followed.
+
+    Those that share memory with each other, with `lent` or between examples are copied.
+    """
+    taken = {each.untyped_storage().data_ptr() for each in lent}
+    outputs = []
+    for each in made:
+        memory = each.untyped_storage().data_ptr()
+        if memory in taken or 0 in each.stride():
+            each = each.clone()
+        elif each._is_view():
+            each = torch.ops.aten._unsafe_view(each, each.shape)
+        taken.add(memory)
+        outputs.append(each)
+    return outputs
+
+
+_LOOK_UPS: dict[Any, tuple[str, ...]] = {
+    embedding: ("", "", "padding_idx", "", "", "scale_grad_by_freq"),
+    torch.embedding: ("", "", "padding_idx", "scale_grad_by_freq"),
+}
+"""Names of arguments of functions that look up rows of a table."""
+
+
+class _RowsAlike(TorchFunctionMode):
+    """Refuses tables whose rows have gradients of different rules: padding, division by frequencies.
+
+    Where each example has a table, `vmap` ignores these rules.
+    """
+
+    def __torch_function__(
+        self, function: Any, types: Any, arguments: tuple[Any, ...] = (), keywords: Any = None
+    ) -> Any:
+        keywords = keywords or {}
+        if function in _LOOK_UPS:
+            named = {**dict(zip(_LOOK_UPS[function], arguments, strict=False)), **keywords}
+            if named.get("scale_grad_by_freq") or named.get("padding_idx") not in (None, -1):
+                raise ValueError("rows of a table have gradients of different rules")
+        return function(*arguments, **keywords)
 
 
 @final
@@ -170,17 +216,17 @@ def _alone(flat: Sequence[Any], split: Sequence[bool], own: Sequence[Tensor]) ->
     return [next(parts).unsqueeze(0) if follows else each for each, follows in zip(flat, split, strict=True)]
 
 
-def _held_objects(module: nn.Module) -> list[object]:
-    """Return all that the module and those in it hold, and whatever stands in containers of theirs."""
-    held: list[object] = []
-    for each in module.modules():
-        for value in vars(each).values():
-            held.append(value)
-            if isinstance(value, dict):
-                held.extend(value.values())
-            elif isinstance(value, list | tuple | set):
-                held.extend(value)
-    return held
+def _stored_tensors(module: nn.Module) -> dict[int, object]:
+    """Return the tensors that are reached from the module, by id."""
+    return {id(each): each for each in reached_objects(module) if isinstance(each, Tensor)}
+
+
+def _are_by_example(outputs: Sequence[Any], batch: int) -> bool:
+    """Return whether all tensors among outputs have a row for each example, and no others can be hidden."""
+    return all(
+        each.shape[:1] == (batch,) if isinstance(each, Tensor) else isinstance(each, _PLAIN)
+        for each in outputs
+    )
 
 
 def run_twice(
@@ -201,7 +247,7 @@ def run_twice(
     then receives what reaches it from outside the module alone.
     """
     random = GeneratorStates(next(iter(call.parameters.values())).device)
-    stored = None if known.by_example is not None else _held_objects(call.module)
+    stored = None if known.by_example is not None else _stored_tensors(call.module)
     result = forward(*arguments, **keywords)
     outputs, structure = tree_flatten(result)
     drew = random.has_moved()
@@ -231,14 +277,13 @@ def run_twice(
 
 
 def _is_by_example(
-    module: nn.Module, stored: list[object] | None, outputs: Sequence[Any], batch: int
+    module: nn.Module, stored: dict[int, object] | None, outputs: Sequence[Any], batch: int
 ) -> bool:
     """Return whether a call gave outputs for each example, and stored nothing that others could read."""
-    now = _held_objects(module)
-    same = stored is not None and len(now) == len(stored) and all(map(is_, now, stored))
+    same = stored is not None and _stored_tensors(module).keys() == stored.keys()
     hooks = any(each._forward_hooks or each._forward_pre_hooks for each in module.modules())
     plain = same and not hooks and not any(map(_has_own_gradient, module.modules()))
-    return plain and all(len(each) == batch for each in outputs if isinstance(each, Tensor))
+    return plain and _are_by_example(outputs, batch)
 
 
 def _has_own_gradient(module: nn.Module) -> bool:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from typing import Any, NamedTuple, final
 
@@ -230,6 +231,7 @@ class Tape:
     Attributes:
         calls: in the order of the forward pass.
         read_once: a layer that was given once per example what the model gave it once for all.
+        repeats: `torch.utils.checkpoint` repeats calls in the backward pass.
     """
 
     def __init__(self, batch: int, rows: int = 1) -> None:
@@ -238,12 +240,27 @@ class Tape:
         self.read_once: nn.Module | None = None
         self._ends: list[GradientEdge] = []
         self._reads_results = False  # a layer read what requires a gradient
-        self._forward = True
+        self.repeats = False
+        self._whole_modules = 0
 
     def note(self, call: Call) -> None:
         """Records the call, but not when `torch.utils.checkpoint` repeats it in the backward pass."""
-        if self._forward:
+        if not self.repeats:
             self.calls.append(call)
+
+    @contextmanager
+    def within_module(self) -> Iterator[None]:
+        """A context in which a module runs whose gradients are read as a whole, and so are those in it."""
+        self._whole_modules += 1
+        try:
+            yield
+        finally:
+            self._whole_modules -= 1
+
+    @property
+    def is_within_module(self) -> bool:
+        """True in a context of `within_module`."""
+        return self._whole_modules > 0
 
     def watch(
         self, module: nn.Module, inputs: Tensor, output: Tensor, receive: Callable[[Tensor], None]
@@ -280,7 +297,7 @@ class Tape:
         Forgets everything afterwards: calls may refer to their tape, and a cycle would hold them until the
         next garbage collection.
         """
-        self._forward = False
+        self.repeats = True
         users = Counter(parameter for call in self.calls for parameter in call.parameters.values())
         for call in self.calls:
             call.shared = any(users[parameter] > 1 for parameter in call.parameters.values())
