@@ -45,6 +45,24 @@ def test_a_device_that_computes_otherwise_is_found_out(monkeypatch, wrong):
     is_exact.cache_clear()
 
 
+def test_a_device_that_fails_makes_no_words(monkeypatch):
+    def fails(words, by):
+        raise NotImplementedError("no shifts here")
+
+    monkeypatch.setattr(module, "_rotate_left", fails)
+    is_exact.cache_clear()
+    assert not is_exact(CPU)
+    is_exact.cache_clear()
+
+
+def test_one_compiled_kernel_makes_every_number_of_words():
+    """Triton compiles another one for numbers of blocks that 16 divides, which `is_exact` would not compare."""
+    pytest.importorskip("triton", reason="Triton is for Linux alone")
+    from equidp.kernel.fused_keystream import _fill
+
+    assert [each.name for each in _fill.params if each.do_not_specialize] == ["blocks"]
+
+
 def test_each_draw_of_very_many_words_has_a_key_of_its_own(monkeypatch):
     """On a device that is not the CPU, which "meta" stands for: it holds no values."""
     keys = []

@@ -45,7 +45,7 @@ def _word(start, place, zeros):
     return tl.load(start + place).to(tl.uint32, bitcast=True) + zeros
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["blocks"])  # one compiled kernel for every count, which `is_exact` compares
 def _fill(out, start, blocks, SIZE: tl.constexpr):
     block = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     zeros = tl.zeros([SIZE], dtype=tl.uint32)
