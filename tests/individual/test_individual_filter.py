@@ -211,6 +211,26 @@ def test_two_trainers_with_one_ledger_charge_what_the_other_took():
     assert second.accounts.sensitive_spent.tolist() == [FULL * WHOLE] * 300  # before its first step
 
 
+@pytest.mark.parametrize("steps", [2, STEPS])
+def test_what_checks_epsilon_gives_the_epsilon_that_is_shown(tmp_path, capsys, steps):
+    """Also where a run was stopped so early that epsilon is that of its steps, by another order."""
+    trainer = run_in(tmp_path)[0] if steps == STEPS else stopped(tmp_path, steps)
+    run = trainer.fit() if steps == STEPS else trainer.run()
+    trainer.ledger.close()
+    equidp.write_card(run, tmp_path / "card.md")
+    card = (tmp_path / "card.md").read_text()
+    assert ("epsilon is that of the steps taken" in card) == (steps < FULL)
+    capsys.readouterr()
+    exec(card.split("```python\n")[1].split("```")[0], {})
+    expected = run.epsilon() if steps > FULL else run.epsilon(accountant="pld")  # which the card has too
+    assert float(capsys.readouterr().out) == pytest.approx(expected, rel=1e-6)
+    assert f"{expected:.6g}" in card
+    show_command(tmp_path / "ledger", delta=1e-5)
+    shown = capsys.readouterr().out
+    assert ("at order" in shown.split("To check")[1]) == (steps > FULL)
+    assert f"count={min(steps, FULL)})" in shown
+
+
 REFUSED = {
     "no accounts for the callback": ("full_steps", {"full_steps": None}),
     "more than the plan": ("full_steps", {"full_steps": STEPS + 1}),

@@ -12,7 +12,7 @@ from equidp.accounting.budget import limit_of
 from equidp.errors import DataError
 from equidp.kernel.epsilon import (
     Entries,
-    capped_entries,
+    binding_filter,
     checked_delta,
     costliest_entries,
     epsilon,
@@ -87,8 +87,9 @@ def _describe_ledger(path: Path, content: LedgerContent, delta: float | None) ->
         lines.append(f"Together: epsilon {spent:.6g}{of} at delta {each:g}.")
         if named := _epsilon_of_groups(entries, each):
             lines.append(f"  By group: epsilon {epsilon_of_groups_text(named)}.")
-    filtered, capped = (None, entries) if budget else capped_entries(entries)
-    event = run_event(costliest_entries(capped, own or _DELTAS[0]))
+    checked = own or _DELTAS[0]
+    filtered, capped = (None, entries) if budget else binding_filter(entries, checked)
+    event = run_event(costliest_entries(capped, checked))
     at_order = "" if filtered is None else f" (Renyi, at order {filtered.order:g})"
     lines.append(f"To check with dp_accounting{at_order}: {event}")
     return lines

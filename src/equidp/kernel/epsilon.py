@@ -387,6 +387,23 @@ def filtered_epsilon(entries: Entries, delta: float) -> float:
     )
 
 
+def binding_filter(
+    entries: Entries, delta: float, accountant: str = "pld"
+) -> tuple[FilteredStepEvent | None, tuple[tuple[Event, int], ...]]:
+    """Return `capped_entries` where they say less than all steps in full; None, and the entries, elsewhere.
+
+    So a run that was stopped early, or took no more than full steps, has the epsilon of its steps.
+
+    >>> event = FilteredStepEvent(1.0, 2.0, order=4.0, full_steps=8)
+    >>> [binding_filter([(event, steps)], 1e-5)[0] == event for steps in (4, 16)]
+    [False, True]
+    """
+    given = tuple(entries)
+    if filtered_epsilon(given, delta) < epsilon(given, delta, accountant):
+        return capped_entries(given)
+    return None, given
+
+
 def epsilon_of_group(entries: Entries, name: str, delta: float, accountant: str = "pld") -> float:
     """Return the epsilon of an example that is in the group of this name in every step that has one.
 

@@ -24,7 +24,7 @@ from equidp.errors import SettingError
 from equidp.evaluation.effects import Effect
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.small_cells import FEWEST
-from equidp.kernel.epsilon import capped_entries, costliest_entries, epsilon, repeats
+from equidp.kernel.epsilon import binding_filter, costliest_entries, epsilon, repeats
 from equidp.kernel.ledger import Event, GroupedStepEvent, ReleaseEvent, StepEvent
 from equidp.report.document import (
     Block,
@@ -370,7 +370,7 @@ def _parameters(run: Run, spent: float) -> list[tuple[str, str]]:
         ("initial weights", _start_text(run.facts.start)),
         ("sampling", f"Poisson: each {privacy_unit(run.facts)} joins each step's sample independently"),
     ]
-    renyi_alone = repeats(run_event(run.entries)) or capped_entries(run.entries)[0] is not None
+    renyi_alone = repeats(run_event(run.entries)) or binding_filter(run.entries, run.delta)[0] is not None
     if math.isfinite(spent) and not renyi_alone:
         others = [name for name in ("pld", "rdp") if name != run.accountant]
         rows += [(f"epsilon by {name}", f"{epsilon(run.entries, run.delta, name):.6g}") for name in others]
@@ -428,7 +428,7 @@ def _replacement_text(run: Run, spent: float) -> str:
 
 def _recomputing_code(run: Run) -> str:
     """Python that recomputes epsilon with dp-accounting alone."""
-    filtered, capped = capped_entries(run.entries)
+    filtered, capped = binding_filter(run.entries, run.delta, run.accountant)
     if filtered is not None:
         event = run_event(costliest_entries(capped, run.delta, "rdp"))
         return (

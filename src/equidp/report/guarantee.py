@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION, TRAINING_LOSS
 from equidp.display import shown_epsilon
-from equidp.kernel.epsilon import capped_entries, epsilon
+from equidp.kernel.epsilon import binding_filter, capped_entries, epsilon
 from equidp.kernel.ledger import ChoiceEvent, Event, GroupedStepEvent, ReleaseEvent
 from equidp.report.format import count_text, upper
 from equidp.training.run import Run, RunFacts
@@ -118,10 +118,16 @@ def account_sentences(run: Run) -> list[str]:
     if event is None:
         return []
     who = privacy_unit(run.facts)
+    if binding_filter(run.entries, run.delta, run.accountant)[0] is None:
+        what = "epsilon is that of the steps taken, which is no more"
+    else:
+        what = (
+            f"epsilon is that of so many steps, by Renyi's bound at order {event.order:g}, however many "
+            "steps were taken"
+        )
     return [
         f"Each {who} has an account of what its own gradients cost, and is drawn no more once the account "
-        f"holds what {event.full_steps:,} steps at the whole bound cost: epsilon is that of so many steps, "
-        f"by Renyi's bound at order {event.order:g}, however many steps were taken. It is the same for all. "
+        f"holds what {event.full_steps:,} steps at the whole bound cost: {what}. It is the same for all. "
         f"How full an account is, and who was drawn to the end, follows from the {who} and is not released."
     ]
 
