@@ -56,7 +56,7 @@ def test_a_device_that_fails_makes_no_words(monkeypatch):
 
 
 def test_one_compiled_kernel_makes_every_number_of_words():
-    """Triton compiles another one for numbers of blocks that 16 divides, which `is_exact` would not compare."""
+    """Triton would compile another for numbers that 16 divides, which `is_exact` does not compare."""
     pytest.importorskip("triton", reason="Triton is for Linux alone")
     from equidp.kernel.fused_keystream import _fill
 
