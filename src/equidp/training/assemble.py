@@ -38,7 +38,7 @@ from equidp.engines.units import by_row
 from equidp.errors import DataError, ModelError, SettingError, error_text
 from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.epsilon import Entries, epsilon_of_group, renyi_accountant, run_event
-from equidp.kernel.inputs import Inputs, in_parts, join_batches, map_tensors, moved_to, tensors
+from equidp.kernel.inputs import Inputs, in_parts, join_batches, map_tensors, moved_to, taken, tensors
 from equidp.kernel.ledger import (
     ROWS,
     FilteredStepEvent,
@@ -617,8 +617,8 @@ def chosen_engine(
     )
     if collation is not None and collation.pads:
         _try_padding(collation, model, loss, public, device)
-    if not value.several_rows:
-        _check_targets(model, loss, row[0], [value.targets(each) for each in others])
+    if not value.several_rows and checked.public is not None:
+        _check_targets(model, loss, checked.public[0], [value.targets(each) for each in others])
     return checked
 
 
@@ -629,7 +629,7 @@ def _check_targets(model: nn.Module, loss: LossFunction, inputs: Inputs, targets
     CUDA ends the process at an index out of range.
 
     Args:
-        inputs: of one example, [1, ...].
+        inputs: examples that the trial accepted; one is used.
         targets: those of rows that were looked at; only whole numbers, [n] each, are tried.
 
     Raises:
@@ -640,7 +640,7 @@ def _check_targets(model: nn.Module, loss: LossFunction, inputs: Inputs, targets
     if len(values) < 2 or values.is_floating_point():
         return
     with try_model(model, loss):
-        outputs = map_outputs(Tensor.cpu, outputs_of(model, inputs))
+        outputs = map_outputs(Tensor.cpu, outputs_of(model, taken(inputs, slice(1))))
         errors = [_error_of(loss, outputs, value) for value in values.unsqueeze(1)]
     failed = [(value, error) for value, error in zip(values.tolist(), errors, strict=True) if error]
     if failed and len(failed) < len(values):

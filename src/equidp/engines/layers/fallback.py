@@ -282,14 +282,7 @@ def _is_by_example(
     """Return whether a call gave outputs for each example, and stored nothing that others could read."""
     same = stored is not None and _stored_tensors(module).keys() == stored.keys()
     hooks = any(each._forward_hooks or each._forward_pre_hooks for each in module.modules())
-    plain = same and not hooks and not any(map(_has_own_gradient, module.modules()))
-    return plain and _are_by_example(outputs, batch)
-
-
-def _has_own_gradient(module: nn.Module) -> bool:
-    """Return whether the gradient of a table is another than that of its forward pass, which vmap takes."""
-    table = isinstance(module, nn.Embedding | nn.EmbeddingBag)
-    return table and not (module.padding_idx is module.max_norm is None and not module.scale_grad_by_freq)
+    return same and not hooks and _are_by_example(outputs, batch)
 
 
 def _is_for_all(output: Any, position: int, whole: set[tuple[int, int]], batch: int) -> bool:
