@@ -284,6 +284,16 @@ def test_who_is_left_out_changes_nothing_for_the_others(quiet):
     assert torch.equal(moved(step, gradients), moved(other, gradients[[0, 2, 3, 4]]))
 
 
+def test_who_is_left_out_is_not_measured_and_moves_no_part_of_the_batch():
+    step, seen = make_step(n=5), []
+    gradients, engine = torch.eye(5, 3) + 1.0, step.engine
+    step.engine = lambda inputs, targets: seen.append(inputs) or engine(inputs, targets)
+    step.physical_batch_size = 2
+    step.accounts.set_shares(torch.tensor([0.5, 0.0, 0.5, 1.0, 0.3]))
+    moved(step, gradients)
+    assert [part.tolist() for part in seen] == [gradients[[0, 2]].tolist(), gradients[[3, 4]].tolist()]
+
+
 def test_a_loop_draws_nobody_whose_account_is_full(quiet):
     step = make_step()
     step.accounts.set_shares(torch.tensor([1.0, 0.5, 0.25, 0.0]))

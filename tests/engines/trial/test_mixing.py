@@ -635,3 +635,22 @@ def test_any_error_of_a_model_or_loss_is_put_in_words(model, loss, field, names)
     few = made_up_examples(model, loss, FLOATS, CLASS, 2)
     with raises_field(ModelError, field):
         check_model(model, loss, *few, names)
+
+
+def test_a_model_is_tried_in_full_float32_and_what_was_set_is_set_again():
+    """TF32, CUDA's default for convolutions, rounds as coarsely as some models mix."""
+    matmul, seen = torch.backends.mkldnn.matmul, []
+
+    class Noting(nn.Linear):
+        def forward(self, values):
+            seen.append(matmul.fp32_precision)
+            return super().forward(values)
+
+    before = matmul.fp32_precision
+    try:
+        matmul.fp32_precision = "bf16"
+        check_model(Noting(3, 2), LOSS, torch.randn(16, 3), torch.arange(16) % 2)
+        assert set(seen) == {"ieee"}
+        assert matmul.fp32_precision == "bf16"
+    finally:
+        matmul.fp32_precision = before
