@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from equidp import GroupedDataset
+from equidp.policies.ranges import OneOf
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -56,3 +58,38 @@ def test_rare_classes_are_thinned_and_figures_are_kept(tmp_path, monkeypatch, ca
     main()
     assert out.read_text() == once
     assert "| 10% | prototypes |" in capsys.readouterr().out
+
+
+def test_ways_to_help_a_group_are_tuned_alike_and_figures_are_kept(tmp_path, monkeypatch, capsys):
+    script = runpy.run_path(str(BENCHMARKS / "rates_by_group.py"))
+    main, draw, out = script["main"], script["drawn_settings"], tmp_path / "rates.jsonl"
+    task, rates = script["TASKS"]["adult"], script["WITH_RATES"]
+    for number in range(8):
+        shared = draw(task, "dpsgd", number)
+        assert draw(task, "naive", number) == shared
+        assert all(draw(task, name, number) == {**shared, **draw(task, "asc", number)} for name in rates)
+        assert set(draw(task, "asc", number)) - set(shared) == {"rates"}
+    targets, groups = torch.arange(600) % 2, (torch.arange(600) % 5 == 0).long()
+    data = GroupedDataset(
+        torch.nn.functional.one_hot(targets, 2).float(), targets, groups, ("Male", "Female"), ("no", "yes")
+    )
+    test = data.subset(torch.arange(100))
+    source = SimpleNamespace(split=lambda seed: SimpleNamespace(train=data, test=test))
+    held, few = script["read_parts"], {"batch_size": OneOf((60,)), "epochs": OneOf((1,))}
+    held.__globals__["TASKS"]["adult"] = replace(
+        task, source=lambda: source, delta=1e-3, common={**task.common, **few}
+    )
+    train, validation = held("adult", script["TUNING_SEED"])
+    assert (len(train), len(validation), len(held("adult", 0)[1])) == (500, 100, 100)
+    asked = ["", "adult", "--out", str(out), "--epsilons", "3", "--seeds", "0", "--draws", "2"]
+    monkeypatch.setattr("sys.argv", [*asked, "--methods", "dpsgd", "rates", "asc"])
+    main()
+    once = out.read_text()
+    found = [json.loads(line) for line in once.splitlines()]
+    assert [row["method"] for row in found] == ["dpsgd", "rates", "asc"] * 3
+    budgets = {row["method"]: row["epsilons"] for row in found if row["seed"] == 0}
+    assert all(2.9 < each <= 3 for name in ("dpsgd", "asc") for each in budgets[name].values())
+    assert min(budgets["rates"].values()) < 2.5 < max(budgets["rates"].values()) <= 3
+    main()
+    assert out.read_text() == once
+    assert "| adult, 3 | asc {" in capsys.readouterr().out
