@@ -1,16 +1,21 @@
-"""Finds how often a rare class of images is recognised, by method, on fixed features of CIFAR-10.
+"""Finds how well images of a rare group are recognised, by method, on fixed features.
 
-One class of 12,000 training images is thinned to a share of its images, 120 at 10% and 24 at 2%. Linear
-models on features of `efficientnet-lite0` at 112 pixels are trained at each epsilon by DP-SGD, as it is and
-with three remedies, and `prototypes` beside them:
+One group is thinned to a share of its training images, and linear models are trained on public features of
+norm 1 at each epsilon, by DP-SGD as it is and with three remedies, and `prototypes` beside them:
 
-- balanced: weights of the classes' losses by counts that are released with noise;
-- priors: logits less the logarithm of each class's released share;
-- rates: images of the rare class are drawn four times as often, at bounds by which all have one epsilon.
+- balanced: weights of the groups' losses by counts that are released with noise;
+- priors: logits less the logarithm of each class's released share, where groups are classes;
+- rates: images of the rare group are drawn four times as often, at bounds by which all have one epsilon.
 
-Counts take --counts-share of epsilon. Learning rate and clipping bound are chosen for each method, epsilon
-and share on 3,000 other training images, by the mean of the rare class's accuracy and that of the others;
-5,000 test images are read after that alone.
+Counts take --counts-share of epsilon. Data:
+
+- cifar10: 12,000 training images of which cat, horse or ship is thinned, `efficientnet-lite0` at 112 pixels;
+- utkface: gender of 15,800 faces of which Black, Asian or Indian people are thinned, the same features;
+- mnist: 50,000 training images of which the eights are thinned to 500, scattering.
+
+Learning rate and clipping bound are chosen for each data set, method, epsilon and share with the first group
+thinned by the first seed, on other training images (3,000; mnist: 10,000), by the mean of the rare group's
+accuracy and that of the others; test images are read after that alone.
 Figures are appended to --out as they come, and read from there by the next call:
 
     EQUIDP_DATA=data python benchmarks/rare_classes.py --out rare-classes.jsonl --seeds 0 1 2
@@ -23,7 +28,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -32,18 +37,22 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from equidp import DataSplit, GroupedDataset, Plan, Target
+from equidp import DataSource, DataSplit, GroupedDataset, Plan, Target
+from equidp.data import open_source
 from equidp.data.cifar10 import CIFAR10
 from equidp.data.class_counts import balanced_class_weights, count_classes
 from equidp.data.features import WithFeatures
+from equidp.data.mnist import MNIST
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.noise import SeededRandomness
 from equidp.training.build import build
 
 TRAIN, VALIDATION, TEST = 12_000, 3_000, 5_000
 DELTA = 1e-5
-BATCH = 2_400
+BATCHES = 5
+"""Batches of an epoch."""
 CHOICES = ((2.0, 0.5), (8.0, 0.5), (32.0, 0.5), (40.0, 0.1))
 """Learning rates and clipping bounds; features have norm 1."""
 METHODS = ("dpsgd", "balanced", "priors", "rates", "prototypes")
@@ -76,9 +85,43 @@ class Images:
         return DataSplit(*parts)
 
 
+class Study(NamedTuple):
+    """Data set whose groups are thinned in turn.
+
+    Attributes:
+        source: opens it.
+        features: of its images.
+        groups: that are thinned.
+        shares: of a group that are kept.
+        size: training images of each group before thinning; None: five sixths of it.
+    """
+
+    source: Callable[[], DataSource]
+    features: str
+    groups: tuple[str, ...]
+    shares: tuple[float, ...]
+    size: int | None
+
+
+STUDIES = {
+    "cifar10": Study(Images, "efficientnet-lite0@112", ("cat", "horse", "ship"), (0.1, 0.02), TRAIN // 10),
+    "utkface": Study(
+        lambda: open_source("papers.utkface:UTKFace"),
+        "efficientnet-lite0@112",
+        ("Black", "Asian", "Indian"),
+        (0.1, 0.02),
+        None,
+    ),
+    "mnist": Study(
+        lambda: MNIST("mnist", kept_eights=None, keep_probability=1.0), "scattering", ("8",), (0.1,), 5_000
+    ),
+}
+
+
 class Cell(NamedTuple):
     """One training, but for its learning rate."""
 
+    data: str
     method: str
     share: float
     epsilon: float
@@ -86,18 +129,29 @@ class Cell(NamedTuple):
     seed: int
 
 
-def _parted(rows: GroupedDataset) -> tuple[GroupedDataset, GroupedDataset]:
-    """Equally many images of each class to train on, and the others."""
-    places = [torch.where(rows.targets == k)[0] for k in range(rows.num_classes)]
-    size = TRAIN // rows.num_classes
-    first, rest = (
-        torch.cat(part) for part in ([each[:size] for each in places], [each[size:] for each in places])
+class Parts(NamedTuple):
+    """Images to train on, to choose settings on, and to test on."""
+
+    train: GroupedDataset
+    validation: GroupedDataset
+    test: GroupedDataset
+
+
+def _parts(study: Study) -> Parts:
+    split = WithFeatures(study.source(), study.features).split(0)
+    train, test = (
+        replace(part, inputs=functional.normalize(part.one_tensor.flatten(1)))
+        for part in (split.train, split.test)
     )
-    return rows.subset(first), rows.subset(rest)
+    places = [torch.where(train.groups == k)[0] for k in range(train.num_groups)]
+    sizes = [study.size or len(each) * 5 // 6 for each in places]
+    first = torch.cat([each[:size] for each, size in zip(places, sizes, strict=True)])
+    rest = torch.cat([each[size:] for each, size in zip(places, sizes, strict=True)])
+    return Parts(train.subset(first), train.subset(rest), test)
 
 
 def _thinned(train: GroupedDataset, rare: str, share: float, seed: int) -> GroupedDataset:
-    own = torch.where(train.targets == train.class_names.index(rare))[0]
+    own = torch.where(train.groups == train.group_names.index(rare))[0]
     order = np.random.default_rng(seed).permutation(len(own))
     dropped = own[torch.from_numpy(order[round(share * len(own)) :])]
     kept = torch.ones(len(train), dtype=torch.bool)
@@ -105,13 +159,13 @@ def _thinned(train: GroupedDataset, rare: str, share: float, seed: int) -> Group
     return train.subset(torch.where(kept)[0])
 
 
-def _plan(cell: Cell, choice: tuple[float, float]) -> Plan:
+def _plan(cell: Cell, choice: tuple[float, float], batch: int) -> Plan:
     if cell.method == "prototypes":
         return Plan(delta=DELTA)
     plan = Plan(
         model="logistic",
         learning_rate=choice[0],
-        batch_size=BATCH,
+        batch_size=batch,
         epochs=15,
         delta=DELTA,
         momentum=0.9,
@@ -124,7 +178,12 @@ def _plan(cell: Cell, choice: tuple[float, float]) -> Plan:
 
 
 def _logits(
-    cell: Cell, choice: tuple[float, float], train: GroupedDataset, inputs: list[Tensor], share: float
+    cell: Cell,
+    choice: tuple[float, float],
+    batch: int,
+    train: GroupedDataset,
+    inputs: list[Tensor],
+    share: float,
 ) -> list[Tensor]:
     """Outputs of a model that is trained on the rows for some inputs."""
     target, spent, noise = Target(epsilon=cell.epsilon), (), 0.0
@@ -132,12 +191,17 @@ def _logits(
         noise = Target(epsilon=share * cell.epsilon).noise_multiplier(DELTA, StepEvent(1.0, 1.0), 1, ())
         spent = ((StepEvent(1.0, noise), 1),)
     name = "prototypes" if cell.method == "prototypes" else "dpsgd"
-    plan = _plan(cell, choice).resolve(
+    plan = _plan(cell, choice, batch).resolve(
         name, len(train), target, also_spent=spent, group_names=train.group_names
     )
-    counts = count_classes(train, noise, SeededRandomness(1000 + cell.seed)) if noise else {}
-    weights = balanced_class_weights(counts, noise) if cell.method == "balanced" else None
-    run = build(plan, train, seed=cell.seed, secure=False, class_weight=weights).fit()
+    counts: dict[str, float] = {}
+    if noise:
+        by_group = replace(train, targets=train.groups, class_names=train.group_names)
+        counts = count_classes(by_group, noise, SeededRandomness(1000 + cell.seed))
+    if cell.method == "balanced":
+        weights = torch.tensor(list(balanced_class_weights(counts, noise).values()))
+        train = replace(train, weights=(weights / weights.max()).float()[train.groups])
+    run = build(plan, train, seed=cell.seed, secure=False).fit()
     prior = torch.zeros(train.num_classes)
     if cell.method == "priors":
         known = torch.tensor(list(counts.values())).clamp(min=noise)
@@ -148,77 +212,86 @@ def _logits(
 
 
 def _figures(logits: Tensor, rows: GroupedDataset, rare: str) -> dict[str, float]:
-    """Accuracy of the rare class, and the mean of the others'."""
+    """Accuracy of the rare group, and the mean of the others'."""
     hit = (logits.argmax(1) == rows.targets).double()
-    by_class = {name: float(hit[rows.targets == k].mean()) for k, name in enumerate(rows.class_names)}
-    accuracy = by_class.pop(rare)
-    return {"rare accuracy": accuracy, "others": sum(by_class.values()) / len(by_class)}
+    by_group = {name: float(hit[rows.groups == k].mean()) for k, name in enumerate(rows.group_names)}
+    accuracy = by_group.pop(rare)
+    return {"rare accuracy": accuracy, "others": sum(by_group.values()) / len(by_group)}
 
 
-def _cells(asked: argparse.Namespace) -> Iterator[Cell]:
+def _cells(name: str, parts: Parts, asked: argparse.Namespace) -> Iterator[Cell]:
+    study = STUDIES[name]
+    of_classes = parts.train.group_names == parts.train.class_names
     for seed in asked.seeds:
-        for share in asked.shares:
+        for share in asked.shares or study.shares:
             for epsilon in asked.epsilons:
                 for method in asked.methods:
-                    for rare in asked.classes:
-                        yield Cell(method, share, epsilon, rare, seed)
+                    for rare in asked.groups or study.groups:
+                        if of_classes or method != "priors":
+                            yield Cell(name, method, share, epsilon, rare, seed)
+
+
+def _measure(
+    cell: Cell, parts: Parts, choices: Sequence[tuple[float, float]], counts_share: float
+) -> dict[str, Any]:
+    """Settings of the best choice on images of validation, and its figures on test images."""
+    rows, batch = _thinned(parts.train, cell.rare, cell.share, cell.seed), len(parts.train) // BATCHES
+    best, found = -math.inf, {}
+    for rate, bound in choices:
+        inputs = [parts.validation.one_tensor, parts.test.one_tensor]
+        held, shown = _logits(cell, (rate, bound), batch, rows, inputs, counts_share)
+        figure = sum(_figures(held, parts.validation, cell.rare).values())
+        if figure > best:
+            best, found = figure, {"rate": rate, "bound": bound, **_figures(shown, parts.test, cell.rare)}
+    return found
 
 
 def _print(found: pd.DataFrame) -> None:
-    """Means over classes and seeds in percent, rare class / others, and the standard error of the former."""
+    """Means over groups and seeds in percent, rare group / others, and the standard error of the former."""
     epsilons = sorted(found["epsilon"].unique())
-    print(f"| kept | method | {' | '.join(f'epsilon {each:g}' for each in epsilons)} |")
-    print(f"| ---: | --- |{' ---: |' * len(epsilons)}")
+    print(f"| data | kept | method | {' | '.join(f'epsilon {each:g}' for each in epsilons)} |")
+    print(f"| --- | ---: | --- |{' ---: |' * len(epsilons)}")
     cells = {}
-    for key, rows in found.groupby(["share", "method", "epsilon"]):
+    for key, rows in found.groupby(["data", "share", "method", "epsilon"]):
         rare, others = 100 * rows["rare accuracy"], 100 * rows["others"]
         cells[key] = f"{rare.mean():.0f} ({rare.sem():.0f}) / {others.mean():.0f}"
-    for share in sorted(found["share"].unique(), reverse=True):
-        for method in METHODS:
-            row = [cells.get((share, method, epsilon), "") for epsilon in epsilons]
-            if any(row):
-                print(f"| {100 * share:g}% | {method} | {' | '.join(row)} |")
+    for name in STUDIES:
+        for share in sorted(found["share"].unique(), reverse=True):
+            for method in METHODS:
+                row = [cells.get((name, share, method, epsilon), "") for epsilon in epsilons]
+                if any(row):
+                    print(f"| {name} | {100 * share:g}% | {method} | {' | '.join(row)} |")
 
 
 def main() -> None:
     """Trains what --out lacks, and prints means with their standard errors."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("rare-classes.jsonl"))
+    parser.add_argument("--data", nargs="+", choices=STUDIES, default=list(STUDIES))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--epsilons", nargs="+", type=float, default=[0.5, 1.0, 3.0])
-    parser.add_argument("--shares", nargs="+", type=float, default=[0.1, 0.02])
-    parser.add_argument("--classes", nargs="+", default=["cat", "horse", "ship"])
+    parser.add_argument("--shares", nargs="+", type=float, help="of a group that are kept")
+    parser.add_argument("--groups", nargs="+", help="that are thinned")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--features", default="efficientnet-lite0@112")
     parser.add_argument("--counts-share", type=float, default=0.1)
     asked = parser.parse_args()
     lines = asked.out.read_text(encoding="utf-8").splitlines() if asked.out.exists() else []
     found: list[dict[str, Any]] = [json.loads(line) for line in lines]
     done = {tuple(each[name] for name in Cell._fields) for each in found}
-    chosen = {
-        (each["method"], each["share"], each["epsilon"]): (each["rate"], each["bound"]) for each in found
-    }
-    data = WithFeatures(Images(), asked.features).split(0)
-    train, validation = _parted(data.train)
-    test = data.test
-    for cell in _cells(asked):
-        if cell in done:
-            continue
-        rows = _thinned(train, cell.rare, cell.share, cell.seed)
-        key = (cell.method, cell.share, cell.epsilon)
-        best, kept = -math.inf, test.inputs.new_empty(0)
-        # the first cell of a method, epsilon and share chooses these; all others take them
-        choices = (chosen[key],) if key in chosen else CHOICES[: 1 if cell.method == "prototypes" else None]
-        for choice in choices:
-            held, shown = _logits(cell, choice, rows, [validation.inputs, test.inputs], asked.counts_share)
-            figure = sum(_figures(held, validation, cell.rare).values())
-            if figure > best:
-                best, kept, chosen[key] = figure, shown, choice
-        rate, bound = chosen[key]
-        figures = _figures(kept, test, cell.rare)
-        found.append({**cell._asdict(), "rate": rate, "bound": bound, **figures})
-        with asked.out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(found[-1]) + "\n")
+    # the first cell of these chooses settings; all others take them
+    chosen = {tuple(each[name] for name in Cell._fields[:4]): (each["rate"], each["bound"]) for each in found}
+    for name in asked.data:
+        parts = _parts(STUDIES[name])
+        for cell in _cells(name, parts, asked):
+            if cell in done:
+                continue
+            choices = CHOICES[:1] if cell.method == "prototypes" else CHOICES
+            key = cell[:4]
+            figures = _measure(cell, parts, (chosen[key],) if key in chosen else choices, asked.counts_share)
+            chosen[key] = figures["rate"], figures["bound"]
+            found.append({**cell._asdict(), **figures})
+            with asked.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(found[-1]) + "\n")
     _print(pd.DataFrame(found))
 
 

@@ -35,29 +35,31 @@ def test_checkouts_are_the_same_only_where_every_figure_is(capsys, after, equal)
     assert ("1 of 2 differ" in capsys.readouterr().out) is not equal
 
 
-def test_rare_classes_are_thinned_and_figures_are_kept(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("of_classes", [True, False])
+def test_rare_groups_are_thinned_and_figures_are_kept(tmp_path, monkeypatch, capsys, of_classes):
     script = runpy.run_path(str(BENCHMARKS / "rare_classes.py"))
     main, out = script["main"], tmp_path / "rare.jsonl"
-    targets = torch.arange(600) % 3
+    names, groups = ("cat", "horse", "ship"), torch.arange(600) % 3
+    targets = groups if of_classes else (torch.arange(600) // 3) % 2
     noise = torch.randn((600, 3), generator=torch.Generator().manual_seed(0))
     inputs = torch.nn.functional.one_hot(targets, 3).float() + 0.1 * noise
-    data = GroupedDataset(inputs, targets, targets, ("cat", "horse", "ship"), ("cat", "horse", "ship"))
+    data = GroupedDataset(inputs, targets, groups, names, names if of_classes else ("no", "yes"))
     source = SimpleNamespace(split=lambda seed: SimpleNamespace(train=data, test=data))
-    main.__globals__.update(WithFeatures=lambda images, features: source, TRAIN=300, BATCH=40)
-    main.__globals__.update(CHOICES=((1.0, 0.5),), DELTA=1e-3)
+    study = script["Study"](lambda: source, "none", ("cat",), (0.1,), 100 if of_classes else None)
+    main.__globals__.update(WithFeatures=lambda images, features: source, STUDIES={"images": study})
+    main.__globals__.update(CHOICES=((1.0, 0.5),), DELTA=1e-3, BATCHES=10)
     thinned = script["_thinned"](data, "horse", 0.1, 0)
     assert thinned.group_sizes().tolist() == [200, 20, 200]
-    asked = ["", "--out", str(out), "--epsilons", "30", "--shares", "0.1", "--classes", "cat", "--seeds", "0"]
-    monkeypatch.setattr("sys.argv", asked)
+    monkeypatch.setattr("sys.argv", ["", "--out", str(out), "--epsilons", "30", "--seeds", "0"])
     main()
     once = out.read_text()
     found = {cell["method"]: cell for cell in map(json.loads, once.splitlines())}
-    assert list(found) == list(script["METHODS"])
+    assert list(found) == [name for name in script["METHODS"] if of_classes or name != "priors"]
     assert all(cell["others"] > 0.9 for cell in found.values())
     assert all(found[method]["rare accuracy"] > 0.9 for method in ("balanced", "prototypes"))
     main()
     assert out.read_text() == once
-    assert "| 10% | prototypes |" in capsys.readouterr().out
+    assert "| images | 10% | prototypes |" in capsys.readouterr().out
 
 
 def test_ways_to_help_a_group_are_tuned_alike_and_figures_are_kept(tmp_path, monkeypatch, capsys):
