@@ -20,6 +20,7 @@ from equidp.kernel.bounding import (
     bounded_sums,
     capped_weights,
     each_alone,
+    each_at_once,
     example_rows,
     example_weights,
     made_up_numbers,
@@ -137,6 +138,8 @@ def test_what_a_rule_gives_an_example_is_what_it_gives_it_alone(name, rows):
             each_alone(rule, state, *(each[at : at + 1] for each in examples)) for at in range(len(rows))
         ]
         torch.testing.assert_close(together, torch.cat(alone), rtol=0, atol=0, equal_nan=True)
+        at_once = each_at_once(rule, state, *examples)
+        torch.testing.assert_close(at_once, together, rtol=0, atol=0, equal_nan=True)
         if name != "overwriting":
             apart = zip(*(each.clone() for each in examples), strict=True)
             own = [rule(copy_state(state), *numbers) for numbers in apart]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from equidp.errors import PolicyError, SettingError, shape_text
+from equidp.kernel.elementwise import apply_elementwise
 from equidp.kernel.engine import Context, Measured, Sums
 from equidp.kernel.noise import to_double
 from equidp.kernel.policy import Policy, copy_state, on_device
@@ -188,6 +189,21 @@ def each_alone(rule: Callable[..., Any], state: Any, *examples: Tensor) -> Any:
         ) from error
 
 
+def each_at_once(rule: Callable[..., Any], state: Any, *examples: Tensor) -> Any:
+    """`rule(state, *example)` of each example, [batch, ...]: by elementwise operations, or else `each_alone`.
+
+    Formal guarantee: that of `each_alone`. An elementwise rule gets a copy of the state, and columns that it
+    cannot write to (`elementwise.apply_elementwise`).
+
+    | case | result |
+    | --- | --- |
+    | a rule that `each_alone` refuses, but for random numbers that it draws | PolicyError, as there |
+    | a rule that draws random numbers | not refused here; `PrivateStep.rehearse` refuses it |
+    """
+    found = apply_elementwise(rule, on_device(copy_state(state), examples[0].device), examples)
+    return each_alone(rule, state, *examples) if found is None else found
+
+
 Numbers = tuple[Tensor, ...]
 """Numbers of examples that rules of a policy read beside norm and group, [batch] each: losses first where a
 rule reads them, then terms of losses; empty for a policy that reads neither."""
@@ -197,7 +213,7 @@ def measured_numbers(policy: Policy, measured: Measured) -> tuple[Tensor, Number
     """Norms of measured examples, [batch], and the numbers that rules of the policy read beside them.
 
     Formal guarantee: those of an example follow from that example, as its norm does (`engine.Measured`). They
-    reach nothing but its own row and weight, through `each_alone`, and these are bounded whatever they are.
+    reach nothing but its own row and weight, through `each_at_once`, and these are bounded whatever they are.
 
     | case | result |
     | --- | --- |
@@ -240,16 +256,20 @@ def numbers_read_by(policy: Policy, rule: str, numbers: Numbers) -> Numbers:
 
 
 def example_weights(
-    policy: Policy, state: Any, norms: Tensor, groups: Tensor, numbers: Numbers = ()
+    policy: Policy,
+    state: Any,
+    norms: Tensor,
+    groups: Tensor,
+    numbers: Numbers = (),
+    apply: Callable[..., Any] = each_at_once,
 ) -> Tensor:
     """The policy's weights before they are capped, [batch].
 
     Args:
         numbers: of the examples, from `measured_numbers`.
+        apply: applies a rule to examples; `each_alone` refuses one that draws random numbers.
     """
-    weights: Tensor = each_alone(
-        policy.weight, state, norms, groups, *numbers_read_by(policy, "weight", numbers)
-    )
+    weights: Tensor = apply(policy.weight, state, norms, groups, *numbers_read_by(policy, "weight", numbers))
     if weights.shape != norms.shape:
         raise PolicyError(
             f"weights have shape {_shape(weights, norms)}; expected one per example, [batch].", field="weight"
@@ -257,13 +277,20 @@ def example_weights(
     return weights
 
 
-def example_rows(policy: Policy, state: Any, norms: Tensor, groups: Tensor, numbers: Numbers = ()) -> Tensor:
+def example_rows(
+    policy: Policy,
+    state: Any,
+    norms: Tensor,
+    groups: Tensor,
+    numbers: Numbers = (),
+    apply: Callable[..., Any] = each_at_once,
+) -> Tensor:
     """The policy's rows of statistics before they are bounded, [batch, cells].
 
     Args:
-        numbers: of the examples, from `measured_numbers`.
+        numbers, apply: as those of `example_weights`.
     """
-    rows: Tensor = each_alone(
+    rows: Tensor = apply(
         policy.statistics, state, norms, groups, *numbers_read_by(policy, "statistics", numbers)
     )
     if rows.dim() != 2:

@@ -59,8 +59,9 @@ class Policy(ABC):
     In each step the kernel asks, in this order: `statistics` (only where `statistics_ratio` is set), `update`
     with the noisy sum of those rows, `sensitivity`, `weight`. `statistics` and `weight` see one example, a
     norm and a group as 0-dimensional tensors, under `torch.vmap`: use torch operations, and `torch.where` in
-    place of `if`. The kernel gives them a copy of the state and enforces the bounds, so a mistake here costs
-    accuracy, not privacy.
+    place of `if`. Rules of elementwise operations get all examples at once, as columns that behave like one.
+    The kernel gives them a copy of the state and enforces the bounds, so a mistake here costs accuracy, not
+    privacy.
 
     A rule that `loss_readers` names also gets the example's own loss, a 0-dimensional tensor after the group:
     the loss whose gradient is clipped, from the same pass. The same bounds hold for rows and weights.

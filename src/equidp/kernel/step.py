@@ -10,7 +10,7 @@ group and loss, and its state changes by releases alone. A wrong policy costs ac
 
 - Statistics rows are scaled to norm <= 1, weights capped at sensitivity / norm (`bounding`): one example
   moves either query by at most its sensitivity.
-- Rows and weights are computed for each example alone, from a copy of the state (`bounding.each_alone`).
+- Rows and weights are computed for each example alone, from a copy of the state (`bounding.each_at_once`).
 - The state changes through `Policy.update` alone, which sees noisy sums. Policies are frozen, and a rule that
   writes to the policy or its class all the same ends the step (`policy.check_unchanged`).
 - The sensitivity is read before the weights, from a state that follows from releases.
@@ -46,6 +46,7 @@ from equidp.kernel.bounding import (
     bounded_shares,
     bounded_sums,
     capped_weights,
+    each_alone,
     example_context,
     example_rows,
     example_weights,
@@ -313,9 +314,9 @@ class PrivateStep:
                     field="after_gradient",
                 )
         numbers = made_up_numbers(self.policy, norms)
-        example_weights(self.policy, self.state, norms, groups, numbers)
+        example_weights(self.policy, self.state, norms, groups, numbers, each_alone)
         if self.event.statistics_noise is not None:
-            example_rows(self.policy, self.state, norms, groups, numbers)
+            example_rows(self.policy, self.state, norms, groups, numbers, each_alone)
         check_unchanged(self.policy, self._attributes)
 
     def restore(self, values: Mapping[str, Tensor]) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from equidp.errors import PolicyError
 from equidp.kernel.bounding import (
     Numbers,
+    each_alone,
     example_rows,
     example_weights,
     made_up_numbers,
@@ -113,7 +114,7 @@ def _check_rules(policy: Policy, state: Any, norms: Tensor, groups: Tensor, numb
     for rule, compute in rules.items():
         last = torch.arange(len(norms) - 1, -1, -1)
         turned = tuple(each[last] for each in numbers)
-        again = compute(policy, state, norms[last], groups[last], turned)[last]
+        again = compute(policy, state, norms[last], groups[last], turned, each_alone)[last]
         if not torch.allclose(results[rule].double(), again.double(), rtol=1e-6, equal_nan=True):
             raise PolicyError(
                 f"{name}.{rule} of an example changes with what came before it; it must follow from the "

@@ -46,7 +46,7 @@ class QuantileBound(AdaptiveClipping, ABC):
     statistics_ratio: float = setting(10.0, STATISTICS_RATIO)
 
     def statistics(self, state: AdaptiveBound, norm: Tensor, group: Tensor) -> Tensor:
-        return (norm <= state.bound.to(norm.dtype)).to(norm.dtype).unsqueeze(0) - 0.5
+        return ((norm <= state.bound.to(norm.dtype)).to(norm.dtype) - 0.5).unsqueeze(0)
 
     def next_bound(self, state: AdaptiveBound, released: Tensor) -> float:
         """Return the bound after a release of the noisy sum of rows."""
