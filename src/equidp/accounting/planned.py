@@ -21,10 +21,12 @@ from equidp.accounting.groups import ByGroup, GroupSettings, Levels
 from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk, RiskTarget
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import (
+    capped_entries,
     checked_accountant,
     checked_delta,
     costliest_entries,
     epsilon_of_group,
+    filtered_epsilon,
     run_event,
 )
 from equidp.kernel.ledger import GroupedStepEvent, ReleaseEvent, StepEvent, make_step_event
@@ -219,8 +221,12 @@ class PlannedRun:
         }
 
     def epsilon(self, accountant: str = "pld", rows: int = 1) -> float:
-        """Epsilon of the whole run by a name from `ACCOUNTANTS`; of several rows of one person by "pld"."""
-        return epsilon(self.entries, self.delta, accountant, rows)
+        """Epsilon of the whole run by a name from `ACCOUNTANTS`; of several rows of one person by "pld".
+
+        Where each example has an account, that of the steps that fill it, if it is less.
+        """
+        found = epsilon(self.entries, self.delta, accountant, rows)
+        return found if rows > 1 else min(found, filtered_epsilon(self.entries, self.delta))
 
     def risk(self, false_positive_rates: tuple[float, ...] = FALSE_POSITIVE_RATES, rows: int = 1) -> Risk:
         """The most that any membership attack achieves on the whole run; see `Risk`."""
@@ -229,7 +235,7 @@ class PlannedRun:
     def dp_event(self) -> dp_accounting.DpEvent:
         """The run as a dp_accounting event, of the group with the largest epsilon, to check it
         independently."""
-        return run_event(costliest_entries(self.entries, self.delta))
+        return run_event(costliest_entries(capped_entries(self.entries)[1], self.delta))
 
 
 def account(

@@ -44,7 +44,7 @@ DEFAULT_EPSILON = 3.0
 """Epsilon of advice and of comparisons that no privacy is given for."""
 SHARED = (
     *("delta", "loss", "class_weight", "noise_multiplier", "recalibration"),
-    *("training_loss", "loss_bound"),
+    *("training_loss", "loss_bound", "individual_filter"),
 )
 """Options of a plan that say what is trained for and how privately; no advice is on them."""
 

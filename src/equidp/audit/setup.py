@@ -75,6 +75,11 @@ def resolve_plan(
             "an audit is of the steps of training; leave out the training loss, a release of its own.",
             field="training_loss",
         )
+    if plan.for_method(method).individual_filter:
+        raise SettingError(
+            "an audit is of steps that everyone is in; leave out individual_filter.",
+            field="individual_filter",
+        )
     if train.target_bounds is not None:
         raise SettingError(
             "an audit trains classifiers; leave out --task regression, and give classes.", field="train"

@@ -52,7 +52,7 @@ from equidp.policies.weights import step_weights
 from equidp.training.build import build
 from equidp.training.checkpoint import restore_state, trainer_state
 from equidp.training.device import chosen_device
-from equidp.training.plan import GROUP_OPTIONS, LOSS_OPTIONS, Plan, ResolvedPlan
+from equidp.training.plan import FILTER_OPTIONS, GROUP_OPTIONS, LOSS_OPTIONS, Plan, ResolvedPlan
 from equidp.training.trainer import Trainer
 
 CANARIES = {"gradient": 1.0, "data": 0.5}
@@ -146,7 +146,7 @@ def audit_training(
     claimed = claimed_epsilon(family.entries, delta)
     mu = equal_gaussian(claimed, delta)
     check_canaries(count, claimed, mu, delta, level)
-    left_out = ("policy", *GROUP_OPTIONS, *LOSS_OPTIONS)
+    left_out = ("policy", *GROUP_OPTIONS, *LOSS_OPTIONS, *FILTER_OPTIONS)
     facts: dict[str, Any] = {
         **{name: value for name, value in asked.settings.items() if name not in left_out},
         "canaries": canaries,

@@ -31,7 +31,7 @@ from equidp.data.table import encoding_of
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predictions import has_diverged
-from equidp.kernel.epsilon import epsilon, epsilon_of_group
+from equidp.kernel.epsilon import epsilon, epsilon_of_group, filtered_epsilon
 from equidp.kernel.ledger import GroupedStepEvent
 from equidp.policies.methods import check_not_fixed, method_named
 from equidp.policies.setting import settings_of
@@ -282,10 +282,9 @@ def _say_plan(prepared: PreparedRun) -> None:
     if config.release_costs:
         costs = " and ".join(f"{name} (epsilon {cost:g})" for name, cost in config.release_costs.items())
         accountant = config.target.accountant
-        print(
-            f"Beside the steps it would release {costs}: epsilon "
-            f"{epsilon(prepared.stated, trainer.delta, accountant):.4f} in all ({accountant})."
-        )
+        in_all = epsilon(prepared.stated, trainer.delta, accountant)
+        in_all = min(in_all, filtered_epsilon(prepared.stated, trainer.delta))
+        print(f"Beside the steps it would release {costs}: epsilon {in_all:.4f} in all ({accountant}).")
         if isinstance(trainer.event, GroupedStepEvent):
             own = {
                 each.name: epsilon_of_group(prepared.stated, each.name, trainer.delta, accountant)

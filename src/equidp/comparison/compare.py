@@ -643,6 +643,12 @@ def prepare(
                 watched = (
                     (asked.release_epsilon, asked.diagnosis) if resolved.policy.private else (None, None)
                 )
+                if asked.release_epsilon is not None and resolved.full_steps is not None:
+                    raise SettingError(
+                        "individual epsilons are of steps that everyone is in; leave out individual_filter, "
+                        "or --individual.",
+                        field="individual_filter",
+                    )
                 names = {**swept, **variant.swept}
                 wanted = variant.epsilon if epsilons and variant.epsilon is not None else math.nan
                 where = variant.setting, wanted, seed, asked.engine, device

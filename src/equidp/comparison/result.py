@@ -58,6 +58,7 @@ _OF_BASELINE = (
     "noise_multiplier",
     "recalibration_noise",
     "loss_epsilon",
+    "full_steps",
 )  # of what a plan holds
 
 

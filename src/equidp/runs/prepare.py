@@ -15,7 +15,8 @@ from equidp._provenance import kernel_digest, versions
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.limit import EventCounts
 from equidp.data.dataset import DataSplit, GroupedDataset
-from equidp.distributed.group import alone
+from equidp.distributed.group import alone, processes_here
+from equidp.errors import SettingError
 from equidp.kernel.ledger import Ledger, MemoryLedger
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
@@ -90,6 +91,12 @@ def prepare(config: TrainConfig, device: torch.device = CPU, loaded: Loaded | No
         each.check_data(split.train)
     config.check_measures(split.test.class_names)
     plan = config.resolve(len(split.train), split.train.group_names)
+    if plan.full_steps is not None and (count := processes_here().count) > 1:
+        raise SettingError(
+            f"individual_filter={plan.plan.individual_filter:g} gives each example an account, which {count} "
+            "processes do not share; train in one process.",
+            field="individual_filter",
+        )
     with ExitStack() as stack, alone():
         budget = None
         if config.budget is not None:
@@ -141,8 +148,10 @@ def seconds_per_step(prepared: PreparedRun) -> float:
         train.class_names,
         target_bounds=train.target_bounds,
     )
-    equal = prepared.plan.plan.without_groups()
-    plan = replace(prepared.plan, plan=equal, rates=None, bound_shares=None, loss_epsilon=None)
+    equal = prepared.plan.plan.treating_all_equally()
+    plan = replace(
+        prepared.plan, plan=equal, rates=None, bound_shares=None, loss_epsilon=None, full_steps=None
+    )
     plan = replace(plan, steps=1000, sample_rate=0.5, delta=1e-9)
     trainer = build(
         plan,

@@ -17,6 +17,7 @@ from equidp.data.dataset import DataSplit
 from equidp.distributed.group import processes_here
 from equidp.errors import BudgetError
 from equidp.evaluation.evaluation import Evaluation, evaluate
+from equidp.individual.filter_option import filter_callbacks
 from equidp.kernel.ledger import Ledger, ReleaseEvent, is_step
 from equidp.ledger.file import LedgerFile
 from equidp.ledger.format import read_ledger
@@ -87,11 +88,13 @@ def train(
         account: Ledger = ledger if budget is None else budget.ledger(ledger)
         if budget is not None:
             budget.for_data(split.train.source, split.train.unit)
-        resumed = processes.broadcast_from_first(lambda: any(is_step(event) for event, _ in ledger.entries))
+        spent = sum(count for event, count in ledger.entries if is_step(event))
+        resumed = processes.broadcast_from_first(lambda: spent > 0)
         record = _read_record(place, checkpoints.steps_kept(previous=previous)) if resumed else _new_record()
         releases, events = _releases_after_training(config), config.release_events(plan.delta)
         watchers = [
             *_callbacks_of(releases, place),
+            *(filter_callbacks(plan) if spent < plan.steps else ()),  # accounts of finished runs are deleted
             EpochRecorder(record, split.test),
             *callbacks,
             checkpoints,
@@ -100,7 +103,7 @@ def train(
         account.promise([(events[name], 1) for name in owed])
         trainer = None if prepared is None else prepared.trainer
         alone = processes.count == 1 and prepared is not None and prepared.device == device
-        if alone and trainer is not None and not trainer.steps_done:
+        if alone and trainer is not None and trainer.accounts is None and not trainer.steps_done:
             beyond = config.execution.beyond_budget
             trainer.attach(account, budget, beyond_budget=beyond, callbacks=watchers)
         else:

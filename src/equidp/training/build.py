@@ -139,6 +139,7 @@ def build(
         sample_rate=sample_rate,
         loss_epsilon=None if plan.loss_epsilon is None else plan.loss_epsilon or _WITHOUT_PRIVACY,
         loss_bound=given.loss_bound,
+        full_steps=plan.full_steps,
     )
     trainer.plan = plan
     if plan.recalibration_noise is not None:

@@ -69,6 +69,7 @@ SCORE_SHARE = 0.1
 _MOST = 100
 _COSTS = (
     *("batch_size", "epochs", "noise_multiplier", "delta", "recalibration", "training_loss"),
+    "individual_filter",
     *("method_settings", "by_method"),
     *GROUP_OPTIONS,
 )
@@ -115,6 +116,11 @@ class PrivateChoice(RunRelease):
             raise SettingError(
                 "a private choice releases the best of its tries alone; leave out the training loss.",
                 field="training_loss",
+            )
+        if plan.for_method(method).individual_filter:
+            raise SettingError(
+                "a private choice has no account of its single tries' examples; leave out individual_filter.",
+                field="individual_filter",
             )
 
     def check_resumable(self) -> None:
