@@ -16,6 +16,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from equidp._extras import require_extra
 from equidp._validate import check_whole
+from equidp.data.random_process import DRAWN_SIDE, WEIGHTS, RandomProcess, RandomProcessWeights
 from equidp.data.scattering import SMALLEST, normalised_scattering
 from equidp.errors import DataError, SettingError
 
@@ -41,6 +42,7 @@ class Extractor:
             declares its own (`pixel_range`) are scaled to it, and get three channels. None: as they are.
         licence: of code and weights.
         trained_on: data that the transform was trained on; "" for one that learned nothing; None: not known.
+        synthetic: that data was drawn from a random process, so that no example of anybody is among it.
 
     >>> Extractor(lambda: torch.abs).transform(torch.tensor([[-1.0]]))
     tensor([[1.]])
@@ -51,6 +53,7 @@ class Extractor:
     pixels: tuple[float, float] | None = None
     licence: str | None = None
     trained_on: str | None = None
+    synthetic: bool = False
 
     @property
     def transform(self) -> Transform:
@@ -252,7 +255,24 @@ def _efficientnet_lite0() -> Transform:
     return _PooledNetwork(network.eval())
 
 
+def _random_process() -> Transform:
+    return RandomProcess(RandomProcessWeights.read(WEIGHTS))
+
+
+def _drawn_side(longer: int) -> int:
+    """Side of the images that filters were learned on, whatever the longer side."""
+    return DRAWN_SIDE
+
+
 SCATTERING = Extractor(lambda: normalised_scattering, licence="Apache-2.0", trained_on="")
+RANDOM_PROCESS = Extractor(
+    _random_process,
+    size=_drawn_side,
+    pixels=(-1.0, 1.0),
+    licence="Apache-2.0",
+    trained_on="images of a random process alone, drawn by benchmarks/random_process.py of equidp",
+    synthetic=True,
+)
 EFFICIENTNET_LITE0 = Extractor(
     _efficientnet_lite0,
     size=enlarged_side,

@@ -19,6 +19,7 @@ from equidp._validate import unknown_name
 from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
 from equidp.data.extractors import (
     EFFICIENTNET_LITE0,
+    RANDOM_PROCESS,
     SCATTERING,
     Extractor,
     Transform,
@@ -34,7 +35,11 @@ from equidp.kernel.generators import from_the_system
 from equidp.store import key_of
 from equidp.tables.cache import Array, mapped_tensor, table_store, write_array
 
-FEATURES: dict[str, Extractor] = {"scattering": SCATTERING, "efficientnet-lite0": EFFICIENTNET_LITE0}
+FEATURES: dict[str, Extractor] = {
+    "scattering": SCATTERING,
+    "random-process": RANDOM_PROCESS,
+    "efficientnet-lite0": EFFICIENTNET_LITE0,
+}
 """Name -> extractor.
 
 >>> FEATURES["scattering"].transform(torch.rand(2, 1, 28, 28)).shape
@@ -146,6 +151,8 @@ class WithFeatures:
         note = f"Inputs are features of each example alone ({facts}), which cost no privacy"
         if known.trained_on == "":
             return f"{note}: nothing was learned for them."
+        if known.synthetic:
+            return f"{note}: they were learned on {known.trained_on}, among which no example can be."
         origin = "data that it does not state" if known.trained_on is None else known.trained_on
         return (
             f"{note}, provided that the transform was not trained on this data. It was trained on {origin}; "
