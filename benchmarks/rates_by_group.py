@@ -12,6 +12,8 @@ split. A method with rates also draws which group has the larger rate, and how l
 - rates: DP-SGD; noise is calibrated to the group with the larger rate, and the others have a smaller epsilon;
 - asc: bounds follow, so that all groups have one epsilon.
 
+`--given asc:Asian=2` adds a method at rates that are not drawn, with the settings chosen for DP-SGD.
+
 Runs are appended to --out as they come, and read from there by the next call. Samples and noise are drawn
 from seeds: for research on public data.
 """
@@ -32,6 +34,7 @@ import pandas as pd
 import torch
 
 from equidp import DataSource, GroupedDataset, Plan, Target
+from equidp.accounting.groups import numbers_by_group
 from equidp.data import open_source
 from equidp.policies.ranges import Log, OneOf, Range
 from equidp.training.build import build
@@ -135,7 +138,11 @@ def read_parts(name: str, seed: int) -> Parts:
 
 
 def drawn_settings(task: Task, method: str, number: int) -> dict[str, Any]:
-    """Return the settings of this number: what methods share is the same for all of them."""
+    """Return the settings of this number: what methods share is the same for all of them.
+
+    A method such as "asc:8=4" has these rates, and draws none.
+    """
+    method, _, given = method.partition(":")
     shared, own = (np.random.default_rng([DRAWS_SEED, number, part]) for part in (0, 1))
     if method == "sgd":
         return {
@@ -149,7 +156,9 @@ def drawn_settings(task: Task, method: str, number: int) -> dict[str, Any]:
     found = {name: each.draw(shared) for name, each in task.common.items()}
     length = found.pop(STEP) * (1 - found.get("momentum", 0.0))
     found["learning_rate"] = float(f"{length / found['clipping_bound']:.3g}")
-    if method in WITH_RATES:
+    if given:
+        found["rates"] = numbers_by_group("rates", given)
+    elif method in WITH_RATES:
         group, rate = OneOf(task.groups).draw(own), OneOf(RATES).draw(own)
         found["rates"] = {str(group): float(rate)}
     return found
@@ -160,7 +169,7 @@ def train(job: Job) -> dict[str, Any]:
     task, (rows, others) = TASKS[job.task], _parts[job.task, job.seed]
     settings = drawn_settings(task, job.method, job.number)
     plan = Plan(model="logistic", delta=task.delta).with_changes(settings)
-    method = "dpsgd" if job.method == "rates" else job.method
+    method = job.method.partition(":")[0].replace("rates", "dpsgd")
     target = Target(None if method == "sgd" else job.epsilon)
     resolved = plan.resolve(method, len(rows), target, group_names=rows.group_names)
     run = build(resolved, rows, seed=job.seed, secure=False).fit()
@@ -220,9 +229,11 @@ def run_task(name: str, asked: argparse.Namespace) -> pd.DataFrame:
         cell: max((row for row in tried if (row["method"], row["epsilon"]) == cell), key=worst)["number"]
         for cell in cells
     }
-    return pd.DataFrame(
-        train_missing([Job(name, *cell, best[cell], seed) for seed in asked.seeds for cell in cells], asked)
-    )
+    numbers = best | {
+        (method, epsilon): best["dpsgd", epsilon] for method in asked.given for epsilon in asked.epsilons
+    }
+    jobs = [Job(name, *cell, number, seed) for seed in asked.seeds for cell, number in numbers.items()]
+    return pd.DataFrame(train_missing(jobs, asked))
 
 
 def print_table(rows: pd.DataFrame) -> None:
@@ -247,6 +258,9 @@ def main() -> None:
     parser.add_argument("tasks", nargs="+", choices=TASKS)
     parser.add_argument("--out", type=Path, default=Path("rates-by-group.jsonl"))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument(
+        "--given", nargs="+", default=[], help="such as asc:8=4 rates:8=4: these rates, at DP-SGD's settings"
+    )
     parser.add_argument("--epsilons", nargs="+", type=float, default=[3.0, 1.0])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--draws", type=int, default=12)

@@ -8,8 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting.rdp import RdpAccountant
 
 from equidp import GroupedDataset
 from equidp.policies.ranges import OneOf
@@ -84,14 +87,59 @@ def test_ways_to_help_a_group_are_tuned_alike_and_figures_are_kept(tmp_path, mon
     train, validation = held("adult", script["TUNING_SEED"])
     assert (len(train), len(validation), len(held("adult", 0)[1])) == (500, 100, 100)
     asked = ["", "adult", "--out", str(out), "--epsilons", "3", "--seeds", "0", "--draws", "2"]
-    monkeypatch.setattr("sys.argv", [*asked, "--methods", "dpsgd", "rates", "asc"])
+    methods = ("--methods", "dpsgd", "rates", "asc", "--given", "asc:Male=1.5")
+    monkeypatch.setattr("sys.argv", [*asked, *methods])
     main()
     once = out.read_text()
     found = [json.loads(line) for line in once.splitlines()]
-    assert [row["method"] for row in found] == ["dpsgd", "rates", "asc"] * 3
+    assert [row["method"] for row in found] == [*["dpsgd", "rates", "asc"] * 3, "asc:Male=1.5"]
+    assert {**found[-1]["settings"], "rates": None} == {**found[-4]["settings"], "rates": None}
+    assert found[-1]["settings"]["rates"] == {"Male": 1.5}
     budgets = {row["method"]: row["epsilons"] for row in found if row["seed"] == 0}
     assert all(2.9 < each <= 3 for name in ("dpsgd", "asc") for each in budgets[name].values())
     assert min(budgets["rates"].values()) < 2.5 < max(budgets["rates"].values()) <= 3
     main()
     assert out.read_text() == once
     assert "| adult, 3 | asc {" in capsys.readouterr().out
+
+
+def test_rates_that_adapt_cost_at_most_epsilon_whichever_pair_is_chosen_in_each_step(monkeypatch):
+    """Sequences of pairs, whatever they follow from, by dp_accounting alone at each order."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    script = runpy.run_path(str(BENCHMARKS / "adaptive_rates.py"))
+    solve, run_epsilon, orders = script["solve_pairs"], script["run_epsilon"], script["ORDERS"]
+    rng = np.random.default_rng(0)
+    for target, rate, steps, has_statistics in ((3.0, 0.05, 40, True), (1.0, 0.2, 25, False)):
+        pairs = solve(target, rate, steps, 1e-5, (1.0, 2.0, 4.0), has_statistics)
+        stated = run_epsilon(pairs, rate, steps, 1e-5, has_statistics)
+        assert 0.99 * target < stated <= target
+        assert 1 == pairs.shares[0] > pairs.shares[1] > pairs.shares[2] > 1 / 4
+        every = [script["noise_of_pair"](pairs.noise, share, has_statistics) for share in pairs.shares]
+        for _ in range(5):
+            accountant = RdpAccountant(orders)
+            for chosen in rng.integers(3, size=steps):
+                step = GaussianDpEvent(every[chosen])
+                accountant.compose(PoissonSampledDpEvent(rate * pairs.multiples[chosen], step))
+            assert accountant.get_epsilon(1e-5) <= stated + 1e-9
+        throughout = [
+            RdpAccountant(orders)
+            .compose(PoissonSampledDpEvent(rate * multiple, GaussianDpEvent(noise)), steps)
+            .get_epsilon(1e-5)
+            for multiple, noise in zip(pairs.multiples, every, strict=True)
+        ]
+        assert max(throughout) == pytest.approx(stated, rel=1e-6)
+
+
+def test_rates_that_adapt_grow_for_groups_of_larger_losses(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    script = runpy.run_path(str(BENCHMARKS / "adaptive_rates.py"))
+    generator = torch.Generator().manual_seed(0)
+    inputs, groups = torch.randn((2000, 4), generator=generator), torch.arange(2000) % 4 // 3
+    targets = ((inputs[:, 0] > 0) ^ (groups == 1) & (torch.rand(2000, generator=generator) < 0.4)).long()
+    data = GroupedDataset(inputs, targets, groups, ("easy", "hard"), ("no", "yes"))
+    settings = {"batch_size": 200, "epochs": 6, "clipping_bound": 1.0, "learning_rate": 1.0}
+    settings |= {"schedule": "constant", "average": "none", "speed": 0.3}
+    _, facts = script["train_model"](data, settings, "adaptive", 8.0, 1e-5, 0)
+    assert facts["mean multiple"]["hard"] > 1.2 > facts["mean multiple"]["easy"] >= 1
+    _, plain = script["train_model"](data, settings, "plain", 8.0, 1e-5, 0)
+    assert set(plain["mean multiple"].values()) == {1.0}
