@@ -10,13 +10,13 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, jvp
+from torch.func import grad, jvp
 
 from equidp.data.dataset import GroupedDataset
 from equidp.diagnostics.gradients import Subject
 from equidp.engines.functional import second_derivatives
 from equidp.engines.layers.decomposed import without_fused_layers
-from equidp.engines.model import arguments, call_model, flat, outputs_in
+from equidp.engines.model import arguments, call_model, call_with, flat, outputs_in
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs
 from equidp.kernel.noise import to_double
@@ -81,7 +81,7 @@ class GroupHessian:
     def _loss(
         self, fixed: dict[str, Tensor], inputs: Inputs, targets: Tensor, trained: dict[str, Tensor]
     ) -> Tensor:
-        outputs = outputs_in(functional_call(self._subject.model, {**trained, **fixed}, *arguments(inputs)))
+        outputs = outputs_in(call_with(self._subject.model, {**trained, **fixed}, *arguments(inputs)))
         return self._subject.loss(outputs, targets).sum()
 
     def quadratic(self, *vectors: Tensor) -> list[float]:

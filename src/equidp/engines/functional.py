@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from equidp.engines.failures import measure_despite_failures
 from equidp.engines.layers.decomposed import without_fused_layers
 from equidp.engines.layers.sums import held_to_norms, lengths, weighted_sums, zero_left_out
 from equidp.engines.measurement import Examples, MeasuredBatch
-from equidp.engines.model import arguments, full_precision, outputs_in
+from equidp.engines.model import arguments, call_with, full_precision, outputs_in
 from equidp.errors import ModelError, SettingError
 from equidp.kernel.bounding import are_finite
 from equidp.kernel.engine import Context, LossFunction, LossOfExample, Sums
@@ -127,7 +127,7 @@ class FunctionalEngine:
 
         def loss_of(trained: dict[str, Tensor], x: Inputs, y: Inputs) -> tuple[Tensor, Any]:
             alone = arguments(taken(x, None))
-            outputs = outputs_in(functional_call(self.model, {**trained, **fixed}, *alone))
+            outputs = outputs_in(call_with(self.model, {**trained, **fixed}, *alone))
             return self.loss(outputs, taken(y, None)).squeeze(0), as_plain(outputs)
 
         def objective(

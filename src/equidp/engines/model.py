@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from equidp.errors import ModelError
 from equidp.kernel.engine import Sums
@@ -20,8 +21,8 @@ _COARSE = ("tf32", "bf16")
 _backends: Any = torch.backends
 _PRECISION: dict[str, tuple[Any, ...]] = (
     {
-        "cpu": (_backends.mkldnn.matmul, _backends.mkldnn.conv),
-        "cuda": (_backends.cuda.matmul, _backends.cudnn.conv),
+        "cpu": (_backends.mkldnn.matmul, _backends.mkldnn.conv, _backends.mkldnn.rnn),
+        "cuda": (_backends.cuda.matmul, _backends.cudnn.conv, _backends.cudnn.rnn),
     }
     if hasattr(_backends.mkldnn, "conv")
     else {}
@@ -53,6 +54,42 @@ def call_model(model: nn.Module, inputs: Inputs) -> Any:
     """
     positional, named = arguments(inputs)
     return outputs_in(model(*positional, **named))
+
+
+def call_with(
+    model: nn.Module,
+    values: Mapping[str, Tensor],
+    positional: tuple[Any, ...] = (),
+    named: dict[str, Any] | None = None,
+) -> Any:
+    """Returns the result of a call with other values of parameters and buffers, as `functional_call` does.
+
+    Each tensor of a module is replaced once. `functional_call` replaces those of a module that is reached by
+    two names twice, and puts back a replacement in the end.
+
+    Args:
+        model: any module.
+        values: by the names that `named_parameters` and `named_buffers` give; those of a shared tensor hold
+            wherever it stands.
+        positional, named: arguments of the call.
+
+    >>> layer = nn.Linear(2, 2, bias=False)
+    >>> twice, weight = nn.Sequential(layer, layer), layer.weight
+    >>> call_with(twice, {"0.weight": 2 * torch.eye(2)}, (torch.ones(1, 2),))
+    tensor([[4., 4.]])
+    >>> layer.weight is weight
+    True
+    """
+    held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    by_tensor = {held[name]: value for name, value in values.items() if name in held}
+    places = {
+        f"{path}.{name}" if path else name: by_tensor[tensor]
+        for path, module in model.named_modules()
+        for tensors_of in (module._parameters, module._buffers)
+        for name, tensor in tensors_of.items()
+        if tensor in by_tensor
+    }
+    return functional_call(model, places, positional, named, tie_weights=False)
 
 
 def outputs_in(result: Any) -> Any:
@@ -175,7 +212,10 @@ def _exactly(device: torch.device, autocast: bool) -> Iterator[None]:
 
 @contextmanager
 def exact_products(device: torch.device) -> Iterator[None]:
-    """Computes products of float32 in float32, not in TF32 (CUDA's default for convolutions) or bfloat16."""
+    """Computes products of float32 in float32, not in TF32 or bfloat16.
+
+    TF32 is CUDA's default for convolutions and recurrent layers.
+    """
     coarse = _coarse_products(device)
     before = [setting.fp32_precision for setting in coarse]
     try:

@@ -278,6 +278,24 @@ def test_gradients_that_the_fast_engine_would_get_wrong_are_found_out(model, inp
     check_engine(make_engine("functional", model, LOSS), model, LOSS, inputs, targets)
 
 
+class BorrowedInPart(nn.Module):
+    """Uses a layer's parameter without calling the layer, in a part of the outputs that hardly counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.small = nn.Linear(4, 2), nn.Linear(4, 2, bias=False)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.first(values) + 1e-3 * (self.small(values) + linear(values.flip(1), self.small.weight))
+
+
+def test_a_wrong_gradient_of_one_parameter_is_found_out_beside_longer_ones():
+    model, inputs, targets = BorrowedInPart(), torch.randn(4, 4), torch.tensor([0, 1, 0, 1])
+    with raises_field(ModelError, "gradients"):
+        check_engine(make_engine("ghost", model, LOSS), model, LOSS, inputs, targets)
+    check_engine(make_engine("functional", model, LOSS), model, LOSS, inputs, targets)
+
+
 def test_trying_an_engine_leaves_the_model_as_it_was():
     model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5), nn.Linear(3, 2))
     model[0].weight.grad = torch.ones(3, 4)

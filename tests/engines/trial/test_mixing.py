@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import equidp
 from equidp.engines import check_engine, check_model, made_up_examples, make_engine
+from equidp.engines.model import exact_products
 from equidp.engines.trial.running import Attributes
 from equidp.errors import ModelError
 from support.errors import raises_field
@@ -637,20 +638,39 @@ def test_any_error_of_a_model_or_loss_is_put_in_words(model, loss, field, names)
         check_model(model, loss, *few, names)
 
 
-def test_a_model_is_tried_in_full_float32_and_what_was_set_is_set_again():
-    """TF32, CUDA's default for convolutions, rounds as coarsely as some models mix."""
-    matmul, seen = torch.backends.mkldnn.matmul, []
+@pytest.mark.parametrize("kind", ["matmul", "conv", "rnn"])
+def test_a_model_is_tried_in_full_float32_and_what_was_set_is_set_again(kind):
+    """TF32, CUDA's default for convolutions and recurrent layers, rounds as coarsely as some models mix."""
+    setting, seen = getattr(torch.backends.mkldnn, kind), []
 
     class Noting(nn.Linear):
         def forward(self, values):
-            seen.append(matmul.fp32_precision)
+            seen.append(setting.fp32_precision)
             return super().forward(values)
 
-    before = matmul.fp32_precision
+    before = setting.fp32_precision
     try:
-        matmul.fp32_precision = "bf16"
+        setting.fp32_precision = "bf16"
         check_model(Noting(3, 2), LOSS, torch.randn(16, 3), torch.arange(16) % 2)
         assert set(seen) == {"ieee"}
-        assert matmul.fp32_precision == "bf16"
+        assert setting.fp32_precision == "bf16"
     finally:
-        matmul.fp32_precision = before
+        setting.fp32_precision = before
+
+
+@pytest.mark.parametrize("kind", ["convolutions", "recurrent layers", "products"])
+def test_products_of_float32_on_cuda_are_exact_where_they_have_to_be(kind):
+    """PyTorch's settings can be read and set without a GPU."""
+    setting = {
+        "convolutions": torch.backends.cudnn.conv,
+        "recurrent layers": torch.backends.cudnn.rnn,
+        "products": torch.backends.cuda.matmul,
+    }[kind]
+    before = setting.fp32_precision
+    try:
+        setting.fp32_precision = "tf32"
+        with exact_products(torch.device("cuda")):
+            assert setting.fp32_precision == "ieee"
+        assert setting.fp32_precision == "tf32"
+    finally:
+        setting.fp32_precision = before

@@ -9,14 +9,14 @@ then gives the copies' gradients, which are the examples' own.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vjp, vmap
+from torch.func import vjp, vmap
 from torch.nn.functional import embedding
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -34,7 +34,7 @@ from equidp.engines.layers.sums import (
     weighted_sums,
     zero_left_out,
 )
-from equidp.engines.model import is_coarse
+from equidp.engines.model import call_with, is_coarse
 from equidp.errors import ModelError
 from equidp.kernel.generators import GeneratorStates, reached_objects
 
@@ -122,17 +122,18 @@ def _run_with_copies(
     def one(copies: ByName, own: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         alone = tree_unflatten(_alone(flat, split, own), structure)
         named = {f"module.{name}": each for name, each in copies.items()}
-        outputs, form = tree_flatten(functional_call(module, named, *alone))
+        outputs, form = tree_flatten(call_with(module, named, *alone))
         results.extend((outputs, form))
         if not _are_by_example(outputs, 1):
             raise ValueError("an output has no row for each example")
-        return tuple(each.squeeze(0) for each in outputs if isinstance(each, Tensor))
+        return tuple(each.squeeze(0) for each in _distinct(outputs))
 
     with without_fused_layers(call.module), _RowsAlike(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "There is a performance drop")  # of fused attention, which is exact
         made = vmap(one)(copies, own)
     lent = (*(each for each in flat if isinstance(each, Tensor)), *copies.values(), *call.module.buffers())
-    apart = iter(_apart(made, lent))
+    outputs, form = results
+    apart = dict(zip(map(id, _distinct(outputs)), _apart(made, lent), strict=True))
     gradients: ByName = {}
 
     def receive(name: str, gradient: Tensor) -> None:
@@ -141,12 +142,15 @@ def _run_with_copies(
 
     for name, copied in copies.items():
         tape.watch_copy(copied, partial(receive, name))
-    outputs, form = results
-    joined = [next(apart) if isinstance(each, Tensor) else each for each in outputs]
-    return tree_unflatten(joined, form)
+    return tree_unflatten([apart.get(id(each), each) for each in outputs], form)
 
 
-def _apart(made: Sequence[Tensor], lent: Sequence[Tensor]) -> list[Tensor]:
+def _distinct(outputs: Sequence[Any]) -> list[Tensor]:
+    """Return the tensors among outputs, each once."""
+    return list({id(each): each for each in outputs if isinstance(each, Tensor)}.values())
+
+
+def _apart(made: Sequence[Tensor], lent: Iterable[Tensor]) -> list[Tensor]:
     """Return outputs as tensors that are no views, so that a change in place is followed.
 
     Those that share memory with each other, with `lent` or between examples are copied.
@@ -243,13 +247,20 @@ def run_twice(
     given once per example, as [batch, positions, features]: it broadcasts to what it did, and each example
     has a gradient of its own.
 
-    Several outputs are given as copies: one may be computed from another, or be the same tensor, and each
-    then receives what reaches it from outside the module alone.
+    Outputs that share memory, and all of several distinct ones, are given as copies: one may be computed from
+    another, and each then receives what reaches it from outside the module alone.
     """
     random = GeneratorStates(next(iter(call.parameters.values())).device)
     stored = None if known.by_example is not None else _stored_tensors(call.module)
     result = forward(*arguments, **keywords)
     outputs, structure = tree_flatten(result)
+    followed = [each for each in _distinct(outputs) if each.requires_grad]
+    lent = (each for each in tree_flatten((arguments, keywords))[0] if isinstance(each, Tensor))
+    given = _apart(followed, (*lent, *call.module.parameters(), *call.module.buffers()))
+    if len(followed) > 1:
+        given = [each.clone() if each is made else each for each, made in zip(given, followed, strict=True)]
+    apart = dict(zip(map(id, followed), given, strict=True))
+    outputs = [apart.get(id(each), each) for each in outputs]
     drew = random.has_moved()
     for position, each in enumerate(outputs):
         if not drew and _is_for_all(each, position, known.whole, tape.batch):
@@ -258,9 +269,6 @@ def run_twice(
             tape.read_once = call.module
             once = each if len(each) == 1 and each.dim() > 2 else each.unsqueeze(0)
             outputs[position] = once.expand(tape.batch, *once.shape[1:])
-    followed = [isinstance(each, Tensor) and each.requires_grad for each in outputs]
-    if sum(followed) > 1:
-        outputs = [each.clone() if apart else each for each, apart in zip(outputs, followed, strict=True)]
     result = tree_unflatten(outputs, structure)
     if known.by_example is None and (drew or not _is_by_example(call.module, stored, outputs, tape.batch)):
         known.by_example = False
@@ -270,8 +278,10 @@ def run_twice(
         again.receive(position, gradient)
         call.pending = lambda: again
 
+    watched: set[int] = set()
     for position, each in enumerate(outputs):
-        if isinstance(each, Tensor):
+        if isinstance(each, Tensor) and id(each) not in watched:
+            watched.add(id(each))
             tape.watch(call.module, again.inputs, each, partial(receive, position))
     return result
 
@@ -420,7 +430,7 @@ class RerunGradients(Gradients):
             arguments, keywords = tree_unflatten(_alone(self._flat, self._split, own), self._structure)
 
             def outputs(trained: ByName) -> Any:
-                result = functional_call(self.module, {**trained, **fixed}, arguments, keywords)
+                result = call_with(self.module, {**trained, **fixed}, arguments, keywords)
                 flattened = tree_flatten(result)[0]
                 return tuple(flattened[position] for position in positions)
 

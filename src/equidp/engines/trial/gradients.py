@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
 from equidp.engines.functional import FunctionalEngine, second_derivatives
 from equidp.engines.ghost import GhostEngine
 from equidp.engines.measurement import Examples, MeasuredBatch
-from equidp.engines.model import arguments, call_model, flat, flat_sums, outputs_in, same
+from equidp.engines.model import arguments, call_model, call_with, flat, flat_sums, outputs_in, same
 from equidp.engines.trial.mixing import moved_parameters
 from equidp.engines.trial.rows import MadeUpInputs, TrialRows
 from equidp.engines.trial.running import (
@@ -122,6 +121,9 @@ def check_engine(
         same_norms = ((found.norms - true).abs() <= _tolerance(tensors(targets)[0].device) * true.max()).all()
         if not (same_norms and found.off.norm() <= _TOLERANCE * true.max() * len(true)):
             raise _differs(trial.engine, len(true))
+        coarse = torch.is_autocast_enabled(trial.device.type)
+        if not coarse and _wrong_parts(found.off, found.true).any():
+            _check_beside_rounding(found)
         moderate = rows.moderate()
         if moderate is not None:
             _check_further(trial.of(moderate), huge=True)
@@ -465,7 +467,8 @@ def _check_further(trial: _Trial, *, huge: bool) -> None:
     differs = small or off.norm() > _TOLERANCE * size * len(norms)
     if differs and not huge:
         raise _differs(trial.engine, len(norms))
-    if differs or (huge and _wrong_parts(off, true).any()):
+    coarse = torch.is_autocast_enabled(trial.device.type)
+    if differs or ((huge or not coarse) and _wrong_parts(off, true).any()):
         _check_beside_rounding(found)
 
 
@@ -584,8 +587,9 @@ def _differs(engine: Engine, count: int, how: str = "") -> ModelError:
     how = how or "differ from those of one backward pass each"
     return EngineRefusal(
         f"{_name(engine)}'s gradients of {count} examples {how}. A parameter may be used outside of "
-        "the layer that owns it (such as F.linear(x, self.words.weight); call the layer), or examples may "
-        "change places on their way (sorted by length: enforce_sorted=False does without).",
+        "the layer that owns it (such as F.linear(x, self.words.weight); call the layer), a hook may change "
+        "a layer's outputs or their gradient (outputs.register_hook), or examples may change places on their "
+        "way (sorted by length: enforce_sorted=False does without).",
         field="gradients",
     )
 
@@ -655,7 +659,7 @@ def check_objective(
         x, y, own = taken((inputs, targets, context), [place])
 
         def loss_of(values: dict[str, Tensor]) -> tuple[Tensor, Any]:
-            outputs = outputs_in(functional_call(model, values, *arguments(x)))
+            outputs = outputs_in(call_with(model, values, *arguments(x)))
             return loss(outputs, y).squeeze(0), as_plain(outputs)
 
         total, _ = policy.objective(loss_of, {**trained}, tuple(each[0] for each in own))

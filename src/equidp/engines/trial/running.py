@@ -46,6 +46,14 @@ def check_parameters(model: nn.Module) -> None:
                 field=name,
             )
     for name, parameter in trained.items():
+        if hook := _changing_hook(parameter):
+            raise ModelError(
+                f"parameter {name} has a hook on its gradient ({hook}), and a private step forms no such "
+                "gradient of one example. Remove it. To change the private gradient before a step, use "
+                "optimizer.register_step_pre_hook; to leave a part of a parameter as it is, keep that in a "
+                "parameter of its own with requires_grad_(False).",
+                field=name,
+            )
         if parameter.is_complex():
             raise ModelError(
                 f"parameter {name} is {parameter.dtype}, and gradients of complex numbers are not supported; "
@@ -60,6 +68,25 @@ def check_parameters(model: nn.Module) -> None:
                 "dtype=torch.bfloat16).",
                 field=name,
             )
+
+
+def _changing_hook(parameter: nn.Parameter) -> str | None:
+    """Return the kind of a hook that changes the parameter's gradient or reads it in `grad`; None: no such.
+
+    Hooks that return nothing and write nothing, as those of loggers, change no gradient.
+    """
+    if parameter._post_accumulate_grad_hooks:
+        return "register_post_accumulate_grad_hook"
+    hooks: Any = parameter._backward_hooks
+    for hook in list((hooks or {}).values()):
+        gradient = torch.ones_like(parameter, requires_grad=False)
+        version = gradient._version
+        with torch.no_grad(), suppress(Exception):
+            returned = hook(gradient)
+            if gradient._version == version and (returned is None or returned is gradient):
+                continue
+        return "register_hook"
+    return None
 
 
 def seed_generators(seed: int) -> None:

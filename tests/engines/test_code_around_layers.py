@@ -1,0 +1,342 @@
+"""Hooks, changes in place, sharing and parts without gradients: gradients are exact, or the trial refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from torch.nn.utils import parametrizations, parametrize, prune
+
+from equidp.engines import ENGINES, check_engine, check_model, make_engine
+from equidp.errors import ModelError
+from support.errors import raises_field
+from support.oracle import drawn, loss
+
+BATCH = 6
+
+
+class Own(nn.Module):
+    """A module whose forward is a function of its parameters and its inputs."""
+
+    def __init__(self, compute: Callable[..., Any], **parameters: Tensor) -> None:
+        super().__init__()
+        self.compute = compute
+        for name, value in parameters.items():
+            self.register_parameter(name, nn.Parameter(value))
+
+    def forward(self, values: Tensor) -> Any:
+        return self.compute(self, values)
+
+
+class Around(nn.Module):
+    """A layer, user's code around it, and a head.
+
+    Args:
+        layer: reads [batch, 2, 4], or tokens [batch, 4] if it is a table, and gives [batch, 2 or 4, 4].
+        use: (call of the layer, its inputs) -> tensor [batch, ...].
+    """
+
+    def __init__(self, layer: nn.Module, use: Callable[[Callable[..., Tensor], Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.layer, self.head, self.use = nn.Linear(8, 8), layer, nn.Linear(4, 2), use
+
+    def forward(self, values: Tensor) -> Tensor:
+        inputs = self.first(values).unflatten(1, (2, 4))
+        if isinstance(self.layer, nn.Embedding):
+            inputs = (values[:, :4] > 0).long()
+
+        def call(given: Tensor) -> Tensor:
+            made = self.layer(given)
+            return made[0] if isinstance(made, tuple) else made
+
+        return self.head(torch.tanh(self.use(call, inputs).flatten(1, -2).sum(1)))
+
+
+def parametrized(layer: nn.Module) -> nn.Module:
+    class Doubled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.size = nn.Parameter(torch.tensor(1.5))
+
+        def forward(self, weight: Tensor) -> Tensor:
+            return self.size * weight
+
+    parametrize.register_parametrization(layer, "weight", Doubled())
+    return layer
+
+
+def pruned(layer: nn.Module) -> nn.Module:
+    return prune.l1_unstructured(layer, "weight", 0.5)
+
+
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "linear": lambda: nn.Linear(4, 4),
+    "norm": lambda: nn.LayerNorm(4),
+    "conv": lambda: nn.Conv1d(2, 2, 3, padding=1),
+    "table": lambda: nn.Embedding(2, 4),
+    "recurrent": lambda: nn.GRU(4, 4, batch_first=True),
+    "weight norm": lambda: parametrizations.weight_norm(nn.Linear(4, 4)),
+    "orthogonal": lambda: parametrizations.orthogonal(nn.Linear(4, 4)),
+    "parametrized": lambda: parametrized(nn.Conv1d(2, 2, 3, padding=1)),
+    "pruned": lambda: pruned(nn.Linear(4, 4)),
+    "scale": lambda: Own(lambda own, values: values * own.scale, scale=drawn(4)),
+    "product": lambda: Own(lambda own, values: linear(values, own.weight), weight=drawn(4, 4)),
+}
+
+
+def changed_in_place(call: Callable[..., Tensor], inputs: Tensor) -> Tensor:
+    return call(inputs).mul_(2.0).add_(1.0).tanh_()
+
+
+def changed_in_part(call: Callable[..., Tensor], inputs: Tensor) -> Tensor:
+    made = call(inputs)
+    made[:, :1].mul_(2.0)
+    return made
+
+
+def view_changed_in_place(call: Callable[..., Tensor], inputs: Tensor) -> Tensor:
+    return call(inputs).flatten(1).mul_(2.0).unflatten(1, (-1, 4))
+
+
+def called_twice(call: Callable[..., Tensor], inputs: Tensor) -> Tensor:
+    return call(inputs) * torch.tanh(call(inputs.flip(1)))
+
+
+def called_without_gradients(call: Callable[..., Tensor], inputs: Tensor) -> Tensor:
+    with torch.no_grad():
+        fixed = call(inputs)
+    return call(inputs) * fixed
+
+
+def detached_in_part(call: Callable[..., Tensor], inputs: Tensor) -> Tensor:
+    made = call(inputs)
+    return made * made.detach() + (made.sign() - made).detach()
+
+
+def seen_by_a_hook(call: Callable[..., Tensor], inputs: Tensor) -> Tensor:
+    made = call(inputs)
+    if made.requires_grad:
+        made.register_hook(lambda gradient: 3 * gradient)
+    return made
+
+
+def seen_by_a_hook_of_its_node(call: Callable[..., Tensor], inputs: Tensor) -> Tensor:
+    made = call(inputs)
+    if made.grad_fn is not None:
+        made.grad_fn.register_prehook(lambda gradients: (3 * gradients[0],))
+    return made
+
+
+def plainly(call: Callable[..., Tensor], inputs: Tensor) -> Tensor:
+    return call(inputs)
+
+
+USES = [
+    plainly,
+    changed_in_place,
+    changed_in_part,
+    view_changed_in_place,
+    called_twice,
+    called_without_gradients,
+    detached_in_part,
+]
+HOOKS = [seen_by_a_hook, seen_by_a_hook_of_its_node]
+
+
+def honest_gradients(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    """Gradients that a loop over single examples finds in p.grad, [batch, parameters]."""
+    trained = [each for each in model.parameters() if each.requires_grad]
+    rows = []
+    for place in range(len(targets)):
+        model.zero_grad(set_to_none=True)
+        loss(model(inputs[[place]]), targets[[place]]).sum().backward()
+        rows.append(
+            torch.cat(
+                [
+                    torch.zeros_like(each).flatten() if each.grad is None else each.grad.flatten()
+                    for each in trained
+                ]
+            )
+        )
+    model.zero_grad(set_to_none=True)
+    return torch.stack(rows)
+
+
+def takes_exactly(name: str, model: nn.Module) -> bool:
+    """Return whether the trial takes a model with an engine, whose norms and sums are then exact."""
+    torch.manual_seed(3)
+    inputs, targets, weights = drawn(BATCH, 8), torch.arange(BATCH) % 2, torch.linspace(0.3, 2.0, BATCH)
+    engine = make_engine(name, model, loss)
+    try:
+        check_model(model, loss, inputs, targets)
+        check_engine(engine, model, loss, inputs, targets, batch_size=8)
+    except ModelError:
+        return False
+    trained = [each for each in model.parameters() if each.requires_grad]
+    true = honest_gradients(model, inputs.clone(), targets)
+    for _ in range(2):
+        measured = engine(inputs, targets)
+        sums, norms = measured.sum_gradients(weights), measured.norms
+        total = torch.cat([sums.get(each, torch.zeros_like(each)).flatten() for each in trained])
+        assert (norms - true.norm(dim=1)).abs().max() <= 1e-9 * true.norm(dim=1).max()
+        assert (total - weights.double() @ true).norm() <= 1e-9 * true.norm(dim=1).max() * BATCH
+        assert trained == [each for each in model.parameters() if each.requires_grad]
+    return True
+
+
+@pytest.mark.parametrize("use", [*USES, *HOOKS])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_gradients_are_those_of_a_loop_over_single_examples(layer, use):
+    torch.manual_seed(0)
+    model = Around(LAYERS[layer](), use).double()
+    taken = takes_exactly("ghost", model)
+    assert taken or (use in HOOKS and takes_exactly("functional", model))
+
+
+def doubled(*arguments: Any) -> Any:
+    """Return twice the last of a hook's arguments but the first, in a tuple if it came in one."""
+    last = arguments[-1]
+    if isinstance(last, tuple):
+        return tuple(None if each is None else 2 * each for each in last)
+    return 2 * last
+
+
+MODULE_HOOKS: dict[str, Callable[[nn.Module], object]] = {
+    "outputs": lambda layer: layer.register_forward_hook(doubled),
+    "outputs in place": lambda layer: layer.register_forward_hook(lambda *each: each[-1].mul_(2)),
+    "inputs": lambda layer: layer.register_forward_pre_hook(doubled),
+    "inputs of a seen call": lambda layer: layer.register_forward_pre_hook(
+        lambda module, given, named: (doubled(given), named), with_kwargs=True
+    ),
+    "own parameter": lambda layer: layer.register_forward_hook(
+        lambda module, given, made: made + next(module.parameters()).sum()
+    ),
+    "gradient of inputs": lambda layer: layer.register_full_backward_hook(
+        lambda module, found, given: doubled(found)
+    ),
+    "gradient of outputs": lambda layer: layer.register_full_backward_pre_hook(doubled),
+}
+
+
+@pytest.mark.parametrize("hook", MODULE_HOOKS)
+@pytest.mark.parametrize(
+    "layer", ["linear", "norm", "conv", "weight norm", "parametrized", "pruned", "scale"]
+)
+def test_hooks_of_modules_count_or_are_refused(layer, hook):
+    torch.manual_seed(0)
+    model = Around(LAYERS[layer](), plainly).double()
+    MODULE_HOOKS[hook](model.layer)
+    taken = [name for name in ENGINES if takes_exactly(name, model)]
+    backward = hook.startswith("gradient")
+    # torch.func has no backward hooks, and a module that it runs again has hooks of its own then.
+    assert taken or (backward and layer in ("parametrized", "pruned", "scale"))
+
+
+def written(gradient: Tensor) -> None:
+    gradient.mul_(2)
+
+
+@pytest.mark.parametrize("layer", ["linear", "recurrent", "weight norm", "scale"])
+@pytest.mark.parametrize(
+    "register",
+    [
+        lambda parameter: parameter.register_hook(lambda gradient: gradient.clamp(-1e3, 1e3)),
+        lambda parameter: parameter.register_hook(written),
+        lambda parameter: parameter.register_post_accumulate_grad_hook(lambda parameter: None),
+    ],
+    ids=["other gradient", "gradient in place", "accumulated"],
+)
+def test_a_hook_that_changes_the_gradient_of_a_parameter_is_refused_by_its_name(layer, register):
+    model = Around(LAYERS[layer](), plainly)
+    name, parameter = next(iter(model.layer.named_parameters()))
+    register(parameter)
+    with raises_field(ModelError, f"layer.{name}"):
+        check_model(model, loss, torch.randn(BATCH, 8), torch.arange(BATCH) % 2)
+
+
+def test_a_hook_that_reads_the_gradient_of_a_parameter_may_stay():
+    torch.manual_seed(0)
+    model = Around(nn.Linear(4, 4), plainly).double()
+    model.layer.weight.register_hook(lambda gradient: None)
+    model.layer.bias.register_hook(lambda gradient: gradient)
+    assert takes_exactly("ghost", model)
+
+
+def in_two_names(values: Tensor) -> tuple[Tensor, Tensor]:
+    return values, values
+
+
+OUTPUTS: dict[str, Callable[[Own, Tensor], tuple[Tensor, Tensor]]] = {
+    "twice": lambda own, values: in_two_names(values * own.scale),
+    "twice, a view": lambda own, values: in_two_names((values * own.scale).flatten(1).unflatten(1, (2, 4))),
+    "with its input": lambda own, values: (values, values + own.scale),
+    "with a view of its input": lambda own, values: (values.flip(1), values + own.scale),
+    "with a part": lambda own, values: (lambda made: (made[:, :1], made))(values + own.scale),
+    "one from the other": lambda own, values: (lambda made: (made, made + values))(values + own.scale),
+}
+"""Two outputs of a module, that share memory or follow from one another."""
+CHANGES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "none": lambda one, other: torch.tanh(one) + other,
+    "first": lambda one, other: one.mul_(2.0) + torch.tanh(other),
+    "second": lambda one, other: (other.add_(1.0), torch.tanh(one) * other)[1],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("outputs", OUTPUTS)
+def test_outputs_that_share_memory_may_be_changed_in_place(outputs, change):
+    torch.manual_seed(0)
+    own = Own(OUTPUTS[outputs], scale=drawn(4))
+
+    class Both(Around):
+        def forward(self, values: Tensor) -> Tensor:
+            made = self.layer(self.first(values).unflatten(1, (2, 4)))
+            return self.head(CHANGES[change](*made).flatten(1, -2).sum(1))
+
+    model = Both(own, plainly).double()
+    taken = [name for name in ENGINES if takes_exactly(name, model)]
+    assert taken
+    assert outputs != "twice" or "ghost" in taken
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("inside", [False, True], ids=["model", "module with a parameter"])
+@pytest.mark.parametrize("layer", ["linear", "norm", "recurrent", "weight norm", "parametrized", "scale"])
+def test_one_module_at_two_places_keeps_its_parameters(layer, inside, engine):
+    """torch.func.functional_call leaves replacements of them in the module."""
+    torch.manual_seed(0)
+
+    class Twice(nn.Module):
+        def __init__(self, layer: nn.Module) -> None:
+            super().__init__()
+            self.one, self.other = layer, layer
+            if inside:
+                self.shift = nn.Parameter(torch.randn(4))
+
+        def forward(self, values: Tensor) -> Tensor:
+            for each in (self.one, self.other):
+                made = each(values)
+                values = torch.tanh(made[0] if isinstance(made, tuple) else made)
+            return values + self.shift if inside else values
+
+    model = Around(Twice(LAYERS[layer]()), plainly).double()
+    before = dict(model.named_parameters(remove_duplicate=False))
+    assert takes_exactly(engine, model)
+    after = dict(model.named_parameters(remove_duplicate=False))
+    assert before.keys() == after.keys()
+    assert all(before[name] is after[name] for name in before)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_parameter_of_two_layers_a_parametrization_and_a_module_of_its_own(engine):
+    torch.manual_seed(0)
+    own = Own(lambda own, values: linear(values, own.weight), weight=drawn(4, 4))
+    one, other = nn.Linear(4, 4), parametrized(nn.Linear(4, 4))
+    one.weight = own.weight
+    other.parametrizations.weight.original = own.weight
+    both = nn.Sequential(one, nn.Tanh(), other, nn.Tanh(), own)
+    assert takes_exactly(engine, Around(both, plainly).double())
