@@ -7,11 +7,11 @@ import random
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, get_worker_info
 
 import equidp
-from equidp.data.batches import loaded_batches
+from equidp.data.batches import loaded_batches, places_to_try
 from equidp.errors import DataError, SettingError
 from equidp.kernel.ledger import MemoryLedger
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
@@ -122,6 +122,105 @@ def test_one_group_beyond_the_others_is_refused_before_a_step_is_spent(kind, gro
     ledger = MemoryLedger()
     with raises_field(DataError, "groups"):
         make_trainer(train, equidp.DPSGDF(), num_groups=2, batch_size=10, ledger=ledger)
+    assert not ledger.entries
+
+
+def in_memory(inputs: Tensor, targets: Tensor) -> TensorDataset:
+    return TensorDataset(inputs, targets)
+
+
+def listed(inputs: Tensor, targets: Tensor) -> list:
+    return list(zip(inputs, targets, strict=True))
+
+
+class Indexed(Dataset):
+    """Rows that have to be loaded."""
+
+    def __init__(self, *columns: Tensor) -> None:
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def __getitem__(self, place: int) -> tuple[Tensor, ...]:
+        return tuple(column[place] for column in self.columns)
+
+
+HOLDING = {
+    "tensors": in_memory,
+    "list": listed,
+    "arrays": lambda *columns: [(x.numpy(), float(y)) for x, y in zip(*columns, strict=True)],
+    "mappings": lambda *columns: [({"input": x}, y) for x, y in zip(*columns, strict=True)],
+    "half of tensors": lambda *columns: Subset(in_memory(*columns), range(100, 200)),
+    "parts": lambda *columns: ConcatDataset(
+        [in_memory(*(each[:90] for each in columns)), listed(*(each[90:] for each in columns))]
+    ),
+    "rows that a step would load": lambda *columns: Indexed(*columns),
+}
+"""Datasets of inputs and targets by how they hold them."""
+
+
+def squared(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.sum(dim=1) - targets).square()
+
+
+def known(outputs: Tensor, targets: Tensor) -> Tensor:
+    return squared(outputs, torch.where(targets.isfinite(), targets, outputs.detach().sum(dim=1)))
+
+
+class TakesMissing(nn.Linear):
+    def forward(self, values: Tensor) -> Tensor:
+        return super().forward(torch.where(values.isfinite(), values, 0.0))
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("part", ["inputs", "targets"])
+@pytest.mark.parametrize("holding", HOLDING)
+def test_a_row_without_a_finite_gradient_is_refused_before_a_step_is_spent(holding, part, number):
+    inputs, targets, ledger = torch.randn(200, 5), torch.randn(200), MemoryLedger()
+    if part == "inputs":
+        inputs[116, 2] = number
+    else:
+        targets[116] = number
+    train = HOLDING[holding](inputs, targets)
+    batch_size = 50 if holding == "rows that a step would load" else 10
+    with raises_field(DataError, part):
+        make_trainer(train, batch_size=batch_size, loss=squared, ledger=ledger)
+    assert not ledger.entries
+
+
+@pytest.mark.parametrize("holding", ["tensors", "list", "parts"])
+def test_rows_with_missing_numbers_are_for_models_and_losses_that_take_them(holding):
+    inputs, targets = torch.randn(200, 5), torch.randn(200)
+    inputs[116, 2], inputs[::7, 1], targets[3] = torch.inf, torch.nan, torch.nan
+    trainer = make_trainer(HOLDING[holding](inputs, targets), model=TakesMissing(5, 2), loss=known)
+    trainer.fit()
+    assert all(each.isfinite().all() for each in trainer.model.parameters())
+    with raises_field(DataError, "targets"):
+        make_trainer(HOLDING[holding](inputs, targets), model=TakesMissing(5, 2), loss=squared)
+
+
+def test_huge_numbers_are_not_infinite_ones():
+    inputs = torch.full((200, 5), 3e38)
+    assert places_to_try(in_memory(inputs, torch.zeros(200)), 1, slice(0, 200)).tolist() == [0]
+    assert places_to_try(listed(inputs, torch.zeros(200)), 1, slice(0, 200)).tolist() == [0]
+
+
+def test_a_collated_row_without_a_finite_gradient_is_refused_before_a_step_is_spent():
+    rows = [(torch.ones(2 + place % 3), place % 2) for place in range(200)]
+    rows[117][0][1] = torch.nan
+
+    def pad(rows: list) -> tuple[Tensor, Tensor]:
+        inputs = nn.utils.rnn.pad_sequence([row for row, _ in rows], batch_first=True)
+        return inputs, torch.tensor([target for _, target in rows])
+
+    class Summed(nn.Linear):
+        def forward(self, values: Tensor) -> Tensor:
+            return super().forward(values.sum(dim=1, keepdim=True))
+
+    ledger = MemoryLedger()
+    with raises_field(DataError, "inputs"):
+        make_trainer(rows, model=Summed(1, 2), collate=pad, ledger=ledger)
     assert not ledger.entries
 
 

@@ -15,6 +15,7 @@ from equidp.data.collation import (
     as_tuples,
     check_groups,
     form_of,
+    is_finite,
     names_in,
     or_error,
     raise_errors,
@@ -24,6 +25,9 @@ from equidp.errors import DataError, error_text
 from equidp.kernel.inputs import Inputs, count_in, map_tensors, taken, tensors
 from equidp.kernel.loop import Batch
 
+NOT_FINITE_TRIED = 8
+"""Rows with numbers that are not finite of which the model is tried at most."""
+_NUMBERS_AT_A_TIME, _ROWS_AT_A_TIME = 2**22, 256
 _EXPECTED = "expected (input, target, group), or (input, target) for a method that needs no groups"
 
 
@@ -134,10 +138,12 @@ def places_to_try(dataset: GroupedDataset | Dataset[Any], count: int, shard: sli
     | a list or tuple, or a `Subset` or `ConcatDataset` of such | of all rows, the first of each form (names,
       shapes, types), and those of the least and the largest number of each column of numbers |
     | a `TensorDataset`, whose rows are of one form | evenly spread, and those of such numbers |
+    | any of these, and a `Subset` or `ConcatDataset` of such | beside them, of the first rows that hold NaN
+      or infinite numbers, up to `NOT_FINITE_TRIED` |
     | any other, whose rows would have to be loaded | evenly spread, whatever they hold |
 
     Args:
-        dataset: of a list, all rows are looked at; of others, none.
+        dataset: of a list or of tensors, all rows are looked at; of others, none.
         count: number of evenly spread places at most, >= 1.
         shard: places of this process' examples.
 
@@ -145,9 +151,11 @@ def places_to_try(dataset: GroupedDataset | Dataset[Any], count: int, shard: sli
     >>> places_to_try(rows, 1, slice(0, 4)).tolist()
     [0, 1, 2]
     """
+    odd = torch.arange(shard.start, shard.stop)[_not_finite(dataset, torch.arange(shard.start, shard.stop))]
+    odd = odd[:NOT_FINITE_TRIED]
     if _is_listed(dataset):
-        return _places_in_list(dataset, shard)
-    places = [spread_places(count, shard)]
+        return _sorted_places([*_places_in_list(dataset, shard), *odd.tolist()])
+    places = [odd, spread_places(count, shard)]
     for column in dataset.tensors if isinstance(dataset, TensorDataset) else ():
         if column.dim() == 1 and not column.is_complex():
             own = column[shard]
@@ -174,6 +182,38 @@ def _is_listed(dataset: Any) -> bool:
     if isinstance(dataset, ConcatDataset):
         return all(map(_is_listed, dataset.datasets))
     return isinstance(dataset, list | tuple)
+
+
+def _not_finite(dataset: Any, places: Tensor) -> Tensor:
+    """Return a mask of rows in memory that hold NaN or infinite numbers, [m]; False for others.
+
+    Args:
+        places: of rows, [m].
+    """
+    found = torch.zeros(len(places), dtype=torch.bool)
+    if isinstance(dataset, Subset):
+        return _not_finite(dataset.dataset, torch.as_tensor(dataset.indices, dtype=torch.int64)[places])
+    if isinstance(dataset, ConcatDataset):
+        first = 0
+        for part, end in zip(dataset.datasets, dataset.cumulative_sizes, strict=True):
+            here = (places >= first) & (places < end)
+            found[here] = _not_finite(part, places[here] - first)
+            first = end
+    elif isinstance(dataset, TensorDataset):
+        for column in dataset.tensors:
+            if column.is_floating_point() or column.is_complex():
+                size = max(1, _NUMBERS_AT_A_TIME // max(1, column[:1].numel()))
+                for mask, part in zip(found.split(size), places.split(size), strict=True):
+                    numbers = (
+                        column[part.to(column.device)].flatten(1) if column.dim() > 1 else column[part, None]
+                    )
+                    mask |= ~torch.isfinite(numbers).all(dim=1).cpu()
+    elif isinstance(dataset, list | tuple):
+        for mask, part in zip(found.split(_ROWS_AT_A_TIME), places.split(_ROWS_AT_A_TIME), strict=True):
+            rows = [dataset[place] for place in part.tolist()]
+            if not is_finite(rows):
+                mask |= torch.tensor([not is_finite(row) for row in rows])
+    return found
 
 
 def _places_in_list(dataset: Any, shard: slice) -> Tensor:

@@ -8,6 +8,7 @@ none changes another whatever it does, and rows are padded here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
@@ -111,10 +112,13 @@ class Collation:
     Attributes:
         collate: function of the user's.
         extents: `Extent` of each tensor, in the form of a batch.
+        not_finite: inputs and targets of one row that holds NaN or infinite numbers, [1, ...]; None: no row
+            does.
     """
 
     collate: Collate
     extents: tuple[Any, ...]
+    not_finite: Any | None = None
 
     @classmethod
     def of(
@@ -151,11 +155,13 @@ class Collation:
             worker_init_fn=start_of_worker,
         )
         found: Any = None
-        for each in raise_errors(loader):
+        odd: Any = None
+        for each, odd_here in raise_errors(loader):
             if found is not None and names_in(found) != names_in(each):
                 raise _more_than_padding()
             found = each if found is None else map_tensors(Extent.join, found, each)
-        return cls(collate, found)
+            odd = odd_here if odd is None else odd
+        return cls(collate, found, odd)
 
     def __call__(self, rows: list[Any]) -> Any:
         """Return rows as one batch; without rows, an empty one.
@@ -264,6 +270,35 @@ def form_of(part: Any) -> Any:
     return kind
 
 
+def is_finite(part: Any) -> bool:
+    """Return whether no number of a row, of a part of it, or of several rows, is NaN or infinite.
+
+    >>> is_finite((torch.ones(2), 1)), is_finite({"a": float("nan")})
+    (True, False)
+    """
+    by_device: dict[torch.device, list[Tensor]] = {}
+
+    def holds_finite(part: Any) -> bool:
+        kind = type(part)
+        if kind is int:  # first: most parts of most rows are numbers and tensors
+            return True
+        if kind is Tensor or isinstance(part, Tensor):
+            if part.is_floating_point():
+                by_device.setdefault(part.device, []).append(part.detach().reshape(-1))
+            return True
+        if kind is float:
+            return math.isfinite(part)
+        if isinstance(part, tuple | list):
+            return all(map(holds_finite, part))
+        if isinstance(part, np.ndarray | np.floating):
+            return part.dtype.kind != "f" or bool(np.isfinite(part).all())
+        return not isinstance(part, Mapping) or all(map(holds_finite, part.values()))
+
+    return holds_finite(part) and all(
+        bool(torch.isfinite(torch.cat(numbers)).all()) for numbers in by_device.values()
+    )
+
+
 def check_groups(groups: Tensor, num_groups: int | None) -> None:
     """Refuse groups of a batch that are not one of `num_groups` for each example; None: not known.
 
@@ -319,8 +354,10 @@ def _collate_rows(collate: Collate, rows: list[Any]) -> Any:
     return batch
 
 
-def _extents(collate: Collate, num_groups: int | None, rows: list[Any]) -> Any:
+def _extents(collate: Collate, num_groups: int | None, rows: list[Any]) -> tuple[Any, Any]:
     """Collate rows together and each alone, and return the extent of each tensor in the form of a batch.
+
+    Beside it, inputs and targets of the first row that holds NaN or infinite numbers; None: no row does.
 
     Raises:
         DataError, SettingError: as of `Collation.of`.
@@ -329,13 +366,16 @@ def _extents(collate: Collate, num_groups: int | None, rows: list[Any]) -> Any:
     for groups in together[2:]:
         check_groups(groups, num_groups)
     found: Any = None
+    odd: Any = None
     for place, row in enumerate(rows):
         alone = _collate_rows(collate, [row])
         if names_in(alone) != names_in(together):
             raise _more_than_padding()
+        if odd is None and not is_finite(alone[:2]):
+            odd = alone[:2]
         extents = map_tensors(partial(_extent_at, place), alone, together)
         found = extents if found is None else map_tensors(Extent.join, found, extents)
-    return found
+    return found, odd
 
 
 def _extent_at(place: int, alone: Tensor, together: Tensor) -> Extent:

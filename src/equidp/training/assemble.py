@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,15 @@ from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.calibration import calibrate_step
 from equidp.accounting.groups import BUDGETS, LEVELS, GroupSettings, level_name
 from equidp.accounting.planned import Schedule, loss_release
-from equidp.data.batches import augmented_batches, batches, loaded_batches, places_to_try, spread_places
-from equidp.data.collation import Collate, Collation
+from equidp.data.batches import (
+    NOT_FINITE_TRIED,
+    augmented_batches,
+    batches,
+    loaded_batches,
+    places_to_try,
+    spread_places,
+)
+from equidp.data.collation import Collate, Collation, is_finite
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
 from equidp.engines import (
@@ -32,8 +39,8 @@ from equidp.engines import (
     made_up_examples,
 )
 from equidp.engines.functional import FunctionalEngine
-from equidp.engines.model import device_of
-from equidp.engines.trial.running import outputs_of, try_model
+from equidp.engines.model import call_model, device_of
+from equidp.engines.trial.running import losses_of, outputs_of, try_model
 from equidp.engines.units import by_row
 from equidp.errors import DataError, ModelError, SettingError, error_text
 from equidp.kernel.engine import Engine, LossFunction
@@ -505,6 +512,30 @@ def loader(
     )
 
 
+class OddRow(NamedTuple):
+    """A row that holds NaN or infinite numbers: inputs and target [1, ...], and its place in the data, where
+    that is known."""
+
+    place: int | None
+    inputs: Inputs
+    targets: Inputs
+
+
+class LoadedRows(NamedTuple):
+    """Rows that were loaded before training.
+
+    Attributes:
+        inputs, targets: of one example, [1, ...], of which shapes and types are read alone.
+        other_targets: of the others, [n, ...] each.
+        not_finite: those of them with NaN or infinite numbers, few.
+    """
+
+    inputs: Inputs
+    targets: Inputs
+    other_targets: list[Inputs]
+    not_finite: list[OddRow]
+
+
 def load_example(
     train: GroupedDataset | Dataset[Any],
     load: Load,
@@ -513,10 +544,11 @@ def load_example(
     *,
     augmented: bool = False,
     collation: Collation | None = None,
-) -> tuple[Inputs, Inputs, list[Inputs]]:
+) -> LoadedRows:
     """Load inputs and target of one example, for its shape and type, and others to find errors early.
 
-    Of the others, targets are returned, for `chosen_engine` to try the loss on.
+    Of the others, targets are returned, for `chosen_engine` to try the loss on, and of those with numbers
+    that are not finite also inputs, to try the model on such.
 
     The others are at most as many as a step takes, or of a list one of each form (`places_to_try`). A sample
     that fails to load in training stays charged: which one it was follows from the data, and to draw another
@@ -542,10 +574,20 @@ def load_example(
         samples += places.split(_ROWS_LOADED if augmented else 1)
     loaded = load(samples)
     example = next(loaded)
-    others = [batch.targets for batch in loaded]
+    targets: list[Inputs] = []
+    odd: list[OddRow] = []
+    for batch in loaded:
+        targets.append(batch.targets)
+        if len(odd) < NOT_FINITE_TRIED and not is_finite((batch.inputs, batch.targets)):
+            rows = in_parts((batch.inputs, batch.targets), 1)
+            own = zip(batch.indices.tolist(), rows, strict=True)
+            odd += [OddRow(place, *row) for place, row in own if not is_finite(row)]
     if collation is not None:
-        return (*collation.example[:2], [])
-    return example.inputs, example.targets, others
+        alone = collation.not_finite
+        odd = [] if alone is None else [OddRow(None, *collation.pad_examples(alone))]
+        inputs, own_targets = collation.example[:2]
+        return LoadedRows(inputs, own_targets, [], odd)
+    return LoadedRows(example.inputs, example.targets, targets, odd)
 
 
 def chosen_physical_batch_size(
@@ -567,7 +609,7 @@ def chosen_engine(
     policy: Policy,
     model: nn.Module,
     loss: LossFunction,
-    like: tuple[Inputs, Inputs, list[Inputs]],
+    like: LoadedRows,
     train: object,
     examples: tuple[Inputs, Inputs] | Sequence[Any] | None,
     batch_size: int,
@@ -584,8 +626,8 @@ def chosen_engine(
         if not callable(engine):
             raise SettingError(f"engine={engine!r}; expected a name or an engine.")
         return engine
-    device = next((parameter.device for parameter in model.parameters()), tensors(like[1])[0].device)
-    (inputs, targets, others), value = like, Loss.of(loss)
+    device = next((parameter.device for parameter in model.parameters()), tensors(like.targets)[0].device)
+    (inputs, targets, others, odd), value = like, Loss.of(loss)
     if value.several_rows:
         inputs, targets = by_row((inputs, targets))
     targets = value.targets(targets)
@@ -619,6 +661,7 @@ def chosen_engine(
         _try_padding(collation, model, loss, public, device)
     if not value.several_rows and checked.public is not None:
         _check_targets(model, loss, checked.public[0], [value.targets(each) for each in others])
+        _check_finite(model, loss, checked.public, odd)
     return checked
 
 
@@ -651,6 +694,55 @@ def _check_targets(model: nn.Module, loss: LossFunction, inputs: Inputs, targets
             "outputs, or correct the targets.",
             field="targets",
         )
+
+
+def _check_finite(
+    model: nn.Module, loss: LossFunction, public: tuple[Inputs, Inputs], odd: Sequence[OddRow]
+) -> None:
+    """Refuse rows with NaN or infinite numbers of which the model has no finite gradient.
+
+    In training, such an example adds nothing, and how many there are is private. A model that takes missing
+    numbers has a gradient: it is tried on a public example with NaN where the row has them.
+
+    Args:
+        public: inputs and targets that the trial accepted; one example is used.
+        odd: rows of the data.
+
+    Raises:
+        DataError: there is no finite gradient.
+    """
+    like = taken(public, [0])
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+    def has_gradient(example: tuple[Inputs, Inputs]) -> bool:
+        try:
+            losses = losses_of(loss, call_model(model, example[0]), example[1])
+            found = torch.autograd.grad(losses.sum(), trained, allow_unused=True)
+        except Exception:
+            return False
+        return all(each is None or bool(torch.isfinite(each).all()) for each in found)
+
+    with try_model(model, loss), torch.enable_grad():
+        if not odd or not has_gradient(like):
+            return
+        for place, inputs, targets in odd:
+            if not has_gradient(map_tensors(_with_odd_numbers, like, (inputs, targets))):
+                part = "targets" if is_finite(inputs) else "inputs"
+                row = "a row" if place is None else f"the row at place {place}"
+                raise DataError(
+                    f"the {part} of {row} hold NaN or infinite numbers, and the model has no finite gradient "
+                    "of such a row: it would add nothing in training, without another word. Leave such rows "
+                    "out, fill or encode what is missing, or let model and loss take it (torch.nan_to_num).",
+                    field=part,
+                )
+
+
+def _with_odd_numbers(like: Tensor, row: Tensor) -> Tensor:
+    """Return an example's numbers, [1, ...], and those of a row of the data where these are not finite."""
+    if not row.is_floating_point():
+        return like
+    row = row.to(like)
+    return torch.where(torch.isfinite(row), like, row)
 
 
 def _error_of(loss: LossFunction, outputs: Any, target: Tensor) -> Exception | None:
