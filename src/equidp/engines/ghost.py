@@ -31,6 +31,7 @@ from equidp.errors import ModelError
 from equidp.kernel.bounding import are_finite
 from equidp.kernel.engine import LossFunction, Sums
 from equidp.kernel.inputs import Inputs, count_in, map_tensors
+from equidp.kernel.noise import exact_place
 
 _ONCE_PER_EXAMPLE = (
     "Read it once per example, with self.p(positions.expand(len(x), -1)), which adds the same."
@@ -210,6 +211,8 @@ class _Backward:
         left_out = None if are_finite(self.norms) else ~torch.isfinite(self.norms)
         if left_out is not None:
             weights = weights.masked_fill(left_out, 0.0)
+        if exact_place(weights.device) == weights.device:
+            weights = weights.double()  # once for all layers
         sums: Sums = {}
         with full_precision(weights.device)():  # asked again: a policy's code ran in between
             for call in self.calls:

@@ -25,6 +25,7 @@ from equidp.engines.layers.sums import (
     by_example,
     chunk_numbers,
     gram_norms,
+    join_parts,
     lengths,
     squared_lengths,
     sum_of_rows,
@@ -63,6 +64,9 @@ class Operands(NamedTuple):
 
     def chunks(self, size: int) -> Iterator[Operands]:
         """Splits into `size` examples at a time."""
+        if size >= len(self.image):
+            yield self
+            return
         for image, signal in zip(self.image.split(size), self.signal.split(size), strict=True):
             yield Operands(image, signal, self.padding)
 
@@ -92,7 +96,7 @@ class ConvGradients(LayerGradients):
         gradients = {}
         if "weight" in self.parameters:
             parts = [each for _, each in self._weight_gradients(self._operands())]
-            gradients["weight"] = torch.cat(parts)
+            gradients["weight"] = join_parts(parts)
         if "bias" in self.parameters:
             gradients["bias"] = self._bias_gradients()
         return gradients
@@ -107,7 +111,7 @@ class ConvGradients(LayerGradients):
         else:
             norms, kept = squared_gram_norms(self.module, operands, unfolded=way is NormWay.WINDOWS), None
             if not _few(operands):
-                norms = with_rounding(norms, self._size_of_terms(operands), operands.signal[0, 0].numel())
+                norms = with_rounding(norms, self._size_of_terms(operands), _positions(operands))
         if "bias" not in self.parameters:
             return norms, kept
         biases = self._bias_gradients()
@@ -137,7 +141,7 @@ class ConvGradients(LayerGradients):
         if self._keeps():
             return NormWay.GRADIENTS
         costs: dict[NormWay, float] = {
-            NormWay.GRADIENTS: operands.signal[0, 0].numel() * self.module.weight.numel(),
+            NormWay.GRADIENTS: _positions(operands) * self.module.weight.numel(),
             NormWay.PIXELS: _COST_IN_FLOAT64 * gram_cost(self.module, operands, unfolded=False),
             NormWay.WINDOWS: _COST_IN_FLOAT64 * gram_cost(self.module, operands, unfolded=True),
         }
@@ -159,33 +163,41 @@ class ConvGradients(LayerGradients):
             norms.append(squared_lengths({"": gradients}))
             if keep:
                 kept.append(gradients)
-        return torch.cat(norms), {"weight": torch.cat(kept)} if keep else None
+        return join_parts(norms), {"weight": join_parts(kept)} if keep else None
 
     def _size_of_terms(self, operands: Operands) -> Tensor:
         """An upper bound on sum_s |window s| |signal s|, [batch]: a pixel is in one window per place."""
         image, signal = (lengths(each.flatten(1)) for each in (operands.image, operands.signal))
-        return math.sqrt(self.module.weight[0, 0].numel()) * image * signal
+        return math.sqrt(math.prod(self.module.weight.shape[2:])) * image * signal
 
     def _weight_gradients(self, operands: Operands) -> Iterator[tuple[slice, Tensor]]:
         """A few examples at a time, and their gradients, [chunk, *shape of the weight]."""
         module, rows, image, signal = self.module, self.rows, operands.image, operands.signal
         # Only the CPU's library, and only in single precision, is fast at convolutions with many groups.
         grouped = image.device.type == "cpu" and image.dtype == torch.float32
-        pointwise = module.weight[0, 0].numel() == 1
+        pointwise = math.prod(module.weight.shape[2:]) == 1
         sides = image.shape[1] // module.groups, signal.shape[1] // module.groups
         if grouped and not pointwise and not any(side % _CHANNELS_TOGETHER for side in sides):
             # The library's own workspace is eight times as large as the gradients.
-            largest = max(module.weight.numel() // 2, rows * image[0].numel(), rows * signal[0].numel())
+            largest = max(
+                module.weight.numel() // 2,
+                rows * math.prod(image.shape[1:]),
+                rows * math.prod(signal.shape[1:]),
+            )
             make, size = _gradients_by_groups, max(1, 2 * chunk_numbers(image) // largest)
         else:
-            windows = rows * module.weight[0].numel() * module.groups * signal[0, 0].numel()
+            windows = rows * math.prod(module.weight.shape[1:]) * module.groups * signal[0, 0].numel()
             make, size = _gradients_by_windows, max(1, 4 * chunk_numbers(image) // windows)
         for place, part in enumerate(operands.chunks(rows * size)):
             yield slice(place * size, (place + 1) * size), make(module, part, rows)
 
 
+def _positions(operands: Operands) -> int:
+    return math.prod(operands.signal.shape[2:])
+
+
 def _few(operands: Operands) -> bool:
-    return operands.signal[0, 0].numel() <= FEW_POSITIONS
+    return _positions(operands) <= FEW_POSITIONS
 
 
 def _gradients_by_groups(module: Any, operands: Operands, rows: int) -> Tensor:
@@ -203,7 +215,7 @@ def _gradients_by_windows(module: Any, operands: Operands, rows: int) -> Tensor:
     """Per-example gradients by one product with the windows of the image, those of all rows side by side."""
     signal = operands.signal
     batch = len(signal) // rows
-    windows = _windows(module, operands, rows).reshape(batch, module.groups, -1, rows * signal[0, 0].numel())
+    windows = _windows(module, operands, rows).reshape(batch, module.groups, -1, rows * _positions(operands))
     grouped = by_example(signal, rows).transpose(1, 2).reshape(batch, module.groups, -1, windows.shape[3])
     gradients: Tensor = torch.matmul(grouped, windows.transpose(2, 3))
     return gradients.reshape(batch, *module.weight.shape)
@@ -226,8 +238,10 @@ def _windows(module: Any, operands: Operands, rows: int) -> Tensor:
 
 def _weighted_windows(module: Any, operands: Operands, weights: Tensor) -> Tensor:
     """The weighted sum of the weight's gradients in float64, from windows and the signal."""
-    groups, positions = module.groups, operands.signal[0, 0].numel()
-    size = max(1, 4 * chunk_numbers(operands.image) // (module.weight[0].numel() * groups * positions))
+    groups, positions = module.groups, _positions(operands)
+    size = max(
+        1, 4 * chunk_numbers(operands.image) // (math.prod(module.weight.shape[1:]) * groups * positions)
+    )
     sums = []
     for part, some in zip(operands.chunks(size), to_double(weights).split(size), strict=True):
         kernel = 1 + len(module.kernel_size)  # the windows' dimensions of channels and kernel
@@ -320,7 +334,7 @@ def squared_gram_norms(module: Any, operands: Operands, *, unfolded: bool) -> Te
     if unfolded:
         sizes[-1] = places[-1]
     positions = math.prod(places)
-    additions = module.weight[0].numel() + operands.signal.shape[1] // groups
+    additions = math.prod(module.weight.shape[1:]) + operands.signal.shape[1] // groups
     for part in operands.chunks(
         max(1, 2 * chunk_numbers(operands.image) // (groups * math.prod(sizes) ** 2))
     ):
@@ -333,7 +347,7 @@ def squared_gram_norms(module: Any, operands: Operands, *, unfolded: bool) -> Te
         signal = part.signal.flatten(2).unflatten(1, (groups, -1)).flatten(0, 1)
         products = products.reshape(-1, positions, positions).mul_(signal.transpose(1, 2) @ signal)
         norms.append(gram_norms(products, additions).unflatten(0, (-1, groups)).sum(dim=1))
-    return torch.cat(norms).to(operands.signal)
+    return join_parts(norms).to(operands.signal)
 
 
 def _features(module: Any, operands: Operands, *, unfolded: bool) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, final
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import layer_norm, rms_norm
 
 from equidp.engines.layers.rule import Call, Forward, KnownGradients, LayerGradients, Rule, Tape, run_layer
-from equidp.engines.layers.sums import ByName, by_example, chunk_numbers, sum_of_rows
+from equidp.engines.layers.sums import ByName, by_example, chunk_numbers, join_parts, sum_of_rows
 
 
 @final
@@ -26,11 +27,11 @@ class TrailingNormGradients(LayerGradients):
         inputs, gradient = self.pair()
         gradients = {}
         if "weight" in self.parameters:
-            size = self.rows * max(1, chunk_numbers(inputs) // (self.rows * inputs[0].numel()))
+            size = self.rows * max(1, chunk_numbers(inputs) // (self.rows * math.prod(inputs.shape[1:])))
             parts = zip(inputs.split(size), gradient.split(size), strict=True)
             shape, eps = self.module.normalized_shape, self.module.eps
             products = [self._sum(part * self._normalise(given, shape, eps=eps)) for given, part in parts]
-            gradients["weight"] = torch.cat(products)
+            gradients["weight"] = join_parts(products)
         if "bias" in self.parameters:
             gradients["bias"] = self._sum(gradient)
         return gradients

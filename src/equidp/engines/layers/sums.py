@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -65,6 +66,24 @@ def sum_of_rows(values: Tensor, rows: int) -> Tensor:
     return values if rows == 1 else by_example(values, rows).sum(dim=1)
 
 
+def as_rows(values: Tensor) -> Tensor:
+    """Returns values [batch, ...] as [batch, numbers].
+
+    >>> as_rows(torch.zeros(2, 3, 4)).shape
+    torch.Size([2, 12])
+    """
+    return values if values.dim() == 2 else values.reshape(len(values), -1)
+
+
+def join_parts(parts: Sequence[Tensor]) -> Tensor:
+    """Returns parts of a batch as one tensor; a single part as it is, without a copy.
+
+    >>> join_parts([torch.zeros(2, 3), torch.zeros(1, 3)]).shape
+    torch.Size([3, 3])
+    """
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
 def zero_left_out(values: Tensor, left_out: Tensor) -> Tensor:
     """Returns values [batch, ...] with 0 for the examples that are left out, [batch]."""
     return values.masked_fill(left_out.reshape(-1, *[1] * (values.dim() - 1)), 0.0)
@@ -82,9 +101,10 @@ def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
     sum_i |weights[i]| |values[i]| for batches of k = 2^13 or fewer; larger ones are added block by block. A
     few values of a block are converted at a time, so that copies stay in a processor's cache.
     """
-    rows = values.reshape(len(values), -1)
+    rows = as_rows(values)
     if len(rows) <= _ROWS:
-        return _weighted_block(to_double(weights), rows).reshape(values.shape[1:])
+        total = _weighted_block(to_double(weights), rows)
+        return total if values.dim() == 2 else total.reshape(values.shape[1:])
     blocks = zip(to_double(weights).split(_ROWS), rows.split(_ROWS), strict=True)
     return add_tensors(_weighted_block(some, rows) for some, rows in blocks).reshape(values.shape[1:])
 
@@ -160,8 +180,8 @@ def lengths(rows: Tensor) -> Tensor:
 
 def squared_lengths(gradients: ByName) -> Tensor:
     """Returns squared norms over all tensors, [batch], of per-example gradients [batch, *shape]."""
-    norms = [lengths(each.reshape(len(each), -1)) for each in gradients.values()]
-    return torch.stack(norms).square().sum(0)
+    norms = [lengths(as_rows(each)) for each in gradients.values()]
+    return norms[0].square() if len(norms) == 1 else torch.stack(norms).square().sum(0)
 
 
 def lost_to_underflow(values: Tensor, count: int) -> float:
@@ -189,7 +209,7 @@ def gram_norms(products: Tensor, additions: int) -> Tensor:
         products: in float64.
         additions: number of terms of each product.
     """
-    rounding = (additions + products[0].numel()) * torch.finfo(products.dtype).eps
+    rounding = (additions + math.prod(products.shape[1:])) * torch.finfo(products.dtype).eps
     return products.sum(dim=(1, 2)).clamp_min(0.0) + rounding * products.abs().sum(dim=(1, 2))
 
 
@@ -208,7 +228,7 @@ def position_norms(inputs: Tensor, gradient: Tensor) -> Tensor:
         given, received = to_double(given), to_double(received)
         products = given @ given.transpose(1, 2)
         squares.append(gram_norms(products.mul_(received @ received.transpose(1, 2)), additions))
-    return torch.cat(squares).to(gradient)
+    return join_parts(squares).to(gradient)
 
 
 def with_rounding(squares: Tensor, terms: Tensor, additions: int) -> Tensor:
