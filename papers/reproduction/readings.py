@@ -38,7 +38,7 @@ from equidp.kernel.engine import Engine, Measured, Sums
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.noise import Randomness, SeededRandomness
-from equidp.kernel.noisy_sum import release, totals_of
+from equidp.kernel.noisy_sum import join_sums, parameter_blocks, release, split_sums
 from equidp.kernel.policy import statistics_noise
 from equidp.kernel.sampling import PoissonSampler
 from equidp.policies.methods import make_policy
@@ -409,7 +409,8 @@ class Learner:
 
     def _add_noise(self, sums: Sums, batch: int, bounds: Tensor, randomness: Randomness) -> None:
         """Puts noisy means of the sums into p.grad."""
-        totals = totals_of(self.parameters, sums)
+        blocks = parameter_blocks(self.parameters)
+        totals = join_sums(blocks, sums)
         reading, scale = self.reading, float(bounds.max())
         if not reading.noise_per_bound:
             scale = 1.0
@@ -418,8 +419,8 @@ class Learner:
         divisor = max(1, batch) if reading.realised_size else self.planned.batch_size
         noise = self.planned.noise_multiplier * reading.noise_factor
         release(totals, scale, noise, randomness, float(divisor))
-        for parameter, total in zip(self.parameters, totals, strict=True):
-            parameter.grad = total.to(parameter)
+        for parameter, mean in zip(self.parameters, split_sums(blocks, totals), strict=True):
+            parameter.grad = mean
 
 
 def epoch_of_batches(

@@ -16,7 +16,14 @@ from torch import Tensor
 from equidp.errors import SettingError
 from equidp.kernel import noisy_sum
 from equidp.kernel.noise import SeededRandomness, grid
-from equidp.kernel.noisy_sum import add_noise, noisy, private_sum
+from equidp.kernel.noisy_sum import (
+    add_noise,
+    join_sums,
+    noisy,
+    parameter_blocks,
+    private_sum,
+    split_sums,
+)
 from support.errors import raises_field
 
 inf, nan = math.inf, math.nan
@@ -116,6 +123,36 @@ def test_each_number_gets_noise_of_its_own(sizes):
         add_noise(totals, 1.0, CountUp(most=5), divisor=2.0)
     noise = 2.0 * torch.cat(totals)
     torch.testing.assert_close(noise, torch.arange(1.0, sum(sizes) + 1))
+
+
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_sums_are_joined_in_blocks_and_split_again(size):
+    """In the order of the parameters, whatever sums lie like in memory; zeros where there is none."""
+    parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((3, 2), (0,), (), (4,), (5, 3))]
+    parameters.insert(2, torch.nn.Parameter(torch.zeros(2, dtype=torch.float64)))
+    blocks = parameter_blocks(parameters, size)
+    assert [each for block in blocks for each in block] == parameters
+    assert all(len(block) == 1 or sum(each.numel() for each in block) <= size for block in blocks)
+    assert all(len({each.dtype for each in block}) == 1 for block in blocks)
+    sums = {
+        each: torch.randn(each.shape[::-1], dtype=torch.float64).permute(tuple(range(each.dim()))[::-1])
+        for each in parameters[:-1]
+    }
+    joined = join_sums(blocks, sums)
+    assert [total.dim() for total in joined] == [1] * len(blocks)
+    means = split_sums(blocks, joined)
+    for parameter, mean in zip(parameters, means, strict=True):
+        expected = sums.get(parameter, torch.zeros(5, 3)).to(parameter.dtype)
+        assert torch.equal(mean, expected)
+        assert mean.dtype == parameter.dtype
+    assert len(parameter_blocks(parameters)) == 3  # a parameter of another type between the others
+
+
+def test_a_large_sum_is_not_copied():
+    parameter = torch.nn.Parameter(torch.zeros(6))
+    sums = {parameter: torch.ones(6, dtype=torch.float64)}
+    (joined,) = join_sums(parameter_blocks([parameter], 5), sums)
+    assert joined.data_ptr() == sums[parameter].data_ptr()
 
 
 def test_noise_too_small_for_a_grid_is_refused():

@@ -142,6 +142,8 @@ def noise_changed(change: Callable[[list[torch.Tensor], int], None]) -> Plant:
                 total.copy_(before + each)
 
         monkeypatch.setattr(equidp.kernel.noisy_sum, "add_noise", changed)
+        # Sums of parameters are not joined, so that each has noise of its own to change.
+        monkeypatch.setattr(equidp.kernel.step, "parameter_blocks", lambda each: [[one] for one in each])
 
     return plant
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from equidp.errors import PolicyError, SettingError, shape_text
 from equidp.kernel.elementwise import apply_elementwise
-from equidp.kernel.engine import Context, Measured, Sums
+from equidp.kernel.engine import Context, Measured
 from equidp.kernel.noise import to_double
 from equidp.kernel.policy import Policy, copy_state, on_device
 
@@ -107,7 +107,7 @@ def capped_weights(weights: Tensor, norms: Tensor, sensitivity: float | Tensor) 
     return torch.minimum(weights.clamp_min_(0.0), caps)
 
 
-def bounded_sums(sums: Sums, weights: Tensor, norms: Tensor) -> Sums:
+def bounded_sums(sums: list[Tensor], weights: Tensor, norms: Tensor) -> list[Tensor]:
     """A weighted sum of gradients, no longer than the sum of what its examples were measured to add.
 
     Formal guarantee: where each true norm is at most max(norm, 1e-10) (1 + 2^-12), as engines promise, the
@@ -123,20 +123,20 @@ def bounded_sums(sums: Sums, weights: Tensor, norms: Tensor) -> Sums:
     | an infinite or NaN entry | zeros |
 
     Args:
-        sums: in float64, [*shape] by parameter.
+        sums: in float64, [numbers] each, joined as `noisy_sum.join_sums` has them.
         weights, norms: [batch], finite.
     """
     if not sums:
         return sums
-    longest = (1 + ROUNDING) * float(torch.dot(to_double(weights), to_double(norms.clamp_min(SMALLEST_NORM))))
-    flat = [total.reshape(-1) for total in sums.values()]
-    squares = [torch.dot(each, each) for each in flat]
-    length = math.sqrt(float(torch.stack(squares).sum() if len(squares) > 1 else squares[0]))
+    found = [torch.dot(to_double(weights), to_double(norms.clamp_min(SMALLEST_NORM)))]
+    found += [torch.dot(each, each) for each in sums]
+    reach, *squares = torch.stack(found).tolist()
+    longest, length = (1 + ROUNDING) * reach, math.sqrt(sum(squares))
     if length <= longest:
         return sums
     if not math.isfinite(length):
-        return {parameter: torch.zeros_like(total) for parameter, total in sums.items()}
-    return {parameter: total.mul_(longest / length) for parameter, total in sums.items()}
+        return [torch.zeros_like(total) for total in sums]
+    return [total.mul_(longest / length) for total in sums]
 
 
 def bounded_shares(shares: Tensor, norms: Tensor) -> Tensor:

@@ -16,6 +16,9 @@ from equidp.kernel.processes import ALONE, Processes
 _NOISE_BLOCK, _DEVICE_NOISE_BLOCK = 2**16, 2**22
 """Numbers that noise is drawn for at a time: on the CPU what fits into the cache, elsewhere so many that
 calls are few."""
+_JOINED = 2**18
+"""Numbers whose sums are joined into one tensor, the same on all devices: several processes send each other
+tensors of one length."""
 
 
 def private_sum(
@@ -60,14 +63,55 @@ def private_sum(
     return total
 
 
-def totals_of(parameters: Sequence[nn.Parameter], sums: Sums) -> list[Tensor]:
-    """Contiguous float64 sums of these parameters, in their order; zeros where there is no sum."""
-    return [
-        sums[parameter].contiguous()
-        if parameter in sums
-        else torch.zeros(parameter.shape, dtype=torch.float64, device=exact_place(parameter.device))
-        for parameter in parameters
-    ]
+Blocks = list[list[nn.Parameter]]
+"""Parameters in their order, cut into blocks whose sums are joined: a step then takes as many operations as
+there are blocks, not parameters."""
+
+
+def parameter_blocks(parameters: Sequence[nn.Parameter], size: int = _JOINED) -> Blocks:
+    """Return the parameters in blocks of at most `size` numbers, of one device and type each.
+
+    A larger parameter is a block of its own.
+
+    >>> weight, bias = nn.Linear(3, 2).parameters()
+    >>> [len(block) for block in parameter_blocks([weight, bias])]
+    [2]
+    """
+    blocks: Blocks = []
+    room, kind = 0, None
+    for parameter in parameters:
+        count, own = parameter.numel(), (parameter.device, parameter.dtype)
+        if count > room or own != kind:
+            blocks.append([])
+            room, kind = size, own
+        blocks[-1].append(parameter)
+        room -= count
+    return blocks
+
+
+def join_sums(blocks: Blocks, sums: Sums) -> list[Tensor]:
+    """Return the float64 sums of each block as one tensor, [numbers]; zeros where a parameter has no sum."""
+    return [_join([_flat_sum(parameter, sums) for parameter in block]) for block in blocks]
+
+
+def _flat_sum(parameter: nn.Parameter, sums: Sums) -> Tensor:
+    if parameter in sums:
+        return sums[parameter].reshape(-1)
+    return torch.zeros(parameter.numel(), dtype=torch.float64, device=exact_place(parameter.device))
+
+
+def _join(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def split_sums(blocks: Blocks, joined: Sequence[Tensor]) -> list[Tensor]:
+    """Return the joined tensors as one for each parameter, [*shape], in its type and on its device."""
+    found = []
+    for block, total in zip(blocks, joined, strict=True):
+        total = total.to(block[0].device, block[0].dtype)
+        parts = total.split([each.numel() for each in block]) if len(block) > 1 else (total,)
+        found += [part.view(each.shape) for part, each in zip(parts, block, strict=True)]
+    return found
 
 
 def release(
@@ -128,7 +172,7 @@ def noisy(sums: Sequence[Tensor], scale: float, randomness: Randomness, divisor:
     step = grid(scale)
     sizes = [part.numel() for part in sums]
     total = randomness.normal(sum(sizes), sums[0].device, scale / step)
-    for part, noise in zip(sums, total.split(sizes), strict=True):
+    for part, noise in zip(sums, total.split(sizes) if len(sizes) > 1 else (total,), strict=True):
         noise.add_(part.to(noise.device), alpha=1 / step)
     return total.round_().mul_(step / divisor)
 
@@ -138,7 +182,8 @@ def add_noise(totals: Sequence[Tensor], scale: float, randomness: Randomness, di
     memory."""
     for sums in _blocks(totals):
         means = noisy(sums, scale, randomness, divisor)
-        for part, mean in zip(sums, means.split([part.numel() for part in sums]), strict=True):
+        parts = means.split([part.numel() for part in sums]) if len(sums) > 1 else (means,)
+        for part, mean in zip(sums, parts, strict=True):
             part.copy_(mean)
 
 

@@ -53,12 +53,19 @@ from equidp.kernel.bounding import (
     made_up_numbers,
     measured_numbers,
 )
-from equidp.kernel.engine import Context, Engine, Measured, Sums, measure
+from equidp.kernel.engine import Context, Engine, Measured, measure
 from equidp.kernel.filter import ExampleAccounts
 from equidp.kernel.inputs import Inputs, in_parts, taken, tensors
 from equidp.kernel.ledger import FilteredStepEvent, GroupedStepEvent, Ledger, StepEvent
 from equidp.kernel.noise import Randomness
-from equidp.kernel.noisy_sum import private_sum, release, totals_of
+from equidp.kernel.noisy_sum import (
+    Blocks,
+    join_sums,
+    parameter_blocks,
+    private_sum,
+    release,
+    split_sums,
+)
 from equidp.kernel.policy import (
     Policy,
     Setting,
@@ -255,10 +262,14 @@ class PrivateStep:
             if self.event.statistics_noise is not None:
                 measured = self._release_statistics(parts, groups, labels)
             sensitivity = self._sensitivity()
-            totals: Sums = {}
+            blocks = parameter_blocks(self.parameters)
+            totals: list[Tensor] = []
             for part, already in measured:
-                self._add_weighted(totals, part, already or self._measure_part(part), sensitivity)
-            self._release(totals, sensitivity)
+                sums = self._weighted_sums(blocks, part, already or self._measure_part(part), sensitivity)
+                if totals:
+                    sums = [total.add_(each) for total, each in zip(totals, sums, strict=True)]
+                totals = sums
+            self._release(blocks, totals or join_sums(blocks, {}), sensitivity)
         except BaseException as error:
             self._clear_gradients()  # a release that failed halfway
             if not self.processes.failed_everywhere(error):
@@ -376,8 +387,10 @@ class PrivateStep:
             self.policy.update(copy_state(self.state), released.to("cpu", torch.float32))
         )
 
-    def _add_weighted(self, totals: Sums, part: Part, measured: Measured, sensitivity: float) -> None:
-        """Adds the weighted gradients of a measured part to the totals."""
+    def _weighted_sums(
+        self, blocks: Blocks, part: Part, measured: Measured, sensitivity: float
+    ) -> list[Tensor]:
+        """The weighted sums of the gradients of a measured part, [numbers] of each block."""
         _, _, groups, indices, _, labels = part
         norms, numbers = measured_numbers(self.policy, measured)
         if len(norms) and are_finite(norms):
@@ -390,9 +403,7 @@ class PrivateStep:
                 own = groups[finite], read, indices[finite], labels[finite]
                 weights[finite] = self._capped_weights(norms, *own, sensitivity)
             kept = weights[finite]
-        sums = bounded_sums(measured.sum_gradients(weights), kept, norms)
-        for parameter, total in sums.items():
-            totals[parameter] = totals[parameter].add_(total) if parameter in totals else total
+        return bounded_sums(join_sums(blocks, measured.sum_gradients(weights)), kept, norms)
 
     def _capped_weights(
         self,
@@ -443,11 +454,11 @@ class PrivateStep:
         check_unchanged(self.policy, self._attributes)
         return checked_sensitivity(self.policy, self.state, self.event.noise_multiplier)
 
-    def _release(self, sums: Sums, sensitivity: float) -> None:
+    def _release(self, blocks: Blocks, totals: list[Tensor], sensitivity: float) -> None:
         """Puts the private mean of all processes into `p.grad`."""
-        noise, totals = self.event.noise_multiplier, totals_of(self.parameters, sums)
-        release(totals, sensitivity, noise, self.randomness, self.expected_batch_size, self.processes)
-        means = [mean.to(each.device, each.dtype) for each, mean in zip(self.parameters, totals, strict=True)]
+        noise, divisor = self.event.noise_multiplier, self.expected_batch_size
+        release(totals, sensitivity, noise, self.randomness, divisor, self.processes)
+        means = split_sums(blocks, totals)
         for parameter, mean in zip(self.parameters, means, strict=True):
             parameter.grad = mean
         if self.policy.loss_terms:
