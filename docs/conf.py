@@ -21,7 +21,20 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinx_design",
+    "sphinx_gallery.gen_gallery",
 ]
+sphinx_gallery_conf = {
+    "examples_dirs": "tutorials",
+    "gallery_dirs": "generated/tutorials",
+    "within_subsection_order": "_site.gallery.tutorial_place",
+    "abort_on_example_error": True,
+    "capture_repr": ("_repr_html_",),
+    "matplotlib_animations": False,
+    "min_reported_time": 10**6,
+    "remove_config_comments": True,
+    "show_memory": False,
+    "write_computation_times": False,
+}
 if os.environ.get("EQUIDP_DOCS_ONLINE"):  # inventories of other projects are on the internet
     extensions.append("sphinx.ext.intersphinx")
     intersphinx_mapping = {
@@ -31,7 +44,7 @@ if os.environ.get("EQUIDP_DOCS_ONLINE"):  # inventories of other projects are on
         "fairlearn": ("https://fairlearn.org/main", None),
     }
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
-exclude_patterns = ["_build", "_site", "README.md"]
+exclude_patterns = ["_build", "_site", "tutorials", "README.md"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 autodoc_typehints = "none"
@@ -43,6 +56,8 @@ nitpicky = False
 smartquotes = False  # of "--option"
 html_theme = "furo"
 html_title = "equidp"
+html_static_path = ["_static"]
+html_css_files = ["equidp.css"]
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from equidp.data.sources import SOURCES
 
 DOCS = Path(__file__).parents[1] / "docs"
 sys.path.insert(0, str(DOCS))
-from _site import docstrings, links, pages  # noqa: E402
+from _site import docstrings, gallery, links, pages  # noqa: E402
 
 
 @pytest.mark.soak
@@ -23,6 +24,13 @@ def test_each_command_method_dataset_and_public_name_has_its_place():
     assert all(f"## {name}\n" in pages.describe_methods() for name in equidp.METHODS)
     assert all(f"| {name} |" in pages.describe_datasets() for name in SOURCES)
     assert all(f":: equidp.{name}\n" in pages.describe_names() for name in equidp.__all__)
+
+
+def test_options_of_methods_are_code_which_does_not_break():
+    text = pages.describe_methods()
+    assert "| `--smoothing` |" in text
+    assert not re.search(r"\| --[a-z]", text)
+    assert "| --- | ---" in text
 
 
 @pytest.mark.soak
@@ -64,6 +72,8 @@ def test_tables_and_names_of_docstrings_become_what_sphinx_reads():
         ("generated/papers-results", "[x](../docs/data.md)", "[x](../data.md)"),
         ("generated/papers-results", "[x](results/a.json)", "x (`papers/results/a.json`)"),
         ("generated/papers-results", "![x](results/a.png)", "![x](../../papers/results/a.png)"),
+        ("index", "[x](tutorials)", "[x](generated/tutorials/index.rst)"),
+        ("data", "[x](tutorials/plot_a.py)", "[x](generated/tutorials/plot_a.rst)"),
         ("generated/datasets", "[x](../data.md)", "[x](../data.md)"),
     ],
 )
@@ -84,3 +94,6 @@ def test_the_site_builds_without_a_warning(tmp_path):
     )
     assert built.returncode == 0, built.stderr[-3000:]
     assert (tmp_path / "generated" / "api.html").exists()
+    assert all(
+        (tmp_path / "generated" / "tutorials" / f"plot_{name}.html").exists() for name in gallery.ORDER
+    )

@@ -9,6 +9,7 @@ from typing import Any
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)")
 _RESULT = re.compile(r"(!\[[^\]]*\])\((?=results/)")
 _PAPERS = "generated/papers-"
+_TUTORIALS = "generated/tutorials/"
 
 
 def rewrite(app: Any, name: str, source: list[str]) -> None:
@@ -39,7 +40,11 @@ def _link(text: str, target: str, folder: str, here: str) -> str:
     path, mark, anchor = target.partition("#")
     path = posixpath.normpath(posixpath.join(folder, path))
     place, name = posixpath.split(path)
-    if name.endswith(".md") and place == "papers":
+    if path == "docs/tutorials":
+        page = f"{_TUTORIALS}index.rst"
+    elif name.endswith(".py") and place == "docs/tutorials":
+        page = f"{_TUTORIALS}{name.removesuffix('.py')}.rst"
+    elif name.endswith(".md") and place == "papers":
         page = f"{_PAPERS}{name}"
     elif name.endswith(".md") and place in ("docs", "docs/generated"):
         page = path.removeprefix("docs/")

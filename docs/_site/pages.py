@@ -37,7 +37,7 @@ def write_pages(folder: Path) -> None:
     }
     folder.mkdir(exist_ok=True)
     for path in folder.iterdir():
-        if path.name not in wanted:
+        if path.is_file() and path.name not in wanted:  # folders are of tutorials
             path.unlink()
     for name, text in wanted.items():
         path = folder / name
@@ -78,8 +78,13 @@ def describe_methods() -> str:
         ]
         parts.append(_as_markdown(inspect.getdoc(policy) or ""))
         if settings := settings_of(policy):
-            parts.append(settings_table(settings).to_markdown())
+            parts.append(_with_options_as_code(settings_table(settings).to_markdown()))
     return "\n\n".join(parts) + "\n"
+
+
+def _with_options_as_code(table: str) -> str:
+    """Table in Markdown, with the options of its first column in code, which does not break within them."""
+    return re.sub(r"^\| (--[a-z][\w-]*) \|", r"| `\1` |", table, flags=re.MULTILINE)
 
 
 def _as_markdown(docstring: str) -> str:
