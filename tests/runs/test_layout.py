@@ -71,7 +71,7 @@ def test_a_missing_manifest_says_how_to_write_it_anew_and_that_works(finished):
 
 
 def test_a_folder_without_a_run_that_this_version_reads_is_refused(finished, tmp_path):
-    with raises_field(DataError, "folder", "FileNotFoundError", "equidp train --out"):
+    with raises_field(DataError, "folder", "a folder without a run", "equidp train --out"):
         layout.read_config(tmp_path)
     with raises_field(DataError, "folder", tmp_path / "none"):
         layout.read_config(tmp_path / "none")
@@ -206,3 +206,14 @@ def test_the_card_shows_the_returned_evaluation_and_bounds_to_the_last_digit(fin
     assert groups["count"].iloc[-1] > 0
     for row in groups.itertuples():
         assert f"| {row.group} | {row[2]:,} | {100 * row.accuracy:.1f} [" in card
+
+
+@pytest.mark.parametrize(("name", "kind"), [("table.csv", "a file"), ("empty", "a folder without a run")])
+def test_what_holds_no_run_is_named_as_what_it_is(name, kind, tmp_path):
+    place = tmp_path / name
+    if name == "empty":
+        place.mkdir()
+    else:
+        place.write_text("age,sex\n")
+    with raises_field(DataError, "folder", kind):
+        layout.read_config(place)

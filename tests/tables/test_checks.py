@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equidp.tables.checks import doubts, table_findings
+from equidp.tables.checks import doubts, problems_of, table_findings
 from equidp.tables.columns import Columns
 from equidp.tables.recipe import Recipe
 
@@ -61,3 +61,46 @@ def test_a_target_of_many_numbers_is_named():
 )
 def test_plain_columns_raise_no_doubt(values):
     assert of(values) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "span", "sentence"),
+    [
+        (ROWS * 1.0, (0, 59), "holds numbers outside of its public range, 0 to 59, in 60 of 120 rows, which"),
+        (ROWS * 1.0, (0, 115), None),
+        (np.where(ROWS % 2, np.nan, ROWS), (30, 200), "in 15 of 60 rows"),
+    ],
+    ids=["half", "a few", "beside missing ones"],
+)
+@pytest.mark.parametrize("target", [False, True])
+def test_many_numbers_that_a_public_range_clips_are_named(values, span, sentence, target):
+    table = Columns(LABELS.assign(lab=values))
+    if target:
+        recipe = Recipe(target="lab", group=("sex",), target_bounds=span)
+    else:
+        recipe = Recipe(target="ill", group=("sex",), bounds=(("lab", *span),))
+    found = [each for each in doubts(table_findings(table, recipe)) if "range" in each]
+    assert len(found) == (sentence is not None)
+    if sentence is not None:
+        assert sentence in found[0]
+        assert ("--target-bounds" if target else "(--bounds)") in found[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "remedy"),
+    [(ROWS / 7, "--task regression"), ([f"c{row}" for row in ROWS], "Merge its classes")],
+    ids=["numbers", "texts"],
+)
+def test_a_target_of_too_many_classes_is_told_what_fits_it(values, remedy):
+    table = Columns(LABELS.assign(lab=1.0, ill=values))
+    recipe = Recipe(target="ill", group=("sex",))
+    (found,) = problems_of(table, recipe, ())
+    assert "120 distinct values" in found
+    assert remedy in found
+
+
+def test_a_missing_target_is_named_once_and_not_to_be_made_a_category():
+    table = Columns(LABELS.assign(lab=1.0, ill=["yes", "no", None] * 40))
+    (found,) = problems_of(table, Recipe(target="ill", group=("sex",)), ())
+    assert "missing in 40 of 120 rows" in found
+    assert "--missing" not in found

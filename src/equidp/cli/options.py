@@ -301,7 +301,7 @@ def check_noise(epsilons: Sequence[float], changes: Mapping[str, Any], risk: str
     """Refuses two of epsilon (or budgets), target risk and noise multiplier, and an invalid epsilon."""
     for epsilon in epsilons:
         if not 0 < epsilon < math.inf:
-            raise SettingError(f"--epsilon {epsilon:g}; expected a number above 0, such as 3.")
+            raise SettingError(f"--epsilon {epsilon:g}; expected a finite number above 0, such as 3.")
     levels = [f"--epsilon {','.join(map(str, epsilons))}"] if epsilons else []
     levels += [f"--{name.replace('_', '-')} {changes[name]}" for name in (BUDGETS, LEVELS) if name in changes]
     given = [" with ".join(levels)] if levels else []

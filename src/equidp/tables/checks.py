@@ -63,6 +63,8 @@ MANY_CLASSES = 20
 RARE_ROWS = 20
 """A class, group or category of fewer rows is counted, but not named."""
 MANY_CATEGORIES = 50
+OUTSIDE_SHARE = 0.1
+"""Numbers outside of a public range are named from this share of a column on; ranges may clip a few."""
 FAR = 20
 """Numbers farther from the median than this many interquartile ranges are outliers."""
 
@@ -219,11 +221,18 @@ def problems_of(read: Columns, recipe: Recipe, found: Sequence[tuple[str, Findin
             if name in table and table[name].dtype != float
         )
         problems += missing_problem(
-            table,
+            table.drop(columns=str(recipe.target)),
             "Drop those rows or columns, or treat missing as a category of its own (missing='category'; "
             f"--missing category).{next(words, '')}",
         )
     return problems
+
+
+def _fewer_classes(target: pd.Series) -> str:
+    """Return what to do about a target with too many classes."""
+    if target.dtype == float:
+        return "Predict it as a number (--task regression --target-bounds LOW:HIGH), or bin it into classes"
+    return "Merge its classes to fewer; if it holds numbers, say how they are written (--thousands)"
 
 
 def _label_problems(read: Columns, recipe: Recipe) -> list[str]:
@@ -250,7 +259,7 @@ def _label_problems(read: Columns, recipe: Recipe) -> list[str]:
     elif classes > _MOST_CLASSES:
         found.append(
             f"target {target!r} has {classes} distinct values; expected at most {_MOST_CLASSES} classes. "
-            "Predict it as a number (--task regression --target-bounds LOW:HIGH), or bin it into classes."
+            f"{_fewer_classes(table[target])}."
         )
     elif recipe.positive is not None and recipe.positive not in code_values(table[target].dropna())[1]:
         found.append(f"positive class {recipe.positive!r} is none of the classes of target {target!r}.")
@@ -375,7 +384,21 @@ def table_findings(read: Columns, recipe: Recipe) -> list[tuple[str, Finding]]:
         for name in read.table.columns
         for found in value_findings(read.values(name), read.absent(name), ColumnRecipe.of(name, recipe))
         if recipe.missing == "category" or found.kind is not Kind.MISSING_TEXT
-    ]
+    ] + list(_range_findings(read.table, recipe))
+
+
+def _range_findings(table: pd.DataFrame, recipe: Recipe) -> Iterator[tuple[str, Finding]]:
+    """Yield columns with many numbers outside of the public range that they are clipped to."""
+    own = () if recipe.target_bounds is None else ((str(recipe.target), *recipe.target_bounds),)
+    for option, spans in (("--target-bounds", own), ("--bounds", recipe.bounds)):
+        for name, low, high in spans:
+            if name not in table or table[name].dtype != float or name in recipe.columns("date"):
+                continue
+            values = table[name].to_numpy()
+            known, outside = int((~np.isnan(values)).sum()), int(((values < low) | (values > high)).sum())
+            if outside > OUTSIDE_SHARE * known:
+                span = f"{low:g} to {high:g}"
+                yield name, Finding(Kind.OUTSIDE, Level.DOUBT, (), True, outside, known, -1, span, option)
 
 
 def doubts(found: Sequence[tuple[str, Finding]]) -> list[str]:

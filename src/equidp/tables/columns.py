@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -238,7 +239,9 @@ def check_names(columns: Iterable[str], wanted: Mapping[str, Sequence[str]]) -> 
     ]
     known = f" Known: {', '.join(sorted(columns))}."
     if found:
-        raise DataError(" ".join(each.removesuffix(known) for each in found) + known)
+        numbers = any(re.fullmatch(r"-?\d+(\.\d+)?", name) for name in columns)
+        hint = " Is the first line a row? Put one with the names of the columns before it." if numbers else ""
+        raise DataError(" ".join(each.removesuffix(known) for each in found) + known + hint)
 
 
 _Found = dict[str, tuple[Meaning, list[str] | None, Array | None]]

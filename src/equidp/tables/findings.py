@@ -39,6 +39,7 @@ class Kind(StrEnum):
     INFINITE = "infinite numbers"
     BEYOND = "large numbers"
     FAR = "numbers far out"
+    OUTSIDE = "numbers outside of a range"
     TOO_MANY_TEXTS = "too many texts"
     UNCOUNTED_TEXTS = "more texts than are counted"
     MANY_CATEGORIES = "many categories"
@@ -178,6 +179,8 @@ def phrase(found: Finding) -> str:
             return f"{found.rows:,} infinite values"
         case Kind.BEYOND:
             return f"numbers beyond {detail}"
+        case Kind.OUTSIDE:
+            return f"numbers outside of its public range, {detail}, in {found.rows:,} of {found.of:,} rows"
         case Kind.FAR:
             return f"numbers in {rows} that lie far out: state a public range"
         case Kind.TOO_MANY_TEXTS:
@@ -303,6 +306,8 @@ def _remedy(found: Finding, name: str) -> str:
             return f"; fix them, or {drop}"
         case Kind.BEYOND:
             return f"; rescale it, or {drop}"
+        case Kind.OUTSIDE:
+            return f", which count as its nearer end; if not meant, give another range ({found.other})"
         case Kind.TOO_MANY_TEXTS:
             fold = (
                 f" make {found.rows:,} of them by taking capitals and leading zeros for the same "

@@ -265,12 +265,22 @@ def readable(path: Path) -> Iterator[None]:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if isinstance(error, UnicodeDecodeError):
             place = f"byte {error.start + 1:,} is not {error.encoding.upper()}"
-            reason = f"{place}; give its --charset, such as latin-1"
+            likely = _marked_charset(path) or "latin-1"
+            reason = f"{place}; give its --charset, such as {likely}"
         raise DataError(
             f"{path} cannot be read as a table: {reason}. Expected a CSV file with a header, or Parquet; "
             "equidp inspect finds the separator and the charset of a file.",
             field="path",
         ) from error
+
+
+def _marked_charset(path: Path) -> str | None:
+    """Return the charset that the first bytes of a file name; None without such a mark, or of a folder."""
+    if not path.is_file():
+        return None
+    with _open_unpacked(path) as file:
+        start = file.read(2)
+    return next((name for mark, name in _BYTE_ORDER_MARKS.items() if start.startswith(mark)), None)
 
 
 def is_large(path: Path) -> bool:
@@ -459,7 +469,7 @@ class CsvText:
                     rows.columns = pd.Index(self.names)
                     yield rows
         except (pd.errors.ParserWarning, pd.errors.ParserError) as error:
-            raise ValueError(self.long_row() or str(error)) from error
+            raise ValueError(self.long_row() or _open_quote(str(error)) or str(error)) from error
 
     def long_row(self) -> str:
         """The first row that is longer than the header, in words; "" where it is not found."""
@@ -480,6 +490,14 @@ class CsvText:
                         "Remove lines that stand before the header, and separators at the ends of rows"
                     )
         return ""
+
+
+def _open_quote(message: str) -> str:
+    """Return the reason of an error of pandas in words where a quote has no end, else ""."""
+    found = re.search(r"EOF inside string starting at row (\d+)", message)
+    if found is None:
+        return ""
+    return f"a double quote in row {int(found[1]) + 1:,} or later is never closed; close or remove it"
 
 
 @contextmanager
