@@ -22,6 +22,7 @@ from equidp.engines.failures import measure_despite_failures
 from equidp.engines.layers import rule_for
 from equidp.engines.layers.decomposed import Products, attention_in_full, forward_for, replace_forwards
 from equidp.engines.layers.fallback import Known, run_module
+from equidp.engines.layers.own_products import OtherReading, is_saving_watched, read_products
 from equidp.engines.layers.rule import Call, Tape
 from equidp.engines.layers.sums import squared_lengths, weighted_sum, zero_left_out
 from equidp.engines.measurement import Examples, MeasuredBatch
@@ -30,6 +31,7 @@ from equidp.engines.units import UnitModel, rows_in
 from equidp.errors import ModelError
 from equidp.kernel.bounding import are_finite
 from equidp.kernel.engine import LossFunction, Sums
+from equidp.kernel.generators import GeneratorStates
 from equidp.kernel.inputs import Inputs, count_in, map_tensors
 from equidp.kernel.noise import exact_place
 
@@ -74,7 +76,7 @@ class GhostEngine:
         """Runs modules without a rule twice in each step from now on; returns whether there are such."""
         own = [site for site in self._sites if site.decomposed is None and site.rule is None]
         for site in own:
-            site.known.by_example = False
+            site.known.by_example = site.reads_products = False
         return bool(own)
 
     def __call__(self, inputs: Inputs, targets: Inputs) -> MeasuredBatch:
@@ -239,6 +241,8 @@ class _Site:
         self._own = module.forward
         self.decomposed, self.rule = forward_for(module), rule_for(module)
         self.known = Known()
+        self.reads_products: bool | None = None if all("." not in name for name in self.parameters) else False
+        """True for a module that reads its parameters in products alone; None: no call showed it yet."""
 
     def run(self, tape: Tape, *arguments: Any, **keywords: Any) -> Any:
         """Runs the module and records the call on the tape, unless a module around it has its gradients."""
@@ -251,7 +255,19 @@ class _Site:
         if self.rule is not None and not keywords and len(arguments) == 1:
             return self.rule.run(call, self._own, self._of_each(arguments[0], tape), tape)
         with tape.within_module():
-            return run_module(call, self._own, arguments, keywords, self.known, tape)
+            if self.reads_products is False or (self.reads_products is None and is_saving_watched()):
+                return run_module(call, self._own, arguments, keywords, self.known, tape)
+            device = next(iter(self.parameters.values())).device
+            random = GeneratorStates(device) if self.reads_products is None else None
+            try:
+                record = Products(call, tape).record
+                outputs = read_products(call, record, self._own, arguments, keywords, tape)
+            except OtherReading:
+                self.reads_products = False
+                with random.again() if random else nullcontext():
+                    return run_module(call, self._own, arguments, keywords, self.known, tape)
+            self.reads_products = True
+            return outputs
 
     def _of_each(self, inputs: Any, tape: Tape) -> Any:
         positions = 2 if isinstance(self.module, nn.Embedding) else 3

@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from equidp.engines.layers.attention import ATTENTION_PARAMETERS, attention
 from equidp.engines.layers.linear import LinearGradients, by_position
-from equidp.engines.layers.projection import Block, Forward, bilinear, project
+from equidp.engines.layers.projection import Arrange, Block, Forward, bilinear, project
 from equidp.engines.layers.recurrent import cell, recurrent
 from equidp.engines.layers.rule import Call, Gradients, KnownGradients, Norms, Tape
 from equidp.engines.layers.sums import ByName
@@ -121,17 +121,27 @@ class Products:
     def project(self, inputs: Tensor, block: Block, batch_dimension: int = 0) -> Tensor:
         """The `Projection` that records each product."""
         outputs = project(self._call.module, inputs, block)
+
+        def batch_first(values: Tensor) -> Tensor:
+            return values.movedim(batch_dimension, 0)
+
+        self.record(block, inputs, outputs, batch_first, batch_first)
+        return outputs
+
+    def record(
+        self, block: Block, inputs: Tensor, outputs: Tensor, inputs_of: Arrange, outputs_of: Arrange
+    ) -> None:
+        """The `Record` of products that were computed elsewhere."""
         if block.weight not in self._call.parameters and block.bias not in self._call.parameters:
-            return outputs
-        product = _Product(by_position(inputs.detach().movedim(batch_dimension, 0)), outputs.shape[-1])
+            return
+        product = _Product(by_position(inputs_of(inputs.detach())), outputs_of(outputs.detach()).shape[-1])
         self._products.setdefault(block, []).append(product)
 
         def receive(gradient: Tensor) -> None:
-            product.gradient = by_position(gradient.movedim(batch_dimension, 0))
+            product.gradient = by_position(outputs_of(gradient))
             self._call.pending = self._gradients
 
         self._tape.watch(self._call.module, inputs, outputs, receive)
-        return outputs
 
     def _gradients(self) -> Gradients:
         blocks: list[Gradients] = []
@@ -140,7 +150,14 @@ class Products:
             gradient = torch.cat([each.gradient for each in products], dim=1)
             inputs = torch.cat([each.inputs[:, : each.gradient.shape[1]] for each in products], dim=1)
             inputs, gradient = (by_position(each, self._call.rows) for each in (inputs, gradient))
-            blocks.append(LinearGradients(inputs, gradient, *names))
+            if inputs.shape[1] == 1:
+                inputs, gradient = inputs.squeeze(1), gradient.squeeze(1)
+            weight, bias = names
+            if block.turned and weight is not None:  # the gradient of W is that of W' with roles exchanged
+                blocks.append(LinearGradients(gradient, inputs, weight, None))
+                weight = None
+            if weight is not None or bias is not None:
+                blocks.append(LinearGradients(inputs, gradient, weight, bias))
         return BlockGradients(blocks, {name: each.shape for name, each in self._call.parameters.items()})
 
 
@@ -150,7 +167,7 @@ class BlockGradients(Gradients):
 
     Args:
         blocks: in the order of their rows.
-        shapes: of the parameters; the rows of one of three dimensions are used as one dimension.
+        shapes: of the parameters; one of three dimensions or more is used as a matrix.
     """
 
     def __init__(self, blocks: list[Gradients], shapes: Mapping[str, torch.Size]) -> None:
@@ -183,6 +200,5 @@ class BlockGradients(Gradients):
             for name, rows in parts.items()
         }
         return {
-            name: each.unflatten(-1, self._shapes[name][1:]) if len(self._shapes[name]) > 2 else each
-            for name, each in joined.items()
+            name: each.reshape(*each.shape[:dimension], *self._shapes[name]) for name, each in joined.items()
         }
