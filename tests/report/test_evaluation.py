@@ -11,7 +11,7 @@ from torch import nn
 import equidp
 from equidp.evaluation.blind_spots import BlindSpots, RiskOff
 from equidp.evaluation.evaluation import Evaluation, evaluate
-from equidp.report.evaluation import blind_spot_sentences, risk_sentences
+from equidp.report.evaluation import blind_spot_sentences, gap_sentences, risk_sentences
 from equidp.training.run import RunFacts
 from support.toy import make_trainer, toy
 
@@ -80,3 +80,12 @@ def test_blind_spots_are_said():
     (numbers,) = blind_spot_sentences(replace(found, blind_spots=BlindSpots("", 1234.0)))
     assert numbers.endswith("an RMSE of 1,230.")
     assert blind_spot_sentences(replace(found, blind_spots=None)) == []
+
+
+@pytest.mark.parametrize("uninformative", [True, False])
+def test_no_fairness_is_stated_of_a_model_whose_metrics_say_nothing_about_it(uninformative):
+    found = evaluate(nn.Linear(5, 2), toy())
+    assert found.blind_spots is not None
+    assert found.gaps
+    found = replace(found, blind_spots=replace(found.blind_spots, uninformative=uninformative))
+    assert (gap_sentences(found) == []) == uninformative

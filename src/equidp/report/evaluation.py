@@ -246,7 +246,9 @@ def interval_sentence(found: Evaluation) -> str:
 
 
 def gap_sentences(found: Evaluation) -> list[str]:
-    """Sentences on the fairness differences of an evaluation."""
+    """Sentences on the fairness differences of an evaluation; none of a model that is uninformative."""
+    if found.blind_spots is not None and found.blind_spots.uninformative:
+        return []
     return [
         f"{capitalise(name.replace('_', ' '))}: {points(value)} points." for name, value in found.gaps.items()
     ]
