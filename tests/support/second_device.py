@@ -9,7 +9,7 @@ from types import ModuleType
 
 import torch
 
-NAME = "other"
+NAME = "made_up"
 
 
 @cache
