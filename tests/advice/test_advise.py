@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, strategies as st
 
 import equidp
-from equidp.advice.advise import AUTO, advise, images_of
+from equidp import SettingError
+from equidp.advice.advise import AUTO, advise, images_of, normalised_features
 from equidp.advice.chosen_plan import choose_plan
 from equidp.comparison.compare import prepare
 from equidp.comparison.plan import ComparisonPlan
@@ -16,6 +17,7 @@ from equidp.data.features import WithFeatures
 from equidp.report.advice import advice_sentences, reason_sentence
 from equidp.tables.recipe import Recipe
 from equidp.training.plan import Plan
+from support.errors import raises_field
 
 
 def made_up(num_examples, *shape):
@@ -170,3 +172,20 @@ def test_reasons_for_people_are_on_the_gradients_of_people():
     assert "sum over up to 4 rows" in reasons(advise(people))
     for train in (people, made_up(4000, 5)):
         assert "shifts no predicted risk" not in reasons(advise(train))
+
+
+def test_normalised_features_have_the_learning_rate_at_which_noise_moves_logits_by_one_deviation():
+    vectors = made_up(20_000, 12)
+    small, large = (advise(vectors, equidp.Target(each), features="random-process") for each in (0.5, 3.0))
+    assert (small.features, small.settings["clipping_bound"]) == ("random-process", 1.4)
+    assert small.settings["learning_rate"] < large.settings["learning_rate"] <= 10
+    assert advise(vectors).settings["learning_rate"] == 10
+    assert "deviation of 1" in " ".join(advice_sentences(small))
+    with raises_field(SettingError, "epsilon"):
+        advise(made_up(50, 12), equidp.Target(0.02), features="random-process")
+
+
+@pytest.mark.parametrize(("name", "found"), [("random-process", "random-process"), ("scattering", None)])
+def test_features_that_an_extractor_normalises_are_known_by_name(name, found):
+    assert normalised_features(open_source("digits", features=name)) == found
+    assert normalised_features(open_source("digits")) is None

@@ -68,10 +68,11 @@ _LEARNING_RATE, _WANDERING = 2.0, 4.0
 """First learning rate of runs that noise does not limit; length of noise's walk that weights tolerate."""
 
 
-class _CutTask(NamedTuple):
-    """Constants for cut columns, whose rows have norm 1 in the mean, by what is predicted.
+class _UnitRows(NamedTuple):
+    """Constants for rows of norm 1, in the mean or each, by what they are and what is predicted.
 
     Attributes:
+        model: name of the model.
         bound: clipping bound.
         noise: deviation that noise alone gives a prediction: the difference of two logits, or a number in
             half widths of its range.
@@ -79,23 +80,30 @@ class _CutTask(NamedTuple):
         largest_rate: largest learning rate beside `_MOMENTUM`: beyond it, steps are unstable.
         least_way: as `_SHORT_WAY`, the least, with which a model learns the shares of classes, or the mean.
         least: that is learnt, in messages.
-        reasons: names of the reasons for bound, noise and a short way.
+        reasons: names of the reasons for the model, bound, noise and a short way.
     """
 
+    model: str
     bound: float
     noise: float
     weights: float
     largest_rate: float
     least_way: float
     least: str
-    reasons: tuple[str, str, str]
+    reasons: tuple[str, str, str, str]
 
 
-_CLASSES = _CutTask(
-    1.2, 0.6, 2.0, 10.0, 10.0, "the shares of classes", ("bound of cut rows", "noise in logits", "short way")
+_CLASSES = _UnitRows(
+    *("additive", 1.2, 0.6, 2.0, 10.0, 10.0, "the shares of classes"),
+    ("cut columns", "bound of cut rows", "noise in logits", "short way"),
 )
-_NUMBERS = _CutTask(
-    0.5, 0.1, 1.0, 3.0, 25.0, "the mean", ("bound of errors", "noise in numbers", "short way of numbers")
+_NUMBERS = _UnitRows(
+    *("additive", 0.5, 0.1, 1.0, 3.0, 25.0, "the mean"),
+    ("cut columns", "bound of errors", "noise in numbers", "short way of numbers"),
+)
+_FEATURES = _UnitRows(
+    *("logistic", 1.4, 1.0, 2.0, 10.0, 10.0, "the shares of classes"),
+    ("linear model of features", "bound of features", "noise in logits", "short way"),
 )
 
 
@@ -193,6 +201,7 @@ def advise(
     target: Target = Target(DEFAULT_EPSILON),
     given: Mapping[str, Any] | None = None,
     encoding: str | None = None,
+    features: str | None = None,
 ) -> Advice:
     """Return method and settings for a kind of data: the shape of an input and the number of examples.
 
@@ -201,9 +210,10 @@ def advise(
         target: privacy of the run; open: noise is the given `noise_multiplier`.
         given: settings that the user gives, by name, which the learning rate suits.
         encoding: of the columns that the run trains on; None: the data has no columns.
+        features: that the inputs are, where these have norm 1 (`normalised_features`); None: other inputs.
 
     Raises:
-        SettingError: a model of cut columns would learn nothing from so few examples at so small a budget.
+        SettingError: a linear model would learn nothing from so few examples at so small a budget.
     """
     inputs = train.inputs
     cuts = Encoding.parse(encoding).cuts
@@ -215,7 +225,9 @@ def advise(
         return _advise_images(len(train), train.input_shape)
     if cuts:
         task = _CLASSES if train.target_bounds is None else _NUMBERS
-        return _advise_cut_columns(len(train), target, given or {}, encoding, task)
+        return _advise_unit_rows(len(train), target, given or {}, task, encoding=encoding)
+    if features is not None:
+        return _advise_unit_rows(len(train), target, given or {}, _FEATURES, features=features)
     return _advise_table(len(train), train.rows)
 
 
@@ -294,6 +306,13 @@ def images_of(source: DataSource, seed: int) -> GroupedDataset | None:
     return None
 
 
+def normalised_features(source: DataSource) -> str | None:
+    """Name of a source's features where each example's have norm 1; None for other inputs."""
+    if isinstance(source, WithFeatures) and source.extractor.normalised:
+        return source.features
+    return None
+
+
 def _without_results(kind: str) -> Advice:
     """DP-SGD with the settings of the user's plan."""
     return Advice(STANDARD, None, {}, (Reason("no results", ("method",), text=kind),))
@@ -350,24 +369,26 @@ def _advise_table(num_examples: int, rows: int | None) -> Advice:
     return Advice(STANDARD, None, settings, reasons)
 
 
-def _advise_cut_columns(
+def _advise_unit_rows(
     num_examples: int,
     target: Target,
     given: Mapping[str, Any],
-    encoding: str | None,
-    task: _CutTask,
+    rows: _UnitRows,
+    *,
+    encoding: str | None = None,
+    features: str | None = None,
 ) -> Advice:
-    """Return settings for rows of norm about 1, of examples of one row or of several.
+    """Return settings for a linear model of rows of norm about 1, of examples of one row or of several.
 
     Noise moves each weight by the same amount, and so each output of a row of norm 1, whatever the number of
-    columns and of intervals. The learning rate is that at which noise in a prediction has the deviation of
-    the task. The sum of all learning rates, which is how far the weights can learn, then follows from n and
-    the noise alone. The bound is that of a row for people with several rows too: most have few, and noise
-    costs more than shortening the sums of the others.
+    columns and of intervals, or of features. The learning rate is that at which noise in a prediction has the
+    deviation of `rows`. The sum of all learning rates, which is how far the weights can learn, then follows
+    from n and the noise alone. The bound is that of a row for people with several rows too: most have few,
+    and noise costs more than shortening the sums of the others.
     """
     batch = int(given.get("batch_size", _batch_size(num_examples))) or num_examples
     epochs = float(given.get("epochs", _epochs(num_examples, batch)))
-    bound = float(given.get("clipping_bound", task.bound))
+    bound = float(given.get("clipping_bound", rows.bound))
     delta = given.get("delta")
     rate, steps = checked_schedule(num_examples, batch, epochs=epochs)
     sigma = replace(target, accountant="rdp").noise_multiplier(
@@ -377,21 +398,21 @@ def _advise_cut_columns(
         sigma = float(given.get("noise_multiplier", Plan.noise_multiplier))
     schedule, average = "cosine", WeightAverage("tail", _TAIL)
     rates, noise = _sums_of_rates(schedule, average, steps)
-    noise *= math.sqrt(task.weights) * sigma * bound / (rate * num_examples)
-    learning_rate = task.largest_rate
+    noise *= math.sqrt(rows.weights) * sigma * bound / (rate * num_examples)
+    learning_rate = rows.largest_rate
     if noise:
-        learning_rate = min(learning_rate, task.noise / noise)
-    way, least = rates * learning_rate, task.least_way
+        learning_rate = min(learning_rate, rows.noise / noise)
+    way, least = rates * learning_rate, rows.least_way
     if way < least and "learning_rate" not in given:
         raise SettingError(
             f"{num_examples:,} examples at this privacy, whose noise allows steps that add up to {way:.2g}; "
-            f"expected {least:g} or more: with less a model does not learn {task.least}. "
+            f"expected {least:g} or more: with less a model does not learn {rows.least}. "
             f"Raise epsilon, or the number of examples, about {least / way:.2g} times, or give a "
             "--learning-rate.",
             field="epsilon",
         )
     settings = {
-        "model": "additive",
+        "model": rows.model,
         "clipping_bound": bound,
         "learning_rate": float(f"{learning_rate:.3g}"),
         "batch_size": batch,
@@ -401,16 +422,16 @@ def _advise_cut_columns(
         "average": average.kind,
         "average_share": average.share,
     }
-    bounded, noisy, short = task.reasons
+    model, bounded, noisy, short = rows.reasons
     reasons = [
-        Reason("cut columns", ("encoding", "model", "features")),
+        Reason(model, ("encoding", "model", "features")),
         Reason(bounded, ("clipping_bound", "model", "features", "encoding"), (bound,)),
         _LARGE_SAMPLES,
-        Reason(noisy, ("method", "features", "encoding", *settings), (task.noise,)),
+        Reason(noisy, ("method", "features", "encoding", *settings), (rows.noise,)),
     ]
     if way < _SHORT_WAY:
         reasons.append(Reason(short, ("learning_rate", "encoding"), (num_examples, way, _SHORT_WAY)))
-    return Advice(STANDARD, None, settings, tuple(reasons), encoding=encoding)
+    return Advice(STANDARD, features, settings, tuple(reasons), encoding=encoding)
 
 
 def _sums_of_rates(schedule: str, average: WeightAverage, steps: int) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, final
 
 from equidp._validate import unknown_name
 from equidp.accounting.target import Target
-from equidp.advice.advise import AUTO, DEFAULT_EPSILON, Advice, advise, images_of
+from equidp.advice.advise import AUTO, DEFAULT_EPSILON, Advice, advise, images_of, normalised_features
 from equidp.data.dataset import DataSource, GroupedDataset
 from equidp.data.features import WithFeatures, add_features
 from equidp.data.published import Settings, published_settings
@@ -123,7 +123,8 @@ def choose_plan(
     encoding = encoding_to_train_on(source, own_model=own_model)
     of_method = {} if method == AUTO else fixed_options(method)
     known = {**{name: published[name] for name in ("delta",) if name in published}, **given, **of_method}
-    advice = advise(images_of(source, seed) or train, target, known, encoding)
+    features = normalised_features(source)
+    advice = advise(images_of(source, seed) or train, target, known, encoding, features)
     own_inputs = isinstance(source, WithFeatures) or own_model
     features = advice.features
     if own_inputs:

@@ -17,7 +17,7 @@ from torch import nn
 from equidp._files import check_outputs, command_line, write_whole
 from equidp.accounting.planned import default_delta
 from equidp.accounting.target import Target
-from equidp.advice.advise import advise, advise_by_norms, images_of
+from equidp.advice.advise import advise, advise_by_norms, images_of, normalised_features
 from equidp.advice.chosen_plan import encoding_to_train_on
 from equidp.advice.norm_profile import NormProfile, private_profile, public_profile
 from equidp.cli import options
@@ -114,7 +114,8 @@ def advise_command(
     start = default_plan(source)
     encoding = encoding_to_train_on(source, own_model=wanted.reads_norms)
     of_privacy = {} if wanted.delta is None else {"delta": wanted.delta}
-    advice = advise(images_of(source, wanted.seed) or train, Target(wanted.epsilon), of_privacy, encoding)
+    images, features = images_of(source, wanted.seed), normalised_features(source)
+    advice = advise(images or train, Target(wanted.epsilon), of_privacy, encoding, features)
     delta = start.delta if wanted.delta is None else wanted.delta
     delta = default_delta(len(train)) if delta is None else delta
     begin = "auto takes"

@@ -43,6 +43,7 @@ class Extractor:
         licence: of code and weights.
         trained_on: data that the transform was trained on; "" for one that learned nothing; None: not known.
         synthetic: that data was drawn from a random process, so that no example of anybody is among it.
+        normalised: the features of each input are one row of norm 1, for which a rule sets the learning rate.
 
     >>> Extractor(lambda: torch.abs).transform(torch.tensor([[-1.0]]))
     tensor([[1.]])
@@ -54,6 +55,7 @@ class Extractor:
     licence: str | None = None
     trained_on: str | None = None
     synthetic: bool = False
+    normalised: bool = False
 
     @property
     def transform(self) -> Transform:
@@ -272,6 +274,7 @@ RANDOM_PROCESS = Extractor(
     licence="Apache-2.0",
     trained_on="images of a random process alone, drawn by benchmarks/random_process.py of equidp",
     synthetic=True,
+    normalised=True,
 )
 EFFICIENTNET_LITE0 = Extractor(
     _efficientnet_lite0,
@@ -279,4 +282,5 @@ EFFICIENTNET_LITE0 = Extractor(
     pixels=(-1.0, 1.0),
     licence="Apache-2.0",
     trained_on="ImageNet-1k (ILSVRC 2012: 1.28 million photographs from the web)",
+    normalised=True,
 )

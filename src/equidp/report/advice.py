@@ -52,7 +52,14 @@ _SENTENCES = {
     ),
     "noise in logits": (
         "The learning rate is as large as noise lets it be: noise alone gives the difference of two logits a "
-        "deviation of {0:g}, whatever the number of columns."
+        "deviation of {0:g}, whatever the number of columns or features."
+    ),
+    "linear model of features": (
+        "Model: linear, of features of norm 1: clipping favours no example for its inputs."
+    ),
+    "bound of features": (
+        "Clipping bound {0:.3g}: a gradient is longer only where the model gives the true class less than "
+        "30%, so clipping shifts predicted probabilities little."
     ),
     "short way": (
         "Few rows for this budget: with {0:,} examples, steps add up to {1:.2g}, and below {2:g} a model "
