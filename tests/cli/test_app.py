@@ -157,7 +157,7 @@ def test_a_plan_is_accounted_for_as_risk_and_for_people_with_several_rows(people
             ("--data", "gaps.csv", "--target", "income", "--group", "sex"),
             "1 of 200 rows have missing values ('age': 1)",
         ),
-        (("--epsilon", "0"), "--epsilon 0; expected a number above 0"),
+        (("--epsilon", "0"), "--epsilon 0; expected a finite number above 0"),
         (("--epsilon", "two"), 'Invalid value for --epsilon: unable to convert "two" into float'),
         (("--epsilon", ""), 'Invalid value for --epsilon: unable to convert "" into float'),
         (("--epsilon",), "--epsilon has no value; give one after it."),

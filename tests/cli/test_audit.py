@@ -73,7 +73,7 @@ def test_a_claim_that_does_not_hold_ends_with_exit_code_1(command, people, monke
         ("--canaries 100", "--canaries is for audits of a training; give --of training"),
         ("--of training --runs 100", "--runs is for audits of a step; give --of step"),
         ("--noise-multiplier 1", "a step's noise is of --epsilon"),
-        ("--epsilon 0", "--epsilon 0; expected a number above 0"),
+        ("--epsilon 0", "--epsilon 0; expected a finite number above 0"),
         ("--level 95", "level=95.0"),
         ("--sample-rate 0", "sample_rate=0.0"),
         ("--sample-rate 0.01", "takes 4000 examples"),
