@@ -10,7 +10,7 @@ import dp_accounting
 
 from equidp import policies
 from equidp._validate import check_number, check_whole
-from equidp.accounting.cache import epsilon
+from equidp.accounting.cache import epsilon_of_run
 from equidp.accounting.calibration import (
     PROTECTIONS,
     calibrate_noise,
@@ -26,7 +26,6 @@ from equidp.kernel.epsilon import (
     checked_delta,
     costliest_entries,
     epsilon_of_group,
-    filtered_epsilon,
     run_event,
 )
 from equidp.kernel.ledger import GroupedStepEvent, ReleaseEvent, StepEvent, make_step_event
@@ -225,8 +224,7 @@ class PlannedRun:
 
         Where each example has an account, that of the steps that fill it, if it is less.
         """
-        found = epsilon(self.entries, self.delta, accountant, rows)
-        return found if rows > 1 else min(found, filtered_epsilon(self.entries, self.delta))
+        return epsilon_of_run(self.entries, self.delta, accountant, rows)
 
     def risk(self, false_positive_rates: tuple[float, ...] = FALSE_POSITIVE_RATES, rows: int = 1) -> Risk:
         """The most that any membership attack achieves on the whole run; see `Risk`."""

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from equidp.accounting.budget import limit_of
+from equidp.accounting.cache import epsilon_of_run
 from equidp.errors import DataError
 from equidp.kernel.epsilon import (
     Entries,
     binding_filter,
     checked_delta,
     costliest_entries,
-    epsilon,
     epsilon_of_group,
-    filtered_epsilon,
     run_event,
 )
 from equidp.kernel.ledger import (
@@ -81,7 +80,7 @@ def _describe_ledger(path: Path, content: LedgerContent, delta: float | None) ->
         spent = (
             limit_of(content.facts, len(entries)).compute_epsilon(entries, each)
             if budget
-            else min(epsilon(entries, each), filtered_epsilon(entries, each))
+            else epsilon_of_run(entries, each)
         )
         of = f" of a budget of {budget['epsilon']:g}" if budget and each == budget["delta"] else ""
         lines.append(f"Together: epsilon {spent:.6g}{of} at delta {each:g}.")

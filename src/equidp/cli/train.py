@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, ArgumentCollection, Group, Parameter
 
+from equidp.accounting.cache import epsilon_of_run
 from equidp.accounting.planned import PlannedRun
 from equidp.advice.advise import AUTO
 from equidp.advice.chosen_plan import (
@@ -31,7 +32,7 @@ from equidp.data.table import encoding_of
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predictions import has_diverged
-from equidp.kernel.epsilon import epsilon, epsilon_of_group, filtered_epsilon
+from equidp.kernel.epsilon import epsilon_of_group
 from equidp.kernel.ledger import GroupedStepEvent
 from equidp.policies.methods import check_not_fixed, method_named
 from equidp.policies.setting import settings_of
@@ -282,8 +283,7 @@ def _say_plan(prepared: PreparedRun) -> None:
     if config.release_costs:
         costs = " and ".join(f"{name} (epsilon {cost:g})" for name, cost in config.release_costs.items())
         accountant = config.target.accountant
-        in_all = epsilon(prepared.stated, trainer.delta, accountant)
-        in_all = min(in_all, filtered_epsilon(prepared.stated, trainer.delta))
+        in_all = epsilon_of_run(prepared.stated, trainer.delta, accountant)
         print(f"Beside the steps it would release {costs}: epsilon {in_all:.4f} in all ({accountant}).")
         if isinstance(trainer.event, GroupedStepEvent):
             own = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from equidp.accounting.cache import epsilon
+from equidp.accounting.cache import epsilon_of_run
 from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
@@ -123,12 +123,6 @@ class RunFacts:
         )
 
 
-def _epsilon_of_run(entries: Entries, delta: float, accountant: str, rows: int = 1) -> float:
-    """Epsilon of one run's ledger; by Renyi's bound where accounts of single examples say less."""
-    found = epsilon(entries, delta, accountant, rows)
-    return found if rows > 1 else min(found, filtered_epsilon(entries, delta))
-
-
 def _last_of(losses: Mapping[int, float]) -> float | None:
     """Last loss, to four digits; None where none was released."""
     return float(f"{list(losses.values())[-1]:.4g}") if losses else None
@@ -181,7 +175,7 @@ class Run:
         """
         usual = self.accountant if rows == 1 else "pld"
         delta = self.delta if delta is None else delta
-        return _epsilon_of_run(self.entries, delta, accountant or usual, rows)
+        return epsilon_of_run(self.entries, delta, accountant or usual, rows)
 
     def epsilon_by_group(self, delta: float | None = None, accountant: str | None = None) -> dict[str, float]:
         """Epsilon of an example of each group, by name; equal where rates and bounds do not differ.
@@ -242,7 +236,7 @@ class Run:
             planned.count(self.facts.event, self.facts.steps_left)
         for event, count in self.facts.releases_left:
             planned.count(event, count)
-        return _epsilon_of_run(planned.entries, self.delta, self.accountant)
+        return epsilon_of_run(planned.entries, self.delta, self.accountant)
 
     def _repr_html_(self) -> str:
         spent, facts = self.epsilon(), self.facts
