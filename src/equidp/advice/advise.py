@@ -94,16 +94,30 @@ class _UnitRows(NamedTuple):
 
 
 _CLASSES = _UnitRows(
-    *("additive", 1.2, 0.6, 2.0, 10.0, 10.0, "the shares of classes"),
-    ("cut columns", "bound of cut rows", "noise in logits", "short way"),
+    model="additive",
+    bound=1.2,
+    noise=0.6,
+    weights=2.0,
+    largest_rate=10.0,
+    least_way=10.0,
+    least="the shares of classes",
+    reasons=("cut columns", "bound of cut rows", "noise in logits", "short way"),
 )
 _NUMBERS = _UnitRows(
-    *("additive", 0.5, 0.1, 1.0, 3.0, 25.0, "the mean"),
-    ("cut columns", "bound of errors", "noise in numbers", "short way of numbers"),
+    model="additive",
+    bound=0.5,
+    noise=0.1,
+    weights=1.0,
+    largest_rate=3.0,
+    least_way=25.0,
+    least="the mean",
+    reasons=("cut columns", "bound of errors", "noise in numbers", "short way of numbers"),
 )
-_FEATURES = _UnitRows(
-    *("logistic", 1.4, 1.0, 2.0, 10.0, 10.0, "the shares of classes"),
-    ("linear model of features", "bound of features", "noise in logits", "short way"),
+_FEATURES = _CLASSES._replace(
+    model="logistic",
+    bound=1.4,
+    noise=1.0,
+    reasons=("linear model of features", "bound of features", "noise in logits", "short way"),
 )
 
 
@@ -425,7 +439,7 @@ def _advise_unit_rows(
     model, bounded, noisy, short = rows.reasons
     reasons = [
         Reason(model, ("encoding", "model", "features")),
-        Reason(bounded, ("clipping_bound", "model", "features", "encoding"), (bound,)),
+        Reason(bounded, ("clipping_bound", "model", "features", "encoding"), (bound, 1 - bound / 2)),
         _LARGE_SAMPLES,
         Reason(noisy, ("method", "features", "encoding", *settings), (rows.noise,)),
     ]

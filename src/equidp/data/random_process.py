@@ -57,7 +57,7 @@ class RandomProcessWeights(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> RandomProcessWeights:
-        """Read what `write` has written."""
+        """Return the weights that a file of `write` holds."""
         with np.load(path) as file:
             parts = {name: torch.from_numpy(file[name]).float() for name in cls._fields}
         size = len(parts["mean"])

@@ -59,7 +59,7 @@ _SENTENCES = {
     ),
     "bound of features": (
         "Clipping bound {0:.3g}: a gradient is longer only where the model gives the true class less than "
-        "30%, so clipping shifts predicted probabilities little."
+        "{1:.0%}, so clipping shifts predicted probabilities little."
     ),
     "short way": (
         "Few rows for this budget: with {0:,} examples, steps add up to {1:.2g}, and below {2:g} a model "

@@ -186,7 +186,7 @@ class ConvGradients(LayerGradients):
             )
             make, size = _gradients_by_groups, max(1, 2 * chunk_numbers(image) // largest)
         else:
-            windows = rows * math.prod(module.weight.shape[1:]) * module.groups * signal[0, 0].numel()
+            windows = rows * math.prod(module.weight.shape[1:]) * module.groups * _positions(operands)
             make, size = _gradients_by_windows, max(1, 4 * chunk_numbers(image) // windows)
         for place, part in enumerate(operands.chunks(rows * size)):
             yield slice(place * size, (place + 1) * size), make(module, part, rows)
