@@ -27,21 +27,21 @@ class Tally:
         comparison: its figures.
         killed: ids of the processes that were killed, in order.
         finished: run -> how often a worker finished it.
-        before: the runs in the folder at the call of progress before the last kill. The scheduler no longer
-            holds their results.
+        before: run in the folder at the call of progress before a kill -> how often it was finished by the
+            first such kill. The scheduler no longer holds its result.
         kept: all runs in the folder.
     """
 
     comparison: equidp.Comparison
     killed: list[int]
     finished: Counter[str]
-    before: set[str]
+    before: dict[str, int]
     kept: set[str]
 
     @property
     def again(self) -> set[str]:
-        """The runs that were made again: a killed worker had finished them, and not yet handed them over."""
-        return {run for run, times in self.finished.items() if times > 1}
+        """Runs that were made again after the folder had them."""
+        return {run for run, times in self.before.items() if self.finished[run] > times}
 
 
 def compare_and_kill(folder: Path, *, seeds: int, kills: int) -> Tally:
@@ -53,7 +53,7 @@ def compare_and_kill(folder: Path, *, seeds: int, kills: int) -> Tally:
         kills: how many.
     """
     killed: list[int] = []
-    before: set[str] = set()
+    before: dict[str, int] = {}
     at_last_call: set[str] = set()
 
     def kept() -> set[str]:
@@ -68,7 +68,8 @@ def compare_and_kill(folder: Path, *, seeds: int, kills: int) -> Tally:
             if len(killed) < kills and done >= (len(killed) + 1) * total / (kills + 2):
                 found = dict(client.run(_who, on_error="ignore").values())
                 if 0 in found and found[0] not in killed:  # it is back
-                    before.update(at_last_call)
+                    times = Counter(client.run_on_scheduler(_finished))
+                    before.update({run: times[run] for run in at_last_call - before.keys()})
                     os.kill(found[0], signal.SIGKILL)
                     killed.append(found[0])
             at_last_call.update(kept())
