@@ -430,7 +430,7 @@ def test_every_option_can_come_from_a_file(run):
         (("train", *TABLE, *PLAN, "--out", "people.csv/run"), "cannot be a folder"),
         (("train", *TABLE, *PLAN, "--previous", "--out", "run"), "--previous is for --resume"),
         (("train", "--resume", "run"), "there is no folder 'run'"),
-        (("train", *TABLE, "--epsilon", "inf", "--out", "run"), "--epsilon inf; expected a number"),
+        (("train", *TABLE, "--epsilon", "inf", "--out", "run"), "--epsilon inf; expected a finite number"),
         (("train", "--resume", "run", "--epochs", "3"), "leave out --epochs"),
         (("predict", "run"), "there is no folder 'run'"),
         (("evaluate", "run"), "there is no folder 'run'"),

@@ -475,7 +475,7 @@ def test_secure_is_the_default_and_takes_no_seed():
 def test_epsilon_so_far_never_understates():
     trainer = make_trainer(epochs=10)
     for steps in (1, 7, 50, 100):
-        exact = equidp.training.run.epsilon(((trainer.event, steps),), trainer.delta, "pld")
+        exact = equidp.kernel.epsilon.epsilon([(trainer.event, steps)], trainer.delta)
         assert trainer.epsilon_so_far(steps) >= exact - 1e-9
     assert trainer.epsilon_so_far(100) == pytest.approx(exact, rel=0.005)
     trainer.ledger.spend(equidp.kernel.ledger.StepEvent(1.0, 1.0))  # a release, paid for after all was ready
