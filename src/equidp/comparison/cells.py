@@ -42,7 +42,6 @@ from equidp.evaluation.groups import metrics_of
 from equidp.evaluation.predictions import Decision, Predictions, base_rate_decision, predict
 from equidp.individual import IndividualAccountant
 from equidp.individual.filter_option import filter_callbacks
-from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import GroupedStepEvent, MemoryLedger
 from equidp.kernel.noise import SeededRandomness
 from equidp.store import FIGURES, Claim, Entry, Store, key_of
@@ -510,7 +509,7 @@ def _train(cell: Cell, data: DataSplit) -> CellResult:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ApproximationWarning)  # said before the first run
         run = recalibrate(trainer.fit(), trainer, fit)
-    spent = {"epsilon": run.epsilon(), "epsilon_rdp": epsilon(run.entries, run.delta, "rdp")}
+    spent = {"epsilon": run.epsilon(), "epsilon_rdp": run.epsilon(accountant="rdp")}
     tables = record.settings.get(RECORD_KEY, {})
     results = run.metrics(data.test).assign(**spent)
     if isinstance(trainer.event, GroupedStepEvent):
