@@ -137,6 +137,9 @@ LEFT: dict[str, Callable[[], Own]] = {
         **weight(),
         other=drawn(5, 6),
     ),
+    "not seen": lambda: Own(
+        lambda own, x: torch.ops.aten.add.Tensor(linear(x, own.weight), own.other), **weight(), other=drawn(5)
+    ),
     "function with a backward pass": lambda: Own(lambda own, x: Multiply.apply(x, own.weight), **weight()),
     "with another way": lambda: Own(multiply_if_possible, **weight()),
     "stacked": lambda: Own(lambda own, x: linear(x, torch.cat([own.a, own.b])), a=drawn(2, 6), b=drawn(3, 6)),

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from equidp.kernel.bounding import each_alone, each_at_once
-from equidp.kernel.elementwise import Column, apply_elementwise
+from equidp.kernel.elementwise import _CASTS, _FUNCTIONS, _MADE_LIKE, Column, apply_elementwise
 from equidp.kernel.policy import Setting
 from equidp.policies.methods import make_policy
 from equidp.policies.table import METHODS
@@ -20,6 +20,7 @@ from equidp.policies.table import METHODS
 NORMS = torch.tensor([0.0, 0.5, 3.0, 1e30, math.inf, math.nan])
 GROUPS = torch.tensor([0, 1, 2, 0, 1, 2])
 KEPT: list[Any] = []
+LISTED = (*_FUNCTIONS, *_CASTS, *_MADE_LIKE)
 
 
 def tables() -> tuple[Tensor, Tensor, Tensor]:
@@ -30,6 +31,11 @@ def tables() -> tuple[Tensor, Tensor, Tensor]:
 def keep_and_mix(state: Any, norm: Any, group: Any) -> Any:
     KEPT.append(norm)
     return norm / KEPT[0]
+
+
+def keep_and_return(state: Any, norm: Any, group: Any) -> Any:
+    KEPT.append(norm)
+    return KEPT[-2] if len(KEPT) > 1 else None
 
 
 def read_by_size(state: Any, norm: Any, group: Any) -> Any:
@@ -73,6 +79,10 @@ OTHERS = {
     "into the state": lambda state, norm, group: state[0].copy_(norm),
     "into a number": hide_in_a_number,
     "from before": keep_and_mix,
+    "one from before": keep_and_return,
+    "sums up to it": lambda state, norm, group: norm.cumsum(0),
+    "shares": lambda state, norm, group: torch.softmax(norm, 0),
+    "from the end": lambda state, norm, group: norm.flip(0),
     "places that hold": lambda state, norm, group: torch.where(norm > 1)[0],
     "a mask of a table": lambda state, norm, group: state[2][norm > 1],
     "several numbers beside": lambda state, norm, group: torch.minimum(norm, torch.ones(6)),
@@ -89,6 +99,29 @@ def test_an_elementwise_rule_gives_each_example_what_it_gives_it_alone(rule):
     found = apply_elementwise(rule, tables(), (NORMS, GROUPS))
     alone = torch.vmap(lambda *example: rule(tables(), *example))(NORMS.clone(), GROUPS.clone())
     torch.testing.assert_close(found, alone, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.filterwarnings("ignore:This overload of add is deprecated")
+@pytest.mark.parametrize("name", LISTED)
+def test_a_listed_function_reads_the_numbers_of_one_example_alone(name):
+    """Whatever it is given beside a column: nothing, a number, a place or another column."""
+    by_torch = None if name in _CASTS else getattr(torch, name, None)
+    function = by_torch or (lambda norm, *given: getattr(norm, name)(*given))
+    numbers, tried = torch.tensor([0.3, 2.0, 0.7, 0.7]), 0
+    for beside in ((), (0,), (0.5,), (0.2, 0.9), (numbers.flip(0),), (numbers.flip(0), numbers)):
+        for column in (numbers, numbers > 0.5):
+            examples = (column, *(each for each in beside if isinstance(each, Tensor)))
+
+            def rule(state: Any, norm: Any, *others: Any, beside: tuple[Any, ...] = beside) -> Any:
+                left = iter(others)
+                return function(norm, *(next(left) if isinstance(each, Tensor) else each for each in beside))
+
+            found = apply_elementwise(rule, (), examples)
+            if found is not None:
+                alone = [rule((), *example) for example in zip(*examples, strict=True)]
+                torch.testing.assert_close(found, torch.stack(alone), rtol=1e-6, atol=0, equal_nan=True)
+                tried += 1
+    assert tried
 
 
 @pytest.mark.parametrize("rule", OTHERS.values(), ids=OTHERS)
