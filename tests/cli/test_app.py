@@ -150,7 +150,7 @@ def test_a_plan_is_accounted_for_as_risk_and_for_people_with_several_rows(people
         (("adult", "--data", "dutch"), "'adult' is one argument too many, or given twice"),
         (("--data", "nowhere.csv", "--target", "a", "--group", "b"), "there is no file 'nowhere.csv'"),
         (("--data", "people.csv", "--target", "incom", "--group", "sex"), "Did you mean 'income'"),
-        (("--data", "people.csv", "--target", "income"), "the column of the groups"),
+        (("--data", "people.csv", "--target", "income"), "needs the column of the groups"),
         (("--data", "one-class.csv", "--target", "income", "--group", "sex"), "one class only"),
         (("--data", "lonely.csv", "--target", "income", "--group", "sex"), "3 groups by sex has 1 example"),
         (

@@ -99,6 +99,16 @@ def test_a_target_of_too_many_classes_is_told_what_fits_it(values, remedy):
     assert remedy in found
 
 
+@pytest.mark.parametrize(("kept", "fold"), [(1_001, False), (900, True)])
+def test_spellings_are_proposed_where_they_leave_few_enough_texts(kept, fold):
+    texts = [f"ward {at}" for at in range(kept)] + [f"WARD {at}" for at in range(300)]
+    table = pd.DataFrame({"lab": texts, "sex": ["F", "M"] * (len(texts) // 2) + ["F"] * (len(texts) % 2)})
+    columns, recipe = Columns(table.assign(ill=table["sex"])), Recipe(target="ill", group=("sex",))
+    (found,) = problems_of(columns, recipe, table_findings(columns, recipe))
+    assert "distinct texts" in found
+    assert ("--fold" in found) == fold
+
+
 def test_a_missing_target_is_named_once_and_not_to_be_made_a_category():
     table = Columns(LABELS.assign(lab=1.0, ill=["yes", "no", None] * 40))
     (found,) = problems_of(table, Recipe(target="ill", group=("sex",)), ())

@@ -124,6 +124,9 @@ def test_what_stands_before_and_between_rows_changes_nothing(content, tmp_path, 
         ("p.csv", TEXT.encode("utf-16"), ("byte 1 is not UTF-8", "--charset, such as utf-16")),
         ("p.csv", f'{LINES[0]}\n"{LINES[1]}\n{LINES[2]}\n', ("a double quote in row 1 or later",)),
         ("p.csv", "\n".join(LINES[1:]), ("unknown column", "Put one with the names")),
+        ("p.csv", TEXT.replace("age,job", "age,"), ("column 2 has no name",)),
+        ("p.csv", TEXT.replace("age,job", ","), ("column 2 has no name",)),
+        ("p.csv", '""\n1\n2\n', ("column 1 has no name",)),
         ("p.csv", "", ("it is empty",)),
         ("p.csv", "\n\n", ("it is empty",)),
     ],
@@ -134,6 +137,33 @@ def test_a_file_is_refused_for_the_reason_that_it_has(name, content, parts, tmp_
     found = both(path, monkeypatch)
     assert found[0] == found[1]
     assert all(part in found[0] for part in parts), found[0]
+
+
+@pytest.mark.parametrize("mark", ["", '"'])
+def test_row_names_without_a_name_are_left_out_and_said(mark, tmp_path, monkeypatch):
+    path = tmp_path / "odd.csv"
+    rows = [f"{mark}{at or ''}{mark},{line}" for at, line in enumerate(LINES)]
+    path.write_text("\n".join(rows) + "\n")
+    (tmp_path / "plain.csv").write_text(TEXT)
+    plain, odd = both(tmp_path / "plain.csv", monkeypatch), both(path, monkeypatch)
+    assert [each[:2] for each in odd] == [each[:2] for each in plain]
+    assert all(len(said) == 1 and "column 1 has no name" in said[0] for _, _, said in odd)
+    assert stream.names_of(path, RECIPE) == LINES[0].split(",")
+    with pytest.warns(DataWarning, match="column 1 has no name"):
+        assert "" not in [each.name for each in inspect_table(path, RECIPE).columns]
+
+
+def test_a_wide_file_with_quotes_that_pandas_reads_in_parts_is_read_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(stream, "_BATCH_ROWS", 2**17)
+    rows, width = 300, 4_000  # pandas reads 2^20 cells at a time
+    path = tmp_path / "wide.csv"
+    names = [f"c{place}" for place in range(width)]
+    lines = (f'"{row}"' + ",7" * (width - 1) for row in range(rows))
+    path.write_text("\n".join([",".join(names), *lines]) + "\n")
+    cells = stream.read_cells(path, choose=lambda names: [names[0], names[-1]])
+    assert cells.series("c0").tolist() == [str(row) for row in range(rows)]
+    assert cells.series(names[-1]).tolist() == ["7"] * rows
+    assert stream.Cells.of(pd.read_csv(path, dtype=str)).series("c0").tolist() == [*map(str, range(rows))]
 
 
 def test_a_separator_that_the_file_states_and_another_one_are_refused(tmp_path):

@@ -114,10 +114,13 @@ def open_source(
             f"features {features!r} are for images and for sources of your own; {name_or_path!r} is a table. "
             "Leave them out."
         )
-    if not whole.target or not whole.group:
+    needed = {"target": "the column to predict (target; --target COLUMN)"} if not whole.target else {}
+    if not whole.group:
+        needed["group"] = "the column of the groups to compare (group; --group COLUMN)"
+    if needed:
         raise SettingError(
-            f"{name_or_path!r} needs the column to predict (target) and the column of the groups (group).",
-            field="target",
+            f"{name_or_path!r} needs {' and '.join(needed.values())}. equidp inspect lists its columns.",
+            field=next(iter(needed)),
         )
     # Worker processes may run in another folder, so the path is absolute.
     return TableSource(str(path.absolute()), whole, encoding=encoding)

@@ -312,7 +312,7 @@ def _remedy(found: Finding, name: str) -> str:
             fold = (
                 f" make {found.rows:,} of them by taking capitals and leading zeros for the same "
                 f"({typed['fold']});"
-                if found.rows < found.of
+                if found.rows <= int(found.detail)
                 else ""
             )
             return (

@@ -103,7 +103,7 @@ class Cells:
         names: of the columns.
         rows: number of rows.
         parts: record batches in memory, or the Arrow file that holds them.
-        notes: sentences on cells that hold line ends.
+        notes: sentences on a first column without a name, and on cells that hold line ends.
     """
 
     names: tuple[str, ...]
@@ -118,9 +118,9 @@ class Cells:
         >>> Cells.of(pd.DataFrame({"zip": ["01067"], "age": [44]})).series("zip").tolist()
         ['01067']
         """
-        batch = pa.RecordBatch.from_pandas(table, preserve_index=False)
-        arrays = [_plain_cells(batch.column(name)) for name in batch.schema.names]
-        return cls(tuple(batch.schema.names), len(table), [pa.record_batch(arrays, batch.schema.names)])
+        stored = pa.Table.from_pandas(table, preserve_index=False)
+        arrays = [_plain_cells(_one_array(stored.column(name))) for name in stored.schema.names]
+        return cls(tuple(stored.schema.names), len(table), [pa.record_batch(arrays, stored.schema.names)])
 
     def column(self, name: str) -> Iterator[pd.Series]:
         """Yield a column batch by batch; of a file, nothing else is read."""
@@ -159,6 +159,8 @@ def read_cells(
     CSV without quotes is parsed by Arrow, in a third of the time. At the first quote Arrow's attempt is given
     up, and pandas reads the file from its start, as parsers differ in what quotes mean.
 
+    A first column of a CSV file that has no name is left out: R and pandas write row names there.
+
     Args:
         path: CSV file, Parquet file, or folder of Parquet files.
         recipe: separator and charset.
@@ -166,7 +168,7 @@ def read_cells(
         file: Arrow file to write the cells to, for a table larger than memory; None: keep them in memory.
 
     Raises:
-        DataError: not a table, or duplicate or nameless columns.
+        DataError: not a table, duplicate names, or other nameless columns.
     """
     if path.is_dir() or is_parquet(path.name):
         with readable(path):
@@ -177,9 +179,9 @@ def read_cells(
     with ExitStack() as stack:
         with readable(path):
             text = stack.enter_context(open_csv(path, recipe))
-            check_distinct(path, text.names)
+            check_distinct(path, text.named)
         try:
-            names, seen = choose(text.names), LineEnds()
+            names, seen = choose(text.named), LineEnds()
         except DataError:  # an unknown column: is the first line a header? A longer row says that it is not
             with readable(path):
                 if reason := text.long_row():
@@ -187,9 +189,9 @@ def read_cells(
             raise
         with suppress(NotPlain):
             plain = _from_file(path, _arrow_batches(text, recipe, names))
-            return Cells(tuple(names), *_keep_batches(plain, file))
+            return Cells(tuple(names), *_keep_batches(plain, file), text.notes)
         rows, parts = _keep_batches(_from_file(path, _pandas_batches(text, recipe, names, seen)), file)
-        return Cells(tuple(names), rows, parts, tuple(seen.notes()))
+        return Cells(tuple(names), rows, parts, (*text.notes, *seen.notes()))
 
 
 def written_rows(path: Path, recipe: Recipe, names: list[str], size: int) -> Iterator[pd.DataFrame]:
@@ -433,7 +435,7 @@ class CsvText:
     Attributes:
         path: of the file.
         file: positioned after the header.
-        names: of the columns.
+        names: of the columns; "" is a first column without a name.
         sep: the separator, which the file itself may state ("sep=;", as Excel takes it).
         lines: number of lines before the first row: the header, what states the separator, and blank ones.
     """
@@ -443,6 +445,21 @@ class CsvText:
     names: list[str]
     sep: str
     lines: int
+
+    @property
+    def named(self) -> list[str]:
+        """Names of the columns that have one."""
+        return [name for name in self.names if name]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentence on a first column without a name, if there is one."""
+        if self.names[0]:
+            return ()
+        return (
+            "column 1 has no name, and is left out, as row names that R and pandas write; "
+            "give it a name in the header to use it.",
+        )
 
     def rows(self, size: int | None) -> Iterator[pd.DataFrame]:
         """Yield the rows as texts, so many at a time, or all at once.
@@ -505,7 +522,7 @@ def open_csv(path: Path, recipe: Recipe) -> Iterator[CsvText]:
     """Open a CSV file and read its header; blank lines before it are skipped, as between rows.
 
     Raises:
-        ValueError: there is no header, one of its names is empty, or it has another separator.
+        ValueError: there is no header, another name than the first is empty, or it has another separator.
     """
     with open_bytes(path) as stored, io.TextIOWrapper(stored, text_charset(recipe), newline="") as file:
         lines = _Counted(file)
@@ -578,9 +595,13 @@ def _pandas_batches(
     for rows in text.rows(_BATCH_ROWS):
         used = [name for name in names if name not in recipe.columns("drop")]
         seen.add(rows, {*SEPARATORS, recipe.sep}, used)
-        yield pa.record_batch(
-            [pa.array(rows[name], type=pa.string(), from_pandas=True) for name in names], names
-        )
+        arrays = (pa.array(rows[name], type=pa.string(), from_pandas=True) for name in names)
+        yield pa.record_batch([_one_array(array) for array in arrays], names)
+
+
+def _one_array(cells: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return cells as one array; columns that pandas read from a large file have several."""
+    return cells.combine_chunks() if isinstance(cells, pa.ChunkedArray) else cells
 
 
 def names_of(path: Path, recipe: Recipe) -> list[str]:
@@ -591,7 +612,7 @@ def names_of(path: Path, recipe: Recipe) -> list[str]:
         first: list[str] = next(csv.reader(text.file, delimiter=text.sep, skipinitialspace=True), [])
         if len(first) > len(text.names) and (reason := text.long_row()):
             raise ValueError(reason)
-        return text.names
+        return text.named
 
 
 class _Counted:
@@ -613,10 +634,9 @@ def _header(cells: list[str]) -> list[str]:
     if not cells:
         raise ValueError("it is empty")
     names = [name.strip() for name in cells]
-    if not all(names):
-        raise ValueError(
-            f"column {names.index('') + 1} has no name (pandas' index? Write the file with index=False)"
-        )
+    if not all(names[1:]) or names == [""]:
+        place = (names.index("", 1) if len(names) > 1 else 0) + 1
+        raise ValueError(f"column {place} has no name; give it one in the header, or remove it")
     others = [mark for mark in ",;\t|" if mark in names[0]]
     if len(names) == 1 and others:
         mark = "tab" if others[0] == "\t" else others[0]
