@@ -21,13 +21,15 @@ from equidp.comparison.baselines import (
     BoostedTrees,
     choose_baselines,
     keep_chosen,
-    takes_boosted_trees,
+    source_of_trees,
 )
 from equidp.comparison.compare import prepare
 from equidp.comparison.plan import ComparisonPlan
 from equidp.comparison.sweep import named_methods, sweep_variants
 from equidp.comparison.workers import Workers, spread
+from equidp.data import open_source
 from equidp.data.dataset import DataSplit, GroupedDataset
+from equidp.data.features import WithFeatures
 from equidp.evaluation.metrics import METRICS
 from equidp.evaluation.predictions import Decision
 from equidp.training.plan import Plan
@@ -118,10 +120,31 @@ def test_a_class_of_few_rows_or_none_in_training_is_predicted_all_the_same():
 
 
 def test_trees_are_for_rows_of_numbers_and_classes_alone():
-    table = Squares().split(0).train
-    assert takes_boosted_trees(table)
-    for inputs in (torch.zeros(300, 1, 4, 4), torch.zeros(300, 2, dtype=torch.int64), (table.inputs,)):
-        assert not takes_boosted_trees(replace(table, inputs=inputs))
+    table = Squares().split(0)
+    assert source_of_trees(Squares(), 0) == Squares()
+    for inputs in (torch.zeros(300, 1, 4, 4), torch.zeros(300, 2, dtype=torch.int64), (table.train.inputs,)):
+        data = DataSplit(replace(table.train, inputs=inputs), table.test)
+        assert source_of_trees(Given(data), 0) is None
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """A source of one split."""
+
+    data: DataSplit
+
+    def split(self, seed: int) -> DataSplit:
+        return self.data
+
+
+def double(inputs):
+    return 2 * inputs.flatten(1)
+
+
+def test_trees_read_inputs_before_fixed_features():
+    features = f"{__name__}:double"
+    assert source_of_trees(WithFeatures(open_source("digits"), features), 0) is None
+    assert source_of_trees(WithFeatures(Squares(), features), 0) == Squares()
 
 
 PLAN = Plan("logistic", learning_rate=0.5, batch_size=60, epochs=2, delta=1e-4)

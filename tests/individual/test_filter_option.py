@@ -16,7 +16,7 @@ from comparison.test_compare import Toy
 from equidp.accounting.risk import RiskTarget
 from equidp.audit import audit_training
 from equidp.comparison.cells import Cell
-from equidp.comparison.compare import run_comparison
+from equidp.comparison.compare import prepare as prepare_comparison, run_comparison
 from equidp.comparison.plan import ComparisonPlan
 from equidp.data import Recipe
 from equidp.errors import SettingError
@@ -167,6 +167,13 @@ def test_a_comparison_trains_by_it_and_keeps_its_runs_apart():
     assert cells[0].key != cells[1].key
     found = cells[1].train(Toy().split(0)).results
     assert 1.98 < found["epsilon"].iloc[0] <= 2.0
+    assert 1.98 < found["epsilon_rdp"].iloc[0] <= 2.0
+
+
+def test_a_dry_run_of_a_comparison_states_the_epsilon_of_full_accounts(tmp_path):
+    asked = ComparisonPlan(["dpsgd"], 1, PLAN, epsilons=[2.0], baseline="plan")
+    (*_, kind) = prepare_comparison(Toy(), asked, directory=tmp_path).estimate(1).kinds
+    assert 1.98 < kind.epsilon <= 2.0
 
 
 def test_a_run_that_was_stopped_goes_on_from_its_accounts(config, tmp_path):

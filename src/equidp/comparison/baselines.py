@@ -40,13 +40,14 @@ from equidp.comparison.sweep import Variant, label_of
 from equidp.data.class_counts import balanced_class_weights, count_classes
 from equidp.data.dataset import ALL, DataSource, DataSplit, GroupedDataset
 from equidp.data.features import WithFeatures
-from equidp.data.table import encoding_of
+from equidp.data.table import encoding_of, with_encoding
 from equidp.data.targets import weights_of_classes
 from equidp.engines.units import by_row
 from equidp.evaluation.intervals import Floats
 from equidp.evaluation.metrics import Metric, measure_metric
 from equidp.policies.table import BASELINE
 from equidp.store import FIGURES, key_of
+from equidp.tables.intervals import STANDARD
 from equidp.training.plan import FILTER_OPTIONS, LOSS_OPTIONS, Plan, ResolvedPlan
 
 with require_extra("tables"):
@@ -147,10 +148,21 @@ class BoostedTrees:
         return trees.fit(rows, targets, sample_weight=weights)
 
 
-def takes_boosted_trees(data: GroupedDataset) -> bool:
-    """Return True for classes to predict from rows of a table: one vector of numbers each."""
+def source_of_trees(source: DataSource, seed: int) -> DataSource | None:
+    """Return the source that boosted trees read, of inputs before fixed features and scaled as for networks.
+
+    None unless classes are predicted from rows of a table: one vector of numbers each.
+
+    Args:
+        source: of the private models.
+        seed: of a split to look at.
+    """
+    source = source.source if isinstance(source, WithFeatures) else source
+    data = split(source, seed).train
     one = isinstance(data.inputs, Tensor) and data.inputs.is_floating_point()
-    return one and data.target_bounds is None and len(data.input_shape) == 1
+    if not one or data.target_bounds is not None or len(data.input_shape) != 1:
+        return None
+    return source if encoding_of(source) is None else with_encoding(source, STANDARD)
 
 
 def _single_rows(train: GroupedDataset) -> tuple[Floats, np.ndarray, Floats | None]:

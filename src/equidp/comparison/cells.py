@@ -217,7 +217,7 @@ class Cell:
             secure=False,
             device=chosen_device(self.device),
             engine=self.engine,
-            callbacks=callbacks,
+            callbacks=[*callbacks, *filter_callbacks(self.plan)],
             ledger=self.ledger() if ledger is None else ledger,
         )
 
@@ -502,7 +502,6 @@ def _train(cell: Cell, data: DataSplit) -> CellResult:
     accountant = None if cell.release_epsilon is None else IndividualAccountant(per_epoch=1)
     if accountant is not None:
         callbacks.append(accountant)
-    callbacks += filter_callbacks(cell.plan)
     ledger, recalibration = cell.ledger(), cell.plan.recalibration_noise
     fit = ledger.pay(RECALIBRATION, recalibration) if recalibration else recalibration
     trainer = cell.trainer(data, callbacks, ledger)

@@ -18,7 +18,7 @@ import torch
 from equidp._extras import require_extra
 from equidp._provenance import versions
 from equidp.accounting import calibrate_noise
-from equidp.accounting.cache import remembered
+from equidp.accounting.cache import epsilon_of_run, remembered
 from equidp.accounting.planned import share_noise
 from equidp.advice.advise import AUTO
 from equidp.advice.chosen_plan import (
@@ -38,7 +38,7 @@ from equidp.comparison.baselines import (
     BoostedTrees,
     choose_baselines,
     keep_chosen,
-    takes_boosted_trees,
+    source_of_trees,
 )
 from equidp.comparison.cells import (
     Cell,
@@ -72,7 +72,7 @@ from equidp.data import open_source
 from equidp.data.class_counts import check_balanced
 from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
 from equidp.data.features import WithFeatures, check_not_varied
-from equidp.data.table import COUNTS_SHARE, encoding_of, releases_of, with_encoding, with_private_noise
+from equidp.data.table import COUNTS_SHARE, encoding_of, releases_of, with_private_noise
 from equidp.data.views import Views
 from equidp.diagnostics import Diagnosis, DiagnosisPlan, Diagnostics
 from equidp.errors import ApproximationWarning, CacheWarning, PrivacyWarning, SettingError
@@ -88,12 +88,10 @@ from equidp.evaluation.metrics import (
 )
 from equidp.evaluation.predictions import Decision, Predictions, check_base_rate
 from equidp.evaluation.small_cells import SmallCells
-from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import Event
 from equidp.policies.methods import MethodLike
 from equidp.policies.table import BASELINE
 from equidp.store import Store
-from equidp.tables.intervals import STANDARD
 from equidp.training.device import chosen_device, wait_for
 from equidp.training.plan import Plan
 
@@ -523,7 +521,7 @@ class PreparedComparison:
             cell = built.cell
             label = Kind(cell.method, cell.setting).label
             private = cell.plan.policy.private
-            spent = epsilon(built.entries, built.delta, "pld") if private else math.inf
+            spent = epsilon_of_run(built.entries, built.delta) if private else math.inf
             planned.append(PlannedKind(label, cell.plan.steps, built.noise_multiplier, spent, built.delta))
             begins[cell.method] = max(built.seconds, begins.get(cell.method, 0.0))
         if not missing_runs:
@@ -535,7 +533,7 @@ class PreparedComparison:
                 for method, cell in {cell.method: cell for cell in missing}.items()
             }
             of_others = {
-                kind: each.estimate_seconds(self.data)
+                kind: each.estimate_seconds(split(each.source, each.seed))
                 for kind, each in {type(each): each for each in others}.items()
             }
         total = sum(of_others[type(each)] for each in others) + sum(
@@ -659,8 +657,7 @@ def prepare(
             data_split = replace(data_split, notes=_private_notes(cells))
         _warn_of_unknown_code([*search_of_baselines.first, *cells])
         trees: tuple[BoostedTrees, ...] = ()
-        if baselines.searched and takes_boosted_trees(data_split.train):
-            scaled = source if encoding_of(source) is None else with_encoding(source, STANDARD)
+        if baselines.searched and (scaled := source_of_trees(source, next(iter(sizes)))) is not None:
             weights = plan.class_weights, asked.balanced
             trees = tuple(BoostedTrees(scaled, seed, *weights) for seed in sizes)
         baseline = cells[0].baseline if cells else ""
@@ -778,17 +775,17 @@ def check_metric(metric: Metric, decision: Decision, test: GroupedDataset) -> No
 
 
 def _seconds_per_step(cell: Cell, data: DataSplit) -> float:
-    trainer = cell.trainer(data)
-    batches, began, steps = trainer.batches(), 0.0, 0
-    for batch in batches:
-        trainer.step(batch)
-        wait_for(chosen_device(cell.device))
-        if not began:  # the first step warms up
-            began = time.perf_counter()
-            continue
-        steps += 1
-        if time.perf_counter() - began > _TIMED_SECONDS:
-            break
+    trainer, began, steps = cell.trainer(data), 0.0, 0
+    with trainer.open_loop():
+        for batch in trainer.batches():
+            trainer.step(batch)
+            wait_for(chosen_device(cell.device))
+            if not began:  # the first step warms up
+                began = time.perf_counter()
+                continue
+            steps += 1
+            if time.perf_counter() - began > _TIMED_SECONDS:
+                break
     return (time.perf_counter() - began) / max(1, steps)
 
 
