@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import leaky_relu, linear, relu
 from torch.nn.utils import parametrizations, parametrize, prune
 
 from equidp.engines import ENGINES, check_engine, check_model, make_engine
@@ -36,7 +36,8 @@ class Around(nn.Module):
     """A layer, user's code around it, and a head.
 
     Args:
-        layer: reads [batch, 2, 4], or tokens [batch, 4] if it is a table, and gives [batch, 2 or 4, 4].
+        layer: reads [batch, 2, 4], tokens [batch, 4] if it is a table, or the same several times if it is
+            attention or bilinear, and gives [batch, 2 or 4, 4].
         use: (call of the layer, its inputs) -> tensor [batch, ...].
     """
 
@@ -49,8 +50,10 @@ class Around(nn.Module):
         if isinstance(self.layer, nn.Embedding):
             inputs = (values[:, :4] > 0).long()
 
+        times = {nn.MultiheadAttention: 3, nn.Bilinear: 2}.get(type(self.layer), 1)
+
         def call(given: Tensor) -> Tensor:
-            made = self.layer(given)
+            made = self.layer(*[given] * times)
             return made[0] if isinstance(made, tuple) else made
 
         return self.head(torch.tanh(self.use(call, inputs).flatten(1, -2).sum(1)))
@@ -79,12 +82,19 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "conv": lambda: nn.Conv1d(2, 2, 3, padding=1),
     "table": lambda: nn.Embedding(2, 4),
     "recurrent": lambda: nn.GRU(4, 4, batch_first=True),
+    "channel norm": lambda: nn.GroupNorm(1, 2),
+    "attention": lambda: nn.MultiheadAttention(4, 2, batch_first=True),
+    "transformer": lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True),
+    "bilinear": lambda: nn.Bilinear(4, 4, 4),
     "weight norm": lambda: parametrizations.weight_norm(nn.Linear(4, 4)),
     "orthogonal": lambda: parametrizations.orthogonal(nn.Linear(4, 4)),
     "parametrized": lambda: parametrized(nn.Conv1d(2, 2, 3, padding=1)),
     "pruned": lambda: pruned(nn.Linear(4, 4)),
     "scale": lambda: Own(lambda own, values: values * own.scale, scale=drawn(4)),
     "product": lambda: Own(lambda own, values: linear(values, own.weight), weight=drawn(4, 4)),
+    "product and shift": lambda: Own(
+        lambda own, values: linear(values, own.weight, own.shift), weight=drawn(4, 4), shift=drawn(4)
+    ),
 }
 
 
@@ -100,6 +110,39 @@ def changed_in_part(call: Callable[..., Tensor], inputs: Tensor) -> Tensor:
 
 def view_changed_in_place(call: Callable[..., Tensor], inputs: Tensor) -> Tensor:
     return call(inputs).flatten(1).mul_(2.0).unflatten(1, (-1, 4))
+
+
+def all_but_a_part_set(call: Callable[..., Tensor], inputs: Tensor) -> Tensor:
+    made = call(inputs)
+    made[..., 0] = 2 * made[..., 1]
+    return made.masked_fill_(made.detach() > 1.0, 0.5)
+
+
+def added_to_in_place(call: Callable[..., Tensor], inputs: Tensor) -> Tensor:
+    made = call(inputs)
+    made += torch.tanh(made) if made.shape != inputs.shape else inputs
+    return relu(made, inplace=True)
+
+
+def dropped_in_place(call: Callable[..., Tensor], inputs: Tensor) -> Tensor:
+    return nn.Dropout(0.5, inplace=True).eval()(leaky_relu(call(inputs), inplace=True))
+
+
+def rows_added_in_place(call: Callable[..., Tensor], inputs: Tensor) -> Tensor:
+    made = call(inputs)
+    made.index_add_(1, torch.tensor([1]), made[:, :1].clone())
+    return made.scatter_(2, torch.zeros_like(made[..., :1]).long(), 0.5)
+
+
+def changed_in_place_without_gradients(call: Callable[..., Tensor], inputs: Tensor) -> Tensor:
+    made = call(inputs)
+    with torch.no_grad():
+        made.mul_(2.0)
+    return made
+
+
+def inputs_changed_before(call: Callable[..., Tensor], inputs: Tensor) -> Tensor:
+    return call(inputs.mul_(2) if inputs.is_floating_point() else inputs.neg_().add_(1))
 
 
 def called_twice(call: Callable[..., Tensor], inputs: Tensor) -> Tensor:
@@ -127,7 +170,7 @@ def seen_by_a_hook(call: Callable[..., Tensor], inputs: Tensor) -> Tensor:
 def seen_by_a_hook_of_its_node(call: Callable[..., Tensor], inputs: Tensor) -> Tensor:
     made = call(inputs)
     if made.grad_fn is not None:
-        made.grad_fn.register_prehook(lambda gradients: (3 * gradients[0],))
+        made.grad_fn.register_prehook(lambda gradients: (3 * gradients[0], *gradients[1:]))
     return made
 
 
@@ -140,6 +183,12 @@ USES = [
     changed_in_place,
     changed_in_part,
     view_changed_in_place,
+    all_but_a_part_set,
+    added_to_in_place,
+    dropped_in_place,
+    rows_added_in_place,
+    changed_in_place_without_gradients,
+    inputs_changed_before,
     called_twice,
     called_without_gradients,
     detached_in_part,
@@ -195,6 +244,45 @@ def test_gradients_are_those_of_a_loop_over_single_examples(layer, use):
     model = Around(LAYERS[layer](), use).double()
     taken = takes_exactly("ghost", model)
     assert taken or (use in HOOKS and takes_exactly("functional", model))
+
+
+def inputs_changed_after(call: Callable[..., Tensor], inputs: Tensor) -> Tensor:
+    made = call(inputs)
+    inputs.mul_(2)
+    return made
+
+
+def inputs_changed_after_without_gradients(call: Callable[..., Tensor], inputs: Tensor) -> Tensor:
+    made = call(inputs)
+    with torch.no_grad():
+        inputs[:, 0] = 0
+    return made
+
+
+@pytest.mark.parametrize("use", [inputs_changed_after, inputs_changed_after_without_gradients])
+@pytest.mark.parametrize("layer", [each for each in LAYERS if each not in ("recurrent", "bilinear")])
+def test_inputs_that_change_after_a_layer_read_them_are_refused_as_pytorch_refuses_them(layer, use):
+    torch.manual_seed(0)
+    model = Around(LAYERS[layer](), use).double()
+    inputs, targets = drawn(BATCH, 8), torch.arange(BATCH) % 2
+    with raises_field(ModelError, "loss", "y = y + x in place of y += x"):
+        check_engine(make_engine("ghost", model, loss), model, loss, inputs, targets)
+
+
+def test_changes_in_place_that_reach_a_copy_in_a_batch_alone_are_named():
+    """Memory holds the outputs of a recurrent layer by position: `flatten` copies those of a batch."""
+
+    def view_changed_for_itself(call: Callable[..., Tensor], inputs: Tensor) -> Tensor:
+        made = call(inputs)
+        made.flatten(1).mul_(2.0)
+        return made
+
+    torch.manual_seed(0)
+    model = Around(LAYERS["recurrent"](), view_changed_for_itself).double()
+    inputs, targets = drawn(BATCH, 8), torch.arange(BATCH) % 2
+    with raises_field(ModelError, "gradients", "values.flatten(1).mul_(2)"):
+        check_engine(make_engine("ghost", model, loss), model, loss, inputs, targets)
+    assert takes_exactly("functional", model)
 
 
 def doubled(*arguments: Any) -> Any:

@@ -20,7 +20,7 @@ from equidp.engines.layers.attention import ATTENTION_PARAMETERS, attention
 from equidp.engines.layers.linear import LinearGradients, by_position
 from equidp.engines.layers.projection import Arrange, Block, Forward, bilinear, project
 from equidp.engines.layers.recurrent import cell, recurrent
-from equidp.engines.layers.rule import Call, Gradients, KnownGradients, Norms, Tape
+from equidp.engines.layers.rule import Call, Gradients, KnownGradients, Norms, Tape, without_base
 from equidp.engines.layers.sums import ByName
 from equidp.engines.model import device_of
 
@@ -125,15 +125,15 @@ class Products:
         def batch_first(values: Tensor) -> Tensor:
             return values.movedim(batch_dimension, 0)
 
-        self.record(block, inputs, outputs, batch_first, batch_first)
-        return outputs
+        return self.record(block, inputs, outputs, batch_first, batch_first)
 
     def record(
         self, block: Block, inputs: Tensor, outputs: Tensor, inputs_of: Arrange, outputs_of: Arrange
-    ) -> None:
+    ) -> Tensor:
         """The `Record` of products that were computed elsewhere."""
         if block.weight not in self._call.parameters and block.bias not in self._call.parameters:
-            return
+            return outputs
+        outputs = without_base(outputs)
         product = _Product(by_position(inputs_of(inputs.detach())), outputs_of(outputs.detach()).shape[-1])
         self._products.setdefault(block, []).append(product)
 
@@ -142,6 +142,7 @@ class Products:
             self._call.pending = self._gradients
 
         self._tape.watch(self._call.module, inputs, outputs, receive)
+        return outputs
 
     def _gradients(self) -> Gradients:
         blocks: list[Gradients] = []

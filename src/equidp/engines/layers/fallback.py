@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from equidp.engines.layers.decomposed import without_fused_layers
-from equidp.engines.layers.rule import Call, Gradients, Norms, Tape
+from equidp.engines.layers.rule import Call, Gradients, Norms, Tape, without_base
 from equidp.engines.layers.sums import (
     KEPT,
     ByName,
@@ -159,10 +159,7 @@ def _apart(made: Sequence[Tensor], lent: Iterable[Tensor]) -> list[Tensor]:
     outputs = []
     for each in made:
         memory = each.untyped_storage().data_ptr()
-        if memory in taken or 0 in each.stride():
-            each = each.clone()
-        elif each._is_view():
-            each = torch.ops.aten._unsafe_view(each, each.shape)
+        each = each.clone() if memory in taken or 0 in each.stride() else without_base(each)
         taken.add(memory)
         outputs.append(each)
     return outputs

@@ -50,7 +50,7 @@ def read_products(
 
     Args:
         call: of a module that owns all of its trained parameters itself.
-        record: takes the products.
+        record: takes the products, and returns their outputs.
         forward: the module's own.
         arguments, keywords: what it was called with.
         tape: of the forward pass.
@@ -147,7 +147,7 @@ class ReadProducts(TorchFunctionMode):
             for name in filter(None, (block.weight, block.bias)):
                 if self._blocks.setdefault(name, block) != block:
                     raise OtherReading
-            self._record(block, inputs, outputs, inputs_of, outputs_of)
+            outputs = self._record(block, inputs, outputs, inputs_of, outputs_of)
         return outputs
 
     def _products(

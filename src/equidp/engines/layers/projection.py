@@ -38,11 +38,12 @@ Arrange = Callable[[Tensor], Tensor]
 
 
 class Record(Protocol):
-    """Takes a product that was computed, and how its inputs and outputs are arranged."""
+    """Takes a product that was computed, and how its inputs and outputs are arranged; returns the outputs, as
+    the model may use them."""
 
     def __call__(
         self, block: Block, inputs: Tensor, outputs: Tensor, inputs_of: Arrange, outputs_of: Arrange
-    ) -> None: ...
+    ) -> Tensor: ...
 
 
 Forward = Callable[..., Any]

@@ -60,11 +60,23 @@ def run_layer(
     Takes norms as soon as that gradient arrives, to free activations during the backward pass.
     """
     known = inputs.detach()
-    outputs = forward(inputs)
-    if outputs._is_view():  # a change in place would bypass the hook
-        outputs = torch.ops.aten._unsafe_view(outputs, outputs.shape)
+    outputs = without_base(forward(inputs))
     tape.watch(call.module, inputs, outputs, lambda gradient: call.take(read(call, known, gradient)))
     return outputs
+
+
+def without_base(values: Tensor) -> Tensor:
+    """Returns values as a tensor that is no view of another: a change of a view in place bypasses its hook.
+
+    Products with a bias of several positions are such views.
+
+    >>> without_base(torch.zeros(2, 3).flatten())._is_view()
+    False
+    """
+    if not values._is_view():
+        return values
+    apart: Tensor = torch.ops.aten._unsafe_view(values, values.shape)
+    return apart
 
 
 class Gradients(ABC):

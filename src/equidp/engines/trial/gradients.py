@@ -120,7 +120,7 @@ def check_engine(
         true = found.true.norm(dim=1)
         same_norms = ((found.norms - true).abs() <= _tolerance(tensors(targets)[0].device) * true.max()).all()
         if not (same_norms and found.off.norm() <= _TOLERANCE * true.max() * len(true)):
-            raise _differs(trial.engine, len(true))
+            raise _gradients_differ(found)
         coarse = torch.is_autocast_enabled(trial.device.type)
         if not coarse and _wrong_parts(found.off, found.true).any():
             _check_beside_rounding(found)
@@ -362,7 +362,7 @@ class _Trial:
             del gradients  # one at a time: each is as large as the model
         if failed is not None and not parts:
             raise ModelError(
-                f"no gradient can be taken of the model's loss: {error_text(failed)}",
+                f"no gradient can be taken of the model's loss: {_without_hint(failed)}.{_advice_on(failed)}",
                 field="loss",
             ) from failed
         true = torch.stack(parts)
@@ -406,6 +406,20 @@ class _Trial:
         sums = measured.sum_gradients(alone)
         length: Tensor = _lengths(map(sums.get, self.trained), self.trained).norm()
         return length
+
+    def computes_alike(self) -> bool:
+        """Return whether the model gives examples together the losses that it gives each alone."""
+        with torch.no_grad():
+            alone, among = (
+                torch.cat(
+                    [
+                        losses_of(self.loss, call_model(self.model, x), y)
+                        for x, y in in_parts((self.inputs, self.targets), size)
+                    ]
+                )
+                for size in (1, self.most)
+            )
+        return bool(((alone - among).abs() <= _TOLERANCE * alone.abs().max()).all())
 
     def measure_examples(self, places: Tensor, weights: Tensor) -> tuple[Tensor, Sums]:
         """Return the engine's norms of examples at these places, and their sum with weights by place."""
@@ -466,7 +480,7 @@ def _check_further(trial: _Trial, *, huge: bool) -> None:
     small = (true.norm(dim=1) - norms > _tolerance(trial.device) * size).any()
     differs = small or off.norm() > _TOLERANCE * size * len(norms)
     if differs and not huge:
-        raise _differs(trial.engine, len(norms))
+        raise _gradients_differ(found)
     coarse = torch.is_autocast_enabled(trial.device.type)
     if differs or ((huge or not coarse) and _wrong_parts(off, true).any()):
         _check_beside_rounding(found)
@@ -583,14 +597,46 @@ def _name(engine: Engine) -> str:
     return getattr(engine, "__name__", type(engine).__name__)
 
 
+def _gradients_differ(found: _Gradients) -> ModelError:
+    """Return the refusal of an engine whose gradients are not those of examples alone."""
+    count = len(found.norms)
+    if found.trial.computes_alike():
+        return _differs(found.trial.engine, count)
+    return EngineRefusal(
+        f"the model gives {count} examples together other losses than each of them alone. A change in place "
+        "of a view (values.flatten(1).mul_(2), also of reshape and contiguous) reaches the values or a copy "
+        "of them, by the order in which memory holds them, and that may change with the number of examples. "
+        "Let it return a new tensor (values.flatten(1) * 2), and let nothing else depend on how many "
+        "examples there are.",
+        field="gradients",
+    )
+
+
 def _differs(engine: Engine, count: int, how: str = "") -> ModelError:
     how = how or "differ from those of one backward pass each"
     return EngineRefusal(
         f"{_name(engine)}'s gradients of {count} examples {how}. A parameter may be used outside of "
         "the layer that owns it (such as F.linear(x, self.words.weight); call the layer), a hook may change "
-        "a layer's outputs or their gradient (outputs.register_hook), or examples may change places on their "
-        "way (sorted by length: enforce_sorted=False does without).",
+        "a layer's outputs or their gradient (outputs.register_hook), a tensor may be changed through .data, "
+        "which PyTorch does not notice, or examples may change places on their way (sorted by length: "
+        "enforce_sorted=False does without).",
         field="gradients",
+    )
+
+
+def _without_hint(error: Exception) -> str:
+    """Return what an error says, without PyTorch's advice to look for the place."""
+    return error_text(error).partition(" Hint: enable anomaly detection")[0].rstrip(".")
+
+
+def _advice_on(error: Exception) -> str:
+    """Return what to write in place of a change that PyTorch refuses; nothing for other errors."""
+    if "inplace" not in str(error):
+        return ""
+    return (
+        " The model changes a tensor in place that its backward pass reads. Let it return a new one: "
+        "y = y + x in place of y += x, y = 2 * y of y.mul_(2), nn.ReLU() of nn.ReLU(inplace=True); or change "
+        "y.clone()."
     )
 
 
@@ -613,7 +659,8 @@ def _explain_failures(engine: Engine) -> Iterator[None]:
         yield
     except Exception as error:
         raise EngineRefusal(
-            f"{_name(engine)} cannot take per-example gradients of this model: {str(error).rstrip('.')}.",
+            f"{_name(engine)} cannot take per-example gradients of this model: {str(error).rstrip('.')}."
+            f"{_advice_on(error)}",
             field="engine",
         ) from error
 
