@@ -26,7 +26,7 @@ from equidp.kernel.bounding import (
     made_up_numbers,
     numbers_read_by,
 )
-from equidp.kernel.policy import NoState, copy_state
+from equidp.kernel.policy import SMALLEST_SENSITIVITY, NoState, copy_state
 from equidp.policies import DPSGD, DPSGDF, SGD, Global
 from equidp.policies.weights import share_clipped, step_weights
 from support.errors import raises_field
@@ -119,6 +119,17 @@ def test_no_weight_lifts_a_finite_norm_above_the_sensitivity(pairs, sensitivity)
     finite = torch.isfinite(norms)
     assert (capped[finite] >= 0).all()
     assert (capped[finite].double() * norms[finite].double() <= sensitivity * (1 + 1e-6)).all()
+
+
+@pytest.mark.parametrize("sensitivity", [SMALLEST_SENSITIVITY / 16, SMALLEST_SENSITIVITY, 1e-20, 1e-7, 1e-4])
+def test_no_cap_is_rounded_up_near_the_least_positive_number(sensitivity):
+    """Beside the least positive number, a cap would be rounded to up to twice what it should be."""
+    norms = torch.logspace(-12, 38.5, 4001, dtype=torch.float64).float()
+    for given_sensitivity in (sensitivity, torch.full_like(norms, sensitivity)):
+        capped = capped_weights(torch.full_like(norms, 1e38), norms, given_sensitivity)
+        moved = capped.double() * norms.double().clamp_min(SMALLEST_NORM)
+        assert (moved <= sensitivity * (1 + 2.0**-21)).all()
+        assert (capped[norms < 0.9 * sensitivity / torch.finfo(norms.dtype).tiny] > 0).all()
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -15,11 +15,14 @@ from torch import Tensor, nn
 
 from equidp.errors import PolicyError
 from equidp.kernel.policy import (
+    LARGEST_SENSITIVITY,
+    SMALLEST_SENSITIVITY,
     NoState,
     Policy,
     Setting,
     check_settings,
     check_unchanged,
+    checked_sensitivity,
     checked_state,
     copy_state,
     on_device,
@@ -40,6 +43,14 @@ class Plain(Policy):
 
     def sensitivity(self, state: Any) -> float:
         return 1.0
+
+
+@dataclass(frozen=True)
+class Given(Plain):
+    bound: float
+
+    def sensitivity(self, state: Any) -> float:
+        return self.bound
 
 
 @dataclass
@@ -206,6 +217,21 @@ class Mixed(NamedTuple):
 def test_a_state_that_is_no_named_tuple_of_tensors_is_refused(state):
     with pytest.raises(PolicyError):
         checked_state(DPSGD(), state)
+
+
+@pytest.mark.parametrize(
+    ("bound", "expected"),
+    [(1e-44, SMALLEST_SENSITIVITY), (1e-29, 1e-29), (1.0, 1.0), (LARGEST_SENSITIVITY,) * 2],
+)
+def test_a_sensitivity_is_one_that_weights_can_be_capped_by(bound, expected):
+    """A bound that follows gradients of 0 falls without end; noise is then that of the smallest."""
+    assert checked_sensitivity(Given(bound), NoState(), 1.0) == expected
+
+
+@pytest.mark.parametrize("bound", [1.1e30, 1e39, float("inf")])
+def test_a_sensitivity_that_no_weight_can_be_capped_by_is_refused(bound):
+    with raises_field(PolicyError, "sensitivity"):
+        checked_sensitivity(Given(bound), NoState(), 1.0)
 
 
 def test_copies_of_a_state_are_its_own_and_have_no_graph():

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import threshold
 
 from equidp.errors import PolicyError, SettingError, shape_text
 from equidp.kernel.elementwise import apply_elementwise
@@ -21,6 +22,8 @@ large."""
 
 
 _ROWS_AT_A_TIME = 4096
+_FEWEST_UNITS = 2.0**20
+"""Smallest cap on a weight, in units of the least positive number, which it is rounded to a multiple of."""
 ROUNDING = 2.0**-12
 """Share of the sensitivity S that rounding may add to what one example moves a computed sum by.
 
@@ -95,14 +98,18 @@ def capped_weights(weights: Tensor, norms: Tensor, sensitivity: float | Tensor) 
     | <= sensitivity / norm | any | unchanged |
     | above it | > 0 | sensitivity / norm |
     | any | 0 or below 1e-10 | at most sensitivity / 1e-10 |
+    | any | so large that sensitivity / norm is rounded by more than 2^-21 of it, near the least number | 0 |
     | negative, NaN or infinite | any | 0 |
     | any | NaN or infinite | NaN or 0: the step leaves such examples out before it asks for weights |
 
     Args:
         weights, norms: [batch], which may be 0 long.
-        sensitivity: one for all, or one per example, [batch]; infinite: no cap.
+        sensitivity: one for all, or one per example, [batch]; infinite: no cap. Others are at least 1/16 of
+            `policy.SMALLEST_SENSITIVITY`.
     """
     caps = sensitivity / norms.clamp_min(SMALLEST_NORM)
+    kind = torch.finfo(caps.dtype)
+    caps = threshold(caps, _FEWEST_UNITS * kind.tiny * kind.eps, 0.0)
     weights = weights.to(norms.dtype).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
     return torch.minimum(weights.clamp_min_(0.0), caps)
 

@@ -314,8 +314,16 @@ def restored_state(policy: Policy, state: Any, values: Mapping[str, Tensor]) -> 
     return copy_state(type(state)(**values))
 
 
+SMALLEST_SENSITIVITY, LARGEST_SENSITIVITY = 1e-30, 1e30
+"""Sensitivities that a weight can be capped by in float32: nearer to the ends of its range, a cap is rounded
+by far more than `bounding.ROUNDING` allows, or is infinite."""
+
+
 def checked_sensitivity(policy: Policy, state: Any, noise_multiplier: float) -> float:
     """The sensitivity under this state; infinite where there is no noise to scale to it.
+
+    One below `SMALLEST_SENSITIVITY`, as bounds that adapt to gradients of 0 may reach, counts as that:
+    weights are capped by it and noise is scaled to it.
 
     Raises:
         PolicyError: noise cannot be scaled to it.
@@ -323,13 +331,13 @@ def checked_sensitivity(policy: Policy, state: Any, noise_multiplier: float) -> 
     sensitivity = float(policy.sensitivity(copy_state(state)))
     if math.isinf(sensitivity) and sensitivity > 0 and noise_multiplier == 0:
         return sensitivity
-    if not (math.isfinite(sensitivity) and sensitivity > 0):
+    if not 0 < sensitivity <= LARGEST_SENSITIVITY:
         raise PolicyError(
-            f"{type(policy).__name__} has sensitivity {sensitivity}; expected a finite number > 0 "
-            f"for noise multiplier {noise_multiplier}.",
+            f"{type(policy).__name__} has sensitivity {sensitivity}; expected a number in "
+            f"(0, {LARGEST_SENSITIVITY:g}] for noise multiplier {noise_multiplier}.",
             field="sensitivity",
         )
-    return sensitivity
+    return max(sensitivity, SMALLEST_SENSITIVITY)
 
 
 def copy_state(state: Any) -> Any:
