@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from equidp.cli.messages import progress_lines, warning_printer
+import signal
+
+import pytest
+
+from equidp.cli.messages import progress_lines, stoppable, termination_in_words, warning_printer
 from equidp.errors import DataWarning
 
 
@@ -36,3 +40,23 @@ def test_a_warning_is_said_once_a_command_and_those_of_others_never(capsys):
         ):
             show(category(text), category, "file.py", 1)
     assert capsys.readouterr().err.splitlines() == ["warning: a", "warning: b"] * 2
+
+
+def test_termination_ends_a_command_in_the_same_words_as_ctrl_c(capsys):
+    """With SIGTERM's own exit code; afterwards SIGTERM does what it did before."""
+    with pytest.raises(SystemExit) as ended, termination_in_words(), stoppable("stopped. To continue: x"):
+        signal.raise_signal(signal.SIGTERM)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert capsys.readouterr().err == "stopped. To continue: x\n"
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_process_of_several_and_one_with_a_handler_of_its_own_keep_theirs(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setenv("TORCHELASTIC_RUN_ID", "1")
+        with termination_in_words():
+            assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_IGN)
+    monkeypatch.setattr(signal, "signal", lambda *_: pytest.fail("a handler was replaced"))
+    with termination_in_words():
+        pass

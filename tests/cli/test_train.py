@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -689,6 +690,26 @@ def test_a_run_that_is_stopped_at_its_start_names_its_folder(run, people, monkey
         code, _, err = run("train", "--resume", "run")
         assert (code, told in err) == (130, True)
     assert run("train", "--resume", "run")[0] == 0
+
+
+@pytest.mark.soak
+def test_a_run_whose_card_finds_no_room_names_the_command_that_writes_it(run, people, monkeypatch):
+    """The same command again would be refused, as the folder holds the run; nothing is spent twice."""
+
+    def fill(place, *_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(place / "card.html"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("equidp.runs.train.write_cards", fill)
+        code, _, err = run("train", *TABLE, *PLAN, "--out", "run")
+    assert code == 2
+    assert err.endswith("Make room. To continue: equidp train --resume run")
+    spent = read_ledger(people / "run" / "ledger").entries
+    assert run("verify", "run")[2] == (
+        "error: the run in 'run' is not finished. To continue: equidp train --resume run"
+    )
+    assert run("train", "--resume", "run")[0] == 0
+    assert read_ledger(people / "run" / "ledger").entries == spent
 
 
 @pytest.mark.soak

@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,9 +98,12 @@ def test_released_figures_are_read_as_written_and_damaged_ones_refused(finished)
 def test_a_run_goes_on_with_its_own_data_alone(finished):
     config, _, facts = layout.read_config(finished.folder)
     split = config.load()[0]
-    layout.check_same(split, config, facts, finished.folder)
+    assert layout.load_same(config, None, facts, finished.folder).digest() == split.digest()
     with raises_field(DataError, "data"):
-        layout.check_same(split, config, {**facts, "sensitive_data_sha256": "0"}, finished.folder)
+        layout.load_same(config, None, {**facts, "sensitive_data_sha256": "0"}, finished.folder)
+    gone = replace(config, data=replace(config.data, name=str(finished.folder / "gone.csv")))
+    with raises_field(DataError, "data"):
+        layout.load_same(gone, None, facts, finished.folder)
 
 
 @pytest.mark.soak

@@ -27,7 +27,7 @@ from equidp._extras import EXTRAS as PACKAGES, check_extras
 from equidp._files import toml_failure
 from equidp._parts import is_import_path
 from equidp._validate import names, unknown_name
-from equidp.cli.messages import fail, say, warning_printer
+from equidp.cli.messages import exit_code, fail, say, termination_in_words, warning_printer
 from equidp.cli.process import keep_freed_memory, lasting_streams, lost_output, open_closed_streams
 from equidp.errors import EquidpError, SettingError
 
@@ -210,6 +210,11 @@ def _error_text(error: CycloptsError) -> str:
     return re.sub(r"\[([\w-]+(?:\]\[[\w-]+)*)\]", lambda found: found[1].replace("][", "."), str(error))
 
 
+def _with_notes(text: str, error: BaseException) -> str:
+    """The text of an error, and on lines of their own what a command adds to it."""
+    return "\n".join([text, *getattr(error, "__notes__", ())])
+
+
 def _missing(error: cyclopts.MissingArgumentError, called: str, tokens: list[str]) -> str:
     """Says which argument a command lacks, and what it is."""
     argument = error.argument
@@ -266,7 +271,8 @@ def main(line: App = app) -> None:
     config_text.cache_clear()
     with lasting_streams():
         try:
-            _run_command(line, sys.argv[1:])
+            with termination_in_words():
+                _run_command(line, sys.argv[1:])
         except SystemExit as end:
             if end.code:
                 raise
@@ -307,15 +313,16 @@ def _run_command(line: App, tokens: list[str]) -> None:
     except CycloptsError as error:
         fail(_error_text(error))
     except EquidpError as error:
-        fail(str(error))
+        fail(_with_notes(str(error), error))
     except ImportError as error:  # cyclopts's, of a command's module that help or completion loads
         if not isinstance(error.__cause__, EquidpError):
             raise
         fail(str(error.__cause__))
-    except KeyboardInterrupt:  # while libraries load, or where a command has nothing to say about it
+    except KeyboardInterrupt as stopped:  # while libraries load, or where a command has nothing to say of it
         say("stopped.")
-        sys.exit(130)
+        sys.exit(exit_code(stopped))
     except OSError as error:
         place = f"{error.filename!r}: " if error.filename else ""
-        room = " Make room and run the command again." if error.errno == errno.ENOSPC else ""
-        fail(f"{place}{error.strerror or error}.{room}")
+        room = " Make room." if error.errno == errno.ENOSPC else ""
+        again = " Then run the command again." if room and not getattr(error, "__notes__", ()) else ""
+        fail(_with_notes(f"{place}{error.strerror or error}.{room}{again}", error))

@@ -68,10 +68,16 @@ def choose_among(
     """Makes a private choice and reports the best; without a folder, says what it would cost."""
     prepared, held_out = prepare_choice(config, device)
     if out is not None:
-        stopped = "stopped. A private choice that was begun is spent, and cannot be resumed."
-        with stoppable(stopped):
+        spent = "A private choice that was begun is spent, and cannot be resumed."
+        with stoppable(f"stopped. {spent}"):
             say("Trying settings. Nothing is shown of them until the best is released.")
-            report(out, train_choice(out, begin(prepared, out), held_out))
+            begun = begin(prepared, out)
+            try:
+                trained = train_choice(out, begun, held_out)
+            except OSError as error:
+                error.add_note(spent)
+                raise
+            report(out, trained)
         return
     config = prepared.config
     train, tries = prepared.split.train, choice_in(config).tries

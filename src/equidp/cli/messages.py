@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, NoReturn
 
 from rich.console import Console
@@ -50,17 +54,46 @@ def warning_printer() -> Callable[..., None]:
     return show_warning
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM ended a command outside of training, where it ends one as Ctrl-C does."""
+
+
+def exit_code(stopped: KeyboardInterrupt) -> int:
+    """Exit code of a command that a signal stopped: 128 and the signal's number."""
+    if isinstance(stopped, TrainingStopped):
+        return 128 + stopped.signal
+    return 128 + (signal.SIGTERM if isinstance(stopped, Terminated) else signal.SIGINT)
+
+
+@contextmanager
+def termination_in_words() -> Iterator[None]:
+    """Raises `Terminated` at SIGTERM, which would end the command without a word.
+
+    Processes of torchrun end at once: one that waits for the others could not end in words.
+    """
+    own = threading.current_thread() is threading.main_thread() and "TORCHELASTIC_RUN_ID" not in os.environ
+    if not own or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 @contextmanager
 def stoppable(otherwise: str) -> Iterator[None]:
     """Ends a stopped command with a sentence on how to continue: the interruption's own, or `otherwise`."""
     try:
         yield
-    except TrainingStopped as stopped:
-        say(str(stopped))
-        sys.exit(128 + stopped.signal)
-    except KeyboardInterrupt:
-        say(otherwise)
-        sys.exit(130)
+    except KeyboardInterrupt as stopped:
+        say(str(stopped) if isinstance(stopped, TrainingStopped) else otherwise)
+        sys.exit(exit_code(stopped))
 
 
 def progress_lines(every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> Progress:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,7 @@ from equidp.cli.messages import say, stoppable
 from equidp.cli.process import rank, several_processes
 from equidp.cli.settings import changes, say_ignored
 from equidp.data.table import encoding_of
-from equidp.errors import SettingError
+from equidp.errors import EquidpError, SettingError
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predictions import has_diverged
 from equidp.kernel.epsilon import epsilon_of_group
@@ -44,7 +45,7 @@ from equidp.report.planned import epsilon_of_groups_text, planned_sentences
 from equidp.runs.begin import begin, check_new
 from equidp.runs.cards import DIVERGED, unmeasured_costs
 from equidp.runs.config import CardTexts, Measures, TrainConfig
-from equidp.runs.layout import resume_command
+from equidp.runs.layout import CONFIG, resume_command
 from equidp.runs.prepare import Loaded, PreparedRun, prepare, seconds_per_step
 from equidp.runs.train import train
 from equidp.training.device import chosen_device
@@ -128,7 +129,7 @@ def train_command(
     bar = (ProgressBar(),) if sys.stdout.isatty() and not rank() else ()
     if resumed.resume is not None:
         folder = resumed.resume
-        with several_processes(place), stoppable(_to_continue(folder)):
+        with several_processes(place), _resumable(folder):
             trained = train(
                 folder, previous=resumed.previous, callbacks=bar, on_resume=_say_resumed, device=place
             )
@@ -196,7 +197,7 @@ def train_command(
         chosen, loaded, why = choose()
         prepared = begin(prepare(chosen, place, loaded), out)
         print(*why, sep="", end="", flush=True)
-        with stoppable(_to_continue(out)):
+        with _resumable(out):
             trained = train(out, callbacks=bar, prepared=prepared, device=place)
     recommended = not published and (method == AUTO or not changed)
     advised = recommended or (config is not None and config_text(config).startswith(options.ADVISED))
@@ -262,9 +263,18 @@ def _choose_plan(
     return found, loaded if inputs["features"] == data.features else None, why
 
 
-def _to_continue(folder: Path) -> str:
-    """Advice for a run that was stopped before its first step or after its last."""
-    return f"stopped between two steps of the command. To continue:\n{resume_command(folder)}"
+@contextmanager
+def _resumable(folder: Path) -> Iterator[None]:
+    """Names the command that continues a run which was stopped, or whose files could not be written."""
+    advice = f"To continue:\n{resume_command(folder)}"
+    with stoppable(f"stopped. {advice}"):
+        try:
+            yield
+        except (OSError, EquidpError) as error:
+            unwritten = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
+            if unwritten and (folder / CONFIG).exists():
+                error.add_note(advice)
+            raise
 
 
 def _say_resumed(spent: int, lost: int) -> None:

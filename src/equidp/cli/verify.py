@@ -120,7 +120,7 @@ def _ledger_sentence(check: Check) -> str:
 def _entries_sentence(check: Check) -> str:
     found = check.found
     releases = f", and releases: {', '.join(found['releases'])}" if found["releases"] else ""
-    spent = f"{count_text(found['steps'], 'step')}{releases}; the plan had {found['planned']}."
+    spent = f"{count_text(found['steps'], 'step')}{releases}; the plan had {found['planned']:,}."
     if check.passed is None:
         return f"Settings say {spent}"
     if check.passed:

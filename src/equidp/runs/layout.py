@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from equidp._files import command_line, write_whole
 from equidp.accounting.limit import merge_entries
@@ -131,6 +131,14 @@ def notice(config: TrainConfig) -> str:
 def resume_command(place: Path) -> str:
     """Command that continues a run, to be printed on a separate line."""
     return command_line("equidp", "train", "--resume", place)
+
+
+def refuse_unfinished(place: Path) -> NoReturn:
+    """Raise a DataError with the command that continues a run which was stopped."""
+    raise DataError(
+        f"the run in {os.fspath(place)!r} is not finished. To continue:\n{resume_command(place)}",
+        field="folder",
+    )
 
 
 def new_salt() -> str:
@@ -365,8 +373,23 @@ def check_code(
         )
 
 
-def check_same(split: DataSplit, config: TrainConfig, facts: dict[str, Any], place: Path) -> None:
-    """Raise a DataError unless the split is the one that the run began with."""
+def load_same(
+    config: TrainConfig, encoder: TableEncoder | None, facts: dict[str, Any], place: Path
+) -> DataSplit:
+    """Load the data that a run began with.
+
+    Raises:
+        DataError: its file is gone or cannot be read, or it holds other data.
+    """
+    try:
+        split = config.load(encoder)[0]
+    except DataError as error:
+        if error.field != "path" or os.path.exists(config.data.name):
+            raise
+        raise DataError(
+            f"there is no file {config.data.name!r}, which {os.fspath(place)!r} began with; bring it back.",
+            field="data",
+        ) from error
     if split.digest() != facts["sensitive_data_sha256"]:
         features = f" with features {config.data.features!r}" if config.data.features else ""
         raise DataError(
@@ -374,3 +397,4 @@ def check_same(split: DataSplit, config: TrainConfig, facts: dict[str, Any], pla
             "back, or train again.",
             field="data",
         )
+    return split

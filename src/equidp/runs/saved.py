@@ -84,9 +84,7 @@ class FinishedRun:
                 "give a table, or take the run's own folder.",
                 field="data",
             )
-        split = self.config.load(self.encoder)[0]
-        layout.check_same(split, self.config, self.facts, self.folder)
-        return split.test
+        return layout.load_same(self.config, self.encoder, self.facts, self.folder).test
 
     def inputs(self, path: Path) -> torch.Tensor:
         """Inputs that the model reads from a file, [n, inputs]; other columns are left out.
@@ -270,10 +268,7 @@ def open_run(folder: str | os.PathLike[str]) -> FinishedRun:
     place = Path(folder)
     config, plan, facts = layout.read_config(place)
     if not (place / layout.MODEL).exists():
-        raise DataError(
-            f"the run in {os.fspath(place)!r} is not finished. To continue:\n{layout.resume_command(place)}",
-            field="folder",
-        )
+        layout.refuse_unfinished(place)
     layout.check_code(plan, facts, place, ("model", "loss"))
     bounds = config.data.recipe.target_bounds
     model = in_units(plan.plan.factory, bounds)(tuple(facts["input_shape"]), len(facts["class_names"]) or 1)

@@ -71,8 +71,7 @@ def train(
         split = prepared.split
     else:
         layout.check_code(plan, facts, place)
-        split = config.load(encoder)[0]
-        layout.check_same(split, config, facts, place)
+        split = layout.load_same(config, encoder, facts, place)
     if not processes.first:
         return _train_beside_first(config, plan, split, place, previous, device)
     with ExitStack() as stack:

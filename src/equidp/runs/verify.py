@@ -118,6 +118,8 @@ def _read_files(place: Path) -> _Files:
     if not place.is_dir():
         raise DataError(f"there is no folder {os.fspath(place)!r}; check the path.", field="folder")
     if not (place / layout.SETTINGS).exists():
+        if (place / layout.CONFIG).exists():
+            layout.refuse_unfinished(place)
         raise DataError(
             f"{os.fspath(place)!r} holds no finished run: {layout.SETTINGS}, which training writes last, is "
             "not there. Expected a folder that equidp train made, or a copy of its shareable files.",
