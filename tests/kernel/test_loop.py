@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equidp.errors import BudgetError, PrivacyWarning, SettingError
+from equidp.errors import BudgetError, ModelError, PrivacyWarning, SettingError
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.loop import Batch, PrivateLoop
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
@@ -444,3 +444,56 @@ def test_a_stop_before_the_first_sample_holds_and_is_of_that_iterator_alone():
     loop.take(next(held))
     loop.stop()  # of an iterator that is kept and asked for nothing more
     assert len([loop.take(batch) for batch in loop.batches()]) == 4
+
+
+class Remembering(Model):
+    """A model whose buffer keeps the mean of the last batch, as a running mean does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Module()
+        self.inner.register_buffer("mean", torch.zeros(()))
+
+    def write_in_place(self, mean: Tensor) -> None:
+        self.inner.mean.copy_(mean)
+
+    def replace(self, mean: Tensor) -> None:
+        self.inner.mean = mean.clone()
+
+    def add(self, mean: Tensor) -> None:
+        self.inner.register_buffer("other", mean.clone())
+
+    def write_the_same(self, mean: Tensor) -> None:
+        self.inner.mean.copy_(torch.zeros(()))
+
+
+def loop_of_remembering(write: Callable[[Remembering, Tensor], None]) -> PrivateLoop:
+    loop = make_loop(steps=2)
+    model, measure = Remembering(), loop.private_step.engine
+
+    def engine(inputs: Tensor, targets: Tensor):
+        write(model, inputs.mean())
+        return measure(inputs, targets)
+
+    model.weight = loop.model.weight
+    loop.model, loop.private_step.engine = model, engine
+    return loop
+
+
+@pytest.mark.parametrize("write", [Remembering.write_in_place, Remembering.replace, Remembering.add])
+def test_a_buffer_that_a_step_writes_is_put_back_and_the_model_refused(write):
+    """A trial runs models without gradients, which such a model may see; its buffers are released."""
+    loop = loop_of_remembering(write)
+    with pytest.raises(ModelError, match="buffer"):
+        loop.take(next(loop.batches()))
+    assert {name: float(each) for name, each in loop.model.named_buffers()} == {"inner.mean": 0.0}
+    assert loop.model.weight.detach().tolist() == [0.0] * D
+    assert loop.steps_done == 1
+
+
+def test_buffers_that_steps_leave_as_they_are_may_be_set_between_steps():
+    loop = loop_of_remembering(Remembering.write_the_same)
+    for batch in loop.batches():
+        loop.take(batch)
+        loop.model.inner.mean = torch.zeros(())
+    assert loop.steps_done == 2

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from equidp.errors import PrivacyWarning, SettingError, TrainingStopped
+from equidp.errors import ModelError, PrivacyWarning, SettingError, TrainingStopped
 from equidp.kernel.inputs import Inputs, moved_to, tensors
 from equidp.kernel.ledger import GroupedStepEvent
 from equidp.kernel.processes import EndOfRun
@@ -81,6 +81,9 @@ class PrivateLoop:
       the label that it was drawn by, of which the loop keeps a copy |
     | parameters frozen, added or replaced since the start | SettingError, before a sample is drawn too |
     | gradients of parameters that the noise does not cover | dropped before the optimizer steps |
+    | a buffer of the model is changed or added by a step | ModelError; what it held is put back, and the
+      optimizer does not step |
+    | the same through `.data` or an array of NumPy | not noticed |
     | `stop` was called | its reason is raised before another sample is paid for; other processes stop too |
     | `stop` was called without a reason | `batches` ends before another sample is paid for, in all |
     | `stop` was called before `batches` | the first sample is not paid for either |
@@ -123,6 +126,7 @@ class PrivateLoop:
         self._drawn: tuple[tuple[Tensor, ...], tuple[int, ...]] = (), ()
         self._drawing: object = None  # which iterator of `batches` may draw
         self._stopping: BaseException | None = None
+        self._buffers: dict[str, _Buffer] = {}
         self._labels: Tensor | None = None
         self._rates: tuple[float, ...] = ()
         if isinstance(step.event, GroupedStepEvent):
@@ -257,17 +261,19 @@ class PrivateLoop:
         """One private step: puts the private gradient into `p.grad` and steps the optimizer.
 
         Raises:
-            SettingError: see the table above.
+            SettingError, ModelError: see the table above.
         """
         with self.private_step.processes.leave_group_on_failure():
             self._check_parameters()
             self._check_sample(batch)
             labels = self._drawn_labels(batch)
             self._sample, self._drawn, self.has_stepped = None, ((), ()), True
+            self._note_buffers()
             if labels is None or self.private_step.own_labels:
                 self.private_step(*self.on_device(batch), labels)
             else:
                 self.private_step(*self.on_device(self._with_drawn_groups(batch, labels)))
+            self._check_buffers()
             self._drop_other_gradients()
             self.optimizer.step()
 
@@ -343,6 +349,34 @@ class PrivateLoop:
             )
         return batch._replace(groups=drawn.to(batch.groups.device))
 
+    def _note_buffers(self) -> None:
+        """Note what buffers hold before a step; others than steps may change them, by public data."""
+        held = self._buffers
+        self._buffers = {
+            name: held[name] if name in held and held[name].is_of(buffer) else _Buffer.of(buffer)
+            for name, buffer in self.model.named_buffers()
+        }
+
+    def _check_buffers(self) -> None:
+        """Put back buffers that the step changed, and refuse the model, which is released with them."""
+        changed = []
+        for name, buffer in list(self.model.named_buffers()):
+            held = self._buffers.get(name)
+            if held is None or not (held.is_of(buffer) or held.equals(buffer)):
+                changed.append(name)
+                owner, _, own_name = name.rpartition(".")
+                buffers = self.model.get_submodule(owner)._buffers
+                del buffers[own_name]
+                if held is not None:
+                    buffers[own_name] = held.content.clone()
+        if changed:
+            raise ModelError(
+                f"buffer {changed[0]} of the model changed in a private step: it carries data past the noise "
+                "into what is released. What it held before is put back. Let no forward or backward pass "
+                "write to buffers (track_running_stats=False, no running means).",
+                field=changed[0],
+            )
+
     def _drop_other_gradients(self) -> None:
         """Removes gradients that have no noise: the optimizer may hold a frozen layer with gradients from
         before."""
@@ -351,6 +385,28 @@ class PrivateLoop:
             for parameter in group["params"]:
                 if id(parameter) not in private:
                     parameter.grad = None
+
+
+class _Buffer(NamedTuple):
+    """A buffer of the model as it was at a number of changes in place, and a copy of what it held."""
+
+    buffer: Tensor
+    version: int
+    content: Tensor
+
+    @classmethod
+    def of(cls, buffer: Tensor) -> _Buffer:
+        return cls(buffer, _version(buffer), buffer.detach().clone())
+
+    def is_of(self, buffer: Tensor) -> bool:
+        return self.buffer is buffer and self.version == _version(buffer)
+
+    def equals(self, buffer: Tensor) -> bool:
+        """Return whether a buffer holds the same, also where it was written or replaced."""
+        old, new = self.content, buffer.detach()
+        if (old.shape, old.dtype, old.device) != (new.shape, new.dtype, new.device):
+            return False
+        return bool(((old == new) | ((old != old) & (new != new))).all())
 
 
 def _version(values: Tensor) -> int:
