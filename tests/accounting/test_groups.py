@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import product
+
 import dp_accounting
 import numpy as np
 import pytest
+import torch
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
+from hypothesis import given, settings, strategies as st
 
 import equidp
 from equidp.accounting.calibration import calibrate_share
@@ -15,7 +21,9 @@ from equidp.accounting.planned import account
 from equidp.errors import SettingError
 from equidp.kernel import epsilon as accounting
 from equidp.kernel.epsilon import epsilon_of_group
-from equidp.kernel.ledger import ReleaseEvent, StepEvent
+from equidp.kernel.ledger import MemoryLedger, ReleaseEvent, StepEvent
+from equidp.training.plan import ResolvedPlan
+from equidp.training.run import Run, RunFacts
 from support.errors import raises_field
 
 NAMES = ("rare", "usual", "third")
@@ -103,6 +111,95 @@ def test_bounds_follow_from_rates_at_one_epsilon_for_all(method):
     by_noise = equidp.Plan(**shared, noise_multiplier=before.noise_multiplier)
     again = by_noise.resolve(method, 1000, equidp.Target(accountant="rdp"), group_names=NAMES)
     assert again.bound_shares["rare"] == pytest.approx(found.bound_shares["rare"], rel=5e-3)
+
+
+shares_by_group = st.fixed_dictionaries({}, optional={name: st.floats(1 / 16, 1) for name in NAMES})
+rates_by_group = st.fixed_dictionaries({"usual": st.just(1.0)}, optional=dict.fromkeys(
+    ("rare", "third"), st.one_of(st.just(0.0), st.floats(0.05, 3))
+))  # fmt: skip
+plans = st.builds(
+    equidp.Plan,
+    batch_size=st.integers(5, 400),
+    epochs=st.floats(1, 20),
+    delta=st.just(1e-5),
+    recalibration=st.sampled_from([0.0, 0.05]),
+    training_loss=st.sampled_from([0.0, 0.1]),
+    rates=rates_by_group,
+    bound_shares=shares_by_group,
+)
+"""Plans of runs with rates and bounds by hand."""
+methods = st.sampled_from(["dpsgd", "dpsgd-f", "quantile", "softadaclip"])
+planned_runs = st.lists(st.tuples(plans, methods, st.floats(0.5, 8)), min_size=1, max_size=2)
+"""One run or two: plan, method and target epsilon."""
+
+
+def cost_to_group(found: ResolvedPlan, group: str) -> tuple[float, float] | None:
+    """Rate and noise of a step, to an example of a group, from the numbers of a plan; None: never drawn."""
+    rate, share = found.rates.get(group, 1.0) * found.sample_rate, found.bound_shares.get(group, 1.0)
+    precision = (share / found.noise_multiplier) ** 2
+    if found.policy.statistics_ratio is not None:
+        precision += (share / (found.policy.statistics_ratio * found.noise_multiplier)) ** 2
+    return (rate, precision**-0.5) if rate else None
+
+
+def compose_alone(parts: Iterable[tuple[tuple[float, float] | None, int]], accountant) -> float:
+    """Epsilon of steps by (rate, noise) and their number, by dp_accounting alone."""
+    spent = [(cost, count) for cost, count in parts if cost is not None and count]
+    for (rate, noise), count in spent:
+        step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
+        accountant.compose(step, count)
+    return accountant.get_epsilon(1e-5) if spent else 0.0
+
+
+def check_runs_of_one_ledger(runs: list[tuple[equidp.Plan, str, float]], name: str, make_accountant) -> None:
+    """A ledger of all that the plans spend: by group, and for an example of any group in each run."""
+    entries, releases, costs = [], [], []
+    for plan, method, epsilon in runs:
+        plan = plan.with_changes({"bound_shares": plan.bound_shares or None})
+        target = equidp.Target(epsilon, accountant=name)
+        found = plan.resolve(method, 1000, target, group_names=NAMES)
+        found = replace(found, rates=found.rates or {}, bound_shares=found.bound_shares or {})
+        entries.append((found.step_event(NAMES), found.steps))
+        costs.append(({group: cost_to_group(found, group) for group in NAMES}, found.steps))
+        releases += [(each, 1) for each in found.releases]
+    beside = [((1.0, each.noise_multiplier), count) for each, count in releases]
+    ledger = MemoryLedger((*entries, *releases))
+    facts = RunFacts(groups=NAMES)
+    run = Run(torch.nn.Linear(1, 1), ledger.entries, 1e-5, torch.nn.MSELoss(), name, facts)
+    by_group = {
+        group: compose_alone([*((cost[group], count) for cost, count in costs), *beside], make_accountant())
+        for group in NAMES
+    }
+    assert run.epsilon_by_group() == pytest.approx(by_group, rel=1e-6, abs=1e-9)
+    any_groups = (
+        compose_alone(
+            [*((cost[group], count) for group, (cost, count) in zip(groups, costs, strict=True)), *beside],
+            make_accountant(),
+        )
+        for groups in product(NAMES, repeat=len(costs))
+    )
+    assert run.epsilon() == pytest.approx(max(any_groups), rel=1e-6)
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(30, marks=pytest.mark.soak)])
+def test_a_ledger_of_runs_has_the_epsilon_by_group_that_dp_accounting_alone_gives_it(count):
+    """Rates and bounds by hand, statistics, training losses, recalibrations; of one run or of two."""
+
+    @settings(max_examples=count)
+    @given(runs=planned_runs)
+    def check(runs):
+        check_runs_of_one_ledger(runs, "rdp", RdpAccountant)
+
+    check()
+
+
+@pytest.mark.soak
+@given(runs=planned_runs)
+@settings(max_examples=4)
+def test_a_ledger_of_runs_has_that_epsilon_by_privacy_losses_too(runs):
+    check_runs_of_one_ledger(
+        runs, "pld", lambda: PLDAccountant(value_discretization_interval=accounting.FINE)
+    )
 
 
 def test_rates_follow_from_bounds():
