@@ -140,6 +140,8 @@ def test_the_command_trains_resumes_and_states_the_epsilon_of_full_accounts(peop
     code, out, _ = run("train", *TABLE, *options, "--dry-run")
     assert code == 0
     assert "(rdp, order " in out
+    code, _, err = run("train", *TABLE, *options, "--accountant", "pld", "--out", "filtered")
+    assert (code, "Renyi" in err) == (2, True)
     assert "which fill the account of an example" in out
     assert not (people / "filtered").exists()
     assert run("train", *TABLE, *options, "--out", "filtered")[0] == 0

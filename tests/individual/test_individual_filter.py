@@ -240,6 +240,8 @@ REFUSED = {
     "no privacy": ("full_steps", {"policy": equidp.SGD(), "noise_multiplier": 0.0}),
     "rates by group": ("full_steps", {"rates": {"a": 0.5}}),
     "a budget": ("full_steps", {"budget": equidp.PrivacyBudget(epsilon=9.0, delta=1e-5)}),
+    "privacy losses": ("full_steps", {"accountant": "pld"}),
+    "the older conversion": ("full_steps", {"accountant": "rdp-classic"}),
     "not in memory": ("full_steps", {"train": torch.utils.data.TensorDataset(toy().inputs, toy().targets)}),
 }
 

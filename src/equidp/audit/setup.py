@@ -33,6 +33,7 @@ from equidp.policies.methods import MethodLike
 from equidp.store import FIGURES, Store, key_of
 from equidp.training.assemble import check_own_policy
 from equidp.training.build import build_model
+from equidp.training.example_accounts import check_conflicts
 from equidp.training.plan import Plan, ResolvedPlan
 
 Progress = Callable[[int, int], None]
@@ -75,11 +76,7 @@ def resolve_plan(
             "an audit is of the steps of training; leave out the training loss, a release of its own.",
             field="training_loss",
         )
-    if plan.for_method(method).individual_filter:
-        raise SettingError(
-            "an audit is of steps that everyone is in; leave out individual_filter.",
-            field="individual_filter",
-        )
+    check_conflicts("individual_filter", plan.for_method(method).individual_filter, {"audit": True})
     if train.target_bounds is not None:
         raise SettingError(
             "an audit trains classifiers; leave out --task regression, and give classes.", field="train"

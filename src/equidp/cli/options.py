@@ -22,11 +22,11 @@ from equidp.advice.advise import AUTO
 from equidp.advice.chosen_plan import SETTINGS
 from equidp.cli.noise import (
     BOUNDED_HELP,
-    Accountant as Accountant,
     Delta as Delta,
     Method as Method,
     MethodName as MethodName,
     Risk as Risk,
+    RunAccountant as RunAccountant,
 )
 from equidp.cli.settings import ONCE, method_settings, options_from, part_settings, part_values
 from equidp.data import SOURCES, DataSource, Recipe, open_source
@@ -38,6 +38,7 @@ from equidp.models import MODELS
 from equidp.policies.table import METHODS
 from equidp.runs.config import BudgetFile, Execution, RunData
 from equidp.tables.recipe import ALL_COLUMNS, MARKS, MISSING_RULES
+from equidp.training.example_accounts import check_conflicts
 from equidp.training.plan import Plan
 
 if TYPE_CHECKING:
@@ -247,13 +248,15 @@ class TargetOptions:
     epsilon: float | None = None
     """Target epsilon, which the noise is calibrated to."""
     risk: Risk = None
-    accountant: Accountant = "pld"
+    accountant: RunAccountant = None
 
     def target(self, changes: Mapping[str, Any]) -> Target:
         """Return the target, or the largest budget of groups among settings that are given."""
         risk = None if self.risk is None else RiskTarget.parse(self.risk)
         budgets = GroupSettings.of(None, None, changes.get(BUDGETS), epsilon_levels=changes.get(LEVELS))
-        return Target(budgets.run_epsilon(self.epsilon), risk, self.accountant)
+        others = {"accountant": self.accountant not in (None, "rdp")}
+        check_conflicts("individual_filter", changes.get("individual_filter") or 0.0, others)
+        return Target(budgets.run_epsilon(self.epsilon), risk, self.accountant or "pld")
 
 
 @Parameter(name="*")

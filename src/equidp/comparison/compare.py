@@ -93,6 +93,7 @@ from equidp.policies.methods import MethodLike
 from equidp.policies.table import BASELINE
 from equidp.store import Store
 from equidp.training.device import chosen_device, wait_for
+from equidp.training.example_accounts import check_conflicts
 from equidp.training.plan import Plan
 
 with require_extra("tables"):
@@ -641,12 +642,8 @@ def prepare(
                 watched = (
                     (asked.release_epsilon, asked.diagnosis) if resolved.policy.private else (None, None)
                 )
-                if asked.release_epsilon is not None and resolved.full_steps is not None:
-                    raise SettingError(
-                        "individual epsilons are of steps that everyone is in; leave out individual_filter, "
-                        "or --individual.",
-                        field="individual_filter",
-                    )
+                released = {"individual": asked.release_epsilon is not None}
+                check_conflicts("individual_filter", resolved.plan.individual_filter, released)
                 names = {**swept, **variant.swept}
                 wanted = variant.epsilon if epsilons and variant.epsilon is not None else math.nan
                 where = variant.setting, wanted, seed, asked.engine, device

@@ -34,6 +34,7 @@ from equidp.runs.releases.release import RunRelease
 from equidp.tables.encode import TableEncoder
 from equidp.tables.release import Release
 from equidp.training.assemble import BEYOND_BUDGET
+from equidp.training.example_accounts import check_conflicts
 from equidp.training.plan import Plan, ResolvedPlan, check_options, one_of, option
 
 
@@ -194,24 +195,11 @@ class TrainConfig:
                 field=groups.field,
             )
 
-        if self.plan.for_method(self.method).individual_filter:
-            self._use_filter()
-
-    def _use_filter(self) -> None:
-        """Take Renyi's accountant, which accounts of single examples have; refuse a budget beside them."""
-        if self.budget is not None:
-            raise SettingError(
-                f"individual_filter={self.plan.individual_filter:g} gives each example an account, and a "
-                "budget counts every step in full; leave one of the two out.",
-                field="individual_filter",
-            )
-        if not method_named(self.method).policy.private:
-            raise SettingError(
-                f"method {self.method!r} takes no noise, and examples have no accounts; leave out "
-                "individual_filter, or choose a private method.",
-                field="individual_filter",
-            )
-        object.__setattr__(self, "target", replace(self.target, accountant="rdp"))
+        if share := self.plan.for_method(self.method).individual_filter:
+            private = method_named(self.method).policy.private
+            found = {"budget": self.budget is not None, "noise": not private}
+            check_conflicts("individual_filter", share, found)
+            object.__setattr__(self, "target", replace(self.target, accountant="rdp"))
 
     @property
     def name(self) -> str:

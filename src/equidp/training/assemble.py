@@ -60,6 +60,7 @@ from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.kernel.policy import Policy, check_settings, statistics_noise
 from equidp.losses import Loss, map_outputs
 from equidp.policies.checks import check_policy
+from equidp.training.example_accounts import check_conflicts
 from equidp.training.training_loss import TrainingLoss
 
 BEYOND_BUDGET = ("refuse", "stop")
@@ -246,54 +247,38 @@ def chosen_filtered_event(
     ledger: Ledger,
     budget: PrivacyBudget | None,
     processes: int,
+    accountant: str | None,
 ) -> FilteredStepEvent:
     """Event of steps in which each example has an account that `full_steps` whole steps fill.
 
     Noise follows from the target epsilon as for a run of `full_steps` steps, by Renyi's bound, and the order
     of the accounts is the best one for it.
 
+    Args:
+        accountant: that the user named; None: none.
+
     Raises:
-        SettingError: a setting that such accounts do not go with.
+        SettingError: a setting that such accounts do not go with (`example_accounts.CONFLICTS`).
     """
     check_whole(1, full_steps=full_steps)
-    because = "full_steps gives each example an account of its own gradients"
     if full_steps > schedule.steps:
         raise SettingError(
             f"full_steps={full_steps}, and the plan has {schedule.steps} steps; expected at most these: "
             "examples whose gradients are always at the bound are drawn in that many steps, others in more."
         )
-    if not policy.private or noise_multiplier == 0:
-        raise SettingError(
-            f"{because}, and a run without noise has no accounts; choose a private policy and noise.",
-            field="full_steps",
-        )
-    if policy.statistics_ratio is not None:
-        raise SettingError(
-            f"{because}, and {type(policy).__name__} releases statistics that everyone pays for in full; "
-            "choose a method without statistics, such as DPSGD.",
-            field="full_steps",
-        )
-    if groups:
-        raise SettingError(
-            f"{because}, and {groups.field} treats examples by group or level as well; give one of the two.",
-            field="full_steps",
-        )
-    if budget is not None:
-        raise SettingError(
-            f"{because}, and a budget counts every step in full; give the run a ledger of its own, or leave "
-            "full_steps out.",
-            field="full_steps",
-        )
-    if not isinstance(train, GroupedDataset):
-        raise SettingError(
-            f"{because}, whose norms need the data in memory; got a {type(train).__name__}, expected an "
-            "equidp.GroupedDataset.",
-            field="full_steps",
-        )
-    if processes > 1:
-        raise SettingError(
-            f"{because}, which {processes} processes do not share; train in one process.", field="full_steps"
-        )
+    check_conflicts(
+        "full_steps",
+        full_steps,
+        {
+            "noise": not policy.private or noise_multiplier == 0,
+            "statistics": policy.statistics_ratio is not None,
+            "groups": bool(groups),
+            "budget": budget is not None,
+            "data": not isinstance(train, GroupedDataset),
+            "processes": processes > 1,
+            "accountant": accountant not in (None, "rdp"),
+        },
+    )
     counted = Schedule(schedule.sample_rate, full_steps)
     event = chosen_event(
         policy,
@@ -306,8 +291,8 @@ def chosen_filtered_event(
         groups,
         spent=spent,
     )
-    accountant = renyi_accountant(run_event(((event, full_steps), *spent)))
-    _, order = accountant.get_epsilon_and_optimal_order(delta)
+    divergences = renyi_accountant(run_event(((event, full_steps), *spent)))
+    _, order = divergences.get_epsilon_and_optimal_order(delta)
     return FilteredStepEvent(
         event.sample_rate,
         event.noise_multiplier,

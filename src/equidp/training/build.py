@@ -68,7 +68,7 @@ def build(
     loss: LossFunction | None = None,
     class_weight: Mapping[str, float] | None = None,
     engine: str | Engine = "ghost",
-    accountant: str = "pld",
+    accountant: str | None = None,
     callbacks: Sequence[Callback] = (),
     ledger: Ledger | None = None,
     budget: PrivacyBudget | None = None,

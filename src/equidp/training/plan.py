@@ -33,6 +33,7 @@ from equidp.kernel.policy import Policy, statistics_noise
 from equidp.models import MODELS, model_named
 from equidp.policies.methods import MethodLike, all_settings, fixed_options, make_policy, name_of
 from equidp.training.averages import AVERAGES, WeightAverage
+from equidp.training.example_accounts import check_conflicts
 from equidp.training.optimizers import ADAM_RATE, OPTIMIZERS, SCHEDULES, check_optimizer_name
 from equidp.training.training_loss import LOSS_BOUND
 
@@ -503,32 +504,18 @@ class Plan:
             also_spent: beside the steps, but for training losses.
 
         Raises:
-            SettingError: of the field `individual_filter`.
+            SettingError: of the field `individual_filter` (`example_accounts.CONFLICTS`).
         """
-        name, reads_losses = type(policy).__name__, "weight" in policy.loss_readers
-        faults = {
-            f"{name} releases statistics, which everyone pays for in full; choose a method without "
-            "statistics, such as dpsgd": policy.statistics_ratio is not None,
-            f"the weights of {name} read losses, so that norms do not say what an example may use; choose "
-            "another method, such as dpsgd": reads_losses,
-            f"{self.groups.field} treats examples by group or level as well; give one of the two": bool(
-                self.groups
-            ),
-            "norms are of examples as they are; leave out views and augmentation": self.image_views
-            != Views(),
-            "a target risk counts every step in full; give an epsilon": target.risk is not None,
-            "the order of the accounts is the best one for the steps alone; leave out recalibration, counts "
-            "of classes, private preprocessing and released epsilons": bool(also_spent),
-            "a run without noise has no accounts; give an epsilon, or noise": target.is_open
-            and self.noise_multiplier == 0,
+        found = {
+            "noise": not policy.private or (target.is_open and self.noise_multiplier == 0),
+            "statistics": policy.statistics_ratio is not None,
+            "losses": "weight" in policy.loss_readers,
+            "groups": bool(self.groups),
+            "views": self.image_views != Views(),
+            "risk": target.risk is not None,
+            "releases": bool(also_spent),
         }
-        for fault, found in faults.items():
-            if found:
-                raise SettingError(
-                    f"individual_filter={self.individual_filter:g} gives each example an account, and "
-                    f"{fault}.",
-                    field="individual_filter",
-                )
+        check_conflicts("individual_filter", self.individual_filter, found)
 
     def recalibration_noise(self, target: Target, delta: float, private: bool = True) -> float | None:
         """Noise multiplier of the recalibration at a target epsilon; None without a recalibration."""

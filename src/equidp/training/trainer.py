@@ -102,7 +102,8 @@ class Trainer:
         loss: (outputs, targets) -> losses [batch], one per example; of a mapping it gets the `logits`.
         engine: a name in `equidp.engines.ENGINES`, which is tried on made-up rows; or an engine of this model
             and loss as an object, which is used without a trial.
-        accountant: a name in `equidp.accounting.ACCOUNTANTS`.
+        accountant: a name in `equidp.accounting.ACCOUNTANTS`; None: pld, or rdp with `full_steps`, beside
+            which others are refused.
         secure, seed: draw samples and noise from the operating system; or, for research alone, from a seed.
         randomness: draws samples and noise in place of the operating system; `secure=False` or a seed
             beside it is refused.
@@ -189,7 +190,7 @@ class Trainer:
         num_groups: int | None = None,
         loss: LossFunction | None = None,
         engine: str | Engine = "ghost",
-        accountant: str = "pld",
+        accountant: str | None = None,
         secure: bool = True,
         seed: int | None = None,
         scheduler: torch.optim.lr_scheduler.LRScheduler | str | None = None,
@@ -227,7 +228,8 @@ class Trainer:
             self.num_examples, batch_size, epochs=epochs, steps=steps, sample_rate=sample_rate
         )
         self.sample_rate, self.planned_steps = planned
-        self.delta, self.accountant = delta, checked_accountant(accountant)
+        usual = "pld" if full_steps is None else "rdp"
+        self.delta, self.accountant = delta, checked_accountant(accountant or usual)
         check_delta(delta, self.num_examples)
         noise = noise_multiplier, target_epsilon
         groups = GroupSettings.of(rates, bound_shares, epsilon_by_group, protect_by, epsilon_levels)
@@ -241,7 +243,7 @@ class Trainer:
         spent = () if losses is None else ((losses.event, losses.times),)
         if full_steps is None:
             self.event: StepEvent = assemble.chosen_event(
-                policy, *noise, delta, planned, accountant, num_groups, groups, names, spent
+                policy, *noise, delta, planned, self.accountant, num_groups, groups, names, spent
             )
         else:
             ledger = MemoryLedger() if ledger is None else ledger
@@ -251,8 +253,8 @@ class Trainer:
                 ledger=ledger,
                 budget=budget,
                 processes=processes_here().count,
+                accountant=accountant,
             )
-            self.accountant = "rdp"
         self.level_names = names if levels is not None else ()
         if levels is None:
             train = assemble.in_groups_of_event(train, self.event)

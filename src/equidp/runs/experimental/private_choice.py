@@ -54,6 +54,7 @@ from equidp.runs.train import evaluate_run
 from equidp.tables.release import private_counts
 from equidp.training.build import build
 from equidp.training.device import CPU
+from equidp.training.example_accounts import check_conflicts
 from equidp.training.plan import GROUP_OPTIONS, Plan, ResolvedPlan
 from equidp.training.recalibration import recalibrate
 from equidp.training.run import Run
@@ -117,11 +118,7 @@ class PrivateChoice(RunRelease):
                 "a private choice releases the best of its tries alone; leave out the training loss.",
                 field="training_loss",
             )
-        if plan.for_method(method).individual_filter:
-            raise SettingError(
-                "a private choice has no account of its single tries' examples; leave out individual_filter.",
-                field="individual_filter",
-            )
+        check_conflicts("individual_filter", plan.for_method(method).individual_filter, {"choice": True})
 
     def check_resumable(self) -> None:
         raise DataError(MADE_ONCE, field="resume")
