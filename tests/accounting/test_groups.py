@@ -193,15 +193,6 @@ def test_a_ledger_of_runs_has_the_epsilon_by_group_that_dp_accounting_alone_give
     check()
 
 
-@pytest.mark.soak
-@given(runs=planned_runs)
-@settings(max_examples=4)
-def test_a_ledger_of_runs_has_that_epsilon_by_privacy_losses_too(runs):
-    check_runs_of_one_ledger(
-        runs, "pld", lambda: PLDAccountant(value_discretization_interval=accounting.FINE)
-    )
-
-
 def test_rates_follow_from_bounds():
     plan = equidp.Plan(
         batch_size=50, epochs=10, delta=1e-5, bound_shares={"rare": 0.5}, epsilon_by_group="rare=0.5,*=2"
