@@ -131,7 +131,8 @@ def test_numbers_of_few_rows_are_refused_or_have_a_reason_of_their_own():
 def test_numbers_are_predicted_better_than_by_their_mean_where_there_is_a_signal(count, epsilon, target):
     """Squared error on 4,000 other rows over that of the mean of the training rows, means of three seeds.
 
-    By simulation it is at most .93 of signals in all three cases; on noise alone, at most 1.12.
+    With 1,000 rows at epsilon 1 it is .60 of steps, .53 of a line and .82 of skewed numbers; with a clipping
+    bound twice as large it was .71, .61 and .91. By simulation on noise alone, it is at most 1.12.
     """
     ratios = []
     for seed in range(3):
@@ -156,7 +157,7 @@ def test_numbers_are_predicted_better_than_by_their_mean_where_there_is_a_signal
         run = build(plan, train, seed=seed, secure=False).fit()
         found = run.model(rows[count:]).detach().squeeze(1).double().numpy()
         ratios.append(((found - y[count:]) ** 2).mean() / ((y[:count].mean() - y[count:]) ** 2).mean())
-    assert np.mean(ratios) < (1.15 if target == "noise" else 1.0)
+    assert np.mean(ratios) < {"noise": 1.15, "skewed": 0.87, "steps": 0.66, "line": 0.57}[target]
 
 
 def test_given_settings_are_what_the_learning_rate_suits():

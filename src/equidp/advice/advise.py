@@ -59,9 +59,6 @@ _WIDE = 10_000
 _STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 360, 20, 60
 _MOMENTUM, _TAIL = 0.9, 0.5
 """Momentum, and share of the steps in the average, for cut columns."""
-_SHORT_WAY = 40.0
-"""Sum of all learning rates, over 1 - momentum, for rows of norm 1, with which a model learns little beyond
-the shares of classes, or the mean."""
 _LEAST_QUANTILE, _MOST_QUANTILE = 0.5, 0.99
 """Quantiles of norms for the clipping bound: from the median (Abadi et al. 2016) to nearly all."""
 _LEARNING_RATE, _WANDERING = 2.0, 4.0
@@ -78,7 +75,9 @@ class _UnitRows(NamedTuple):
             half widths of its range.
         weights: squared, the weights of one input that the prediction is the difference, or the value, of.
         largest_rate: largest learning rate beside `_MOMENTUM`: beyond it, steps are unstable.
-        least_way: as `_SHORT_WAY`, the least, with which a model learns the shares of classes, or the mean.
+        least_way: least sum of all learning rates, over 1 - momentum, with which a model learns the shares of
+            classes, or the mean.
+        short_way: as `least_way`, below which it learns little beyond these.
         least: that is learnt, in messages.
         reasons: names of the reasons for the model, bound, noise and a short way.
     """
@@ -89,6 +88,7 @@ class _UnitRows(NamedTuple):
     weights: float
     largest_rate: float
     least_way: float
+    short_way: float
     least: str
     reasons: tuple[str, str, str, str]
 
@@ -100,16 +100,18 @@ _CLASSES = _UnitRows(
     weights=2.0,
     largest_rate=10.0,
     least_way=10.0,
+    short_way=40.0,
     least="the shares of classes",
     reasons=("cut columns", "bound of cut rows", "noise in logits", "short way"),
 )
 _NUMBERS = _UnitRows(
     model="additive",
-    bound=0.5,
+    bound=0.25,
     noise=0.1,
     weights=1.0,
     largest_rate=3.0,
-    least_way=25.0,
+    least_way=50.0,
+    short_way=80.0,
     least="the mean",
     reasons=("cut columns", "bound of errors", "noise in numbers", "short way of numbers"),
 )
@@ -443,8 +445,8 @@ def _advise_unit_rows(
         _LARGE_SAMPLES,
         Reason(noisy, ("method", "features", "encoding", *settings), (rows.noise,)),
     ]
-    if way < _SHORT_WAY:
-        reasons.append(Reason(short, ("learning_rate", "encoding"), (num_examples, way, _SHORT_WAY)))
+    if way < rows.short_way:
+        reasons.append(Reason(short, ("learning_rate", "encoding"), (num_examples, way, rows.short_way)))
     return Advice(STANDARD, features, settings, tuple(reasons), encoding=encoding)
 
 

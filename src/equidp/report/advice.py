@@ -68,8 +68,8 @@ _SENTENCES = {
     ),
     "bound of errors": (
         "Clipping bound {0:.3g}: a row's gradient is as long as its error in half widths of the target's "
-        "range, so errors of more than a quarter of the range count as a quarter; a person's is the sum over "
-        "their rows."
+        "range, and counts for at most that much: noise is in proportion to the bound, and most errors are "
+        "small. A person's is the sum over their rows."
     ),
     "noise in numbers": (
         "The learning rate is as large as noise lets it be: noise alone gives predictions a deviation of "
