@@ -56,6 +56,7 @@ class Table(NamedTuple):
     """Table with its target, the positive one of two classes, and a column of groups.
 
     `classes` has the name of every class, the positive one last; numbers to predict have `bounds` instead.
+    With `blind`, other models than equidp do not read the groups either.
     """
 
     read: Callable[[Path], pd.DataFrame]
@@ -63,6 +64,7 @@ class Table(NamedTuple):
     positive: str
     group: str
     bounds: tuple[float, float] | None = None
+    blind: bool = False
     classes: tuple[str, ...] = ()
 
     def with_classes(self, rows: pd.DataFrame) -> Table:
@@ -80,8 +82,8 @@ class Table(NamedTuple):
         return np.array([self.classes.index(_text(each)) for each in rows[self.target]])
 
     def inputs(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """Return the columns that models read."""
-        return rows.drop(columns=self.target)
+        """Return the columns that other models read."""
+        return rows.drop(columns=[self.target, *([self.group] * self.blind)])
 
 
 def _text(cell: object) -> str:
@@ -292,7 +294,7 @@ def _own_table(asked: argparse.Namespace) -> dict[str, Table]:
         rows = pd.read_csv(asked.csv).drop(columns=["Unnamed: 0"], errors="ignore").drop(columns=asked.drop)
         return rows.dropna(subset=[asked.target, asked.group])
 
-    return {asked.csv.stem: Table(read, asked.target, asked.positive, asked.group, bounds)}
+    return {asked.csv.stem: Table(read, asked.target, asked.positive, asked.group, bounds, asked.blind)}
 
 
 def main() -> None:
@@ -310,6 +312,7 @@ def main() -> None:
     parser.add_argument("--positive", default="", help="the positive one of two classes of --csv")
     parser.add_argument("--target-bounds", help="of numbers to predict of --csv: LOW:HIGH")
     parser.add_argument("--drop", nargs="+", default=[], help="columns of --csv to leave out")
+    parser.add_argument("--blind", action="store_true", help="no model reads the groups of --csv")
     asked = parser.parse_args()
     tables = _own_table(asked) if asked.csv else {name: TABLES[name] for name in asked.tables}
     data = Path() if asked.csv else Path(os.environ["EQUIDP_DATA"])
