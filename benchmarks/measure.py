@@ -15,11 +15,17 @@ from torch.profiler import ProfilerActivity, profile, supported_activities
 from equidp.training.device import CPU, wait_for
 
 Step = Callable[[], object]
+Clock = Callable[[], float]
 _TURN_SECONDS = 0.03
 
 
 def step_seconds(
-    steps: Mapping[str, Step], reference: str, *, rounds: int, device: torch.device = CPU
+    steps: Mapping[str, Step],
+    reference: str,
+    *,
+    rounds: int,
+    device: torch.device = CPU,
+    clock: Clock = time.perf_counter,
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Returns median seconds of a step, and the median over rounds of its ratio to the reference."""
     repeats = {name: _repeats(step, device) for name, step in steps.items()}
@@ -28,7 +34,7 @@ def step_seconds(
     for _ in range(rounds):
         random.shuffle(order)
         for name in order:
-            seconds[name].append(_timed(steps[name], repeats[name], device))
+            seconds[name].append(_timed(steps[name], repeats[name], device, clock))
     ratios = {
         name: median(own / base for own, base in zip(each, seconds[reference], strict=True))
         for name, each in seconds.items()
@@ -41,13 +47,13 @@ def _repeats(step: Step, device: torch.device) -> int:
     return max(1, round(_TURN_SECONDS / _timed(step, 1, device)))
 
 
-def _timed(step: Step, repeats: int, device: torch.device) -> float:
+def _timed(step: Step, repeats: int, device: torch.device, clock: Clock = time.perf_counter) -> float:
     wait_for(device)
-    start = time.perf_counter()
+    start = clock()
     for _ in range(repeats):
         step()
     wait_for(device)
-    return (time.perf_counter() - start) / repeats
+    return (clock() - start) / repeats
 
 
 def peak_bytes(step: Step, device: torch.device = CPU) -> float:

@@ -13,6 +13,7 @@ import argparse
 import gc
 import os
 import platform
+import time
 import warnings
 from dataclasses import replace
 from importlib.metadata import version
@@ -45,6 +46,11 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="say where the time of our steps goes")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument(
+        "--processor-time",
+        action="store_true",
+        help="measure seconds of the processor, on a machine that others use too; with --threads 1",
+    )
+    parser.add_argument(
         "--returning-memory",
         action="store_true",
         help="let the C library return freed memory to the operating system; the equidp command keeps it",
@@ -69,7 +75,8 @@ def main() -> None:
             continue
         subject = replace(subject, batch_size=chosen.batch_size or subject.batch_size)
         steps, refused = steps_for(subject, device)
-        seconds, ratios = step_seconds(steps, PLAIN, rounds=chosen.rounds, device=device)
+        clock = time.process_time if chosen.processor_time else time.perf_counter
+        seconds, ratios = step_seconds(steps, PLAIN, rounds=chosen.rounds, device=device, clock=clock)
         memory = {name: subject.resting_bytes() + peak_bytes(step, device) for name, step in steps.items()}
         fastest = min(
             (name for name in seconds if name.startswith("Opacus")), key=seconds.__getitem__, default=None
