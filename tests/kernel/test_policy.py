@@ -178,6 +178,14 @@ def test_what_a_rule_writes_to_the_policy_or_its_class_is_noticed(where, monkeyp
         check_unchanged(policy, before)
 
 
+def test_an_attribute_that_goes_is_noticed_also_where_it_was_none(monkeypatch):
+    monkeypatch.setattr(Keeps, "kept", None)
+    before = snapshot_attributes(Keeps("object in weight"))
+    monkeypatch.delattr(Keeps, "kept")
+    with raises_field(PolicyError, "settings"):
+        check_unchanged(Keeps("object in weight"), before)
+
+
 class Number(float):
     """A number that could hold more than itself."""
 

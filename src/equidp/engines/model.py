@@ -36,6 +36,8 @@ def arguments(inputs: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
     >>> arguments({"input_ids": 1})
     ((), {'input_ids': 1})
     """
+    if isinstance(inputs, Tensor):
+        return (inputs,), {}
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
@@ -103,6 +105,8 @@ def outputs_in(result: Any) -> Any:
     >>> outputs_in((Tensor([1.0]), Tensor([2.0])))
     (tensor([1.]), tensor([2.]))
     """
+    if isinstance(result, Tensor):
+        return result
     if isinstance(result, Mapping) and isinstance(result.get("logits"), Tensor):
         return result["logits"]
     if output_tensors(result):

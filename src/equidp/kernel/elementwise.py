@@ -123,10 +123,15 @@ def _apply(function: Callable[..., Tensor], *arguments: Any, **keywords: Any) ->
     Tensors of other types than the columns' are refused: of two numbers, the wider type decides, and of a
     column and a number the column's.
     """
-    columns = [each for each in (*arguments, *keywords.values()) if isinstance(each, Column)]
-    numbers = [each for each in (*arguments, *keywords.values()) if isinstance(each, Tensor)]
+    columns: list[Column] = []
+    numbers: list[Tensor] = []
+    for each in (*arguments, *keywords.values()):
+        if isinstance(each, Column):
+            columns.append(each)
+        elif isinstance(each, Tensor):
+            numbers.append(each)
     call, shape = columns[0]._call, columns[0]._values.shape
-    if any(each._call is not call for each in columns[1:]) or "out" in keywords:
+    if (len(columns) > 1 and any(each._call is not call for each in columns)) or "out" in keywords:
         raise _NotElementwiseError
     if numbers and (
         any(each.dim() for each in numbers)

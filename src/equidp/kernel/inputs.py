@@ -52,11 +52,14 @@ def tensors(inputs: Any) -> tuple[Tensor, ...]:
     """
     if isinstance(inputs, Tensor):
         return (inputs,)
-    if isinstance(inputs, Mapping):
+    if not isinstance(inputs, tuple):
+        if not isinstance(inputs, Mapping):
+            return (inputs,)
         inputs = tuple(inputs.values())
-    elif not isinstance(inputs, tuple):
-        return (inputs,)
-    return tuple(tensor for each in inputs for tensor in tensors(each))
+    found: list[Tensor] = []
+    for each in inputs:
+        found += (each,) if isinstance(each, Tensor) else tensors(each)
+    return tuple(found)
 
 
 def count_in(inputs: Any) -> int:

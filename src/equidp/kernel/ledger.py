@@ -489,7 +489,7 @@ class Ledger(ABC):
 
     def count_of(self, event: Event) -> int:
         """Number of steps of this kind."""
-        return sum(count for each, count in self.entries if each == event)
+        return sum([count for each, count in self.entries if each is event or each == event])
 
     @property
     def run_id(self) -> str:

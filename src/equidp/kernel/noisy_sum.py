@@ -95,8 +95,9 @@ def join_sums(blocks: Blocks, sums: Sums) -> list[Tensor]:
 
 
 def _flat_sum(parameter: nn.Parameter, sums: Sums) -> Tensor:
-    if parameter in sums:
-        return sums[parameter].reshape(-1)
+    total = sums.get(parameter)
+    if total is not None:
+        return total.reshape(-1)
     return torch.zeros(parameter.numel(), dtype=torch.float64, device=exact_place(parameter.device))
 
 
@@ -109,7 +110,8 @@ def split_sums(blocks: Blocks, joined: Sequence[Tensor]) -> list[Tensor]:
     found = []
     for block, total in zip(blocks, joined, strict=True):
         total = total.to(block[0].device, block[0].dtype)
-        parts = total.split([each.numel() for each in block]) if len(block) > 1 else (total,)
+        sizes = [each.numel() for each in block]
+        parts = torch.split_with_sizes(total, sizes) if len(block) > 1 else (total,)
         found += [part.view(each.shape) for part, each in zip(parts, block, strict=True)]
     return found
 

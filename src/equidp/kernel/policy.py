@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -229,21 +230,19 @@ def _is_constant(value: object) -> bool:
     return hasattr(value, "__get__") or isinstance(value, int | float | str | type | None)
 
 
-Snapshot = tuple[tuple[Mapping[str, object], frozenset[str], tuple[tuple[str, object], ...]], ...]
-"""Namespaces of a policy and its classes, each with its names and with the values that rules could change."""
+Snapshot = tuple[tuple[Mapping[str, object], frozenset[str], tuple[str, ...], tuple[object, ...]], ...]
+"""Namespaces of a policy and its classes, each with all its names, and with the names and the values of those
+that rules could change."""
 
 
 def snapshot_attributes(policy: Policy) -> Snapshot:
     """Attributes of the policy and its classes, which must not change while the policy is used."""
     spaces = (vars(policy), *map(vars, _holders(policy)))
-    return tuple(
-        (
-            space,
-            frozenset(space),
-            tuple((name, value) for name, value in space.items() if not _is_pythons(name)),
-        )
-        for space in spaces
-    )
+    found = []
+    for space in spaces:
+        own = {name: value for name, value in space.items() if not _is_pythons(name)}
+        found.append((space, frozenset(space), tuple(own), tuple(own.values())))
+    return tuple(found)
 
 
 def check_unchanged(policy: Policy, before: Snapshot) -> None:
@@ -252,11 +251,12 @@ def check_unchanged(policy: Policy, before: Snapshot) -> None:
     Raises:
         PolicyError: a rule wrote to the policy or its class.
     """
-    for space, names, values in before:
-        added = space.keys() - names
-        if not all(map(_is_pythons, added)) or not all(
-            space.get(name, added) is value for name, value in values
-        ):
+    for space, names, own, values in before:
+        try:
+            same = all(map(operator.is_, map(space.__getitem__, own), values))
+        except KeyError:
+            same = False
+        if not same or not all(map(_is_pythons, space.keys() - names)):
             raise PolicyError(
                 f"{type(policy).__name__} changed its settings; keep what changes in the state.",
                 field="settings",

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, final
 
 from torch import Tensor
@@ -116,12 +116,15 @@ class Processes(ABC):
     def failed_everywhere(self, error: BaseException) -> bool:
         """Return whether all processes raised an error where this one raised this."""
 
-    @contextmanager
-    def leave_group_on_failure(self) -> Iterator[None]:
+    def leave_group_on_failure(self) -> AbstractContextManager[None]:
         """Leave the group if the body fails in this process alone.
 
         The others then stop, in place of waiting for it; this process cannot go on by itself.
         """
+        return self._leaving_on_failure()
+
+    @contextmanager
+    def _leaving_on_failure(self) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
@@ -160,6 +163,10 @@ class Alone(Processes):
 
     def leave_group(self) -> None:
         """Do nothing."""
+
+    def leave_group_on_failure(self) -> AbstractContextManager[None]:
+        """Do nothing: nobody waits."""
+        return nullcontext()
 
     def failed_everywhere(self, error: BaseException) -> bool:
         return True

@@ -563,11 +563,12 @@ class Trainer:
         self._loop.take(batch)
         with self.processes.leave_group_on_failure():
             self._trace.note(self._step.parameters, self.ledger)
-            assemble.check_engine_again(self.engine, self.policy, self.steps_done)
-            self.averaging.add(self.model, self.steps_done)
+            done = self.steps_done
+            assemble.check_engine_again(self.engine, self.policy, done)
+            self.averaging.add(self.model, done)
             if self.scheduler is not None:
                 self.scheduler.step()
-            ends_epoch = Schedule(self.sample_rate, self.steps).ends_epoch(self.steps_done)
+            ends_epoch = Schedule(self.sample_rate, self.steps).ends_epoch(done)
             if ends_epoch and self._losses is not None:
                 self._release_loss(self._losses)
             for callback in self.callbacks:

@@ -59,7 +59,7 @@ def run_layer(
 
     Takes norms as soon as that gradient arrives, to free activations during the backward pass.
     """
-    known = inputs.detach()
+    known = inputs.detach() if inputs.requires_grad else inputs
     outputs = without_base(forward(inputs))
     tape.watch(call.module, inputs, outputs, lambda gradient: call.take(read(call, known, gradient)))
     return outputs
@@ -310,9 +310,10 @@ class Tape:
         next garbage collection.
         """
         self.repeats = True
-        users = Counter(parameter for call in self.calls for parameter in call.parameters.values())
-        for call in self.calls:
-            call.shared = any(users[parameter] > 1 for parameter in call.parameters.values())
+        if len(self.calls) > 1:
+            users = Counter(parameter for call in self.calls for parameter in call.parameters.values())
+            for call in self.calls:
+                call.shared = any(users[parameter] > 1 for parameter in call.parameters.values())
         if not self._ends and self._reads_results:
             raise ModelError(
                 "its layers read inputs that require gradients. A model that is differentiated by its own "
@@ -326,7 +327,7 @@ class Tape:
                 "Call the layers themselves (self.layer(x)), not functions of their weights.",
                 field="model",
             )
-        torch.autograd.grad(losses.sum(), self._ends, allow_unused=True)
+        torch.autograd.grad(losses, self._ends, torch.ones_like(losses), allow_unused=True)
         reached = [call for call in self.calls if call.gradients or call.pending]
         self.calls, self._ends = [], []
         return reached
