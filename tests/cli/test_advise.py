@@ -99,7 +99,7 @@ def test_a_run_that_was_advised_is_not_sent_for_advice(people, command, monkeypa
         code, _, err = command("train", *given, cwd=people)
         assert code == 0, err
         assert ("equidp advise recommends" in err) is (name == "own")
-    assert told == [{"advised": True}, {"advised": False}]
+    assert told == [{"advised": []}, {"advised": None}]
 
 
 @pytest.mark.soak

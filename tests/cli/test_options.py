@@ -131,6 +131,7 @@ COMPARE = "compare people.csv --target income --group sex"
         (f"{TRAIN} --bounds a=0:1 --bounds b=0:1", "", "--bounds is given twice"),
         (f"{TRAIN} --thousands a=comma --thousands b=point", "", "--thousands is given twice"),
         (f"{TRAIN} --class-weight no=2 --class-weight yes=8", "", "--class-weight is given twice"),
+        ("ledger show", "", "equidp ledger show needs FILE"),
     ],
 )
 def test_what_a_parser_might_pass_over_is_refused(people, command, typed, toml, message):  # noqa: F811
@@ -159,3 +160,10 @@ def test_bounds_are_ranges_by_column():
     for wrong in ("age", "age=5", "age=9:1", "=0:1", "age=0:inf", "age=a:b", "age=0:1:2"):
         with raises_field(SettingError, "bounds"):
             parse_bounds(wrong)
+
+
+def test_what_help_says_of_an_option_is_one_paragraph(command, people):  # noqa: F811
+    """Docstrings have line ends of their own; a terminal wraps by its width alone."""
+    code, out, _ = command("compare", "--help", cwd=people)
+    assert code == 0
+    assert "such as clipping_bound=1,2,5; several: all combinations." in out

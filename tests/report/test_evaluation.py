@@ -11,7 +11,13 @@ from torch import nn
 import equidp
 from equidp.evaluation.blind_spots import BlindSpots, RiskOff
 from equidp.evaluation.evaluation import Evaluation, evaluate
-from equidp.report.evaluation import blind_spot_sentences, gap_sentences, risk_sentences
+from equidp.report.evaluation import (
+    blind_spot_sentences,
+    gap_sentences,
+    measure_sentences,
+    risk_sentences,
+    summary_sentence,
+)
 from equidp.training.run import RunFacts
 from support.toy import make_trainer, toy
 
@@ -89,3 +95,22 @@ def test_no_fairness_is_stated_of_a_model_whose_metrics_say_nothing_about_it(uni
     assert found.gaps
     found = replace(found, blind_spots=replace(found.blind_spots, uninformative=uninformative))
     assert (gap_sentences(found) == []) == uninformative
+
+
+def test_a_metric_that_no_group_has_is_said_once_and_an_error_of_numbers_too():
+    """Groups that are classes have no balanced accuracy; the head of a card states the RMSE once."""
+    inputs = torch.randn(60, 3)
+    groups = (inputs[:, 0] > 0).long()
+    classes = equidp.GroupedDataset(inputs, groups, groups, ("a", "b"), ("no", "yes"))
+    found = evaluate(nn.Linear(3, 2), classes)
+    assert any(
+        "balanced accuracy" in each and "of any single group: " in each for each in measure_sentences(found)
+    )
+    numbers = equidp.GroupedDataset(
+        inputs, inputs[:, 1].clamp(-1, 1), groups, ("a", "b"), (), target_bounds=(-1, 1)
+    )
+    model = nn.Linear(3, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    model.weight.data[0, 1] = 0.9
+    assert summary_sentence(evaluate(model, numbers)).startswith("RMSE on 60 test examples: ")
+    assert "RMSE: " not in summary_sentence(evaluate(model, numbers))

@@ -423,8 +423,8 @@ def _advise_unit_rows(
         raise SettingError(
             f"{num_examples:,} examples at this privacy, whose noise allows steps that add up to {way:.2g}; "
             f"expected {least:g} or more: with less a model does not learn {rows.least}. "
-            f"Raise epsilon, or the number of examples, about {least / way:.2g} times, or give a "
-            "--learning-rate.",
+            f"Raise epsilon, or the number of examples, about {float(f'{least / way:.2g}'):,g} times, or "
+            "give a --learning-rate.",
             field="epsilon",
         )
     settings = {

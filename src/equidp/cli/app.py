@@ -22,6 +22,9 @@ from typing import Any, Literal, get_args
 import cyclopts
 from cyclopts import App, Argument, ArgumentCollection, CycloptsError, Parameter
 from cyclopts.config import Dict
+from cyclopts.help import DefaultFormatter, HelpPanel
+from rich.console import Console, ConsoleOptions
+from rich.text import Text
 
 from equidp._extras import EXTRAS as PACKAGES, check_extras
 from equidp._files import toml_failure
@@ -71,6 +74,18 @@ OPTION_EXTRAS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
 """Option -> value that needs more than its command -> extra, and the packages of it. An empty value: any."""
 
 Shell = Literal["bash", "zsh", "fish", "powershell"]
+
+
+class OptionFormatter(DefaultFormatter):
+    """Panels of help in which what is said of an option is one paragraph, wrapped to the terminal alone."""
+
+    def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
+        """Print a panel without the line ends of the docstrings that its texts come from."""
+        for entry in panel.entries:
+            text = getattr(entry.description, "primary_renderable", None)
+            if isinstance(text, Text):
+                entry.description.primary_renderable = Text(" ".join(text.plain.split()))
+        super().__call__(console, options, panel)
 
 
 def command(name: str, *examples: str) -> App:
@@ -181,6 +196,7 @@ def command_line(name: str, help_text: str, commands: Mapping[str, str], modules
         help=help_text,
         version=lambda: version("equidp"),
         help_format="plaintext",
+        help_formatter=OptionFormatter(),
         help_epilogue=f"{name} COMMAND --help describes a command, with examples.",
         default_parameter=Parameter(negative=(), allow_repeating=True, show_default=_format_default),
         config=read_options,
@@ -221,7 +237,7 @@ def _missing(error: cyclopts.MissingArgumentError, called: str, tokens: list[str
     assert argument is not None, "cyclopts names the argument that it misses"
     if argument.name in tokens:
         return f"{argument.name} has no value; give one after it."
-    what = argument.parameter.help
+    what = " ".join((argument.parameter.help or "").split())
     return f"{called} needs {argument.name}{f': {what[0].lower()}{what[1:]}' if what else '.'}"
 
 
@@ -302,9 +318,10 @@ def _run_command(line: App, tokens: list[str]) -> None:
         fail(str(error if tokens[0] in commands else unknown_name("command", tokens[0], commands)))
     except cyclopts.UnusedCliTokensError as error:
         listed = ", ".join(map(repr, error.unused_tokens or ()))
-        fail(f"{listed} is one argument too many, or given twice; see {called} --help.")
+        many = "are arguments" if len(error.unused_tokens or ()) > 1 else "is one argument"
+        fail(f"{listed} {many} too many, or given twice; see {called} --help.")
     except cyclopts.MissingArgumentError as error:
-        fail(_missing(error, called, tokens))
+        fail(_missing(error, " ".join([*line.name, *(error.command_chain or tokens[:1])]), tokens))
     except cyclopts.RepeatArgumentError as error:
         fail(f"{error.token.keyword} is given twice; give it once, with commas.")
     except cyclopts.UnknownOptionError as error:

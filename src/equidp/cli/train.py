@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -199,8 +199,11 @@ def train_command(
         print(*why, sep="", end="", flush=True)
         with _resumable(out):
             trained = train(out, callbacks=bar, prepared=prepared, device=place)
-    recommended = not published and (method == AUTO or not changed)
-    advised = recommended or (config is not None and config_text(config).startswith(options.ADVISED))
+    advised: list[str] | None = None
+    if config is not None and config_text(config).startswith(options.ADVISED):
+        advised = []
+    elif not published and (method == AUTO or not changed):
+        advised = list(changed)
     _report(out, *trained, advised=advised)
 
 
@@ -310,9 +313,29 @@ def _say_plan(prepared: PreparedRun) -> None:
     )
 
 
-def _report(folder: Path, run: Run, found: Evaluation, *, advised: bool = False) -> None:
+def _better(advised: Sequence[str] | None) -> str:
+    """Sentence on what may do better than a run; options given beside advised settings are named."""
+    if advised is None:
+        return "Other settings may do better: equidp advise recommends some for the same data and options."
+    if not advised:
+        return "Settings are those of equidp advise: a larger epsilon, or more data, would help most."
+    listed = ", ".join(f"--{name.replace('_', '-')}" for name in advised)
+    return (
+        f"Settings are those of equidp advise, but for {listed}: a larger epsilon, more data, or leaving out "
+        "options may do better."
+    )
+
+
+def _report(folder: Path, run: Run, found: Evaluation, *, advised: Sequence[str] | None = None) -> None:
     """Prints the guarantee, what the run does to each group, and where its card is; of several processes,
-    the first."""
+    the first.
+
+    Args:
+        folder: of the run.
+        run: as it was trained.
+        found: its evaluation.
+        advised: options given beside settings of advice; None where settings are others.
+    """
     if rank():
         return
     taken, planned = run.facts.steps, run.facts.planned_steps
@@ -323,9 +346,7 @@ def _report(folder: Path, run: Run, found: Evaluation, *, advised: bool = False)
         say(f"warning: {DIVERGED} Try a smaller learning rate.")
     print_run(run, found.withholding())
     if found.blind_spots or found.risks_off:
-        recommended = "equidp advise recommends some for the same data and options"
-        most = "this run has the settings of equidp advise; a larger epsilon, or more data, would help most"
-        say(f"Other settings may do better: {most if advised else recommended}.")
+        say(_better(advised))
     for sentence in unmeasured_costs(run):
         print(sentence)
     print(f"Model card: {folder / 'card.html'}")

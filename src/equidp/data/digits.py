@@ -57,8 +57,7 @@ class Digits:
         kept = eights[: round(self.keep * len(eights))]
         train = torch.cat([train[labels[train] != RARE], kept]).sort().values
         note = (
-            f"Eights are rare by choice: {len(kept)} of {len(eights)} are kept in training; all are kept in "
-            "the test set."
+            f"Eights are rare by choice: {self.keep:.3g} of them are kept in training, all in the test set."
         )
         return DataSplit(whole.subset(train), whole.subset(torch.from_numpy(test)), (note,))
 

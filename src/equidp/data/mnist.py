@@ -89,7 +89,7 @@ class MNIST:
         kept = self._draw_kept_rows(train.targets, torch.Generator().manual_seed(seed))
         count = int((train.targets[kept] == RARE).sum())
         eights = int((train.targets == RARE).sum())
-        note = f"Eights are rare by choice: {count} of {eights} are kept in training."
+        note = f"Eights are rare by choice: {count / eights:.2g} of them are kept in training."
         return DataSplit(train.subset(kept), test, (note,) if count < eights else ())
 
     def _pixels(self, images: Tensor) -> Tensor:

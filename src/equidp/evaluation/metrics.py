@@ -303,9 +303,9 @@ def check_task(metric: Metric, class_names: Sequence[str]) -> None:
     task = task_of(class_names)
     if task not in metric.tasks:
         others = ", ".join(name for name, each in METRICS.items() if task in each.tasks)
-        wanted = "numbers" if "regression" in metric.tasks else "two classes"
+        wanted = "a number to predict" if "regression" in metric.tasks else "two classes"
         wanted = "classes" if "multiclass" in metric.tasks else wanted
-        there = f"there are {len(class_names)}" if class_names else "this model predicts numbers"
+        there = f"the target has {len(class_names)} classes" if class_names else "the target is a number"
         raise SettingError(f"metric {metric.name!r} is for {wanted}, and {there}; choose one of {others}.")
 
 

@@ -176,17 +176,17 @@ def summary_sentence(found: Evaluation | None) -> str:
             f"{overall}. Lowest for group {of_groups.idxmin()}, {show(lowest)}{sign}, highest for "
             f"{of_groups.idxmax()}, {show(highest)}{sign}."
         )
-    return shown + _metric_sentence(found)
+    return shown + _metric_sentence(found, name)
 
 
-def _metric_sentence(found: Evaluation) -> str:
-    """The overall metric where it is not accuracy, or that the model is no better than a constant."""
+def _metric_sentence(found: Evaluation, shown: str) -> str:
+    """The overall metric where it is not the one shown, or that the model is no better than a constant."""
     if found.values.empty:
         return ""
     if not found.useful:
         return f" By {found.metric.label} the model is no better than one constant prediction."
     rows = found.values.set_index(["group", "metric"])
-    if found.metric.name == "accuracy" or (ALL, found.metric.name) not in rows.index:
+    if found.metric.name == shown or (ALL, found.metric.name) not in rows.index:
         return ""
     row = rows.loc[(ALL, found.metric.name)]
     value, low, high = (metric_text(found.metric, row[name]) for name in ("value", "low", "high"))
@@ -210,7 +210,11 @@ def measure_sentences(found: Evaluation) -> list[str]:
     missing = table if table.empty else table[(table["reason"] != "") & ~table["metric"].isin(_UNEXPLAINED)]
     for reason, rows in [] if missing.empty else missing.groupby("reason", sort=False):
         labels = ", ".join(METRICS.get(name, found.metric).label for name in rows["metric"].unique())
-        groups = ["all examples" if name == ALL else f"group {name}" for name in rows["group"].unique()]
+        lacking_it = set(rows["group"])
+        groups = [f"group {name}" for name in rows["group"].unique() if name != ALL]
+        if len(groups) > 1 and lacking_it >= set(table["group"]) - {ALL}:
+            groups = ["any single group"]
+        groups = (["all examples"] if ALL in lacking_it else []) + groups
         lacking = "interval of " if str(reason).startswith(_NO_INTERVAL) else ""
         why = str(reason).removeprefix(_NO_INTERVAL)
         sentences.append(f"No {lacking}{labels} of {', '.join(groups)}: {why}.")

@@ -326,15 +326,22 @@ def read_released(place: Path) -> list[dict[str, Any]]:
         ) from error
 
 
-def read_config(place: Path) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any]]:
-    """Read the configuration of a run, its plan, and the facts that followed."""
+def check_folder_of_run(place: Path) -> None:
+    """Raise a DataError unless a place is a folder with the settings of a run, finished or not."""
     if not place.exists():
         raise DataError(f"there is no folder {os.fspath(place)!r}; check the path.", field="folder")
     if not place.is_dir() or not any((place / name).exists() for name in (SETTINGS, CONFIG)):
         kind = "a folder without a run" if place.is_dir() else "a file"
         raise DataError(
-            f"{os.fspath(place)!r} is {kind}; expected a folder that equidp train --out made.", field="folder"
+            f"{os.fspath(place)!r} is {kind}; expected a folder that equidp train --out made, or a copy of "
+            "its shareable files.",
+            field="folder",
         )
+
+
+def read_config(place: Path) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any]]:
+    """Read the configuration of a run, its plan, and the facts that followed."""
+    check_folder_of_run(place)
     try:
         content = json.loads((place / (SETTINGS if is_given(place) else CONFIG)).read_text())
         config, plan = TrainConfig.from_plain(content["config"]), ResolvedPlan.from_plain(content["plan"])

@@ -149,9 +149,8 @@ class FinishedRun:
             return read
         listed = ", ".join(repr(each.name) for each in lacking)
         warnings.warn(
-            f"the table lacks {listed}: in all {len(read.table):,} rows the model takes that for a missing "
-            "value, "
-            "which it has a mark for.",
+            f"the table lacks {listed}: in every row the model takes that for a missing value, which it has "
+            "a mark for.",
             DataWarning,
             stacklevel=4,
         )

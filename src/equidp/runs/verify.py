@@ -116,16 +116,9 @@ def _read_files(place: Path) -> _Files:
     Raises:
         DataError: there is no finished run, or its settings are not as equidp wrote them.
     """
-    if not place.is_dir():
-        raise DataError(f"there is no folder {os.fspath(place)!r}; check the path.", field="folder")
+    layout.check_folder_of_run(place)
     if not (place / layout.SETTINGS).exists():
-        if (place / layout.CONFIG).exists():
-            layout.refuse_unfinished(place)
-        raise DataError(
-            f"{os.fspath(place)!r} holds no finished run: {layout.SETTINGS}, which training writes last, is "
-            "not there. Expected a folder that equidp train made, or a copy of its shareable files.",
-            field="folder",
-        )
+        layout.refuse_unfinished(place)
     try:
         settings = json.loads(_read_text(place, layout.SETTINGS))
         entries: dict[Event, int] = {}

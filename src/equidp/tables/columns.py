@@ -143,8 +143,9 @@ def read_table(
     def read(file: Path | None = None) -> Cells:
         cells = read_cells(path, recipe, choose, file=file)
         if cells.rows < fewest:
+            rows = f"{cells.rows} row{'s' * (cells.rows != 1)}"
             raise DataError(
-                f"{path} holds {cells.rows} rows; expected at least {fewest}. Give a larger file.",
+                f"{path} holds {rows}; expected at least {fewest}. Give a larger file.",
                 field="rows",
             )
         return cells

@@ -84,15 +84,14 @@ def _draw_panel(panel: Axes, effect: Effect, looks: Sequence[Look]) -> None:
 
 
 def _ticks(effect: Effect) -> tuple[list[float], list[str]]:
-    """Places and texts below the axis: some edges, or the texts; neither where they are not public."""
+    """Places and texts below the axis: some edges, or the texts; their numbers where these are not public."""
     count = len(effect.known)
     if effect.edges is None:
-        named = effect.public and count <= _MOST_TEXTS
-        return (
-            (list(map(float, range(count))), [short(text, 14) for text in effect.texts])
-            if named
-            else ([], [])
-        )
+        if count > _MOST_TEXTS:
+            return [], []
+        numbers = [f"text {number}" for number in range(1, count + 1)]
+        names = [short(text, 14) for text in effect.texts] if effect.public else numbers
+        return list(map(float, range(count))), names
     if not effect.public:
         return [0.0, count - 1.0][: min(count, 2)], ["lowest", "highest"][: min(count, 2)]
     places = np.unique(np.linspace(0, len(effect.edges) - 1, min(4, len(effect.edges))).round().astype(int))
