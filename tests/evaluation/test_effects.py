@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from matplotlib.colors import to_hex
 from torch import nn
 
 from equidp.data.targets import InUnits
@@ -12,6 +13,8 @@ from equidp.kernel.noise import SeededRandomness
 from equidp.models import logistic, mlp
 from equidp.report.document import Document
 from equidp.report.effects import effect_blocks, part_text
+from equidp.report.plots.effects import curves
+from equidp.report.plots.style import PAGE
 from equidp.tables.encode import TableEncoder
 from equidp.tables.intervals import Encoding
 from equidp.tables.private_encode import private_encoder
@@ -112,3 +115,14 @@ def test_an_interval_whose_ends_have_one_text_is_about_that_number():
     effect = Effect("gain", np.zeros((4, 1)), (-6e-8, 6e-8, 2.0), (), missing=False, public=True)
     assert len({part_text(effect, part) for part in range(4)}) == 4
     assert " to " not in part_text(effect, 1)
+
+
+@pytest.mark.parametrize("classes", [3, 6, 8])
+def test_each_class_has_a_curve_that_the_legend_shows(classes):
+    names, edges = [f"class {place}" for place in range(classes)], (0.5, 1.5)
+    values = np.linspace(-1, 1, 3 * classes).reshape(3, classes)
+    figure = curves([Effect("age", values, edges, (), missing=False, public=True)], names, PAGE)
+    steps = [(to_hex(each.get_edgecolor()), each.get_linestyle()) for each in figure.axes[0].patches]
+    shown = [(each.get_color().lower(), each.get_linestyle()) for each in figure.legends[0].get_lines()]
+    assert len(set(steps)) == len({colour for colour, _ in steps}) == len(steps) == classes
+    assert shown == steps

@@ -10,7 +10,6 @@ from equidp._extras import require_extra
 from equidp.evaluation.effects import Effect
 from equidp.report.plots.style import (
     GREY,
-    GROUP_LOOKS,
     INK,
     Layout,
     Look,
@@ -27,6 +26,12 @@ with require_extra("report"):
 
 MOST_PANELS = 12
 _BLUE = Look("#0B5C93")
+CLASS_LOOKS = (
+    *(Look("#0072B2", "o", "-"), Look("#D55E00", "s", "--"), Look("#009E73", "^", "-.")),
+    *(Look("#CC79A7", "D", ":"), Look("#B38600", "v", "-"), Look("#56B4E9", "P", "--")),
+    *(Look("#7A3E9D", "X", "-."), Look("#8A5A44", "*", ":")),
+)
+"""Looks of classes, which readers without a sense of colours tell apart by lines and markers."""
 _MOST_TEXTS = 12
 """Texts of a column up to which each is named below the axis."""
 
@@ -46,7 +51,7 @@ def curves(effects: Sequence[Effect], classes: Sequence[str], layout: Layout) ->
     if len(looks) > 1:
         entries: dict[str, Artist] = {
             short(name, layout.letters(0.8)): Line2D(
-                [], [], color=look.colour, linestyle=look.line, linewidth=2
+                [], [], color=look.colour, marker=look.marker, linestyle=look.line, linewidth=2, markersize=4
             )
             for name, look in looks.items()
         }
@@ -57,7 +62,7 @@ def curves(effects: Sequence[Effect], classes: Sequence[str], layout: Layout) ->
 def _class_looks(classes: Sequence[str]) -> dict[str, Look]:
     """Look of each class; of many classes, all but the first few are grey."""
     return {
-        name: GROUP_LOOKS[place] if place < len(GROUP_LOOKS) else Look(GREY)
+        name: CLASS_LOOKS[place] if place < len(CLASS_LOOKS) else Look(GREY)
         for place, name in enumerate(classes)
     }
 
@@ -72,9 +77,11 @@ def _draw_panel(panel: Axes, effect: Effect, looks: Sequence[Look]) -> None:
         if effect.edges is None:
             panel.plot(range(count), values, look.marker, color=look.colour, markersize=3.5)
         else:
-            panel.stairs(values, np.arange(count + 1) - 0.5, color=look.colour, baseline=None, linewidth=1.5)
+            edges, style = np.arange(count + 1) - 0.5, look.line
+            panel.stairs(values, edges, color=look.colour, linestyle=style, baseline=None, linewidth=1.5)
         if effect.missing:
-            panel.plot([count + 0.5], effect.values[-1:, output], "D", color=look.colour, markersize=4)
+            place = [count + 0.5], effect.values[-1:, output]
+            panel.plot(*place, look.marker, color=look.colour, markersize=4)
     ticks, labels = _ticks(effect)
     if effect.missing:
         ticks, labels = [*ticks, count + 0.5], [*labels, "missing"]
