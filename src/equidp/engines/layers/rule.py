@@ -327,7 +327,8 @@ class Tape:
                 "Call the layers themselves (self.layer(x)), not functions of their weights.",
                 field="model",
             )
-        torch.autograd.grad(losses, self._ends, torch.ones_like(losses), allow_unused=True)
+        # Of a sum, since gradients of outputs that are given make torch load its compiler.
+        torch.autograd.grad(losses.sum(), self._ends, allow_unused=True)
         reached = [call for call in self.calls if call.gradients or call.pending]
         self.calls, self._ends = [], []
         return reached
