@@ -119,7 +119,7 @@ def test_costs_are_the_increase_of_an_error_and_the_loss_of_r2():
         np.testing.assert_allclose(
             found.costs.set_index("group")["privacy_cost"], sign * (ours - theirs), rtol=1e-9
         )
-    with raises_field(SettingError, "metric", "'auc'", "numbers"):
+    with raises_field(SettingError, "metric", "'auc'", "number"):
         evaluate(model, data, metric="auc")
     with raises_field(SettingError, "threshold", "0.5"):
         evaluate(model, data, decision=equidp.evaluation.predictions.Decision(threshold=0.5))
