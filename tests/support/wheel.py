@@ -25,8 +25,9 @@ ROOT = Path(__file__).parents[2]
 DEMO = ("--settings", "published", "--report", "equidp-report.html")
 """Options of the demo, as in the Makefile."""
 LARGEST = 2_000_000
-"""Bytes that an archive may have."""
-SOURCES = (".py", ".pyi", "/py.typed", ".html", ".css")
+"""Bytes that an archive may have beside weights, and that weights may have."""
+WEIGHTS = ".npz"
+SOURCES = (".py", ".pyi", "/py.typed", ".html", ".css", WEIGHTS)
 METADATA = ("LICENSE", "METADATA", "WHEEL", "RECORD", "entry_points.txt", "top_level.txt")
 BESIDE = ("CHANGELOG.md", "CITATION.cff", "LICENSE", "MANIFEST.in", "PKG-INFO", "README.md", "SECURITY.md")
 BESIDE += ("pyproject.toml", "setup.cfg")
@@ -89,9 +90,13 @@ def check_contents(wheel: Path, archive: Path) -> None:
         missing.add("LICENSE of the wheel")
     if others or missing:
         sys.exit(f"in the archives: unexpected {sorted(others)}; missing or in one alone {sorted(missing)}")
-    for each in (wheel, archive):
-        if each.stat().st_size > LARGEST:
-            sys.exit(f"{each.name} has {each.stat().st_size:,} bytes; expected at most {LARGEST:,}")
+    weights = sum(
+        each.compress_size for each in zipfile.ZipFile(wheel).infolist() if each.filename.endswith(WEIGHTS)
+    )
+    sizes = {each.name: each.stat().st_size - weights for each in (wheel, archive)} | {"weights": weights}
+    for name, size in sizes.items():
+        if size > LARGEST:
+            sys.exit(f"{name}: {size:,} bytes, weights apart; expected at most {LARGEST:,}")
 
 
 def environment() -> dict[str, str]:
