@@ -9,8 +9,8 @@ by the next call:
 Rows are trained on by `equidp train --missing category`, and others are predicted by `equidp predict`: what
 users do. DP-EBM is interpret-core's, with its accountant and ranges of the training rows.
 
-`--csv FILE --target COLUMN --group COLUMN` takes a table of one's own instead, of two to twenty classes,
-or of numbers to predict (`--target-bounds LOW:HIGH`). Rows without target or group are left out.
+`--csv FILE --target COLUMN --group COLUMN` reads another table instead, with two to twenty classes
+or with numbers to predict (`--target-bounds LOW:HIGH`). Rows without target or group are left out.
 
 `--methods equidp pairs` adds columns of pairs of columns, each cut into four intervals or levels. Which six
 pairs is read from the training rows without privacy, so its figures are above what a private choice gives.
@@ -306,7 +306,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=usual)
     parser.add_argument("--epsilons", nargs="+", type=float, default=[1.0, 3.0])
     parser.add_argument("--splits", nargs="+", type=int, default=[11, 12, 13, 14, 15])
-    parser.add_argument("--csv", type=Path, help="a table of one's own")
+    parser.add_argument("--csv", type=Path, help="another table, in place of those of the benchmark")
     parser.add_argument("--target", help="of --csv")
     parser.add_argument("--group", help="of --csv")
     parser.add_argument("--positive", default="", help="the positive one of two classes of --csv")

@@ -188,6 +188,11 @@ def error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".strip().rstrip(".:")
 
 
+def count_text(count: int, noun: str) -> str:
+    """Text of a count, such as "1 step" or "1,200 steps"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def shape_text(values: Tensor, first: str) -> str:
     """Returns a shape for an error message, such as `[batch, 3]`, without the private number of examples."""
     return f"[{', '.join([first, *map(str, values.shape[1:])])}]" if values.dim() else "[]"

@@ -17,7 +17,7 @@ from equidp.cli import options
 from equidp.cli.app import command
 from equidp.cli.messages import say
 from equidp.display import Column, Table
-from equidp.errors import SettingError
+from equidp.errors import SettingError, count_text
 from equidp.tables.checks import RARE_ROWS
 from equidp.tables.inspect import (
     PRIVACY_NOTE,
@@ -121,7 +121,7 @@ def _conclusion_lines(report: TableReport) -> list[str]:
         return ["Give --target and --group too, to see classes and groups."]
     if not report.problems:
         return ["With a recipe of this (--out recipe.toml), the table can be used as it is."]
-    reasons = f"{len(report.problems)} reason{'s' * (len(report.problems) > 1)}"
+    reasons = count_text(len(report.problems), "reason")
     first = f"With these options the table cannot be used yet, for {reasons}:"
     return [first, *(f"- {problem}" for problem in report.problems)]
 

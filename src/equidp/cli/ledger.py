@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 
 from equidp.accounting.budget import limit_of
 from equidp.accounting.cache import epsilon_of_run
-from equidp.errors import DataError
+from equidp.errors import DataError, count_text
 from equidp.kernel.epsilon import (
     Entries,
     binding_filter,
@@ -29,7 +29,6 @@ from equidp.kernel.ledger import (
     run_of,
 )
 from equidp.ledger.format import LedgerContent, Spent, read_ledger
-from equidp.report.format import count_text
 from equidp.report.planned import epsilon_of_groups_text
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from equidp.cli.messages import say, stoppable
 from equidp.cli.process import rank, several_processes
 from equidp.cli.settings import changes, say_ignored
 from equidp.data.table import encoding_of
-from equidp.errors import EquidpError, SettingError
+from equidp.errors import EquidpError, SettingError, count_text
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predictions import has_diverged
 from equidp.kernel.epsilon import epsilon_of_group
@@ -39,7 +39,6 @@ from equidp.policies.methods import check_not_fixed, method_named
 from equidp.policies.setting import settings_of
 from equidp.policies.table import BASELINE, STANDARD
 from equidp.report.advice import advice_sentences, reason_sentence
-from equidp.report.format import count_text
 from equidp.report.plan import plan_table
 from equidp.report.planned import epsilon_of_groups_text, planned_sentences
 from equidp.runs.begin import begin, check_new
@@ -316,7 +315,7 @@ def _say_plan(prepared: PreparedRun) -> None:
 def _better(advised: Sequence[str] | None) -> str:
     """Sentence on what may do better than a run; options given beside advised settings are named."""
     if advised is None:
-        return "Other settings may do better: equidp advise recommends some for the same data and options."
+        return "Other settings may do better: equidp advise recommends some for this data and these options."
     if not advised:
         return "Settings are those of equidp advise: a larger epsilon, or more data, would help most."
     listed = ", ".join(f"--{name.replace('_', '-')}" for name in advised)

@@ -15,7 +15,7 @@ from equidp._files import check_outputs, write_whole
 from equidp.cli import options
 from equidp.cli.app import command
 from equidp.display import Column, Table, shown_epsilon
-from equidp.report.format import count_text
+from equidp.errors import count_text
 from equidp.runs import layout
 from equidp.runs.verify import Check, verify_run
 

@@ -20,7 +20,7 @@ from equidp.advice.chosen_plan import SettingRow
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
 from equidp.display import Column, Table
-from equidp.errors import SettingError
+from equidp.errors import SettingError, count_text
 from equidp.evaluation.effects import Effect
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.small_cells import FEWEST
@@ -50,7 +50,7 @@ from equidp.report.evaluation import (
     withheld_sentences,
 )
 from equidp.report.figures import risk_figure
-from equidp.report.format import count_text, facts_table, number, upper
+from equidp.report.format import facts_table, number, upper
 from equidp.report.guarantee import (
     attack_risk_sentences,
     files_to_review,

@@ -21,6 +21,7 @@ from equidp.comparison.result import (
 from equidp.comparison.sweep import Kind
 from equidp.data.dataset import ALL
 from equidp.display import Cell, Column, Interval, Table
+from equidp.errors import count_text
 from equidp.report import words
 from equidp.report.diagnosis import diagnosis_blocks
 from equidp.report.document import (
@@ -34,7 +35,7 @@ from equidp.report.document import (
     Paragraph,
     paragraphs,
 )
-from equidp.report.format import capitalise, count_text, facts_table, number, unit, whole_number
+from equidp.report.format import capitalise, facts_table, number, unit, whole_number
 from equidp.report.individual import individual_blocks, individual_table
 from equidp.report.plan import plan_blocks
 from equidp.report.plots import PLOTS

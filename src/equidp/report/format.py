@@ -33,11 +33,6 @@ def upper(value: float) -> str:
     return f"{math.ceil(value * 10**places - 1e-9) / 10**places:.{places}f}"
 
 
-def count_text(count: int, noun: str) -> str:
-    """Text of a count, such as "1 step" or "1,200 steps"."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def metric_text(metric: Metric, value: float) -> str:
     """Text of a metric's value: percentage points to a tenth, shares to a thousandth, else three digits."""
     if metric.percent:

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION, TRAINING_LOSS
 from equidp.display import shown_epsilon
+from equidp.errors import count_text
 from equidp.kernel.epsilon import binding_filter, capped_entries, epsilon
 from equidp.kernel.ledger import ChoiceEvent, Event, GroupedStepEvent, ReleaseEvent
-from equidp.report.format import count_text, upper
+from equidp.report.format import upper
 from equidp.training.run import Run, RunFacts
 
 _ROWS = (2, 4, 8)  # examples of one person that epsilon is stated for

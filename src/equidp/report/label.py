@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from equidp._provenance import versions
 from equidp.data.dataset import uncovered_notes
 from equidp.display import shown_epsilon
+from equidp.errors import count_text
 from equidp.kernel.ledger import GroupedStepEvent
 from equidp.report.document import Block, Callout, Document, Facts, Heading, Listing, Paragraph, paragraphs
-from equidp.report.format import capitalise, count_text, facts_table, upper
+from equidp.report.format import capitalise, facts_table, upper
 from equidp.report.guarantee import guarantee_sentences, mechanisms, owner_epsilons, per_thousand
 from equidp.training.run import Run
 

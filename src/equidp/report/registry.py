@@ -12,8 +12,7 @@ from equidp._extras import require_extra
 from equidp._provenance import versions
 from equidp.data.dataset import uncovered_notes
 from equidp.display import shown_epsilon
-from equidp.errors import SettingError
-from equidp.report.format import count_text
+from equidp.errors import SettingError, count_text
 from equidp.report.guarantee import mechanisms, privacy_unit
 from equidp.training.run import Run
 

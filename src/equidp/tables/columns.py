@@ -19,7 +19,7 @@ import numpy as np
 
 from equidp._extras import require_extra
 from equidp._validate import unknown_name
-from equidp.errors import DataError
+from equidp.errors import DataError, count_text
 from equidp.store import Entry, key_of
 from equidp.tables.cache import Array, mapped_array, table_store, write_array
 from equidp.tables.findings import Finding, Kind, Level, sentence
@@ -143,9 +143,9 @@ def read_table(
     def read(file: Path | None = None) -> Cells:
         cells = read_cells(path, recipe, choose, file=file)
         if cells.rows < fewest:
-            rows = f"{cells.rows} row{'s' * (cells.rows != 1)}"
             raise DataError(
-                f"{path} holds {rows}; expected at least {fewest}. Give a larger file.",
+                f"{path} holds {count_text(cells.rows, 'row')}; expected at least {fewest}. Give a larger "
+                "file.",
                 field="rows",
             )
         return cells

@@ -30,7 +30,7 @@ from typing import IO, Any, TextIO, final
 
 from equidp._extras import require_extra
 from equidp._validate import check_number
-from equidp.errors import DataError, EquidpError, SettingError
+from equidp.errors import DataError, EquidpError, SettingError, count_text
 from equidp.tables.cells import texts
 from equidp.tables.recipe import Recipe
 
@@ -687,9 +687,9 @@ class LineEnds:
     def notes(self) -> list[str]:
         """Return a sentence for each column."""
         return [
-            f"column {name!r} holds line ends in {count:,} cell{'s' * (count > 1)}, the first in row "
-            f"{row:,}, which has {ends:,} of them; if double quotes stand there by mistake, rows between "
-            "them are lost: remove these."
+            f"column {name!r} holds line ends in {count_text(count, 'cell')}, the first in row {row:,}, "
+            f"which has {ends:,} of them; if double quotes stand there by mistake, rows between them are "
+            "lost: remove these."
             for name, (count, row, ends) in self._found.items()
         ]
 
