@@ -9,6 +9,7 @@ import pytest
 from cyclopts import App
 
 import equidp.cli.app  # noqa: F401  (loaded before App is changed)
+from equidp.cli.messages import Terminated
 from support.command import equidp as run_equidp, people
 
 __all__ = ["people"]  # a fixture
@@ -53,6 +54,30 @@ def test_an_interruption_while_libraries_load_ends_in_a_word(people, command, mo
 
     monkeypatch.setattr(App, "__getitem__", stop)  # which loads the module of a command
     assert command("train", "--help", cwd=people) == (130, "", "stopped.")
+
+
+@pytest.mark.parametrize(("signal", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
+def test_an_interruption_of_any_command_ends_in_a_word_and_with_the_code_of_its_signal(
+    signal, code, people, command, monkeypatch
+):
+    def stop(*arguments, **settings):
+        raise signal
+
+    monkeypatch.setattr("equidp.cli.methods.Table", stop)
+    assert command("methods", cwd=people) == (code, "", "stopped.")
+
+
+@pytest.mark.soak
+def test_a_comparison_that_is_stopped_while_it_writes_says_that_its_runs_are_kept(
+    people, command, monkeypatch
+):
+    def stop(*arguments, **settings):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("equidp.cli.compare.write_report", stop)
+    brief = (*COMPARE, "--methods", "sgd,dpsgd", "--baseline", "plan")
+    code, _, err = command(*brief, "--report", "r.html", cwd=people)
+    assert (code, "Finished runs are kept" in err) == (130, True), err
 
 
 @pytest.mark.soak

@@ -692,6 +692,38 @@ def test_a_run_that_is_stopped_at_its_start_names_its_folder(run, people, monkey
     assert run("train", "--resume", "run")[0] == 0
 
 
+@pytest.mark.parametrize("choose", [(), ("--choose", "2")])
+def test_a_run_that_is_stopped_before_its_folder_is_there_spends_nothing_and_says_so(
+    choose, run, people, monkeypatch
+):
+    def stop(*arguments, **settings):
+        raise KeyboardInterrupt
+
+    named = ("--budget", "people.ledger", "--budget-epsilon", "9", "--budget-delta", "1e-4")
+    place = "choice.prepare_choice" if choose else "train.prepare"
+    with monkeypatch.context() as patch:
+        patch.setattr(f"equidp.cli.{place}", stop)
+        told = "stopped. Nothing was spent or written: the same command begins again."
+        for beside in ((), named):
+            code, _, err = run("train", *TABLE, "--epsilon", "3", *choose, *beside, "--out", "run")
+            assert (code, err.endswith(told)) == (130, True), err
+    assert not (people / "run").exists()
+    assert not (people / "people.ledger").exists()
+
+
+def test_a_budget_that_releases_may_be_charged_to_is_named_where_they_stop(run, people, monkeypatch):
+    def stop(*arguments, **settings):
+        raise KeyboardInterrupt
+
+    named = ("--budget", "people.ledger", "--budget-epsilon", "9", "--budget-delta", "1e-4")
+    monkeypatch.setattr("equidp.runs.begin.write_whole", stop)
+    asked = (*TABLE, "--epsilon", "3", "--preprocessing", "private", *named, "--out", "run")
+    code, _, err = run("train", *asked)
+    assert (code, f"equidp ledger show {people / 'people.ledger'}" in err) == (130, True), err
+    assert not (people / "run").exists()
+    assert read_ledger(people / "people.ledger").entries
+
+
 @pytest.mark.soak
 def test_a_run_whose_card_finds_no_room_names_the_command_that_writes_it(run, people, monkeypatch):
     """The same command again would be refused, as the folder holds the run; nothing is spent twice."""

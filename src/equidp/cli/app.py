@@ -200,6 +200,7 @@ def command_line(name: str, help_text: str, commands: Mapping[str, str], modules
         help_epilogue=f"{name} COMMAND --help describes a command, with examples.",
         default_parameter=Parameter(negative=(), allow_repeating=True, show_default=_format_default),
         config=read_options,
+        suppress_keyboard_interrupt=False,  # it would end the command without a word, and SIGTERM as SIGINT
     )
     for place, (each, what) in enumerate(commands.items()):
         made.command(f"{modules}.{each}:app", name=each, help=what, sort_key=place)

@@ -10,9 +10,9 @@ from typing import Any
 
 from cyclopts import Group, Parameter
 
-from equidp._files import toml_failure
+from equidp._files import command_line, toml_failure
 from equidp.cli.messages import say, stoppable
-from equidp.errors import DataError, SettingError
+from equidp.errors import BudgetError, DataError, SettingError
 from equidp.evaluation.evaluation import Evaluation
 from equidp.kernel.epsilon import epsilon
 from equidp.runs.begin import begin
@@ -26,6 +26,7 @@ from equidp.runs.experimental.private_choice import (
     prepare_choice,
     train_choice,
 )
+from equidp.runs.layout import CONFIG, how_to_continue
 from equidp.runs.prepare import PreparedRun, seconds_per_step
 from equidp.runs.releases import RunRelease
 from equidp.training.progress import duration
@@ -59,6 +60,20 @@ def _read(path: Path) -> dict[str, Any]:
         raise DataError(f"--choose-from {str(path)!r} {toml_failure(error)}.") from error
 
 
+def stopped_sentence(folder: Path | None, config: TrainConfig) -> str:
+    """Sentence on what a run that was stopped has spent, and how to go on; folder: None for a dry run."""
+    if folder is not None and (folder / CONFIG).exists():
+        return how_to_continue(folder)
+    paid = config.release_costs
+    early = [each.name for each in config.all_releases if each.name in paid and not each.after_training]
+    if folder is not None and config.budget is not None and early:
+        shown = command_line("equidp", "ledger", "show", config.budget.path)
+        return (
+            f"Nothing was written. The budget may be charged for {', '.join(early)}; this shows it:\n{shown}"
+        )
+    return "Nothing was spent or written: the same command begins again."
+
+
 def choose_among(
     config: TrainConfig,
     out: Path | None,
@@ -68,14 +83,13 @@ def choose_among(
     """Makes a private choice and reports the best; without a folder, says what it would cost."""
     prepared, held_out = prepare_choice(config, device)
     if out is not None:
-        spent = "A private choice that was begun is spent, and cannot be resumed."
-        with stoppable(f"stopped. {spent}"):
+        with stoppable(lambda: f"stopped. {stopped_sentence(out, config)}"):
             say("Trying settings. Nothing is shown of them until the best is released.")
             begun = begin(prepared, out)
             try:
                 trained = train_choice(out, begun, held_out)
-            except OSError as error:
-                error.add_note(spent)
+            except (OSError, BudgetError) as error:
+                error.add_note(stopped_sentence(out, config))
                 raise
             report(out, trained)
         return

@@ -208,32 +208,33 @@ def compare_command(
         _print_estimate(prepared, jobs, place.fresh)
         return
     stopped = "stopped. Finished runs are kept: the same command continues from them."
-    with stoppable(stopped), progress_bar() as on_progress:
-        comparison = run_comparison(
-            source,
-            asked,
-            directory=place.directory,
-            jobs=place.jobs,
-            device=place.device,
-            cluster=place.cluster,
-            on_progress=on_progress,
-            command=command_line("equidp", *sys.argv[1:]),
-            fresh=place.fresh,
-        )
-    if json_file is not None:
-        comparison.to_json(json_file)
-    if report is not None:
-        write_report(comparison, report, include_sensitive=results.include_sensitive)
-    if results.tables is not None:
-        comparison.write_tables(results.tables)
-    if results.figures is not None:
-        save_figures(comparison, results.figures, include_sensitive=results.include_sensitive)
-    print_comparison(comparison)  # last: its reader may close the pipe
-    for sentence in sensitive_findings(comparison):
-        print(sentence)
-    for name, path in (("Report", report), ("Figures", results.figures), ("Tables", results.tables)):
-        if path is not None:
-            say(f"{name}: {path.resolve()}")
+    with stoppable(stopped):
+        with progress_bar() as on_progress:
+            comparison = run_comparison(
+                source,
+                asked,
+                directory=place.directory,
+                jobs=place.jobs,
+                device=place.device,
+                cluster=place.cluster,
+                on_progress=on_progress,
+                command=command_line("equidp", *sys.argv[1:]),
+                fresh=place.fresh,
+            )
+        if json_file is not None:
+            comparison.to_json(json_file)
+        if report is not None:
+            write_report(comparison, report, include_sensitive=results.include_sensitive)
+        if results.tables is not None:
+            comparison.write_tables(results.tables)
+        if results.figures is not None:
+            save_figures(comparison, results.figures, include_sensitive=results.include_sensitive)
+        print_comparison(comparison)  # last: its reader may close the pipe
+        for sentence in sensitive_findings(comparison):
+            print(sentence)
+        for name, path in (("Report", report), ("Figures", results.figures), ("Tables", results.tables)):
+            if path is not None:
+                say(f"{name}: {path.resolve()}")
 
 
 def _print_search(search: SettingSearch, found: Estimate) -> None:

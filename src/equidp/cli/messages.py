@@ -87,12 +87,13 @@ def termination_in_words() -> Iterator[None]:
 
 
 @contextmanager
-def stoppable(otherwise: str) -> Iterator[None]:
+def stoppable(otherwise: str | Callable[[], str]) -> Iterator[None]:
     """Ends a stopped command with a sentence on how to continue: the interruption's own, or `otherwise`."""
     try:
         yield
     except KeyboardInterrupt as stopped:
-        say(str(stopped) if isinstance(stopped, TrainingStopped) else otherwise)
+        own = str(stopped) if isinstance(stopped, TrainingStopped) else ""
+        say(own or (otherwise if isinstance(otherwise, str) else otherwise()))
         sys.exit(exit_code(stopped))
 
 

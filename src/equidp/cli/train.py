@@ -24,7 +24,7 @@ from equidp.advice.chosen_plan import (
 )
 from equidp.cli import metrics, options, releases
 from equidp.cli.app import command, config_text, read_options
-from equidp.cli.choice import ChoiceOptions, choose_among, print_people
+from equidp.cli.choice import ChoiceOptions, choose_among, print_people, stopped_sentence
 from equidp.cli.evaluate import print_run
 from equidp.cli.messages import say, stoppable
 from equidp.cli.process import rank, several_processes
@@ -44,7 +44,8 @@ from equidp.report.planned import epsilon_of_groups_text, planned_sentences
 from equidp.runs.begin import begin, check_new
 from equidp.runs.cards import DIVERGED, unmeasured_costs
 from equidp.runs.config import CardTexts, Measures, TrainConfig
-from equidp.runs.layout import CONFIG, resume_command
+from equidp.runs.experimental.private_choice import finish_choice, is_chosen
+from equidp.runs.layout import CONFIG, how_to_continue
 from equidp.runs.prepare import Loaded, PreparedRun, prepare, seconds_per_step
 from equidp.runs.train import train
 from equidp.training.device import chosen_device
@@ -129,9 +130,12 @@ def train_command(
     if resumed.resume is not None:
         folder = resumed.resume
         with several_processes(place), _resumable(folder):
-            trained = train(
-                folder, previous=resumed.previous, callbacks=bar, on_resume=_say_resumed, device=place
-            )
+            if is_chosen(folder):
+                trained = finish_choice(folder, place)
+            else:
+                trained = train(
+                    folder, previous=resumed.previous, callbacks=bar, on_resume=_say_resumed, device=place
+                )
         _report(folder, *trained)
         return
     if resumed.previous:
@@ -176,28 +180,29 @@ def train_command(
     )
     if published:
         check_published(wanted.data.source())
-    choose = partial(_choose_plan, wanted, changed, settings_from, method)
-    if choice.choose is not None:
-        # The reasons are on settings that the choice may not take.
-        chosen, _, why = choose()
-        wanted = replace(chosen, card=replace(chosen.card, reasons=(), origins={}))
-        print(*why, sep="", end="", flush=True)
-        choose_among(
-            wanted, None if dry_run else out, place, lambda folder, trained: _report(folder, *trained)
-        )
-        return
-    if dry_run or out is None:
-        chosen, loaded, why = choose()
-        prepared = prepare(chosen, place, loaded)
-        print(*why, sep="", end="")
-        _say_plan(prepared)
-        return
-    with several_processes(place):
-        chosen, loaded, why = choose()
-        prepared = begin(prepare(chosen, place, loaded), out)
-        print(*why, sep="", end="", flush=True)
-        with _resumable(out):
-            trained = train(out, callbacks=bar, prepared=prepared, device=place)
+    with stoppable(lambda: f"stopped. {stopped_sentence(None if dry_run else out, wanted)}"):
+        choose = partial(_choose_plan, wanted, changed, settings_from, method)
+        if choice.choose is not None:
+            # The reasons are on settings that the choice may not take.
+            chosen, _, why = choose()
+            wanted = replace(chosen, card=replace(chosen.card, reasons=(), origins={}))
+            print(*why, sep="", end="", flush=True)
+            choose_among(
+                wanted, None if dry_run else out, place, lambda folder, trained: _report(folder, *trained)
+            )
+            return
+        if dry_run or out is None:
+            chosen, loaded, why = choose()
+            prepared = prepare(chosen, place, loaded)
+            print(*why, sep="", end="")
+            _say_plan(prepared)
+            return
+        with several_processes(place):
+            chosen, loaded, why = choose()
+            prepared = begin(prepare(chosen, place, loaded), out)
+            print(*why, sep="", end="", flush=True)
+            with _resumable(out):
+                trained = train(out, callbacks=bar, prepared=prepared, device=place)
     advised: list[str] | None = None
     if config is not None and config_text(config).startswith(options.ADVISED):
         advised = []
@@ -268,14 +273,13 @@ def _choose_plan(
 @contextmanager
 def _resumable(folder: Path) -> Iterator[None]:
     """Names the command that continues a run which was stopped, or whose files could not be written."""
-    advice = f"To continue:\n{resume_command(folder)}"
-    with stoppable(f"stopped. {advice}"):
+    with stoppable(lambda: f"stopped. {how_to_continue(folder)}"):
         try:
             yield
         except (OSError, EquidpError) as error:
             unwritten = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
             if unwritten and (folder / CONFIG).exists():
-                error.add_note(advice)
+                error.add_note(how_to_continue(folder))
             raise
 
 

@@ -121,9 +121,12 @@ def check_new(folder: str | os.PathLike[str]) -> None:
     place = Path(folder)
     if place.exists() and any(not name.startswith(_DRAFT) for name in os.listdir(place)):
         what = f"{os.fspath(folder)!r} exists and is not empty"
+        if (place / layout.MANIFEST).exists():
+            raise SettingError(f"{what}: it holds a finished run. Choose another place.", field="folder")
         if (place / layout.CONFIG).exists():
-            continued = layout.resume_command(place)
             raise SettingError(
-                f"{what}. Choose another place, or continue the run there:\n{continued}", field="folder"
+                f"{what}: it holds a run that was stopped. Choose another place for a new run. "
+                f"{layout.how_to_continue(place)}",
+                field="folder",
             )
         raise SettingError(f"{what}. Choose another place.", field="folder")

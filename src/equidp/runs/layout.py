@@ -7,6 +7,7 @@ import json
 import os
 import textwrap
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -138,11 +139,19 @@ def resume_command(place: Path) -> str:
     return command_line("equidp", "train", "--resume", place)
 
 
+def how_to_continue(place: Path) -> str:
+    """Command that continues a run which was stopped, after a sentence; or why none does, and what to do."""
+    with suppress(EquidpError):
+        for each in read_config(place)[0].releases:
+            if advice := each.how_to_continue(place):
+                return advice
+    return f"To continue:\n{resume_command(place)}"
+
+
 def refuse_unfinished(place: Path) -> NoReturn:
-    """Raise a DataError with the command that continues a run which was stopped."""
+    """Raise a DataError that says how to continue a run which was stopped."""
     raise DataError(
-        f"the run in {os.fspath(place)!r} is not finished. To continue:\n{resume_command(place)}",
-        field="folder",
+        f"the run in {os.fspath(place)!r} is not finished. {how_to_continue(place)}", field="folder"
     )
 
 

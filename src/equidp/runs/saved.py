@@ -5,7 +5,7 @@ from __future__ import annotations
 import filecmp
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from equidp.data.dataset import GroupedDataset
 from equidp.data.targets import in_units
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.evaluation.effects import Effect, column_effects
+from equidp.kernel.epsilon import Entries
 from equidp.ledger.format import read_ledger
 from equidp.losses import SquaredError
 from equidp.runs import layout
@@ -30,6 +31,7 @@ from equidp.tables.columns import Columns, read_table
 from equidp.tables.encode import NumericColumn, TableEncoder
 from equidp.tables.labels import known_codes
 from equidp.tables.read import content_digest
+from equidp.training.plan import ResolvedPlan
 from equidp.training.run import Run, RunFacts
 
 with require_extra("tables"):
@@ -269,19 +271,8 @@ def open_run(folder: str | os.PathLike[str]) -> FinishedRun:
     if not (place / layout.MODEL).exists():
         layout.refuse_unfinished(place)
     layout.check_code(plan, facts, place, ("model", "loss"))
-    bounds = config.data.recipe.target_bounds
-    model = in_units(plan.plan.factory, bounds)(tuple(facts["input_shape"]), len(facts["class_names"]) or 1)
-    for each in config.all_releases:
-        model = each.adapt_model(model, len(facts["class_names"]))
     encoder = layout.read_encoder(place, config)
-    try:
-        model.load_state_dict(torch.load(place / layout.MODEL, map_location="cpu", weights_only=True))
-    except Exception as error:  # what is not a pickle can fail as anything
-        raise DataError(
-            f"{layout.MODEL} in {os.fspath(place)!r} is not as equidp wrote it ({type(error).__name__}); "
-            "bring it back.",
-            field=layout.MODEL,
-        ) from error
+    model = _read_model(place, config, plan, facts)
     if layout.is_given(place):
         entries = layout.read_given_entries(place)
         _check_card(place)
@@ -291,6 +282,48 @@ def open_run(folder: str | os.PathLike[str]) -> FinishedRun:
         entries = ledger.entries
         _check_card(place, ledger.checks[-1])
         layout.check_files(place, config)
+    run = _run_of(model, config, plan, facts, entries)
+    return FinishedRun(
+        place, config, facts, encoder, run, layout.read_released(place), layout.read_counts(place)
+    )
+
+
+def read_trained(
+    place: Path, config: TrainConfig, plan: ResolvedPlan, facts: Mapping[str, Any], entries: Entries
+) -> Run:
+    """Read a run whose model is kept, with or without its card.
+
+    Args:
+        place: folder of the run.
+        config, plan, facts: as `layout.read_config` returns them.
+        entries: that it spent.
+
+    Raises:
+        DataError: the weights are not as equidp wrote them.
+    """
+    return _run_of(_read_model(place, config, plan, facts), config, plan, facts, entries)
+
+
+def _read_model(place: Path, config: TrainConfig, plan: ResolvedPlan, facts: Mapping[str, Any]) -> nn.Module:
+    bounds = config.data.recipe.target_bounds
+    model = in_units(plan.plan.factory, bounds)(tuple(facts["input_shape"]), len(facts["class_names"]) or 1)
+    for each in config.all_releases:
+        model = each.adapt_model(model, len(facts["class_names"]))
+    try:
+        model.load_state_dict(torch.load(place / layout.MODEL, map_location="cpu", weights_only=True))
+    except Exception as error:  # what is not a pickle can fail as anything
+        raise DataError(
+            f"{layout.MODEL} in {os.fspath(place)!r} is not as equidp wrote it ({type(error).__name__}); "
+            "bring it back.",
+            field=layout.MODEL,
+        ) from error
+    return model.eval()
+
+
+def _run_of(
+    model: nn.Module, config: TrainConfig, plan: ResolvedPlan, facts: Mapping[str, Any], entries: Entries
+) -> Run:
+    bounds = config.data.recipe.target_bounds
     usual = nn.CrossEntropyLoss(reduction="none") if bounds is None else SquaredError(bounds)
     loss = plan.plan.loss_function or usual
     known = RunFacts(
@@ -303,10 +336,7 @@ def open_run(folder: str | os.PathLike[str]) -> FinishedRun:
         groups=tuple(facts["group_names"]),
         levels=plan.level_names,
     )
-    run = Run(model.eval(), entries, plan.delta, loss, config.target.accountant, known)
-    return FinishedRun(
-        place, config, facts, encoder, run, layout.read_released(place), layout.read_counts(place)
-    )
+    return Run(model, entries, plan.delta, loss, config.target.accountant, known)
 
 
 def _check_card(place: Path, check: str = "") -> None:

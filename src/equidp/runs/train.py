@@ -15,7 +15,7 @@ import torch
 from equidp._files import write_whole
 from equidp.data.dataset import DataSplit
 from equidp.distributed.group import processes_here
-from equidp.errors import BudgetError
+from equidp.errors import BudgetError, DataError
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.individual.filter_option import filter_callbacks
 from equidp.kernel.ledger import Ledger, ReleaseEvent, is_step
@@ -66,7 +66,8 @@ def train(
     place, processes = Path(folder), processes_here()
     config, plan, facts, encoder = processes.broadcast_from_first(lambda: _read_settings(place, prepared))
     for each in config.releases:
-        each.check_resumable()
+        if advice := each.how_to_continue(place):
+            raise DataError(advice, field="resume")
     if prepared is not None:
         split = prepared.split
     else:
@@ -81,7 +82,7 @@ def train(
         budget = None
         if config.budget is not None:
             # Before the budget is opened, which would make an empty one in the place of one that is gone.
-            _check_budget(config.budget.path, facts.get("budget_id", ""), place)
+            check_budget_of_run(config.budget.path, facts.get("budget_id", ""), place)
             budget = stack.enter_context(config.budget.open(config.name))
         checkpoints = _checkpoints(config, place, lambda _: record.save(place / layout.RECORD))
         account: Ledger = ledger if budget is None else budget.ledger(ledger)
@@ -196,7 +197,7 @@ def _checkpoints(
     return Checkpoints(place, seconds=seconds, how_to_resume=how, after_saving=after_saving)
 
 
-def _check_budget(budget: Path, began_with: str, place: Path) -> None:
+def check_budget_of_run(budget: Path, began_with: str, place: Path) -> None:
     """Raise a BudgetError unless the file is the budget that the run began with, or a copy of it."""
     if not os.path.exists(budget) or read_ledger(budget).facts["id"] != began_with:
         raise BudgetError(

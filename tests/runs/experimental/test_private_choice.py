@@ -23,7 +23,7 @@ from equidp.kernel.ledger import ChoiceEvent, MemoryLedger, StepEvent
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.ledger.format import read_ledger
 from equidp.runs import layout
-from equidp.runs.begin import begin
+from equidp.runs.begin import begin, check_new
 from equidp.runs.config import BudgetFile, RunData, TrainConfig
 from equidp.runs.experimental import private_choice as choice
 from equidp.runs.experimental.private_choice import (
@@ -31,6 +31,9 @@ from equidp.runs.experimental.private_choice import (
     choose,
     combinations,
     drawn_out,
+    finish_choice,
+    is_charged,
+    is_chosen,
     prepare_choice,
     read_chosen,
     split_held_out,
@@ -116,6 +119,90 @@ def test_a_choice_that_is_killed_is_spent_and_not_made_again(config, tmp_path, m
     assert not (folder / layout.MODEL).exists()
     with raises_field(DataError, "resume"):
         train_choice(*arguments)
+
+
+def stopped_at(step, config, folder, monkeypatch):
+    """Stops a choice at one step: "begin", "fit" (a try) or "write_cards" (after the last try)."""
+    arguments = begun(config, folder)
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    if step != "begin":
+        with monkeypatch.context() as patched:
+            patched.setattr(*((equidp.Trainer, "fit") if step == "fit" else (choice, step)), stop)
+            with pytest.raises(KeyboardInterrupt):
+                train_choice(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("step", "charged", "finishable"),
+    [("begin", False, False), ("fit", True, False), ("write_cards", True, True)],
+)
+def test_advice_on_a_stopped_choice_follows_from_what_it_spent(
+    step, charged, finishable, config, tmp_path, monkeypatch
+):
+    """Whoever is told to resume a choice can: the folder, its readers and a second run in it agree."""
+    folder, budget = tmp_path / "run", tmp_path / "budget"
+    asked = replace(config, budget=BudgetFile(budget, epsilon=4.0, delta=DELTA))
+    stopped_at(step, asked, folder, monkeypatch)
+    assert is_charged(folder, asked) is charged
+    assert is_chosen(folder) is finishable
+    assert bool(read_ledger(budget).entries) is charged
+    for refused, error in (
+        (lambda: check_new(folder), SettingError),
+        (lambda: layout.refuse_unfinished(folder), DataError),
+        (lambda: train(folder), DataError),
+    ):
+        with pytest.raises(error) as caught:
+            refused()
+        assert (layout.resume_command(folder) in str(caught.value)) is finishable
+        assert ("is spent" in str(caught.value)) is (charged and not finishable)
+        assert ("Nothing is charged" in str(caught.value)) is not charged
+
+
+def test_a_choice_is_charged_from_the_line_of_its_budget_on(config, tmp_path, monkeypatch):
+    """The budget is charged before the run's own ledger, and a kill may come between the two."""
+    folder, budget = tmp_path / "run", tmp_path / "budget"
+    asked = replace(config, budget=BudgetFile(budget, epsilon=4.0, delta=DELTA))
+    spend = choice.LedgerFile.spend
+
+    def spend_until_the_run_is_charged(ledger, *given):
+        if ledger.path == folder / layout.LEDGER:
+            raise KeyboardInterrupt
+        spend(ledger, *given)
+
+    arguments = begun(asked, folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(choice.LedgerFile, "spend", spend_until_the_run_is_charged)
+        with pytest.raises(KeyboardInterrupt):
+            train_choice(*arguments)
+    assert read_ledger(folder / layout.LEDGER).entries == ()
+    assert read_ledger(budget).entries
+    assert is_charged(folder, asked)
+
+
+def test_a_choice_that_lacks_its_card_alone_gets_it_without_spending(config, tmp_path, monkeypatch):
+    folder, budget = tmp_path / "run", tmp_path / "budget"
+    asked = replace(config, budget=BudgetFile(budget, epsilon=4.0, delta=DELTA))
+    stopped_at("write_cards", asked, folder, monkeypatch)
+    before, weights = read_ledger(folder / layout.LEDGER).entries, (folder / layout.MODEL).read_bytes()
+    finish_choice(folder)
+    assert read_ledger(folder / layout.LEDGER).entries == read_ledger(budget).entries == before
+    assert (folder / layout.MODEL).read_bytes() == weights
+    assert open_run(folder).run.epsilon() <= 3.0
+    assert {path.stat().st_mtime % 86_400 for path in [*folder.iterdir(), budget]} == {0.0}
+    assert not layout.how_to_continue(folder).endswith(layout.resume_command(folder))
+    with raises_field(SettingError, "folder", "finished"):
+        check_new(folder)
+
+
+def test_a_card_that_is_written_again_says_the_same(config, tmp_path):
+    folder = tmp_path / "run"
+    train_choice(*begun(config, folder))
+    written = (folder / layout.CARD).read_text()
+    finish_choice(folder)
+    assert (folder / layout.CARD).read_text() == written
 
 
 @pytest.mark.parametrize(

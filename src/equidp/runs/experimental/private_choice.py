@@ -31,7 +31,7 @@ from equidp._validate import check_number, check_whole, unknown_name
 from equidp.accounting.calibration import calibrate_choice
 from equidp.accounting.limit import EventCounts
 from equidp.accounting.planned import default_delta, release_event
-from equidp.data.dataset import GroupedDataset
+from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.data.people import first_rows
 from equidp.distributed.group import processes_here
 from equidp.engines import runs_batches
@@ -39,32 +39,29 @@ from equidp.engines.model import device_of
 from equidp.errors import DataError, SettingError
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predictions import predict
-from equidp.kernel.ledger import ChoiceEvent, Ledger, MemoryLedger, StepEvent
+from equidp.kernel.epsilon import Entries
+from equidp.kernel.ledger import ChoiceEvent, Ledger, MemoryLedger, StepEvent, run_of
 from equidp.kernel.noise import Randomness, SystemRandomness
 from equidp.kernel.policy import statistics_noise
 from equidp.ledger.file import LedgerFile
-from equidp.ledger.format import seal_path
+from equidp.ledger.format import has_a_line, read_ledger, seal_path
 from equidp.policies.methods import method_named
 from equidp.runs import layout
 from equidp.runs.cards import write_cards
 from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import PreparedRun, make_trainer
 from equidp.runs.releases.release import RunRelease
-from equidp.runs.train import evaluate_run
+from equidp.runs.saved import read_trained
+from equidp.runs.train import check_budget_of_run, evaluate_run
 from equidp.tables.release import private_counts
 from equidp.training.build import build
 from equidp.training.device import CPU
 from equidp.training.example_accounts import check_conflicts
 from equidp.training.plan import GROUP_OPTIONS, Plan, ResolvedPlan
 from equidp.training.recalibration import recalibrate
-from equidp.training.run import Run
+from equidp.training.run import Run, RunFacts
 from equidp.training.trainer import Trainer
 
-MADE_ONCE = (
-    "A private choice is made in one go: once charged it is spent, nothing of its tries is kept, and it "
-    "cannot be resumed. Begin another one in another folder, which is charged again."
-)
-"""Advice after a private choice that was stopped, or is requested twice."""
 SCORE_SHARE = 0.1
 """Share of epsilon that the score of a try would cost alone."""
 _MOST = 100
@@ -120,8 +117,30 @@ class PrivateChoice(RunRelease):
             )
         check_conflicts("individual_filter", plan.for_method(method).individual_filter, {"choice": True})
 
-    def check_resumable(self) -> None:
-        raise DataError(MADE_ONCE, field="resume")
+    def how_to_continue(self, folder: Path) -> str:
+        if (folder / layout.MANIFEST).exists():
+            return f"The private choice in {os.fspath(folder)!r} is made and finished: nothing is left to do."
+        if (folder / layout.MODEL).exists():
+            return (
+                "The choice is made and its best model is kept; the card is missing. To write it, which "
+                f"spends nothing more:\n{layout.resume_command(folder)}"
+            )
+        config, plan, _ = layout.read_config(folder)
+        if is_charged(folder, config):
+            target = "" if config.target.epsilon is None else f"epsilon {config.target.epsilon:g} "
+            return (
+                f"The private choice in {os.fspath(folder)!r} is charged: {target}at delta {plan.delta:g} is "
+                "spent. Nothing of its tries is kept, and it cannot be resumed: another one, in another "
+                "folder, is charged again."
+            )
+        early = [each for each in config.all_releases if each.name in config.release_costs]
+        before = ", ".join(each.name for each in early if each.is_kept_in(folder))
+        charged = f"Charged is {before}, but not the choice" if before else "Nothing is charged"
+        again = ", and charges that again" if before else ""
+        return (
+            f"The private choice in {os.fspath(folder)!r} was stopped before its first try. {charged}. "
+            f"Remove that folder; then the same command begins again{again}."
+        )
 
     def card_entries(self, epsilon: float | None, folder: Path, units: str) -> dict[str, str]:
         chosen = read_chosen(folder)
@@ -277,8 +296,9 @@ def train_choice(
 ) -> tuple[Run, Evaluation]:
     """Make the choice of a folder that `begin` made, and write the best model and its card.
 
-    The whole choice is in the ledger, and in the budget, before the first try. A choice that is stopped is
-    spent, and cannot be resumed. How long it took, which follows from the number of tries, shows neither in
+    The whole choice is in the ledger, and in the budget, before the first try. A choice that is stopped
+    before its best model is kept is spent, and cannot be resumed; `finish_choice` completes it after that.
+    How long it took, which follows from the number of tries, shows neither in
     the ledger nor in the times of files.
 
     Args:
@@ -300,7 +320,7 @@ def train_choice(
     with ExitStack() as stack:
         ledger = stack.enter_context(LedgerFile(place / layout.LEDGER, run=config.name, dated=False))
         if any(isinstance(spent, ChoiceEvent) for spent, _ in ledger.entries):
-            raise DataError(MADE_ONCE, field="resume")
+            raise DataError(choice_in(config).how_to_continue(place), field="resume")
         budget = None if config.budget is None else stack.enter_context(config.budget.open(config.name))
         if budget is not None:
             budget.for_data(split.train.source, split.train.unit)
@@ -330,6 +350,89 @@ def train_choice(
         layout.write_last(place, config, plan, facts, found.run.entries)
     _level_times(place, None if config.budget is None else config.budget.path)
     return found.run, evaluation
+
+
+def is_chosen(folder: str | os.PathLike[str]) -> bool:
+    """Return True for a folder with the best model of a private choice, with or without its card.
+
+    Raises:
+        DataError: there is no run, or its settings are not as equidp wrote them.
+    """
+    config, _, _ = layout.read_config(Path(folder))
+    return (
+        any(isinstance(each, PrivateChoice) for each in config.releases)
+        and (Path(folder) / layout.MODEL).exists()
+    )
+
+
+def is_charged(folder: Path, config: TrainConfig) -> bool:
+    """Return True where the ledger of a choice's folder, or its budget, is charged for the choice."""
+    path = folder / layout.LEDGER
+    if not has_a_line(path):
+        return False
+    own = read_ledger(path)
+    blocks = [*own.blocks]
+    if config.budget is not None and has_a_line(config.budget.path):  # which is charged first
+        blocks += read_ledger(config.budget.path).blocks
+    return any(
+        isinstance(each.event, ChoiceEvent) and run_of(each.session) == own.facts["id"] for each in blocks
+    )
+
+
+def finish_choice(folder: str | os.PathLike[str], device: torch.device = CPU) -> tuple[Run, Evaluation]:
+    """Write the card of a private choice whose best model is kept; spend nothing.
+
+    Args:
+        folder: of a choice that was stopped after its last try, or is finished.
+        device: to evaluate on.
+
+    Raises:
+        EquidpError: the folder, its data, code or budget does not allow it; the message says why.
+    """
+    place = Path(folder)
+    config, plan, facts = layout.read_config(place)
+    if (place / layout.MANIFEST).exists():
+        layout.check_files(place, config)
+    layout.check_code(plan, facts, place)
+    split = layout.load_same(config, layout.read_encoder(place, config), facts, place)
+    with ExitStack() as stack:
+        ledger = stack.enter_context(LedgerFile(place / layout.LEDGER, run=config.name, dated=False))
+        budget = None
+        if config.budget is not None:
+            check_budget_of_run(config.budget.path, facts.get("budget_id", ""), place)
+            budget = stack.enter_context(config.budget.open(config.name))
+            budget.for_data(split.train.source, split.train.unit)
+            budget.ledger(ledger)  # an older copy of the budget is charged
+        run = _run_of_the_best(place, config, plan, facts, split, ledger.entries, device)
+        evaluation = evaluate_run(run, split, config)
+        write_cards(place, run, evaluation, config, facts, ledger.check, budget)
+        layout.write_last(place, config, plan, facts, run.entries)
+    _level_times(place, None if config.budget is None else config.budget.path)
+    return run, evaluation
+
+
+def _run_of_the_best(
+    place: Path,
+    config: TrainConfig,
+    plan: ResolvedPlan,
+    facts: dict[str, Any],
+    split: DataSplit,
+    entries: Entries,
+    device: torch.device,
+) -> Run:
+    """Read the best try: its kept weights, and facts of a trainer like the one that made them."""
+    kept = read_trained(place, config, plan, facts, entries)
+    examples = round(plan.plan.batch_size / plan.sample_rate)  # that were not held out
+    known = replace(
+        RunFacts.of(make_trainer(config, plan, split, None, None)),
+        num_examples=examples,
+        expected_batch_size=plan.sample_rate * examples,
+        steps=plan.steps,
+        steps_left=0,
+        releases_left=(),
+        recalibrated=plan.recalibration_noise is not None,
+    )
+    return replace(kept, model=kept.model.to(device), accountant="rdp", facts=known)
 
 
 def _level_times(place: Path, budget: Path | None) -> None:

@@ -164,8 +164,10 @@ class RunRelease(ABC):
         """Return a model of the structure that the release leaves it with, to load weights into."""
         return model
 
-    def check_resumable(self) -> None:  # noqa: B027
-        """Raise a DataError where a run with it is made in one go, and cannot be resumed."""
+    def how_to_continue(self, folder: Path) -> str:
+        """Return what a stopped run in this folder has spent, and what to do, where it takes the place of
+        the run's steps; empty where the run takes steps, and continues from its checkpoint."""
+        return ""
 
     def card_entries(self, epsilon: float | None, folder: Path, units: str) -> dict[str, str]:
         """Return entries of the card beside what the ledger counts, by name; units: "rows" or "people"."""
