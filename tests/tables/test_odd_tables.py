@@ -178,6 +178,24 @@ ODD = {
     "numbers with powers": Odd(turns("1.5e-05", "2.5e-05", "1e+20", "2.5e+17"), refused=("beyond 1e+18",)),
     # dates
     "dates": Odd(DAYS, refused=("'x' holds dates", "(--date 'x')", "--categorical")),
+    "dates as classes": Odd(
+        turns(*DAYS[:2]),
+        recipe={"target": "x", "drop": ["ill"]},
+        refused=("'x' holds dates", "--categorical"),
+    ),
+    "dates as classes, stated": Odd(
+        turns(*DAYS[:2]),
+        recipe={"target": "x", "drop": ["ill"], "categorical": ["x"]},
+        names=tuple(sorted(DAYS[:2])),
+    ),
+    "dates as groups": Odd(turns(*DAYS[:2]), recipe=GROUP, refused=("'x' holds dates", "--categorical")),
+    "dates as weights": Odd(DAYS, recipe={"weight": "x"}, refused=("'x' holds dates", "name another")),
+    "lists as classes": Odd(
+        turns([1], [2]),
+        pa.list_(pa.int64()),
+        {"target": "x", "drop": ["ill"]},
+        refused=("'x' holds values of type list",),
+    ),
     "dates, iso": Odd(DAYS, recipe={"date": ["x"]}, numbers=tuple(SINCE), inputs=1),
     "dates in iso order, dayfirst": Odd(
         DAYS, recipe={"date": {"x": "dayfirst"}}, numbers=tuple(SINCE), inputs=1
@@ -437,6 +455,9 @@ ODD = {
         recipe=GROUP,
         says=("'x' has 3 different values", "alone 2", "--fold 'x'"),
         names=("North", "north", "south"),
+    ),
+    "groups that differ in marks without width": Odd(
+        turns("north", "north\u200b", "so\u00aduth", "south"), recipe=GROUP, says=("alone 2", "--fold 'x'")
     ),
     "groups in two spellings, the same": Odd(
         turns("north", "North ", "south"), recipe={**GROUP, "fold": ["x"]}, names=("north", "south")

@@ -81,9 +81,10 @@ def inspect_command(
 
 def _print(report: TableReport) -> None:
     console, recipe = Console(highlight=False), report.recipe
-    sep = "tab" if recipe.sep == "\t" else recipe.sep
+    sep = {"\t": "tab", " ": "space"}.get(recipe.sep, recipe.sep)
     written = "" if is_parquet(report.path) else f" Separator {sep}  Charset {recipe.charset}"
-    console.print(f"{report.rows:,} rows, {len(report.columns)} columns.{written}", markup=False)
+    size = f"{count_text(report.rows, 'row')}, {count_text(len(report.columns), 'column')}."
+    console.print(f"{size}{written}", markup=False)
     columns = [Column("column", "name"), Column("holds", "text"), Column("missing"), Column("different")]
     Table(columns, [_row(column, report) for column in report.columns]).print(console, lines=False)
     lines = [line for column in report.columns for line in _finding_lines(column, console.width)]

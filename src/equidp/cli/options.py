@@ -183,7 +183,7 @@ class TableOptions:
     test_share: float | None = None
     """Share of the rows to test on, between 0 and 1; default: 0.2."""
     sep: str | None = None
-    """Character between columns of a CSV file: a comma (default), ";", tab."""
+    """Character between columns of a CSV file: a comma (default), ";", tab, space."""
     charset: str | None = None
     """Encoding of the characters of a CSV file: utf-8 (default), latin-1, cp1252."""
     thousands: Annotated[str | None, ONCE] = None

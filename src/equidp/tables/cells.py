@@ -119,12 +119,13 @@ def texts(column: pd.Series) -> pd.Series:
 def fold_spellings(text: pd.Series) -> pd.Series:
     """Return texts without the differences between spellings of one value.
 
-    These are capitals, spaces, leading zeros and ".0" at the end.
+    These are capitals, spaces, also those without width, leading zeros and ".0" at the end.
 
     >>> fold_spellings(pd.Series(["P007 ", "p7", "0012.0"], dtype="string")).tolist()
     ['p7', 'p7', '12']
     """
     text = text.str.normalize("NFKC").map(str.casefold, na_action="ignore").astype("string")
+    text = text.str.replace("[\0\u00ad\u200b\u2060\ufeff]", "", regex=True)
     text = text.str.replace(r"\s+", " ", regex=True).str.strip()
     text = text.map(partial(re.sub, r"(?<![\d.,])0+(?=\d)", ""), na_action="ignore").astype("string")
     return text.str.replace(r"^(\d+)\.0+$", r"\1", regex=True)

@@ -221,7 +221,7 @@ def problems_of(read: Columns, recipe: Recipe, found: Sequence[tuple[str, Findin
             if name in table and table[name].dtype != float
         )
         problems += missing_problem(
-            table.drop(columns=str(recipe.target)),
+            table.drop(columns=str(recipe.target), errors="ignore"),  # an unusable one is not there
             "Drop those rows or columns, or treat missing as a category of its own (missing='category'; "
             f"--missing category).{next(words, '')}",
         )

@@ -30,6 +30,7 @@ from equidp.tables.interpret import (
     Meaning,
     Values,
     category_numbers,
+    drop_options,
     examine,
     interpret,
 )
@@ -242,6 +243,8 @@ def check_names(columns: Iterable[str], wanted: Mapping[str, Sequence[str]]) -> 
     if found:
         numbers = any(re.fullmatch(r"-?\d+(\.\d+)?", name) for name in columns)
         hint = " Is the first line a row? Put one with the names of the columns before it." if numbers else ""
+        if len(columns) == 1:
+            hint = " It is the only column: if a character in it separates columns, give that (--sep)."
         raise DataError(" ".join(each.removesuffix(known) for each in found) + known + hint)
 
 
@@ -297,7 +300,8 @@ def _read_texts(
         numbers.append(category_numbers(column, rules, listed))
         if len(listed) > most:
             first = meaning.first_text
-            problem = Finding(Kind.UNCOUNTED_TEXTS, Level.PROBLEM, (("drop", ""),), of=most, first=first)
+            options = drop_options(rules)
+            problem = Finding(Kind.UNCOUNTED_TEXTS, Level.PROBLEM, options, of=most, first=first)
             numbers.remove()
             return dataclasses.replace(meaning, findings=(problem,)), []
     return meaning, list(listed)

@@ -251,7 +251,8 @@ def _remedy(found: Finding, name: str) -> str:
     drop, texts = f"drop it ({typed['drop']})", f"texts ({typed['categorical']})"
     match found.kind:
         case Kind.ODD_TYPE:
-            return f"; expected numbers or texts. Spread it over columns, or {drop}"
+            otherwise = f", or {drop}" if found.options else ""
+            return f"; expected numbers or texts. Spread it over columns{otherwise}"
         case Kind.UNREADABLE if found.level is Level.PROBLEM:
             return f"{first}; equidp inspect shows what it holds"
         case Kind.UNREADABLE if found.options:
@@ -267,8 +268,9 @@ def _remedy(found: Finding, name: str) -> str:
         case Kind.MISSING_TEXT:
             return f"; if that is meant, say so ({flags})"
         case Kind.DATES:
-            numbers = f" make them numbers ({flags})," if found.settles_by("date") else ""
-            return f";{numbers} keep them as {texts}, or {drop}"
+            if found.settles_by("date"):
+                return f"; make them numbers ({flags}), keep them as {texts}, or {drop}"
+            return f"; keep them as {texts}" if found.options else "; expected numbers: name another column"
         case Kind.DATES_AS_TEXTS:
             return f", taken as {found.of:,} categories; say so ({flags}), or that they are {texts}"
         case Kind.DATES_AS_NUMBERS:
@@ -321,8 +323,9 @@ def _remedy(found: Finding, name: str) -> str:
                 "signs, or keep the frequent ones and write the others as one"
             )
         case Kind.UNCOUNTED_TEXTS:
+            names = f"If it names the rows, {drop}; if" if found.options else "If"
             return (
-                f". If it names the rows, {drop}; if it holds numbers such as 1,234.5, say so (--thousands, "
+                f". {names} it holds numbers such as 1,234.5, say so (--thousands, "
                 f"--decimal); if what is not a number counts as missing, say so ({typed['numeric']})"
             )
         case Kind.MANY_CLASSES:

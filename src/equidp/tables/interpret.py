@@ -482,7 +482,7 @@ def interpret(evidence: Evidence, rules: ColumnRecipe) -> Meaning:
     unreadable = evidence.counts.get(UNREADABLE)
     first, absent = -1 if unreadable is None else unreadable.first, evidence.absent
     if evidence.odd:
-        found = Finding(Kind.ODD_TYPE, Level.PROBLEM, (("drop", ""),), detail=evidence.odd)
+        found = Finding(Kind.ODD_TYPE, Level.PROBLEM, drop_options(rules), detail=evidence.odd)
         return Meaning(findings=(found,))
     if rules.texts:
         return Meaning(absent=absent)
@@ -539,6 +539,11 @@ def _found_dates(forms: tuple[str, ...], rules: ColumnRecipe) -> Finding:
     noun = "durations" if first == "duration" else "dates"
     other = "monthfirst" if first == "dayfirst" and others else ""
     return Finding(Kind.DATES, Level.PROBLEM, date_options(first, rules), detail=noun, other=other)
+
+
+def drop_options(rules: ColumnRecipe) -> tuple[tuple[str, str], ...]:
+    """Return the option that leaves a column out; none for a column with a role, which a table must have."""
+    return () if rules.roles else (("drop", ""),)
 
 
 def date_options(form: str, rules: ColumnRecipe) -> tuple[tuple[str, str], ...]:

@@ -21,6 +21,7 @@ import re
 import warnings
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -47,27 +48,41 @@ STREAM_ABOVE = 64
 """Megabytes of text from which on the cells of a file are kept on disk."""
 PARQUET = (".parquet", ".pq")
 SEPARATORS = ",;\t|"
+_RARE_SEPARATORS = " :^~"
 _PACKED = 4  # how much larger a compressed file is as text, about
 _BATCH_BYTES = 2**24
 _BATCH_ROWS = 2**17
 _CHUNK = 2**22
 _SAMPLE_ROWS = 200
-_BYTE_ORDER_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_STARTS = (
+    (rb"\xff\xfe\0\0|\0\0\xfe\xff", "utf-32"),
+    (rb"\xff\xfe|\xfe\xff", "utf-16"),
+    (rb"[^\0]\0\0\0", "utf-32-le"),
+    (rb"\0\0\0[^\0]", "utf-32-be"),
+    (rb"[^\0]\0", "utf-16-le"),
+    (rb"\0[^\0]", "utf-16-be"),
+)
+"""First bytes of texts, and the charset that they speak for: a byte order mark, or zeros beside a letter."""
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zip", ".zst")
-_KINDS = {
-    rb"\x1f\x8b": "a gzip file",
-    rb"BZh\d1AY&": "a bzip2 file",
-    rb"\xfd7zXZ": "an xz file",
-    rb"PK\x03\x04": "a zip archive, or a workbook of Excel",
-    rb"\x28\xb5\x2f\xfd": "a Zstandard file",
-    rb"PAR1\x15": "a Parquet file",
+_READ_BY_ENDING = {
+    rb"\x1f\x8b": "a gzip file (.gz)",
+    rb"BZh\d1AY&": "a bzip2 file (.bz2)",
+    rb"\xfd7zXZ": "an xz file (.xz)",
+    rb"\x28\xb5\x2f\xfd": "a Zstandard file (.zst)",
+    rb"PAR1\x15": "a Parquet file (.parquet)",
+}
+"""First bytes of files that are read where their name ends so."""
+_OTHER_KINDS = {
+    rb"PK\x03\x04": "a workbook of Excel, or a zip archive (which has the ending .zip)",
     rb"ARROW1\0": "an Arrow file",
     rb"\xd0\xcf\x11\xe0": "an old workbook of Excel",
     rb"SQLite f": "a database of SQLite",
     rb"%PDF-": "a PDF",
     rb"\x89HDF": "an HDF5 file",
+    rb'(\xef\xbb\xbf)?\s*(\[\s*)?\{\s*["}]': "JSON",
+    rb"(?i)(\xef\xbb\xbf)?\s*<(\?xml|!doctype|html|table)\b": "HTML or XML",
 }
-"""First bytes of files of other kinds."""
+"""First bytes of files that are not read."""
 _UNREADABLE = (
     *(OSError, EOFError, ValueError, OverflowError, MemoryError, csv.Error, pd.errors.ParserWarning),
     *(pa.ArrowException, lzma.LZMAError, zlib.error, zipfile.BadZipFile),
@@ -237,11 +252,11 @@ def _keep_batches(
 def check_distinct(path: Path, columns: Iterable[object]) -> None:
     """Raise unless the names of the columns differ."""
     names = [str(name) for name in columns]
-    repeated = sorted({name for name in names if names.count(name) > 1})
+    repeated = sorted(name for name, times in Counter(names).items() if times > 1)
     if repeated:
+        listed = ", ".join(map(repr, repeated[:5])) + f", and {len(repeated) - 5} more" * (len(repeated) > 5)
         raise DataError(
-            f"{path} has several columns named {', '.join(map(repr, repeated))}; rename or remove all but "
-            "one.",
+            f"{path} has several columns named {listed}; rename or remove all but one.",
             field=", ".join(repeated),
         )
 
@@ -267,7 +282,7 @@ def readable(path: Path) -> Iterator[None]:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if isinstance(error, UnicodeDecodeError):
             place = f"byte {error.start + 1:,} is not {error.encoding.upper()}"
-            likely = _marked_charset(path) or "latin-1"
+            likely = _charset_of_start(path) or "latin-1"
             reason = f"{place}; give its --charset, such as {likely}"
         raise DataError(
             f"{path} cannot be read as a table: {reason}. Expected a CSV file with a header, or Parquet; "
@@ -276,13 +291,13 @@ def readable(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _marked_charset(path: Path) -> str | None:
-    """Return the charset that the first bytes of a file name; None without such a mark, or of a folder."""
+def _charset_of_start(path: Path) -> str | None:
+    """Return the charset that the first bytes of a file speak for; None where none do, or of a folder."""
     if not path.is_file():
         return None
     with _open_unpacked(path) as file:
-        start = file.read(2)
-    return next((name for mark, name in _BYTE_ORDER_MARKS.items() if start.startswith(mark)), None)
+        start = file.read(4)
+    return next((name for mark, name in _STARTS if re.match(mark, start, re.DOTALL)), None)
 
 
 def is_large(path: Path) -> bool:
@@ -329,11 +344,15 @@ def open_bytes(path: Path) -> IO[bytes]:
         ValueError: it is no text, but a file of another kind.
     """
     opened = _open_unpacked(path)
-    start = opened.peek(8)[:8]  # type: ignore[attr-defined]
-    for mark, kind in _KINDS.items():
-        if re.match(mark, start):
-            opened.close()
-            raise ValueError(f"it is {kind} under another name; give it the ending that it should have")
+    start = opened.peek(64)[:64]  # type: ignore[attr-defined]
+    for kinds, remedy in (
+        (_READ_BY_ENDING, " under another name; give it the ending that it should have"),
+        (_OTHER_KINDS, "; save its table as CSV or Parquet, and give that"),
+    ):
+        for mark, kind in kinds.items():
+            if re.match(mark, start):
+                opened.close()
+                raise ValueError(f"it is {kind}{remedy}")
     return opened
 
 
@@ -533,7 +552,11 @@ def open_csv(path: Path, recipe: Recipe) -> Iterator[CsvText]:
                 raise ValueError(f"its first line states the separator {stated!r}, and --sep is {sep!r}")
             sep, line = stated, next((each for each in lines if each.strip()), "")
         rows = csv.reader(itertools.chain([line], lines), delimiter=sep, skipinitialspace=True)
-        yield CsvText(path, file, _header(next(rows, [])), sep, lines.count)
+        cells = next(rows, [])
+        if any("\0" in cell for cell in cells):
+            likely = _charset_of_start(path) or "utf-16"
+            raise ValueError(f"its header holds bytes that are zero; give its --charset, such as {likely}")
+        yield CsvText(path, file, _header(cells, sep), sep, lines.count)
 
 
 def stated_separator(line: str) -> str | None:
@@ -630,7 +653,7 @@ class _Counted:
         return line
 
 
-def _header(cells: list[str]) -> list[str]:
+def _header(cells: list[str], sep: str) -> list[str]:
     if not cells:
         raise ValueError("it is empty")
     names = [name.strip() for name in cells]
@@ -640,7 +663,10 @@ def _header(cells: list[str]) -> list[str]:
     others = [mark for mark in ",;\t|" if mark in names[0]]
     if len(names) == 1 and others:
         mark = "tab" if others[0] == "\t" else others[0]
-        raise ValueError(f"its header {names[0]!r} is one column; if {mark!r} separates, give --sep '{mark}'")
+        remedy = f"if {mark!r} separates, give --sep '{mark}'"
+        if sep in others:
+            remedy = f"{sep!r} stands within double quotes there: remove those around whole lines"
+        raise ValueError(f"its header {names[0]!r} is one column; {remedy}")
     return names
 
 
@@ -698,7 +724,7 @@ def with_format(path: Path, recipe: Recipe) -> Recipe:
     """Return the recipe with the file's separator and charset, where those of the recipe do not fit it.
 
     A charset fits if it decodes the whole file; a separator fits if it gives each of the first 200 rows
-    the same number of columns, at least two.
+    the same number of columns, at least two. Rare ones, such as a blank, are tried where no other fits.
 
     Raises:
         OSError, ValueError and others of `open_bytes`: the file cannot be read.
@@ -708,16 +734,19 @@ def with_format(path: Path, recipe: Recipe) -> Recipe:
     charset = _charset(path, recipe.charset)
     if (stated := _read_stated_separator(path, charset)) is not None:
         return dataclasses.replace(recipe, charset=charset, sep=stated)
-    widths = {mark: _width(path, charset, mark) for mark in (recipe.sep, *SEPARATORS)}
-    best = max(widths, key=lambda mark: widths[mark])
-    sep = recipe.sep if widths[recipe.sep] > 1 or widths[best] <= 1 else best
+    sep = recipe.sep
+    for marks in ((recipe.sep, *SEPARATORS), _RARE_SEPARATORS):
+        widths = {mark: _width(path, charset, mark) for mark in marks}
+        best = max(widths, key=lambda mark: widths[mark])
+        if widths.get(recipe.sep, 0) > 1 or widths[best] > 1:
+            sep = recipe.sep if widths.get(recipe.sep, 0) > 1 else best
+            break
     return dataclasses.replace(recipe, charset=charset, sep=sep)
 
 
 def _charset(path: Path, first: str) -> str:
-    start = next(_chunks(path), b"")[:4]
-    marked = [name for mark, name in _BYTE_ORDER_MARKS.items() if start.startswith(mark)]
-    for charset in (*marked, first, "utf-8"):
+    marked = _charset_of_start(path)
+    for charset in (*filter(None, [marked]), first, "utf-8"):
         if _decodes(path, charset):
             return charset
     # Latin-1 decodes anything; its control characters are letters and quotes in Windows' code page.

@@ -75,7 +75,7 @@ def parse_option(option: str, value: Any) -> Any:
         return value
     if not isinstance(value, str):
         raise SettingError(f"{option} = {value!r}; expected a text.", field=option)
-    return {"tab": "\t", "\\t": "\t"}.get(value, value) if option == "sep" else value
+    return {"tab": "\t", "\\t": "\t", "space": " "}.get(value, value) if option == "sep" else value
 
 
 def _texts(option: str, value: Any) -> list[str]:
@@ -249,7 +249,7 @@ class Recipe:
                     f"thousands and decimal of {name!r} are both {mark!r}; change one.", field="thousands"
                 )
         if len(self.sep) != 1 or self.sep in '"\r\n':
-            raise SettingError(f"sep {self.sep!r}; expected one character, such as , ; | or tab.")
+            raise SettingError(f"sep {self.sep!r}; expected one character, such as , ; |, tab or space.")
         try:
             codecs.lookup(self.charset)
         except LookupError as error:
