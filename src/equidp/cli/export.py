@@ -36,8 +36,8 @@ def export_command(
     include_sensitive: Annotated[
         bool,
         Parameter(
-            help="Include categories, means and deviations of training rows also where epsilon does not "
-            "cover them, which must not be shared unless they may be public."
+            help="Include what encodes a row (categories, edges of intervals, means and deviations of "
+            "training rows) also where epsilon does not cover it; share it only if it may be public."
         ),
     ] = False,
 ) -> None:

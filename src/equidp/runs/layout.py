@@ -83,8 +83,8 @@ FILES = {
     ),
     ENCODER: (
         RESTRICTED,
-        "categories, means and deviations of the training rows, which the guarantee does not cover. "
-        "Predictions for new rows need it.",
+        "categories, edges of intervals, means and deviations of the training rows, which the guarantee does "
+        "not cover. Predictions for new rows need it.",
     ),
     RECORD: (
         CONFIDENTIAL,

@@ -111,7 +111,7 @@ class FinishedRun:
         ):
             raise DataError(
                 f"{layout.ENCODER} is not in {os.fspath(self.folder)!r}, and makes inputs of a table; bring "
-                "it from the folder of the run. Its means, deviations and categories follow from "
+                "it from the folder of the run. Its categories, edges, means and deviations follow from "
                 "training rows, unless the run has private preprocessing.",
                 field=layout.ENCODER,
             )

@@ -31,8 +31,9 @@ class PreprocessingRelease(RunRelease):
     name = PREPROCESSING
     file = "preprocessing.json"
     contents = (
-        "ranges, means, deviations and categories, released with noise and counted in epsilon. Categories "
-        "are numbers of cells that a public hash puts texts into. Predictions for new rows need it."
+        "ranges, edges of intervals, means, deviations and categories, released with noise and counted in "
+        "epsilon. Categories are numbers of cells that a public hash puts texts into. Predictions for new "
+        "rows need it."
     )
     group = "Preprocessing"
     audited = ("tables/release.py", "tables/private_encode.py")
