@@ -176,8 +176,9 @@ def test_what_is_no_budget_is_refused(tmp_path, settings, field):
 
 def test_a_runs_own_ledger_is_no_budget(tmp_path):
     equidp.LedgerFile(tmp_path / "ledger").close()
-    with raises_field(BudgetError, "path"):
+    with raises_field(BudgetError, "path") as refused:
         equidp.PrivacyBudget(tmp_path / "ledger", epsilon=1.0, delta=1e-5)
+    assert "Path(" not in str(refused.value)
 
 
 def test_a_ledger_in_memory_takes_what_a_trainer_tells_it():

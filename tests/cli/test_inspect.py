@@ -121,6 +121,17 @@ def test_a_column_of_people_is_in_the_recipe_with_a_public_number_of_rows(tmp_pa
     assert "'who'" in error
 
 
+def test_a_recipe_that_was_written_is_named_and_not_proposed(tmp_path, command):
+    table = pd.DataFrame({"age": range(90), "sex": ["F", "M"] * 45, "ill": ["yes", "no", "no"] * 30})
+    table.to_csv(tmp_path / "visits.csv", index=False)
+    asked = ("inspect", "visits.csv", "--target", "ill", "--group", "sex")
+    _, out, _ = command(*asked, cwd=tmp_path)
+    assert "With a recipe of this (--out recipe.toml), the table" in out
+    _, out, _ = command(*asked, "--out", "own.toml", cwd=tmp_path)
+    assert "With the recipe in own.toml, the table" in out
+    assert "--out" not in out
+
+
 def test_a_table_that_cannot_be_used_yet_is_not_said_to_be_ready(tmp_path, command):
     """Until a group of one row is merged with another, no command is proposed."""
     table = pd.DataFrame({"age": range(90), "sex": ["F", "M"] * 45, "ill": ["yes", "no", "no"] * 30})

@@ -21,6 +21,7 @@ import pytest
 import torch
 
 import equidp
+from equidp.cli import train as train_module
 from equidp.kernel.loop import PrivateLoop
 from equidp.ledger.format import read_ledger
 from equidp.report.format import upper
@@ -709,6 +710,21 @@ def test_a_run_that_is_stopped_before_its_folder_is_there_spends_nothing_and_say
             assert (code, err.endswith(told)) == (130, True), err
     assert not (people / "run").exists()
     assert not (people / "people.ledger").exists()
+
+
+def test_a_budget_in_use_by_another_run_leaves_a_run_that_is_continued_after_it(run, people, monkeypatch):
+    def beside_another(*given, own=train_module.train, **named):
+        with equidp.PrivacyBudget(people / "people.ledger"):
+            return own(*given, **named)
+
+    named = ("--budget", "people.ledger", "--budget-epsilon", "9", "--budget-delta", "1e-4")
+    with monkeypatch.context() as patch:
+        patch.setattr(train_module, "train", beside_another)
+        code, _, err = run("train", *TABLE, *PLAN, *named, "--out", "run")
+    assert (code, err.endswith("To continue: equidp train --resume run")) == (2, True), err
+    assert read_ledger(people / "people.ledger").entries == ()
+    assert run("train", "--resume", "run")[0] == 0
+    assert read_ledger(people / "people.ledger").entries == read_ledger(people / "run" / "ledger").entries
 
 
 def test_a_budget_that_releases_may_be_charged_to_is_named_where_they_stop(run, people, monkeypatch):

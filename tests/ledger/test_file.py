@@ -295,6 +295,22 @@ def test_a_ledger_without_its_seal_is_refused(tmp_path, seal):
             reader(path)
 
 
+@pytest.mark.parametrize("end", [b"", b'{"spend":"ste'])
+@pytest.mark.parametrize("lines", [1, 2])
+def test_more_than_the_first_line_never_stands_without_a_seal(tmp_path, lines, end):
+    """The seal is synced before a second line: where it is gone, lines may be gone that spent something."""
+    path = tmp_path / "ledger"
+    spend(path, 5)
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:lines]) + end)
+    seal_path(path).unlink()
+    if lines == 1 and not end:  # a process may have been killed there
+        assert read_ledger(path).entries == ()
+        return
+    for reader in (read_ledger, LedgerFile):
+        with raises_field(BudgetError, "seal"):
+            reader(path)
+
+
 def test_a_second_process_is_refused(tmp_path):
     path = tmp_path / "ledger"
     code = f"from equidp import LedgerFile; LedgerFile({str(path)!r})"

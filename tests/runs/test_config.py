@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+import equidp
 from equidp.accounting.risk import RiskTarget
 from equidp.accounting.target import Target
 from equidp.cli.options import BudgetOptions, ExecutionOptions
 from equidp.data import Recipe
 from equidp.errors import SettingError
 from equidp.evaluation.predictions import Decision
+from equidp.runs import config
 from equidp.runs.config import BudgetFile, CardTexts, Execution, Measures, RunData, TrainConfig
 from equidp.runs.releases import CountsRelease, IndividualRelease
 from equidp.training.plan import Plan
@@ -62,3 +64,17 @@ def test_fields_of_parts_are_options_of_commands(tmp_path):
     assert BudgetOptions().file() is None
     with raises_field(SettingError, "--budget-data"):
         BudgetOptions(budget_data="people").file()
+
+
+def test_a_budget_that_cannot_be_written_is_not_to_be_replaced_by_another(tmp_path, monkeypatch):
+    """Another file would count none of what is spent; only for a new budget is any place as good."""
+
+    def refuse(path):
+        raise SettingError(f"{path} cannot be written; choose another place.", field="path")
+
+    there, absent = tmp_path / "people.ledger", tmp_path / "new.ledger"
+    equidp.PrivacyBudget(there, epsilon=3.0, delta=1e-5).close()
+    monkeypatch.setattr(config, "check_writable", refuse)
+    for path, field in ((there, "budget"), (absent, "path")):
+        with raises_field(SettingError, field), BudgetFile(path, 3.0, 1e-5).rehearse("run"):
+            pass

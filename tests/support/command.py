@@ -73,6 +73,7 @@ def _run_here(main: Callable[[], None], arguments: Sequence[str], cwd) -> subpro
                 main()
             except SystemExit as end:
                 code = end.code or 0
+        assert "Path(" not in err.getvalue(), err.getvalue()  # of PosixPath(...)
         return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 

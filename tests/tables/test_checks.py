@@ -63,6 +63,37 @@ def test_plain_columns_raise_no_doubt(values):
     assert of(values) == []
 
 
+PEOPLE = ROWS % 50 * 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "seems"),
+    [
+        ("patient", PEOPLE, True),
+        ("id", PEOPLE, True),
+        ("customerId", [f"C{row % 50}" for row in ROWS], True),
+        ("patient", ROWS * 1.0, False),  # another in each row: named as such
+        ("patient", ROWS % 2 * 1.0, False),
+        ("visit", PEOPLE, False),
+        ("zip_code", PEOPLE, False),
+    ],
+)
+def test_an_input_that_seems_to_name_people_with_several_rows_is_named(name, values, seems):
+    """Epsilon would hold for one row of a person, and the model would read who it is."""
+    table = LABELS.assign(lab=ROWS % 7.0, **{name: values})
+
+    def doubts_of(**settings):
+        read = Columns(table.drop(columns=[*settings.get("drop", ())]))
+        recipe = Recipe(target="ill", group=("sex",), **settings)
+        return [each for each in doubts(table_findings(read, recipe)) if "--person" in each]
+
+    assert len(doubts_of()) == seems
+    if seems:
+        assert f"{name!r} seems to name people, 50 of them in 120 rows, and is an input" in doubts_of()[0]
+    assert doubts_of(person=name, rows_per_person=2) == []
+    assert doubts_of(drop=(name,)) == []
+
+
 @pytest.mark.parametrize(
     ("values", "span", "sentence"),
     [

@@ -132,7 +132,8 @@ class PrivacyBudget:
         if kept is None:
             self.close()
             raise BudgetError(
-                f"{self.path!r} is the ledger of a single run, not a budget; name another file.",
+                f"{os.fspath(self.path or '')!r} is the ledger of a single run, not a budget; name another "
+                "file.",
                 field="path",
             )
         for name, value in given.items():
@@ -140,7 +141,7 @@ class PrivacyBudget:
                 self.close()
                 raise BudgetError(
                     f"the budget {os.fspath(self.path or '')!r} was made with {name}={kept[name]}, not "
-                    f"{value}. A budget does not change: leave {name} out.",
+                    f"{value}. A budget does not change: leave {name} out (of a command, --budget-{name}).",
                     field=name,
                 )
         return kept

@@ -19,6 +19,7 @@ from equidp.cli.messages import say
 from equidp.display import Column, Table
 from equidp.errors import SettingError, count_text
 from equidp.tables.checks import RARE_ROWS
+from equidp.tables.findings import USUAL_ROWS_PER_PERSON
 from equidp.tables.inspect import (
     PRIVACY_NOTE,
     ColumnReport,
@@ -34,9 +35,6 @@ app = command(
     "equidp inspect patients.csv --target readmitted --group region --out recipe.toml",
     "equidp compare patients.csv --recipe recipe.toml --epsilon 3",
 )
-
-_ROWS_PER_PERSON = 4
-"""The most rows of a person where none are given: a public number, whatever the table holds."""
 
 
 @app.default
@@ -64,13 +62,13 @@ def inspect_command(
     if table.encoding is not None:
         raise SettingError("--encoding is for training; equidp inspect reads tables. Leave it out.")
     if table.person is not None and table.rows_per_person is None:
-        table = replace(table, rows_per_person=_ROWS_PER_PERSON)
+        table = replace(table, rows_per_person=USUAL_ROWS_PER_PERSON)
     report = inspect_table(file, table.whole())
     if json_file is not None:
         write_whole(json_file, (json.dumps(report.to_plain(), indent=2, ensure_ascii=False) + "\n"))
     if out is not None:
         write_whole(out, recipe_toml(report))
-    _print(report)
+    _print(report, out)
     if out is not None:
         usable = report.recipe.target and report.recipe.group and not report.problems
         say(f"Recipe: {out}")
@@ -79,7 +77,7 @@ def inspect_command(
             say(command_line("equidp", "train", file, "--recipe", out, "--epsilon", 3, "--out", "run"))
 
 
-def _print(report: TableReport) -> None:
+def _print(report: TableReport, out: Path | None) -> None:
     console, recipe = Console(highlight=False), report.recipe
     sep = {"\t": "tab", " ": "space"}.get(recipe.sep, recipe.sep)
     written = "" if is_parquet(report.path) else f" Separator {sep}  Charset {recipe.charset}"
@@ -93,7 +91,7 @@ def _print(report: TableReport) -> None:
     for line in lines:
         console.print(f"  {line}", soft_wrap=True)
     console.print()
-    for sentence in (*_sentences(report), *_conclusion_lines(report)):
+    for sentence in (*_sentences(report), *_conclusion_lines(report, out)):
         console.print(sentence, markup=False)
     console.print(f"[dim]{escape(PRIVACY_NOTE)}[/]")
 
@@ -116,12 +114,13 @@ def _finding_lines(column: ColumnReport, width: int) -> list[str]:
     return lines
 
 
-def _conclusion_lines(report: TableReport) -> list[str]:
-    """Lines that say if the table can be used with the options above."""
+def _conclusion_lines(report: TableReport, out: Path | None) -> list[str]:
+    """Lines that say if the table can be used with the options above; `out`: where the recipe is."""
     if not (report.recipe.target and report.recipe.group):
         return ["Give --target and --group too, to see classes and groups."]
     if not report.problems:
-        return ["With a recipe of this (--out recipe.toml), the table can be used as it is."]
+        recipe = f"the recipe in {out}" if out else "a recipe of this (--out recipe.toml)"
+        return [f"With {recipe}, the table can be used as it is."]
     reasons = count_text(len(report.problems), "reason")
     first = f"With these options the table cannot be used yet, for {reasons}:"
     return [first, *(f"- {problem}" for problem in report.problems)]
@@ -145,13 +144,13 @@ def _sentences(report: TableReport) -> list[str]:
                     f"each of them, of whose rows at most {report.recipe.rows_per_person} are trained on."
                     if report.recipe.person == persons.column
                     else "a row; to promise it to a person, say who is who (--person "
-                    f"{shlex.quote(persons.column)} --rows-per-person {_ROWS_PER_PERSON})."
+                    f"{shlex.quote(persons.column)} --rows-per-person {USUAL_ROWS_PER_PERSON})."
                 )
             )
         else:
             found.append(
                 f"{persons.column} is another in each row. Epsilon is promised to a row; where a person has "
                 "several, say which column names people (--person COLUMN --rows-per-person "
-                f"{_ROWS_PER_PERSON})."
+                f"{USUAL_ROWS_PER_PERSON})."
             )
     return found

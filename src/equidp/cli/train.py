@@ -30,7 +30,7 @@ from equidp.cli.messages import say, stoppable
 from equidp.cli.process import rank, several_processes
 from equidp.cli.settings import changes, say_ignored
 from equidp.data.table import encoding_of
-from equidp.errors import EquidpError, SettingError, count_text
+from equidp.errors import BudgetError, EquidpError, SettingError, count_text
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predictions import has_diverged
 from equidp.kernel.epsilon import epsilon_of_group
@@ -272,13 +272,14 @@ def _choose_plan(
 
 @contextmanager
 def _resumable(folder: Path) -> Iterator[None]:
-    """Names the command that continues a run which was stopped, or whose files could not be written."""
+    """Names the command that continues a run which was stopped, or whose files could not be used."""
     with stoppable(lambda: f"stopped. {how_to_continue(folder)}"):
         try:
             yield
         except (OSError, EquidpError) as error:
             unwritten = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
-            if unwritten and (folder / CONFIG).exists():
+            in_use = isinstance(error, BudgetError) and error.field == "lock"
+            if (unwritten or in_use) and (folder / CONFIG).exists():
                 error.add_note(how_to_continue(folder))
             raise
 

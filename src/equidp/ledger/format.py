@@ -132,12 +132,16 @@ def check_seal(path: str | os.PathLike[str], read: LedgerContent, seal: str) -> 
     """Raises a BudgetError if lines are missing that the seal knows of; newer lines are fine."""
     try:
         lines, check = seal.split() or ("0", "")
-        whole = read.checks[int(lines) - 1] == check if int(lines) else not read.blocks
+        # The seal is synced before a second line: only a ledger of one line may lack it.
+        begun = not read.checks or (len(read.checks) == 1 and not read.torn)
+        whole = read.checks[int(lines) - 1] == check if int(lines) else begun
     except (ValueError, IndexError):
         whole = False
     if not whole:
+        name = seal_path(path).name
+        pair = f"and its seal {name!r} do not belong together" if seal else f"lacks its seal {name!r}"
         raise BudgetError(
-            f"the ledger {os.fspath(path)!r} and its seal {seal_path(path).name!r} do not belong together: "
+            f"the ledger {os.fspath(path)!r} {pair}: "
             "lines are missing at the end, or one of the two files was replaced. Bring back both as equidp "
             "wrote them.",
             field="seal",

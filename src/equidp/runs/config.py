@@ -88,7 +88,16 @@ class BudgetFile:
     @contextmanager
     def rehearse(self, run: str) -> Iterator[PrivacyBudget]:
         """Budget in memory with what the file holds, to try out a plan; the file is not written."""
-        check_writable(self.path)
+        try:
+            check_writable(self.path)
+        except SettingError as error:
+            if not os.path.isfile(self.path):
+                raise
+            raise SettingError(
+                f"the budget {os.fspath(self.path)!r} cannot be written; make it writable: another file "
+                "would be another budget, which counts none of what this one holds.",
+                field="budget",
+            ) from error
         with self._open(self.path if os.path.exists(self.path) else None, run) as budget:
             yield budget.rehearsal()
 

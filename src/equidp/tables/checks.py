@@ -20,7 +20,7 @@ from equidp._validate import check_some_weight, check_weights
 from equidp.errors import DataError
 from equidp.tables.cells import DAY_ZERO, MISSING, as_amounts, as_numbers, fold_spellings, read_dates
 from equidp.tables.columns import Columns
-from equidp.tables.findings import Finding, Kind, Level, count_phrase, sentence
+from equidp.tables.findings import Finding, Kind, Level, count_phrase, names_people, sentence
 from equidp.tables.interpret import (
     MISSING_WORDS,
     ColumnRecipe,
@@ -63,6 +63,9 @@ MANY_CLASSES = 20
 RARE_ROWS = 20
 """A class, group or category of fewer rows is counted, but not named."""
 MANY_CATEGORIES = 50
+MOST_ROWS_OF_ONE = 50
+"""A column with fewer values than rows by this factor names no people."""
+_IDS = ("id", "ids", "uuid")
 OUTSIDE_SHARE = 0.1
 """Numbers outside of a public range are named from this share of a column on; ranges may clip a few."""
 FAR = 20
@@ -384,7 +387,7 @@ def table_findings(read: Columns, recipe: Recipe) -> list[tuple[str, Finding]]:
         for name in read.table.columns
         for found in value_findings(read.values(name), read.absent(name), ColumnRecipe.of(name, recipe))
         if recipe.missing == "category" or found.kind is not Kind.MISSING_TEXT
-    ] + list(_range_findings(read.table, recipe))
+    ] + [*_range_findings(read.table, recipe), *_person_findings(read, recipe)]
 
 
 def _range_findings(table: pd.DataFrame, recipe: Recipe) -> Iterator[tuple[str, Finding]]:
@@ -399,6 +402,18 @@ def _range_findings(table: pd.DataFrame, recipe: Recipe) -> Iterator[tuple[str, 
             if outside > OUTSIDE_SHARE * known:
                 span = f"{low:g} to {high:g}"
                 yield name, Finding(Kind.OUTSIDE, Level.DOUBT, (), True, outside, known, -1, span, option)
+
+
+def _person_findings(read: Columns, recipe: Recipe) -> Iterator[tuple[str, Finding]]:
+    """Yield inputs that name people with several rows each, where epsilon is promised to a row."""
+    if recipe.person is not None:
+        return
+    for name in read.table.columns:
+        if name in columns_beside_inputs(recipe) or not (names_people(name) or name.lower() in _IDS):
+            continue
+        rows, different = len(read.table), read.table[name].nunique()
+        if max(1, rows / MOST_ROWS_OF_ONE) < different < int(read.table[name].notna().sum()):
+            yield name, Finding(Kind.PERSONS, Level.DOUBT, rows=rows, of=different)
 
 
 def doubts(found: Sequence[tuple[str, Finding]]) -> list[str]:

@@ -6,6 +6,7 @@ warns by findings, and `equidp inspect` shows the same ones and takes their opti
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -127,6 +128,20 @@ def word_of(mark: str) -> str:
     return next(word for word, other in MARKS.items() if other == mark)
 
 
+USUAL_ROWS_PER_PERSON = 4
+"""Most rows of a person that are proposed where nothing is known of them."""
+_PEOPLE = re.compile(r"(^|[^a-z])(pid|mrn|person|patient|subject|client|customer|member|user)([^a-z]|$)")
+
+
+def names_people(column: str) -> bool:
+    """Return True where a column's name says that it names people.
+
+    >>> [name for name in ("patient", "userId", "CUSTOMER_NR", "id", "clientele") if names_people(name)]
+    ['patient', 'userId', 'CUSTOMER_NR']
+    """
+    return _PEOPLE.search(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", column).lower()) is not None
+
+
 def count_phrase(rows: int) -> str:
     """Return a number of rows in words."""
     return f"{rows:,} {'row' if rows == 1 else 'rows'}"
@@ -206,7 +221,7 @@ def phrase(found: Finding) -> str:
         case Kind.POSITIVE:
             return f"{detail!r} as the rarer class: the positive one?"
         case Kind.PERSONS:
-            return "names people"
+            return f"people, {found.of:,} of them in {rows}" if found.of else "names people"
 
 
 def _marks_phrase(found: Finding) -> str:
@@ -236,6 +251,8 @@ def sentence(found: Finding, name: str) -> str:
         verb = "writes"
     elif found.kind is Kind.UNREADABLE and not found.options:
         verb = "is to hold"
+    elif found.kind is Kind.PERSONS:
+        verb = "seems to name"
     if found.kind is Kind.MANY_CLASSES:
         subject = "target"
     elif found.kind is Kind.SPELLINGS and found.detail:
@@ -246,9 +263,12 @@ def sentence(found: Finding, name: str) -> str:
 def _remedy(found: Finding, name: str) -> str:
     """Return the end of a sentence: what follows from a finding, and what to do."""
     flags = found.flags(name, in_shell)
-    typed = {option: flag(name, option) for option in ("drop", "categorical", "numeric", "fold")}
+    typed = {option: flag(name, option) for option in ("drop", "categorical", "numeric", "fold", "person")}
     first = f", the first in row {found.first + 1:,}" if found.first >= 0 else ""
     drop, texts = f"drop it ({typed['drop']})", f"texts ({typed['categorical']})"
+    rows_named = f"If it names the rows, {drop}"
+    if names_people(name):
+        rows_named = f"If it names people, promise epsilon to them ({typed['person']}); if rows, {drop}"
     match found.kind:
         case Kind.ODD_TYPE:
             otherwise = f", or {drop}" if found.options else ""
@@ -310,6 +330,12 @@ def _remedy(found: Finding, name: str) -> str:
             return f"; rescale it, or {drop}"
         case Kind.OUTSIDE:
             return f", which count as its nearer end; if not meant, give another range ({found.other})"
+        case Kind.PERSONS:
+            return (
+                ", and is an input. Epsilon holds for one row: a person with several is protected less. "
+                f"Promise it to people ({typed['person']} --rows-per-person {USUAL_ROWS_PER_PERSON}); if it "
+                f"names none, {drop}"
+            )
         case Kind.TOO_MANY_TEXTS:
             fold = (
                 f" make {found.rows:,} of them by taking capitals and leading zeros for the same "
@@ -318,12 +344,12 @@ def _remedy(found: Finding, name: str) -> str:
                 else ""
             )
             return (
-                f". If it names the rows, {drop}; if it holds numbers such as 1,234.5, say so (--thousands, "
+                f". {rows_named}; if it holds numbers such as 1,234.5, say so (--thousands, "
                 f"--decimal, --numeric). If it holds codes,{fold} in the file, shorten them to their first "
                 "signs, or keep the frequent ones and write the others as one"
             )
         case Kind.UNCOUNTED_TEXTS:
-            names = f"If it names the rows, {drop}; if" if found.options else "If"
+            names = f"{rows_named}; if" if found.options else "If"
             return (
                 f". {names} it holds numbers such as 1,234.5, say so (--thousands, "
                 f"--decimal); if what is not a number counts as missing, say so ({typed['numeric']})"

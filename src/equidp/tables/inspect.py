@@ -25,6 +25,7 @@ from equidp.errors import DataError, DataWarning
 from equidp.tables.cells import is_time, number_text
 from equidp.tables.checks import (
     MANY_CATEGORIES,
+    MOST_ROWS_OF_ONE,
     RARE_ROWS,
     fall_together,
     noun_of_dates,
@@ -36,7 +37,7 @@ from equidp.tables.checks import (
     written_dates,
 )
 from equidp.tables.columns import check_names, interpret_cells
-from equidp.tables.findings import Finding, Kind, Level, phrase
+from equidp.tables.findings import Finding, Kind, Level, names_people, phrase
 from equidp.tables.interpret import ColumnRecipe, Floats, Values, date_options, examine, interpret
 from equidp.tables.read import Cells, check_read_twice, read_cells, with_format
 from equidp.tables.recipe import BY_COLUMN, Recipe, as_key
@@ -202,8 +203,7 @@ PRIVACY_NOTE = (
     f"powers of ten, codes for missing values from a fixed list, and classes and groups of {RARE_ROWS} rows "
     "or more; no other cell of any row."
 )
-_PEOPLE = re.compile(r"(^|[^a-z])(pid|mrn|person|patient|subject|client|customer|member|user)([^a-z]|$)")
-_NAMES_PERSONS = re.compile(rf"(^|[^a-z])(id|ids|nr|no|uuid|key|code)([^a-z]|$)|{_PEOPLE.pattern}")
+_NAMES_ROWS = re.compile(r"(^|[^a-z])(id|ids|nr|no|uuid|key|code)([^a-z]|$)")
 
 
 @dataclass(frozen=True)
@@ -318,13 +318,13 @@ def _persons(cells: Cells, reports: list[ColumnReport], recipe: Recipe) -> Perso
     guessed = [
         report
         for report in reports
-        if _NAMES_PERSONS.search(report.name.lower())
+        if (names_people(report.name) or _NAMES_ROWS.search(report.name.lower()))
         and report.missing == 0
-        and report.distinct > max(1, rows / 50)
+        and report.distinct > max(1, rows / MOST_ROWS_OF_ONE)
         and report.name not in (recipe.target, *recipe.group)
         and "." not in report.span
     ]
-    guessed.sort(key=lambda report: not (report.distinct < rows and _PEOPLE.search(report.name.lower())))
+    guessed.sort(key=lambda report: not (report.distinct < rows and names_people(report.name)))
     named = (recipe.person, *(report.name for report in guessed))
     name = next((each for each in named if each is not None), None)
     if name is None:
