@@ -9,7 +9,7 @@ import pytest
 
 import equidp
 from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION, TRAINING_LOSS
-from equidp.kernel.ledger import ChoiceEvent, StepEvent
+from equidp.kernel.ledger import ChoiceEvent, FilteredStepEvent, GroupedStepEvent, GroupShare, StepEvent
 from equidp.report.guarantee import files_to_review
 from support.toy import make_trainer
 
@@ -65,3 +65,31 @@ def test_people_processes_and_budgets_add_theirs(run):
     several = replace(run, facts=replace(run.facts, processes=2))
     assert "training/agreement.py" in named(files_to_review(several, ()))
     assert "accounting/budget.py" in named(files_to_review(run, (), in_budget=True))
+
+
+def test_every_run_lists_what_its_card_states_beside_epsilon(run):
+    beside = {"accounting/risk.py", "accounting/replacement.py", "accounting/rows.py"}
+    assert beside <= named(files_to_review(run, ()))
+
+
+@pytest.mark.parametrize(
+    ("event", "file"),
+    [
+        (GroupedStepEvent(0.1, 1.0, by_group=(GroupShare("a", 0.1), GroupShare("b", 0.05))), "groups.py"),
+        (FilteredStepEvent(0.1, 1.0, order=4.0, full_steps=8), "individual/"),
+    ],
+)
+def test_steps_by_group_and_steps_with_accounts_add_their_files(run, event, file):
+    def listed(entries) -> bool:
+        files = named(files_to_review(replace(run, entries=entries), ()))
+        return any(name.endswith(file) and (ROOT / name).exists() for name in files)
+
+    assert not listed(((StepEvent(0.1, 1.0), 5),))
+    assert listed(((event, 5),))
+
+
+def test_prototypes_add_the_files_of_their_one_step(run):
+    plan = equidp.Plan().resolve("prototypes", 300, equidp.Target(epsilon=3.0))
+    files = named(files_to_review(replace(run, facts=replace(run.facts, plan=plan)), ()))
+    assert {"policies/prototypes.py", "data/extractors.py"} <= files - named(files_to_review(run, ()))
+    assert all((ROOT / name).exists() for name in files)

@@ -11,7 +11,7 @@ from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIB
 from equidp.display import shown_epsilon
 from equidp.errors import count_text
 from equidp.kernel.epsilon import binding_filter, capped_entries, epsilon
-from equidp.kernel.ledger import ChoiceEvent, Event, GroupedStepEvent, ReleaseEvent
+from equidp.kernel.ledger import ChoiceEvent, Event, FilteredStepEvent, GroupedStepEvent, ReleaseEvent
 from equidp.report.format import upper
 from equidp.training.run import Run, RunFacts
 
@@ -33,7 +33,16 @@ _ENGINE_FILES = {
     "FunctionalEngine": "engines/functional.py",
 }
 _PROCESS_FILES = ("distributed/", "training/agreement.py")
-_BUDGET_FILES = ("accounting/budget.py", "accounting/limit.py")
+_BUDGET_FILES = ("accounting/budget.py", "accounting/limit.py", "accounting/privacy_losses.py")
+_BOUND_FILES = (
+    *("accounting/risk.py", "accounting/replacement.py"),
+    *("accounting/rows.py", "accounting/privacy_losses.py"),
+)
+_GROUP_FILES = ("accounting/groups.py", "accounting/calibration.py", "training/assemble.py")
+_PROTOTYPE_FILES = (
+    *("policies/prototypes.py", "policies/table.py"),
+    *("models.py", "losses.py", "data/extractors.py"),
+)
 
 
 def privacy_unit(facts: RunFacts) -> str:
@@ -229,12 +238,18 @@ _QUERIES: Mapping[str, str] = {
 }
 
 
+def _method_name(run: Run) -> str:
+    """Return the name of the method of a run; of a policy of the user's, what its facts say."""
+    plan = run.facts.plan
+    return str(run.facts.method.get("method", "")) if plan is None else plan.method
+
+
 def mechanisms(run: Run) -> list[Mechanism]:
     """Return the mechanisms of a run, in the order in which its ledger has them first.
 
     Steps at sample rate 1, as those of the method prototypes are, have no subsampling.
     """
-    method = run.facts.plan.method if run.facts.plan is not None else run.facts.method.get("method", "")
+    method = _method_name(run)
     of_steps = "sums of clipped per-example gradients (DP-SGD" + (f"; {method})" if method else ")")
     if method == "prototypes":
         of_steps = "the sum of the unit features of each class (prototypes)"
@@ -314,7 +329,8 @@ def files_to_review(
     """Return the files of `src/equidp` that an auditor of this run reads, by the reason to read them.
 
     docs/guarantees.md has what the kernel trusts; the first three rows are the whole of it for a run on
-    single rows in one process, without releases beside its steps.
+    single rows in one process, without releases beside its steps and with equal groups. The fourth has what
+    the card states beside epsilon.
 
     Args:
         run: the finished run.
@@ -333,14 +349,22 @@ def files_to_review(
             "engines/failures.py",
             "training/trainer.py",
         ),
+        "attack risk, and epsilon for replacing an example or for several": _BOUND_FILES,
     }
+    events = {event for event, _ in run.entries}
+    if any(isinstance(event, GroupedStepEvent) for event in events):
+        files["rates and bounds by group"] = _GROUP_FILES
+    if any(isinstance(event, FilteredStepEvent) for event in events):
+        files["the individual filter"] = ("individual/",)
+    if _method_name(run) == "prototypes":
+        files["prototypes"] = _PROTOTYPE_FILES
     if facts.rows is not None:
         files["people as examples"] = _PEOPLE_FILES
     of_releases = {**_FILES_OF_RELEASES, **(further or {})}
     for name in releases:
         if name in of_releases:
             files[name] = (*of_releases[name], *_RELEASE_FILES)
-    if any(isinstance(event, ChoiceEvent) for event, _ in run.entries):
+    if any(isinstance(event, ChoiceEvent) for event in events):
         files["a private choice of settings"] = _CHOICE_FILES
     if facts.processes > 1:
         files["several processes"] = _PROCESS_FILES
