@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 from rich.console import Console
 
+import equidp
 from equidp.display import Column, Table
 from equidp.evaluation.metrics import METRICS
-from equidp.report.evaluation import print_groups
+from equidp.report.evaluation import groups_table, print_groups
 
 NAMES = ("F", "Region=Mitte, Geschlecht=divers", "Region=Mitte, Geschlecht=weiblich", "x" * 60, "日本語" * 9)
 WIDTHS = (1, *range(20, 100), 200)
@@ -47,3 +50,25 @@ def test_every_table_of_groups_has_the_names_of_its_rows(monkeypatch, capsys, wi
     assert said.count("10.0 (10.4 to 10.5)") == 1
     assert said.count("40.0 (40.4 to 40.5)") == 1
     assert said.count("30.0 (30.4 to 30.5)") == 1
+
+
+def test_figures_of_one_column_have_the_same_digits():
+    """0.57 beside 0.581 would seem to be known less well, or exact."""
+    rows = pd.DataFrame({"group": ["F", "M"], "count": [20, 30], "loss": [0.57, 0.581]})
+    for end, value in (("low", 0.5), ("high", 0.66)):
+        rows[f"loss_{end}"] = value
+    assert groups_table(rows).texts() == [
+        ["F", "20", "0.570 (0.500 to 0.660)"],
+        ["M", "30", "0.581 (0.500 to 0.660)"],
+    ]
+
+
+def test_a_narrow_page_breaks_words_that_fit_no_screen_alone():
+    cells = [["name", "default"], ["path", "my_package.my_module:my_function"]]
+    page = Table((Column("setting", "name"), Column("from", "text")), cells).to_html()
+    assert '<td class="left">default</td>' in page
+    assert '<td class="left long">my_package.my_module:my_function</td>' in page
+    document = (Path(equidp.__file__).parent / "report" / "templates" / "document.html").read_text()
+    assert [line for line in document.splitlines() if "anywhere" in line and line.startswith("td")] == [
+        "td.long { overflow-wrap: anywhere; }"
+    ]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _BETWEEN = 3  # characters beside each column on a terminal: padding, and a line
 _NARROWEST = 4  # characters of a column of values
+_LONG = 16  # characters of a word that HTML breaks where a screen is narrow
 _SHORTEST = 12  # characters that a name keeps at least before it is broken
 
 _NOT_IN_LATEX_FONTS = {"∞": r"$\infty$", "–": "--", "<": r"\textless{}", ">": r"\textgreater{}"}
@@ -110,6 +111,18 @@ def points(value: float) -> str:
     ('12.3', '0.0', '–')
     """
     return "–" if math.isnan(value) else f"{round(100 * value, 1) + 0.0:.1f}"
+
+
+def measured_number(value: float) -> str:
+    """Text of a measured number to three digits, zeros at the end among them; from 1,000 on without decimals.
+
+    >>> [measured_number(each) for each in (0.581, 0.57, 2.0, 999.7, -0.00494, float("nan"))]
+    ['0.581', '0.570', '2.00', '1,000', '-0.00494', '–']
+    """
+    if not math.isfinite(value):
+        return "–" if math.isnan(value) else "∞" if value > 0 else "-∞"
+    rounded = f"{value:#.3g}"
+    return f"{float(rounded):,.0f}" if 1000 <= abs(float(rounded)) < 1e9 else rounded.removesuffix(".")
 
 
 @final
@@ -309,11 +322,11 @@ def _least_width(column: RichColumn, cells: Sequence[Measurement]) -> int:
 
 def _html_class(kind: Kind, text: str) -> Markup:
     """Class of a cell at the left; names have none, since they are heads of rows."""
-    if kind in ("text", "verdict"):
-        return Markup(' class="{}"').format(
-            f"left {text.replace(' ', '-')}".rstrip() if kind == "verdict" else "left"
-        )
-    return Markup()
+    if kind not in ("text", "verdict"):
+        return Markup()
+    long = "long" if any(len(word) > _LONG for word in text.split()) else ""
+    more = text.replace(" ", "-") if kind == "verdict" else long
+    return Markup(' class="{}"').format(f"left {more}".rstrip())
 
 
 def _html_cell(column: Column, cell: Cell) -> Markup:

@@ -21,7 +21,7 @@ from equidp.comparison.sweep import Kind
 from equidp.comparison.tune import Tuning
 from equidp.data.dataset import ALL
 from equidp.diagnostics import Diagnosis
-from equidp.display import Cell, Column, Interval, Table, points
+from equidp.display import Cell, Column, Interval, Table, measured_number, points
 from equidp.errors import SettingError
 from equidp.evaluation.baselines import Judgement, judge_baselines
 from equidp.evaluation.costs import equal_cost, privacy_costs, summary
@@ -452,7 +452,7 @@ def baselines_table(comparison: Comparison) -> Table:
         Column("model", "name"),
         Column("seeds"),
         Column(metric.heading, show=partial(_text, metric=metric)),
-        Column("loss", show="{:.3g}".format),
+        Column("loss", show=measured_number),
         Column("serves as", "text"),
     ]
     return Table(columns, rows, TABLES["baselines"])
@@ -541,4 +541,4 @@ def _interval(row: Mapping[str, float] | pd.Series, name: str, metric: Metric) -
 
 
 def _text(value: float, metric: Metric) -> str:
-    return points(value) if metric.percent or math.isnan(value) else f"{value:.3g}"
+    return points(value) if metric.percent or math.isnan(value) else measured_number(value)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from equidp._extras import require_extra
 from equidp.comparison.result import Comparison
-from equidp.display import Cell, Column, Noted, Table
+from equidp.display import Cell, Column, Noted, Table, measured_number
 from equidp.report.document import Block, Callout, Heading, Paragraph, paragraphs
 from equidp.report.format import capitalise, number
 from equidp.report.plots import DIAGNOSIS_PLOTS
@@ -90,10 +90,10 @@ def diagnosis_blocks(summary: Summary) -> Iterator[Block]:
 def _risk_table(name: str, part: pd.DataFrame) -> Table:
     means = [average_column(part, column) for column in _RISKS]
     rows: list[list[Cell]] = [
-        [group, *(Noted(mean[group].mean, f"± {number(mean[group].error)}") for mean in means)]
+        [group, *(Noted(mean[group].mean, f"± {measured_number(mean[group].error)}") for mean in means)]
         for group in means[0]
     ]
-    columns = [Column("group", "name"), *(Column(head, show=number) for head in _RISKS.values())]
+    columns = [Column("group", "name"), *(Column(head, show=measured_number) for head in _RISKS.values())]
     return Table(columns, rows, f"{name}: excess risk a step")
 
 
@@ -104,7 +104,7 @@ def _gradient_table(name: str, part: pd.DataFrame, bounds: list[str]) -> Table:
         "Bias and variance: bounds on the error of the group's private gradient (Xu et al.); best bound: the "
         f"clipping bound that balances the two for this group. For all examples together it is {best}."
     )
-    columns = [Column("group", "name"), *(Column(head, show=number) for head in _GRADIENTS.values())]
+    columns = [Column("group", "name"), *(Column(head, show=measured_number) for head in _GRADIENTS.values())]
     rows: list[list[Cell]] = [
         [str(group), *row] for group, row in zip(means.index, means.to_numpy(), strict=True)
     ]

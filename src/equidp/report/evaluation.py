@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from equidp._extras import require_extra
 from equidp.data.dataset import ALL
-from equidp.display import Cell, Column, Interval, Table, points
+from equidp.display import Cell, Column, Interval, Table, measured_number, points
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.metrics import METRICS, Metric
 from equidp.evaluation.small_cells import FEWEST, SmallCells
@@ -31,13 +31,13 @@ _ELSEWHERE = (*_UNEXPLAINED, "r2")
 """Metrics that the tables of accuracy, of errors, of recall and of risks show."""
 _HEADINGS: dict[str, tuple[str, Callable[[float], str]]] = {
     "accuracy": ("accuracy, %", points),
-    "loss": ("loss", number),
-    "rmse": ("RMSE", number),
-    "mae": ("MAE", number),
-    "r2": ("R2", number),
+    "loss": ("loss", measured_number),
+    "rmse": ("RMSE", measured_number),
+    "mae": ("MAE", measured_number),
+    "r2": ("R2", measured_number),
     "recall": ("recall, %", points),
     "recall_cost": ("recall lost, points", points),
-    "excessive_risk": ("excessive risk, loss", number),
+    "excessive_risk": ("excessive risk, loss", measured_number),
 }
 _BARS = ("accuracy", "recall")
 _NO_INTERVAL = "no interval: "

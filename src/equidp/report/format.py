@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from equidp.display import Column, Table, points
+from equidp.display import Column, Table, measured_number, points
 
 if TYPE_CHECKING:
     from equidp.evaluation.metrics import Metric
@@ -22,7 +22,7 @@ def number(value: float) -> str:
     if not math.isfinite(value):
         return "–" if math.isnan(value) else "∞" if value > 0 else "-∞"
     rounded = f"{value:.3g}"
-    return f"{float(rounded):,.0f}" if 1000 <= abs(value) < 1e9 else rounded
+    return f"{float(rounded):,.0f}" if 1000 <= abs(float(rounded)) < 1e9 else rounded
 
 
 def upper(value: float) -> str:
@@ -37,7 +37,7 @@ def metric_text(metric: Metric, value: float) -> str:
     """Text of a metric's value: percentage points to a tenth, shares to a thousandth, else three digits."""
     if metric.percent:
         return points(value)
-    return number(value) if math.isnan(value) or metric.width > 1 else f"{round(value, 3) + 0.0:.3f}"
+    return measured_number(value) if math.isnan(value) or metric.width > 1 else f"{round(value, 3) + 0.0:.3f}"
 
 
 def capitalise(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from equidp.display import Cell, Column, Noted, Table
+from equidp.display import Cell, Column, Noted, Table, measured_number
 from equidp.report.document import Block, Callout, Heading, Paragraph, paragraphs
 from equidp.report.format import number, upper, whole_number
 from equidp.report.plots import INDIVIDUAL_PLOTS
@@ -56,7 +56,7 @@ def individual_table(
         column: of `Summary.individual`; by default the released mean, with its standard error.
         note: small print of a row of `Summary.individual`; None: the standard error.
     """
-    note = note or (lambda row: f"± {number(row.standard_error)}")
+    note = note or (lambda row: f"± {measured_number(row.standard_error)}")
     rows: list[list[Cell]] = [
         [group, summary.sizes()[group], *(Noted(row[column], note(row)) for row in found)]
         for group in summary.setup.data.group_names
@@ -65,7 +65,7 @@ def individual_table(
     columns = [
         Column("group", "name"),
         Column("in training", show=whole_number),
-        *(Column(kind.label, show=number) for kind in summary.individual),
+        *(Column(kind.label, show=measured_number) for kind in summary.individual),
     ]
     return Table(columns, rows)
 

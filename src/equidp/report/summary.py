@@ -13,7 +13,7 @@ from equidp._extras import require_extra
 from equidp.comparison.result import Comparison, Setup, interval_of
 from equidp.comparison.sweep import Kind
 from equidp.data.dataset import ALL
-from equidp.display import Interval
+from equidp.display import Interval, measured_number
 from equidp.evaluation.baselines import Judgement, baseline_names
 from equidp.evaluation.costs import COSTS, EPSILON_OF_GROUP, TOTAL_COSTS, equal_cost, summary
 from equidp.evaluation.intervals import mean_interval
@@ -98,8 +98,8 @@ class Summary:
             self._detail(self.metric),
             Detail("privacy_cost", f"Privacy cost, {of}", self.text),
             *(Detail(name, f"{titles[name]}, {of}", self.text) for name in both),
-            Detail("loss", "Loss", number),
-            Detail("excessive_risk", "Excessive risk: loss beyond the non-private run's", number),
+            Detail("loss", "Loss", measured_number),
+            Detail("excessive_risk", "Excessive risk: loss beyond the non-private run's", measured_number),
             *([Detail(EPSILON_OF_GROUP, "Epsilon of the group", number)] if self.has_groups else []),
         )
 
