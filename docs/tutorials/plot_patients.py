@@ -84,8 +84,7 @@ print(
 # seed: figures differ a little each time this page is built.
 
 run_command(
-    "equidp train visits.csv --recipe recipe.toml --epsilon 3"
-    " --bounds age=18:100,pressure=80:200 --out run"
+    "equidp train visits.csv --recipe recipe.toml --epsilon 3 --bounds age=18:100,pressure=80:200 --out run"
 )
 print(run_command("equidp evaluate run --metric auc --threshold 0.25 --json evaluation.json"))
 
