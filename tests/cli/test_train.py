@@ -385,7 +385,7 @@ def test_options_from_a_file_and_the_command_line_goes_first(run, people):
         ("dry-run = 1", "dry-run in 'train.toml' is 1; expected true or false"),
         (
             'epochs = "many"',
-            "Invalid value for epochs from 'train.toml': unable to convert \"many\" into float",
+            "epochs from 'train.toml' is 'many'; expected a number, such as 3 or 0.5.",
         ),
         (None, "No such file"),
     ],

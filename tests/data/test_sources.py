@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from equidp.data import census, open_source
+from equidp.data import Recipe, census, open_source
 from equidp.errors import SettingError
 from support.errors import raises_field
 
@@ -125,3 +125,14 @@ def test_unknown_names_and_settings_that_do_not_belong_are_refused():
     for settings in ({"target": "x"}, {"group": "x"}, {"test_share": 0.3}, {"missing": "category"}):
         with raises_field(SettingError, *settings, "'digits'"):
             open_source("digits", **settings)
+
+
+def test_a_table_without_groups_is_told_that_its_target_may_be_one(tmp_path):
+    path = tmp_path / "people.csv"
+    path.write_text("age,ill\n" + "".join(f"{20 + row},{'yes' if row % 3 else 'no'}\n" for row in range(40)))
+    with raises_field(SettingError, "group", "--group 'ill'"):
+        open_source(str(path), target="ill")
+    with raises_field(SettingError, "group") as refused:  # a number to predict cannot be a group too
+        open_source(str(path), recipe=Recipe(target="age", target_bounds=(0, 100)))
+    assert "'age')" not in str(refused.value)
+    assert open_source(str(path), target="ill", group=["ill"]).split(0).train.num_groups == 2

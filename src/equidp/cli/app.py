@@ -222,9 +222,18 @@ def show_completion(shell: Shell | None = None) -> None:
     sys.stdout.write(app.generate_completion(shell=shell))
 
 
+_UNREADABLE = re.compile(r'Invalid value for (.+?): unable to convert "(.*)" into (float|int)\.?', re.DOTALL)
+_EXPECTED = {"float": "a number, such as 3 or 0.5", "int": "a whole number, such as 3"}
+
+
 def _error_text(error: CycloptsError) -> str:
     """A parser's message with names of a TOML file as they stand there: a.b in place of [a][b]."""
-    return re.sub(r"\[([\w-]+(?:\]\[[\w-]+)*)\]", lambda found: found[1].replace("][", "."), str(error))
+    text = re.sub(r"\[([\w-]+(?:\]\[[\w-]+)*)\]", lambda found: found[1].replace("][", "."), str(error))
+    if found := _UNREADABLE.fullmatch(text):
+        option, value, kind = found.groups()
+        one = " (one, with a decimal point)" if "," in value else ""
+        return f"{option} is {value!r}; expected {_EXPECTED[kind]}{one}."
+    return text
 
 
 def _with_notes(text: str, error: BaseException) -> str:

@@ -117,7 +117,10 @@ def _finding_lines(column: ColumnReport, width: int) -> list[str]:
 def _conclusion_lines(report: TableReport, out: Path | None) -> list[str]:
     """Lines that say if the table can be used with the options above; `out`: where the recipe is."""
     if not (report.recipe.target and report.recipe.group):
-        return ["Give --target and --group too, to see classes and groups."]
+        return [
+            "Give --target and --group too, to see classes and groups; of a table without groups, the target "
+            "for both."
+        ]
     if not report.problems:
         recipe = f"the recipe in {out}" if out else "a recipe of this (--out recipe.toml)"
         return [f"With {recipe}, the table can be used as it is."]

@@ -20,7 +20,7 @@ from equidp.data.own import OwnSource
 from equidp.data.table import TableSource, with_encoding
 from equidp.errors import DataError, SettingError
 from equidp.tables.read import is_file_name
-from equidp.tables.recipe import Recipe
+from equidp.tables.recipe import Recipe, in_shell
 
 SOURCES: dict[str, DataSource] = {
     source.name: source
@@ -117,9 +117,14 @@ def open_source(
     needed = {"target": "the column to predict (target; --target COLUMN)"} if not whole.target else {}
     if not whole.group:
         needed["group"] = "the column of the groups to compare (group; --group COLUMN)"
+    named_target = whole.target or "TARGET"
+    without_groups = (
+        f" A table without groups takes its target (--group {in_shell(named_target)}): each class is a group."
+    )
     if needed:
         raise SettingError(
-            f"{name_or_path!r} needs {' and '.join(needed.values())}. equidp inspect lists its columns.",
+            f"{name_or_path!r} needs {' and '.join(needed.values())}. equidp inspect lists its columns."
+            f"{without_groups if 'group' in needed and whole.target_bounds is None else ''}",
             field=next(iter(needed)),
         )
     # Worker processes may run in another folder, so the path is absolute.
