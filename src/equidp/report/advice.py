@@ -29,7 +29,7 @@ _SENTENCES = {
     ),
     "many images": (
         "Global-Adapt: it scales all gradients by one factor, so that the long ones of rare classes count in "
-        "full. MNIST with 500 eights has 97.9% so at epsilon 5.43, and its eights 89.9%. DP-SGD's best of "
+        "full. MNIST with 500 eights has 97.8% so at epsilon 5.43, and its eights 89.2%. DP-SGD's best of "
         "eight random settings reaches 97.7% and 88.1%, DPSGD-F's 97.5% and 90.6%."
     ),
     "bound of rows": (
