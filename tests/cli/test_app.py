@@ -77,7 +77,7 @@ def test_a_comparison_that_is_stopped_while_it_writes_says_that_its_runs_are_kep
     monkeypatch.setattr("equidp.cli.compare.write_report", stop)
     brief = (*COMPARE, "--methods", "sgd,dpsgd", "--baseline", "plan")
     code, _, err = command(*brief, "--report", "r.html", cwd=people)
-    assert (code, "Finished runs are kept" in err) == (130, True), err
+    assert (code, f"Finished runs are kept in {str(people / 'equidp-runs')!r}" in err) == (130, True), err
 
 
 @pytest.mark.soak

@@ -58,7 +58,7 @@ def test_card_and_terminal_say_the_epsilon_of_each_level(finished):
     for name, epsilon in open_run(place).run.epsilon_by_level().items():
         assert f"| epsilon of {name} | {epsilon:.6g} |" in card
     assert "| column of chosen epsilons | choice |" in card
-    assert "| input columns | ('age',) |" in card
+    assert "| input columns | age |" in card
     for text in (card, out):
         assert "A person who chose several levels has the smallest of them." in text
         assert "2601.12922" in text

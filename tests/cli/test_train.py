@@ -22,7 +22,9 @@ import torch
 
 import equidp
 from equidp.cli import train as train_module
+from equidp.kernel.ledger import StepEvent
 from equidp.kernel.loop import PrivateLoop
+from equidp.ledger.file import LedgerFile
 from equidp.ledger.format import read_ledger
 from equidp.report.format import upper
 
@@ -578,8 +580,8 @@ def test_the_card_tells_what_was_read_of_the_table_and_what_a_budget_holds(run, 
     card = (people / "run" / "card.md").read_text()
     for row in (
         "| target | income |",
-        "| group columns | ('sex',) |",
-        "| input columns | ('age', 'job') |",
+        "| group columns | sex |",
+        "| input columns | age, job |",
         "| public bounds | age=0:100 |",
     ):
         assert row in card, row
@@ -725,6 +727,22 @@ def test_a_budget_in_use_by_another_run_leaves_a_run_that_is_continued_after_it(
     assert read_ledger(people / "people.ledger").entries == ()
     assert run("train", "--resume", "run")[0] == 0
     assert read_ledger(people / "people.ledger").entries == read_ledger(people / "run" / "ledger").entries
+
+
+def test_a_run_that_a_budget_has_no_room_for_by_now_is_said_to_be_uncharged(run, people, monkeypatch):
+    """Another run may spend what is left between the check and the first step."""
+    budget = people / "people.ledger"
+
+    def after_another(*given, own=train_module.train, **named):
+        with equidp.PrivacyBudget(budget) as opened:
+            opened.ledger(LedgerFile(people / "another")).spend(StepEvent(1.0, 0.5))
+        return own(*given, **named)
+
+    named = ("--budget", "people.ledger", "--budget-epsilon", "9", "--budget-delta", "1e-4")
+    monkeypatch.setattr(train_module, "train", after_another)
+    code, _, err = run("train", *TABLE, *PLAN, *named, "--out", "run")
+    assert (code, "Nothing of the run in 'run' is charged; remove that folder" in err) == (2, True), err
+    assert read_ledger(budget).entries == ((StepEvent(1.0, 0.5), 1),)
 
 
 def test_a_budget_that_releases_may_be_charged_to_is_named_where_they_stop(run, people, monkeypatch):

@@ -207,7 +207,11 @@ def compare_command(
             jobs = (place.jobs or joblib.cpu_count()) if client is None else len(client.nthreads())
         _print_estimate(prepared, jobs, place.fresh)
         return
-    stopped = "stopped. Finished runs are kept: the same command continues from them."
+    kept = str(place.directory.absolute())
+    stopped = (
+        f"stopped. Finished runs are kept in {kept!r}: the same command continues from them, and with "
+        "--directory from another folder."
+    )
     with stoppable(stopped):
         with progress_bar() as on_progress:
             comparison = run_comparison(

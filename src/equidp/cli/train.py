@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predictions import has_diverged
 from equidp.kernel.epsilon import epsilon_of_group
 from equidp.kernel.ledger import GroupedStepEvent
+from equidp.ledger.format import has_a_line, read_ledger
 from equidp.policies.methods import check_not_fixed, method_named
 from equidp.policies.setting import settings_of
 from equidp.policies.table import BASELINE, STANDARD
@@ -45,7 +46,7 @@ from equidp.runs.begin import begin, check_new
 from equidp.runs.cards import DIVERGED, unmeasured_costs
 from equidp.runs.config import CardTexts, Measures, TrainConfig
 from equidp.runs.experimental.private_choice import finish_choice, is_chosen
-from equidp.runs.layout import CONFIG, how_to_continue
+from equidp.runs.layout import CONFIG, LEDGER, how_to_continue
 from equidp.runs.prepare import Loaded, PreparedRun, prepare, seconds_per_step
 from equidp.runs.train import train
 from equidp.training.device import chosen_device
@@ -281,7 +282,20 @@ def _resumable(folder: Path) -> Iterator[None]:
             in_use = isinstance(error, BudgetError) and error.field == "lock"
             if (unwritten or in_use) and (folder / CONFIG).exists():
                 error.add_note(how_to_continue(folder))
+            elif isinstance(error, BudgetError) and _is_uncharged(folder):
+                error.add_note(
+                    f"Nothing of the run in {str(folder)!r} is charged; remove that folder to begin another "
+                    "there."
+                )
             raise
+
+
+def _is_uncharged(folder: Path) -> bool:
+    """Return True for the folder of a run that was begun, and whose ledger holds nothing."""
+    with suppress(BudgetError):
+        ledger = folder / LEDGER
+        return (folder / CONFIG).exists() and not (has_a_line(ledger) and read_ledger(ledger).entries)
+    return False
 
 
 def _say_resumed(spent: int, lost: int) -> None:

@@ -64,7 +64,7 @@ def write_cards(
         details |= each.card_entries(config.target.epsilon, place, units_of(recipe))
     encoder = layout.read_encoder(place, config)
     if encoder is None:
-        columns_of_source = {"target": recipe.target, "group columns": recipe.group}
+        columns_of_source = {"target": recipe.target, "group columns": ", ".join(recipe.group)}
         details |= {name: value for name, value in columns_of_source.items() if value}
     elif recipe.target is not None:
         ends = {name: [repr(end).removesuffix(".0") for end in span] for name, *span in recipe.bounds}
@@ -72,8 +72,8 @@ def write_cards(
         details |= {
             "target": recipe.target,
             **_range_of_target(recipe),
-            "group columns": recipe.group,
-            "input columns": tuple(column.name for column in encoder.columns),
+            "group columns": ", ".join(recipe.group),
+            "input columns": ", ".join(column.name for column in encoder.columns),
             "public bounds": ", ".join(bounds) or "none",
             "missing values": "a category of their own" if recipe.missing == "category" else "refused",
             **({} if recipe.person is None else {"column of people": recipe.person}),
