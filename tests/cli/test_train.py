@@ -492,7 +492,7 @@ def test_what_goes_wrong_with_a_finished_run(run, people):
     table.assign(sex="X").to_csv(people / "x.csv", index=False)
     assert "sex holds 'X', which the training data did not; known: F, M" in run("evaluate", "run", "x.csv")[2]
     refused = run("train", *TABLE, *PLAN, "--out", "run")[2]
-    assert refused.endswith("continue the run there: equidp train --resume run")
+    assert "it holds a finished run" in refused
     assert "trained by dpsgd; a baseline is a run by sgd" in run("evaluate", "run", "--baseline", "run")[2]
     table.assign(age=table["age"].astype(float)).to_csv(people / "people.csv", index=False)
     assert run("train", "--resume", "run")[0] == 0  # written otherwise, it is the same data
