@@ -36,7 +36,7 @@ from equidp.errors import CacheWarning, DataError, SettingError
 if TYPE_CHECKING:
     import pandas as pd
 
-FIGURES: Final = 5
+FIGURES: Final = 6
 """Version of the results that equidp computes; part of the key of each stored run and audit.
 
 Raise it by one in the commit that changes a result for the same data, settings, seed and packages, and make

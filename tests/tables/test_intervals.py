@@ -47,7 +47,7 @@ def test_rows_have_norm_1_but_for_their_trend_and_for_texts_without_a_place(numb
     table = table_of(numbers, texts)
     encoder = fitted(table)
     column = encoder.columns[0]
-    of_text = encoder.scales[-1].astype(float) ** 2
+    of_text = encoder.scales[column.width].astype(float) ** 2
     of_trend = encoder.scales[column.width - 1].astype(float) ** 2 if column.has_trend else 0.0
 
     def expected(numbers, without_place):
@@ -75,6 +75,44 @@ def test_the_more_examples_the_more_fine_intervals_weigh_beside_the_trend_up_to_
     np.testing.assert_allclose(more, [3, 1_600 / (10 * 16 * 4), 3], rtol=1e-5)
     np.testing.assert_allclose(many, [3, 3, 3], rtol=1e-5)
     np.testing.assert_allclose(squares(20), [20 / 160, 20 / 640, 1], rtol=1e-5)  # texts have no trend
+
+
+def test_few_rows_of_numbers_alone_have_a_fifth_in_common_by_a_constant_input():
+    numbers = pd.DataFrame(np.random.default_rng(0).normal(size=(800, 10))).add_prefix("x")
+    encoder = fitted(numbers, missing="refuse")
+
+    def common(of):
+        rows = of.encode(numbers).double()
+        assert rows.square().sum(dim=1).mean() == pytest.approx(1, abs=2e-3)
+        return float(rows.mean(dim=0).square().sum())
+
+    assert common(encoder) == pytest.approx(0.2, abs=2e-3)
+    assert common(replace(encoder, constant=0.0)) < 0.1
+    assert encoder.encode(numbers)[:, -1].unique().numel() == 1
+    assert encoder.width == 10 * 21 + 1
+    assert TableEncoder.from_json(encoder.to_json()) == encoder
+
+
+def test_the_constant_input_follows_from_the_number_of_rows_and_the_sizes_of_blocks():
+    numbers = pd.DataFrame(np.random.default_rng(0).normal(size=(800, 10))).add_prefix("x")
+    few = fitted(numbers, missing="refuse")
+    other = fitted(1e3 + numbers[::-1] ** 3, missing="refuse")
+    assert other.constant == few.constant > replace(few, examples=2_000).with_constant().constant > 0
+    assert replace(few, examples=20_000).with_constant().constant == 0
+    texts = pd.DataFrame({name: pd.Series(["cook", "clerk"] * 400, dtype=object) for name in "abc"})
+    assert fitted(texts, missing="refuse").constant == 0
+    many = pd.DataFrame({"a": pd.Series([f"text {at}" for at in range(30)] * 20, dtype=object)})
+    frequent = 1 / np.arange(1, 31)  # Zipf's law
+    part = float((frequent**2).sum() / frequent.sum() ** 2)
+    assert part < 0.2
+    assert fitted(many, missing="refuse").constant == pytest.approx((0.2 - part) / (1 - part))
+    assert TableEncoder.fit(numbers, np.arange(800), {}, "refuse").constant == 0
+
+
+def test_columns_of_one_value_have_all_in_common_and_need_no_constant_input():
+    same = pd.DataFrame({"x": [5.0] * 40, "job": pd.Series(["cook"] * 40, dtype=object)})
+    assert fitted(same, missing="refuse").constant == 0
+    assert replace(fitted(same, missing="refuse"), examples=0).with_constant().constant == 0
 
 
 def test_weights_follow_from_the_number_of_people_where_people_are_the_examples():

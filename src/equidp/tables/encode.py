@@ -35,6 +35,9 @@ _BLOCK = 2**20  # values whose mean is taken in one go
 _ROWS_AN_INPUT, _LARGEST_SQUARE = 10.0, 3.0
 """Examples an input of a block, times the number of blocks, with which the block has the weight of a trend;
 and the largest square of a block's weight, that of a trend being 1."""
+_LARGEST_COMMON, _COMMON_TIMES_EXAMPLES = 0.2, 320.0
+"""Part of a row's square that all rows have in common, at least: 320 / n for n examples, but 0.2 at most. At
+epsilon 0.5 learning rates sum to about n / 20, and the shares of classes take a sum of some 16 to learn."""
 _FAR = 3
 """Deviations from the training mean, or widths of the range between edges, beyond which a code for a missing
 value is no measurement."""
@@ -79,6 +82,13 @@ class Column(ABC):
         return False
 
     @property
+    def common_parts(self) -> tuple[float, ...]:
+        """Part of each block's square that rows have in common, where all its inputs are equally frequent:
+        1 / k of k inputs; nothing of a trend, whose mean is 0."""
+        of_blocks = [1 / max(1, size) for size in self.blocks]
+        return (*of_blocks[:-1], 0.0) if self.has_trend else tuple(of_blocks)
+
+    @property
     @abstractmethod
     def marks_missing(self) -> bool:
         """True where missing cells have an input."""
@@ -100,6 +110,13 @@ class TextColumn(Column):
     @property
     def blocks(self) -> tuple[int, ...]:
         return (self.width,)
+
+    @property
+    def common_parts(self) -> tuple[float, ...]:
+        """Part of the block's square that rows have in common, where frequencies of texts fall like 1, 1/2,
+        1/3 and so on (Zipf's law)."""
+        falling = 1 / np.arange(1, max(1, self.width) + 1)
+        return (float((falling**2).sum() / falling.sum() ** 2),)
 
     @abstractmethod
     def places(self, column: pd.Series) -> npt.NDArray[np.int64]:
@@ -369,6 +386,7 @@ class TableEncoder:
         textual: target and groups that held texts, and hold texts in other tables too.
         examples: number of training examples, which the weights of blocks follow from (`scales`). Only for
             columns that are one-hot or cut. None: inputs have no weights.
+        constant: square of a last input, of the same value in all rows; 0: there is none (`with_constant`).
 
     >>> table = pd.DataFrame({"age": [20.0, 40.0], "job": ["cook", "clerk"]})
     >>> encoder = TableEncoder.fit(table, np.array([0, 1]), {"age": (0, 100)}, "refuse")
@@ -381,6 +399,7 @@ class TableEncoder:
     private: bool = False
     textual: tuple[str, ...] = ()
     examples: int | None = None
+    constant: float = 0.0
 
     @classmethod
     def fit(
@@ -416,12 +435,33 @@ class TableEncoder:
             else:
                 columns.append(Numbers.scaled_by_deviation(name, values, flagged=flagged))
         weighted_for = (len(train) if examples is None else examples) if encoding.cuts else None
-        return cls(tuple(columns), missing, examples=weighted_for)
+        return cls(tuple(columns), missing, examples=weighted_for).with_constant()
+
+    def with_constant(self) -> TableEncoder:
+        """Return the encoder with a constant input if rows have too little in common.
+
+        A model learns the shares of classes by the mean of its rows, whose square is their common part
+        (`Column.common_parts`). Where that is less than 320 / n, up to 0.2, of a row's square, as with few
+        rows of many columns of numbers, a constant input makes up for it. It follows from n and the sizes of
+        blocks alone.
+
+        >>> table = pd.DataFrame({f"x{at}": np.arange(40.0) for at in range(9)})
+        >>> encoder = TableEncoder.fit(table, np.arange(40), {}, "refuse", ENCODINGS["cut"])
+        >>> f"{encoder.constant:.2f}", {f"{each:.2f}" for each in encoder.encode(table)[:, -1]}
+        ('0.19', {'0.44'})
+        """
+        if self.examples is None:
+            return self
+        squares, _ = self._blocks()
+        parts = [part for column in self.columns for part in column.common_parts]
+        common = float(np.dot(squares, parts)) / max(1e-9, sum(squares))
+        least = min(_LARGEST_COMMON, _COMMON_TIMES_EXAMPLES / max(1, self.examples))
+        return replace(self, constant=0.0 if common >= least else (least - common) / (1 - common))
 
     @property
     def width(self) -> int:
         """Number of inputs."""
-        return sum(column.width for column in self.columns)
+        return sum(column.width for column in self.columns) + (self.constant > 0)
 
     @property
     def scales(self) -> Inputs:
@@ -430,10 +470,19 @@ class TableEncoder:
         The square of a trend's weight is 1, and that of a block of k inputs n / (10 k blocks), but at most 3,
         and at least 1 where the column has no trend: a fine block counts little until many examples fall into
         each of its intervals, and a model of few examples is nearly a line in each column. A row's square is
-        then 1 in the mean, where intervals hold equally many rows, and below 3.
+        then 1 in the mean, where intervals hold equally many rows, and below 3. A constant has its square of
+        that, and the others the rest.
         """
         if self.examples is None:
             return np.ones(self.width, dtype=np.float32)
+        squares, sizes = self._blocks()
+        of_inputs: Floats = np.repeat(squares, sizes) * (1 - self.constant) / max(1e-9, sum(squares))
+        constant = [self.constant] if self.constant else []
+        return np.sqrt([*of_inputs, *constant]).astype(np.float32)
+
+    def _blocks(self) -> tuple[list[float], list[int]]:
+        """Return the square and the size of each block; that of a trend is 1."""
+        assert self.examples is not None
         count = sum(len(column.blocks) for column in self.columns)
         squares: list[float] = []
         sizes: list[int] = []
@@ -444,8 +493,7 @@ class TableEncoder:
                 squares.append(min(max(by_size, least), _LARGEST_SQUARE))
             squares += [1.0] * column.has_trend
             sizes += column.blocks
-        of_inputs: Floats = np.repeat(squares, sizes) / max(1e-9, sum(squares))
-        return np.sqrt(of_inputs).astype(np.float32)
+        return squares, sizes
 
     def check(self, table: pd.DataFrame) -> None:
         """Raise a DataError unless `encode` can encode all rows."""
@@ -471,6 +519,7 @@ class TableEncoder:
         for column in self.columns:
             column.write(table[column.name], inputs[:, start : start + column.width])
             start += column.width
+        inputs[:, start:] = 1.0
         if self.examples is not None:
             inputs *= self.scales
         return torch.from_numpy(inputs)
@@ -539,6 +588,7 @@ class TableEncoder:
             content["private"],
             tuple(content["textual"]),
             content.get("examples"),
+            content.get("constant", 0.0),
         )
 
 

@@ -220,6 +220,22 @@ def test_a_pipeline_marks_missing_values_and_unknown_texts_as_the_run_does(tmp_p
 
 
 @pytest.mark.soak
+def test_a_pipeline_of_few_rows_of_numbers_takes_the_constant_input_as_an_intercept(tmp_path):
+    pytest.importorskip("skops")
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(300, 6))).add_prefix("x")
+    table["group"], table["y"] = ["A", "B"] * 150, np.where(table["x0"] > 0, "yes", "no")
+    table.to_csv(tmp_path / "people.csv", index=False)
+    recipe = Recipe(target="y", group=("group",), missing="refuse")
+    run = run_on(tmp_path / "run", str(tmp_path / "people.csv"), recipe, encoding="cut")
+    table.drop(columns="y").to_csv(tmp_path / "table.csv", index=False)
+    equidp.export_run(run, "skops", tmp_path / "out", include_sensitive=True)
+    kept = open_run(run)
+    assert kept.encoder.constant > 0
+    expected = torch.softmax(kept.run.model(kept.inputs(tmp_path / "table.csv")), 1).detach().numpy()
+    assert np.allclose(elsewhere(tmp_path / "out", BY_SKOPS), expected, atol=1e-5)
+
+
+@pytest.mark.soak
 def test_the_card_has_front_matter_for_programs_and_the_whole_card(numbers, tmp_path):
     equidp.export_run(numbers, "hf-card", tmp_path / "out")
     text, kept = (tmp_path / "out" / "README.md").read_text(), open_run(numbers)

@@ -76,6 +76,8 @@ def _pipeline(export: ExportedRun) -> Pipeline:
         )
     weights, intercepts = _linear_map(export.kept.run.model, export.inputs[0])
     weights = weights * encoder.scales
+    if encoder.constant:
+        weights, intercepts = weights[:, :-1], intercepts + weights[:, -1]
     return Pipeline([("encoder", _encoder(encoder)), ("model", _model(export, weights, intercepts))])
 
 
