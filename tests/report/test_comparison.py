@@ -287,7 +287,7 @@ def test_a_metric_of_losses_is_in_its_own_unit(tmp_path):
     comparison = replace(made_up(CLEAR, spread=0.001), metric=METRICS["log_loss"])
     comparison = with_results(comparison, log_loss=1 - comparison.results["accuracy"])
     pays, narrows, _ = findings_of(comparison)
-    assert "costs group b most: 0.4 of log loss, where group a loses 0.02" in pays
+    assert "costs group b most: 0.400 of log loss, where group a loses 0.02" in pays
     assert narrows.endswith("of log loss.")
     page = html.render(comparison)
     assert "privacy cost, log loss" in page
