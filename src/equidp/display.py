@@ -119,10 +119,19 @@ def measured_number(value: float) -> str:
     >>> [measured_number(each) for each in (0.581, 0.57, 2.0, 999.7, -0.00494, float("nan"))]
     ['0.581', '0.570', '2.00', '1,000', '-0.00494', '–']
     """
+    return three_digits(value, "#.3g").removesuffix(".")
+
+
+def three_digits(value: float, form: str) -> str:
+    """Text of a number in a form of three digits; from 1,000 on without decimals.
+
+    >>> [three_digits(each, ".3g") for each in (0.57, 1234.5, float("-inf"))]
+    ['0.57', '1,230', '-∞']
+    """
     if not math.isfinite(value):
         return "–" if math.isnan(value) else "∞" if value > 0 else "-∞"
-    rounded = f"{value:#.3g}"
-    return f"{float(rounded):,.0f}" if 1000 <= abs(float(rounded)) < 1e9 else rounded.removesuffix(".")
+    rounded = format(value, form)
+    return f"{float(rounded):,.0f}" if 1000 <= abs(float(rounded)) < 1e9 else rounded
 
 
 @final

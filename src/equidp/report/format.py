@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from equidp.display import Column, Table, measured_number, points
+from equidp.display import Column, Table, measured_number, points, three_digits
 
 if TYPE_CHECKING:
     from equidp.evaluation.metrics import Metric
@@ -19,10 +19,7 @@ def whole_number(value: int) -> str:
 
 def number(value: float) -> str:
     """Text of a number to three digits, from 1,000 on without an exponent; a dash for NaN."""
-    if not math.isfinite(value):
-        return "–" if math.isnan(value) else "∞" if value > 0 else "-∞"
-    rounded = f"{value:.3g}"
-    return f"{float(rounded):,.0f}" if 1000 <= abs(float(rounded)) < 1e9 else rounded
+    return three_digits(value, ".3g")
 
 
 def upper(value: float) -> str:

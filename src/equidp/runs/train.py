@@ -65,9 +65,8 @@ def train(
     """
     place, processes = Path(folder), processes_here()
     config, plan, facts, encoder = processes.broadcast_from_first(lambda: _read_settings(place, prepared))
-    for each in config.releases:
-        if advice := each.how_to_continue(place):
-            raise DataError(advice, field="resume")
+    if advice := layout.advice_without_steps(config, place):
+        raise DataError(advice, field="resume")
     if prepared is not None:
         split = prepared.split
     else:

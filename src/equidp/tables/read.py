@@ -734,14 +734,12 @@ def with_format(path: Path, recipe: Recipe) -> Recipe:
     charset = _charset(path, recipe.charset)
     if (stated := _read_stated_separator(path, charset)) is not None:
         return dataclasses.replace(recipe, charset=charset, sep=stated)
-    sep = recipe.sep
-    for marks in ((recipe.sep, *SEPARATORS), _RARE_SEPARATORS):
+    for marks in ((recipe.sep,), SEPARATORS, _RARE_SEPARATORS):
         widths = {mark: _width(path, charset, mark) for mark in marks}
         best = max(widths, key=lambda mark: widths[mark])
-        if widths.get(recipe.sep, 0) > 1 or widths[best] > 1:
-            sep = recipe.sep if widths.get(recipe.sep, 0) > 1 else best
-            break
-    return dataclasses.replace(recipe, charset=charset, sep=sep)
+        if widths[best] > 1:
+            return dataclasses.replace(recipe, charset=charset, sep=best)
+    return dataclasses.replace(recipe, charset=charset)
 
 
 def _charset(path: Path, first: str) -> str:

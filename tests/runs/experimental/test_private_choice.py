@@ -142,7 +142,7 @@ def stopped_at(step, config, folder, monkeypatch):
 def test_advice_on_a_stopped_choice_follows_from_what_it_spent(
     step, charged, finishable, config, tmp_path, monkeypatch
 ):
-    """Whoever is told to resume a choice can: the folder, its readers and a second run in it agree."""
+    """Resuming works where messages propose it, and all commands on the folder say the same."""
     folder, budget = tmp_path / "run", tmp_path / "budget"
     asked = replace(config, budget=BudgetFile(budget, epsilon=4.0, delta=DELTA))
     stopped_at(step, asked, folder, monkeypatch)
