@@ -1,4 +1,4 @@
-"""Compares training with and without the constant input that tables of few rows have (`with_constant`).
+"""Compares training with and without the constant input of tables of few rows (`TableEncoder.constant`).
 
 Models are trained by the settings that `equidp train` takes.
 

@@ -75,7 +75,7 @@ class Preparation:
     ) -> TableEncoder:
         """Return an encoder of these columns and of the public codes; `examples` as in `TableEncoder`."""
         categories = (Categories(name, codes, public=True) for name, codes in self.categories.items())
-        return TableEncoder((*numbers, *categories), _MISSING, private, examples=examples).with_constant()
+        return TableEncoder((*numbers, *categories), _MISSING, private, examples=examples)
 
 
 @dataclass(frozen=True)

@@ -386,7 +386,6 @@ class TableEncoder:
         textual: target and groups that held texts, and hold texts in other tables too.
         examples: number of training examples, which the weights of blocks follow from (`scales`). Only for
             columns that are one-hot or cut. None: inputs have no weights.
-        constant: square of a last input, of the same value in all rows; 0: there is none (`with_constant`).
 
     >>> table = pd.DataFrame({"age": [20.0, 40.0], "job": ["cook", "clerk"]})
     >>> encoder = TableEncoder.fit(table, np.array([0, 1]), {"age": (0, 100)}, "refuse")
@@ -399,7 +398,6 @@ class TableEncoder:
     private: bool = False
     textual: tuple[str, ...] = ()
     examples: int | None = None
-    constant: float = 0.0
 
     @classmethod
     def fit(
@@ -435,14 +433,15 @@ class TableEncoder:
             else:
                 columns.append(Numbers.scaled_by_deviation(name, values, flagged=flagged))
         weighted_for = (len(train) if examples is None else examples) if encoding.cuts else None
-        return cls(tuple(columns), missing, examples=weighted_for).with_constant()
+        return cls(tuple(columns), missing, examples=weighted_for)
 
-    def with_constant(self) -> TableEncoder:
-        """Return the encoder with a constant input if rows have too little in common.
+    @property
+    def constant(self) -> float:
+        """Square of a last input, of the same value in all rows; 0 where there is none.
 
         A model learns the shares of classes by the mean of its rows, whose square is their common part
         (`Column.common_parts`). Where that is less than 320 / n, up to 0.2, of a row's square, as with few
-        rows of many columns of numbers, a constant input makes up for it. It follows from n and the sizes of
+        rows of many columns of numbers, the constant makes up for it. It follows from n and the sizes of
         blocks alone.
 
         >>> table = pd.DataFrame({f"x{at}": np.arange(40.0) for at in range(9)})
@@ -451,12 +450,12 @@ class TableEncoder:
         ('0.19', {'0.44'})
         """
         if self.examples is None:
-            return self
+            return 0.0
         squares, _ = self._blocks()
         parts = [part for column in self.columns for part in column.common_parts]
         common = float(np.dot(squares, parts)) / max(1e-9, sum(squares))
         least = min(_LARGEST_COMMON, _COMMON_TIMES_EXAMPLES / max(1, self.examples))
-        return replace(self, constant=0.0 if common >= least else (least - common) / (1 - common))
+        return 0.0 if common >= least else (least - common) / (1 - common)
 
     @property
     def width(self) -> int:
@@ -476,9 +475,9 @@ class TableEncoder:
         if self.examples is None:
             return np.ones(self.width, dtype=np.float32)
         squares, sizes = self._blocks()
-        of_inputs: Floats = np.repeat(squares, sizes) * (1 - self.constant) / max(1e-9, sum(squares))
-        constant = [self.constant] if self.constant else []
-        return np.sqrt([*of_inputs, *constant]).astype(np.float32)
+        constant = self.constant
+        of_inputs: Floats = np.repeat(squares, sizes) * (1 - constant) / max(1e-9, sum(squares))
+        return np.sqrt(np.append(of_inputs, [constant] * (constant > 0))).astype(np.float32)
 
     def _blocks(self) -> tuple[list[float], list[int]]:
         """Return the square and the size of each block; that of a trend is 1."""
@@ -588,7 +587,6 @@ class TableEncoder:
             content["private"],
             tuple(content["textual"]),
             content.get("examples"),
-            content.get("constant", 0.0),
         )
 
 

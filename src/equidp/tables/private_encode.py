@@ -93,7 +93,7 @@ def private_encoder(
         made |= private_numbers(features[free], release, share=share * len(free), flagged=flagged)
     columns = tuple(made[name] for name in features.columns)
     examples = len(features) if encoding.cuts else None
-    return TableEncoder(columns, missing, private=True, examples=examples).with_constant()
+    return TableEncoder(columns, missing, private=True, examples=examples)
 
 
 def _warn_of(faint: pd.Index) -> None:
