@@ -477,7 +477,8 @@ class TableEncoder:
         squares, sizes = self._blocks()
         constant = self.constant
         of_inputs: Floats = np.repeat(squares, sizes) * (1 - constant) / max(1e-9, sum(squares))
-        return np.sqrt(np.append(of_inputs, [constant] * (constant > 0))).astype(np.float32)
+        scales: Inputs = np.sqrt(np.append(of_inputs, [constant] * (constant > 0))).astype(np.float32)
+        return scales
 
     def _blocks(self) -> tuple[list[float], list[int]]:
         """Return the square and the size of each block; that of a trend is 1."""
