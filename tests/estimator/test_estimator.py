@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import pickle
+import threading
 import warnings
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import sklearn
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
+from sklearn.exceptions import NotFittedError
 from sklearn.impute import SimpleImputer
 from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.pipeline import make_pipeline
@@ -134,6 +136,11 @@ def test_a_method_that_needs_groups_says_so_before_it_spends():
         ({"batch_size": 1000}, "batch_size"),
         ({"method_settings": {"learning_rate": 1}}, "method setting"),
         ({"method_settings": {"smothing": 0.9}}, "method setting"),
+        ({"method_settings": ["smoothing"]}, "method_settings"),
+        ({"model": 3}, "model"),
+        ({"model": lambda shape: nn.Linear(4, 2)}, "model"),
+        ({"model": lambda shape, classes: classes}, "model"),
+        ({"device": 99}, "device"),
     ],
     ids=str,
 )
@@ -144,6 +151,119 @@ def test_wrong_settings_are_refused(settings, field):
 
 
 @SEEDED
+@pytest.mark.filterwarnings("ignore::equidp.PrivacyWarning")
+@pytest.mark.parametrize("refused", ["sample_weight", "epsilon", "budget"])
+def test_a_refused_fit_leaves_the_estimator_as_it_was(refused):
+    """Otherwise the old model would predict by the names of the refused fit's classes."""
+    X, y = table(seed=18)
+    inputs = pd.DataFrame(X, columns=list("abcd"))
+    budget = equidp.PrivacyBudget(epsilon=3.5, delta=1e-3)
+    model = quick(budget=budget if refused == "budget" else None).fit(inputs, y)
+    before, predicted = model.epsilon_total_, model.predict(inputs)
+    if refused == "epsilon":
+        model.set_params(epsilon=-1)
+    others = {"sample_weight": [1.0]} if refused == "sample_weight" else {}
+    error = {"sample_weight": DataError, "epsilon": SettingError, "budget": BudgetError}[refused]
+    with pytest.raises(error):
+        model.fit(inputs[["a", "b"]], np.where(y == "yes", "good", "bad"), GROUPS, **others)
+    assert (model.predict(inputs) == predicted).all()
+    assert model.classes_.tolist() == ["no", "yes"]
+    assert (model.n_features_in_, model.group_names_) == (4, ("everyone",))
+    assert model.epsilon_total_ == before
+    with raises_field(DataError, "y"):  # nor would it go on with other classes
+        model.set_params(epsilon=1.0, budget=None).partial_fit(inputs, np.where(y == "yes", "good", "bad"))
+
+
+@pytest.mark.filterwarnings("ignore::equidp.PrivacyWarning")
+def test_a_stopped_fit_leaves_no_model_of_other_classes(monkeypatch):
+    X, y = table(seed=19)
+    model = quick().fit(X, y)
+    step = equidp.Trainer.step
+
+    def interrupted(self, batch):
+        step(self, batch)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(equidp.Trainer, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, np.where(y == "yes", "good", "bad"))
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+    assert model.epsilon_total_ > 3.0
+
+
+@pytest.mark.filterwarnings("ignore::equidp.PrivacyWarning")
+def test_fits_of_one_estimator_in_several_threads_are_all_counted():
+    X, y = table(seed=20)
+    model, begin = quick(), threading.Barrier(3)
+
+    def fit(trainer, fit=equidp.Trainer.fit):
+        begin.wait(timeout=60)
+        return fit(trainer)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(equidp.Trainer, "fit", fit)
+        threads = [threading.Thread(target=model.fit, args=(X, y)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    one, three = quick().fit(X, y).epsilon_total_, model.epsilon_total_
+    assert three > 1.5 * one
+    assert model.fit(X, y).epsilon_total_ > three
+
+
+@pytest.mark.parametrize("estimator", [equidp.PrivateClassifier, equidp.PrivateRegressor])
+def test_rows_beyond_float32_have_no_prediction(estimator):
+    """Their outputs are NaN, which would have been the first class."""
+    X, _ = table(seed=21)
+    fitted = estimator(epochs=1, accountant="rdp").fit(X, (X[:, 0] > 0).astype(int))
+    with raises_field(DataError, "X"):
+        fitted.predict(np.full((2, 4), 1e39))
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"y": [None] + ["a", "b"] * 119 + ["a"]}, "y"),
+        ({"X": pd.DataFrame({"day": pd.date_range("2020", periods=N), "a": 1.0})}, "X"),
+        ({"X": pd.DataFrame({"time": pd.to_timedelta(np.arange(N), unit="D")})}, "X"),
+        ({"X": np.arange(N).astype("datetime64[D]")[:, None]}, "X"),
+        ({"sample_weight": ["heavy"] * N}, "sample_weight"),
+        ({"epsilons": ["low"] * N}, "epsilons"),
+        ({"sensitive_features": "sex"}, "sensitive_features"),
+        ({"sensitive_features": np.zeros((N, 2, 2))}, "sensitive_features"),
+    ],
+)
+def test_wrong_inputs_are_refused(change, field):
+    X, y = table(seed=22)
+    model = quick(epsilon_levels=[1.0, 3.0] if "epsilons" in change else None)
+    with raises_field(DataError, field):
+        model.fit(**{"X": X, "y": np.array(y, dtype=object), **change})
+    assert not hasattr(model, "epsilon_total_")
+
+
+@pytest.mark.parametrize("bounds", [(0,), 3, "0:1", ("a", "b"), (None, 1), (1, 0), (0, float("nan"))])
+def test_target_bounds_that_are_none_are_refused(bounds):
+    X, _ = table(seed=23)
+    with raises_field(SettingError, "target_bounds"):
+        equidp.PrivateRegressor(target_bounds=bounds).fit(X, X[:, 0])
+
+
+def test_predictions_stay_in_the_bounds_that_were_fitted():
+    X, _ = table(seed=24)
+    model = equidp.PrivateRegressor(epochs=1, accountant="rdp", target_bounds=np.array([0, 10])).fit(
+        X, X[:, 0]
+    )
+    predicted, intercept = model.predict(X), model.intercept_
+    model.set_params(target_bounds=(0, 1000))
+    assert (model.predict(X) == predicted).all()
+    assert model.intercept_ == intercept
+    with raises_field(SettingError, "target_bounds"):
+        model.partial_fit(X, X[:, 0])
+    model.set_params(target_bounds=(0.0, 10.0)).partial_fit(X, X[:, 0])
+
+
 def test_schedule_and_average_are_those_of_a_plan_and_predictions_of_the_average():
     X, y = table(seed=90)
     settings = {"random_state": 0, "schedule": "linear", "average": "tail", "average_share": 0.5}

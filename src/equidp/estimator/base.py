@@ -6,7 +6,8 @@ import math
 import warnings
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
@@ -28,6 +29,8 @@ from equidp.estimator.inputs import (
     SparseRows,
     check_finite,
     check_groups,
+    check_known,
+    check_numbers,
     check_order,
     dense,
     dense_parts,
@@ -121,9 +124,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         Raises:
             SettingError, DataError, ModelError, BudgetError, ValueError: before any budget is spent.
         """
-        earlier = getattr(self, "_progress", Progress()).spent
-        of_rows = people, epsilons
-        return self._train(X, y, sensitive_features, sample_weight, Progress(spent=list(earlier)), *of_rows)
+        progress = Progress(spent=self._list_spent())
+        with self._unchanged_unless_spent(progress):
+            return self._train(X, y, sensitive_features, sample_weight, progress, people, epsilons)
+
+    def _list_spent(self) -> list[tuple[str, Entries]]:
+        """Return what all fits of this estimator spent: one list, to which fits in several threads add."""
+        spent: list[tuple[str, Entries]] = self.__dict__.setdefault("_fits_spent", [])
+        return spent
 
     def _train(
         self,
@@ -138,11 +146,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """Trains a fresh model on these rows, or the one of earlier calls further; features: of groups."""
         of_rows = {"sample_weight": sample_weight, "people": people, "epsilons": epsilons}
         check_order(X=X, y=y, sensitive_features=features, **of_rows)
+        check_numbers(X)
         further = progress.model is not None
         kinds = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "y_numeric": self._y_numeric}
         X, y = validate_data(self, X, y, reset=not further, **kinds)
         check_finite(X)
         y = column_or_1d(y, warn=True)
+        check_known(y)
         if not progress.learnt:
             self._learn(y)
         targets = self._targets(y)
@@ -165,14 +175,28 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         try:
             counted = targets if owners is None else targets[owners.first]
             payment = trainer.ledger.pay(COUNTS, releases[0].noise_multiplier) if releases else None
+            self.__dict__.pop("run_", None)  # of other classes or bounds, should this training be stopped
             self._release(payment, trainer, counted, progress)
             self.run_ = recalibrate(trainer.fit(), trainer, plan.recalibration_noise)
         finally:  # Whatever stops a fit, its steps are spent.
-            progress.model, progress.rows = trainer.model, progress.rows + trainer.num_examples
-            progress.of_people = owners is not None
-            self._progress = progress
-            self._account(trainer, progress.spent_since(before), progress)
+            if spent := progress.spent_since(before):
+                progress.model, progress.rows = trainer.model, progress.rows + trainer.num_examples
+                progress.of_people = owners is not None
+                self._progress = progress
+                self._account(trainer, spent, progress)
         return self
+
+    @contextmanager
+    def _unchanged_unless_spent(self, progress: Progress) -> Iterator[None]:
+        """Leave the estimator as it was where a call fails before it spends."""
+        kept, before = dict(vars(self)), progress.ledger.entries
+        try:
+            yield
+        except BaseException:
+            if not progress.spent_since(before):
+                self.__dict__.clear()
+                self.__dict__.update(kept)
+            raise
 
     def _model(self) -> str | ModelFactory:
         return self.model
@@ -245,8 +269,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """
         delta, accountant = trainer.delta, trainer.accountant
         self.epsilon_spent_ = epsilon_of(entries, delta, accountant)
-        if not entries:
-            return
         unit = "rows" if getattr(trainer.train, "rows", None) is None else "people"
         progress.calls += 1
         progress.spent.append((unit, entries))
@@ -272,7 +294,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _outputs(self, X: Any) -> Tensor:
         """The model's outputs, [n, outputs], in its own precision."""
         check_is_fitted(self, "run_")
+        check_numbers(X)
         X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        check_finite(X)
         return torch.cat([predict(self.run_.model, part) for part in dense_parts(X)])
 
     def _coefficients(self, name: str) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -330,6 +354,11 @@ _OWN = ("model", "batch_size", "delta", "learning_rate", "class_weight")
 def plan_of(estimator: Any, model: str | ModelFactory, num_examples: int, delta: float) -> Plan:
     """Return the plan of a `PrivateEstimator`'s arguments for n examples."""
     size, settings = estimator.batch_size, estimator.method_settings or {}
+    if not isinstance(settings, Mapping):
+        raise SettingError(
+            f"method_settings={settings!r}; expected a dictionary from setting to number, such as "
+            "{'smoothing': 0.9}."
+        )
     usual = ADAM_RATE if estimator.optimizer == "adam" else _SGD_RATE
     names = {each.name for each in fields(estimator)}.intersection(each.name for each in Plan.options())
     return Plan(

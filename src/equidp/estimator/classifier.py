@@ -138,14 +138,15 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             if classes is None:
                 raise DataError("classes must be passed on the first call to partial_fit.", field="classes")
             self._learn(column_or_1d(classes))
-            progress = Progress(learnt=True)
+            progress = Progress(spent=self._list_spent(), learnt=True)
         elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             raise DataError(
                 f"classes={np.unique(classes).tolist()}, and earlier calls had {self.classes_.tolist()}; "
                 "give the same, or leave them out."
             )
         progress.learnt = True
-        return self._train(X, y, sensitive_features, sample_weight, progress)
+        with self._unchanged_unless_spent(progress):
+            return self._train(X, y, sensitive_features, sample_weight, progress)
 
     def _learn(self, y: Any) -> None:
         check_classification_targets(y)

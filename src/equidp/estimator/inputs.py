@@ -83,6 +83,46 @@ def check_finite(rows: Any) -> None:
             raise DataError("X holds numbers that float32 cannot; scale them first.", field="X")
 
 
+def check_numbers(rows: Any) -> None:
+    """Raises where columns of rows are dates or durations, which an array of numbers would count as such.
+
+    Raises:
+        DataError: names the first of them.
+    """
+    types = dict(rows.dtypes) if isinstance(rows, pd.DataFrame) else {"X": getattr(rows, "dtype", None)}
+    for name, each in types.items():
+        if each is not None and getattr(each, "kind", "") in ("m", "M"):
+            raise DataError(
+                f"column {name!r} of X holds {'dates' if each.kind == 'M' else 'durations'} ({each}); "
+                "expected numbers of similar scale, such as years since a public date.",
+                field="X",
+            )
+
+
+def check_known(y: npt.NDArray[Any]) -> None:
+    """Raises where a target of y, [n], is missing, such as None or pandas.NA.
+
+    Raises:
+        DataError: names the first row.
+    """
+    if (missing := pd.isna(y)).any():
+        raise DataError(
+            f"y has {int(missing.sum()):,} of {len(y):,} targets that are missing, the first in row "
+            f"{int(missing.argmax()) + 1:,}; leave these rows out.",
+            field="y",
+        )
+
+
+def _to_numbers(values: Any, name: str) -> npt.NDArray[np.float64]:
+    """Return values of rows as float64, [n]; a DataError of the name for what is not a number."""
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"{name} has values that are not numbers; expected one for each row.", field=name
+        ) from error
+
+
 def groups_of(sensitive_features: Any, n: int, known: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
     """Returns the group of each example, [n], and the groups' names; `known` ones where there were fits.
 
@@ -96,7 +136,14 @@ def groups_of(sensitive_features: Any, n: int, known: Sequence[str] | None) -> t
                 field="sensitive_features",
             )
         return torch.zeros(n, dtype=torch.int64), ("everyone",) if known is None else tuple(known)
-    table = pd.DataFrame(sensitive_features).reset_index(drop=True)
+    try:
+        table = pd.DataFrame(sensitive_features).reset_index(drop=True)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"sensitive_features is a {type(sensitive_features).__name__} that is no table; expected each "
+            "row's group: [n], or [n, columns].",
+            field="sensitive_features",
+        ) from error
     if len(table) != n:
         raise DataError(
             f"sensitive_features has {len(table)} rows beside {n} in X; expected one for each.",
@@ -130,7 +177,7 @@ def weights_of_rows(sample_weight: Any, n: int) -> Tensor | None:
     """
     if sample_weight is None:
         return None
-    weights: npt.NDArray[np.float64] = np.asarray(sample_weight, dtype=np.float64)
+    weights = _to_numbers(sample_weight, "sample_weight")
     if weights.ndim == 0:
         weights = np.full(n, weights)
     if weights.shape != (n,):
@@ -151,7 +198,7 @@ def epsilons_of(epsilons: Any, people: Any, n: int) -> Tensor | None:
     """
     if epsilons is None:
         return None
-    chosen = np.asarray(epsilons, dtype=np.float64)
+    chosen = _to_numbers(epsilons, "epsilons")
     if chosen.shape != (n,):
         raise DataError(
             f"epsilons has shape {chosen.shape} beside {n} rows of X; expected ({n},).", field="epsilons"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,11 +67,15 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         """Middle and half width of the public range of y."""
         if self.target_bounds is None:
             return 0.0, 1.0
-        low, high = self.target_bounds
-        if not -math.inf < low < high < math.inf:
-            raise SettingError(
-                f"target_bounds={self.target_bounds}; expected (low, high), finite, with low < high."
-            )
+        bounds = self.target_bounds
+        given = tuple(bounds) if isinstance(bounds, Iterable) else ()
+        if not (
+            len(given) == 2
+            and all(isinstance(each, Real) for each in given)
+            and -math.inf < given[0] < given[1] < math.inf
+        ):
+            raise SettingError(f"target_bounds={bounds!r}; expected (low, high), finite, with low < high.")
+        low, high = map(float, given)
         return (low + high) / 2, (high - low) / 2
 
     def partial_fit(self, X: Any, y: Any, sensitive_features: Any = None, sample_weight: Any = None) -> Self:
@@ -78,14 +84,23 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         Arguments are those of `fit`; see `PrivateClassifier.partial_fit`.
         """
         check_open_ended(self)
-        progress = getattr(self, "_progress", None) or Progress()
-        return self._train(X, y, sensitive_features, sample_weight, progress)
+        progress = getattr(self, "_progress", None)
+        if progress is None:
+            progress = Progress(spent=self._list_spent())
+        elif (now := self._scale()) != self._fitted_scale:
+            middle, width = self._fitted_scale
+            raise SettingError(
+                f"target_bounds={self.target_bounds} scale y by {now[1]:g} around {now[0]:g}, and earlier "
+                f"calls by {width:g} around {middle:g}, which the model learnt; give the same, or use fit."
+            )
+        with self._unchanged_unless_spent(progress):
+            return self._train(X, y, sensitive_features, sample_weight, progress)
 
     def _learn(self, y: Any) -> None:
         """There is nothing to learn: bounds are public."""
 
     def _targets(self, y: npt.NDArray[Any]) -> Tensor:
-        middle, width = self._scale()
+        self._fitted_scale = middle, width = self._scale()
         values = (y.astype(np.float64) - middle) / width
         if self.target_bounds is not None:
             values = values.clip(-1.0, 1.0)
@@ -100,14 +115,14 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     def coef_(self) -> npt.NDArray[np.float64]:
         """Coefficients of a linear model in the units of y, [columns]."""
         weights, _ = self._coefficients("coef_")
-        values: npt.NDArray[np.float64] = weights[0] * self._scale()[1]
+        values: npt.NDArray[np.float64] = weights[0] * self._fitted_scale[1]
         return values
 
     @property
     def intercept_(self) -> float:
         """Intercept of a linear model in the units of y."""
         _, intercepts = self._coefficients("intercept_")
-        middle, width = self._scale()
+        middle, width = self._fitted_scale
         return float(intercepts[0]) * width + middle
 
     @property
@@ -116,6 +131,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> npt.NDArray[np.float32]:
         """In the units of y, [n], as precise as the model computes."""
-        middle, width = self._scale()
-        values: npt.NDArray[np.float64] = self._outputs(X).squeeze(1).double().numpy() * width + middle
+        outputs = self._outputs(X)
+        middle, width = self._fitted_scale
+        values: npt.NDArray[np.float64] = outputs.squeeze(1).double().numpy() * width + middle
         return values.astype(np.float32)

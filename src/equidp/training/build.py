@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -44,15 +45,41 @@ def build_model(factory: ModelFactory, shape: Sequence[int], outputs: int, seed:
         outputs: number of classes.
         seed: of the initial weights; None: torch's global generator as it stands.
     """
+    if not callable(factory) or isinstance(factory, nn.Module):
+        raise SettingError(
+            f"model={type(factory).__name__}; expected a name, or a function of (shape of an input, number "
+            "of outputs) that makes a module.",
+            field="model",
+        )
     if seed is None:
-        model = factory(tuple(shape), outputs)
+        model = _make_module(factory, shape, outputs)
     else:
         with restore_generators():
             torch.manual_seed(seed)
-            model = factory(tuple(shape), outputs)
+            model = _make_module(factory, shape, outputs)
             if not any(isinstance(module, nn.GroupNorm) for module in model.modules()):
                 model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     mark_fresh(model)
+    return model
+
+
+def _make_module(factory: ModelFactory, shape: Sequence[int], outputs: int) -> nn.Module:
+    """Return what a factory makes; a SettingError unless it takes the two arguments and makes a module."""
+    try:
+        inspect.signature(factory).bind((), 0)
+    except TypeError as error:
+        raise SettingError(
+            f"model is a function that does not take (shape of an input, number of outputs): {error}.",
+            field="model",
+        ) from error
+    except ValueError:  # of a function without a signature
+        pass
+    model = factory(tuple(shape), outputs)
+    if not isinstance(model, nn.Module):
+        raise SettingError(
+            f"model is a function that gave a {type(model).__name__}; expected a torch.nn.Module.",
+            field="model",
+        )
     return model
 
 

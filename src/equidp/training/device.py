@@ -33,7 +33,9 @@ def chosen_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError) as error:
-        raise SettingError(f"device {name!r}; expected auto, cpu, cuda, cuda:1 or mps.") from error
+        raise SettingError(
+            f"device {name!r}; expected auto, cpu, cuda, cuda:1 or mps.", field="device"
+        ) from error
     count = _count(device.type)
     if device.type == "cuda" and device.index is None and "LOCAL_RANK" in os.environ:
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
