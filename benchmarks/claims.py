@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FILE = Path("benchmarks") / "claims.toml"
 """File of claims, below the root of a checkout."""
 QUICK_SECONDS = 90.0
-"""Processor seconds up to which `make soak` runs a command."""
+"""CPU seconds up to which `make soak` runs a command."""
 KINDS = ("accuracy", "exact", "timing")
 """Kinds of claims: means over seeds; figures that come out the same each time; times and memory."""
 _WIDENING = 3.0
@@ -47,7 +47,7 @@ _WIDENING = 3.0
 They are the same in another measurement, and `equidp compare` repeats its noise as well: measured twice,
 means of `equidp train` on Adult were 0.26 standard errors apart (DP-SGD) and 0.07 (DPSGD-F)."""
 _ROUGHLY = 0.5
-"""Tolerance of times and memory, as a share of them: processors differ."""
+"""Tolerance of times and memory, as a share of them: CPUs differ."""
 _NUMBER = r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)"
 _HEADER = """\
 # Figures of README and docs, with the commands that give them; written by benchmarks/claims.py.
@@ -134,7 +134,7 @@ class Claim:
         file: kept file that figures are read from in place of running the command.
         seeds: of the runs; none where nothing is random.
         places: where the figures are stated.
-        seconds: processor seconds of all commands.
+        seconds: CPU seconds of all commands.
         measured: date; "": not with this version.
         note: what a reader of the file should know.
         figures: by name.
@@ -351,7 +351,7 @@ def _with_figures(claim: Claim, outputs: Sequence[str]) -> Claim:
 
 
 def _run(claim: Claim, seed: int, root: Path, folder: Path) -> dict[str, Any]:
-    """Output and processor seconds of the commands with one seed, unless they are kept in the folder."""
+    """Output and CPU seconds of the commands with one seed, unless they are kept in the folder."""
     kept = folder / "outcome.json"
     if kept.exists():
         outcome: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
@@ -359,18 +359,18 @@ def _run(claim: Claim, seed: int, root: Path, folder: Path) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     for part in folder.glob("run*"):  # of a training that was stopped, which --out does not take again
         shutil.rmtree(part)
-    before, printed = _processor_seconds(), ""
+    before, printed = _cpu_seconds(), ""
     for typed in (f"{claim.command} {claim.adds}", *claim.then):
         printed += _printed(typed.replace("{seed}", str(seed)), root, folder)
     output = (folder / claim.output).read_text(encoding="utf-8") if claim.output else printed
-    outcome = {"output": output, "seconds": _processor_seconds() - before}
+    outcome = {"output": output, "seconds": _cpu_seconds() - before}
     part = kept.with_suffix(".part")
     part.write_text(json.dumps(outcome), encoding="utf-8")
     part.replace(kept)
     return outcome
 
 
-def _processor_seconds() -> float:
+def _cpu_seconds() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

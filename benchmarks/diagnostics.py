@@ -2,7 +2,7 @@
 
     python benchmarks/diagnostics.py [--examples 54649] [--rounds 3]
 
-Times are processor time on one thread, so that other work on the machine matters little. Inputs are random:
+Times are CPU time on one thread, so that other work on the machine matters little. Inputs are random:
 their values do not change the cost of a diagnosis, since the number of vectors is fixed here.
 """
 
@@ -96,7 +96,7 @@ def training_step(model: torch.nn.Module, data: equidp.GroupedDataset) -> Callab
 
 
 def seconds(work: Callable[[], object], repeats: int = 20) -> float:
-    """Returns processor time of one repeat."""
+    """Returns CPU time of one repeat."""
     if repeats > 1:
         work()
     start = time.process_time()

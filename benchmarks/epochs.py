@@ -71,7 +71,7 @@ def _opacus(batch: Batches, mode: str, device: torch.device) -> Epoch:
 
 
 def epochs(device: torch.device = CPU) -> tuple[dict[str, Epoch], str]:
-    """Returns an epoch of each contender, of rows in the processor's memory, and whose they are."""
+    """Returns an epoch of each contender, of rows in the CPU's memory, and whose they are."""
     batch, source = data()
     contenders = {
         "plain SGD, rows by index": _plain(batch, device, by_loader=False),

@@ -96,7 +96,7 @@ def loaded(files: HistoryFiles, checkpoint: str, data: GroupedDataset, policy: D
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Returns how much of the processor's time it took."""
+    """Returns the CPU time that it took."""
     start = time.process_time()
     work()
     return time.process_time() - start

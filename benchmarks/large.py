@@ -4,7 +4,7 @@
 
 Makes a table of 16 columns (numbers, texts, two columns of groups, a skewed target), trains logistic
 regression privately, and predicts for all rows, each in a process of its own. Prints, for each stage, seconds
-by the clock and of the processor, the most memory that was resident so far, pages of mapped files included,
+by the clock and of CPU time, the most memory that was resident so far, pages of mapped files included,
 and what is now resident without these.
 """
 
@@ -70,16 +70,15 @@ class Stages:
 
     def __init__(self) -> None:
         # The time of the process before this line: Python and its libraries.
-        self._clock, self._processor = time.perf_counter(), 0.0
+        self._clock, self._cpu = time.perf_counter(), 0.0
 
     def ends(self, name: str) -> None:
-        clock, processor = time.perf_counter(), time.process_time()
+        clock, cpu = time.perf_counter(), time.process_time()
         print(
-            f"{name:<34}{clock - self._clock:>8.1f}{processor - self._processor:>8.1f}{_resident():>9.2f}"
-            f"{_own():>9.2f}",
+            f"{name:<34}{clock - self._clock:>8.1f}{cpu - self._cpu:>8.1f}{_resident():>9.2f}{_own():>9.2f}",
             flush=True,
         )
-        self._clock, self._processor = clock, processor
+        self._clock, self._cpu = clock, cpu
 
 
 def _resident() -> float:
@@ -164,10 +163,10 @@ def measure(folder: Path, given: argparse.Namespace) -> None:
         child = [sys.executable, __file__, "--stage", stage, "--folder", str(folder), *options]
         subprocess.run(child, check=True, env=environment)
     kept = sum(each.stat().st_size for each in (folder / "cache").rglob("*") if each.is_file())
-    processor = resource.getrusage(resource.RUSAGE_CHILDREN)
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(
-        f"{time.perf_counter() - began:.1f} s in all, {processor.ru_utime + processor.ru_stime:.1f} of the "
-        f"processor; at most {processor.ru_maxrss / 2**20:.2f} GiB; {kept / 1e9:.2f} GB kept on disk"
+        f"{time.perf_counter() - began:.1f} s in all, {usage.ru_utime + usage.ru_stime:.1f} s of "
+        f"CPU time; at most {usage.ru_maxrss / 2**20:.2f} GiB; {kept / 1e9:.2f} GB kept on disk"
     )
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/randomness.py [--device cuda] [--rounds 9]
 
-AES is words of AES-256 in counter mode from the processor, copied to the device; ChaCha20 is words made on
+AES is words of AES-256 in counter mode from the CPU, copied to the device; ChaCha20 is words made on
 the device by operations on tensors, and "fused" by one kernel of Triton. equidp takes what is fastest
 (`equidp.kernel.keystream.makes_words`). The device's own generator, which is not cryptographic and which
 equidp never uses for noise, is a reference. Noise is in float64, as the kernel draws it, in blocks of at most

@@ -46,9 +46,9 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="say where the time of our steps goes")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument(
-        "--processor-time",
+        "--cpu-time",
         action="store_true",
-        help="measure seconds of the processor, on a machine that others use too; with --threads 1",
+        help="measure CPU time, on a machine that others use too; with --threads 1",
     )
     parser.add_argument(
         "--returning-memory",
@@ -75,7 +75,7 @@ def main() -> None:
             continue
         subject = replace(subject, batch_size=chosen.batch_size or subject.batch_size)
         steps, refused = steps_for(subject, device)
-        clock = time.process_time if chosen.processor_time else time.perf_counter
+        clock = time.process_time if chosen.cpu_time else time.perf_counter
         seconds, ratios = step_seconds(steps, PLAIN, rounds=chosen.rounds, device=device, clock=clock)
         memory = {name: subject.resting_bytes() + peak_bytes(step, device) for name, step in steps.items()}
         fastest = min(

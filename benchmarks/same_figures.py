@@ -14,7 +14,7 @@ missing. "csv" is a small table of numbers and texts, written for the purpose, a
 columns cut into intervals.
 
 The third compares these two and digits, all methods, with `figures.json` beside this file: losses to 1 part
-in 10,000 and accuracies to two examples of each group, which other processors keep. It ends with exit code 1
+in 10,000 and accuracies to two examples of each group, which other CPUs keep. It ends with exit code 1
 where figures moved, or where `equidp.store.FIGURES` is not the number that the file was made with. The fourth
 rewrites that file: raise FIGURES and run it in the commit that changes figures on purpose.
 """

@@ -1,4 +1,4 @@
-"""Processor seconds of whole commands: `import equidp` beside `import torch`, help, `account` and `train`.
+"""CPU seconds of whole commands: `import equidp` beside `import torch`, help, `account` and `train`.
 
     python benchmarks/start.py [--rounds 9]
 
@@ -38,7 +38,7 @@ LIMITS = {
 
 
 def seconds(arguments: tuple[str, ...]) -> float:
-    """Processor seconds of a process, by user and system; infinite where it fails."""
+    """CPU seconds of a process, by user and system; infinite where it fails."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryDirectory() as folder:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -4,7 +4,7 @@
 
 Each model, with random weights, is tried in one process and trained for a step in another, both on batches of
 32 in parts of 4. Memory is the most that was resident beyond what was before, in sizes of the model
-(its trained parameters in float32 and the frozen ones); time is of the processor, in private steps.
+(its trained parameters in float32 and the frozen ones); time is of the CPU, in private steps.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Request:
         make: Callable[[int, Path], pd.DataFrame],
         code: tuple[ModuleType, ...] = (),
     ) -> tuple[pd.DataFrame, float]:
-        """Table of a run and its seconds of processor time, kept by data, settings and code.
+        """Table of a run and its seconds of CPU time, kept by data, settings and code.
 
         Args:
             study: a frozen dataclass that says all that the run depends on, but its data and seed.

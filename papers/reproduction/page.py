@@ -179,7 +179,7 @@ def results_page(items: Sequence[Judged]) -> str:
         "notes are written by hand. `python -m papers reproduce NAME` makes an item again, with a "
         "page and plots of its own; `python -m papers reproduce --list` lists all.",
         f"{len(done)} of {len(items)} items were run. {_LEGEND} Settings are the papers' unless an item says "
-        "otherwise. All was made on two processor cores; nothing was tuned towards a paper's figures.",
+        "otherwise. All was made on two CPU cores; nothing was tuned towards a paper's figures.",
         _overview(items),
     ]
     for paper in PAPERS:

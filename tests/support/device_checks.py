@@ -2,7 +2,7 @@
 
     python -m pytest tests/support/device_checks.py
 
-The device is the one of EQUIDP_TEST_DEVICE, such as cuda; or else the processor by another name, which shows
+The device is the one of EQUIDP_TEST_DEVICE, such as cuda; or else the CPU by another name, which shows
 code that takes all tensors to be on one device.
 """
 

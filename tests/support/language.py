@@ -92,6 +92,7 @@ BANNED = {
     r"figures of (?:(?:a )?few|(?:the )?(?:test|training))": "metrics, results, or values",
     r"prices?": "cost, or epsilon",
     r"(?:is|are) right": "correct",
+    r"processors?": "CPU",
     r"cut (?:between|at the base)|base_rate_cut|cut=": "decision, or threshold",
 }
 """Words that the glossary replaced -> what to write. Each is matched as a whole, in any case."""

@@ -1,6 +1,6 @@
-// A second device that is the processor under another name, to find code that takes all tensors to be on one.
+// A second device that is the CPU under another name, to find code that takes all tensors to be on one.
 //
-// Tensors of it have memory of their own. Operations run on the processor, one by one; as on a GPU, one that is
+// Tensors of it have memory of their own. Operations run on the CPU, one by one; as on a GPU, one that is
 // given tensors of two devices fails, unless the other device's are single numbers or indices. It may be told to
 // refuse numbers of 64 bits, as Apple's GPUs do.
 
@@ -77,7 +77,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   }
 };
 
-// The same memory, as the processor's.
+// The same memory, as the CPU's.
 at::Tensor seen(const at::Tensor& own) {
   if (own.device().type() != OTHER) return own;
   auto options = at::TensorOptions().dtype(own.dtype()).device(at::kCPU);

@@ -1,4 +1,4 @@
-"""A second device for tests where there is no GPU: the processor by another name (second_device.cpp)."""
+"""A second device for tests where there is no GPU: the CPU by another name (second_device.cpp)."""
 
 from __future__ import annotations
 

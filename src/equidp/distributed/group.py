@@ -36,7 +36,7 @@ class Together(Processes):
     | --- | --- |
     | another process is gone, or silent for as long as the group waits | ProcessError |
     | used after `leave`, or from another thread than at first | ProcessError |
-    | a group without a backend for the processor | SettingError |
+    | a group without a backend for the CPU | SettingError |
     """
 
     def __init__(self) -> None:

@@ -137,7 +137,7 @@ def bounded_sums(sums: list[Tensor], weights: Tensor, norms: Tensor) -> list[Ten
         return sums
     found = [torch.dot(to_double(weights), to_double(norms.clamp_min(SMALLEST_NORM)))]
     found += [torch.dot(each, each) for each in sums]
-    # A device is waited for once; on the processor, each number is read at once.
+    # A device is waited for once; on the CPU, each number is read at once.
     reach, *squares = map(float, found) if sums[0].is_cpu else torch.stack(found).tolist()
     longest, length = (1 + ROUNDING) * reach, math.sqrt(sum(squares))
     if length <= longest:

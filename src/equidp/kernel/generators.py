@@ -35,7 +35,7 @@ _OWN = (
 _MOST, _OF_ONE = 100_000, 256
 """Largest number of objects that are searched, and of elements of one object."""
 
-_WORDS = 624  # of the Mersenne Twister, which the generators of torch's processor, NumPy and Python are
+_WORDS = 624  # of the Mersenne Twister, which the CPU generators of torch, NumPy and Python are
 
 _turn = threading.RLock()
 """Held by the thread that has the process' generators in a state of its own."""
@@ -62,13 +62,13 @@ def from_the_system(*devices: torch.device, owned: Sequence[Owned] = ()) -> Iter
 
     | generator | entropy |
     | --- | --- |
-    | torch's of the processor | its whole state, 19,937 bits; in a PyTorch that keeps it in another form 32,
+    | torch's of the CPU | its whole state, 19,937 bits; in a PyTorch that keeps it in another form 32,
       with a PrivacyWarning |
     | torch's of a CUDA, MPS or other device that is named | a seed of 64 bits |
     | NumPy's and Python's (`np.random.rand`, `random.random`) | seeds of 512 bits |
     | of a worker process of a DataLoader | the same, from the worker's start (`fill_from_the_system`) |
     | objects that are given as `owned`, which a dataset holds, say | the whole state of torch's of the
-      processor; others 64 bits (torch's of another device) to 512 |
+      CPU; others 64 bits (torch's of another device) to 512 |
     | another generator object, or one that is seeded inside | not covered |
 
     One thread is inside at a time, others wait; a thread may enter again. So no thread restores or seeds the
@@ -76,7 +76,7 @@ def from_the_system(*devices: torch.device, owned: Sequence[Owned] = ()) -> Iter
     The caller's states come back also if an error ends what runs inside.
 
     Args:
-        devices: that draw inside, such as the one of the model; the processor always counts.
+        devices: that draw inside, such as the one of the model; the CPU always counts.
         owned: generator objects that draw inside (`owned_generators`).
     """
     with _turn:
@@ -122,7 +122,7 @@ def fill_from_the_system(*devices: torch.device, owned: Sequence[Owned] = ()) ->
 
 
 def generator_from_the_system() -> torch.Generator:
-    """Returns a generator of the processor whose whole state is fresh entropy of the operating system."""
+    """Returns a generator of the CPU whose whole state is fresh entropy of the operating system."""
     generator = torch.Generator()
     generator.set_state(_fresh_state())
     return generator
@@ -140,7 +140,7 @@ def restore_generators(*devices: torch.device) -> Iterator[None]:
 
 
 class GeneratorStates:
-    """Present states of the process' global generators: torch's, of the processor and of devices, NumPy's
+    """Present states of the process' global generators: torch's, of the CPU and of devices, NumPy's
     and Python's."""
 
     def __init__(self, *devices: torch.device) -> None:
@@ -368,7 +368,7 @@ def _exchange(standing_in: Any) -> None:
 
 
 def _fresh_state() -> Tensor:
-    """A state of the processor's generator whose words are the operating system's."""
+    """A state of the CPU's generator whose words are the operating system's."""
     template, start = _layout()
     if start < 0:
         warnings.warn(

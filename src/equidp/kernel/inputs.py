@@ -108,6 +108,6 @@ def moved_to(inputs: Any, device: torch.device | str) -> Any:
     >>> moved_to({"ids": torch.tensor([1])}, "cpu")
     {'ids': tensor([1])}
     """
-    # Work on CUDA waits for what it reads. The processor does not, and MPS may read memory that was freed.
+    # Work on CUDA waits for what it reads. The CPU does not, and MPS may read memory that was freed.
     ahead = torch.device(device).type == "cuda"
     return map_tensors(lambda each: each.to(device, non_blocking=ahead), inputs)

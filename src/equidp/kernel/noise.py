@@ -122,7 +122,7 @@ class Randomness(ABC):
         return self
 
     def generator(self) -> torch.Generator:
-        """Returns a generator of the processor that follows from one word of this stream."""
+        """Returns a generator of the CPU that follows from one word of this stream."""
         return torch.Generator().manual_seed(int(self.words(1)[0]) & (2**63 - 1))
 
     @property
@@ -171,7 +171,7 @@ class SystemRandomness(Randomness):
     """Cryptographic draws with keys from the operating system: for models that are released.
 
     Guarantee: few words are os.urandom's own; many are a keystream under a key of os.urandom for this call
-    alone: AES-256 in counter mode, made on the processor and copied to a device such as a GPU, or ChaCha20,
+    alone: AES-256 in counter mode, made on the CPU and copied to a device such as a GPU, or ChaCha20,
     made on the device where that is faster and gives the words of the library `cryptography`
     (`keystream.makes_words`). Nothing is kept between calls that a fork or a copy of the process could reuse.
 
@@ -205,7 +205,7 @@ class SystemRandomness(Randomness):
         return more
 
     def generator(self) -> torch.Generator:
-        """Returns a generator of the processor whose whole state is the operating system's."""
+        """Returns a generator of the CPU whose whole state is the operating system's."""
         return generator_from_the_system()
 
     @property

@@ -94,7 +94,7 @@ class Processes(ABC):
     @abstractmethod
     def broadcast_from_first(self, make: Callable[[], Any]) -> Any:
         """Return to every process the result of `make`, which the first process alone calls: plain values, or
-        tensors on the processor.
+        tensors on the CPU.
 
         Raises:
             ProcessError: it failed there.

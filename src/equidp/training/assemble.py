@@ -653,7 +653,7 @@ def chosen_engine(
 def _check_targets(model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Sequence[Inputs]) -> None:
     """Refuse targets for which the loss fails, such as a class beyond the model's outputs.
 
-    In training, an example whose loss fails adds nothing, and who it was is private. On the processor, since
+    In training, an example whose loss fails adds nothing, and who it was is private. On the CPU, since
     CUDA ends the process at an index out of range.
 
     Args:

@@ -86,7 +86,7 @@ def attention_in_full() -> Iterator[None]:
 def without_fused_layers(model: nn.Module) -> Iterator[None]:
     """Runs the model without fused recurrent layers and attention, which torch.func cannot read.
 
-    Attention on a processor stays fused: torch.func takes it there, and it is faster from 64 positions on.
+    Attention on a CPU stays fused: torch.func takes it there, and it is faster from 64 positions on.
     """
     forwards = {
         module: partial(forward, module, partial(project, module))

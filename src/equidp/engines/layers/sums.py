@@ -21,7 +21,7 @@ FEW_POSITIONS = 32
 """Up to so many positions of an example, products in float64 cost less than forming its gradient in float32
 and converting each of its numbers."""
 _CHUNK, _DEVICE_CHUNK = 2**18, 2**25
-"""Numbers per intermediate result: on a processor few enough to stay in its cache; elsewhere, where
+"""Numbers per intermediate result: on a CPU few enough to stay in its cache; elsewhere, where
 starting a call takes longer than most results, at most 256 MiB in float64."""
 
 
@@ -99,7 +99,7 @@ def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
 
     Rounding: products of float32 are exact in float64, and the additions lose at most k 2^-53 of
     sum_i |weights[i]| |values[i]| for batches of k = 2^13 or fewer; larger ones are added block by block. A
-    few values of a block are converted at a time, so that copies stay in a processor's cache.
+    few values of a block are converted at a time, so that copies stay in a CPU's cache.
     """
     rows = as_rows(values)
     if len(rows) <= _ROWS:

@@ -302,7 +302,7 @@ class MadeUpRows:
             and self.dtype != torch.bool
             and self.device.type == "cpu"
         ):
-            # Out of range, a processor fails, and the rows are left out; a GPU would stop for good.
+            # Out of range, a CPU fails, and the rows are left out; a GPU would stop for good.
             constants += [each for each in _LENGTHS if each <= torch.iinfo(self.dtype).max]
         kinds = [torch.full_like(rows, constant) for constant in constants]
         kinds += [each.expand_as(rows).clone() for each in self._missing()] if self.real else []
@@ -408,7 +408,7 @@ class MadeUpInputs(TrialRows):
         """These rows, with the largest whole numbers at these places that the model takes.
 
         Sizes of tables and of dimensions are tried, the largest first. On a GPU, where a number out of range
-        would end the process, a copy of the model on the processor is tried.
+        would end the process, a copy of the model on the CPU is tried.
         """
         if any(rows.device.type != "cpu" for rows in self._rows):
             try:
@@ -590,7 +590,7 @@ def _tables_that_read(
 ) -> list[tuple[list[Any], bool]]:
     """The tables that read each tensor's memory, and whether one reads all of it; none where the model fails.
 
-    Where it fails on zeros, it is run on ones too, on a processor: a length of 0 may fail before a table.
+    Where it fails on zeros, it is run on ones too, on a CPU: a length of 0 may fail before a table.
     """
     places: list[tuple[int, int]] = []
     read: list[list[Any]] = [[] for _ in masks]

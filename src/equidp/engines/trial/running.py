@@ -90,7 +90,7 @@ def _changing_hook(parameter: nn.Parameter) -> str | None:
 
 
 def seed_generators(seed: int) -> None:
-    """Seed torch's generators; without an accelerator that of the processor alone, in a tenth of the time."""
+    """Seed torch's generators; without an accelerator that of the CPU alone, in a tenth of the time."""
     if torch.accelerator.is_available():
         torch.manual_seed(seed)
     else:  # torch.manual_seed would format three stack traces for a GPU to come
@@ -215,7 +215,7 @@ def try_model(model: nn.Module, loss: LossFunction | None = None) -> Iterator[di
 
 
 _AT_A_TIME = 2**14
-"""Numbers of a checksum that are multiplied at a time: few enough to stay in a processor's cache."""
+"""Numbers of a checksum that are multiplied at a time: few enough to stay in a CPU's cache."""
 _WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Types of whole numbers by size in bytes."""
 
