@@ -85,7 +85,7 @@ def check_whole(least: int, hint: str = "", **given: Any) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, Real)
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _to_float(value: Any) -> float:

@@ -385,3 +385,18 @@ def test_plans_that_are_stated_leave_room_for_what_was_promised():
         budget.state([(other, 20)])
     budget.state([(event, 500), (other, 20)])
     assert budget.spent() == 0.0
+
+
+@pytest.mark.parametrize("steps", [-5, 2.5, "3", float("nan"), True])
+def test_a_budget_takes_whole_numbers_of_steps(steps):
+    budget, event = equidp.PrivacyBudget(epsilon=3.0, delta=1e-5, accountant="rdp"), StepEvent(0.1, 2.0)
+    for call in (budget.check, budget.fits, budget.steps_that_fit):
+        with raises_field(SettingError, "steps"):
+            call(event, steps)
+        with raises_field(SettingError, "entries"):
+            call(3, event)
+    with raises_field(SettingError, "steps"):
+        budget.state([(event, steps)])
+    with raises_field(SettingError, "entries"):
+        budget.state((event, 3))
+    budget.state([(event, 3)])  # nothing was stated before

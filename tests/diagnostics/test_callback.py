@@ -159,7 +159,8 @@ def test_what_cannot_be_diagnosed_is_refused_before_it_costs():
     ],
 )
 def test_other_steps_than_plain_ones_are_warned_of(make):
-    trainer = watched(quiet(), steps=1, epochs=None)
-    trainer.optimizer = make(trainer.model.parameters())
+    model = torch.nn.Linear(5, 2)
+    optimizer = make(model.parameters())
+    trainer = watched(quiet(), model=model, optimizer=optimizer, steps=1, epochs=None)
     with pytest.warns(ApproximationWarning, match="plain gradient step"):
         trainer.fit()

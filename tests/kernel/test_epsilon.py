@@ -23,7 +23,7 @@ from equidp.accounting import (
     run_event,
 )
 from equidp.errors import PrivacyWarning, SettingError
-from equidp.kernel.epsilon import renyi_accountant
+from equidp.kernel.epsilon import epsilon as epsilon_of_one_run, renyi_accountant
 from equidp.kernel.ledger import StepEvent
 from support.errors import raises_field
 
@@ -242,3 +242,40 @@ def test_renyi_epsilon_of_fewer_orders_is_an_upper_bound_and_that_of_the_best_is
     whole, best = renyi_accountant(event).get_epsilon_and_optimal_order(1e-5)
     assert renyi_accountant(event, (float(best),)).get_epsilon(1e-5) == whole
     assert renyi_accountant(event, (2.0, 64.0)).get_epsilon(1e-5) > whole
+
+
+STEP = StepEvent(0.1, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("entries", "field"),
+    [
+        ([(STEP, 2.5)], "steps"),  # two steps were counted
+        ([(STEP, -3)], "steps"),
+        ([(STEP, 10), (STEP, -9)], "steps"),
+        ([(STEP, True)], "steps"),
+        ([(STEP, "3")], "steps"),
+        ([(STEP, float("nan"))], "steps"),
+        ([(3, STEP)], "entries"),
+        ((STEP, 3), "entries"),
+        (STEP, "entries"),
+        ([STEP], "entries"),
+        ([0.1, 1.0, 3], "entries"),
+    ],
+)
+@pytest.mark.parametrize("of", [epsilon, epsilon_of_one_run])
+def test_what_is_no_number_of_steps_has_no_epsilon(entries, field, of):
+    with raises_field(SettingError, field):
+        of(entries, 1e-5, "rdp")
+
+
+def test_entries_may_come_as_lists_and_whole_numbers_of_any_type():
+    expected = epsilon([(STEP, 3)], 1e-5, "rdp")
+    for entries in ([[STEP, 3]], iter([(STEP, np.int64(3))]), [(STEP, 3.0)]):
+        assert epsilon(entries, 1e-5, "rdp") == expected
+
+
+@pytest.mark.parametrize("steps", [0, -1, 2.5, "10", True])
+def test_noise_is_calibrated_to_whole_numbers_of_steps(steps):
+    with raises_field(SettingError, "steps"):
+        calibrate_noise(3.0, 1e-5, 0.1, steps, accountant="rdp")

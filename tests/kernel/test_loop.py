@@ -3,6 +3,7 @@ alone."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from unittest.mock import Mock
@@ -497,3 +498,37 @@ def test_buffers_that_steps_leave_as_they_are_may_be_set_between_steps():
         loop.take(batch)
         loop.model.inner.mean = torch.zeros(())
     assert loop.steps_done == 2
+
+
+@pytest.mark.parametrize("batch", [(torch.ones(1, 3), torch.zeros(1)), torch.ones(1, 3), None])
+def test_what_is_no_sample_is_refused(batch):
+    loop = make_loop()
+    next(loop.batches())
+    with raises_field(SettingError, "batch"):
+        loop.take(batch)
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_step_of_the_optimizer_beside_private_steps_is_warned_of(taken):
+    """As in a loop of PyTorch, or of Opacus: its gradients have no noise."""
+    loop = make_loop(steps=2)
+    for batch in loop.batches():
+        if taken:
+            loop.take(batch)
+        loop.model.weight.grad = torch.ones(D)
+        with pytest.warns(PrivacyWarning, match="outside step"):
+            loop.optimizer.step()
+        if not taken:
+            loop.take(batch)
+
+
+def test_a_step_of_the_optimizer_after_the_loop_or_without_gradients_is_not_warned_of():
+    loop = make_loop(steps=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for batch in loop.batches():
+            loop.take(batch)
+            loop.optimizer.zero_grad()
+            loop.optimizer.step()
+        loop.model.weight.grad = torch.ones(D)
+        loop.optimizer.step()

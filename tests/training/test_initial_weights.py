@@ -194,3 +194,30 @@ def test_a_run_without_privacy_is_not_warned_about():
     model = nn.Linear(5, 2)
     make_trainer(model=model).fit()
     make_trainer(model=model, **WITHOUT)
+
+
+def test_steps_between_the_making_of_a_trainer_and_its_first_are_noticed():
+    data, model = toy(), nn.Linear(5, 2)
+    first, second = make_trainer(data, model=model), make_trainer(data, model=model)
+    before = first.fit()
+    with pytest.warns(PrivacyWarning, match=rf"{BEFORE}, in 20 steps on the same data"):
+        run = second.fit()
+    assert run.facts.start.earlier == before.entries
+
+
+def test_a_warning_of_earlier_steps_is_given_once():
+    model = nn.Linear(5, 2)
+    make_trainer(model=model).fit()
+    with pytest.warns(PrivacyWarning, match=BEFORE):
+        trainer = make_trainer(model=model)
+    trainer.fit()
+
+
+def test_weights_that_were_set_after_the_trainer_was_made_are_not_fresh():
+    model = build_model(MODELS["logistic"], (5,), 2, seed=0)
+    fresh, given = make_trainer(model=model), make_trainer(model=model)
+    assert start_of(fresh).weights == "fresh"
+    with torch.no_grad():
+        model[-1].bias.fill_(1.0)
+    given.fit()
+    assert start_of(given).weights == "given"

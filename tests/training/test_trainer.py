@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
+import warnings
 from dataclasses import dataclass
 from unittest.mock import patch
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 import equidp
 from equidp.accounting.planned import checked_schedule
@@ -952,3 +955,98 @@ def test_what_does_not_augment_is_refused_before_anything_is_spent(augment, erro
     with raises_field(error, "augment"):
         make_trainer(augment=augment, ledger=ledger)
     assert not ledger.steps
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("model", nn.Linear(5, 2)),
+        ("optimizer", torch.optim.SGD(nn.Linear(5, 2).parameters(), lr=0.1)),
+        ("policy", equidp.DPSGD(9.0)),
+        ("event", StepEvent(0.5, 9.0)),
+        ("noise_multiplier", 9.0),
+        ("steps", 999),
+        ("ledger", MemoryLedger()),
+    ],
+)
+def test_what_a_trainer_was_made_with_cannot_be_set_later(name, value):
+    """It would change what the card says of the run, and nothing of the run."""
+    trainer = make_trainer()
+    samples = iter(trainer.batches())
+    trainer.step(next(samples))
+    batch = next(samples)
+    setattr(trainer, name, value)
+    with raises_field(SettingError, name):
+        trainer.step(batch)
+    with raises_field(SettingError, name):
+        trainer.batches()
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_trainer_is_not_copied(copied):
+    with raises_field(SettingError, "trainer"):
+        copied(make_trainer())
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "field"),
+    [
+        ({"workers": -1}, SettingError, "workers"),
+        ({"workers": "two"}, SettingError, "workers"),
+        ({"physical_batch_size": 2.5}, SettingError, "physical_batch_size"),
+        ({"physical_batch_size": "all"}, SettingError, "physical_batch_size"),
+        ({"views": 4}, SettingError, "views"),
+        ({"randomness": 3}, SettingError, "randomness"),
+        ({"engine": nn.Linear}, SettingError, "engine"),
+        ({"batch_size": True}, SettingError, "batch_size"),
+        ({"steps": True, "epochs": None}, SettingError, "steps"),
+        ({"noise_multiplier": True}, SettingError, "noise_multiplier"),
+        ({"train": (torch.randn(64, 5), torch.arange(64) % 2)}, DataError, "train"),
+        ({"train": Subset(toy(), range(40))}, DataError, "train"),
+        ({"train": ConcatDataset([toy(), toy()])}, DataError, "train"),
+    ],
+    ids=str,
+)
+def test_arguments_of_another_kind_are_refused(given, error, field):
+    ledger = MemoryLedger()
+    with raises_field(error, field):
+        make_trainer(ledger=ledger, **given)
+    assert ledger.entries == ()
+
+
+def test_a_whole_number_of_steps_may_be_a_float():
+    assert make_trainer(steps=2.0, epochs=None).fit().facts.steps == 2
+
+
+ROWS = TensorDataset(torch.randn(64, 5), torch.arange(64) % 2)
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        lambda: Subset(ROWS, [*range(64), 3]),
+        lambda: Subset(Subset(ROWS, [1, 1, *range(2, 60)]), range(40)),
+        lambda: ConcatDataset([ROWS, Subset(ROWS, [5])]),
+        lambda: Subset(ConcatDataset([ROWS, ROWS]), [0, *range(10, 60), 64]),
+        lambda: toy().subset(torch.tensor([*range(60), 3])),
+    ],
+)
+def test_rows_that_stand_several_times_in_the_data_are_warned_of(train):
+    with pytest.warns(PrivacyWarning, match="several times"):
+        make_trainer(train())
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        lambda: Subset(ROWS, range(40)),
+        lambda: ConcatDataset([Subset(ROWS, range(32)), Subset(ROWS, range(32, 64))]),
+        lambda: Subset(ConcatDataset([ROWS, ROWS]), [*range(30), *range(94, 128)]),
+        lambda: toy().subset(torch.arange(60)),
+        lambda: toy().subset(torch.arange(len(toy())) < 60),
+    ],
+)
+def test_rows_that_stand_once_in_the_data_are_not_warned_of(train):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make_trainer(train())

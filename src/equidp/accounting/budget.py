@@ -24,7 +24,12 @@ from equidp.accounting.limit import (
     unstated_entries,
 )
 from equidp.errors import BudgetError, SettingError
-from equidp.kernel.epsilon import checked_accountant, checked_delta, epsilon as epsilon_of
+from equidp.kernel.epsilon import (
+    checked_accountant,
+    checked_delta,
+    checked_entries,
+    epsilon as epsilon_of,
+)
 from equidp.kernel.ledger import (
     ROWS,
     Event,
@@ -227,7 +232,7 @@ class PrivacyBudget:
         """
         with self._lock:
             self._check_process()
-            stated = merge_entries(*entries)
+            stated = merge_entries(*checked_entries(entries))
             if self._limit.stated is not None:
                 raise SettingError(
                     "plans are stated before anything is spent, all at once; give a new budget, or train.",
@@ -294,10 +299,11 @@ class PrivacyBudget:
 
     def fits(self, event: Event, steps: int) -> bool:
         """True where `steps` more steps fit, beside the steps reserved for running trainers."""
-        return self._fits(((event, steps),) if steps else ())
+        return self._fits(checked_entries([(event, steps)]) if steps else ())
 
     def steps_that_fit(self, event: Event, steps: int) -> int:
         """Returns the largest number of steps, up to `steps`, that fits."""
+        checked_entries([(event, steps)])
         with self._lock:
             return self._limit.most_steps(self._spent_and_reserved(), event, steps)
 

@@ -82,7 +82,7 @@ def _epsilon(entries: tuple[Any, ...], delta: float, accountant: str, rows: int)
 
 def epsilon(entries: Entries, delta: float, accountant: str = "pld", rows: int = 1) -> float:
     """Cached `equidp.accounting.rows.epsilon`; inside `remembered`, on disk too."""
-    return _epsilon(tuple(entries), delta, accountant, rows)
+    return _epsilon(equidp.kernel.epsilon.checked_entries(entries), delta, accountant, rows)
 
 
 def epsilon_of_run(entries: Entries, delta: float, accountant: str = "pld", rows: int = 1) -> float:

@@ -11,7 +11,7 @@ import dp_accounting
 from dp_accounting.mechanism_calibration import ExplicitBracketInterval, calibrate_dp_mechanism
 from dp_accounting.rdp import RdpAccountant
 
-from equidp._validate import check_number
+from equidp._validate import check_number, check_whole
 from equidp.accounting.cache import remember
 from equidp.accounting.risk import RiskTarget
 from equidp.errors import SettingError
@@ -363,6 +363,7 @@ def _entries_with(
     sample_rate: float, steps: int, statistics_ratio: float | None, spent: tuple[tuple[StepEvent, int], ...]
 ) -> Callable[[float], Entries]:
     """Return what a run spends, and what was spent before, as a function of the noise multiplier."""
+    check_whole(1, steps=steps)
 
     def entries(sigma: float) -> Entries:
         noise = None if statistics_ratio is None else statistics_ratio * sigma

@@ -113,7 +113,8 @@ def checked_schedule(
             )
     check_whole(1, steps=steps)
     assert steps is not None
-    return Schedule(batch_size / num_examples if sample_rate is None else float(sample_rate), steps)
+    rate = batch_size / num_examples if sample_rate is None else float(sample_rate)
+    return Schedule(rate, int(steps))
 
 
 def release_event(epsilon: float, delta: float) -> StepEvent:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -72,6 +72,8 @@ class GroupedDataset:
     people: Tensor | None = None
     row_groups: Tensor | None = None
     epsilons: Tensor | None = None
+    repeats_rows: ClassVar[bool] = False
+    """True where `subset` took an example several times."""
 
     def __post_init__(self) -> None:
         n = _number_of_examples(self.inputs)
@@ -289,8 +291,15 @@ class GroupedDataset:
         return codes
 
     def subset(self, indices: Tensor) -> GroupedDataset:
-        """Return the examples at `indices` ([m], int64), in that order."""
-        return replace(self, **taken(self._columns(), indices))
+        """Return the examples at `indices` ([m], int64), in that order.
+
+        Training on an example that stands in it several times warns: epsilon is promised to each alone.
+        """
+        found = replace(self, **taken(self._columns(), indices))
+        places = isinstance(indices, Tensor) and indices.dtype != torch.bool
+        repeats = places and len(indices.unique()) < len(indices)
+        object.__setattr__(found, "repeats_rows", self.repeats_rows or repeats)
+        return found
 
     def to(self, device: torch.device | str) -> GroupedDataset:
         """Return a copy on `device`, or this dataset if it is already there."""

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
-from equidp._validate import check_number, unknown_name
+from equidp._validate import check_number, check_whole, unknown_name
+from equidp.errors import SettingError
 from equidp.kernel.ledger import ChoiceEvent, Event, FilteredStepEvent, GroupedStepEvent, StepEvent
 
 Entries = Iterable[tuple[Event, int]]
@@ -51,6 +52,30 @@ def effective_noise_multiplier(noise_multiplier: float, statistics_noise: float 
     if statistics_noise is None:
         return float(noise_multiplier)
     return float((noise_multiplier**-2 + statistics_noise**-2) ** -0.5)
+
+
+def checked_entries(entries: Entries) -> tuple[tuple[Event, int], ...]:
+    """Return (event, number of steps) pairs as they are; others would be counted as fewer steps, or fail.
+
+    Raises:
+        SettingError: says what was given and what was expected.
+
+    >>> checked_entries([(StepEvent(0.02, 1.0), 2.5)])
+    Traceback (most recent call last):
+    equidp.errors.SettingError: steps=2.5; expected a whole number >= 0.
+    """
+    pairs = []
+    for entry in entries if isinstance(entries, Iterable) else [entries]:
+        pair = isinstance(entry, tuple | list) and len(entry) == 2
+        if not pair or not isinstance(entry[0], StepEvent | ChoiceEvent):
+            raise SettingError(
+                f"entries hold {entry!r}; expected (event, number of steps) pairs, such as "
+                "[(StepEvent(sample_rate=0.02, noise_multiplier=1.0), 100)].",
+                field="entries",
+            )
+        check_whole(0, steps=entry[1])
+        pairs.append((entry[0], int(entry[1])))
+    return tuple(pairs)
 
 
 def count_kinds(entries: Entries) -> tuple[Counter[tuple[float, float]], Counter[ChoiceEvent]]:
@@ -326,13 +351,14 @@ def epsilon(entries: Entries, delta: float, accountant: str = "pld") -> float:
         accountant: a name from `ACCOUNTANTS`.
 
     Raises:
-        SettingError: delta outside (0, 1) or NaN, or an unknown accountant.
+        SettingError: delta outside (0, 1) or NaN, an unknown accountant, or entries that are no such pairs.
 
     >>> step = StepEvent(sample_rate=0.02, noise_multiplier=1.0)
     >>> round(epsilon([(step, 100)], delta=1e-5, accountant="rdp"), 3)
     1.843
     """
     checked_delta(delta), checked_accountant(accountant)
+    entries = checked_entries(entries)
     return largest_over_groups(lambda each: _with_accountant(each, delta, accountant), entries)
 
 

@@ -65,6 +65,7 @@ class PrivateLoop:
     | a sample fails to load or to reach the device, or is interrupted | charged; the error goes on |
     | loading draws random numbers (augmentation) | `Randomness.for_model`, while a sample loads |
     | a sample is drawn and not taken | charged; a PrivacyWarning when another is asked for |
+    | the optimizer steps by other gradients while samples are drawn | a PrivacyWarning |
     | the ledger cannot record | BudgetError before the sample is given out |
     | an account of the step does not fit an example of the sample | the step leaves it out |
     | `batches` or `close` is called | iterators from before give no more samples: SettingError |
@@ -126,6 +127,7 @@ class PrivateLoop:
         self._drawn: tuple[tuple[Tensor, ...], tuple[int, ...]] = (), ()
         self._drawing: object = None  # which iterator of `batches` may draw
         self._stopping: BaseException | None = None
+        self._moving = False  # whether the optimizer steps by a private gradient
         self._buffers: dict[str, _Buffer] = {}
         self._labels: Tensor | None = None
         self._rates: tuple[float, ...] = ()
@@ -176,6 +178,8 @@ class PrivateLoop:
         )
 
     def _draw_samples(self, loaded: Iterator[Batch], left: int, drawing: object) -> Iterator[Batch]:
+        wrapped: torch.optim.Optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # of accelerate
+        watch = wrapped.register_step_pre_hook(self._warn_of_other_steps)
         try:
             for _ in range(left):
                 if drawing is not self._drawing:
@@ -199,8 +203,22 @@ class PrivateLoop:
                 self._note_sample(batch)
                 yield batch
         finally:
+            watch.remove()
             if drawing is self._drawing:
                 self._drawing = self._stopping = None
+
+    def _warn_of_other_steps(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        """Warn where the optimizer steps while samples are drawn, and `take` did not call it."""
+        held = [each for group in optimizer.param_groups for each in group["params"]]
+        if self._moving or all(parameter.grad is None for parameter in held):
+            return
+        warnings.warn(
+            "optimizer.step() was called in the loop, outside step(): gradients of data without noise move "
+            "the model past epsilon. step(batch) takes gradients, adds noise and steps the optimizer: leave "
+            "out loss.backward() and optimizer.step(). A step by gradients of public data alone is sound.",
+            PrivacyWarning,
+            stacklevel=3,
+        )
 
     def _note_sample(self, batch: Batch) -> None:
         """Note what is given out, by which `take` knows it."""
@@ -275,7 +293,11 @@ class PrivateLoop:
                 self.private_step(*self.on_device(self._with_drawn_groups(batch, labels)))
             self._check_buffers()
             self._drop_other_gradients()
-            self.optimizer.step()
+            self._moving = True
+            try:
+                self.optimizer.step()
+            finally:
+                self._moving = False
 
     def on_device(self, batch: Batch) -> Batch:
         """The batch, on the device of the first parameter."""
@@ -303,8 +325,10 @@ class PrivateLoop:
     def _check_sample(self, batch: Batch) -> None:
         """Refuses what is not the last Poisson sample, each of its examples once."""
         drawn = self._sample
-        if drawn is None or not (
-            batch.indices is drawn or torch.equal(batch.indices.to(drawn.device), drawn)
+        if (
+            not isinstance(batch, Batch)
+            or drawn is None
+            or not (batch.indices is drawn or torch.equal(batch.indices.to(drawn.device), drawn))
         ):
             raise SettingError(
                 "step() was given a batch that is not the last of trainer.batches(), or was used already: "

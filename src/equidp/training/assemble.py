@@ -6,13 +6,16 @@ Functions stand in the order in which `Trainer.__init__` calls them; `Trainer.at
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
 
 from equidp._validate import check_number, check_some_weight, check_whole, unknown_name
 from equidp.accounting.budget import PrivacyBudget
@@ -42,7 +45,7 @@ from equidp.engines.functional import FunctionalEngine
 from equidp.engines.model import call_model, device_of
 from equidp.engines.trial.running import losses_of, outputs_of, try_model
 from equidp.engines.units import by_row
-from equidp.errors import DataError, ModelError, SettingError, error_text
+from equidp.errors import DataError, ModelError, PrivacyWarning, SettingError, error_text
 from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.epsilon import Entries, epsilon_of_group, renyi_accountant, run_event
 from equidp.kernel.inputs import Inputs, in_parts, join_batches, map_tensors, moved_to, taken, tensors
@@ -95,6 +98,18 @@ def check_kinds(
             "(loader.dataset).",
             field="train",
         )
+    if isinstance(train, tuple | list) and train and all(isinstance(each, torch.Tensor) for each in train):
+        raise DataError(
+            f"train is a {type(train).__name__} of tensors; expected a dataset of rows, such as "
+            "torch.utils.data.TensorDataset(inputs, targets).",
+            field="train",
+        )
+    if any(isinstance(each, GroupedDataset) for each in _datasets_within(train)):
+        raise DataError(
+            f"train is a {type(train).__name__} of a GroupedDataset; pass its rows, as a GroupedDataset: "
+            "data.subset(torch.tensor(subset.indices)).",
+            field="train",
+        )
     by_index = hasattr(train, "__len__") and hasattr(train, "__getitem__")
     if isinstance(train, IterableDataset) or not (by_index or isinstance(train, GroupedDataset)):
         raise DataError(
@@ -120,6 +135,62 @@ def check_kinds(
             f"callbacks={callbacks!r}; expected a list of equidp.Callback objects, such as "
             "[equidp.ProgressBar()]."
         )
+
+
+def _datasets_within(train: object) -> tuple[object, ...]:
+    """Return the datasets that a torch Subset or ConcatDataset takes its rows from."""
+    if isinstance(train, Subset):
+        return (train.dataset,)
+    return tuple(train.datasets) if isinstance(train, ConcatDataset) else ()
+
+
+def check_loading(workers: object, physical_batch_size: object, views: object, randomness: object) -> None:
+    """Refuses what rows cannot be loaded and sampled with.
+
+    Raises:
+        SettingError: names the argument and what was expected.
+    """
+    check_whole(0, workers=workers)
+    if physical_batch_size is not None:
+        check_whole(1, ", or None for all at once", physical_batch_size=physical_batch_size)
+    if not isinstance(views, Views | None):
+        raise SettingError(f"views={views!r}; expected equidp.Views(4), say, or None.")
+    if not isinstance(randomness, Randomness | None):
+        raise SettingError(f"randomness={randomness!r}; expected an equidp.kernel.noise.Randomness, or None.")
+
+
+def warn_of_repeats(train: object) -> None:
+    """Warn where a row of a dataset is several rows of the training data: each is promised epsilon alone."""
+    repeats = getattr(train, "repeats_rows", False)
+    if _datasets_within(train):
+        rows: dict[int, list[npt.NDArray[np.int64]]] = {}
+        for dataset, places in _places_of_rows(train):
+            rows.setdefault(id(dataset), []).append(places)
+        repeats = any(len(np.unique(each)) < len(each) for each in map(np.concatenate, rows.values()))
+    if repeats:
+        warnings.warn(
+            "rows stand several times in the training data, as in oversampling, and epsilon is promised to "
+            "each of them alone: a person whose row is in it k times has the epsilon of k rows, "
+            "Run.epsilon(rows=k), which is larger. To count a group or class more, take each row once, and "
+            "use rates or weights.",
+            PrivacyWarning,
+            stacklevel=3,
+        )
+
+
+def _places_of_rows(train: Any) -> list[tuple[object, npt.NDArray[np.int64]]]:
+    """Return each dataset that rows come from, and their places in it, [rows]."""
+    if isinstance(train, ConcatDataset):
+        return [pair for each in train.datasets for pair in _places_of_rows(each)]
+    if not isinstance(train, Subset):
+        return [(train, np.arange(len(train)))]
+    chosen = np.asarray(train.indices, dtype=np.int64)
+    first, found = 0, []
+    for dataset, places in _places_of_rows(train.dataset):
+        within = chosen[(chosen >= first) & (chosen < first + len(places))] - first
+        found.append((dataset, places[within]))
+        first += len(places)
+    return found
 
 
 def checked_groups(policy: Policy, train: object, num_groups: int | None) -> int | None:
@@ -608,8 +679,8 @@ def chosen_engine(
     policy that changes losses has the functional engine (`make_engine`).
     """
     if not isinstance(engine, str):
-        if not callable(engine):
-            raise SettingError(f"engine={engine!r}; expected a name or an engine.")
+        if not callable(engine) or isinstance(engine, type):
+            raise SettingError(f"engine={engine!r}; expected a name or an engine, not its class.")
         return engine
     device = next((parameter.device for parameter in model.parameters()), tensors(like.targets)[0].device)
     (inputs, targets, others, odd), value = like, Loss.of(loss)

@@ -96,7 +96,13 @@ def copy_traces(model: nn.Module, copied: nn.Module) -> None:
 
 
 def start_of(
-    model: nn.Module, optimizer: torch.optim.Optimizer, train: object, ledger: Ledger, *, private: bool
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    train: object,
+    ledger: Ledger,
+    *,
+    private: bool,
+    known: Start | None = None,
 ) -> Start:
     """Origin of the weights that a run begins with; warns if they, or the optimizer, were trained before.
 
@@ -104,6 +110,7 @@ def start_of(
         model, optimizer, train: of the run.
         ledger: of the run; its entries so far count as this run's own.
         private: True for a private run; without privacy there is no warning.
+        known: start of which a warning was given already.
     """
     with _lock:
         traces = _traces(model)
@@ -115,7 +122,8 @@ def start_of(
         not others and not ledger.steps and _has_state(optimizer),
         any(trace.of_people != _of_people(train) for trace in others),
     )
-    if private and start.earlier:
+    known = Start() if known is None else known
+    if private and start.earlier and start.earlier != known.earlier:
         where = "the same data" if start.same_data else "data that may be of the same people"
         steps = sum(count for _, count in start.earlier)
         warnings.warn(
@@ -125,7 +133,7 @@ def start_of(
             PrivacyWarning,
             stacklevel=3,
         )
-    if private and start.optimizer_state:
+    if private and start.optimizer_state and not known.optimizer_state:
         warnings.warn(
             "the optimizer comes with state of earlier steps, such as momentum. If raw gradients of this "
             "data are in it, epsilon does not hold. Make a new optimizer.",

@@ -41,6 +41,22 @@ _LEAST_AT_A_TIME = 64
 """Examples that a training loss is taken of at a time where samples are small."""
 
 
+_FIXED = (
+    "model",
+    "optimizer",
+    "policy",
+    "event",
+    "noise_multiplier",
+    "sample_rate",
+    "expected_batch_size",
+    "steps",
+    "loss",
+    "engine",
+    "ledger",
+)
+"""Attributes of a Trainer from which its private step was made."""
+
+
 class Callback:
     """Watches a run. Does nothing; override what you need.
 
@@ -217,6 +233,8 @@ class Trainer:
         full_steps: int | None = None,
     ) -> None:
         assemble.check_kinds(model, train, policy, ledger, budget, callbacks)
+        assemble.check_loading(workers, physical_batch_size, views, randomness)
+        assemble.warn_of_repeats(train)
         num_groups = assemble.checked_groups(policy, train, num_groups)
         optimizer = optimizers.checked_optimizer(optimizer)
         self.model, self.optimizer, self.train, self.policy = model, optimizer, train, policy
@@ -460,6 +478,24 @@ class Trainer:
         self._load = load
         self.averaging, self.start, self.steps_at_start = averaging, start, done
         self._trace = Trace(ledger.run_id, self.train)
+        self._made_with = {name: getattr(self, name) for name in _FIXED}
+
+    def __getstate__(self) -> Any:
+        raise SettingError(
+            "a Trainer cannot be copied or pickled: the steps of a copy would be in no ledger that the "
+            "original knows. Save it by equidp.Checkpoints, and keep what was trained by run().",
+            field="trainer",
+        )
+
+    def _check_as_made(self) -> None:
+        """Refuse attributes that were set since, which would change what is said of the run, not the run."""
+        for name, value in self._made_with.items():
+            if getattr(self, name) is not value:
+                raise SettingError(
+                    f"{name} of the Trainer was set after it was made, and what it trains and counts follows "
+                    f"from the first one. Make a new Trainer with another {name}.",
+                    field=name,
+                )
 
     def epsilon_so_far(self, steps: int) -> float:
         """Upper bound of epsilon after `steps` of the planned steps, with all else that the ledger holds."""
@@ -539,6 +575,16 @@ class Trainer:
         Raises:
             BudgetError: the steps do not fit into the budget any more.
         """
+        self._check_as_made()
+        if not self._loop.has_stepped:  # what trained the weights since the Trainer was made counts too
+            self.start = start_of(
+                self.model,
+                self.optimizer,
+                self.train,
+                self.ledger,
+                private=self.policy.private,
+                known=self.start,
+            )
         agreement.check_models(self.processes, self.model, self.share_limits)
         if self._losses is not None:
             with self.processes.leave_group_on_failure():
@@ -560,6 +606,7 @@ class Trainer:
                 f"all {self.steps} planned steps are spent; make a new Trainer to plan and account for more.",
                 field="steps",
             )
+        self._check_as_made()
         self._loop.take(batch)
         with self.processes.leave_group_on_failure():
             self._trace.note(self._step.parameters, self.ledger)
