@@ -15,9 +15,10 @@ import equidp
 from equidp.comparison import cells
 from equidp.data import open_source
 from equidp.data.dataset import DataSplit, GroupedDataset
-from equidp.errors import ModelError, SettingError
+from equidp.errors import DataError, ModelError, SettingError
 from equidp.training.plan import Plan
 from support.errors import raises_field
+from support.toy import toy
 
 
 @dataclass(frozen=True)
@@ -327,3 +328,9 @@ def test_bad_input_is_refused_before_anything_is_trained(tmp_path, monkeypatch, 
     monkeypatch.setattr(cells, "train_cell", lambda *arguments: pytest.fail("it trained"))
     with raises_field(error, field):
         compared(tmp_path, **settings)
+
+
+@pytest.mark.parametrize("data", [pd.DataFrame({"a": [1, 2]}), toy(), 3])
+def test_data_that_is_no_source_is_refused(data, tmp_path):
+    with raises_field(DataError, "data"):
+        equidp.compare(data, methods=["dpsgd"], seeds=1, directory=tmp_path / "runs")

@@ -226,3 +226,9 @@ def test_weights_that_saw_rows_and_people_have_no_total():
         run = make_trainer(by_person(rows, np.arange(60) // 2, most_rows=2), **asked).fit()
     assert run.facts.start.other_unit
     assert "cannot be added" in " ".join(guarantee_sentences(run))
+
+
+@pytest.mark.parametrize("rows", [[1, 2], torch.utils.data.TensorDataset(torch.ones(2, 3), torch.arange(2))])
+def test_rows_of_another_kind_are_refused(rows):
+    with raises_field(DataError, "rows"):
+        by_person(rows, [1, 2], most_rows=2)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import equidp
 from equidp.diagnostics import Diagnosis, Effort, diagnose
-from equidp.errors import ApproximationWarning, DataError, SettingError
+from equidp.errors import ApproximationWarning, DataError, ModelError, PolicyError, SettingError
 from equidp.kernel.noise import SeededRandomness
 from equidp.kernel.sampling import PoissonSampler
 from equidp.policies.dpsgd_f import GroupBounds
@@ -376,3 +376,20 @@ def test_everything_raw_is_called_sensitive():
     for table in (result.sensitive_groups, result.sensitive_pairs):
         for column in set(table) - {"group", "other", "examples", "learning_rate"}:
             assert column.startswith("sensitive_")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "field"),
+    [
+        ({"model": equidp.DPSGD()}, ModelError, "model"),
+        ({"policy": nn.Linear(3, 2)}, PolicyError, "policy"),
+        ({"data": torch.utils.data.TensorDataset(torch.ones(4, 3), torch.arange(4) % 2)}, DataError, "data"),
+        ({"learning_rate": "0.1"}, SettingError, "learning_rate"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(change, error, field):
+    groups = torch.arange(20) % 2
+    data = equidp.GroupedDataset(torch.randn(20, 3), groups, groups, ("a", "b"), ("no", "yes"))
+    given = {"model": nn.Linear(3, 2), "policy": equidp.DPSGD(), "data": data, "batch_size": 10}
+    with raises_field(error, field):
+        equidp.diagnose(**{**given, "learning_rate": 0.1, "noise_multiplier": 1.0, **change})

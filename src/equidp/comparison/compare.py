@@ -75,7 +75,7 @@ from equidp.data.features import WithFeatures, check_not_varied
 from equidp.data.table import COUNTS_SHARE, encoding_of, releases_of, with_private_noise
 from equidp.data.views import Views
 from equidp.diagnostics import Diagnosis, DiagnosisPlan, Diagnostics
-from equidp.errors import ApproximationWarning, CacheWarning, PrivacyWarning, SettingError
+from equidp.errors import ApproximationWarning, CacheWarning, DataError, PrivacyWarning, SettingError
 from equidp.evaluation.blind_spots import calibration_table
 from equidp.evaluation.costs import EPSILON_OF_GROUP
 from equidp.evaluation.groups import by_group, most_frequent
@@ -566,6 +566,12 @@ def prepare(
         SettingError, DataError, ModelError, PolicyError: a plan by which no run can be trained on the data.
     """
     source = open_source(data) if isinstance(data, str) else data
+    if not callable(getattr(source, "split", None)):
+        raise DataError(
+            f"data is a {type(data).__name__}; expected the name of a source, the path of a table, or a "
+            "source of your own, with name, highlighted_groups and split(seed).",
+            field="data",
+        )
     chosen_device(device)
     metric, share = asked.cost_metric, asked.preprocessing_share
     read = source

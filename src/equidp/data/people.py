@@ -172,6 +172,12 @@ def by_person(rows: GroupedDataset, people: Any, most_rows: int, seed: int = 0) 
             [1, 1]]), tensor([[1., 1.],
             [1., 0.]]))
     """
+    if not isinstance(rows, GroupedDataset):
+        raise DataError(
+            f"rows is a {type(rows).__name__}; expected an equidp.GroupedDataset, of inputs, targets "
+            "and groups.",
+            field="rows",
+        )
     if rows.rows is not None:
         raise DataError(
             f"these examples have {rows.rows} rows each already; give a dataset of single rows.", field="rows"

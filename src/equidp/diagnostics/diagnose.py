@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from equidp._extras import require_extra
-from equidp._validate import unknown_name
+from equidp._validate import check_number, unknown_name
 from equidp.data.dataset import GroupedDataset
 from equidp.diagnostics.curvature import kinks
 from equidp.diagnostics.effort import Effort
@@ -23,9 +23,9 @@ from equidp.diagnostics.rows import group_row, measure_batches, pair_rows
 from equidp.engines import make_engine
 from equidp.engines.model import in_evaluation_mode
 from equidp.engines.units import reader_of
-from equidp.errors import ApproximationWarning, DataError, SettingError
+from equidp.errors import ApproximationWarning, DataError, ModelError, SettingError
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.policy import Policy, Setting
+from equidp.kernel.policy import Policy, Setting, check_settings
 
 with require_extra("tables"):
     import pandas as pd
@@ -88,8 +88,8 @@ def diagnose(
         seed: of the samples and vectors that are drawn.
 
     Raises:
-        SettingError, DataError: a policy that does not clip, a group that is unknown or empty, a batch larger
-            than the data.
+        SettingError, DataError, ModelError, PolicyError: arguments of another kind, a policy that does not
+            clip, a group that is unknown or empty, a batch larger than the data.
 
     Example:
         >>> import torch, equidp
@@ -101,6 +101,16 @@ def diagnose(
         >>> found.sensitive_groups["group"].tolist()
         ['a', 'b']
     """
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"model={model!r}; expected a torch.nn.Module.")
+    check_settings(policy)
+    if not isinstance(data, GroupedDataset):
+        raise DataError(
+            f"data is a {type(data).__name__}; expected an equidp.GroupedDataset, of inputs, targets "
+            "and groups.",
+            field="data",
+        )
+    check_number("[0, inf)", learning_rate=learning_rate)
     loss = data.training_loss(loss)
     reads = reader_of(model, loss)
     subject = Subject(reads, loss, make_engine(engine, reads, loss, policy))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from equidp.errors import ModelError
 from equidp.kernel.noise import to_double
 
 
@@ -28,6 +29,8 @@ def make_compatible(model: nn.Module) -> tuple[nn.Module, list[str]]:
     >>> changes
     ['0: BatchNorm1d(3) became FixedNorm(3), with the statistics it had.']
     """
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"model={model!r}; expected a torch.nn.Module.")
     model = copy.deepcopy(model)
     changes = []
     for parent_name, parent in list(model.named_modules()):

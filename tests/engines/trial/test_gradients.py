@@ -558,3 +558,8 @@ def test_an_engine_of_ones_own_is_checked_by_what_the_protocol_promises():
     inner = make_engine("functional", model, LOSS)
     inputs, targets = torch.randn(6, 4), torch.arange(6) % 2
     check_engine(lambda x, y: _OwnMeasured(inner(x, y)), model, LOSS, inputs, targets)
+
+
+def test_make_compatible_takes_a_module():
+    with raises_field(ModelError, "model"):
+        make_compatible(nn.BatchNorm1d)
