@@ -11,7 +11,7 @@ from equidp._validate import check_number, names, unknown_name
 from equidp.accounting.calibration import PROTECTIONS, calibrate_share
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon as epsilon_of
-from equidp.kernel.ledger import SMALLEST_SHARE, GroupedStepEvent, GroupShare, StepEvent
+from equidp.kernel.ledger import SMALLEST_SHARE, GroupedStepEvent, GroupShare, StepEvent, make_step_event
 
 OTHER_GROUPS = "*"
 """Name of all groups that are not named."""
@@ -278,6 +278,31 @@ class GroupSettings:
         if not any(rate for _, rate, _ in found):
             raise SettingError("rates are 0 for every group; expected one above 0.", field="rates")
         return tuple(GroupShare(name, rate * sample_rate, bound, bound) for name, rate, bound in found)
+
+    def step_event(
+        self,
+        sample_rate: float,
+        noise_multiplier: float,
+        statistics_ratio: float | None = None,
+        group_names: Sequence[str] = (),
+    ) -> StepEvent:
+        """Return the event of a step; a plain one where no group differs, or while some numbers are open.
+
+        Args:
+            sample_rate: q that rates are multiples of.
+            noise_multiplier: sigma.
+            statistics_ratio: sigma_s / sigma of a policy with statistics; None: the policy has none.
+            group_names: names of all groups; empty: not known.
+
+        Raises:
+            SettingError: as `shares`.
+
+        >>> GroupSettings().step_event(0.1, 2.0, 3.0)
+        StepEvent(sample_rate=0.1, noise_multiplier=2.0, statistics_noise=6.0)
+        """
+        statistics = None if statistics_ratio is None else float(statistics_ratio * noise_multiplier)
+        shares = self.shares(group_names, sample_rate)
+        return make_step_event(sample_rate, noise_multiplier, statistics, shares)
 
     def check_risk(self, risk: object) -> None:
         """Refuse a target risk where rates or shares follow: from budgets, or from one epsilon for all.

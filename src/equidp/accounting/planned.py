@@ -28,7 +28,7 @@ from equidp.kernel.epsilon import (
     epsilon_of_group,
     run_event,
 )
-from equidp.kernel.ledger import GroupedStepEvent, ReleaseEvent, StepEvent, make_step_event
+from equidp.kernel.ledger import GroupedStepEvent, ReleaseEvent, StepEvent
 from equidp.policies.table import METHODS
 
 PREPROCESSING, COUNTS, INDIVIDUAL = "preprocessing", "class counts", "individual privacy"
@@ -304,20 +304,18 @@ def account(
     rate, steps = checked_schedule(num_examples, batch_size, epochs=epochs, steps=steps)
     delta = checked_delta(default_delta(num_examples) if delta is None else delta)
 
-    def make_event(noise: float) -> StepEvent:
-        statistics = None if ratio is None else ratio * noise
-        return make_step_event(rate, float(noise), statistics, groups.shares((), rate))
-
+    unit = groups.step_event(rate, 1.0, ratio)
     releases: tuple[tuple[ReleaseEvent, int], ...] = ()
     if training_loss:
         check_share("training_loss", training_loss, target_epsilon)
         assert target_epsilon is not None
         releases = (loss_release(training_loss * target_epsilon, delta, Schedule(rate, steps)),)
     if risk is not None:
-        noise_multiplier = calibrate_step_to_risk(risk, make_event(1.0), steps)
+        noise_multiplier = calibrate_step_to_risk(risk, unit, steps)
     elif target_epsilon is not None:
-        noise_multiplier = calibrate_step(target_epsilon, delta, make_event(1.0), steps, accountant, releases)
+        noise_multiplier = calibrate_step(target_epsilon, delta, unit, steps, accountant, releases)
     assert noise_multiplier is not None
-    event = make_event(noise_multiplier)
+    noise = float(noise_multiplier)
+    event = groups.step_event(rate, noise, ratio)
     groups = groups.meet_budgets(event, steps, delta, target_epsilon, accountant=accountant, spent=releases)
-    return PlannedRun(make_event(noise_multiplier), steps, delta, releases)
+    return PlannedRun(groups.step_event(rate, noise, ratio), steps, delta, releases)

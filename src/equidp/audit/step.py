@@ -44,9 +44,9 @@ from equidp.kernel.engine import Engine
 from equidp.kernel.epsilon import epsilon as claimed_epsilon
 from equidp.kernel.generators import restore_generators
 from equidp.kernel.inputs import moved_to
-from equidp.kernel.ledger import GroupedStepEvent, MemoryLedger, StepEvent, make_step_event
+from equidp.kernel.ledger import GroupedStepEvent, MemoryLedger, StepEvent
 from equidp.kernel.noise import Randomness, to_double
-from equidp.kernel.policy import Policy, copy_state, statistics_noise
+from equidp.kernel.policy import Policy, copy_state
 from equidp.policies.weights import step_weights
 from equidp.training.device import chosen_device
 from equidp.training.plan import Plan, ResolvedPlan
@@ -202,19 +202,15 @@ def _find_event(
     """Event of a step whose runs have this epsilon, of the group with the largest epsilon, and its rates and
     bounds."""
     ratio = policy.statistics_ratio
-
-    def make_event(noise: float, groups: GroupSettings) -> StepEvent:
-        shares = groups.shares(group_names, rate)
-        return make_step_event(rate, noise, statistics_noise(policy, noise), shares)
-
-    unit = make_event(1.0, groups)
+    unit = groups.step_event(rate, 1.0, ratio, group_names)
     if not isinstance(unit, GroupedStepEvent):
         noise = _find_noise(epsilon, delta, unit.sample_rate, steps, ratio)
     else:
         noise = calibrate_step(epsilon, delta, unit, steps)
     groups.run_epsilon(epsilon, group_names)  # refuses budgets that are not of this epsilon
-    met = groups.meet_budgets(make_event(noise, groups), steps, delta, epsilon, group_names=group_names)
-    return make_event(noise, met), met
+    event = groups.step_event(rate, noise, ratio, group_names)
+    met = groups.meet_budgets(event, steps, delta, epsilon, group_names=group_names)
+    return met.step_event(rate, noise, ratio, group_names), met
 
 
 def _family_of(event: StepEvent, name: str, steps: int) -> NoiseFamily | None:

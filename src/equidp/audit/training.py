@@ -47,7 +47,7 @@ from equidp.kernel.epsilon import epsilon as claimed_epsilon
 from equidp.kernel.generators import restore_generators
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.noise import to_double
-from equidp.kernel.policy import Policy, copy_state, statistics_noise
+from equidp.kernel.policy import Policy, copy_state
 from equidp.policies.weights import step_weights
 from equidp.training.build import build
 from equidp.training.checkpoint import restore_state, trainer_state
@@ -140,8 +140,7 @@ def audit_training(
             field=by_group.field,
         )
     asked = resolve_plan(plan, method, train, len(train) + count, epsilon)
-    noise = asked.noise_multiplier
-    event = StepEvent(asked.sample_rate, noise, statistics_noise(asked.policy, noise))
+    event = asked.step_event()
     family, delta = NoiseFamily([(event, asked.steps)]), asked.delta
     claimed = claimed_epsilon(family.entries, delta)
     mu = equal_gaussian(claimed, delta)

@@ -56,11 +56,10 @@ from equidp.kernel.ledger import (
     Ledger,
     MemoryLedger,
     StepEvent,
-    make_step_event,
 )
 from equidp.kernel.loop import Batch
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
-from equidp.kernel.policy import Policy, check_settings, statistics_noise
+from equidp.kernel.policy import Policy, check_settings
 from equidp.losses import Loss, map_outputs
 from equidp.policies.checks import check_policy
 from equidp.training.example_accounts import check_conflicts
@@ -285,19 +284,16 @@ def chosen_event(
             field=groups.field if groups.levels else BUDGETS,
         )
 
-    def make_event(noise: float, groups: GroupSettings) -> StepEvent:
-        shares = groups.shares(group_names, schedule.sample_rate)
-        return make_step_event(schedule.sample_rate, noise, statistics_noise(policy, noise), shares)
-
+    rate, ratio = schedule.sample_rate, policy.statistics_ratio
     epsilon = groups.run_epsilon(target_epsilon, group_names)
-    unit = make_event(1.0, groups)
+    unit = groups.step_event(rate, 1.0, ratio, group_names)
     noise = _chosen_noise(policy, noise_multiplier, epsilon, delta, unit, schedule.steps, accountant, spent)
     check_own_policy(policy, num_groups or 1, noise)
-    largest = make_event(noise, groups)
+    largest = groups.step_event(rate, noise, ratio, group_names)
     met = groups.meet_budgets(
         largest, schedule.steps, delta, epsilon, accountant=accountant, spent=spent, group_names=group_names
     )
-    event = make_event(noise, met)
+    event = met.step_event(rate, noise, ratio, group_names)
     if groups.levels and not groups.budgets:  # rates or shares were worked out before, by a plan
         _check_levels(groups, ((event, schedule.steps), *spent), delta, accountant)
     return event

@@ -28,8 +28,8 @@ from equidp.data.views import AUGMENTATIONS, Views
 from equidp.errors import SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import checked_delta
-from equidp.kernel.ledger import StepEvent, make_step_event
-from equidp.kernel.policy import Policy, statistics_noise
+from equidp.kernel.ledger import StepEvent
+from equidp.kernel.policy import Policy
 from equidp.models import MODELS, model_named
 from equidp.policies.methods import MethodLike, all_settings, fixed_options, make_policy, name_of
 from equidp.training.averages import AVERAGES, WeightAverage
@@ -463,13 +463,12 @@ class Plan:
                 )
             noise: float | None = 0.0
         else:
-            shares = groups.shares(group_names, rate)
-            unit = make_step_event(rate, 1.0, policy.statistics_ratio, shares)
+            unit = groups.step_event(rate, 1.0, policy.statistics_ratio, group_names)
             noise = target.noise_multiplier(delta, unit, full_steps or steps, also_spent)
         noise = own.noise_multiplier if noise is None else noise
         if groups.is_open:
             groups = groups.meet_budgets(
-                StepEvent(rate, noise, statistics_noise(policy, noise)),
+                groups.step_event(rate, noise, policy.statistics_ratio, group_names),
                 steps,
                 delta,
                 target.epsilon,
@@ -614,9 +613,8 @@ class ResolvedPlan:
         groups = GroupSettings.of(
             self.rates, self.bound_shares, None, epsilon_levels=self.plan.epsilon_levels
         )
-        noise = self.noise_multiplier
-        shares = groups.shares(group_names, self.sample_rate)
-        return make_step_event(self.sample_rate, noise, statistics_noise(self.policy, noise), shares)
+        ratio = self.policy.statistics_ratio
+        return groups.step_event(self.sample_rate, self.noise_multiplier, ratio, group_names)
 
     @property
     def level_names(self) -> tuple[str, ...]:
