@@ -36,6 +36,7 @@ from equidp.comparison.baselines import (
     BaselinePlan,
     BaselineSearch,
     BoostedTrees,
+    Candidate,
     choose_baselines,
     keep_chosen,
     source_of_trees,
@@ -162,8 +163,7 @@ def compare(
         gap_tolerance: largest gap in privacy cost that counts as equal (Xu et al.: 0.05).
         level: of the confidence intervals.
         metric: the metric of cost, gap, tolerance and tests (`equidp.evaluation.metrics.metric_named`). Every
-        run
-            keeps its predictions on the test set, so another metric or decision trains nothing again.
+            run keeps its predictions on the test set, so another metric or decision trains nothing again.
         decision: of two classes, the positive one, and the predicted risk from which on it is predicted.
         base_rate_threshold: of two classes, predict the positive one from its share of the training examples
             on: as each private run releases its counts (`counts_share`), and exact without privacy.
@@ -584,7 +584,7 @@ def prepare(
     if train.epsilons is not None:
         raise levels_error()
     choice = choose_plans(asked, source, train, smallest, max(sizes.values()))
-    source, plan, epsilons = choice.shared.source(source), choice.shared.plan, choice.epsilons
+    source, plan = choice.shared.source(source), choice.shared.plan
     data_split = split(source, next(iter(sizes)))
     if asked.base_rate_threshold:
         check_base_rate(train.class_names)
@@ -596,22 +596,11 @@ def prepare(
     with remembered(folder):
         if asked.release_epsilon is not None:  # refuse one that no noise can meet
             calibrate_noise(asked.release_epsilon, plan.delta, 1.0, 1)
-        search, kept_trials = None, 0
-        if asked.tuning is not None:
-            tuned = [variant for variant in variants if variant.name != AUTO]
-            search = SettingSearch(
-                asked.tuning,
-                tuple(tuned),
-                tuple(_preprocess_source(source, variant, plan, share) for variant in tuned),
-                tuning_seeds(asked.seed_numbers),
-                metric,
-                asked.decision_rule,
-                asked.engine,
-            )
-            if tuning is None:
-                tuning, kept_trials = search.read_kept(folder)
-            if tuning is not None:
-                variants = [tuning.apply(variant) for variant in variants]
+        search, kept_trials = _setting_search(asked, source, plan, variants), 0
+        if search is not None and tuning is None:
+            tuning, kept_trials = search.read_kept(folder)
+        if tuning is not None:
+            variants = [tuning.apply(variant) for variant in variants]
         private = [
             (variant, choice.of(variant.name).source(source))
             for variant in variants
@@ -619,43 +608,9 @@ def prepare(
         ]
         of_baseline = next(variant.plan for variant in variants if variant.name == BASELINE)
         baselines = BaselinePlan(of_baseline, source, private, searched=asked.baseline == "best")
-        tried = baselines.candidates(next(iter(sizes.values())))
-        swept = dict.fromkeys(choice.swept)
-        search_of_baselines = BaselineSearch(
-            tuple(
-                tuple(
-                    Cell(
-                        *(each.source, each.resolve(size), each.label, math.nan, seed, asked.engine, device),
-                        swept=swept,
-                        baseline=each.name,
-                        counts_noise=0.0 if asked.balanced else None,
-                        balanced=asked.balanced,
-                    )
-                    for seed, size in sizes.items()
-                )
-                for each in tried
-            ),
-            metric,
-            asked.decision_rule,
-        )
-        cells = []
-        for seed, size in sizes.items():
-            for variant, read in private:
-                own = _preprocess_source(read, variant, plan, share)
-                resolved = variant.resolve(size, releases_of(own), train.group_names)
-                if isinstance(own, WithFeatures):
-                    check_not_varied(own.features, Views(resolved.plan.views, resolved.plan.augmentation))
-                watched = (
-                    (asked.release_epsilon, asked.diagnosis) if resolved.policy.private else (None, None)
-                )
-                released = {"individual": asked.release_epsilon is not None}
-                check_conflicts("individual_filter", resolved.plan.individual_filter, released)
-                names = {**swept, **variant.swept}
-                wanted = variant.epsilon if epsilons and variant.epsilon is not None else math.nan
-                where = variant.setting, wanted, seed, asked.engine, device
-                baseline = baselines.name_of(variant, read)
-                cell = Cell(own, resolved, *where, *watched, swept=names, baseline=baseline)
-                cells.append(replace(cell, counts_noise=variant.counts_noise, balanced=variant.balanced))
+        candidates = baselines.candidates(next(iter(sizes.values())))
+        search_of_baselines = _baseline_search(candidates, choice, sizes, device)
+        cells = _private_cells(private, baselines, choice, sizes, train.group_names, device)
         if share is not None:
             data_split = replace(data_split, notes=_private_notes(cells))
         _warn_of_unknown_code([*search_of_baselines.first, *cells])
@@ -664,28 +619,13 @@ def prepare(
             weights = plan.class_weights, asked.balanced
             trees = tuple(BoostedTrees(scaled, seed, *weights) for seed in sizes)
         baseline = cells[0].baseline if cells else ""
-        if asked.peers and (asked.balanced or plan.class_weights):
-            raise SettingError(
-                f"method {', '.join(asked.peers)} has no weights of classes; leave the method or the weights "
-                "out.",
-                field="class_weight",
-            )
-        if asked.peers and plan.groups:
-            raise SettingError(
-                f"method {', '.join(asked.peers)} has no rates and bounds by group; leave the method out, or "
-                "treat groups equally.",
-                field=plan.groups.field,
-            )
-        if asked.peers and asked.base_rate_threshold:
-            raise SettingError(
-                f"method {', '.join(asked.peers)} counts no classes for a threshold at the base rate; give "
-                "the base rate as a public number (--base-rate), or leave the method out.",
-                field="base_rate_threshold",
-            )
-        peers = peers_of(asked.peers, source, data_split, list(sizes), epsilons, plan.delta or 0.0, baseline)
+        peers = peers_of(asked, plan, source, data_split, list(sizes), choice.epsilons, baseline)
         if peers:
             data_split = replace(data_split, notes=(*data_split.notes, _peer_note(peers[0])))
-        prepared = PreparedComparison(
+        first = zip(candidates, search_of_baselines.first, strict=True)
+        to_build = [cell for candidate, cell in first if candidate.factor == RATES[0]]
+        to_build += [cell for cell in cells if cell.seed == cells[0].seed]
+        return PreparedComparison(
             source,
             data_split,
             choice,
@@ -695,6 +635,7 @@ def prepare(
             folder,
             choice.swept,
             metric,
+            built=_build_each(to_build, data_split),
             trees=trees,
             peers=peers,
             other_classes=baselines.other_classes,
@@ -702,10 +643,95 @@ def prepare(
             tuning=tuning,
             kept_trials=kept_trials,
         )
-        pairs = zip(tried, search_of_baselines.first, strict=True)
-        of_plans = [cell for each, cell in pairs if each.factor == RATES[0]]
-        to_build = [*of_plans, *(cell for cell in cells if cell.seed == cells[0].seed)]
-        return replace(prepared, built=_build_each(to_build, data_split))
+
+
+def _setting_search(
+    asked: ComparisonPlan, source: DataSource, plan: Plan, variants: Sequence[Variant]
+) -> SettingSearch | None:
+    """Return the search for the settings of each method but "auto"; None where settings are not tuned."""
+    if asked.tuning is None:
+        return None
+    tuned = tuple(variant for variant in variants if variant.name != AUTO)
+    return SettingSearch(
+        asked.tuning,
+        tuned,
+        tuple(_preprocess_source(source, variant, plan, asked.preprocessing_share) for variant in tuned),
+        tuning_seeds(asked.seed_numbers),
+        asked.cost_metric,
+        asked.decision_rule,
+        asked.engine,
+    )
+
+
+def _baseline_search(
+    candidates: Sequence[Candidate], choice: ComparisonChoice, sizes: Mapping[int, int], device: str
+) -> BaselineSearch:
+    """Return the search among candidates for the baselines, each with a run for each seed."""
+    asked, swept = choice.asked, dict.fromkeys(choice.swept)
+    runs = tuple(
+        tuple(
+            Cell(
+                *(each.source, each.resolve(size), each.label, math.nan, seed, asked.engine, device),
+                swept=swept,
+                baseline=each.name,
+                counts_noise=0.0 if asked.balanced else None,
+                balanced=asked.balanced,
+            )
+            for seed, size in sizes.items()
+        )
+        for each in candidates
+    )
+    return BaselineSearch(runs, asked.cost_metric, asked.decision_rule)
+
+
+def _private_cells(
+    private: Sequence[tuple[Variant, DataSource]],
+    baselines: BaselinePlan,
+    choice: ComparisonChoice,
+    sizes: Mapping[int, int],
+    group_names: Sequence[str],
+    device: str,
+) -> list[Cell]:
+    """Return the run of each private variant for each seed, in order of seeds.
+
+    Args:
+        private: variants, and the source that each reads before private preprocessing.
+        baselines: that the runs are measured against.
+        choice: plans of the comparison.
+        sizes: seed -> number of training examples.
+        group_names: of the data.
+        device: to train on.
+    """
+    asked, plan = choice.asked, choice.shared.plan
+    released = {"individual": asked.release_epsilon is not None}
+    cells = []
+    for seed, size in sizes.items():
+        for variant, source in private:
+            own = _preprocess_source(source, variant, plan, asked.preprocessing_share)
+            resolved = variant.resolve(size, releases_of(own), group_names)
+            if isinstance(own, WithFeatures):
+                check_not_varied(own.features, Views(resolved.plan.views, resolved.plan.augmentation))
+            check_conflicts("individual_filter", resolved.plan.individual_filter, released)
+            is_private = resolved.policy.private
+            target = variant.epsilon if choice.epsilons else None
+            cells.append(
+                Cell(
+                    own,
+                    resolved,
+                    variant.setting,
+                    math.nan if target is None else target,
+                    seed,
+                    asked.engine,
+                    device,
+                    asked.release_epsilon if is_private else None,
+                    asked.diagnosis if is_private else None,
+                    swept={**dict.fromkeys(choice.swept), **variant.swept},
+                    baseline=baselines.name_of(variant, source),
+                    counts_noise=variant.counts_noise,
+                    balanced=variant.balanced,
+                )
+            )
+    return cells
 
 
 def _peer_note(peer: PrivateEBM) -> str:

@@ -18,11 +18,13 @@ import numpy as np
 from equidp._extras import require_extra
 from equidp._provenance import versions
 from equidp.comparison.cells import CellResult, split_facts
+from equidp.comparison.plan import ComparisonPlan
 from equidp.comparison.sweep import DP_EBM, label_of
 from equidp.data.dataset import DataSource, DataSplit
 from equidp.data.table import EncodedSource, Unencoded
 from equidp.errors import DataError, SettingError
 from equidp.store import FIGURES, key_of
+from equidp.training.plan import Plan
 
 with require_extra("tables"):
     import pandas as pd
@@ -122,32 +124,75 @@ PEERS: dict[str, type[PrivateEBM]] = {PrivateEBM.method: PrivateEBM}
 
 
 def peers_of(
-    methods: Sequence[str],
+    asked: ComparisonPlan,
+    plan: Plan,
     source: DataSource,
     data: DataSplit,
     seeds: Sequence[int],
     epsilons: Sequence[float],
-    delta: float,
     baseline: str,
 ) -> tuple[PrivateEBM, ...]:
-    """Return the trainings of peers: for each method, epsilon and seed.
+    """Return the trainings of peers: for each method of `PEERS`, epsilon and seed.
 
     Args:
-        methods: names from `PEERS`.
+        asked: the comparison, which names the methods.
+        plan: that the runs share, with the delta of all.
         source: of the data.
         data: split of the first seed.
         seeds: of the comparison.
         epsilons: targets.
-        delta: of all runs.
         baseline: that costs are measured against.
 
     Raises:
-        SettingError: a package that is not installed, or no target epsilon.
+        SettingError: a package that is not installed, no target epsilon, or a setting that peers do not have.
         DataError: data that a peer cannot be trained on.
     """
-    if not methods:
+    if not asked.peers:
         return ()
-    named = ", ".join(methods)
+    named = ", ".join(asked.peers)
+    _check_settings(named, asked, plan)
+    table = _checked_table(named, source, data)
+    if not epsilons:
+        raise SettingError(
+            f"method {named} is calibrated to an epsilon; got a noise multiplier. Give target epsilons, or "
+            "leave the method out.",
+            field="epsilons",
+        )
+    _ebm()
+    several = len(epsilons) > 1
+    return tuple(
+        PEERS[name](
+            *(table, seed, epsilon, plan.delta or 0.0),
+            label_of({"epsilon": epsilon}) if several else "",
+            baseline,
+        )
+        for name in asked.peers
+        for epsilon in epsilons
+        for seed in seeds
+    )
+
+
+def _check_settings(named: str, asked: ComparisonPlan, plan: Plan) -> None:
+    if asked.balanced or plan.class_weights:
+        raise SettingError(
+            f"method {named} has no weights of classes; leave the method or the weights out.",
+            field="class_weight",
+        )
+    if plan.groups:
+        raise SettingError(
+            f"method {named} has no rates and bounds by group; leave the method out, or treat groups "
+            "equally.",
+            field=plan.groups.field,
+        )
+    if asked.base_rate_threshold:
+        raise SettingError(
+            f"method {named} counts no classes for a threshold at the base rate; give the base rate as a "
+            "public number (--base-rate), or leave the method out.",
+            field="base_rate_threshold",
+        )
+
+
+def _checked_table(named: str, source: DataSource, data: DataSplit) -> EncodedSource:
     if not isinstance(source, EncodedSource):
         raise DataError(
             f"method {named} reads columns of a table; got {source.name!r}. Leave the method out, or give a "
@@ -165,24 +210,7 @@ def peers_of(
             f"method {named} is for two classes; got {data.train.num_classes}. Leave the method out.",
             field="methods",
         )
-    if not epsilons:
-        raise SettingError(
-            f"method {named} is calibrated to an epsilon; got a noise multiplier. Give target epsilons, or "
-            "leave the method out.",
-            field="epsilons",
-        )
-    _ebm()
-    several = len(epsilons) > 1
-    return tuple(
-        PEERS[name](
-            *(source, seed, epsilon, delta),
-            label_of({"epsilon": epsilon}) if several else "",
-            baseline,
-        )
-        for name in methods
-        for epsilon in epsilons
-        for seed in seeds
-    )
+    return source
 
 
 def _bounds(source: Any) -> dict[str, tuple[float, float]]:
