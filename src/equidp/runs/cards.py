@@ -17,7 +17,8 @@ from equidp.policies.methods import method_named
 from equidp.report.card import cost_sentence, write_card
 from equidp.report.evaluation import split_noisy_means
 from equidp.runs import layout
-from equidp.runs.config import TrainConfig
+from equidp.runs.config import RunData, TrainConfig
+from equidp.tables.encode import TableEncoder
 from equidp.training.run import Run
 
 DIVERGED = (
@@ -48,7 +49,7 @@ def write_cards(
         ledger_check: checksum of the ledger's last line.
         budget: that the run was charged to; None: none.
     """
-    recipe = config.data.recipe
+    recipe, encoder = config.data.recipe, layout.read_encoder(place, config)
     details = {
         "method's name": f"{config.method}: {method_named(config.method).summary}",
         "input shape": tuple(facts["input_shape"]),
@@ -62,25 +63,7 @@ def write_cards(
         details["noise was calibrated to the risk"] = str(config.target.risk)
     for each in config.all_releases:
         details |= each.card_entries(config.target.epsilon, place, units_of(recipe))
-    encoder = layout.read_encoder(place, config)
-    if encoder is None:
-        columns_of_source = {"target": recipe.target, "group columns": ", ".join(recipe.group)}
-        details |= {name: value for name, value in columns_of_source.items() if value}
-    elif recipe.target is not None:
-        ends = {name: [repr(end).removesuffix(".0") for end in span] for name, *span in recipe.bounds}
-        bounds = [f"{name}={low}:{high}" for name, (low, high) in ends.items()]
-        details |= {
-            "target": recipe.target,
-            **_range_of_target(recipe),
-            "group columns": ", ".join(recipe.group),
-            "input columns": ", ".join(column.name for column in encoder.columns),
-            "public bounds": ", ".join(bounds) or "none",
-            "missing values": "a category of their own" if recipe.missing == "category" else "refused",
-            **({} if recipe.person is None else {"column of people": recipe.person}),
-            **({} if recipe.epsilon_column is None else {"column of chosen epsilons": recipe.epsilon_column}),
-            "test examples": f"{units_of(recipe)} held out of the same file, by "
-            f"seed {config.data.seed}, a share of about {recipe.test_share:g}",
-        }
+    details |= _data_entries(config.data, encoder)
     composition = ""
     if budget is not None and config.budget is not None:
         composition = _composition_sentence(budget, units_of(recipe))
@@ -92,7 +75,8 @@ def write_cards(
     if encoder is not None:
         classes = facts["class_names"]
         effects = column_effects(encoder, run.model, len(classes), config.decision.index(classes))
-    clear, too_noisy = split_noisy_means(layout.read_released(place), run.epsilon())
+    released = layout.read_released(place)
+    clear, too_noisy = split_noisy_means(released, run.epsilon())
     write_card(
         run,
         place / layout.PAGE,
@@ -104,13 +88,42 @@ def write_cards(
         too_noisy=too_noisy,
         remarks=config.card.notes,
         audited={each.name: each.audited for each in config.all_releases},
-        group_risks={row["group"]: row["risk"] for row in layout.read_released(place) if "risk" in row},
+        group_risks={row["group"]: row["risk"] for row in released if "risk" in row},
         details=details,
         plan=config.setting_rows(run.facts.plan) if config.card.origins and run.facts.plan else (),
         effects=effects,
         composition=composition,
         hashes={f"{layout.MODEL} (SHA-256)": layout.file_digest(place / layout.MODEL)},
     )
+
+
+def _data_entries(data: RunData, encoder: TableEncoder | None) -> dict[str, str]:
+    """Return the card's entries on the columns and the test examples of a run's data.
+
+    Args:
+        data: that the run was trained on.
+        encoder: of its table; None: the data is no table, and entries are on named columns alone.
+    """
+    recipe = data.recipe
+    if encoder is None:
+        named = {"target": recipe.target, "group columns": ", ".join(recipe.group)}
+        return {name: value for name, value in named.items() if value}
+    if recipe.target is None:
+        return {}
+    ends = {name: [repr(end).removesuffix(".0") for end in span] for name, *span in recipe.bounds}
+    bounds = [f"{name}={low}:{high}" for name, (low, high) in ends.items()]
+    return {
+        "target": recipe.target,
+        **_range_of_target(recipe),
+        "group columns": ", ".join(recipe.group),
+        "input columns": ", ".join(column.name for column in encoder.columns),
+        "public bounds": ", ".join(bounds) or "none",
+        "missing values": "a category of their own" if recipe.missing == "category" else "refused",
+        **({} if recipe.person is None else {"column of people": recipe.person}),
+        **({} if recipe.epsilon_column is None else {"column of chosen epsilons": recipe.epsilon_column}),
+        "test examples": f"{units_of(recipe)} held out of the same file, by seed {data.seed}, a share of "
+        f"about {recipe.test_share:g}",
+    }
 
 
 def unmeasured_costs(run: Run) -> list[str]:
