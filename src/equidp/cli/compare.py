@@ -173,8 +173,7 @@ def compare_command(
     """
     report, json_file = results.report, results.json_file
     changed = changes(plan, settings, wanted.methods)
-    balanced = releases.take_balanced(changed)
-    released = releases.releases_of(release, balanced=balanced, base_rate_threshold=decision.at_counted_rate)
+    released = releases.take_releases(release, changed, base_rate_threshold=decision.at_counted_rate)
     preprocessing = next((each for each in released if isinstance(each, PreprocessingRelease)), None)
     counts = next((each for each in released if isinstance(each, CountsRelease)), None)
     individual = next((each for each in released if isinstance(each, IndividualRelease)), None)

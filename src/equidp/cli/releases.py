@@ -26,21 +26,20 @@ class ReleaseOptions:
     """Options of releases of a run, or of the runs of a comparison."""
 
 
-def take_balanced(changed: dict[str, Any]) -> bool:
-    """Take --class-weight balanced out of the settings that were given; True where it was there."""
-    balanced: bool = changed.get("class_weight") == BALANCED
-    if balanced:
-        del changed["class_weight"]
-    return balanced
-
-
-def releases_of(options: Any, **implied: bool) -> tuple[RunRelease, ...]:
-    """Return the releases that options ask for.
+def take_releases(
+    options: Any, changed: dict[str, Any], *, base_rate_threshold: bool
+) -> tuple[RunRelease, ...]:
+    """Return the releases that options and settings request.
 
     Args:
         options: `ReleaseOptions`.
-        implied: fields of releases that other options set.
+        changed: settings that were given; `class_weight` is removed where it is "balanced", which a release
+            of counts makes.
+        base_rate_threshold: True where the threshold of the decision is the released base rate.
     """
-    given = {**vars(options), **implied}
+    balanced = changed.get("class_weight") == BALANCED
+    if balanced:
+        del changed["class_weight"]
+    given = {**vars(options), "balanced": balanced, "base_rate_threshold": base_rate_threshold}
     found = [kind.from_options(given) for kind in RELEASES.values()]
     return tuple(each for each in found if each is not None)

@@ -146,8 +146,7 @@ def train_command(
     if out is None and not dry_run:
         raise SettingError("nowhere to keep the run: give --out with a new folder, or --dry-run.")
     changed = changes(plan, settings, [method])
-    balanced = releases.take_balanced(changed)
-    released = releases.releases_of(release, balanced=balanced, base_rate_threshold=decision.at_counted_rate)
+    released = releases.take_releases(release, changed, base_rate_threshold=decision.at_counted_rate)
     options.check_noise([] if privacy.epsilon is None else [privacy.epsilon], changed, privacy.risk)
     target = privacy.target(changed)
     noisy = not target.is_open or "noise_multiplier" in changed
