@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from cyclopts import App, ArgumentCollection, Group, Parameter
 
 from equidp.accounting.cache import epsilon_of_run
@@ -53,6 +54,7 @@ from equidp.training.device import chosen_device
 from equidp.training.plan import Plan
 from equidp.training.progress import ProgressBar, duration
 from equidp.training.run import Run
+from equidp.training.trainer import Callback
 
 
 def resume_alone(_: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
@@ -129,15 +131,7 @@ def train_command(
     place = chosen_device(device)
     bar = (ProgressBar(),) if sys.stdout.isatty() and not rank() else ()
     if resumed.resume is not None:
-        folder = resumed.resume
-        with several_processes(place), _resumable(folder):
-            if is_chosen(folder):
-                trained = finish_choice(folder, place)
-            else:
-                trained = train(
-                    folder, previous=resumed.previous, callbacks=bar, on_resume=_say_resumed, device=place
-                )
-        _report(folder, *trained)
+        _resume(resumed.resume, resumed.previous, bar, place)
         return
     if resumed.previous:
         raise SettingError("--previous is for --resume.")
@@ -148,18 +142,8 @@ def train_command(
     changed = changes(plan, settings, [method])
     released = releases.take_releases(release, changed, base_rate_threshold=decision.at_counted_rate)
     options.check_noise([] if privacy.epsilon is None else [privacy.epsilon], changed, privacy.risk)
-    target = privacy.target(changed)
-    noisy = not target.is_open or "noise_multiplier" in changed
-    published = settings_from == PUBLISHED
-    if published and method == AUTO:
-        raise SettingError(
-            f"settings={PUBLISHED!r} with method {AUTO!r}, which takes recommended settings; name a "
-            f"method, such as --method {STANDARD}."
-        )
-    if not published and method != BASELINE and not noisy:
-        raise SettingError(
-            f"method {method!r} without a level of privacy; give --epsilon, --risk or --noise-multiplier."
-        )
+    target, published = privacy.target(changed), settings_from == PUBLISHED
+    _check_method(method, published=published, noisy=not target.is_open or "noise_multiplier" in changed)
     if rank():
         if out is not None and not dry_run:
             with several_processes(place), stoppable(""):
@@ -209,6 +193,37 @@ def train_command(
     elif not published and (method == AUTO or not changed):
         advised = list(changed)
     _report(out, *trained, advised=advised)
+
+
+def _resume(folder: Path, previous: bool, callbacks: Sequence[Callback], device: torch.device) -> None:
+    """Continue the run or the private choice in a folder, and report on it."""
+    with several_processes(device), _resumable(folder):
+        if is_chosen(folder):
+            trained = finish_choice(folder, device)
+        else:
+            trained = train(
+                folder, previous=previous, callbacks=callbacks, on_resume=_say_resumed, device=device
+            )
+    _report(folder, *trained)
+
+
+def _check_method(method: str, *, published: bool, noisy: bool) -> None:
+    """Refuse a method that has no published settings, or that lacks a level of privacy.
+
+    Args:
+        method: name, or "auto".
+        published: True where settings are the published ones.
+        noisy: True where noise is given, or follows from a target.
+    """
+    if published and method == AUTO:
+        raise SettingError(
+            f"settings={PUBLISHED!r} with method {AUTO!r}, which takes recommended settings; name a "
+            f"method, such as --method {STANDARD}."
+        )
+    if not published and method != BASELINE and not noisy:
+        raise SettingError(
+            f"method {method!r} without a level of privacy; give --epsilon, --risk or --noise-multiplier."
+        )
 
 
 def _read_notes(path: Path) -> str:
