@@ -17,7 +17,7 @@ from torch import nn
 from equidp._files import check_outputs, command_line, write_whole
 from equidp.accounting.planned import default_delta
 from equidp.accounting.target import Target
-from equidp.advice.advise import advise, advise_by_norms, images_of, normalised_features
+from equidp.advice.advise import Advice, advise, advise_by_norms, images_of, normalised_features
 from equidp.advice.chosen_plan import encoding_to_train_on
 from equidp.advice.norm_profile import NormProfile, private_profile, public_profile
 from equidp.cli import options
@@ -32,7 +32,7 @@ from equidp.report.advice import advice_sentences
 from equidp.runs.config import BudgetFile
 from equidp.training.build import build_model
 from equidp.training.device import chosen_device
-from equidp.training.plan import Plan, default_plan, loss_named
+from equidp.training.plan import Plan, ResolvedPlan, default_plan, loss_named
 
 _PROFILE_SHARE = 0.1
 _FREE = (
@@ -140,26 +140,33 @@ def advise_command(
     plan = advice.plan(Plan(delta=delta)).resolve(
         advice.method, len(train), Target(wanted.epsilon), also_spent=advice.spent
     )
-    settings = {**advice.settings, "weight_decay": 0}
-    typed = [*same, f"--method={advice.method}"]
-    typed += [f"--encoding={advice.encoding}"] if advice.encoding and table.encoding is None else []
-    typed += [f"--features={advice.features}"] if advice.features and table.features is None else []
-    typed += [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
-    typed += [] if wanted.loss is None else [f"--loss={wanted.loss}"]
     included = ", this advice included" if advice.spent else ""
     lines = [
         *advice_sentences(advice, begin),
         f"{plan.steps:,} steps with noise multiplier {plan.noise_multiplier:.4g}: epsilon {wanted.epsilon:g} "
         f"at delta {delta:g}{included}.",
     ]
-    if advice.spent:  # without a budget, the run's epsilon leaves out what the advice cost
-        noise = float(f"{plan.noise_multiplier * (1 + 5e-6):.6g}")  # rounding must not lower it
-        typed += [f"--noise-multiplier={noise:g}", f"--delta={delta:g}"]
+    if advice.spent:
         lines.append(f"This advice cost epsilon {advice.cost(delta):.3g}; another costs as much again.")
     else:
-        typed += [f"--epsilon={wanted.epsilon:g}", f"--delta={delta:g}"]
         lines.append(_FREE if wanted.public is None else _PUBLIC)
-    _recommend(data, typed, lines, out)
+    _recommend(data, [*same, *_typed(advice, plan, wanted, table)], lines, out)
+
+
+def _typed(
+    advice: Advice, plan: ResolvedPlan, wanted: AdviceOptions, table: options.TableOptions
+) -> list[str]:
+    """Return the options of equidp train that follow advice on the plan, as a command line has them."""
+    typed = [f"--method={advice.method}"]
+    typed += [f"--encoding={advice.encoding}"] if advice.encoding and table.encoding is None else []
+    typed += [f"--features={advice.features}"] if advice.features and table.features is None else []
+    settings = {**advice.settings, "weight_decay": 0}
+    typed += [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+    typed += [] if wanted.loss is None else [f"--loss={wanted.loss}"]
+    if advice.spent:  # without a budget, the run's epsilon leaves out what the advice cost
+        noise = float(f"{plan.noise_multiplier * (1 + 5e-6):.6g}")  # rounding must not lower it
+        return [*typed, f"--noise-multiplier={noise:g}", f"--delta={plan.delta:g}"]
+    return [*typed, f"--epsilon={wanted.epsilon:g}", f"--delta={plan.delta:g}"]
 
 
 def _profile(
