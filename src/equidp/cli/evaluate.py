@@ -93,10 +93,7 @@ def evaluate_command(
     )
     found = found if include_sensitive else found.withholding()
     if json_file is not None:
-        facts = {"epsilon": kept.run.epsilon(), "delta": kept.run.delta, "released": kept.released}
-        notes = [*blind_spot_sentences(found), *risk_sentences(found, kept.run.facts)]
-        content = {**facts, **found.plain(), "notes": notes}
-        write_whole(json_file, (json.dumps(content, indent=2) + "\n").encode())
+        _write_json(json_file, kept, found)
     if figures is not None:
         save_evaluation_figures(found, figures)
     if include_sensitive:
@@ -110,11 +107,7 @@ def evaluate_command(
         if not found.reliability.empty:
             reliability_table(found).print()
     if kept.released:
-        clear, too_noisy = split_noisy_means(kept.released, kept.run.epsilon())
-        means = [f"{row['group']} {row['mean']:.3g} ± {row['standard_error']:.2g}" for row in clear]
-        means += [f"{name} not shown: too few people for the noise" for name in too_noisy]
-        of = "each group's training examples, as released with noise"
-        print(f"Estimated mean epsilon of {of}: {', '.join(means)}.")
+        print(_means_sentence(kept))
     for sentence in gap_sentences(found):
         print(sentence)
     if found.costs is not None and not found.costs.empty:
@@ -125,11 +118,26 @@ def evaluate_command(
             print(_gap_sentence(found.costs[there], found.metric))
 
 
+def _write_json(path: Path, kept: FinishedRun, found: Evaluation) -> None:
+    facts = {"epsilon": kept.run.epsilon(), "delta": kept.run.delta, "released": kept.released}
+    notes = [*blind_spot_sentences(found), *risk_sentences(found, kept.run.facts)]
+    content = {**facts, **found.plain(), "notes": notes}
+    write_whole(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
 def print_run(run: Run, found: Evaluation) -> None:
     """Print the guarantee of a run and its metrics by group; withhold metrics of few people before."""
     for sentence in (*guarantee_sentences(run), *attack_risk_sentences(run)):
         print(sentence)
     print_evaluation(found, run.facts)
+
+
+def _means_sentence(kept: FinishedRun) -> str:
+    clear, too_noisy = split_noisy_means(kept.released, kept.run.epsilon())
+    means = [f"{row['group']} {row['mean']:.3g} ± {row['standard_error']:.2g}" for row in clear]
+    means += [f"{name} not shown: too few people for the noise" for name in too_noisy]
+    of = "each group's training examples, as released with noise"
+    return f"Estimated mean epsilon of {of}: {', '.join(means)}."
 
 
 def _gap_sentence(costs: pd.DataFrame, metric: Metric) -> str:
