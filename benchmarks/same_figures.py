@@ -92,21 +92,21 @@ def figures(
     return {Cell(name, row["method"], row["group"]): tuple(row[each] for each in COLUMNS) for row in rows}
 
 
-def keep_figures(version: int, file: Path = KEPT) -> None:
+def keep_figures(version: int) -> None:
     """Writes the figures of this checkout, and the FIGURES that they belong to."""
     rows = [[*cell, *found] for cell, found in _small_figures().items()]
     lines = ",\n  ".join(json.dumps(row) for row in rows)
     columns = json.dumps([*Cell._fields, *COLUMNS])
     text = f'{{\n"FIGURES": {version},\n"columns": {columns},\n"rows": [\n  {lines}\n]\n}}\n'
-    file.write_text(text, encoding="utf-8")
+    KEPT.write_text(text, encoding="utf-8")
 
 
-def moved_figures(version: int, file: Path = KEPT) -> list[str]:
+def moved_figures(version: int) -> list[str]:
     """Sentences about figures that are not as in the file; none: all are as they were."""
-    kept = json.loads(file.read_text(encoding="utf-8"))
+    kept = json.loads(KEPT.read_text(encoding="utf-8"))
     if kept["FIGURES"] != version:
         return [
-            f"equidp.store.FIGURES={version}; {file.name} was made with {kept['FIGURES']}. Rewrite it: "
+            f"equidp.store.FIGURES={version}; {KEPT.name} was made with {kept['FIGURES']}. Rewrite it: "
             "python benchmarks/same_figures.py --keep"
         ]
     before = {Cell(*row[:3]): tuple(row[3:]) for row in kept["rows"]}

@@ -252,6 +252,8 @@ Arrays = dict[str, npt.NDArray[Any]]
 _NAME = f"{SENSITIVE}watched-"
 _PART = 128
 """Examples that are measured at a time."""
+_MEDIAN_OF = 200
+"""Most examples of a group that its median norm is taken of."""
 COMPARED = (0.5, 3.0)
 """Passes an epoch of the estimates that are compared with exact values, beside the run's own."""
 
@@ -360,11 +362,11 @@ class MedianNorms(_KeptArrays):
         rows: epoch, group and median.
     """
 
-    def __init__(self, data: GroupedDataset, count: int = 200) -> None:
+    def __init__(self, data: GroupedDataset) -> None:
         self.rows: list[tuple[float, str, float]] = []
         self._data = data
         members = (np.flatnonzero(data.groups.numpy() == group) for group in range(data.num_groups))
-        self._samples = [torch.from_numpy(each[:count]) for each in members]
+        self._samples = [torch.from_numpy(each[:_MEDIAN_OF]) for each in members]
 
     def after_epoch(self, trainer: Trainer) -> None:
         for name, sample in zip(self._data.group_names, self._samples, strict=True):

@@ -157,15 +157,15 @@ def loses_less(data: str) -> Claim:
     return Claim(f"DPSGD-F loses less accuracy in all than DPSGD on {data}", judge)
 
 
-def _by_class(found: Found, method: str, quantity: str) -> dict[str, float]:
-    rows = found.where(data="mnist", method=method, quantity=quantity)
+def _changes_by_class(found: Found, method: str) -> dict[str, float]:
+    rows = found.where(data="mnist", method=method, quantity="change")
     rows = rows[rows["group"] != ALL]
     return dict(zip(rows["group"], rows["mean"].astype(float), strict=True))
 
 
 def eights_lose_most(found: Found) -> Verdict:
     """Verdict: DPSGD costs eights the most accuracy of all classes."""
-    changes = _by_class(found, "dpsgd", "change")
+    changes = _changes_by_class(found, "dpsgd")
     if "8" not in changes:
         return Verdict(None)
     eights = changes.pop("8")
@@ -175,7 +175,7 @@ def eights_lose_most(found: Found) -> Verdict:
 
 def alike(found: Found) -> Verdict:
     """Verdict: DPSGD-F costs classes the same within 5 points, and DPSGD does not."""
-    changes = {name: _by_class(found, method, "change").values() for name, method in (_FAIR_METHOD, _DPSGD)}
+    changes = {name: _changes_by_class(found, method).values() for name, method in (_FAIR_METHOD, _DPSGD)}
     if not all(changes.values()):
         return Verdict(None)
     spread = {f"spread of {name}": max(each) - min(each) for name, each in changes.items()}

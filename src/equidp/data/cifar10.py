@@ -92,7 +92,7 @@ def _find_files() -> Path:
 def _read(part: str, files: Path) -> GroupedDataset:
     if files.is_file():
         with _open_archive(files) as archive:
-            read = _read_batches(part, files, [_member(archive, name, files) for name in _BATCHES[part]])
+            read = _read_batches(files, [_member(archive, name, files) for name in _BATCHES[part]])
         state = state_of([files])
     elif files.name == _FOLDER:
         paths = [files / name for name in _BATCHES[part]]
@@ -100,7 +100,7 @@ def _read(part: str, files: Path) -> GroupedDataset:
             raise DataError(
                 f"{files} lacks {', '.join(missing)}; bring the whole folder back.", field=", ".join(missing)
             )
-        read, state = _read_batches(part, files, [path.read_bytes() for path in paths]), state_of(paths)
+        read, state = _read_batches(files, [path.read_bytes() for path in paths]), state_of(paths)
     else:
         paths = sorted(files.glob(f"{part}*.parquet"))
         if not paths:
@@ -113,7 +113,7 @@ def _read(part: str, files: Path) -> GroupedDataset:
     return GroupedDataset(pixels, labels, labels.clone(), CLASSES, CLASSES, "cifar10")
 
 
-def _read_batches(part: str, files: Path, contents: list[bytes]) -> _Part:
+def _read_batches(files: Path, contents: list[bytes]) -> _Part:
     every = []
     for content in contents:
         try:

@@ -63,10 +63,9 @@ def print_groups(rows: pd.DataFrame, metric: Metric = METRICS["accuracy"]) -> No
     groups_table(rows, metric).print(split=True)
 
 
-def print_metrics(found: Evaluation, console: Console | None = None) -> None:
+def print_metrics(found: Evaluation) -> None:
     """Print the metrics other than accuracy and loss by group, in tables that fit, and how to read them."""
-    console = console or Console()
-    table = metrics_table(found)
+    console, table = Console(), metrics_table(found)
     if table is not None:
         table.print(console, split=True)
     for sentence in measure_sentences(found):

@@ -349,9 +349,7 @@ def written_numbers(text: pd.Series, rows: npt.NDArray[np.int64], rules: ColumnR
     return None
 
 
-def written_dates(
-    text: pd.Series, rows: npt.NDArray[np.int64], formats: Sequence[str] = FORMATS
-) -> str | None:
+def written_dates(text: pd.Series, rows: npt.NDArray[np.int64]) -> str | None:
     """Return the date format of distinct texts with these row counts, or two formats with | between them.
 
     None if most of the texts are not dates.
@@ -361,11 +359,11 @@ def written_dates(
     sample = text[:_SAMPLE]
     if share_of(sample.where(sample.str.contains(_LIKE_A_DATE, regex=True)), rows) < 1 - FEW_TEXTS:
         return None
-    form = best(formats, lambda each: share_of(read_dates(sample, each), rows))
+    form = best(FORMATS, lambda each: share_of(read_dates(sample, each), rows))
     found = read_dates(text, form)
     if (lost := found.isna()).any() and found.notna().any():
         rest, left = text[lost], rows[lost.to_numpy()]
-        other = best(formats, lambda each: share_of(read_dates(rest[:_SAMPLE], each), left))
+        other = best(FORMATS, lambda each: share_of(read_dates(rest[:_SAMPLE], each), left))
         both = f"{form}|{other}"
         if (
             share_of(read_dates(rest, other), left) > 0.5

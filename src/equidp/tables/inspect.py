@@ -293,7 +293,7 @@ def inspect_table(path: str | PathLike[str], recipe: Recipe = Recipe()) -> Table
     check_names(cells.names, recipe.columns_by_option())
     reports = [inspect_column(name, cells.series(name), recipe) for name in cells.names]
     persons = _persons(cells, reports, recipe)
-    reports = [_with_role(report, recipe, persons, cells.rows) for report in reports]
+    reports = [_with_role(report, recipe, persons) for report in reports]
     recipe = _with_options(recipe, {report.name: report.findings for report in reports})
     if any(
         report.missing
@@ -336,7 +336,7 @@ def _persons(cells: Cells, reports: list[ColumnReport], recipe: Recipe) -> Perso
     return Persons(name, len(counts), float(np.mean(counts)), float(np.mean(counts > 1)), fewer)
 
 
-def _with_role(report: ColumnReport, recipe: Recipe, persons: Persons | None, rows: int) -> ColumnReport:
+def _with_role(report: ColumnReport, recipe: Recipe, persons: Persons | None) -> ColumnReport:
     """The report of a column, with what follows from its role."""
     found = list(report.findings)
     if report.name == recipe.target:
