@@ -150,10 +150,10 @@ def advise_command(
         lines.append(f"This advice cost epsilon {advice.cost(delta):.3g}; another costs as much again.")
     else:
         lines.append(_FREE if wanted.public is None else _PUBLIC)
-    _recommend(data, [*same, *_typed(advice, plan, wanted, table)], lines, out)
+    _recommend(data, [*same, *_training_options(advice, plan, wanted, table)], lines, out)
 
 
-def _typed(
+def _training_options(
     advice: Advice, plan: ResolvedPlan, wanted: AdviceOptions, table: options.TableOptions
 ) -> list[str]:
     """Return the options of equidp train that follow advice on the plan, as a command line has them."""
