@@ -152,10 +152,10 @@ class PrivacyBudget:
         return kept
 
     def for_data(self, source: str, unit: str) -> None:
-        """Takes name and unit of a dataset to be trained on.
+        """Check a dataset to be trained on against the budget, and record its name and unit of privacy.
 
         Args:
-            source: "": it has none.
+            source: name of the dataset; "" for a dataset without a name.
             unit: "rows" or "people".
 
         Raises:
@@ -175,10 +175,14 @@ class PrivacyBudget:
         return self._ledger.unit
 
     def take_unit(self, unit: str) -> None:
-        """Remembers whose privacy it counts: "rows" or "people".
+        """Record the unit of privacy that the budget counts.
+
+        Args:
+            unit: "rows" or "people".
 
         Raises:
-            BudgetError: the other was counted; or something whose unit nobody said, and this is "people".
+            BudgetError: steps of the other unit are counted already; or steps of unknown unit, which count as
+                rows, and `unit` is "people".
         """
         with self._lock:
             if self._ledger.steps:
@@ -253,16 +257,16 @@ class PrivacyBudget:
             self._fix_stated(stated)
 
     def _fix_stated(self, stated: EventCounts) -> None:
-        """Ends the time before the first result."""
+        """Record what was stated; from now on there may be results."""
         self._limit = self._limit_after(stated)
         self._remember(stated=[{**plain(event), "steps": steps} for event, steps in stated])
 
     def _limit_after(self, stated: EventCounts) -> Limit:
-        """The limit once this was stated, and results may be there."""
+        """Return the limit after these entries were stated, where there may be results."""
         return Limit(self.epsilon, self.delta, self.accountant, stated)
 
     def _fix_routes(self, more: EventCounts) -> None:
-        """Keeps the routes that lead on from what was stated before anything is spent by them."""
+        """Record the routes of the limit before the first step that was not stated is spent."""
         stated = self._limit.stated or ()
         if any(isinstance(event, GroupedStepEvent) for event, _ in stated):
             return
@@ -308,7 +312,7 @@ class PrivacyBudget:
             return self._limit.most_steps(self._spent_and_reserved(), event, steps)
 
     def check(self, event: Event, steps: int) -> None:
-        """Raises a BudgetError that says what is left if so many more steps do not fit."""
+        """Raise a BudgetError that says what is left unless `steps` more steps of this event fit."""
         if self.fits(event, steps):
             return
         fitting = self._limit.steps_by_renyi(self._spent_and_reserved(), event, steps)
@@ -327,11 +331,11 @@ class PrivacyBudget:
     def ledger(self, own: Ledger) -> Ledger:
         """Returns a ledger that charges each step to the budget, then records it in a run's ledger `own`.
 
-        What `own` holds and the budget does not is charged at once. A ledger that charges this budget already
-        is returned as it is.
+        Steps that `own` holds and the budget does not are charged at once. A ledger that charges this budget
+        already is returned as it is.
 
         Raises:
-            BudgetError: that does not fit, or is of another unit; nothing is charged.
+            BudgetError: these steps do not fit, or are of another unit of privacy; nothing is charged.
         """
         if isinstance(own, ChargedLedger) and own.budget is self:
             return own
@@ -353,7 +357,7 @@ class PrivacyBudget:
         return copied
 
     def close(self) -> None:
-        """Lets other processes have the file."""
+        """Close the file, so that other processes can open the budget."""
         if isinstance(self._ledger, LedgerFile):
             self._ledger.close()
 
@@ -389,10 +393,15 @@ class PrivacyBudget:
     def catch_up(self, own: Ledger, *, refuse: bool = False) -> None:
         """Charges steps that a run's own ledger counts and the budget does not, session by session.
 
-        It lacks steps where it was brought back from a copy, or where they were taken without it.
+        The budget lacks steps where its file was restored from a copy, or where a run took steps without it.
+
+        Args:
+            own: ledger of the run.
+            refuse: charge nothing where the steps do not fit.
 
         Raises:
-            BudgetError: they do not fit. They are charged all the same, and promises end; not with `refuse`.
+            BudgetError: the steps do not fit. Unless `refuse`, they are charged all the same, and the budget
+                no longer reserves steps for any run.
         """
         with self._lock:
             if not (missing := uncharged_entries(self._ledger.by_session, own.by_session)):
@@ -425,7 +434,7 @@ class PrivacyBudget:
                 raise error
 
     def set_aside(self, run: Ledger, event: Event, steps: int) -> None:
-        """Sets steps aside for a run that begins, so that no other run is promised them."""
+        """Reserve steps for a run that begins, so that no other run can use them."""
         self._check_process()
         with self._lock:
             planned = self._planned.setdefault(run, {})
@@ -478,9 +487,9 @@ class PrivacyBudget:
             )
 
     def give_back(self, run: Ledger) -> None:
-        """Ends the steps of a run: those set aside and not spent are free.
+        """End the steps of a run: steps that were reserved and not spent can be used by other runs.
 
-        What it took beside the budget is charged. What it will release after its steps stays set aside.
+        Steps that the run took without the budget are charged. Releases after its steps stay reserved.
         """
         with self._lock:
             planned = self._planned.pop(run, {})

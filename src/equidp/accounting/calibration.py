@@ -1,4 +1,4 @@
-"""The noise, and the rate or bound of a group, that a target epsilon or a target risk asks for."""
+"""Calibration of noise, and of the rate or bound of a group, to a target epsilon or a target risk."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def calibrate_step_to_risk(
 
 
 def _noise_of_groups(unit: StepEvent, calibrate: Callable[[float, float | None], float]) -> float:
-    """Largest noise multiplier, over groups, of those that `calibrate` finds for (rate, statistics ratio)."""
+    """Return the largest noise multiplier that `calibrate` finds for a group's rate and statistics ratio."""
     found = []
     for each in project_groups([(unit, 1)]):
         for event, _ in each:

@@ -216,7 +216,7 @@ class GroupSettings:
 
     @property
     def _budgets_field(self) -> str:
-        """Name of the setting that budgets are of."""
+        """Name of the setting that gives the budgets."""
         return LEVELS if self.levels else BUDGETS
 
     def check_levels(self) -> None:
@@ -255,7 +255,7 @@ class GroupSettings:
         return tuple(group_names)
 
     def shares(self, group_names: Sequence[str], sample_rate: float) -> tuple[GroupShare, ...]:
-        """Return rates and bounds of groups, in their order; empty where none are given, or some still open.
+        """Return rates and bounds of groups, in their order; empty without any, or while some are open.
 
         Args:
             group_names: names of all groups; empty: not known.

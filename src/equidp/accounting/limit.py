@@ -83,8 +83,9 @@ class Route(NamedTuple):
     Attributes:
         order: of the Renyi divergence, fixed before the first result.
         base: epsilon where the divergence is 0.
-        beside: whether what was stated is in `base`; otherwise it adds to the divergence like all else.
-        share: of delta.
+        beside: True where the stated steps count in `base`; False where their divergence adds to that of all
+            other steps.
+        share: share of delta that the route uses.
     """
 
     order: float
@@ -104,12 +105,13 @@ class Limit:
     """The most that all runs together may spend, by one accountant.
 
     Attributes:
-        epsilon, delta: of all.
-        accountant: a name from `ACCOUNTANTS`, for what is stated. "pld": both routes lead on; others: Renyi's
-            alone.
-        stated: what was, before the first result; None: there is no result yet, so that all counts as stated.
-        fixed: the routes, where they were worked out before; those of stated steps by group are worked out
-            each time, by each combination of groups.
+        epsilon, delta: limit on all runs together.
+        accountant: a name from `ACCOUNTANTS`, for the stated steps. "pld" allows both routes; any other
+            allows the route alone only.
+        stated: (event, number) pairs that were stated before the first result; None: there is no result yet,
+            and all steps count as stated.
+        fixed: the routes, where they are fixed already; None: they are worked out each time, as they are for
+            stated steps by group, by each combination of groups.
 
     >>> from equidp.kernel.ledger import StepEvent
     >>> event = StepEvent(sample_rate=0.02, noise_multiplier=1.0)
@@ -198,7 +200,7 @@ class Limit:
 
 @lru_cache(maxsize=64)
 def find_routes(stated: EventCounts, epsilon: float, delta: float, accountant: str) -> tuple[Route, ...]:
-    """The routes that lead on from what was stated; orders are those by which it would fit most often."""
+    """Return the routes after the stated steps, each at the order at which these would fit most often."""
     if accountant == "pld" and has_profile(run_event(stated), delta):
         both = (
             _route_beside(stated, epsilon, delta, _MAIN_SHARE),
@@ -222,11 +224,11 @@ def _route_alone(
     classic: bool = False,
     fitting: bool = False,
 ) -> Route:
-    """Renyi's route.
+    """Return the route alone, by Renyi divergences of all steps.
 
     Args:
-        fitting: what was stated must fit by it, since all of delta is for this route; where it fits at no
-            order, nothing else fits.
+        fitting: True where all of delta is for this route, so that the stated steps must fit by it; where
+            they fit at no order, no other step fits.
     """
     orders, divergences, usable = _candidate_orders(stated)
     bases = np.log(1 / (share * delta)) / (orders - 1)
@@ -260,7 +262,7 @@ def _route_beside(stated: EventCounts, epsilon: float, delta: float, share: floa
 
 
 def _candidate_orders(stated: EventCounts) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
-    """Orders, the divergence of what was stated, or of a usual step, and which may be chosen."""
+    """Return Renyi orders, divergences of the stated steps or of `_USUAL`, and which orders are usable."""
     orders, divergences = renyi_of(stated or ((_USUAL, 1),))
     usable = (orders >= _ORDERS[0]) & (orders <= _ORDERS[1])
     return orders, divergences, usable & np.isfinite(divergences)
@@ -276,7 +278,7 @@ def _best_route(
     beside: bool,
     share: float,
 ) -> Route:
-    """The order at which what was stated fits most often; else that of least epsilon."""
+    """Return the route whose order lets the stated steps fit most often; if none does, of least epsilon."""
     with np.errstate(invalid="ignore"):
         room = np.where(usable, (epsilon - bases) / divergences, -math.inf)
     if math.isinf(epsilon) or not room.max() > 0:
@@ -307,8 +309,9 @@ def merge_entries(*entries: tuple[Event, int]) -> EventCounts:
 def unstated_entries(spent: EventCounts, stated: EventCounts) -> EventCounts:
     """Return the steps of each event that were spent beyond those stated.
 
-    Steps of equal sample rate and noise are the same mechanism. One that tells less does not stand for one
-    that was stated: which of both it used up would follow from later results, and the proof does not hold.
+    Steps of equal sample rate and noise are the same mechanism. A step of another mechanism never counts as a
+    stated one, even if it costs less: which of the stated steps it used up would follow from later results,
+    and the proof would not hold.
 
     >>> from equidp.kernel.ledger import ReleaseEvent
     >>> one, other = StepEvent(0.02, 1.0), StepEvent(0.02, 2.0)
@@ -343,10 +346,10 @@ BySession = Mapping[str, Mapping[Event, int]]
 
 
 def uncharged_entries(known: BySession, counted: BySession) -> tuple[tuple[Event, int, str], ...]:
-    """(event, steps, session) of all that is counted and not known, session by session.
+    """Return (event, steps, session) of steps that `counted` holds beyond `known`, session by session.
 
-    Totals would not do: another run with the same settings would hide what is missing of this one. So it is
-    with releases: each is known by the id of its payment.
+    Steps are not compared in total, since steps of another run with the same settings would hide missing
+    steps of this one. Releases are compared by the id of their payment, for the same reason.
 
     >>> from equidp.kernel.ledger import StepEvent
     >>> event = StepEvent(sample_rate=0.02, noise_multiplier=1.0)
