@@ -193,7 +193,7 @@ def _places_of_rows(train: Any) -> list[tuple[object, npt.NDArray[np.int64]]]:
 
 
 def checked_groups(policy: Policy, train: object, num_groups: int | None) -> int | None:
-    """K: the dataset's own, or as given for a torch Dataset; None where the method needs none."""
+    """Return K, of a `GroupedDataset` or as given for a torch Dataset; None where no groups are needed."""
     if isinstance(train, GroupedDataset):
         if num_groups not in (None, train.num_groups):
             raise SettingError(
@@ -213,7 +213,7 @@ def checked_groups(policy: Policy, train: object, num_groups: int | None) -> int
 
 
 def checked_group_settings(train: object, groups: GroupSettings) -> tuple[str, ...]:
-    """Names of the data's groups or of levels, where a run treats them differently; empty where it does not.
+    """Return the names of the data's groups, or of levels; empty where a run treats all examples equally.
 
     Raises:
         SettingError: data without groups in memory, or an unknown group.
@@ -232,12 +232,12 @@ def checked_group_settings(train: object, groups: GroupSettings) -> tuple[str, .
 def chosen_labels(
     train: object, groups: GroupSettings, policy: Policy, noise_multiplier: float | None
 ) -> Tensor | None:
-    """Number of the level that each example chose, [n], smallest first; None: none did, and groups decide.
+    """Return the number of the level that each example chose, [n], 0 for the smallest; None without levels.
 
     Raises:
         SettingError: levels of a method without privacy, or data that says what examples chose, in a private
             run without levels.
-        DataError: examples that chose nothing, or no level.
+        DataError: examples that chose no epsilon, or one that is no level.
     """
     if not groups.levels:
         if policy.private and noise_multiplier != 0 and getattr(train, "epsilons", None) is not None:
@@ -269,12 +269,23 @@ def chosen_event(
     group_names: tuple[str, ...] = (),
     spent: tuple[tuple[StepEvent, int], ...] = (),
 ) -> StepEvent:
-    """Event that the ledger charges for a step; `check_policy` tries a user-defined policy at its noise.
+    """Return the event of a step, with noise as given or calibrated, and rates or shares that meet budgets.
+
+    A user-defined policy is tried at this noise (`check_own_policy`).
 
     Args:
+        policy: the method.
+        noise_multiplier, target_epsilon, delta, accountant: as those of `Trainer`; noise or target is given.
+        schedule: sample rate and number of steps.
+        num_groups: K; None: no groups are needed.
         groups: rates, bounds and budgets by group.
-        group_names: of the data, where there are any of these.
-        spent: beside the steps, which a target epsilon and budgets cover.
+        group_names: names of the data's groups or levels; empty where groups are treated equally.
+        spent: (event, number) pairs of releases beside the steps, which target epsilon and budgets cover.
+
+    Raises:
+        SettingError: budgets beside noise or of a method without privacy, a target or budget that no noise
+            meets, or levels that the given rates and shares do not keep.
+        PolicyError: a user-defined policy breaks a promise.
     """
     if groups.budgets and (noise_multiplier is not None or not policy.private):
         given = f"noise_multiplier={noise_multiplier}" if policy.private else type(policy).__name__
@@ -316,16 +327,22 @@ def chosen_filtered_event(
     processes: int,
     accountant: str | None,
 ) -> FilteredStepEvent:
-    """Event of steps in which each example has an account that `full_steps` whole steps fill.
+    """Return the event of steps in which each example has an account that `full_steps` whole steps fill.
 
     Noise follows from the target epsilon as for a run of `full_steps` steps, by Renyi's bound, and the order
     of the accounts is the best one for it.
 
     Args:
-        accountant: that the user named; None: none.
+        full_steps: number of steps at the whole bound that fill an account.
+        policy, noise_multiplier, target_epsilon, delta, schedule, num_groups, groups, spent: as those of
+            `chosen_event`.
+        train, ledger, budget: as those of `Trainer`.
+        processes: number of processes that train together.
+        accountant: name that the user gave; None: the user gave none.
 
     Raises:
-        SettingError: a setting that such accounts do not go with (`example_accounts.CONFLICTS`).
+        SettingError: a setting that is refused together with accounts (`example_accounts.CONFLICTS`), or
+            `full_steps` beyond the number of steps.
     """
     check_whole(1, full_steps=full_steps)
     if full_steps > schedule.steps:
@@ -508,7 +525,8 @@ def tried_collator(
     """Return the collator, once it was tried on each row of the data; None: there is none.
 
     Raises:
-        SettingError, DataError: it is of no use here, or does more than pad rows (`data.collation`).
+        SettingError, DataError: a collator beside tensors in memory or `augment`, or one that does more than
+            pad rows (`data.collation`).
     """
     if collate is None:
         return None
@@ -577,9 +595,9 @@ class LoadedRows(NamedTuple):
     """Rows that were loaded before training.
 
     Attributes:
-        inputs, targets: of one example, [1, ...], of which shapes and types are read alone.
-        other_targets: of the others, [n, ...] each.
-        not_finite: those of them with NaN or infinite numbers, few.
+        inputs, targets: one example, [1, ...]; its shapes and types are read, its values are not.
+        other_targets: targets of the other rows, [n, ...] each.
+        not_finite: a few of the other rows with NaN or infinite numbers.
     """
 
     inputs: Inputs
@@ -597,23 +615,25 @@ def load_example(
     augmented: bool = False,
     collation: Collation | None = None,
 ) -> LoadedRows:
-    """Load inputs and target of one example, for its shape and type, and others to find errors early.
+    """Load one example, for its shape and type, and other rows, to find errors before training.
 
-    Of the others, targets are returned, for `chosen_engine` to try the loss on, and of those with numbers
-    that are not finite also inputs, to try the model on such.
+    `chosen_engine` tries the loss on the targets of the other rows, and the model on the inputs of rows with
+    NaN or infinite numbers.
 
-    The others are at most as many as a step takes, or of a list one of each form (`places_to_try`). A sample
-    that fails to load in training stays charged: which one it was follows from the data, and to draw another
-    in its place would be to choose among samples.
+    At most `batch_size` other rows are loaded; of a list, one row of each form (`places_to_try`). Errors are
+    sought here because a sample that fails to load in training stays charged: which sample fails follows from
+    the data, so that drawing another one in its place would be a choice among samples.
 
-    Rows are loaded one by one, since any may be alone in a sample. Of collated rows, each was tried before,
-    and the example has the largest size of each dimension, and zeros.
+    Rows are loaded one by one, since a sample may consist of any one row. With `collation`, which tried each
+    row already, the example is a row of zeros with the largest size of each dimension.
 
     Args:
-        load: of samples, as in training.
-        batch_size: of a step.
+        train: the data.
+        load: function that loads samples, as in training.
+        batch_size: b, expected.
         shard: places of this process' examples.
-        augmented: whether `load` calls a function of the user's, which gives examples one form.
+        augmented: True if `load` calls a function of the user's, which gives all examples one form.
+        collation: a collator that was tried; None: rows are tensors already.
 
     Raises:
         DataError: rows of another form than the first, or groups beyond the number of groups.
@@ -720,12 +740,13 @@ def chosen_engine(
 def _check_targets(model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Sequence[Inputs]) -> None:
     """Refuse targets for which the loss fails, such as a class beyond the model's outputs.
 
-    In training, an example whose loss fails adds nothing, and who it was is private. On the CPU, since
-    CUDA ends the process at an index out of range.
+    In training, an example whose loss fails adds nothing to the gradient, and which example failed is
+    private. Targets are tried on the CPU, since CUDA ends the process at an index out of range.
 
     Args:
-        inputs: examples that the trial accepted; one is used.
-        targets: those of rows that were looked at; only whole numbers, [n] each, are tried.
+        model, loss: of the run.
+        inputs: examples that the trial accepted; the first one is used.
+        targets: targets of the loaded rows; only whole numbers, [n] each, are tried.
 
     Raises:
         DataError: the loss takes one of the targets, and fails for another.
@@ -790,7 +811,7 @@ def _check_finite(
 
 
 def _with_odd_numbers(like: Tensor, row: Tensor) -> Tensor:
-    """Return an example's numbers, [1, ...], and those of a row of the data where these are not finite."""
+    """Return an example's numbers, [1, ...], replaced by a row's numbers where these are not finite."""
     if not row.is_floating_point():
         return like
     row = row.to(like)

@@ -34,7 +34,7 @@ _WITHOUT_PRIVACY = 1.0
 
 
 def build_model(factory: ModelFactory, shape: Sequence[int], outputs: int, seed: int | None) -> nn.Module:
-    """A model with fresh weights; those of a seed leave the caller's random state as it was.
+    """Return a model with fresh weights; with a seed, torch's global random state stays as it was.
 
     Convolutions have their channels last, which makes training of LeNet on a CPU a third faster; not between
     GroupNorms, which read channels first: copies of ResNet-20's images would take a fifth of its time.
@@ -104,7 +104,7 @@ def build(
     randomness: Randomness | None = None,
     sample_rate: float | None = None,
 ) -> Trainer:
-    """The Trainer of a resolved plan, checked and ready; nothing is spent yet.
+    """Return the Trainer of a resolved plan, checked; no step is taken and nothing is spent yet.
 
     Args:
         plan: made for as many examples as `train` has.

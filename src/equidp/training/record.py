@@ -1,4 +1,4 @@
-"""RunRecord: a table of results of a run. EpochRecorder: appends those of each group after each epoch."""
+"""RunRecord: a table of results of a run. EpochRecorder: appends metrics of each group by epoch."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ class EpochRecorder(Callback):
     """Appends each group's metrics to a record after each epoch: of test data and releases alone.
 
     Columns: epoch, step, group, accuracy, loss, mean_norm, max_norm, mean_gradient_norm, share_clipped,
-    clipping_bound, scale, scale_name, epsilon. Accuracy and loss are those of `Trainer.released_model`, with
-    averaged weights where the run averages. Gradient values are those of a sample of the test data under
-    the weights that train and the policy; an example counts as clipped when its weight is
-    below that of a vanishing gradient of its group.
+    clipping_bound, scale, scale_name, epsilon. Accuracy and loss are of `Trainer.released_model`, with
+    averaged weights where the run averages. Norms and share_clipped are of a sample of the test data, under
+    the policy and the weights in training; an example is clipped if its weight is below the weight of a
+    vanishing gradient of its group.
 
     Args:
         record: receives the rows.
