@@ -270,7 +270,7 @@ def _is_plain(kind: type) -> bool:
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    """A function's code, and that of functions inside it."""
+    """Yield the code of a function, and of all functions inside it."""
     yield code
     for each in code.co_consts:
         if isinstance(each, CodeType):

@@ -177,7 +177,7 @@ def _profile(
     model: nn.Module,
     delta: float,
 ) -> NormProfile | None:
-    """Profile of gradient norms, of public data or, charged, of the training data; None: nothing is read."""
+    """Measure gradient norms of public data or, at a cost, of training data; None for --profile-epsilon 0."""
     loss = None if wanted.loss is None else loss_named(wanted.loss)
     if wanted.public is not None:
         public = _read_public(train, table.open(str(wanted.public)), wanted.public, wanted.seed)
@@ -203,7 +203,7 @@ def _recommend(data: str, typed: list[str], lines: Sequence[str], out: Path | No
 
 @contextmanager
 def _ledger(budget: BudgetFile | None, source: str, unit: str) -> Iterator[Ledger]:
-    """Where the cost of advice is written: to a budget where there is one."""
+    """Open the ledger of the advice, charged to the budget if there is one."""
     if budget is None:
         yield MemoryLedger()
         return
@@ -215,7 +215,7 @@ def _ledger(budget: BudgetFile | None, source: str, unit: str) -> Iterator[Ledge
 
 
 def _read_public(train: GroupedDataset, source: DataSource, path: Path, seed: int) -> GroupedDataset:
-    """Public data, which must look like the private data."""
+    """Read public data; DataError unless inputs, classes and groups are as in the private data."""
     public = source.split(seed).train
     given, wanted = ((list(x.input_shape), x.class_names, x.group_names) for x in (public, train))
     if given != wanted:
@@ -225,7 +225,7 @@ def _read_public(train: GroupedDataset, source: DataSource, path: Path, seed: in
 
 
 def _toml(typed: Sequence[str], said: Sequence[str]) -> str:
-    """The same options as a TOML file, with the reasons above them."""
+    """Return the options as the text of a TOML file, with the sentences as comments above them."""
     pairs = [option.removeprefix("--").split("=", 1) for option in typed]
     lines = [options.ADVISED, *(f"# {line}" for line in said if line)]
     return "\n".join([*lines, *(f"{name} = {json.dumps(value)}" for name, value in pairs)]) + "\n"

@@ -112,7 +112,7 @@ class BoostedTrees:
         return key_of(self.method, *settings, split_facts(self.source, self.seed), FIGURES, versions())
 
     def estimate_seconds(self, data: DataSplit) -> float:
-        """Seconds of 100 trees for each class, which most trainings stop near, from those of the first 10."""
+        """Estimate the seconds of a training, as of 100 trees for each class, from the time of 10."""
         rows, targets, _ = _single_rows(data.train)
         began = time.perf_counter()
         HistGradientBoostingClassifier(max_iter=_TIMED_TREES, early_stopping=False).fit(rows, targets)
@@ -229,7 +229,7 @@ class BaselinePlan:
     searched: bool = True
 
     def name_of(self, variant: Variant, source: DataSource) -> str:
-        """Name of the baseline that a private variant is measured against; "" for that of the plan."""
+        """Name of the baseline that a private variant is measured against; "" for the plan's baseline."""
         return self._names[_class_of(variant, source)] if self.searched else ""
 
     @property

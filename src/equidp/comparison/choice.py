@@ -29,10 +29,10 @@ class ComparisonChoice:
 
     Attributes:
         asked: what is compared.
-        shared: settings of all methods, but of "auto" where it has its own.
-        automatic: settings of "auto" as a method of its own; None: "auto" is not compared, or is a method
-            by name.
-        epsilons: targets; empty: the plans' noise.
+        shared: settings of all methods, except "auto" where it has settings of its own.
+        automatic: settings of "auto" as a method of its own; None: "auto" is not compared, or has the shared
+            settings.
+        epsilons: targets; empty: the noise multiplier of the plans.
         num_examples: largest number of training examples of a seed.
     """
 
@@ -93,16 +93,17 @@ def choose_plans(
 ) -> ComparisonChoice:
     """Choose the plans of a comparison.
 
-    By recommended settings every method trains as "auto" does, but for its own settings, and "auto" is a
-    method by its name. By published settings, or a plan of the user's, "auto" has its recommended ones.
-    Recommended settings suit the smallest of several epsilons.
+    With recommended settings, every method trains as "auto" does, except for settings of the method itself,
+    and "auto" is compared under the name of the method that it recommends. With published settings, or a plan
+    of the user's, "auto" has recommended settings of its own. They suit the smallest of several epsilons.
 
     Args:
         asked: what is compared.
         source: of the data.
         train: training part of the smallest split, whose examples hold a batch of every seed.
-        seed: of that split.
-        num_examples: of the largest training part, whose delta is that of all runs unless one is given.
+        seed: seed of that split.
+        num_examples: number of examples of the largest training part, from which a delta that is not given
+            follows for all runs.
 
     Raises:
         SettingError: published settings of data that has none.

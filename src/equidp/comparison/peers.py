@@ -81,7 +81,7 @@ class PrivateEBM:
         return key_of(self.method, *settings, split_facts(self.source, self.seed), FIGURES, versions())
 
     def estimate_seconds(self, data: DataSplit) -> float:
-        """Seconds of a training, from those of one on the first 2,000 rows."""
+        """Estimate the seconds of a training from a training on the first 2,000 rows."""
         rows = self.source.split_rows(self.seed)
         columns, some, began = raw_columns(self.source, rows), rows.train[:_TIMED_ROWS], time.perf_counter()
         self._fit(columns.iloc[some], rows.targets[some])

@@ -135,12 +135,13 @@ def places_to_try(dataset: GroupedDataset | Dataset[Any], count: int, shard: sli
 
     | dataset | places |
     | --- | --- |
-    | a list or tuple, or a `Subset` or `ConcatDataset` of such | of all rows, the first of each form (names,
-      shapes, types), and those of the least and the largest number of each column of numbers |
-    | a `TensorDataset`, whose rows are of one form | evenly spread, and those of such numbers |
-    | any of these, and a `Subset` or `ConcatDataset` of such | beside them, of the first rows that hold NaN
-      or infinite numbers, up to `NOT_FINITE_TRIED` |
-    | any other, whose rows would have to be loaded | evenly spread, whatever they hold |
+    | a list or tuple, or a `Subset` or `ConcatDataset` of lists | the first row of each form (names, shapes,
+      types), and the rows with the least and the largest number of each column of numbers |
+    | a `TensorDataset`, whose rows are of one form | evenly spread rows, and rows with the least and the
+      largest number of each column |
+    | any of these, and a `Subset` or `ConcatDataset` of them | in addition, the first rows that hold NaN or
+      infinite numbers, up to `NOT_FINITE_TRIED` |
+    | any other, whose rows would have to be loaded | evenly spread rows, whatever they hold |
 
     Args:
         dataset: of a list or of tensors, all rows are looked at; of others, none.
@@ -164,7 +165,7 @@ def places_to_try(dataset: GroupedDataset | Dataset[Any], count: int, shard: sli
 
 
 def spread_places(count: int, shard: slice) -> Tensor:
-    """Return at most `count` places that are evenly spread over those of a shard, [m] int64.
+    """Return at most `count` evenly spread places of a shard, [m] int64.
 
     >>> spread_places(3, slice(10, 20)).tolist()
     [10, 13, 16]

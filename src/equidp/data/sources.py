@@ -65,9 +65,8 @@ def open_source(
         recipe: how to read the file, or the TOML file of a recipe, as `equidp inspect --out` writes it.
         target, group, drop, missing, bounds, test_share: changes to the recipe. The group may be one
             column, or several, which are crossed.
-        features: a name from `equidp.data.features.FEATURES`, or an import path, perhaps
-            with @ and a size of images; see `WithFeatures`. None:
-            unchanged inputs.
+        features: a name from `equidp.data.features.FEATURES`, or an import path, perhaps with @ and a size
+            of images; see `WithFeatures`. None: unchanged inputs.
         encoding: "standard", "cut" or cut with its intervals, such as "cut:4,16": see
             `equidp.data.table.ColumnSource`. None: advice may choose one.
 

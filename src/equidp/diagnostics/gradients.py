@@ -53,12 +53,12 @@ class Subject:
                 yield moved_to((*columns, which), device)
 
     def share_of(self, members: Tensor) -> Tensor:
-        """Returns those of some examples that this process reads; there may be none."""
+        """Return this process' part of some examples, by their indices, [members]; it may be empty."""
         rank, count = self.processes.rank, self.processes.count
         return members[len(members) * rank // count : len(members) * (rank + 1) // count]
 
     def total(self, *sums: Tensor) -> None:
-        """Replaces sums over this process' examples by those over all, in place, in every process."""
+        """Replace sums over this process' examples by sums over all examples, in place, in every process."""
         self.processes.sum_on_first(sums)
         self.processes.copy_from_first(sums)
 

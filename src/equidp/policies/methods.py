@@ -91,7 +91,7 @@ def _below(policy: type[Policy]) -> Iterator[type[Policy]]:
 
 
 def make_policy(method: MethodLike, settings: Mapping[str, Any]) -> Policy:
-    """The method's policy with those of these settings that it has. A policy that was made stays as it is.
+    """Return the policy of a method with the settings that it has; a policy object is returned unchanged.
 
     Raises:
         SettingError: an unknown method, a setting that is missing, or a value that the policy refuses.

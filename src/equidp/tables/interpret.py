@@ -199,15 +199,15 @@ class Values:
         return cls(fold_spellings(text) if rules.fold else text, rows, first, places, absent)
 
     def select_known(self) -> Values:
-        """Return those that have a value, without places."""
+        """Return the values that are not missing, without places."""
         return self.select(self.text.notna().to_numpy())
 
     def select(self, mask: Bools) -> Values:
-        """Return those of a mask, [k], without places."""
+        """Return the values at a mask, [k], without places."""
         return Values(self.text[mask], self.rows[mask], self.first[mask], self.places[:0], {})
 
     def group_texts(self) -> Values:
-        """Return those that have a value, each once, the most frequent first."""
+        """Return each distinct value that is not missing, the most frequent first."""
         known = self.select_known()
         places, distinct = pd.factorize(known.text)
         rows = np.bincount(places, known.rows, minlength=len(distinct)).astype(np.int64)
@@ -347,7 +347,7 @@ def _count_typed(values: Floats | pd.Series, **further: Any) -> Evidence:
 def _examine_values(
     known: Values, rules: ColumnRecipe, marks: tuple[str, str | None] | None = None
 ) -> tuple[pd.Series, Evidence]:
-    """Return known values as numbers or days, [k], NaN where a text is none, and what they speak for.
+    """Return values as numbers or days, [k], NaN for unreadable texts, and evidence on how to read a column.
 
     Args:
         known: values, none of them missing.
