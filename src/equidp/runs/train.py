@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from equidp._files import write_whole
 from equidp.data.dataset import DataSplit
@@ -116,10 +117,8 @@ def train(
         record.save(place / layout.RECORD)
         account.settle()  # the card names the ledger's last line
         run = replace(run, entries=ledger.entries)
-        weights = io.BytesIO()
-        torch.save(run.model.cpu().state_dict(), weights)
+        write_weights(run.model, place)
         run.model.to(device)
-        write_whole(place / layout.MODEL, weights.getvalue())
         for name in (layout.MANIFEST, layout.GIVEN):  # until the cards match the files beside them
             (place / name).unlink(missing_ok=True)
         write_cards(place, run, evaluation, config, facts, ledger.check, budget)
@@ -186,6 +185,13 @@ def evaluate_run(run: Run, split: DataSplit, config: TrainConfig) -> Evaluation:
     here = processes_here()
     metric, decision = config.measures.metric, config.decision
     return evaluate(run.model, split.test, metric=metric, decision=decision, processes=here)
+
+
+def write_weights(model: nn.Module, place: Path) -> None:
+    """Write the weights of a run's model into its folder; moves the model to the CPU."""
+    content = io.BytesIO()
+    torch.save(model.cpu().state_dict(), content)
+    write_whole(place / layout.MODEL, content.getvalue())
 
 
 def _checkpoints(

@@ -8,7 +8,6 @@ other tries is kept, logged or returned.
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import logging
@@ -40,9 +39,8 @@ from equidp.errors import DataError, SettingError
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predictions import predict
 from equidp.kernel.epsilon import Entries
-from equidp.kernel.ledger import ChoiceEvent, Ledger, MemoryLedger, StepEvent, run_of
+from equidp.kernel.ledger import ChoiceEvent, Ledger, MemoryLedger, run_of
 from equidp.kernel.noise import Randomness, SystemRandomness
-from equidp.kernel.policy import statistics_noise
 from equidp.ledger.file import LedgerFile
 from equidp.ledger.format import has_a_line, read_ledger, seal_path
 from equidp.policies.methods import method_named
@@ -52,7 +50,7 @@ from equidp.runs.config import TrainConfig
 from equidp.runs.prepare import PreparedRun, make_trainer
 from equidp.runs.releases.release import RunRelease
 from equidp.runs.saved import read_trained
-from equidp.runs.train import check_budget_of_run, evaluate_run
+from equidp.runs.train import check_budget_of_run, evaluate_run, write_weights
 from equidp.tables.release import private_counts
 from equidp.training.build import build
 from equidp.training.device import CPU
@@ -252,8 +250,8 @@ def choice_of(config: TrainConfig, num_examples: int) -> tuple[list[ResolvedPlan
     mean, ratio = float(choice_in(config).tries), first.policy.statistics_ratio
     noise = calibrate_choice(epsilon, first.delta, first.sample_rate, first.steps, mean, ratio, beside, paid)
     plans = [replace(plan, noise_multiplier=noise) for plan in plans]
-    step = StepEvent(first.sample_rate, noise, statistics_noise(first.policy, noise))
-    return plans, ChoiceEvent(((step, first.steps), *((event, 1) for event in beside)), mean)
+    steps = plans[0].step_event(), first.steps
+    return plans, ChoiceEvent((steps, *((event, 1) for event in beside)), mean)
 
 
 def prepare_choice(config: TrainConfig, device: torch.device = CPU) -> tuple[PreparedRun, Tensor]:
@@ -343,9 +341,7 @@ def train_choice(
         write_whole(place / layout.CONFIG, layout.salted_json(content).encode())
         chosen = {"settings": settings, "score": found.score}
         write_whole(place / PrivateChoice.file, (json.dumps(chosen, indent=2) + "\n").encode())
-        weights = io.BytesIO()
-        torch.save(found.run.model.cpu().state_dict(), weights)
-        write_whole(place / layout.MODEL, weights.getvalue())
+        write_weights(found.run.model, place)
         write_cards(place, found.run, evaluation, config, facts, ledger.check, budget)
         layout.write_last(place, config, plan, facts, found.run.entries)
     _level_times(place, None if config.budget is None else config.budget.path)
