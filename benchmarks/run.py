@@ -34,6 +34,66 @@ OURS, PLAIN = "equidp ghost, dpsgd", "plain SGD"
 
 
 def main() -> None:
+    chosen = _arguments()
+    device = chosen_device(chosen.device)
+    torch.set_num_threads(chosen.threads)
+    if not chosen.returning_memory:
+        keep_freed_memory()
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # silences the profiler, which counts memory
+    warnings.simplefilter("ignore")
+    lines = [_heading(device, chosen.returning_memory)]
+
+    def add(text: str) -> None:
+        lines.append(text)
+        print(text, flush=True)
+
+    earlier, advantages = {}, []
+    for subject in SUBJECTS:
+        if chosen.only.lower() not in subject.name.lower():
+            continue
+        subject = replace(subject, batch_size=chosen.batch_size or subject.batch_size)
+        steps, refused = steps_for(subject, device)
+        clock = time.process_time if chosen.cpu_time else time.perf_counter
+        seconds, ratios = step_seconds(steps, PLAIN, rounds=chosen.rounds, device=device, clock=clock)
+        memory = {name: subject.resting_bytes() + peak_bytes(step, device) for name, step in steps.items()}
+        fastest = min(
+            (name for name in seconds if name.startswith("Opacus")), key=seconds.__getitem__, default=None
+        )
+        if fastest is not None and OURS in seconds:
+            advantages.append(seconds[fastest] / seconds[OURS])
+        add(_steps_table(subject.name, subject.batch_size, seconds, ratios, memory, refused))
+        if chosen.profile and OURS in steps:
+            add(f"\n```text\n{where_time_goes(steps[OURS], device)}\n```")
+        del steps
+        gc.collect()
+        if chosen.before:
+            earlier[subject.name] = before.beside(
+                chosen.before.resolve(),
+                subject.name,
+                rounds=chosen.rounds,
+                processes=chosen.processes,
+                threads=chosen.threads,
+            )
+            add(before.table(earlier[subject.name]))
+        _save(chosen.out, lines)
+    if advantages:
+        add(
+            f"\nOpacus' fastest mode takes {geometric_mean(advantages):.2f} times as long as {OURS}, in "
+            f"geometric mean over {len(advantages)} models (least: {min(advantages):.2f}).\n"
+        )
+    if chosen.before:
+        add(before.verdict(earlier))
+    elif not chosen.only:
+        contenders, source = epochs(device)
+        rounds = max(3, chosen.rounds // 2)
+        seconds, ratios = step_seconds(contenders, "plain SGD, rows by index", rounds=rounds, device=device)
+        add(_epochs_table(source, seconds, ratios))
+    _save(chosen.out, lines)
+    print(f"\nSaved as {chosen.out}.")
+
+
+def _arguments() -> argparse.Namespace:
+    """Read the command line; end with a message where options contradict each other."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -57,67 +117,11 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results.md"))
     chosen = parser.parse_args()
-    torch.set_num_threads(chosen.threads)
-    if not chosen.returning_memory:
-        keep_freed_memory()
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # silences the profiler, which counts memory
-    warnings.simplefilter("ignore")
     if chosen.before and not all((chosen.before / folder).is_dir() for folder in ("src", "benchmarks")):
         parser.error(f"{chosen.before} has no src and benchmarks; expected a checkout of equidp")
-    device = chosen_device(chosen.device)
-    if chosen.before and device.type != "cpu":
+    if chosen.before and chosen_device(chosen.device).type != "cpu":
         parser.error("--before measures on the CPU; leave out --device")
-    earlier = {}
-    lines = [_heading(device, chosen.returning_memory)]
-    advantages = []
-    for subject in SUBJECTS:
-        if chosen.only.lower() not in subject.name.lower():
-            continue
-        subject = replace(subject, batch_size=chosen.batch_size or subject.batch_size)
-        steps, refused = steps_for(subject, device)
-        clock = time.process_time if chosen.cpu_time else time.perf_counter
-        seconds, ratios = step_seconds(steps, PLAIN, rounds=chosen.rounds, device=device, clock=clock)
-        memory = {name: subject.resting_bytes() + peak_bytes(step, device) for name, step in steps.items()}
-        fastest = min(
-            (name for name in seconds if name.startswith("Opacus")), key=seconds.__getitem__, default=None
-        )
-        if fastest is not None and OURS in seconds:
-            advantages.append(seconds[fastest] / seconds[OURS])
-        lines.append(_steps_table(subject.name, subject.batch_size, seconds, ratios, memory, refused))
-        print(lines[-1], flush=True)
-        if chosen.profile and OURS in steps:
-            lines.append(f"\n```text\n{where_time_goes(steps[OURS], device)}\n```")
-            print(lines[-1], flush=True)
-        del steps
-        gc.collect()
-        if chosen.before:
-            earlier[subject.name] = before.beside(
-                chosen.before.resolve(),
-                subject.name,
-                rounds=chosen.rounds,
-                processes=chosen.processes,
-                threads=chosen.threads,
-            )
-            lines.append(before.table(earlier[subject.name]))
-            print(lines[-1], flush=True)
-        _save(chosen.out, lines)
-    if advantages:
-        lines.append(
-            f"\nOpacus' fastest mode takes {geometric_mean(advantages):.2f} times as long as {OURS}, in "
-            f"geometric mean over {len(advantages)} models (least: {min(advantages):.2f}).\n"
-        )
-        print(lines[-1])
-    if chosen.before:
-        lines.append(before.verdict(earlier))
-        print(lines[-1])
-    elif not chosen.only:
-        contenders, source = epochs(device)
-        rounds = max(3, chosen.rounds // 2)
-        seconds, ratios = step_seconds(contenders, "plain SGD, rows by index", rounds=rounds, device=device)
-        lines.append(_epochs_table(source, seconds, ratios))
-        print(lines[-1])
-    _save(chosen.out, lines)
-    print(f"\nSaved as {chosen.out}.")
+    return chosen
 
 
 def _heading(device: torch.device, returning: bool) -> str:
