@@ -29,29 +29,29 @@ with require_extra("tables"):
 class IndividualReport:
     """Epsilon of each training example. Private: publish only what a `release_` method returns.
 
-    An example's epsilon bounds what this run's releases tell of it, given the trajectory that the run took.
-    The worst case over all trajectories is the run's epsilon. Every epsilon here counts in full what else the
-    ledger held at the time of the report, such as private preprocessing; what is released later is not in it.
+    An example's epsilon bounds what this run's releases reveal of it, given the trajectory that the run took.
+    The worst case over all trajectories is the run's epsilon. Every epsilon includes in full all other
+    entries of the ledger at the time of the report, such as private preprocessing, and no later release.
 
     Attributes:
         sensitive_epsilons: [n].
-        group_epsilons: [K], the most a member of each group can have, by the bounds that the policy released:
-            not private. Below `largest` only where a policy has a bound for each group, such as DPSGD-F, or
-            where the run has rates or bounds by group.
-        linear_group_epsilons: [K], the papers' reading of these bounds, no guarantee: the steps' epsilon
-            times the mean share of the group's bound, and all that the rest of the ledger adds.
+        group_epsilons: [K], largest epsilon that a member of each group can have, by the bounds that the
+            policy released: not private. Below `largest` only where a policy has a bound for each group, such
+            as DPSGD-F, or where the run has rates or bounds by group.
+        linear_group_epsilons: [K], epsilons as the papers read these bounds, without a guarantee: the epsilon
+            of the steps times the mean share of the group's bound, and what other entries of the ledger add.
         groups: [n], indices into `group_names`.
         group_names: one per group.
         largest: epsilon of an example that used all of the sensitivity in every step, and with all else in
-            the ledger; none has more.
-        delta: of all epsilons.
-        guaranteed: whether epsilons are upper bounds, from norms taken in every step or from individual
-            clipping; otherwise they are estimates.
-        ledger: where releases are charged.
-        randomness: of the releases' noise.
+            the ledger; no example has a larger epsilon.
+        delta: delta of all epsilons.
+        guaranteed: True if epsilons are upper bounds, from norms taken in every step or from individual
+            clipping; False if they are estimates.
+        ledger: ledger that releases are charged to.
+        randomness: randomness of the noise of releases.
         group_profiles: delta of a member of each group at `equidp.accounting.risk.EPSILONS`, [K, 401], by the
             bounds that the policy released: not private.
-        spent: (event, number of steps) pairs that the profiles are of, where every group has all of it.
+        spent: (event, number of steps) pairs that the profiles cover; their risk limits that of every group.
 
     Example:
         >>> from equidp.kernel.ledger import MemoryLedger
@@ -108,7 +108,10 @@ class IndividualReport:
         )
 
     def sensitive_by_group(self) -> pd.DataFrame:
-        """Returns count, mean, quantiles and largest of each group and of all, and mean over the lowest."""
+        """Return count, mean, quantiles and largest of the epsilons of each group and of all, a row each.
+
+        `over_lowest` is the mean over the lowest mean of a group.
+        """
         rows = []
         for name, chosen in [
             *((name, self.groups == group) for group, name in enumerate(self.group_names)),

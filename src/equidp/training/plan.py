@@ -152,12 +152,13 @@ class Plan:
             0: none. Runs without privacy are recalibrated without noise.
         rates, bound_shares: group -> public multiple of the sample rate, and share of the bound, also as a
             text such as "rare=2,*=1"; see `Trainer`. A method without privacy ignores both, and budgets.
-        epsilon_by_group, protect_by: group -> epsilon, which what is released beside the steps counts
-            towards, and what follows from it; see `Trainer`.
+        epsilon_by_group: group -> epsilon, which also covers what is released beside the steps; see
+            `Trainer`.
+        protect_by: whether rates or bounds of groups follow from these epsilons; see `Trainer`.
         epsilon_levels: public epsilons that people chose among, also as a text such as "0.5,1,3", where the
             data says which each chose; see `Trainer`.
         training_loss: share of epsilon that releases the mean training loss after each epoch, in [0, 1); 0:
-            none. That of runs without privacy is exact.
+            none. Runs without privacy state the exact mean.
         loss_bound: public bound that the loss of each example is clipped to in that mean.
         individual_filter: share of the steps, in (0, 1], that fill an example's own account at the whole
             bound, after which it is drawn no more (`full_steps` of `Trainer`); 0: no accounts. A method

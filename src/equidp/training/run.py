@@ -40,25 +40,25 @@ class RunFacts:
 
     Attributes:
         policy: the method with its settings.
-        plan: that the Trainer was built from; None: it was made by hand.
+        plan: plan that the Trainer was built from; None: the Trainer was made without a plan.
         num_examples, expected_batch_size: n and b of the run.
-        steps: that were taken.
-        steps_left: of the run's plan, because it ended before.
-        event: what each of the steps that are left would spend.
-        releases_left: (event, number) pairs of releases beside steps that the run's plan still had.
-        planned_steps: T, before a budget cut it short.
-        optimizer, engine: their classes.
+        steps: number of steps that were taken.
+        steps_left: number of planned steps that were not taken, where the run ended early.
+        event: event of a step, which each step that is left would spend.
+        releases_left: (event, number) pairs of planned releases beside the steps that were not made.
+        planned_steps: T, before a budget reduced it.
+        optimizer, engine: names of their classes.
         learning_rate: of the optimizer's first group of parameters, before any schedule.
-        randomness: class that draws samples and noise.
+        randomness: name of the class that draws samples and noise.
         groups, classes: their names.
-        levels: names of the epsilons that people chose among; empty: groups have rates and bounds, or nobody.
-        rows: the most rows of one person, who is an example; None: an example is a row.
-        views: of each image that training saw.
-        start: where the initial weights came from.
-        training_loss: the mean over training examples that was released last, with noise.
-        recalibrated: whether the logits were recalibrated after training.
-        class_weighted: whether losses have weights by class.
-        processes: how many trained together.
+        levels: names of the epsilons that people chose among; empty: rates and bounds, if any, are by group.
+        rows: the most rows of one person, where an example is a person; None: an example is a row.
+        views: views of each image in training.
+        start: origin of the initial weights.
+        training_loss: mean training loss that was released last, with noise; None: none was released.
+        recalibrated: True if the logits were recalibrated after training.
+        class_weighted: True if losses have weights by class.
+        processes: number of processes that trained together.
     """
 
     policy: Policy | None = None
