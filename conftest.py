@@ -49,8 +49,10 @@ TRAINS = ("compare(", "train(", ".fit(", "audit_", "infer_membership(", "members
 
 
 def pytest_collection_modifyitems(items) -> None:
-    """Mark examples of docstrings that train as soak."""
+    """Mark examples of docstrings that train as soak; refuse names of tests that differ by process."""
     for item in items:
+        if " at 0x" in item.nodeid:
+            raise pytest.UsageError(f"{item.nodeid} names an address; give its parameters ids.")
         if isinstance(item, pytest.DoctestItem) and any(
             word in example.source for example in item.dtest.examples for word in TRAINS
         ):

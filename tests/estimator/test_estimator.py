@@ -142,7 +142,6 @@ def test_a_method_that_needs_groups_says_so_before_it_spends():
         ({"model": lambda shape, classes: classes}, "model"),
         ({"device": 99}, "device"),
     ],
-    ids=str,
 )
 def test_wrong_settings_are_refused(settings, field):
     X, y = table()

@@ -522,6 +522,25 @@ def test_a_step_of_the_optimizer_beside_private_steps_is_warned_of(taken):
             loop.take(batch)
 
 
+def test_steps_of_two_loops_with_one_optimizer_are_not_warned_of():
+    first = make_loop(steps=2)
+    samples = first.batches()
+    first.take(next(samples))  # and is left there
+    second = PrivateLoop(
+        first.private_step,
+        first.model,
+        first.optimizer,
+        num_examples=first.num_examples,
+        steps=3,
+        load=first._load,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for batch in second.batches():
+            second.take(batch)
+    assert next(samples) is not None
+
+
 def test_a_step_of_the_optimizer_after_the_loop_or_without_gradients_is_not_warned_of():
     loop = make_loop(steps=2)
     with warnings.catch_warnings():

@@ -1001,11 +1001,10 @@ def test_a_trainer_is_not_copied(copied):
         ({"batch_size": True}, SettingError, "batch_size"),
         ({"steps": True, "epochs": None}, SettingError, "steps"),
         ({"noise_multiplier": True}, SettingError, "noise_multiplier"),
-        ({"train": (torch.randn(64, 5), torch.arange(64) % 2)}, DataError, "train"),
+        ({"train": (torch.ones(64, 5), torch.arange(64) % 2)}, DataError, "train"),
         ({"train": Subset(toy(), range(40))}, DataError, "train"),
         ({"train": ConcatDataset([toy(), toy()])}, DataError, "train"),
     ],
-    ids=str,
 )
 def test_arguments_of_another_kind_are_refused(given, error, field):
     ledger = MemoryLedger()

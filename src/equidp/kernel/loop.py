@@ -44,6 +44,9 @@ class Batch(NamedTuple):
     indices: Tensor
 
 
+_stepping: set[int] = set()  # id of each optimizer that steps by a private gradient just now
+
+
 def _stop_of_other_process() -> TrainingStopped:
     """Error that the first process raises instead of a further step."""
     message = "stopped, since another of the processes was asked to stop. The run can be resumed."
@@ -127,7 +130,6 @@ class PrivateLoop:
         self._drawn: tuple[tuple[Tensor, ...], tuple[int, ...]] = (), ()
         self._drawing: object = None  # which iterator of `batches` may draw
         self._stopping: BaseException | None = None
-        self._moving = False  # whether the optimizer steps by a private gradient
         self._buffers: dict[str, _Buffer] = {}
         self._labels: Tensor | None = None
         self._rates: tuple[float, ...] = ()
@@ -178,8 +180,7 @@ class PrivateLoop:
         )
 
     def _draw_samples(self, loaded: Iterator[Batch], left: int, drawing: object) -> Iterator[Batch]:
-        wrapped: torch.optim.Optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # of accelerate
-        watch = wrapped.register_step_pre_hook(self._warn_of_other_steps)
+        watch = _unwrap(self.optimizer).register_step_pre_hook(_warn_of_other_steps)
         try:
             for _ in range(left):
                 if drawing is not self._drawing:
@@ -206,19 +207,6 @@ class PrivateLoop:
             watch.remove()
             if drawing is self._drawing:
                 self._drawing = self._stopping = None
-
-    def _warn_of_other_steps(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        """Warn where the optimizer steps while samples are drawn, and `take` did not call it."""
-        held = [each for group in optimizer.param_groups for each in group["params"]]
-        if self._moving or all(parameter.grad is None for parameter in held):
-            return
-        warnings.warn(
-            "optimizer.step() was called in the loop, outside step(): gradients of data without noise move "
-            "the model past epsilon. step(batch) takes gradients, adds noise and steps the optimizer: leave "
-            "out loss.backward() and optimizer.step(). A step by gradients of public data alone is sound.",
-            PrivacyWarning,
-            stacklevel=3,
-        )
 
     def _note_sample(self, batch: Batch) -> None:
         """Note what is given out, by which `take` knows it."""
@@ -293,11 +281,12 @@ class PrivateLoop:
                 self.private_step(*self.on_device(self._with_drawn_groups(batch, labels)))
             self._check_buffers()
             self._drop_other_gradients()
-            self._moving = True
+            stepping = id(_unwrap(self.optimizer))
+            _stepping.add(stepping)
             try:
                 self.optimizer.step()
             finally:
-                self._moving = False
+                _stepping.discard(stepping)
 
     def on_device(self, batch: Batch) -> Batch:
         """The batch, on the device of the first parameter."""
@@ -409,6 +398,26 @@ class PrivateLoop:
             for parameter in group["params"]:
                 if id(parameter) not in private:
                     parameter.grad = None
+
+
+def _unwrap(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Return the optimizer of torch within one of accelerate."""
+    found: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
+    return found
+
+
+def _warn_of_other_steps(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    """Warn where an optimizer steps while samples are drawn, and no loop takes the step."""
+    held = [each for group in optimizer.param_groups for each in group["params"]]
+    if id(optimizer) in _stepping or all(parameter.grad is None for parameter in held):
+        return
+    warnings.warn(
+        "optimizer.step() was called in the loop, outside step(): gradients of data without noise move "
+        "the model past epsilon. step(batch) takes gradients, adds noise and steps the optimizer: leave "
+        "out loss.backward() and optimizer.step(). A step by gradients of public data alone is sound.",
+        PrivacyWarning,
+        stacklevel=3,
+    )
 
 
 class _Buffer(NamedTuple):
