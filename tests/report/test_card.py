@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import equidp
-from equidp.errors import PrivacyWarning, SettingError
+from equidp.errors import DataError, PrivacyWarning, SettingError
 from equidp.evaluation.evaluation import evaluate
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger, ReleaseEvent, StepEvent
@@ -437,6 +437,19 @@ def test_the_card_says_where_the_initial_weights_came_from(tmp_path, name):
     with pytest.warns(PrivacyWarning, match="the optimizer comes with state"):
         text, _ = card(make_trainer(data, model=raw, optimizer=optimizer))
     assert "If raw gradients of this data are in it, the guarantee does not hold" in text
+
+
+def test_metrics_of_the_training_data_are_refused_in_a_card(tmp_path):
+    trainer = make_trainer(toy(), average=equidp.WeightAverage("tail"))
+    train, run = trainer.train, trainer.fit()
+    same = equidp.GroupedDataset(
+        train.inputs.clone(), train.targets, train.groups, train.group_names, train.class_names
+    )
+    for data in (train, same):
+        with raises_field(DataError, "test"):
+            equidp.write_card(run, tmp_path / "card.md", test=data)
+    assert not list(tmp_path.iterdir())
+    equidp.write_card(run, tmp_path / "card.md", test=toy(seed=1))
 
 
 @pytest.mark.parametrize("name", ["card.html", "card.md"])

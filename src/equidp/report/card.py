@@ -20,7 +20,7 @@ from equidp.advice.chosen_plan import SettingRow
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
 from equidp.display import Column, Table
-from equidp.errors import SettingError, count_text
+from equidp.errors import DataError, SettingError, count_text
 from equidp.evaluation.effects import Effect
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.small_cells import FEWEST
@@ -59,7 +59,7 @@ from equidp.report.guarantee import (
     several_rows_sentence,
 )
 from equidp.report.plan import plan_blocks
-from equidp.training.initial_weights import FRESH, Start
+from equidp.training.initial_weights import FRESH, Start, was_trained_on
 from equidp.training.run import Run, RunFacts
 
 _WEIGHTS_HASH = "weights (SHA-256 of names and bytes of the state, in its order)"
@@ -123,7 +123,7 @@ def write_card(
     Args:
         run: from `Trainer.fit` or `Trainer.run`.
         paths: one or several, each ending in .html or .md.
-        test: what metrics by group are computed on; None: the card has none.
+        test: examples that metrics by group are computed on, held out; None: the card has no metrics.
         evaluation: of the model on a test set, if the caller has it already; then `test` can be left out.
         data: name of the data.
         notes: sentences on how the data was prepared, and what epsilon does not cover (`DataSplit.notes`).
@@ -142,19 +142,21 @@ def write_card(
 
     Raises:
         SettingError: another ending, a path that cannot be written, or releases that the run does not count.
-        DataError: the test set is no GroupedDataset, or has other classes than the training data.
+        DataError: the test set is no GroupedDataset, has other classes than the training data, or is the
+            training data.
 
     Example:
         >>> import equidp, torch
-        >>> inputs, labels = torch.randn(40, 3), torch.arange(40) % 2
-        >>> train = equidp.GroupedDataset(inputs, labels, labels, ("a", "b"), ("no", "yes"))
+        >>> inputs, labels = torch.randn(80, 3), torch.arange(80) % 2
+        >>> data = equidp.GroupedDataset(inputs, labels, labels, ("a", "b"), ("no", "yes"))
+        >>> train, test = data.subset(torch.arange(40)), data.subset(torch.arange(40, 80))
         >>> model = torch.nn.Linear(3, 2)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         >>> trainer = equidp.Trainer(model, optimizer, train, policy=equidp.DPSGD(), batch_size=10, epochs=1,
         ...                          noise_multiplier=1.0, delta=1e-3)
         >>> run = trainer.fit()
         >>> path = getfixture("tmp_path") / "card.md"
-        >>> equidp.write_card(run, path, test=train, data="made up")
+        >>> equidp.write_card(run, path, test=test, data="made up")
         >>> path.read_text().splitlines()[0]
         '# Model card: made up'
     """
@@ -168,6 +170,12 @@ def write_card(
         check_writable(target)
     if test is not None:
         run.check_test(test)
+        if math.isfinite(run.epsilon()) and was_trained_on(run.model, test):
+            raise DataError(
+                "test is the data that the model was trained on: metrics of training examples are exact, "
+                "which epsilon does not cover, and a card is for sharing. Give examples that were held out.",
+                field="test",
+            )
     if released:
         _check_paid_for(released, run)
     if evaluation is None and test is not None:

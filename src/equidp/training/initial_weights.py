@@ -22,7 +22,9 @@ from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from equidp._provenance import weights_digest
+from equidp.data.dataset import GroupedDataset
 from equidp.errors import ModelError, PrivacyWarning
+from equidp.kernel.inputs import tensors
 from equidp.kernel.ledger import Event, Ledger
 
 FRESH, GIVEN = "fresh", "given"
@@ -66,6 +68,14 @@ class Trace:
         """Return True if the run was on this very dataset object."""
         return self._train() is train
 
+    def has_rows(self, data: GroupedDataset) -> bool:
+        """Return True if the run was on this dataset, or on one with the same inputs in the same order."""
+        train = self._train()
+        if train is data or not isinstance(train, GroupedDataset):
+            return train is data
+        ours, theirs = tensors(train.inputs), tensors(data.inputs)
+        return len(ours) == len(theirs) and all(map(_equal, ours, theirs))
+
     def note(self, parameters: Iterable[nn.Parameter], ledger: Ledger) -> None:
         """Record what was spent so far; the first time, attach this trace to each trained parameter."""
         begun, self.entries = bool(self.entries), tuple(ledger.entries)
@@ -93,6 +103,13 @@ def copy_traces(model: nn.Module, copied: nn.Module) -> None:
         for ours, theirs in zip(model.parameters(), copied.parameters(), strict=True):
             if ours in _trained:
                 _trained[theirs] = _trained[ours]
+
+
+def was_trained_on(model: nn.Module, data: GroupedDataset) -> bool:
+    """Return True if a run of this process trained a model on the rows of a dataset."""
+    with _lock:
+        traces = _traces(model)
+    return any(trace.has_rows(data) for trace in traces)
 
 
 def start_of(

@@ -266,6 +266,9 @@ class Run:
     def metrics(self, test: GroupedDataset) -> pd.DataFrame:
         """Accuracy and loss on `test` by group, and of all; see `equidp.evaluation.groups.metrics_of`.
 
+        They are exact, which epsilon covers for none of the examples in `test`: give examples that were held
+        out, and do not publish metrics of training examples.
+
         Raises:
             DataError: not a GroupedDataset, or one with other classes than the training data's.
             MissingExtraError: the extra `tables` is not installed.
