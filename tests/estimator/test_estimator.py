@@ -414,6 +414,29 @@ def test_one_budget_holds_for_all_folds_and_refuses_the_one_too_many():
         pickle.dumps(model)
 
 
+def test_fits_outside_the_budget_count_in_the_total():
+    X, y = table(seed=13)
+    first, second = (equidp.PrivacyBudget(epsilon=9.0, delta=1e-4, accountant="rdp") for _ in range(2))
+    model = quick(epsilon=1.0).fit(X, y)
+    alone = model.epsilon_total_
+    with pytest.warns(PrivacyWarning, match="1 fits"):
+        model.set_params(budget=first).fit(X, y)
+    assert model.epsilon_total_ > first.spent() * 1.3 > alone
+    with pytest.warns(PrivacyWarning, match="2 fits"):
+        model.set_params(budget=second).fit(X, y)
+    assert model.epsilon_total_ > second.spent() * 1.6
+
+
+def test_calls_of_one_model_that_a_budget_takes_over_count_once():
+    X, y = table(seed=13)
+    model = quick(epsilon=1.0).partial_fit(X, y, classes=np.unique(y))
+    for _ in range(2):
+        budget = equidp.PrivacyBudget(epsilon=9.0, delta=1e-4, accountant="rdp")
+        model.set_params(budget=budget).partial_fit(X, y)
+        assert model.epsilon_total_ == budget.spent()
+        assert budget.entries == model.run_.entries
+
+
 @pytest.mark.soak
 def test_what_a_stopped_fit_spent_is_counted(monkeypatch):
     X, y = table(seed=14)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -128,9 +128,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         with self._unchanged_unless_spent(progress):
             return self._train(X, y, sensitive_features, sample_weight, progress, people, epsilons)
 
-    def _list_spent(self) -> list[tuple[str, Entries]]:
+    def _list_spent(self) -> list[Fit]:
         """Return what all fits of this estimator spent: one list, to which fits in several threads add."""
-        spent: list[tuple[str, Entries]] = self.__dict__.setdefault("_fits_spent", [])
+        spent: list[Fit] = self.__dict__.setdefault("_fits_spent", [])
         return spent
 
     def _train(
@@ -267,22 +267,35 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             entries: what the fit spent.
             progress: of the model; its own calls of `partial_fit` cause no warning.
         """
-        delta, accountant = trainer.delta, trainer.accountant
+        delta, accountant, budget = trainer.delta, trainer.accountant, self.budget
         self.epsilon_spent_ = epsilon_of(entries, delta, accountant)
         unit = "rows" if getattr(trainer.train, "rows", None) is None else "people"
+        run, charged_to = progress.ledger.run_id, "" if budget is None else budget.id
         progress.calls += 1
-        progress.spent.append((unit, entries))
-        if self.budget is not None:
-            self.epsilon_total_ = self.budget.spent()
-            return
-        if any(each != unit for each, _ in progress.spent):
+        progress.spent.append(Fit(unit, entries, run, charged_to))
+        added, least = progress.spent, 0.0
+        if budget is not None:  # which holds all calls of this model, and its own accountant's epsilon
+            added = [fit for fit in added if charged_to != fit.budget and run != fit.run]
+            delta, accountant, least = budget.delta, budget.accountant, budget.spent()
+            if not added:
+                self.epsilon_total_ = least
+                return
+        if any(fit.unit != unit for fit in added):
             self.epsilon_total_ = math.inf
             message = "fits on rows and fits on people cannot be added: no epsilon holds for all of them."
             warnings.warn(message, PrivacyWarning, stacklevel=4)
             return
-        spent = tuple(entry for _, fit in progress.spent for entry in fit)
-        self.epsilon_total_ = epsilon_of(spent, delta, accountant)
-        if len(progress.spent) > progress.calls:
+        spent = tuple(entry for fit in added for entry in fit.entries)
+        spent += () if budget is None else tuple(budget.entries)
+        self.epsilon_total_ = max(least, epsilon_of(spent, delta, accountant))
+        if budget is not None:
+            warnings.warn(
+                f"{len(added)} fits of this estimator were not charged to its budget; with them, epsilon is "
+                f"{self.epsilon_total_:.4g} at delta {delta:g}, for anyone who is in the data of all.",
+                PrivacyWarning,
+                stacklevel=4,
+            )
+        elif len(progress.spent) > progress.calls:
             warnings.warn(
                 f"{len(progress.spent)} fits of this estimator together spent epsilon "
                 f"{self.epsilon_total_:.4g} at delta {delta:g}, for anyone who is in the data of each. Those "
@@ -411,6 +424,22 @@ def check_private(estimator: Any, policy: Policy) -> None:
 
 
 @final
+class Fit(NamedTuple):
+    """Privacy spent by a fit, or by one call of `partial_fit`.
+
+    Attributes:
+        unit: "rows" or "people".
+        entries: (event, count) pairs.
+        run: name of the ledger that all calls of one model share.
+        budget: name of the budget that was charged; "": none.
+    """
+
+    unit: str
+    entries: Entries
+    run: str
+    budget: str
+
+
 @dataclass
 class Progress:
     """A model that calls of `partial_fit` train one after the other, and the one ledger of what they spent.
@@ -421,7 +450,7 @@ class Progress:
         rows: of all calls.
         group_names: of the first call.
         calls: how many spent something.
-        spent: ("rows" or "people", what a fit spent) of all the estimator's fits, also of earlier models.
+        spent: by all the estimator's fits, also of earlier models.
         learnt: whether the classes are known before the first rows are seen.
         of_people: whether an example was a person with several rows.
         class_weights: that the first call with class_weight="balanced" released, [classes].
@@ -432,7 +461,7 @@ class Progress:
     rows: int = 0
     group_names: tuple[str, ...] | None = None
     calls: int = 0
-    spent: list[tuple[str, Entries]] = field(default_factory=list)
+    spent: list[Fit] = field(default_factory=list)
     learnt: bool = False
     class_weights: Tensor | None = None
     of_people: bool = False

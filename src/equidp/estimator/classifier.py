@@ -88,7 +88,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         class_weight_: weights in use, [classes]; what "balanced" gives is released, and may be shown.
         coef_, intercept_: of a linear model; other models have none.
         epsilon_total_: of this fit and the earlier ones of this estimator, for someone who is in the data of
-            each; or all that was spent of the budget, which alone counts clones and other estimators.
+            each; with a budget, of all that was charged to it, clones and other estimators included, and of
+            this estimator's fits that were not.
 
     Example:
         >>> import numpy as np, equidp
