@@ -8,6 +8,7 @@ import signal
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from typing import NamedTuple
 
 import torch
@@ -44,7 +45,8 @@ class Batch(NamedTuple):
     indices: Tensor
 
 
-_stepping: set[int] = set()  # id of each optimizer that steps by a private gradient just now
+_stepping: ContextVar[bool] = ContextVar("_stepping", default=False)
+"""True while an optimizer steps by a private gradient, in its thread alone."""
 
 
 def _stop_of_other_process() -> TrainingStopped:
@@ -180,7 +182,8 @@ class PrivateLoop:
         )
 
     def _draw_samples(self, loaded: Iterator[Batch], left: int, drawing: object) -> Iterator[Batch]:
-        watch = _unwrap(self.optimizer).register_step_pre_hook(_warn_of_other_steps)
+        wrapped: torch.optim.Optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # of accelerate
+        watch = wrapped.register_step_pre_hook(_warn_of_other_steps)
         try:
             for _ in range(left):
                 if drawing is not self._drawing:
@@ -281,12 +284,11 @@ class PrivateLoop:
                 self.private_step(*self.on_device(self._with_drawn_groups(batch, labels)))
             self._check_buffers()
             self._drop_other_gradients()
-            stepping = id(_unwrap(self.optimizer))
-            _stepping.add(stepping)
+            stepping = _stepping.set(True)
             try:
                 self.optimizer.step()
             finally:
-                _stepping.discard(stepping)
+                _stepping.reset(stepping)
 
     def on_device(self, batch: Batch) -> Batch:
         """The batch, on the device of the first parameter."""
@@ -400,16 +402,10 @@ class PrivateLoop:
                     parameter.grad = None
 
 
-def _unwrap(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Return the optimizer of torch within one of accelerate."""
-    found: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
-    return found
-
-
 def _warn_of_other_steps(optimizer: torch.optim.Optimizer, *_: object) -> None:
     """Warn where an optimizer steps while samples are drawn, and no loop takes the step."""
     held = [each for group in optimizer.param_groups for each in group["params"]]
-    if id(optimizer) in _stepping or all(parameter.grad is None for parameter in held):
+    if _stepping.get() or all(parameter.grad is None for parameter in held):
         return
     warnings.warn(
         "optimizer.step() was called in the loop, outside step(): gradients of data without noise move "
