@@ -404,8 +404,9 @@ class PrivateLoop:
 
 def _warn_of_other_steps(optimizer: torch.optim.Optimizer, *_: object) -> None:
     """Warn where an optimizer steps while samples are drawn, and no loop takes the step."""
-    held = [each for group in optimizer.param_groups for each in group["params"]]
-    if _stepping.get() or all(parameter.grad is None for parameter in held):
+    if _stepping.get():
+        return
+    if all(each.grad is None for group in optimizer.param_groups for each in group["params"]):
         return
     warnings.warn(
         "optimizer.step() was called in the loop, outside step(): gradients of data without noise move "
