@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import warnings
 from abc import abstractmethod
 from collections import Counter
@@ -62,6 +63,10 @@ with require_extra("tables"):
 
 if TYPE_CHECKING:
     from typing import Self
+
+
+_counting = threading.Lock()
+"""Lock under which fits in several threads add what they spent."""
 
 
 @dataclass(eq=False, repr=False)
@@ -194,8 +199,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             yield
         except BaseException:
             if not progress.spent_since(before):
-                self.__dict__.clear()
-                self.__dict__.update(kept)
+                with _counting:
+                    total = {name: each for name, each in vars(self).items() if name == "epsilon_total_"}
+                    self.__dict__.clear()
+                    self.__dict__.update(kept | total)  # fits in other threads may have spent meanwhile
             raise
 
     def _model(self) -> str | ModelFactory:
@@ -270,39 +277,39 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         delta, accountant, budget = trainer.delta, trainer.accountant, self.budget
         self.epsilon_spent_ = epsilon_of(entries, delta, accountant)
         unit = "rows" if getattr(trainer.train, "rows", None) is None else "people"
-        run, charged_to = progress.ledger.run_id, "" if budget is None else budget.id
-        progress.calls += 1
-        progress.spent.append(Fit(unit, entries, run, charged_to))
-        added, least = progress.spent, 0.0
-        if budget is not None:  # which holds all calls of this model, and its own accountant's epsilon
-            added = [fit for fit in added if charged_to != fit.budget and run != fit.run]
-            delta, accountant, least = budget.delta, budget.accountant, budget.spent()
-            if not added:
+        fit = Fit(unit, entries, progress.ledger.run_id, "" if budget is None else budget.id)
+        with _counting:
+            progress.calls += 1
+            progress.spent.append(fit)
+            fits, least = progress.spent, 0.0
+            charged: tuple[tuple[Event, int], ...] = ()
+            if budget is not None:  # a budget holds all calls of the model
+                fits = [each for each in fits if fit.budget != each.budget and fit.run != each.run]
+                charged, least = budget.entries, budget.spent()
+                delta, accountant = budget.delta, budget.accountant
+            mixed = any(each.unit != unit for each in fits)
+            if mixed:
+                self.epsilon_total_ = math.inf
+            elif fits:
+                spent = (*charged, *(entry for each in fits for entry in each.entries))
+                self.epsilon_total_ = max(least, epsilon_of(spent, delta, accountant))
+            else:
                 self.epsilon_total_ = least
-                return
-        if any(fit.unit != unit for fit in added):
-            self.epsilon_total_ = math.inf
+        total = f"epsilon {self.epsilon_total_:.4g} at delta {delta:g}, for anyone who is in the data of each"
+        if mixed:
             message = "fits on rows and fits on people cannot be added: no epsilon holds for all of them."
-            warnings.warn(message, PrivacyWarning, stacklevel=4)
+        elif budget is not None and fits:
+            message = (
+                f"{len(fits)} fits of this estimator were not charged to its budget: with them, {total}."
+            )
+        elif len(fits) > progress.calls:
+            message = (
+                f"{len(fits)} fits of this estimator together spent {total}. Those of clones and other "
+                "estimators come on top. One PrivacyBudget (budget=...) limits all."
+            )
+        else:
             return
-        spent = tuple(entry for fit in added for entry in fit.entries)
-        spent += () if budget is None else tuple(budget.entries)
-        self.epsilon_total_ = max(least, epsilon_of(spent, delta, accountant))
-        if budget is not None:
-            warnings.warn(
-                f"{len(added)} fits of this estimator were not charged to its budget; with them, epsilon is "
-                f"{self.epsilon_total_:.4g} at delta {delta:g}, for anyone who is in the data of all.",
-                PrivacyWarning,
-                stacklevel=4,
-            )
-        elif len(progress.spent) > progress.calls:
-            warnings.warn(
-                f"{len(progress.spent)} fits of this estimator together spent epsilon "
-                f"{self.epsilon_total_:.4g} at delta {delta:g}, for anyone who is in the data of each. Those "
-                "of clones and other estimators come on top. One PrivacyBudget (budget=...) limits all.",
-                PrivacyWarning,
-                stacklevel=4,
-            )
+        warnings.warn(message, PrivacyWarning, stacklevel=4)
 
     def _outputs(self, X: Any) -> Tensor:
         """The model's outputs, [n, outputs], in its own precision."""
@@ -423,7 +430,6 @@ def check_private(estimator: Any, policy: Policy) -> None:
         )
 
 
-@final
 class Fit(NamedTuple):
     """Privacy spent by a fit, or by one call of `partial_fit`.
 
@@ -440,6 +446,7 @@ class Fit(NamedTuple):
     budget: str
 
 
+@final
 @dataclass
 class Progress:
     """A model that calls of `partial_fit` train one after the other, and the one ledger of what they spent.
