@@ -6,7 +6,7 @@ import copy
 import math
 import pickle
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from unittest.mock import patch
 
 import pytest
@@ -1028,6 +1028,7 @@ ROWS = TensorDataset(torch.randn(64, 5), torch.arange(64) % 2)
         lambda: ConcatDataset([ROWS, Subset(ROWS, [5])]),
         lambda: Subset(ConcatDataset([ROWS, ROWS]), [0, *range(10, 60), 64]),
         lambda: toy().subset(torch.tensor([*range(60), 3])),
+        lambda: replace(toy().subset(torch.tensor([*range(60), 3])), source="people"),
     ],
 )
 def test_rows_that_stand_several_times_in_the_data_are_warned_of(train):

@@ -176,13 +176,35 @@ def spread_places(count: int, shard: slice) -> Tensor:
     return places
 
 
+def find_rows(dataset: Any, places: Tensor) -> list[tuple[Any, Tensor, Tensor]]:
+    """Find rows in the datasets that a `Subset` or `ConcatDataset` takes them from.
+
+    Args:
+        dataset: any; one of another kind is itself where its rows are.
+        places: of rows, [m] int64.
+
+    Returns:
+        For each such dataset: it, which of `places` are in it, [k], and their places in it, [k].
+
+    >>> [(at.tolist(), own.tolist()) for _, at, own in find_rows(Subset("abc", [2, 0]), torch.tensor([1]))]
+    [([0], [0])]
+    """
+    if isinstance(dataset, Subset):
+        return find_rows(dataset.dataset, torch.as_tensor(dataset.indices, dtype=torch.int64)[places])
+    if not isinstance(dataset, ConcatDataset):
+        return [(dataset, torch.arange(len(places)), places)]
+    found, first = [], 0
+    for part, end in zip(dataset.datasets, dataset.cumulative_sizes, strict=True):
+        here = torch.nonzero((places >= first) & (places < end)).flatten()
+        found += [(rows, here[at], own) for rows, at, own in find_rows(part, places[here] - first)]
+        first = end
+    return found
+
+
 def _is_listed(dataset: Any) -> bool:
     """Return whether rows are objects in memory, which can be looked at without loading anything."""
-    if isinstance(dataset, Subset):
-        return _is_listed(dataset.dataset)
-    if isinstance(dataset, ConcatDataset):
-        return all(map(_is_listed, dataset.datasets))
-    return isinstance(dataset, list | tuple)
+    within = find_rows(dataset, torch.zeros(0, dtype=torch.int64))
+    return all(isinstance(rows, list | tuple) for rows, _, _ in within)
 
 
 def _not_finite(dataset: Any, places: Tensor) -> Tensor:
@@ -192,16 +214,16 @@ def _not_finite(dataset: Any, places: Tensor) -> Tensor:
         places: of rows, [m].
     """
     found = torch.zeros(len(places), dtype=torch.bool)
-    if isinstance(dataset, Subset):
-        return _not_finite(dataset.dataset, torch.as_tensor(dataset.indices, dtype=torch.int64)[places])
-    if isinstance(dataset, ConcatDataset):
-        first = 0
-        for part, end in zip(dataset.datasets, dataset.cumulative_sizes, strict=True):
-            here = (places >= first) & (places < end)
-            found[here] = _not_finite(part, places[here] - first)
-            first = end
-    elif isinstance(dataset, TensorDataset):
-        for column in dataset.tensors:
+    for rows, at, own in find_rows(dataset, places):
+        found[at] = _not_finite_in(rows, own)
+    return found
+
+
+def _not_finite_in(rows: Any, places: Tensor) -> Tensor:
+    """Return the mask of `_not_finite` for a dataset that holds its rows itself."""
+    found = torch.zeros(len(places), dtype=torch.bool)
+    if isinstance(rows, TensorDataset):
+        for column in rows.tensors:
             if column.is_floating_point() or column.is_complex():
                 size = max(1, _NUMBERS_AT_A_TIME // max(1, column[:1].numel()))
                 for mask, part in zip(found.split(size), places.split(size), strict=True):
@@ -209,11 +231,11 @@ def _not_finite(dataset: Any, places: Tensor) -> Tensor:
                         column[part.to(column.device)].flatten(1) if column.dim() > 1 else column[part, None]
                     )
                     mask |= ~torch.isfinite(numbers).all(dim=1).cpu()
-    elif isinstance(dataset, list | tuple):
+    elif isinstance(rows, list | tuple):
         for mask, part in zip(found.split(_ROWS_AT_A_TIME), places.split(_ROWS_AT_A_TIME), strict=True):
-            rows = [dataset[place] for place in part.tolist()]
-            if not is_finite(rows):
-                mask |= torch.tensor([not is_finite(row) for row in rows])
+            some = [rows[place] for place in part.tolist()]
+            if not is_finite(some):
+                mask |= torch.tensor([not is_finite(row) for row in some])
     return found
 
 

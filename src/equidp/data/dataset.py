@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +51,8 @@ class GroupedDataset:
         row_groups: [n, rows], int64: group of each row of an example; None: that of the example.
         epsilons: [n], float64: the epsilon that each example chose, for `Trainer(epsilon_levels=...)`; never
             an input of the model. None: none did.
+        repeats_rows: True where `subset` took an example several times; a Trainer warns of it, since epsilon
+            is promised to each of them alone.
 
     Raises:
         DataError: shapes, types or values that differ from this description, or names that are not distinct.
@@ -72,8 +74,7 @@ class GroupedDataset:
     people: Tensor | None = None
     row_groups: Tensor | None = None
     epsilons: Tensor | None = None
-    repeats_rows: ClassVar[bool] = False
-    """True where `subset` took an example several times."""
+    repeats_rows: bool = field(default=False, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         n = _number_of_examples(self.inputs)
@@ -291,15 +292,10 @@ class GroupedDataset:
         return codes
 
     def subset(self, indices: Tensor) -> GroupedDataset:
-        """Return the examples at `indices` ([m], int64), in that order.
-
-        Training on an example that stands in it several times warns: epsilon is promised to each alone.
-        """
-        found = replace(self, **taken(self._columns(), indices))
+        """Return the examples at `indices` ([m], int64), in that order."""
         places = isinstance(indices, Tensor) and indices.dtype != torch.bool
-        repeats = places and len(indices.unique()) < len(indices)
-        object.__setattr__(found, "repeats_rows", self.repeats_rows or repeats)
-        return found
+        repeats = self.repeats_rows or (places and len(indices.unique()) < len(indices))
+        return replace(self, **taken(self._columns(), indices), repeats_rows=repeats)
 
     def to(self, device: torch.device | str) -> GroupedDataset:
         """Return a copy on `device`, or this dataset if it is already there."""

@@ -121,7 +121,7 @@ class PeoplesRows:
         if rows.epsilons is not None:
             chosen = rows.epsilons[at.to(rows.epsilons.device)].reshape(shape)
             columns["epsilons"] = chosen.min(dim=1).values
-        return replace(rows, people=None, **columns)
+        return replace(rows, people=None, repeats_rows=False, **columns)
 
     @property
     def note(self) -> str:

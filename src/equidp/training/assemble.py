@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
@@ -26,6 +24,7 @@ from equidp.data.batches import (
     NOT_FINITE_TRIED,
     augmented_batches,
     batches,
+    find_rows,
     loaded_batches,
     places_to_try,
     spread_places,
@@ -103,7 +102,8 @@ def check_kinds(
             "torch.utils.data.TensorDataset(inputs, targets).",
             field="train",
         )
-    if any(isinstance(each, GroupedDataset) for each in _datasets_within(train)):
+    within = find_rows(train, torch.zeros(0, dtype=torch.int64))
+    if train is not within[0][0] and any(isinstance(rows, GroupedDataset) for rows, _, _ in within):
         raise DataError(
             f"train is a {type(train).__name__} of a GroupedDataset; pass its rows, as a GroupedDataset: "
             "data.subset(torch.tensor(subset.indices)).",
@@ -136,13 +136,6 @@ def check_kinds(
         )
 
 
-def _datasets_within(train: object) -> tuple[object, ...]:
-    """Return the datasets that a torch Subset or ConcatDataset takes its rows from."""
-    if isinstance(train, Subset):
-        return (train.dataset,)
-    return tuple(train.datasets) if isinstance(train, ConcatDataset) else ()
-
-
 def check_loading(workers: object, physical_batch_size: object, views: object, randomness: object) -> None:
     """Refuses what rows cannot be loaded and sampled with.
 
@@ -161,11 +154,11 @@ def check_loading(workers: object, physical_batch_size: object, views: object, r
 def warn_of_repeats(train: object) -> None:
     """Warn where a row of a dataset is several rows of the training data: each is promised epsilon alone."""
     repeats = getattr(train, "repeats_rows", False)
-    if _datasets_within(train):
-        rows: dict[int, list[npt.NDArray[np.int64]]] = {}
-        for dataset, places in _places_of_rows(train):
-            rows.setdefault(id(dataset), []).append(places)
-        repeats = any(len(np.unique(each)) < len(each) for each in map(np.concatenate, rows.values()))
+    if isinstance(train, Subset | ConcatDataset):
+        places: dict[int, list[Tensor]] = {}
+        for rows, _, own in find_rows(train, torch.arange(len(train))):
+            places.setdefault(id(rows), []).append(own)
+        repeats = any(len(each.unique()) < len(each) for each in map(torch.cat, places.values()))
     if repeats:
         warnings.warn(
             "rows stand several times in the training data, as in oversampling, and epsilon is promised to "
@@ -175,21 +168,6 @@ def warn_of_repeats(train: object) -> None:
             PrivacyWarning,
             stacklevel=3,
         )
-
-
-def _places_of_rows(train: Any) -> list[tuple[object, npt.NDArray[np.int64]]]:
-    """Return each dataset that rows come from, and their places in it, [rows]."""
-    if isinstance(train, ConcatDataset):
-        return [pair for each in train.datasets for pair in _places_of_rows(each)]
-    if not isinstance(train, Subset):
-        return [(train, np.arange(len(train)))]
-    chosen = np.asarray(train.indices, dtype=np.int64)
-    first, found = 0, []
-    for dataset, places in _places_of_rows(train.dataset):
-        within = chosen[(chosen >= first) & (chosen < first + len(places))] - first
-        found.append((dataset, places[within]))
-        first += len(places)
-    return found
 
 
 def checked_groups(policy: Policy, train: object, num_groups: int | None) -> int | None:
