@@ -432,7 +432,9 @@ def test_calls_of_one_model_that_a_budget_takes_over_count_once():
     model = quick(epsilon=1.0).partial_fit(X, y, classes=np.unique(y))
     for _ in range(2):
         budget = equidp.PrivacyBudget(epsilon=9.0, delta=1e-4, accountant="rdp")
-        model.set_params(budget=budget).partial_fit(X, y)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "1 fits|2 fits", PrivacyWarning)
+            model.set_params(budget=budget).partial_fit(X, y)
         assert model.epsilon_total_ == budget.spent()
         assert budget.entries == model.run_.entries
 
