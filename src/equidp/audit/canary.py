@@ -180,7 +180,10 @@ def _by_row(numbers: Tensor, train: GroupedDataset) -> Tensor:
 
 
 def _after(train: GroupedDataset, canaries: GroupedDataset) -> GroupedDataset:
-    """Return the data with the canaries after it, with the class names of the canaries."""
+    """Return the data with the canaries after it, with the class names of the canaries.
+
+    A canary is a row of its own, also where it was made from a row that others were made from.
+    """
     both = train, canaries
     weights = [each.weights for each in both if each.weights is not None]
     row_groups = None
@@ -194,6 +197,7 @@ def _after(train: GroupedDataset, canaries: GroupedDataset) -> GroupedDataset:
         groups=torch.cat([each.groups for each in both]),
         weights=torch.cat(weights) if weights else None,
         row_groups=row_groups,
+        repeats_rows=train.repeats_rows,
     )
 
 
