@@ -115,7 +115,7 @@ def private_methods() -> list[str]:
 
 
 def main() -> None:
-    """Runs what the command line names."""
+    """Run what the command line names."""
     torch.set_num_threads(1)
     kind, *datasets = sys.argv[1:]
     if kind == "faults":

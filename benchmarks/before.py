@@ -147,7 +147,7 @@ def verdict(found: dict[str, dict[str, Found]], slower: float = 1.03, larger: fl
 
 
 def serve(threads: int) -> None:
-    """Answers requests, one JSON value a line: the contenders' names, [seconds, peak bytes] or seconds."""
+    """Answer requests, one JSON value a line: the contenders' names, [seconds, peak bytes] or seconds."""
     import warnings
 
     import torch

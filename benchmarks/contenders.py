@@ -77,7 +77,7 @@ def ours(
 
 
 def repeated(trainer: equidp.Trainer, batch: Batch) -> Step:
-    """Returns a step on the same batch each time, which a Trainer refuses, since it protects nobody."""
+    """Return a step on the same batch each time, which a Trainer refuses, since it protects nobody."""
 
     def step() -> None:
         trainer._loop._note_sample(batch)
@@ -87,7 +87,7 @@ def repeated(trainer: equidp.Trainer, batch: Batch) -> Step:
 
 
 def norms_alone(model: nn.Module, batch: Batches) -> Step:
-    """Returns a pass over norms alone, as accounting and diagnostics take it."""
+    """Return a pass over norms alone, as accounting and diagnostics take it."""
     trainer = trainer_of(model, batch, "dpsgd")
     return lambda: dataset_norms(trainer.engine, *batch[:2])
 
@@ -108,7 +108,7 @@ def opacus(model: nn.Module, batch: Batches, mode: str) -> Step:
 def opacus_parts(
     model: nn.Module, loader: DataLoader, mode: str, *, poisson: bool
 ) -> tuple[nn.Module, torch.optim.Optimizer, Callable, DataLoader]:
-    """Sets up Opacus as its guides do, in one of the modes of `OPACUS`."""
+    """Set up Opacus as its guides do, in one of the modes of `OPACUS`."""
     device = next(model.parameters()).device
     fixed = ModuleValidator.fix(model).to(device)
     loss = nn.CrossEntropyLoss()
@@ -154,7 +154,7 @@ CONTENDERS: dict[str, Callable[[nn.Module, Batches], Step]] = {
 def steps_for(
     subject: Subject, device: torch.device, names: Sequence[str] = tuple(CONTENDERS)
 ) -> tuple[dict[str, Step], dict[str, str]]:
-    """Returns a step of each contender named that can train the subject, and why the others cannot."""
+    """Return a step of each contender named that can train the subject, and why the others cannot."""
     batch = tuple(tensor.to(device) for tensor in subject.batch())
     steps, refused = {}, {}
     for name in names:

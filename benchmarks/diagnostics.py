@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def drawn(examples: int) -> equidp.GroupedDataset:
-    """Returns images of noise; 500 examples are in the second group."""
+    """Return images of noise; 500 examples are in the second group."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(examples, 1, 28, 28, generator=generator)
     targets = torch.randint(0, 10, (examples,), generator=generator)
@@ -79,7 +79,7 @@ def drawn(examples: int) -> equidp.GroupedDataset:
 
 
 def training_step(model: torch.nn.Module, data: equidp.GroupedDataset) -> Callable[[], object]:
-    """Returns a private step of DP-SGD, noise and optimizer included, on one batch."""
+    """Return a private step of DP-SGD, noise and optimizer included, on one batch."""
     trainer = equidp.Trainer(
         model,
         torch.optim.SGD(model.parameters(), lr=0.0),
@@ -96,7 +96,7 @@ def training_step(model: torch.nn.Module, data: equidp.GroupedDataset) -> Callab
 
 
 def seconds(work: Callable[[], object], repeats: int = 20) -> float:
-    """Returns CPU time of one repeat."""
+    """Return CPU time of one repeat."""
     if repeats > 1:
         work()
     start = time.process_time()

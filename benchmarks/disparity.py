@@ -45,7 +45,7 @@ def diagnosed(method: str, plan: Plan) -> list[dict[str, float | str]]:
 
 
 def draw(rows: list[dict[str, float | str]], path: Path) -> None:
-    """Draws direction and magnitude by class in both splits, with two standard errors, a column a method."""
+    """Draw direction and magnitude by class in both splits, with two standard errors, a column a method."""
     table = pd.DataFrame(rows)
     methods = list(dict.fromkeys(table["method"]))
     figure = Figure(figsize=(4.6 * len(methods), 6.4))

@@ -21,7 +21,7 @@ Epoch = Callable[[], object]
 
 
 def data() -> tuple[Batches, str]:
-    """Returns Adult's training split, or random numbers of its shape without EQUIDP_DATA, and which it is."""
+    """Return Adult's training split, or random numbers of its shape without EQUIDP_DATA, and which it is."""
     if os.environ.get(DATA_VARIABLE):
         train = open_source("adult").split(0).train
         return (train.inputs, train.targets, train.groups), "Adult"
@@ -71,7 +71,7 @@ def _opacus(batch: Batches, mode: str, device: torch.device) -> Epoch:
 
 
 def epochs(device: torch.device = CPU) -> tuple[dict[str, Epoch], str]:
-    """Returns an epoch of each contender, of rows in the CPU's memory, and whose they are."""
+    """Return an epoch of each contender, of rows in the CPU's memory, and whose they are."""
     batch, source = data()
     contenders = {
         "plain SGD, rows by index": _plain(batch, device, by_loader=False),

@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def many(examples: int, passes: int, accountants: list[str]) -> None:
-    """Counts steps of many examples with made-up norms, of which about a fifth is above the bound."""
+    """Count steps of many examples with made-up norms, of which about a fifth is above the bound."""
     generator = np.random.default_rng(0)
     usual = generator.lognormal(0.0, 0.6, examples).astype(np.float32)
     groups = torch.from_numpy((generator.random(examples) < 0.1).astype(np.int64))
@@ -85,7 +85,7 @@ def many(examples: int, passes: int, accountants: list[str]) -> None:
 
 
 def loaded(files: HistoryFiles, checkpoint: str, data: GroupedDataset, policy: DPSGD) -> Histories:
-    """Returns histories as a resumed run has them."""
+    """Return histories as a resumed run has them."""
     found = files.load(checkpoint)
     assert found is not None
     facts, arrays = found
@@ -96,14 +96,14 @@ def loaded(files: HistoryFiles, checkpoint: str, data: GroupedDataset, policy: D
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Returns the CPU time that it took."""
+    """Return the CPU time that it took."""
     start = time.process_time()
     work()
     return time.process_time() - start
 
 
 def peak() -> float:
-    """Returns the largest memory of this process so far, GiB."""
+    """Return the largest memory of this process so far, GiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
@@ -131,7 +131,7 @@ class TimedAccountant(IndividualAccountant):
 
 
 def accounting_share(method: str, steps: int) -> float:
-    """Returns the accountant's share of the time of training steps; norms are those of the batches.
+    """Return the accountant's share of the time of training steps; norms are those of the batches.
 
     Means, because the accountant counts steps together; without the first steps, which warm up.
     """

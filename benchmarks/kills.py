@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def of_releases(seed: int) -> bool:
-    """Makes 72 events, prints what was drawn and what was counted, and returns whether too little was."""
+    """Make 72 events, print what was drawn and what was counted, and return whether too little was."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         tally = release_over_and_over(Path(folder), seed=seed)

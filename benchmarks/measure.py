@@ -27,7 +27,7 @@ def step_seconds(
     device: torch.device = CPU,
     clock: Clock = time.perf_counter,
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Returns median seconds of a step, and the median over rounds of its ratio to the reference."""
+    """Return median seconds of a step, and the median over rounds of its ratio to the reference."""
     repeats = {name: _repeats(step, device) for name, step in steps.items()}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     order = list(steps)
@@ -57,7 +57,7 @@ def _timed(step: Step, repeats: int, device: torch.device, clock: Clock = time.p
 
 
 def peak_bytes(step: Step, device: torch.device = CPU) -> float:
-    """Returns the peak bytes of tensors that a step makes, by the allocators' own events.
+    """Return the peak bytes of tensors that a step makes, by the allocators' own events.
 
     NaN on a device that is neither the CPU nor CUDA.
     """
@@ -83,7 +83,7 @@ def peak_bytes(step: Step, device: torch.device = CPU) -> float:
 
 
 def where_time_goes(step: Step, device: torch.device = CPU, rows: int = 20) -> str:
-    """Returns a table of the operations that ten steps spend most time in, longest first."""
+    """Return a table of the operations that ten steps spend most time in, longest first."""
     step()
     with profile(activities=list(supported_activities())) as profiled:
         for _ in range(10):

@@ -206,7 +206,7 @@ def size_of(generator: np.random.Generator, large: bool) -> int:
 
 
 def print_alike(device: torch.device) -> int:
-    """Prints how far the other examples of a batch move when one leaves it, over the sensitivity."""
+    """Print how far the other examples of a batch move when one leaves it, over the sensitivity."""
     loss = nn.CrossEntropyLoss(reduction="none")
     for subject in SUBJECTS:
         inputs, targets, _ = (each.to(device) for each in subject.batch())

@@ -69,7 +69,7 @@ def patients(count: int, seed: int, first_id: int) -> pd.DataFrame:
 
 
 def write(table: pd.DataFrame, path: Path, form: str) -> Path:
-    """Writes the table as a hospital might send it, and returns where."""
+    """Write the table as a hospital might send it, and return where."""
     if form == "parquet":
         typed = table.assign(admitted=pd.to_datetime(table["admitted"], dayfirst=True))
         typed["bmi"] = pd.to_numeric(typed["bmi"], errors="coerce")
@@ -99,7 +99,7 @@ class Timed:
 
 
 def walk(folder: Path, form: str, epsilon: float) -> Iterator[Timed]:
-    """Calls each command in the folder."""
+    """Call each command in the folder."""
     people = write(patients(OLD, 7, 100_000), folder / "patients.csv", form).name
     later = patients(NEW, 99, 900_000)
     known = write(later, folder / "new_labelled.csv", form).name

@@ -31,7 +31,7 @@ _EXAMPLES, _TURN_SECONDS = 10_000, 1.0
 
 
 def serve(pipe: Connection, name: str, rank: int, count: int, threads: int, store: str) -> None:
-    """Takes as many steps as the pipe says, and answers with their seconds."""
+    """Take as many steps as the pipe says, and answer with their seconds."""
     torch.set_num_threads(threads)
     if count > 1:
         dist.init_process_group("gloo", rank=rank, world_size=count, store=dist.FileStore(store, count))

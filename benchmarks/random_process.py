@@ -188,7 +188,7 @@ def make_weights(filters: int, patches: int, images: int) -> RandomProcessWeight
 
 
 def main() -> None:
-    """Writes the weights into one file."""
+    """Write the weights into one file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("random_process.npz"))
     parser.add_argument("--filters", type=int, default=512)

@@ -272,7 +272,7 @@ def _print(found: pd.DataFrame) -> None:
 
 
 def main() -> None:
-    """Trains what --out lacks, and prints means with their standard errors."""
+    """Train what --out lacks, and print means with their standard errors."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("rare-classes.jsonl"))
     parser.add_argument("--data", nargs="+", choices=STUDIES, default=list(STUDIES))

@@ -50,7 +50,7 @@ class Cell(NamedTuple):
 
 
 def compare_checkouts(before: Path, after: Path, names: list[str], methods: str, epochs: float) -> bool:
-    """Prints a table of what two checkouts find; whether all of it is the same."""
+    """Print a table of what two checkouts find; whether all of it is the same."""
     same = True
     print(f"{'data':8s} {'method':14s} {'groups':>6s} {'accuracy, all':>14s} {'loss, all':>14s}  equal")
     for name in names:
@@ -93,7 +93,7 @@ def figures(
 
 
 def keep_figures(version: int) -> None:
-    """Writes the figures of this checkout, and the FIGURES that they belong to."""
+    """Write the figures of this checkout, and the FIGURES that they belong to."""
     rows = [[*cell, *found] for cell, found in _small_figures().items()]
     lines = ",\n  ".join(json.dumps(row) for row in rows)
     columns = json.dumps([*Cell._fields, *COLUMNS])

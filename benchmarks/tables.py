@@ -298,7 +298,7 @@ def _own_table(asked: argparse.Namespace) -> dict[str, Table]:
 
 
 def main() -> None:
-    """Trains what --out lacks, and prints means with their standard errors."""
+    """Train what --out lacks, and print means with their standard errors."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("tables.jsonl"))
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))

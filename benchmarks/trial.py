@@ -122,7 +122,7 @@ def resident(*, most: bool) -> int:
 
 
 def forget() -> None:
-    """Returns freed memory to the operating system, and lets the most resident restart."""
+    """Return freed memory to the operating system, and let the most resident restart."""
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")

@@ -73,7 +73,7 @@ CHANGED = {"digits": {"model": "small-cnn"}}
 
 
 def compare_engines(names: list[str], seeds: int, epochs: float | None, out: Path) -> None:
-    """Trains with both engines, prints the largest differences and writes all of them as JSON."""
+    """Train with both engines, print the largest differences and write all of them as JSON."""
     plans = {name: default_plan(name).with_changes(CHANGED.get(name, {})) for name in names}
     if epochs:
         plans = {name: replace(plan, epochs=epochs) for name, plan in plans.items()}

@@ -45,7 +45,7 @@ def ablate(
     device: str = "cpu",
     on_progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """Trains without noise and with one error of clipping at a time. No run is private; all are for research.
+    """Train without noise and with one error of clipping at a time. No run is private; all are for research.
 
     Runs of one seed share the split, the initial weights and the sampled batches. Statistics that a method
     reads are exact here.
@@ -162,7 +162,7 @@ def _update_exactly(
 
 
 def _set_gradient(gradient: Tensor, subject: Subject) -> None:
-    """Makes a flat vector the model's gradient."""
+    """Make a flat vector the model's gradient."""
     parts = gradient.split([parameter.numel() for parameter in subject.parameters])
     for parameter, part in zip(subject.parameters, parts, strict=True):
         parameter.grad = part.reshape(parameter.shape)

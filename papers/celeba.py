@@ -74,15 +74,15 @@ class CelebA:
         return _names(self.group[0]) if len(self.group) == 1 else None
 
     def with_roles(self, target: str | None, group: tuple[str, ...]) -> CelebA:
-        """Returns this source with another target, or other groups; None and (): as they are."""
+        """Return this source with another target, or other groups; None and (): as they are."""
         return replace(self, target=target or self.target, group=group or self.group)
 
     def split(self, seed: int) -> DataSplit:
-        """Returns the public split."""
+        """Return the public split."""
         return self.choose_examples(seed, *self.everything())
 
     def everything(self) -> tuple[GroupedDataset, GroupedDataset]:
-        """Returns the public training and test set.
+        """Return the public training and test set.
 
         Raises:
             DataError: files that are missing, cut, or not CelebA's.
@@ -98,7 +98,7 @@ class CelebA:
         return train, test
 
     def choose_examples(self, seed: int, *parts: GroupedDataset) -> DataSplit:
-        """Returns the training and the test set as a split."""
+        """Return the training and the test set as a split."""
         train, test = parts
         return DataSplit(train, test, ("The validation part of CelebA is left out.",))
 

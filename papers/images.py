@@ -18,12 +18,12 @@ _SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
 def is_image(path: str) -> bool:
-    """Returns whether a file is an image by its name, and not one that a system hid there."""
+    """Return whether a file is an image by its name, and not one that a system hid there."""
     return path.lower().endswith(_SUFFIXES) and not PurePosixPath(path).name.startswith(".")
 
 
 def image_paths(place: Path) -> list[str]:
-    """Returns the paths of all images in a zip file, or directly in a folder, in alphabetical order.
+    """Return the paths of all images in a zip file, or directly in a folder, in alphabetical order.
 
     Raises:
         DataError: the zip file cannot be read.
@@ -35,7 +35,7 @@ def image_paths(place: Path) -> list[str]:
 
 
 def images_in(place: Path, paths: Sequence[str], side: int) -> Iterator[npt.NDArray[Any]]:
-    """Yields images of a zip file or a folder as `decoded` gives them.
+    """Yield images of a zip file or a folder as `decoded` gives them.
 
     Raises:
         DataError: one cannot be read, or not decoded.
@@ -71,6 +71,6 @@ def _open_zip(place: Path) -> zipfile.ZipFile:
 
 
 def images_key(place: Path, paths: Sequence[str]) -> str:
-    """Returns a key of these images, which changes with them."""
+    """Return a key of these images, which changes with them."""
     files = [place / path for path in paths] if place.is_dir() else [place]
     return key_of(state_of(files), list(paths))

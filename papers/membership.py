@@ -35,7 +35,7 @@ _SMALLEST_SPREAD = 1e-6
 
 
 def scaled_confidences(outputs: Tensor, targets: Tensor) -> Floats:
-    """Returns log(p / (1 - p)) of each true class's probability p, [n], from logits [n, classes].
+    """Return log(p / (1 - p)) of each true class's probability p, [n], from logits [n, classes].
 
     Carlini et al., section V.A.
     """
@@ -46,7 +46,7 @@ def scaled_confidences(outputs: Tensor, targets: Tensor) -> Floats:
 
 
 def online_scores(confidences: Floats, shadows: Floats, inside: Bools) -> Floats:
-    """Returns the log likelihood ratio of member against other, [n].
+    """Return the log likelihood ratio of member against other, [n].
 
     The likelihoods are Gaussians fitted to the shadow models with and without each example.
 
@@ -61,13 +61,13 @@ def online_scores(confidences: Floats, shadows: Floats, inside: Bools) -> Floats
 
 
 def offline_scores(confidences: Floats, shadows: Floats, inside: Bools) -> Floats:
-    """Returns how many deviations the confidence lies above shadow models without the example, [n]."""
+    """Return how many deviations the confidence lies above shadow models without the example, [n]."""
     mean, spread = _fit_shadows(shadows, ~inside)
     return (confidences - mean) / spread
 
 
 def _fit_shadows(shadows: Floats, chosen: Bools) -> tuple[Floats, Floats]:
-    """Returns mean and deviation over the chosen shadows of each example, [n]."""
+    """Return mean and deviation over the chosen shadows of each example, [n]."""
     kept = np.where(chosen, shadows, np.nan)
     mean = np.nanmean(kept, axis=0)
     squares, freedom = np.nansum((kept - mean) ** 2, axis=0), np.maximum(chosen.sum(axis=0) - 1, 1)
@@ -86,7 +86,7 @@ def sensitive_attack_table(
     seed: int = 0,
     risks: Mapping[str, Risk] | None = None,
 ) -> pd.DataFrame:
-    """Returns the success of an attack by its scores, in each group and in all.
+    """Return the success of an attack by its scores, in each group and in all.
 
     Args:
         scores: [n]; a higher score means that the attack takes the example for a member.
@@ -114,7 +114,7 @@ def sensitive_attack_table(
 
 
 def _at_most(risk: Risk | None) -> dict[str, float]:
-    """Returns upper bounds on all attacks, by the names of the figures; NaN where none is known."""
+    """Return upper bounds on all attacks, by the names of the figures; NaN where none is known."""
     names = ("success_rate", "auc", *(f"tpr_at_{100 * rate:g}%_fpr" for rate in FALSE_POSITIVE_RATES))
     found = {} if risk is None else {**risk.values_by_name(), "success_rate": (1 + risk.advantage) / 2}
     return {f"{name}_at_most": found.get(name, np.nan) for name in names}
@@ -142,7 +142,7 @@ def _with_intervals(
 
 
 def _figures(halves: list[list[Floats]]) -> dict[str, float]:
-    """Returns figures of members' scores and others' scores, each in two halves."""
+    """Return figures of members' scores and others' scores, each in two halves."""
     (one, other), (first, second) = halves
     truth = np.repeat([True, False], [len(one) + len(other), len(first) + len(second)])
     scores = np.concatenate([one, other, first, second])
@@ -173,7 +173,7 @@ def sensitive_membership_inference(
     jobs: int | None = None,
     risks: Mapping[str, Risk] | None = None,
 ) -> pd.DataFrame:
-    """Trains a target model on half of the data, attacks it, and returns how well the attacks work by group.
+    """Train a target model on half of the data, attack it, and return how well the attacks work by group.
 
     Keep the figures to yourself: they follow from raw data, and no ledger is charged for the shadow models.
 

@@ -75,15 +75,15 @@ class UTKFace:
             raise SettingError("ages are numbers, of which there are no classes to balance; use under-30.")
 
     def with_roles(self, target: str | None, group: tuple[str, ...]) -> UTKFace:
-        """Returns this source with another target, or other groups; None and (): as they are."""
+        """Return this source with another target, or other groups; None and (): as they are."""
         return replace(self, target=target or self.target, group=group or self.group)
 
     def split(self, seed: int) -> DataSplit:
-        """Splits all faces by the seed."""
+        """Split all faces by the seed."""
         return self.choose_examples(seed, *self.everything())
 
     def everything(self) -> tuple[GroupedDataset]:
-        """Returns all faces whose names have every field, of these ethnicities."""
+        """Return all faces whose names have every field, of these ethnicities."""
         place = _find_images()
         paths, fields, _ = _faces(place)
         images = kept_pixels(
@@ -104,7 +104,7 @@ class UTKFace:
         return (whole,)
 
     def choose_examples(self, seed: int, *parts: GroupedDataset) -> DataSplit:
-        """Returns a split of all faces by the seed."""
+        """Return a split of all faces by the seed."""
         (whole,) = parts
         order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(seed))
         paths, _, left_out = _faces(_find_images())

@@ -31,6 +31,13 @@ def test_docstrings_that_start_with_a_question_are_found(tmp_path, first, form, 
 
 
 @pytest.mark.parametrize(
+    ("form", "lines"), [("def mean_of(values):\n    {}\n", [2]), ("class Mean:\n    {}\n", [])]
+)
+def test_docstrings_of_functions_in_the_third_person_are_found(tmp_path, form, lines):
+    assert lines_found(tmp_path, form.format('"""Returns it."""')) == lines
+
+
+@pytest.mark.parametrize(
     "first", ["Return the mean.", "Mean of values.", "Often used.", "Whatever is given."]
 )
 def test_other_docstrings_are_not_found(tmp_path, first):

@@ -67,7 +67,7 @@ choose on data of your own, use `equidp advise`, or charge the choice."""
 
 
 def write_page(folder: Path) -> None:
-    """Writes leaderboard.md and a plot for each dataset that has results."""
+    """Write leaderboard.md and a plot for each dataset that has results."""
     kept = list(_load_reported(folder))
     for contest, results in kept:
         draw(contest, results, folder / KEPT / f"{contest.name}.png")
@@ -89,7 +89,7 @@ def page(folder: Path) -> str:
 
 
 def _load_reported(folder: Path) -> Iterator[tuple[Contest, Results]]:
-    """Yields contests whose baseline is reported, with their results."""
+    """Yield contests whose baseline is reported, with their results."""
     for contest in CONTESTS.values():
         results = Results.load(folder / KEPT / f"{contest.name}.json", contest.name)
         results.reported = [run for run in results.reported if run.seed in contest.reported]
@@ -467,7 +467,7 @@ def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def draw(contest: Contest, results: Results, path: Path) -> None:
-    """Draws a panel for each method: its settings in colour, others in grey, the chosen one ringed."""
+    """Draw a panel for each method: its settings in colour, others in grey, the chosen one ringed."""
     epsilon = contest.epsilons[0]
     methods = _methods(contest, results, epsilon)
     if not methods:

@@ -76,7 +76,7 @@ class Results:
 
     @classmethod
     def load(cls, path: Path, contest: str) -> Results:
-        """Reads a file of results; without a file, there are none yet."""
+        """Read a file of results; without a file, there are none yet."""
         if not path.exists():
             return cls(contest)
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -88,7 +88,7 @@ class Results:
         return cls(**{**content, "groups": tuple(content["groups"])}, tried=tried, reported=reported)
 
     def save(self, path: Path) -> None:
-        """Writes the file, whole or not at all, a run a line."""
+        """Write the file, whole or not at all, a run a line."""
         plain = {
             "contest": self.contest,
             "groups": list(self.groups),

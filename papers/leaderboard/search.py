@@ -101,7 +101,7 @@ class Runner:
         self.results.groups = split(self.source, self.contest.reported[0]).train.group_names
 
     def run(self, place: int) -> None:
-        """Trains missing runs at one of the epsilons, and of the baseline; at the first, all others too."""
+        """Train missing runs at one of the epsilons, and of the baseline; at the first, all others too."""
         epsilon = self.contest.epsilons[place]
         self._stages([BASELINE], None)
         self._stages(self.methods, epsilon)
@@ -137,7 +137,7 @@ class Runner:
         return (time.perf_counter() - began) / 2
 
     def _stages(self, methods: Sequence[str], epsilon: float | None) -> None:
-        """Tries, tries the best again, and reports: seed by seed, since reading the data takes longest."""
+        """Try, try the best again, and report: seed by seed, since reading the data takes longest."""
         numbers, results = range(self.contest.draws), self.results
         for stage, seed in enumerate(TUNING_SEEDS):
             tried = {
@@ -201,7 +201,7 @@ class Runner:
         ]
 
     def _train(self, missing: list[PendingRun]) -> None:
-        """Trains a few runs at a time, and saves each result."""
+        """Train a few runs at a time, and save each result."""
         for start in range(0, len(missing), CHUNK * self.jobs):
             if time.monotonic() > self.ends:
                 raise Stopped
@@ -267,7 +267,7 @@ def search(
     folder: Path,
     command: str,
 ) -> None:
-    """Trains the runs that contests lack, until the time is spent.
+    """Train the runs that contests lack, until the time is spent.
 
     Args:
         only: names from `CONTESTS`.

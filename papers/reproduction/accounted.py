@@ -110,7 +110,7 @@ class Accounted:
         return replace(self, changes=changes, held=min(self.held, 50))
 
     def rows(self, request: Request) -> tuple[pd.DataFrame, float]:
-        """Trains what is not kept; returns a row per figure and seed, `COLUMNS`, and seconds of all runs."""
+        """Train what is not kept; return a row per figure and seed, `COLUMNS`, and seconds of all runs."""
         parts = []
         for done, seed in enumerate(request.seeds, start=1):
             parts.append(request.load_or_make(self, seed, self._one, code=(sys.modules[__name__],)))
@@ -218,7 +218,7 @@ class Accounted:
                     rows.add(quantity, ALL, float(value), at=float(place))
 
     def _attack(self, rows: _Rows, trainer: Trainer, data: DataSplit, losses: Tensor) -> None:
-        """Infers membership from losses, with as many members as others in each group."""
+        """Infer membership from losses, with as many members as others in each group."""
         others = trainer.loss(predict(trainer.model, data.test.inputs), data.test.targets).detach()
         generator, members = np.random.default_rng(0), []
         for group in range(data.train.num_groups):
@@ -267,7 +267,7 @@ class _KeptArrays(KeptCallback):
 
     @abstractmethod
     def _put_back(self, arrays: Mapping[str, npt.NDArray[Any]], lost: int) -> None:
-        """Sets the state; `lost` steps were spent after it."""
+        """Set the state; `lost` steps were spent after it."""
 
     def save(self, trainer: Trainer, folder: Path, number: int, checkpoint: str) -> None:
         file = BytesIO()
@@ -423,7 +423,7 @@ class AccountingCosts:
         return self
 
     def rows(self, request: Request) -> tuple[pd.DataFrame, float]:
-        """Measures both; returns a row per figure and seed, `COLUMNS`, and seconds."""
+        """Measure both; return a row per figure and seed, `COLUMNS`, and seconds."""
         began = time.perf_counter()
         rows = [
             (self.label, method, ALL, quantity, np.nan, seed, value)

@@ -72,7 +72,7 @@ class Compared:
         return replace(self, changes=changes, sweep=sweep, diagnosis=diagnosis)
 
     def rows(self, request: Request) -> tuple[pd.DataFrame, float]:
-        """Trains what is not kept; returns a row per figure and seed, `COLUMNS`, and seconds of all runs."""
+        """Train what is not kept; return a row per figure and seed, `COLUMNS`, and seconds of all runs."""
         comparison = compare(
             self.data,
             methods=self.methods,
@@ -156,7 +156,7 @@ class Ablated:
         return replace(self, changes={**self.changes, "epochs": self.quick_epochs})
 
     def rows(self, request: Request) -> tuple[pd.DataFrame, float]:
-        """Trains what is not kept; returns a row per figure and seed, `COLUMNS`, and seconds of all runs."""
+        """Train what is not kept; return a row per figure and seed, `COLUMNS`, and seconds of all runs."""
         parts = [
             request.load_or_make(
                 replace(self, errors=(error,)), seed, partial(self._one, error), code=(ablation,)

@@ -128,7 +128,7 @@ class Study(Protocol):
         """Name of the source that it trains on; "" for none."""
 
     def rows(self, request: Request) -> tuple[pd.DataFrame, float]:
-        """Trains what is not kept; returns a row per figure and seed, `COLUMNS`, and seconds of all runs."""
+        """Train what is not kept; return a row per figure and seed, `COLUMNS`, and seconds of all runs."""
 
     def shorten(self) -> Study:
         """Return the short form of this study: minutes, of fewer epochs."""

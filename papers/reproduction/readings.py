@@ -102,7 +102,7 @@ class Reading:
             check_number("(0, 1]", layer_bound=self.layer_bound)
 
     def changes(self) -> dict[str, Any]:
-        """Returns the choices that differ from equidp's own training."""
+        """Return the choices that differ from equidp's own training."""
         own = Reading()
         return {name: value for name, value in vars(self).items() if value != getattr(own, name)}
 
@@ -185,7 +185,7 @@ class Worth:
 
 
 def steps_before(reading: Reading, planned: Planned, epoch: int) -> int:
-    """Returns how many steps the epochs before this one, counted from 0, have.
+    """Return how many steps the epochs before this one, counted from 0, have.
 
     >>> xu = Planned(54_649)
     >>> steps_before(Reading(), xu, 60), steps_before(Reading(shuffled=True), xu, 60)
@@ -366,7 +366,7 @@ class Learner:
 
     @contextmanager
     def _only(self, part: list[nn.Parameter]) -> Iterator[None]:
-        """Trains these parameters alone, so that norms are of their gradients alone."""
+        """Train these parameters alone, so that norms are of their gradients alone."""
         for parameter in self.parameters:
             parameter.requires_grad_(any(parameter is one for one in part))
         try:
@@ -408,7 +408,7 @@ class Learner:
         return weights
 
     def _add_noise(self, sums: Sums, batch: int, bounds: Tensor, randomness: Randomness) -> None:
-        """Puts noisy means of the sums into p.grad."""
+        """Put noisy means of the sums into p.grad."""
         blocks = parameter_blocks(self.parameters)
         totals = join_sums(blocks, sums)
         reading, scale = self.reading, float(bounds.max())
@@ -426,7 +426,7 @@ class Learner:
 def epoch_of_batches(
     reading: Reading, planned: Planned, epoch: int, randomness: Randomness
 ) -> Iterator[Tensor]:
-    """Yields the indices of an epoch's batches, [batch] each.
+    """Yield the indices of an epoch's batches, [batch] each.
 
     Args:
         reading, planned: how they are drawn, and how large they are.
@@ -450,7 +450,7 @@ def take_epoch(
     randomness: Randomness,
     on_batch: Callable[[Tensor, Tensor], None],
 ) -> None:
-    """Takes the steps of one epoch.
+    """Take the steps of one epoch.
 
     Args:
         learner: takes the steps.
@@ -500,7 +500,7 @@ class ReadingStudy:
         return replace(self, epochs=2)
 
     def rows(self, request: Request) -> tuple[pd.DataFrame, float]:
-        """Trains what is not kept; returns a row per figure and seed, `COLUMNS`, and seconds of all runs."""
+        """Train what is not kept; return a row per figure and seed, `COLUMNS`, and seconds of all runs."""
         parts, seconds = [], 0.0
         for seed in request.seeds:
             for done, name in enumerate(self.readings, start=1):

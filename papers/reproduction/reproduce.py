@@ -64,7 +64,7 @@ def reproduce(
     hours: float = math.inf,
     on_progress: Progress | None = None,
 ) -> Judged:
-    """Makes a table or figure of a paper again: a page with what is measured beside what is printed.
+    """Make a table or figure of a paper again: a page with what is measured beside what is printed.
 
     Writes NAME.json with means over seeds, and in the folder NAME a page, the plots as PDF and SVG and all
     figures by seed as Parquet. The short form is called NAME-quick.

@@ -80,7 +80,7 @@ class Result:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a small file, whole or not at all: a figure a line."""
+        """Write a small file, whole or not at all: a figure a line."""
         facts = {
             "item": self.item, "command": self.command, "commit": self.commit, "seeds": list(self.seeds),
             "hours": self.hours, "quick": self.quick, "made_with": dict(self.made_with),

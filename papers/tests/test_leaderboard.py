@@ -241,7 +241,7 @@ TINY = Contest(
 
 
 def run_search(folder: Path, hours: float = math.inf) -> None:
-    """Searches the tiny contest, and writes its page, as the command does."""
+    """Search the tiny contest, and write its page, as the command does."""
     search.search(
         ["digits"], ["dpsgd"], hours=hours, jobs=1, runs=folder / "runs", folder=folder, command="a test"
     )

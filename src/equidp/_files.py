@@ -36,7 +36,7 @@ class _Place(NamedTuple):
 
 
 def check_writable(path: Name, *needed: Name | None) -> None:
-    """Raise unless a file can be written; changes nothing. Call it before training.
+    """Raise unless a file can be written; change nothing. Call it before training.
 
     Args:
         path: the file to be written; behind a link, the file that the link names. A pipe or a device is
@@ -107,7 +107,7 @@ def check_outputs(outputs: Mapping[str, Name | None], *needed: Name | None) -> N
 
 
 def check_folder(path: Name) -> None:
-    """Raise unless files can be written in a folder, which exists or can be made; changes nothing.
+    """Raise unless files can be written in a folder, which exists or can be made; change nothing.
 
     Raises:
         SettingError: no file can be written there; the message says why.
@@ -128,7 +128,7 @@ def check_folder(path: Name) -> None:
 
 
 def check_new_folder(path: Name) -> None:
-    """Raise unless a new folder can be made there; changes nothing.
+    """Raise unless a new folder can be made there; change nothing.
 
     Raises:
         SettingError: there is something of that name, or no folder can be made there.

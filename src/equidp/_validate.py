@@ -21,7 +21,7 @@ MOST_WEIGHT = 1e6
 
 
 def unknown_name(kind: str, given: object, known: Iterable[str]) -> SettingError:
-    """Returns an error that lists the known names and the closest one to what was given.
+    """Return an error that lists the known names and the closest one to what was given.
 
     >>> raise unknown_name("method", "dpsgf", ["sgd", "dpsgd"])
     Traceback (most recent call last):
@@ -36,7 +36,7 @@ def unknown_name(kind: str, given: object, known: Iterable[str]) -> SettingError
 
 
 def names(text: str) -> list[str]:
-    """Returns the names between commas or on lines; double quotes protect both in a name, as in a CSV file.
+    """Return the names between commas or on lines; double quotes protect both in a name, as in a CSV file.
 
     >>> names('age, "Hb, g/dL"')
     ['age', 'Hb, g/dL']
@@ -46,7 +46,7 @@ def names(text: str) -> list[str]:
 
 
 def check_number(interval: str, hint: str = "", **given: Any) -> None:
-    """Raises unless each setting is a number within an interval, such as "[0, 1)" or "(0, inf)".
+    """Raise unless each setting is a number within an interval, such as "[0, 1)" or "(0, inf)".
 
     Raises:
         SettingError: names the setting, what was given and what was expected, and ends with the hint.
@@ -70,7 +70,7 @@ def check_number(interval: str, hint: str = "", **given: Any) -> None:
 
 
 def check_whole(least: int, hint: str = "", **given: Any) -> None:
-    """Raises unless each setting is a whole number of at least `least`.
+    """Raise unless each setting is a whole number of at least `least`.
 
     Raises:
         SettingError: as `check_number`.
@@ -97,7 +97,7 @@ def _to_float(value: Any) -> float:
 
 
 def check_weights(weights: npt.NDArray[np.float64], what: str, field: str = "") -> None:
-    """Raises unless the weights, [n], are numbers from 0 to `MOST_WEIGHT`.
+    """Raise unless the weights, [n], are numbers from 0 to `MOST_WEIGHT`.
 
     Raises:
         DataError: of the field, begins with `what` and says in which row, never which value.
@@ -122,6 +122,6 @@ def check_weights(weights: npt.NDArray[np.float64], what: str, field: str = "") 
 
 
 def check_some_weight(weights: npt.NDArray[np.float64], what: str, field: str = "") -> None:
-    """Raises a DataError, which begins with `what`, where all weights to train with, [n], are 0."""
+    """Raise a DataError, which begins with `what`, where all weights to train with, [n], are 0."""
     if not weights.any():
         raise DataError(f"{what} is zero in each row; expected at least one weight above zero.", field=field)

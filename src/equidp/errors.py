@@ -194,5 +194,5 @@ def count_text(count: int, noun: str) -> str:
 
 
 def shape_text(values: Tensor, first: str) -> str:
-    """Returns a shape for an error message, such as `[batch, 3]`, without the private number of examples."""
+    """Return a shape for an error message, such as `[batch, 3]`, without the private number of examples."""
     return f"[{', '.join([first, *map(str, values.shape[1:])])}]" if values.dim() else "[]"

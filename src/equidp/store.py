@@ -171,7 +171,7 @@ class Store:
         return self._find(key, said=True)
 
     def put(self, key: str, parts: Parts, facts: Facts | None = None, *, what: str = "") -> Entry:
-        """Write an entry, or replace it; waits where another process writes it.
+        """Write an entry, or replace it; wait where another process writes it.
 
         Raises:
             DataError: it cannot be written; the entry is as it was before.

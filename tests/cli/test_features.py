@@ -21,7 +21,7 @@ network = nn.Sequential(nn.Flatten(), nn.Linear(64, 5))
 
 @pytest.fixture
 def run(command, tmp_path, monkeypatch):
-    """Runs the command in this process, with a cache of its own: exit code, standard output and error."""
+    """Run the command in this process, with a cache of its own: exit code, standard output and error."""
     monkeypatch.setenv("EQUIDP_CACHE", str(tmp_path / "cache"))
     return partial(command, cwd=tmp_path)
 

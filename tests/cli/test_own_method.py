@@ -70,7 +70,7 @@ COMMANDS = {
 
 
 def called(program: str, commands: list, folder) -> list:
-    """Runs commands in one process: (exit code, standard output, standard error) of each."""
+    """Run commands in one process: (exit code, standard output, standard error) of each."""
     (folder / "own.py").write_text(program)
     given = json.dumps(commands)
     done = subprocess.run([sys.executable, "own.py"], cwd=folder, capture_output=True, text=True, input=given)

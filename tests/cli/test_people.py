@@ -33,7 +33,7 @@ def table(people: int = 120) -> pd.DataFrame:
 
 @pytest.fixture
 def run_command(command, tmp_path):
-    """Runs the command in this process: its exit code, standard output and standard error."""
+    """Run the command in this process: its exit code, standard output and standard error."""
 
     def run(*arguments):
         return Done(*command(*map(str, arguments), cwd=tmp_path))

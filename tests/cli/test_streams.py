@@ -43,7 +43,7 @@ CLOSED = ["<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"]
 
 
 def shell(line: str, *arguments: str, cwd, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a line of a shell in which `$@` is equidp with arguments."""
+    """Run a line of a shell in which `$@` is equidp with arguments."""
     given = ["bash", "-c", f"set -o pipefail; {line}", "bash", sys.executable, "-m", "equidp", *arguments]
     settings = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
     return subprocess.run(given, cwd=cwd, env=settings, capture_output=True, text=True, timeout=600)

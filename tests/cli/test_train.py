@@ -35,7 +35,7 @@ INDIVIDUAL = ("--epsilon", "3", "--epochs", "4", "--batch-size", "40", "--delta"
 
 @pytest.fixture
 def run(people, command):
-    """Runs the command in this process, beside the table: (exit code, standard output, standard error)."""
+    """Run the command in this process, beside the table: (exit code, standard output, standard error)."""
     return partial(command, cwd=people)
 
 

@@ -24,7 +24,7 @@ def square(number, threads):
 
 
 def begun(folder, name) -> int:
-    """Counts how often a call was begun: one file each time."""
+    """Count how often a call was begun: one file each time."""
     (folder / f"{name}-{time.time_ns()}").touch()
     return len(list(folder.glob(f"{name}-*")))
 

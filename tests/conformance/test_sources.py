@@ -124,7 +124,7 @@ def test_every_named_source_has_a_case():
 
 
 def open_with_data(name: str, request: pytest.FixtureRequest) -> DataSource:
-    """Opens a source; skips the test where its files are not there."""
+    """Open a source; skip the test where its files are not there."""
     case = CASES[name]
     if case.origin and not (request.getfixturevalue("real_data") / case.origin).is_dir():
         pytest.skip(f"EQUIDP_DATA holds no {case.origin}/")

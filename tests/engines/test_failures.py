@@ -39,7 +39,7 @@ def of_numbers(run: Callable[..., Tensor]) -> Model:
 
 
 def picky(m, x):
-    """Fails on rows whose first number is above 3, and on two unlike rows that are above 2."""
+    """Fail on rows whose first number is above 3, and on two unlike rows that are above 2."""
     if (x[:, 0] > 3).any():
         raise ValueError("too large")
     large = x[:, 0] > 2

@@ -213,7 +213,7 @@ def test_a_context_that_averages_over_the_batch_sees_one_example():
 
 
 def _counts(self, state, group):
-    """Counts calls in the policy's class, as a rule would that passes numbers from one example to another."""
+    """Count calls in the policy's class, as a rule would that passes numbers from one example to another."""
     type(self).seen = getattr(type(self), "seen", 0) + 1
     return 1.0 + group, state.direction
 

@@ -120,7 +120,7 @@ def test_a_sample_that_fails_to_load_is_charged(error):
 
 
 def taken_where(loop: PrivateLoop, chosen: Callable[[Batch], bool]) -> int:
-    """Steps on the chosen samples alone, then asks for more; returns how many those are."""
+    """Step on the chosen samples alone, then ask for more; return how many those are."""
     taken = [loop.take(batch) for batch in loop.batches() if chosen(batch)]
     assert list(loop.batches()) == []
     return len(taken)

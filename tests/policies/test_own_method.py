@@ -168,7 +168,7 @@ SOURCE_OF_DATA = Toys()
 
 
 def changed(own, old: str, new: str) -> None:
-    """Takes the module anew with another source."""
+    """Take the module anew with another source."""
     assert old in SOURCE
     module = imported(Path(own.__file__).parent, SOURCE.replace(old, new))
     METHODS["mine"] = METHODS["mine"]._replace(policy=module.Own)

@@ -34,7 +34,7 @@ class Finished:
 
 
 def start(table: Path, folder: Path) -> None:
-    """Begins a run on the table; takes no step."""
+    """Begin a run on the table; take no step."""
     recipe = Recipe(target="income", group=("sex",), bounds=BOUNDS)
     begin(prepare(TrainConfig(RunData(str(table), recipe), "dpsgd", PLAN, Target(accountant="rdp"))), folder)
 

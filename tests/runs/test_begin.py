@@ -121,7 +121,7 @@ RELEASES = {
 
 @pytest.fixture
 def config(tmp_path):
-    """Returns the configuration of a run on people with one kind of release, of one year's file."""
+    """Return the configuration of a run on people with one kind of release, of one year's file."""
     rng = np.random.default_rng(0)
     for year in ("t24", "t25"):
         table = pd.DataFrame({"id": np.arange(300) // 3, "x": rng.random(300)})

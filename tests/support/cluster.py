@@ -45,7 +45,7 @@ class Tally:
 
 
 def compare_and_kill(folder: Path, *, seeds: int, kills: int) -> Tally:
-    """Compares on two workers, and kills the process of one of them again and again, evenly spread.
+    """Compare on two workers, and kill the process of one of them again and again, evenly spread.
 
     Args:
         folder: where runs are kept.

@@ -14,7 +14,7 @@ from equidp.errors import EquidpError
 def raises_field(
     kind: type[EquidpError], field: str, *given: object
 ) -> Iterator[pytest.ExceptionInfo[EquidpError]]:
-    """Expects an error of a type that names a field, such as an argument, an option or a column.
+    """Expect an error of a type that names a field, such as an argument, an option or a column.
 
     Args:
         kind: of the error.

@@ -128,7 +128,7 @@ def batches_that_are_not_poisson_samples(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def noise_changed(change: Callable[[list[torch.Tensor], int], None]) -> Plant:
-    """Plants a change of the noise itself: `change` gets that of each tensor, and the number of the step."""
+    """Plant a change of the noise itself: `change` gets that of each tensor, and the number of the step."""
 
     def plant(monkeypatch: pytest.MonkeyPatch) -> None:
         add_noise, steps = equidp.kernel.noisy_sum.add_noise, itertools.count()
@@ -214,7 +214,7 @@ NOISE_FAULTS = {
 
 
 def _sampler(change: Callable[[list[torch.Tensor], int], None]) -> type[PoissonSampler]:
-    """Changes the samples of each pass, of the number of examples that is given too, in place."""
+    """Change the samples of each pass, of the number of examples that is given too, in place."""
 
     class Changed(PoissonSampler):
         def __iter__(self) -> Any:

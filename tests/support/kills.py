@@ -107,8 +107,8 @@ class Tally:
 def kill_over_and_over(
     rounds: int, folder: Path, *, seed: int = 0, kills: int = 6, epochs: float = 40.0
 ) -> Tally:
-    """Trains three methods on scikit-learn's digits, one run after the other; kills each a few times, then
-    lets it end.
+    """Train three methods on scikit-learn's digits, one run after the other; kill each a few times, then
+    let it end.
 
     Args:
         rounds: number of runs.
@@ -172,7 +172,7 @@ def _trained(run: Path, moment: Moment | None, tally: Tally) -> bool:
 
 
 def prepare_child(run: Path, moment: Moment | None) -> None:
-    """Makes every step leave a byte in a file before it draws noise, and the process die at its moment.
+    """Make every step leave a byte in a file before it draws noise, and the process die at its moment.
 
     A clock of its own, .1 seconds a look, decides on checkpoints and on blocks of the ledger.
     """
@@ -219,7 +219,7 @@ def prepare_child(run: Path, moment: Moment | None) -> None:
 
 
 def _before_noise(tell: Callable[[], object]) -> None:
-    """Calls `tell` once in every private step, before its first draw."""
+    """Call `tell` once in every private step, before its first draw."""
     step, in_step = PrivateStep.__call__, [False]
 
     def counted_step(self: PrivateStep, *args: Any, **kwargs: Any) -> Any:

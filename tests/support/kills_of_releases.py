@@ -89,7 +89,7 @@ class Tally:
 
 
 def release_over_and_over(folder: Path, events: dict[str, int] | None = None, seed: int = 0) -> Tally:
-    """Makes all events, in an order that follows from the seed, each on a run of its own.
+    """Make all events, in an order that follows from the seed, each on a run of its own.
 
     Args:
         folder: where runs, and a budget for rows and one for people, are kept.
@@ -263,7 +263,7 @@ def _watched(
     die: tuple[str, str] | None = None,
     fork_at: str | None = None,
 ) -> Iterator[None]:
-    """Makes every draw leave its letter, and the process die or fork at a moment."""
+    """Make every draw leave its letter, and the process die or fork at a moment."""
     kept_for_later: list[str] = []  # drawn before the folder is there
 
     def tell(name: str) -> None:
@@ -311,7 +311,7 @@ def _watched(
 def _before_noise(
     tell: Callable[[str], None], happened: Callable[[str, str], None], fork: Callable[[str], None]
 ) -> None:
-    """Counts steps by their first draw of noise, and releases where theirs is about to be drawn."""
+    """Count steps by their first draw of noise, and releases where theirs is about to be drawn."""
     step, normal, in_step, taken = PrivateStep.__call__, SystemRandomness.normal, [False], [0]
 
     def watched_step(self: PrivateStep, *args: Any, **kwargs: Any) -> Any:

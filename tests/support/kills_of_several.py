@@ -57,7 +57,7 @@ class TallyOfSeveral(Tally):
 def kill_one_of_several(
     kills: int, folder: Path, *, seed: int = 0, each: int = 5, epochs: float = 6.0
 ) -> TallyOfSeveral:
-    """Trains on scikit-learn's digits until so many processes were killed; each run is killed `each` times,
+    """Train on scikit-learn's digits until so many processes were killed; each run is killed `each` times,
     resumed with another number of processes every time, and then left to end. Each kind of moment comes
     equally often; one that did not come before a run had ended is tried again in the next."""
     tally, moments, number = TallyOfSeveral(), random.Random(seed), 0
@@ -142,7 +142,7 @@ def _started(run: Path, rank: int, count: int, store: Path, kind: str | None, nt
 
 
 def _die_at_message(nth: int) -> None:
-    """Makes this process die before its nth message."""
+    """Make this process die before its nth message."""
     sent = 0
 
     def counted(send: Any) -> Any:

@@ -5,7 +5,8 @@
 Prints one line for each offence, as file:line: what is wrong, and exits with 1 if there is any.
 
 - A docstring starts with a noun of the field or a verb: not with a word of `QUESTIONS`. So does
-  the docstring of a constant, field or option.
+  the docstring of a constant, field or option. The verb of a
+  function is an imperative ("Return"): none of `THIRD_PERSON`.
 - Sentences for people are written in `report/` and `cli/`: no function elsewhere is named `*_in_words`.
 - Source, docs, README and CONTRIBUTING use words of the glossary: none of `BANNED`.
 - A function is named by a verb and its object, or by a noun with its object: not by a participle alone, such
@@ -22,6 +23,32 @@ from pathlib import Path
 from typing import NamedTuple
 
 QUESTIONS = frozenset({"What", "Whether", "Who", "Whose", "How", "Of", "As", "Those"})
+THIRD_PERSON = frozenset(
+    {
+        "Adds",
+        "Allows",
+        "Computes",
+        "Gives",
+        "Keeps",
+        "Makes",
+        "Moves",
+        "Prints",
+        "Puts",
+        "Raises",
+        "Reads",
+        "Refuses",
+        "Restores",
+        "Returns",
+        "Saves",
+        "Sets",
+        "Takes",
+        "Trains",
+        "Tries",
+        "Warns",
+        "Writes",
+        "Yields",
+    }
+)
 IRREGULAR = frozenset(
     {
         "begun",
@@ -110,7 +137,7 @@ class Offence(NamedTuple):
 
 
 def find_offences(root: Path) -> Iterator[Offence]:
-    """Yields all offences of the modules below a folder, file by file."""
+    """Yield all offences of the modules below a folder, file by file."""
     for file in sorted(root.rglob("*.py")):
         tree = ast.parse(file.read_text(encoding="utf-8"))
         yield from find_questions(file, tree)
@@ -119,17 +146,23 @@ def find_offences(root: Path) -> Iterator[Offence]:
 
 
 def find_questions(file: Path, tree: ast.Module) -> Iterator[Offence]:
-    """Yields the docstrings that start with a word of `QUESTIONS`."""
+    """Yield the docstrings that start with a word of `QUESTIONS` or `THIRD_PERSON`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             first = next(iter(str(node.value.value).split()), "")
             if first.rstrip(",:.") in QUESTIONS:
                 message = f"docstring starts with {first!r}; start with a noun or a verb"
                 yield Offence(file, node.lineno, message)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = next(iter((ast.get_docstring(node) or "").split()), "")
+            if first in THIRD_PERSON:
+                yield Offence(
+                    file, node.body[0].lineno, f"docstring starts with {first!r}; write the imperative"
+                )
 
 
 def find_participles(file: Path, tree: ast.Module) -> Iterator[Offence]:
-    """Yields the functions whose whole name is a participle."""
+    """Yield the functions whose whole name is a participle."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not _is_property(node):
             name = node.name.strip("_")
@@ -139,7 +172,7 @@ def find_participles(file: Path, tree: ast.Module) -> Iterator[Offence]:
 
 
 def find_sentences(file: Path, tree: ast.Module) -> Iterator[Offence]:
-    """Yields the functions below `report/` whose name says that they write sentences."""
+    """Yield the functions below `report/` whose name says that they write sentences."""
     if {"report", "cli", "papers"} & set(file.parts):
         return
     for node in ast.walk(tree):
@@ -148,7 +181,7 @@ def find_sentences(file: Path, tree: ast.Module) -> Iterator[Offence]:
 
 
 def find_banned_words(files: Iterable[Path]) -> Iterator[Offence]:
-    """Yields the words of `BANNED` in texts, line by line."""
+    """Yield the words of `BANNED` in texts, line by line."""
     banned = {re.compile(rf"(?<![\w-]){word}(?![\w-])", re.IGNORECASE): new for word, new in BANNED.items()}
     for file in files:
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
@@ -170,7 +203,7 @@ def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def main() -> int:
-    """Checks the folders that are named on the command line, or the package and papers."""
+    """Check the folders that are named on the command line, or the package and papers."""
     here = Path(__file__).parents[2]
     roots = [Path(each) for each in sys.argv[1:]] or [here / "src" / "equidp", here / "papers"]
     found = [each for root in roots for each in find_offences(root)]

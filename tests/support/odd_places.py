@@ -13,7 +13,7 @@ KINDS = ("folder", "pipe", "socket", "device", "disk", "link in a circle")
 
 
 def made(path: Path, kind: str) -> None:
-    """Makes one of KINDS; skips the test where making a device is not permitted.
+    """Make one of KINDS; skip the test where making a device is not permitted.
 
     The device has the numbers of the null device, and the disk those of no device at all.
     """

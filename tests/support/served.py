@@ -12,12 +12,12 @@ from pathlib import Path
 
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_):
-        """Prints nothing."""
+        """Print nothing."""
 
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """Serves the files of a folder, below the address that it gives."""
+    """Serve the files of a folder, below the address that it gives."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=folder))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:

@@ -46,7 +46,7 @@ class RandomImages:
 
 
 def save_patients(folder: Path, ill_above: int) -> Path:
-    """Saves a table of 1,000 people, who are ill above an age, as `people.csv`; returns its path."""
+    """Save a table of 1,000 people, who are ill above an age, as `people.csv`; return its path."""
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"age": rng.integers(20, 60, 1000), "sex": rng.choice(["F", "M"], 1000)})
     table["ill"] = np.where(table["age"] > ill_above, "yes", "no")

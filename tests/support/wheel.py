@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def check_contents(wheel: Path, archive: Path) -> None:
-    """Exits where an archive is too large, lacks a file, or holds any that is no part of the package."""
+    """Exit where an archive is too large, lacks a file, or holds any that is no part of the package."""
     found = set(zipfile.ZipFile(wheel).namelist())
     package = {name for name in found if name.startswith("equidp/") and name.endswith(SOURCES)}
     others = {name for name in found - package if Path(name).name not in METADATA}

@@ -103,7 +103,7 @@ def over_claim(rates, name):
 
 
 def halve_the_noise_of_jobs(monkeypatch):
-    """Plants a fault: half the noise in the counts of one column."""
+    """Plant a fault: half the noise in the counts of one column."""
     sound = module.noisy
 
     def faulty(sums, *rest):
@@ -114,7 +114,7 @@ def halve_the_noise_of_jobs(monkeypatch):
 
 
 def take_edges_unpaid(monkeypatch):
-    """Plants a fault: edges of intervals from the rows as they are."""
+    """Plant a fault: edges of intervals from the rows as they are."""
 
     def faulty(columns, release, encoding, *, share, flagged):
         return quantiles(columns if release.inside else columns.iloc[:-1])

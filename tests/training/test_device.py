@@ -12,7 +12,7 @@ from support.toy import toy
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """Makes PyTorch count this many CUDA devices, and MPS or not."""
+    """Make PyTorch count this many CUDA devices, and MPS or not."""
 
     def there(cuda=0, mps=False):
         monkeypatch.delenv("LOCAL_RANK", raising=False)

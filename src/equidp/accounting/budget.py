@@ -133,7 +133,7 @@ class PrivacyBudget:
                 raise
 
     def _check_facts(self, kept: dict[str, Any] | None, given: dict[str, Any]) -> dict[str, Any]:
-        """Returns the facts of the file; raises where an argument contradicts them."""
+        """Return the facts of the file; raise where an argument contradicts them."""
         if kept is None:
             self.close()
             raise BudgetError(
@@ -306,7 +306,7 @@ class PrivacyBudget:
         return self._fits(checked_entries([(event, steps)]) if steps else ())
 
     def steps_that_fit(self, event: Event, steps: int) -> int:
-        """Returns the largest number of steps, up to `steps`, that fits."""
+        """Return the largest number of steps, up to `steps`, that fits."""
         checked_entries([(event, steps)])
         with self._lock:
             return self._limit.most_steps(self._spent_and_reserved(), event, steps)
@@ -329,7 +329,7 @@ class PrivacyBudget:
         )
 
     def ledger(self, own: Ledger) -> Ledger:
-        """Returns a ledger that charges each step to the budget, then records it in a run's ledger `own`.
+        """Return a ledger that charges each step to the budget, then records it in a run's ledger `own`.
 
         Steps that `own` holds and the budget does not are charged at once. A ledger that charges this budget
         already is returned as it is.
@@ -345,7 +345,7 @@ class PrivacyBudget:
         return ChargedLedger(own, self)
 
     def rehearsal(self) -> PrivacyBudget:
-        """Returns a copy in memory, to try out a plan: charges to it spend nothing."""
+        """Return a copy in memory, to try out a plan: charges to it spend nothing."""
         copied = PrivacyBudget(epsilon=self.epsilon, delta=self.delta, accountant=self.accountant)
         copied.path, copied.data, copied._data_given = self.path, self.data, self._data_given
         copied._limit, copied._ledger = self._limit, MemoryLedger()
@@ -371,7 +371,7 @@ class PrivacyBudget:
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PrivacyBudget:
-        """Returns itself: a copy would spend the same privacy twice."""
+        """Return itself: a copy would spend the same privacy twice."""
         return self
 
     def __getstate__(self) -> None:
@@ -391,7 +391,7 @@ class PrivacyBudget:
         return not more or self._limit.holds((*self._spent_and_reserved(), *more))
 
     def catch_up(self, own: Ledger, *, refuse: bool = False) -> None:
-        """Charges steps that a run's own ledger counts and the budget does not, session by session.
+        """Charge steps that a run's own ledger counts and the budget does not, session by session.
 
         The budget lacks steps where its file was restored from a copy, or where a run took steps without it.
 
@@ -445,7 +445,7 @@ class PrivacyBudget:
             self._ledger.expect(event, steps, run.session)
 
     def promise(self, run: Ledger, entries: Iterable[tuple[Event, int]]) -> None:
-        """Sets aside all that a run will spend, its releases too, in place of what it was promised before."""
+        """Set aside all that a run will spend, its releases too, in place of what it was promised before."""
         self._check_process()
         with self._lock:
             self._planned.pop(run, None)
@@ -461,7 +461,7 @@ class PrivacyBudget:
             self._planned[run] = dict(more)
 
     def charge(self, run: Ledger, event: Event) -> None:
-        """Pays for one more step of a run, or one release."""
+        """Pay for one more step of a run, or one release."""
         self._check_process()
         with self._lock:
             self.catch_up(run)

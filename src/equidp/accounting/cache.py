@@ -34,7 +34,7 @@ _FOLDER: ContextVar[Path | None] = ContextVar("folder", default=None)
 
 @contextmanager
 def remembered(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Makes calibrations, epsilons and risks of this package keep their results in a folder, for this thread.
+    """Make calibrations, epsilons and risks of this package keep their results in a folder, for this thread.
 
     Several processes may share the folder. A folder that cannot be written is as good as none, and a damaged
     entry is worked out again, with a CacheWarning. Name a folder that only you can write to: entries are

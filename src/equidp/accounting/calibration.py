@@ -54,7 +54,7 @@ def calibrate_noise(
     accountant: str = "pld",
     spent: tuple[tuple[StepEvent, int], ...] = (),
 ) -> float:
-    """Returns the smallest noise multiplier, to a relative 1e-4, whose whole run keeps to a target epsilon.
+    """Return the smallest noise multiplier, to a relative 1e-4, whose whole run keeps to a target epsilon.
 
     Args:
         target_epsilon: > 0.
@@ -109,7 +109,7 @@ def calibrate_step(
     accountant: str = "pld",
     spent: tuple[tuple[StepEvent, int], ...] = (),
 ) -> float:
-    """Returns the smallest noise multiplier, to a relative 1e-4, whose run keeps every group to an epsilon.
+    """Return the smallest noise multiplier, to a relative 1e-4, whose run keeps every group to an epsilon.
 
     Args:
         unit: one step at noise multiplier 1; plain, or by group.
@@ -135,7 +135,7 @@ def calibrate_step(
 def calibrate_step_to_risk(
     target: RiskTarget, unit: StepEvent, steps: int, spent: tuple[tuple[StepEvent, int], ...] = ()
 ) -> float:
-    """Returns the smallest noise multiplier, to a relative 1e-4, whose run keeps every group to a risk.
+    """Return the smallest noise multiplier, to a relative 1e-4, whose run keeps every group to a risk.
 
     Args:
         unit: one step at noise multiplier 1; plain, or by group.
@@ -186,7 +186,7 @@ def calibrate_share(
     spent: tuple[tuple[StepEvent, int], ...] = (),
     setting: str = "epsilon_by_group",
 ) -> float:
-    """Returns the share, of the sample rate or of the bound, at which a run costs a group at most its budget.
+    """Return the share, of the sample rate or of the bound, at which a run costs a group at most its budget.
 
     Epsilon rises with either. The share that is returned costs at least 99% of the budget, unless all of the
     rate or of the bound costs less.
@@ -288,7 +288,7 @@ def calibrate_choice(
     beside: tuple[StepEvent, ...] = (),
     spent: tuple[tuple[StepEvent, int], ...] = (),
 ) -> float:
-    """Returns the smallest noise multiplier, to a relative 1e-4, of the tries of a private choice.
+    """Return the smallest noise multiplier, to a relative 1e-4, of the tries of a private choice.
 
     Args:
         target_epsilon, delta, sample_rate, steps, statistics_ratio, spent: as in `calibrate_noise`; the whole
@@ -330,7 +330,7 @@ def calibrate_noise_to_risk(
     statistics_ratio: float | None = None,
     spent: tuple[tuple[StepEvent, int], ...] = (),
 ) -> float:
-    """Returns the smallest noise multiplier, to a relative 1e-4, whose whole run keeps to a target risk.
+    """Return the smallest noise multiplier, to a relative 1e-4, whose whole run keeps to a target risk.
 
     Args:
         target: what no membership attack may exceed.
@@ -470,7 +470,7 @@ class _Accountant(dp_accounting.PrivacyAccountant):  # type: ignore[misc]  # it 
         self._cost = cost
 
     def _maybe_compose(self, event: dp_accounting.DpEvent, count: int, do_compose: bool) -> None:
-        """Takes every event: `ledger` composes them."""
+        """Take every event: `ledger` composes them."""
 
     def get_epsilon(self, target_delta: float) -> float:
         return min(self._cost(self.ledger), 1e9)

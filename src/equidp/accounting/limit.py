@@ -293,7 +293,7 @@ def _profile(stated: EventCounts, epsilon: float, places: Floats) -> Floats:
 
 
 def merge_entries(*entries: tuple[Event, int]) -> EventCounts:
-    """Merges equal events, so that equal totals have one cache entry.
+    """Merge equal events, so that equal totals have one cache entry.
 
     >>> from equidp.kernel.ledger import StepEvent
     >>> event = StepEvent(sample_rate=0.02, noise_multiplier=1.0)

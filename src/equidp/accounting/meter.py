@@ -64,7 +64,7 @@ class EpsilonMeter:
         self._grid = sorted({math.ceil(total_steps ** (i / 24)) for i in range(24)} | {total_steps})
 
     def __call__(self, steps: int) -> float:
-        """Returns an upper bound of epsilon after `steps` steps, 0 <= steps <= total_steps."""
+        """Return an upper bound of epsilon after `steps` steps, 0 <= steps <= total_steps."""
         reached = self._grid[bisect.bisect_left(self._grid, steps)] if steps else 0
         entries = (*self._before, *([(self._event, reached)] if reached else ()))
         if reached == self._grid[-1]:
@@ -102,7 +102,7 @@ def _step_losses(rate: float, noise: float, width: float) -> Any:
 
 
 def check_delta(delta: float, num_examples: int) -> None:
-    """Warns of a delta of 1 / n or more, which publishing one example in the clear would satisfy."""
+    """Warn of a delta of 1 / n or more, which publishing one example in the clear would satisfy."""
     if checked_delta(delta) >= 1 / num_examples:
         warnings.warn(
             f"delta={delta:g} is not below 1/n = {1 / num_examples:.2g}: with it, a method that publishes "

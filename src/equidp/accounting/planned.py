@@ -50,7 +50,7 @@ class Schedule(NamedTuple):
     steps: int
 
     def ends_epoch(self, step: int) -> bool:
-        """Returns whether a step, counted from 1, ends an epoch: n examples more in expectation, or the run.
+        """Return whether a step, counted from 1, ends an epoch: n examples more in expectation, or the run.
 
         >>> [step for step in range(1, 8) if Schedule(sample_rate=0.4, steps=7).ends_epoch(step)]
         [3, 5, 7]
@@ -71,7 +71,7 @@ class Schedule(NamedTuple):
 
 
 def default_delta(num_examples: int) -> float:
-    """Returns a tenth of 1 / n, rounded down to a power of ten."""
+    """Return a tenth of 1 / n, rounded down to a power of ten."""
     return 10.0 ** math.floor(math.log10(0.1 / num_examples))
 
 
@@ -83,7 +83,7 @@ def checked_schedule(
     steps: int | None = None,
     sample_rate: float | None = None,
 ) -> Schedule:
-    """Returns sample rate q = b / n, unless it is given, and number of steps, T = floor(epochs / q).
+    """Return sample rate q = b / n, unless it is given, and number of steps, T = floor(epochs / q).
 
     Raises:
         SettingError: a batch larger than the data, both or none of epochs and steps, or no step at all.
@@ -118,7 +118,7 @@ def checked_schedule(
 
 
 def release_event(epsilon: float, delta: float) -> StepEvent:
-    """Returns what a release is charged as that alone costs (epsilon, delta).
+    """Return what a release is charged as that alone costs (epsilon, delta).
 
     Its noise multiplier is that of `equidp.tables.release`. Together with a run it costs less than the sum of
     both epsilons: give it to `Plan.resolve(also_spent=((event, 1),))`.
@@ -176,7 +176,7 @@ def share_noise(name: str, share: float, epsilon: float | None, delta: float) ->
 
 
 def check_share(name: str, share: float | None, epsilon: float | None) -> None:
-    """Raises a SettingError unless a release can take this share of a target epsilon; None: it takes none.
+    """Raise a SettingError unless a release can take this share of a target epsilon; None: it takes none.
 
     >>> check_share("preprocessing_share", 0.1, 3.0)
     """
@@ -256,7 +256,7 @@ def account(
     protect_by: str = PROTECTIONS[0],
     training_loss: float = 0.0,
 ) -> PlannedRun:
-    """Plans a run from public numbers: epsilon from noise, or noise from epsilon or a risk.
+    """Plan a run from public numbers: epsilon from noise, or noise from epsilon or a risk.
 
     Args:
         num_examples: n.

@@ -36,7 +36,7 @@ _TABLE, _NEWTON, _FLAT = 4096, 3, 1e-300
 
 @lru_cache(maxsize=4)
 def loss_distribution(event: dp_accounting.DpEvent, width: float) -> LossDistribution:
-    """Returns the privacy loss distribution of a `run_event` in bins of a width; None without noise.
+    """Return the privacy loss distribution of a `run_event` in bins of a width; None without noise.
 
     Guarantee: for every epsilon, delta of the result, in either direction, is at least that of the run, up to
     dp_accounting's rounding of about 10^-15 a step.
@@ -61,7 +61,7 @@ def loss_distribution(event: dp_accounting.DpEvent, width: float) -> LossDistrib
 def privacy_profile(
     event: dp_accounting.DpEvent, epsilons: npt.NDArray[np.float64], usual: float
 ) -> npt.NDArray[np.float64]:
-    """Returns delta at each epsilon, of both directions the larger: the whole trade-off, not one point of it.
+    """Return delta at each epsilon, of both directions the larger: the whole trade-off, not one point of it.
 
     Guarantee: for every pair, what `epsilon` guarantees.
 
@@ -120,7 +120,7 @@ def _gaussian_losses(noise: float, sample_rate: float, width: float) -> LossDist
 
 
 def _mixture_losses(step: Any, width: float) -> LossDistribution:
-    """Returns what dp_accounting's `from_mixture_gaussian_mechanism` does, tens of times faster."""
+    """Return what dp_accounting's `from_mixture_gaussian_mechanism` does, tens of times faster."""
     chances = np.asarray(step.sampling_probs)
     shifts = np.asarray(step.sensitivities)[chances > 0] / step.standard_deviation
     logs = np.log(chances[chances > 0])
@@ -130,7 +130,7 @@ def _mixture_losses(step: Any, width: float) -> LossDistribution:
 
 
 def _removal_losses(shifts: Floats, logs: Floats, width: float) -> Any:
-    """Returns the losses of P, the mixture, against Q = N(0, 1): delta = P(X > x) - e^epsilon Q(X > x)."""
+    """Return the losses of P, the mixture, against Q = N(0, 1): delta = P(X > x) - e^epsilon Q(X > x)."""
     low, high = -_REACH, _REACH
     while np.exp(logs) @ ndtr(shifts - high) > _TAIL:
         high += 0.1
@@ -140,7 +140,7 @@ def _removal_losses(shifts: Floats, logs: Floats, width: float) -> Any:
 
 
 def _addition_losses(shifts: Floats, logs: Floats, width: float) -> Any:
-    """Returns the losses of Q against P: delta = Q(X < x) - e^epsilon P(X < x) where log P / Q = -epsilon."""
+    """Return the losses of Q against P: delta = Q(X < x) - e^epsilon P(X < x) where log P / Q = -epsilon."""
     epsilons, places = _bins(shifts, logs, -_REACH, _REACH, width)
     epsilons, places = -epsilons[::-1], places[::-1]
     below = logsumexp(logs + log_ndtr(places[:, None] - shifts), axis=1)
@@ -148,7 +148,7 @@ def _addition_losses(shifts: Floats, logs: Floats, width: float) -> Any:
 
 
 def _bins(shifts: Floats, logs: Floats, low: float, high: float, width: float) -> tuple[Floats, Floats]:
-    """Returns multiples of the width that cover the losses log P / Q from low to high, and their places.
+    """Return multiples of the width that cover the losses log P / Q from low to high, and their places.
 
     Places are found by Newton's method. Any place gives a delta that is at most the true one, which is the
     largest over all places; the error is quadratic in that of the place, and so below rounding.
@@ -166,7 +166,7 @@ def _bins(shifts: Floats, logs: Floats, low: float, high: float, width: float) -
 
 
 def _loss(points: Floats, shifts: Floats, logs: Floats) -> tuple[Floats, Floats]:
-    """Returns log P / Q at each point, and its slope there."""
+    """Return log P / Q at each point, and its slope there."""
     terms = logs - shifts**2 / 2 + points[:, None] * shifts
     largest = terms.max(axis=1)
     weights = np.exp(terms - largest[:, None])
@@ -175,7 +175,7 @@ def _loss(points: Floats, shifts: Floats, logs: Floats) -> tuple[Floats, Floats]
 
 
 def _pmf(epsilons: Floats, deltas: Floats, width: float) -> Any:
-    """Returns Connect-the-Dots of deltas at the bins' ends (Doroshenko et al. 2022, Algorithm 1)."""
+    """Return Connect-the-Dots of deltas at the bins' ends (Doroshenko et al. 2022, Algorithm 1)."""
     raised = np.clip(deltas + _TAIL, 0.0, 1.0)
     first, last = (round(end / width) for end in (epsilons[0], epsilons[-1]))
     never_rising = np.maximum.accumulate(raised[::-1])[::-1]

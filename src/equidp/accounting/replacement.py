@@ -11,7 +11,7 @@ _MOST_ROUNDS, _SLACK = 60, 1e-3
 
 
 def replacement_epsilon(entries: Entries, delta: float, accountant: str = "pld") -> float:
-    """Returns an epsilon that holds for datasets in which one example was replaced by another.
+    """Return an epsilon that holds for datasets in which one example was replaced by another.
 
     To replace is to remove one and to add one. With (e, d) for either, (2 e, d (1 + exp(e))) holds for both
     (Vadhan 2017, Lemma 2.2); d is chosen so that this delta is the one asked for. This is an upper bound,

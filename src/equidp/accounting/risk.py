@@ -75,7 +75,7 @@ class Risk:
         return f"true-positive rate at most {found}, {ends}"
 
     def values_by_name(self) -> dict[str, float]:
-        """Returns all values by name, as in the tables of attacks, such as tpr_at_1%_fpr.
+        """Return all values by name, as in the tables of attacks, such as tpr_at_1%_fpr.
 
         >>> Risk((0.01,), (0.0923,), 0.3829, 0.76).values_by_name()
         {'tpr_at_1%_fpr': 0.0923, 'advantage': 0.3829, 'auc': 0.76}
@@ -85,7 +85,7 @@ class Risk:
         return {**found, "advantage": self.advantage, "auc": self.auc}
 
     def at_most(self, other: Risk) -> Risk:
-        """Returns the smaller of each value of two risks at the same false-positive rates."""
+        """Return the smaller of each value of two risks at the same false-positive rates."""
         rates = map(min, self.true_positive_rates, other.true_positive_rates)
         advantage, auc = min(self.advantage, other.advantage), min(self.auc, other.auc)
         return Risk(self.false_positive_rates, tuple(rates), advantage, auc)
@@ -94,7 +94,7 @@ class Risk:
     def of(
         cls, entries: Entries, false_positive_rates: tuple[float, ...] = FALSE_POSITIVE_RATES, rows: int = 1
     ) -> Risk:
-        """Returns the risk of (step event, number of steps) pairs together, to the owner of `rows` examples.
+        """Return the risk of (step event, number of steps) pairs together, to the owner of `rows` examples.
 
         Of steps by group, each value is the largest over the groups that an example may be in.
 
@@ -115,7 +115,7 @@ class Risk:
     def of_profile(
         cls, epsilons: Floats, deltas: Floats, false_positive_rates: tuple[float, ...] = FALSE_POSITIVE_RATES
     ) -> Risk:
-        """Returns the risk where (epsilons[i], deltas[i])-privacy holds for every i, [n], epsilons >= 0."""
+        """Return the risk where (epsilons[i], deltas[i])-privacy holds for every i, [n], epsilons >= 0."""
         rates = tuple(MEASURES["tpr"](epsilons, deltas, rate) for rate in false_positive_rates)
         others = (MEASURES[name](epsilons, deltas, None) for name in ("advantage", "auc"))
         return cls(tuple(false_positive_rates), rates, *others)
@@ -168,7 +168,7 @@ def _auc(epsilons: Floats, deltas: Floats, _: float | None) -> float:
 
 
 def _lines(epsilons: Floats, deltas: Floats) -> tuple[Floats, Floats]:
-    """Returns slopes, falling, and heights of lines that no attack's ROC curve rises above.
+    """Return slopes, falling, and heights of lines that no attack's ROC curve rises above.
 
     At false-positive rate a they are e^epsilon a + delta, 1 - e^-epsilon (1 - delta - a), and 1.
     """
@@ -237,7 +237,7 @@ class RiskTarget:
 
     @classmethod
     def parse(cls, text: str) -> RiskTarget:
-        """Returns the target of a text: tpr=0.05@0.01, advantage=0.1 or auc=0.6.
+        """Return the target of a text: tpr=0.05@0.01, advantage=0.1 or auc=0.6.
 
         Raises:
             SettingError: says what is wrong.
@@ -257,6 +257,6 @@ class RiskTarget:
         return f"{self.measure}={self.most:g}{at}"
 
     def measure_event(self, event: dp_accounting.DpEvent) -> float:
-        """Returns the measure that an event has; at most `most` where the target is kept."""
+        """Return the measure that an event has; at most `most` where the target is kept."""
         deltas = _deltas(event, ACCOUNTANTS["rdp"](event, _USUAL_DELTA))
         return MEASURES[self.measure](EPSILONS, deltas, self.false_positive_rate)

@@ -121,13 +121,13 @@ def _steps_event(sample_rate: float, sigma: float, steps: int, rows: int) -> dp_
 
 
 def checked_rows(rows: int) -> int:
-    """Returns the number of rows that one person owns, or raises SettingError unless it is whole and >= 1."""
+    """Return the number of rows that one person owns, or raise SettingError unless it is whole and >= 1."""
     check_whole(1, ", the examples that one person owns", rows=rows)
     return int(rows)
 
 
 def rows_drawn(rows: int, sample_rate: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Returns how many of `rows` rows a sample holds, in increasing order, and how likely each number is.
+    """Return how many of `rows` rows a sample holds, in increasing order, and how likely each number is.
 
     Guarantee: the mixture of Gaussians with these sensitivities is never more private than the one with
     Binomial(rows, sample_rate): probability is only moved to larger numbers.
@@ -194,7 +194,7 @@ def _group_epsilon(event: dp_accounting.DpEvent, delta: float, rows: int) -> flo
 def crude_epsilon(
     event: dp_accounting.DpEvent, rows: int, delta: float, orders: Floats, divergences: Floats
 ) -> float:
-    """Returns an upper bound on epsilon for someone who owns several rows; loose, and cheap at any size.
+    """Return an upper bound on epsilon for someone who owns several rows; loose, and cheap at any size.
 
     Guarantee: the smaller of two bounds at this delta.
 

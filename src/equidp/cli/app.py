@@ -101,7 +101,7 @@ def _format_default(default: Any) -> str | None:
 
 
 def read_options(command: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Splits lists at commas, and adds options from the file of `--config`; the command line overrides them.
+    """Split lists at commas, and add options from the file of `--config`; the command line overrides them.
 
     Raises:
         SettingError: two options of one name; a file that cannot be read or has a value that cannot be.
@@ -242,7 +242,7 @@ def _with_notes(text: str, error: BaseException) -> str:
 
 
 def _missing(error: cyclopts.MissingArgumentError, called: str, tokens: list[str]) -> str:
-    """Says which argument a command lacks, and what it is."""
+    """Say which argument a command lacks, and what it is."""
     argument = error.argument
     assert argument is not None, "cyclopts names the argument that it misses"
     if argument.name in tokens:
@@ -275,7 +275,7 @@ def needed_packages(tokens: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def import_own_methods(tokens: Sequence[str]) -> None:
-    """Imports methods of the user's that a command or its TOML file names: their settings become options.
+    """Import methods of the user's that a command or its TOML file names: their settings become options.
 
     What cannot be imported is left to the command, which says so.
     """
@@ -290,7 +290,7 @@ def import_own_methods(tokens: Sequence[str]) -> None:
 
 
 def main(line: App = app) -> None:
-    """Runs the command of `sys.argv`. What cannot be printed stops no work; a full disk is an error."""
+    """Run the command of `sys.argv`. What cannot be printed stops no work; a full disk is an error."""
     keep_freed_memory()
     open_closed_streams()
     warnings.showwarning = warning_printer()
@@ -312,7 +312,7 @@ def main(line: App = app) -> None:
 
 
 def _run_command(line: App, tokens: list[str]) -> None:
-    """Runs a command, and ends with one message where it cannot go on."""
+    """Run a command, and end with one message where it cannot go on."""
     commands = [name for name in line if not name.startswith("-")]
     called = " ".join([*line.name, *tokens[:1]])
     try:

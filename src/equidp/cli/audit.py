@@ -136,7 +136,7 @@ def _noise_is_chosen(chosen: ChosenPlan) -> bool:
 
 
 def _check_procedure(wanted: AuditOptions, changed: dict[str, object]) -> None:
-    """Refuses options of the other procedure."""
+    """Refuse options of the other procedure."""
     others = _TRAINING_ALONE if wanted.of == "step" else _STEP_ALONE
     for name in others:
         if getattr(wanted, name) is not None:

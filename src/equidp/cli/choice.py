@@ -80,7 +80,7 @@ def choose_among(
     device: Any,
     report: Callable[[Path, tuple[Run, Evaluation]], None],
 ) -> None:
-    """Makes a private choice and reports the best; without a folder, says what it would cost."""
+    """Make a private choice and report the best; without a folder, say what it would cost."""
     prepared, held_out = prepare_choice(config, device)
     if out is not None:
         with stoppable(lambda: f"stopped. {stopped_sentence(out, config)}"):

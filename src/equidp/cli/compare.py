@@ -115,7 +115,7 @@ class ResultOptions:
     """Add the groups' true epsilons to the report, and figures of raw data to --figures; do not share."""
 
     def check(self, *, individual: bool, diagnose: bool) -> None:
-        """Refuses sensitive figures where there would be none."""
+        """Refuse sensitive figures where there would be none."""
         reported = individual and self.report is not None
         pictured = (individual or diagnose) and self.figures is not None
         if self.include_sensitive and not (reported or pictured):

@@ -25,7 +25,7 @@ Progress = Callable[[int, int], None]
 
 
 def say(text: str, heading: str = "") -> None:
-    """Prints a message as it stands, after a heading in rich's markup; of several processes, the first."""
+    """Print a message as it stands, after a heading in rich's markup; of several processes, the first."""
     if not rank():
         _print(text, heading)
 
@@ -35,14 +35,14 @@ def _print(text: str, heading: str) -> None:
 
 
 def fail(text: str) -> NoReturn:
-    """Ends the command with one message and exit code 2; of several processes, the first says it."""
+    """End the command with one message and exit code 2; of several processes, the first says it."""
     wait_for_the_first()
     _print(text, f"[bold red]{f'process {rank()}: ' if rank() else ''}error:[/] ")
     sys.exit(2)
 
 
 def warning_printer() -> Callable[..., None]:
-    """Returns a `warnings.showwarning` that prints each of equidp's own warnings once, and no others."""
+    """Return a `warnings.showwarning` that prints each of equidp's own warnings once, and no others."""
     said: set[str] = set()
 
     def show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:
@@ -67,7 +67,7 @@ def exit_code(stopped: KeyboardInterrupt) -> int:
 
 @contextmanager
 def termination_in_words() -> Iterator[None]:
-    """Raises `Terminated` at SIGTERM, which would end the command without a word.
+    """Raise `Terminated` at SIGTERM, which would end the command without a word.
 
     Processes of torchrun end at once: one that waits for the others could not end in words.
     """
@@ -88,7 +88,7 @@ def termination_in_words() -> Iterator[None]:
 
 @contextmanager
 def stoppable(otherwise: str | Callable[[], str]) -> Iterator[None]:
-    """Ends a stopped command with a sentence on how to continue: the interruption's own, or `otherwise`."""
+    """End a stopped command with a sentence on how to continue: the interruption's own, or `otherwise`."""
     try:
         yield
     except KeyboardInterrupt as stopped:
@@ -98,7 +98,7 @@ def stoppable(otherwise: str | Callable[[], str]) -> Iterator[None]:
 
 
 def progress_lines(every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> Progress:
-    """Says what share of the work is done, and about how long the rest takes, at most every `every` seconds;
+    """Say what share of the work is done, and about how long the rest takes, at most every `every` seconds;
     nothing where all is done before."""
     began = said = clock()
 
@@ -119,7 +119,7 @@ def progress_lines(every: float = 30.0, clock: Callable[[], float] = time.monoto
 
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """Shows a bar over the work of all runs with the time left; in a log, a line now and then."""
+    """Show a bar over the work of all runs with the time left; in a log, a line now and then."""
     if not _console.is_terminal:
         yield progress_lines()
         return

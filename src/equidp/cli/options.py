@@ -301,7 +301,7 @@ class BudgetOptions:
 
 
 def check_noise(epsilons: Sequence[float], changes: Mapping[str, Any], risk: str | None = None) -> None:
-    """Refuses two of epsilon (or budgets), target risk and noise multiplier, and an invalid epsilon."""
+    """Refuse two of epsilon (or budgets), target risk and noise multiplier, and an invalid epsilon."""
     for epsilon in epsilons:
         if not 0 < epsilon < math.inf:
             raise SettingError(f"--epsilon {epsilon:g}; expected a finite number above 0, such as 3.")
@@ -330,7 +330,7 @@ def typed_again(options: Any) -> list[str]:
 
 
 def parse_range(text: str) -> tuple[float, float]:
-    """Returns a public range.
+    """Return a public range.
 
     >>> parse_range("0:150000")
     (0.0, 150000.0)
@@ -343,7 +343,7 @@ def parse_range(text: str) -> tuple[float, float]:
 
 
 def parse_bounds(text: str) -> dict[str, tuple[float, float]]:
-    """Returns the public range of each column.
+    """Return the public range of each column.
 
     Raises:
         SettingError: says which part is wrong.
@@ -371,13 +371,13 @@ def parse_bounds(text: str) -> dict[str, tuple[float, float]]:
 
 
 def by_column(text: str) -> tuple[str, str]:
-    """Returns a column and its value from `column=value`; the value is "" where there is none."""
+    """Return a column and its value from `column=value`; the value is "" where there is none."""
     name, _, value = text.partition("=")
     return name.strip(), value.strip()
 
 
 def parse_counts(text: str) -> dict[str, int]:
-    """Returns the number of each name.
+    """Return the number of each name.
 
     >>> parse_counts("mnist=1, adult=3")
     {'mnist': 1, 'adult': 3}
@@ -394,7 +394,7 @@ def parse_counts(text: str) -> dict[str, int]:
 
 
 def parse_na(texts: Sequence[str]) -> dict[str, list[str]]:
-    """Returns the texts that stand for a missing value, by column.
+    """Return the texts that stand for a missing value, by column.
 
     >>> parse_na(["-999", "age=-1", "age=0"])
     {'*': ['-999'], 'age': ['-1', '0']}
@@ -407,7 +407,7 @@ def parse_na(texts: Sequence[str]) -> dict[str, list[str]]:
 
 
 def parse_marks(text: str) -> dict[str, str]:
-    """Returns the mark within numbers of each column: a word or the mark itself.
+    """Return the mark within numbers of each column: a word or the mark itself.
 
     >>> parse_marks(","), parse_marks("comma, fee=point"), parse_marks("fee=,")
     ({'*': ','}, {'*': ',', 'fee': '.'}, {'fee': ','})

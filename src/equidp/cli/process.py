@@ -43,7 +43,7 @@ def keep_freed_memory() -> None:
 
 
 def open_closed_streams() -> None:
-    """Opens the null device in place of standard streams that the caller closed.
+    """Open the null device in place of standard streams that the caller closed.
 
     Otherwise the next file to be opened, such as a ledger, would be standard output to every library.
     """
@@ -62,7 +62,7 @@ def open_closed_streams() -> None:
 
 @contextmanager
 def lasting_streams() -> Iterator[None]:
-    """Lets the process print to streams that never raise: neither where nobody reads, nor for a character."""
+    """Let the process print to streams that never raise: neither where nobody reads, nor for a character."""
     before = sys.stdout, sys.stderr
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -98,14 +98,14 @@ def rank() -> int:
 
 
 def wait_for_the_first() -> None:
-    """Gives the first process time to say what is wrong: torchrun ends all as soon as one has ended."""
+    """Give the first process time to say what is wrong: torchrun ends all as soon as one has ended."""
     if rank():
         time.sleep(PATIENCE)
 
 
 @contextmanager
 def several_processes(device: torch.device) -> Iterator[Processes]:
-    """Joins the processes that torchrun started; alone where it started none.
+    """Join the processes that torchrun started; alone where it started none.
 
     Args:
         device: where this process trains; sums on CUDA devices travel by NCCL, others by Gloo.

@@ -60,7 +60,7 @@ def _option_name(field: str, prefix: str) -> str:
 
 
 def method_settings() -> list[MethodSetting]:
-    """Returns the settings of all methods, one for each name; their help says which methods take them."""
+    """Return the settings of all methods, one for each name; their help says which methods take them."""
     every = {each.name: each for policy in known_policies().values() for each in settings_of(policy)}
     return [
         dataclasses.replace(every[name], help=f"{every[name].help} Of {', '.join(owners)}.")
@@ -103,7 +103,7 @@ def _without_none(kind: Any) -> Any:
 
 
 def changes(plan: Any, methods_settings: Any, methods: Sequence[str]) -> dict[str, Any]:
-    """Returns what was given of a plan and of methods; says which settings none of these methods takes."""
+    """Return what was given of a plan and of methods; say which settings none of these methods takes."""
     given = {name: value for name, value in vars(methods_settings).items() if value is not None}
     if named := [method for method in methods if method != AUTO and method not in PEER_NAMES]:
         say_ignored(given, named)
@@ -111,7 +111,7 @@ def changes(plan: Any, methods_settings: Any, methods: Sequence[str]) -> dict[st
 
 
 def say_ignored(given: Iterable[str], methods: Sequence[str]) -> set[str]:
-    """Says which of these settings are settings of methods that none of these is, and returns them."""
+    """Say which of these settings are settings of methods that none of these is, and return them."""
     taken = {each.name for method in methods for each in settings_of(method_named(method).policy)}
     ignored = {name: all_settings().get(name, []) for name in given if name not in taken}
     ignored = {name: owners for name, owners in ignored.items() if owners}

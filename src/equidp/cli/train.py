@@ -58,7 +58,7 @@ from equidp.training.trainer import Callback
 
 
 def resume_alone(_: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Refuses other options beside `--resume`: a run continues with its own settings."""
+    """Refuse other options beside `--resume`: a run continues with its own settings."""
     names = [argument.name for argument in arguments if argument.tokens]
     others = [name for name in names if name not in ("--resume", "--previous", "--device")]
     if "--resume" in names and others:
@@ -245,7 +245,7 @@ def _choose_plan(
 ) -> tuple[TrainConfig, Loaded | None, list[str]]:
     """Fill in the settings, and the method where it is auto.
 
-    Returns the settings, the data unless features of it are inputs, and what is said of the choice.
+    Return the settings, the data unless features of it are inputs, and what is said of the choice.
     """
     data, source = wanted.data, wanted.data.source()
     encoding = encoding_of(source_to_read(source, changed, settings))
@@ -287,7 +287,7 @@ def _choose_plan(
 
 @contextmanager
 def _resumable(folder: Path) -> Iterator[None]:
-    """Names the command that continues a run which was stopped, or whose files could not be used."""
+    """Name the command that continues a run which was stopped, or whose files could not be used."""
     with stoppable(lambda: f"stopped. {how_to_continue(folder)}"):
         try:
             yield
@@ -359,7 +359,7 @@ def _better(advised: Sequence[str] | None) -> str:
 
 
 def _report(folder: Path, run: Run, found: Evaluation, *, advised: Sequence[str] | None = None) -> None:
-    """Prints the guarantee, what the run does to each group, and where its card is; of several processes,
+    """Print the guarantee, what the run does to each group, and where its card is; of several processes,
     the first.
 
     Args:

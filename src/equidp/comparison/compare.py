@@ -138,7 +138,7 @@ def compare(
     tune: int | TuningPlan | None = None,
     fresh: bool = False,
 ) -> Comparison:
-    """Trains one model several ways, private and not, and measures what privacy cost each group.
+    """Train one model several ways, private and not, and measure what privacy cost each group.
 
     Runs of one seed share the split, the initial weights and the sampled batches. Samples and noise come from
     seeds: this is for choosing a method, and the models are not for release.

@@ -318,7 +318,7 @@ class Comparison:
         return Table.from_frame(self.table(name)).to_markdown()
 
     def write_tables(self, path: str | os.PathLike[str]) -> None:
-        """Writes all tables, in LaTeX (.tex) or Markdown (.md).
+        """Write all tables, in LaTeX (.tex) or Markdown (.md).
 
         Raises:
             SettingError: another ending.
@@ -343,7 +343,7 @@ class Comparison:
         return f"{table}<p>{escape(self._caption('methods'))}</p>"
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Writes setup, costs, baselines, differences, tuning, recommendations and released privacy as JSON.
+        """Write setup, costs, baselines, differences, tuning, recommendations and released privacy as JSON.
 
         An infinite epsilon becomes null.
         """

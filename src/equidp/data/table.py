@@ -382,7 +382,7 @@ def split_and_encode(source: EncodedSource, seed: int) -> tuple[DataSplit, Table
 
 
 def can_be_private(source: DataSource) -> EncodedSource:
-    """Return the source, or raises a SettingError if its inputs need no encoder."""
+    """Return the source, or raise a SettingError if its inputs need no encoder."""
     if not isinstance(source, EncodedSource):
         raise SettingError(
             f"private preprocessing is for tables, and for censuses such as adult; {source.name!r} takes "

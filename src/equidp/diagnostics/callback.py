@@ -112,7 +112,7 @@ class Diagnostics(Callback):
     def of(
         cls, plan: DiagnosisPlan, record: RunRecord | None = None, *, seed: int = 0, announce: Announce = _say
     ) -> Diagnostics:
-        """Returns the callback that follows a plan."""
+        """Return the callback that follows a plan."""
         return cls(plan.every, plan.groups, effort=plan.effort, record=record, seed=seed, announce=announce)
 
     @property
@@ -121,14 +121,14 @@ class Diagnostics(Callback):
         return Diagnosis(pd.DataFrame(self._groups), pd.DataFrame(self._pairs))
 
     def cost(self, trainer: Trainer) -> Cost:
-        """Returns the most that one diagnosis of this run takes; spends nothing."""
+        """Return the most that one diagnosis of this run takes; spend nothing."""
         data = _data(trainer)
         chosen = chosen_groups(data, self.plan.groups)
         with in_evaluation_mode(trainer.model):
             return cost_of(_subject(trainer), data, chosen, trainer.expected_batch_size, self.plan.effort)
 
     def check(self, trainer: Trainer) -> None:
-        """Refuses a run that cannot be diagnosed, warns of what makes values less exact, and says the cost.
+        """Refuse a run that cannot be diagnosed, warn of what makes values less exact, and say the cost.
 
         Raises:
             SettingError, DataError: see `diagnose`; several learning rates; training data that is not in

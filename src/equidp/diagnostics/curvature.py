@@ -64,7 +64,7 @@ class GroupHessian:
         return self._members[order.to(self._members.device)]
 
     def product(self, vector: Tensor) -> Tensor:
-        """Returns H v, [parameters]."""
+        """Return H v, [parameters]."""
         members = self._draw()
         trained, fixed, direction = self._arguments(vector)
         total = torch.zeros_like(vector)
@@ -85,12 +85,12 @@ class GroupHessian:
         return self._subject.loss(outputs, targets).sum()
 
     def quadratic(self, *vectors: Tensor) -> list[float]:
-        """Returns v' H v of each vector, all over the same examples."""
+        """Return v' H v of each vector, all over the same examples."""
         fixed = self.fix_draw()
         return [float(to_double(vector) @ to_double(fixed.product(vector))) for vector in vectors]
 
     def _arguments(self, vector: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-        """Returns trained parameters, all else, and the vector in the shapes of the former, by name."""
+        """Return trained parameters, all else, and the vector in the shapes of the former, by name."""
         model = self._subject.model
         values = {name: value.detach() for name, value in model.named_parameters()}
         trained = {name: values.pop(name) for name, each in model.named_parameters() if each.requires_grad}
@@ -123,7 +123,7 @@ def hutchinson_trace(
     relative_error: float = 0.0,
     max_vectors: int = 100,
 ) -> TraceEstimate:
-    """Estimates the trace of a matrix from its products with random signs (Hutchinson 1990).
+    """Estimate the trace of a matrix from its products with random signs (Hutchinson 1990).
 
     Args:
         product: of the matrix, exact or unbiased; its spread is in the standard error.
@@ -171,7 +171,7 @@ def extreme_eigenvalues(
     relative_error: float = 1e-3,
     max_products: int = 20,
 ) -> ExtremeEigenvalues:
-    """Estimates the extreme eigenvalues of a symmetric matrix by Lanczos, with full reorthogonalisation.
+    """Estimate the extreme eigenvalues of a symmetric matrix by Lanczos, with full reorthogonalisation.
 
     From the same products, power iteration uses the last alone and Lanczos the best combination of all, so it
     is never behind. ARPACK returns no values when stopped at a number of products, which a budget needs.
@@ -210,7 +210,7 @@ def extreme_eigenvalues(
 
 
 def _tridiagonal(alphas: list[float], betas: list[float]) -> tuple[Tensor, Tensor]:
-    """Returns eigenvalues, ascending, and eigenvectors of the matrix with this diagonal and off-diagonal."""
+    """Return eigenvalues, ascending, and eigenvectors of the matrix with this diagonal and off-diagonal."""
     matrix = torch.diag(torch.tensor(alphas, dtype=torch.float64))
     if betas:
         beside = torch.tensor(betas, dtype=torch.float64)
@@ -227,7 +227,7 @@ _KINKS = (
 
 
 def kinks(model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Tensor) -> list[str]:
-    """Returns the names of operations between parameters and loss that have no second derivative somewhere.
+    """Return the names of operations between parameters and loss that have no second derivative somewhere.
 
     Reads the graph that autograd records, so it sees functions as well as modules. Second-order values of
     such a model hold almost everywhere, and miss the curvature in the kinks.

@@ -68,7 +68,7 @@ def diagnose(
     effort: Effort | None = None,
     seed: int = 0,
 ) -> Diagnosis:
-    """Returns what clipping and noise of the next step add to each group's loss, and why (spec section 3.1).
+    """Return what clipping and noise of the next step add to each group's loss, and why (spec section 3.1).
 
     The model is diagnosed in evaluation mode and left as it was.
 
@@ -131,7 +131,7 @@ def diagnose(
 def diagnose_step(
     subject: Subject, data: GroupedDataset, step: Step, chosen: Sequence[int], effort: Effort, seed: int
 ) -> Diagnosis:
-    """Returns the diagnosis of a step that was checked before; chosen: indices of groups."""
+    """Return the diagnosis of a step that was checked before; chosen: indices of groups."""
     generator = torch.Generator().manual_seed(seed)
     present = [group for group, size in enumerate(data.group_sizes().tolist()) if size]
     with in_evaluation_mode(subject.model):
@@ -158,7 +158,7 @@ def _mark_sensitive(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def chosen_groups(data: GroupedDataset, names: Sequence[str] | None) -> list[int]:
-    """Returns the indices of the groups to diagnose; None: all.
+    """Return the indices of the groups to diagnose; None: all.
 
     Raises:
         SettingError, DataError: a group that is unknown, or has no examples.
@@ -178,7 +178,7 @@ def chosen_groups(data: GroupedDataset, names: Sequence[str] | None) -> list[int
 
 
 def check_clips(step: Step) -> None:
-    """Refuses a policy that neither clips nor adds noise."""
+    """Refuse a policy that neither clips nor adds noise."""
     if math.isinf(step.sensitivity):
         raise SettingError(
             f"{type(step.policy).__name__} neither clips nor adds noise, so there is nothing to diagnose; "
@@ -188,7 +188,7 @@ def check_clips(step: Step) -> None:
 
 
 def warn_of_kinks(subject: Subject, data: GroupedDataset) -> None:
-    """Warns of a model whose second derivatives exist only almost everywhere."""
+    """Warn of a model whose second derivatives exist only almost everywhere."""
     with in_evaluation_mode(subject.model):
         few = torch.arange(min(4, len(data)), device=data.groups.device)
         inputs, targets, *_ = next(subject.chunks(data, few))

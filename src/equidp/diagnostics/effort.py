@@ -75,7 +75,7 @@ class Cost:
 def cost_of(
     subject: Subject, data: GroupedDataset, groups: Sequence[int], batch_size: float, effort: Effort
 ) -> Cost:
-    """Returns the most that `diagnose` would take; times one chunk.
+    """Return the most that `diagnose` would take; time one chunk.
 
     Args:
         subject, data: as for a diagnosis.

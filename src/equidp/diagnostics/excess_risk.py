@@ -57,7 +57,7 @@ def batch_risk(
     clipped_curvature: float,
     learning_rate: float,
 ) -> BatchRisk:
-    """Returns the terms of one batch for one group.
+    """Return the terms of one batch for one group.
 
     Args:
         gradients: g_B and c_B.
@@ -95,7 +95,7 @@ def batch_risk(
 
 
 def noise_risk(trace: float, *, learning_rate: float, noise_scale: float) -> float:
-    """Returns R_noise = eta^2/2 tr(H_a) scale^2.
+    """Return R_noise = eta^2/2 tr(H_a) scale^2.
 
     Args:
         trace: tr(H_a).
@@ -115,7 +115,7 @@ def direction_gap_bound(
     squared_clipped_norm: float,
     learning_rate: float,
 ) -> float:
-    """Returns a lower bound on R_dir_a - R_dir_b (Esipova et al., proof of Proposition 3).
+    """Return a lower bound on R_dir_a - R_dir_b (Esipova et al., proof of Proposition 3).
 
     It holds in every batch where both losses are convex. Takes numbers, or a pandas Series of batches.
 
@@ -199,7 +199,7 @@ class ClippingError:
 def clipping_error(
     norms: Tensor, weights: Tensor, *, sensitivity: float, epsilon: float, expected_count: float
 ) -> ClippingError:
-    """Returns the bounds for one group.
+    """Return the bounds for one group.
 
     Args:
         norms: v_i, [n], of the group's examples.
@@ -215,7 +215,7 @@ def clipping_error(
 
 
 def best_clipping_bound(norms: Tensor, *, epsilon: float, expected_count: float) -> float:
-    """Returns the C that minimises (C / epsilon) / b^k + mean_i max(0, v_i - C).
+    """Return the C that minimises (C / epsilon) / b^k + mean_i max(0, v_i - C).
 
     It is the (1 - 1 / (b^k epsilon)) quantile of the norms.
 

@@ -44,7 +44,7 @@ class Subject:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def chunks(self, data: GroupedDataset, members: Tensor) -> Iterator[tuple[Any, ...]]:
-        """Yields inputs, targets, groups and indices of this process' examples, in chunks, on the model's
+        """Yield inputs, targets, groups and indices of this process' examples, in chunks, on the model's
         device."""
         device, targets = device_of(self.model), data.trained_targets
         for which in self.share_of(members).split(self.chunk_size):
@@ -63,7 +63,7 @@ class Subject:
         self.processes.copy_from_first(sums)
 
     def zeros(self) -> Tensor:
-        """Returns a flat vector of zeros, [parameters]."""
+        """Return a flat vector of zeros, [parameters]."""
         return flat([None] * len(self.parameters), self.parameters)
 
     def measure_chunks(
@@ -94,7 +94,7 @@ class Subject:
         return flat_sums(measured.sum_gradients(weights), self.parameters)
 
     def plain_sum(self, inputs: Inputs, targets: Tensor) -> Tensor:
-        """Returns the sum of one chunk's gradients, by an ordinary backward pass, [parameters]."""
+        """Return the sum of one chunk's gradients, by an ordinary backward pass, [parameters]."""
         with torch.enable_grad():
             total = self.loss(call_model(self.model, inputs), targets).sum()
             return flat(torch.autograd.grad(total, self.parameters, allow_unused=True), self.parameters)
@@ -131,7 +131,7 @@ class BatchGradients:
 
 
 def cosine(one: Tensor, other: Tensor) -> float:
-    """Returns the cosine of two vectors, [parameters]; NaN where one is zero."""
+    """Return the cosine of two vectors, [parameters]; NaN where one is zero."""
     one, other = to_double(one), to_double(other)
     return float((one @ other) / (one.norm() * other.norm()))
 
@@ -145,7 +145,7 @@ def batch_gradients(
     *,
     expected_batch_size: float,
 ) -> BatchGradients:
-    """Returns the gradients of one sample of the data; those that are not finite count for nothing.
+    """Return the gradients of one sample of the data; those that are not finite count for nothing.
 
     Args:
         subject, policy, state: that gradients and weights come from.

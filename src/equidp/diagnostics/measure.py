@@ -86,7 +86,7 @@ class GroupView:
 def view_group(
     subject: Subject, step: Step, data: GroupedDataset, group: int, effort: Effort, generator: torch.Generator
 ) -> GroupView:
-    """Measures a group's examples, or as many of them as `effort` allows, in one pass.
+    """Measure a group's examples, or as many of them as `effort` allows, in one pass.
 
     Raises:
         DataError: none of them has a finite gradient.
@@ -140,7 +140,7 @@ def view_group(
 def draw_batches(
     subject: Subject, step: Step, data: GroupedDataset, *, count: int, seed: int
 ) -> list[BatchGradients]:
-    """Returns the gradients of `count` Poisson samples of the data."""
+    """Return the gradients of `count` Poisson samples of the data."""
     size, state = step.batch_size, step.state
     sampler = PoissonSampler(len(data), size / len(data), count, SeededRandomness(seed))
     samples = (sample.to(data.groups.device) for sample in sampler)
@@ -172,7 +172,7 @@ def group_curvature(
     effort: Effort,
     generator: torch.Generator,
 ) -> GroupCurvature:
-    """Measures a group's Hessian by its products with vectors; members: indices of the group's examples."""
+    """Measure a group's Hessian by its products with vectors; members: indices of the group's examples."""
     hessian = GroupHessian(subject, data, members, sample_size=effort.curvature_examples, generator=generator)
     like = subject.zeros()
     trace = hutchinson_trace(

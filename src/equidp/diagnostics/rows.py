@@ -46,7 +46,7 @@ def measure_batches(
     data_gradient: Tensor,
     step: Step,
 ) -> GroupMeasures:
-    """Returns the terms, cosines and lengths of each batch for one group."""
+    """Return the terms, cosines and lengths of each batch for one group."""
     rows = []
     for gradients, (mean, clipped) in zip(batches, curvature.along, strict=True):
         risk = batch_risk(
@@ -73,7 +73,7 @@ def measure_batches(
 
 
 def group_row(measured: GroupMeasures, step: Step) -> dict[str, Any]:
-    """Returns means over batches with their standard errors (`_se`), and values that need no batch."""
+    """Return means over batches with their standard errors (`_se`), and values that need no batch."""
     view, curvature = measured.view, measured.curvature
     row: dict[str, Any] = {"group": view.name, "examples": view.count, "learning_rate": step.learning_rate}
     for name, values in measured.by_batch.items():
@@ -111,7 +111,7 @@ def _gradient_row(view: GroupView, step: Step) -> dict[str, float]:
 
 
 def pair_rows(groups: Mapping[int, GroupMeasures], step: Step) -> list[dict[str, Any]]:
-    """Returns one row per ordered pair: how their excess risks differ, and two papers' bounds on that."""
+    """Return one row per ordered pair: how their excess risks differ, and two papers' bounds on that."""
     return [_pair_row(one, other, step) for one, other in itertools.permutations(groups.values(), 2)]
 
 

@@ -70,7 +70,7 @@ class Together(Processes):
         return None
 
     def _raise(self, failed: int, error: BaseException | None) -> None:
-        """Raises in every process where the first one failed, or ended the run (`_ENDED`)."""
+        """Raise in every process where the first one failed, or ended the run (`_ENDED`)."""
         if failed:
             stopped = "the first process stopped; its own message says why."
             there = EndOfRun() if failed == _ENDED else ProcessError(stopped)
@@ -126,7 +126,7 @@ class Together(Processes):
         return error is self._everywhere
 
     def _exchange(self, send: Callable[..., Any], *content: Any) -> None:
-        """Sends and receives; turns what the backend raises into a sentence."""
+        """Send and receive; turn what the backend raises into a sentence."""
         if not dist.is_initialized():
             raise ProcessError("this process left its group after a failure; start all processes again.")
         if threading.get_ident() != self._thread:
@@ -206,7 +206,7 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]
 
 
 def _put(bucket: Tensor, parts: list[Tensor]) -> None:
-    """Copies what was received into the parts, unless it was received in place."""
+    """Copy what was received into the parts, unless it was received in place."""
     if bucket is not parts[0]:
         for part, values in zip(parts, bucket.split([len(part) for part in parts]), strict=True):
             part.copy_(values)

@@ -80,7 +80,7 @@ ENGINES: dict[str, Callable[[nn.Module, LossFunction], TriedEngine]] = {
 
 
 def make_engine(name: str, model: nn.Module, loss: LossFunction, policy: Policy | None = None) -> TriedEngine:
-    """Returns the named engine for a model and a per-example loss.
+    """Return the named engine for a model and a per-example loss.
 
     Args:
         policy: that the engine measures for. One that changes losses has the functional engine, whatever is
@@ -118,7 +118,7 @@ def checked_engine(
     batch_size: int = 64,
     at_a_time: int | None = None,
 ) -> TriedEngine:
-    """Returns the engine of that name, after model, loss and engine were tried on made-up examples.
+    """Return the engine of that name, after model, loss and engine were tried on made-up examples.
 
     Args:
         model: reads rows, [batch, ...]; restored at the end.
@@ -194,7 +194,7 @@ def checked_engine(
 
 
 def _warn_of_failures(made: MadeUp) -> None:
-    """Warns of rows that training will ignore, as far as made-up rows show."""
+    """Warn of rows that training will ignore, as far as made-up rows show."""
     left = [place for place in range(count_in(made.targets)) if place not in made.running]
     if made.error is None or not left:
         return

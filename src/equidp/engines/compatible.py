@@ -14,7 +14,7 @@ from equidp.kernel.noise import to_double
 
 
 def make_compatible(model: nn.Module) -> tuple[nn.Module, list[str]]:
-    """Returns a copy of the model without BatchNorm, and one sentence per change.
+    """Return a copy of the model without BatchNorm, and one sentence per change.
 
     A BatchNorm that is trained becomes GroupNorm, which starts from its scale and shift; running statistics
     have no counterpart there, so train a trained model again. One that is frozen (`requires_grad_(False)`; or

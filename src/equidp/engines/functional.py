@@ -79,7 +79,7 @@ class FunctionalEngine:
         )
 
     def measure_together(self, inputs: Inputs, targets: Inputs, *context: Tensor) -> MeasuredBatch:
-        """Measures a batch in one pass, or fails."""
+        """Measure a batch in one pass, or fail."""
         batch = inputs, targets, context
         if count_in(targets) <= self.chunk_size:
             ((gradients, losses, terms),) = self._chunks(*batch)
@@ -95,7 +95,7 @@ class FunctionalEngine:
     def _sum_again(
         self, batch: tuple[Inputs, Inputs, Context], random: GeneratorStates, norms: Tensor, weights: Tensor
     ) -> Sums:
-        """Computes the gradients a second time: all chunks together may not fit in memory."""
+        """Compute the gradients a second time: all chunks together may not fit in memory."""
         parts = zip(weights.split(self.chunk_size), norms.split(self.chunk_size), strict=True)
         sums: Sums = {}
         with random.again():
@@ -160,7 +160,7 @@ class FunctionalEngine:
 
 
 def second_derivatives() -> AbstractContextManager[None]:
-    """Returns a context in which attention is computed in a form that can be differentiated twice."""
+    """Return a context in which attention is computed in a form that can be differentiated twice."""
     return sdpa_kernel(SDPBackend.MATH)
 
 

@@ -73,7 +73,7 @@ class GhostEngine:
         self._repeats = False
 
     def run_modules_twice(self) -> bool:
-        """Runs modules without a rule twice in each step from now on; returns whether there are such."""
+        """Run modules without a rule twice in each step from now on; return whether there are such."""
         own = [site for site in self._sites if site.decomposed is None and site.rule is None]
         for site in own:
             site.known.by_example = site.reads_products = False
@@ -86,7 +86,7 @@ class GhostEngine:
         )
 
     def measure_together(self, inputs: Inputs, targets: Inputs) -> MeasuredBatch:
-        """Measures a batch in one pass, or fails."""
+        """Measure a batch in one pass, or fail."""
         try:
             return self._measure_once(inputs, targets)
         except _ReadOnceError:
@@ -209,7 +209,7 @@ class _Backward:
         self.norms = total.sqrt()
 
     def sum_gradients(self, weights: Tensor) -> Sums:
-        """Returns sum_i weights[i] * gradient_i in float64, over the examples whose norms are finite."""
+        """Return sum_i weights[i] * gradient_i in float64, over the examples whose norms are finite."""
         left_out = None if are_finite(self.norms) else ~torch.isfinite(self.norms)
         if left_out is not None:
             weights = weights.masked_fill(left_out, 0.0)
@@ -245,7 +245,7 @@ class _Site:
         """True for a module that reads its parameters in products alone; None: no call showed it yet."""
 
     def run(self, tape: Tape, *arguments: Any, **keywords: Any) -> Any:
-        """Runs the module and records the call on the tape, unless a module around it has its gradients."""
+        """Run the module and record the call on the tape, unless a module around it has its gradients."""
         if tape.is_within_module:
             return self._own(*arguments, **keywords)
         call = Call(self.module, self.parameters, tape.rows)
@@ -299,7 +299,7 @@ def _sites(module: nn.Module, seen: set[nn.Module]) -> Iterator[_Site]:
 
 
 def _is_called(module: nn.Module) -> bool:
-    """Returns whether the module computes anything, as lists of modules or parameters do not."""
+    """Return whether the module computes anything, as lists of modules or parameters do not."""
     return "forward" in vars(module) or type(module).forward is not nn.Module.forward
 
 

@@ -57,7 +57,7 @@ class MeasuredBatch:
         return sum_under(weights)
 
     def weighted_sum(self, weights: Tensor) -> None:
-        """Adds sum_i weights[i] * gradient_i to p.grad (created where missing), for a loop without noise."""
+        """Add sum_i weights[i] * gradient_i to p.grad (created where missing), for a loop without noise."""
         for parameter, total in self.sum_gradients(weights).items():
             total = total.to(parameter)
             parameter.grad = total if parameter.grad is None else parameter.grad + total
@@ -71,7 +71,7 @@ def dataset_norms(
     device: torch.device | None = None,
     context: Context = (),
 ) -> Tensor:
-    """Returns the gradient norm of each example at the model's present parameters, [n].
+    """Return the gradient norm of each example at the model's present parameters, [n].
 
     They are private: never release them. Costs less than training on as many examples: no sum is taken.
 

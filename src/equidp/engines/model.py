@@ -31,7 +31,7 @@ _PRECISION: dict[str, tuple[Any, ...]] = (
 
 
 def arguments(inputs: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    """Returns the arguments and keywords that a model is called with.
+    """Return the arguments and keywords that a model is called with.
 
     >>> arguments({"input_ids": 1})
     ((), {'input_ids': 1})
@@ -44,7 +44,7 @@ def arguments(inputs: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
 
 
 def call_model(model: nn.Module, inputs: Inputs) -> Any:
-    """Returns the outputs, [batch, ...], of `model(x)`, `model(*x)` for a tuple, `model(**x)` for a mapping.
+    """Return the outputs, [batch, ...], of `model(x)`, `model(*x)` for a tuple, `model(**x)` for a mapping.
 
     They are what the loss gets: see `outputs_in`.
 
@@ -64,7 +64,7 @@ def call_with(
     positional: tuple[Any, ...] = (),
     named: dict[str, Any] | None = None,
 ) -> Any:
-    """Returns the result of a call with other values of parameters and buffers, as `functional_call` does.
+    """Return the result of a call with other values of parameters and buffers, as `functional_call` does.
 
     Each tensor of a module is replaced once. `functional_call` replaces those of a module that is reached by
     two names twice, and puts back a replacement in the end.
@@ -95,7 +95,7 @@ def call_with(
 
 
 def outputs_in(result: Any) -> Any:
-    """Returns what the loss gets of a model's result: the `logits` of a mapping that has them; else all.
+    """Return what the loss gets of a model's result: the `logits` of a mapping that has them; else all.
 
     Raises:
         ModelError: there is no tensor in it.
@@ -119,7 +119,7 @@ def outputs_in(result: Any) -> Any:
 
 
 def call_for_tensor(model: nn.Module, inputs: Inputs) -> Tensor:
-    """Returns the outputs where they are one tensor, [batch, ...], or a mapping with `logits`.
+    """Return the outputs where they are one tensor, [batch, ...], or a mapping with `logits`.
 
     Raises:
         ModelError: the model gives several tensors.
@@ -128,7 +128,7 @@ def call_for_tensor(model: nn.Module, inputs: Inputs) -> Tensor:
 
 
 def one_tensor(outputs: Any) -> Tensor:
-    """Returns outputs that are one tensor.
+    """Return outputs that are one tensor.
 
     Raises:
         ModelError: they are several.
@@ -145,7 +145,7 @@ def one_tensor(outputs: Any) -> Tensor:
 
 @contextmanager
 def preserve_model(model: nn.Module) -> Iterator[None]:
-    """Restores the model's modes, its gradients and random numbers at the end of the context."""
+    """Restore the model's modes, its gradients and random numbers at the end of the context."""
     modes = {module: module.training for module in model.modules()}
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     try:
@@ -160,7 +160,7 @@ def preserve_model(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def in_evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Sets the model to evaluation mode inside the context; restores as `preserve_model` at the end."""
+    """Set the model to evaluation mode inside the context; restore as `preserve_model` at the end."""
     with preserve_model(model):
         model.eval()
         yield
@@ -172,7 +172,7 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def flat(gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Tensor:
-    """Returns all gradients as one vector, [parameters]; zeros for None."""
+    """Return all gradients as one vector, [parameters]; zeros for None."""
     return torch.cat(
         [
             (torch.zeros_like(parameter) if gradient is None else gradient).detach().flatten()
@@ -182,13 +182,13 @@ def flat(gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Te
 
 
 def flat_sums(sums: Sums, parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Returns weighted sums as one vector in the parameters' precision, [parameters]; zeros for
+    """Return weighted sums as one vector in the parameters' precision, [parameters]; zeros for
     missing ones."""
     return flat([sums[each].to(each) if each in sums else None for each in parameters], parameters)
 
 
 def same(one: Tensor, other: Tensor) -> bool:
-    """Returns whether two tensors are equal in shape, type and value; NaN equals NaN."""
+    """Return whether two tensors are equal in shape, type and value; NaN equals NaN."""
     if one.shape != other.shape or one.dtype != other.dtype or one.layout != other.layout:
         return False
     if one.layout is not torch.strided:
@@ -198,7 +198,7 @@ def same(one: Tensor, other: Tensor) -> bool:
 
 
 def full_precision(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """Returns a context in which autocast and products coarser than float32 (TF32, bfloat16) are off.
+    """Return a context in which autocast and products coarser than float32 (TF32, bfloat16) are off.
 
     Norms and sums must be of the same vectors.
     """
@@ -216,7 +216,7 @@ def _exactly(device: torch.device, autocast: bool) -> Iterator[None]:
 
 @contextmanager
 def exact_products(device: torch.device) -> Iterator[None]:
-    """Computes products of float32 in float32, not in TF32 or bfloat16.
+    """Compute products of float32 in float32, not in TF32 or bfloat16.
 
     TF32 is CUDA's default for convolutions and recurrent layers.
     """
@@ -232,7 +232,7 @@ def exact_products(device: torch.device) -> Iterator[None]:
 
 
 def is_coarse(device: torch.device) -> bool:
-    """Returns whether products are computed in less than float32: under autocast, in TF32 or bfloat16.
+    """Return whether products are computed in less than float32: under autocast, in TF32 or bfloat16.
 
     >>> is_coarse(torch.device("cpu"))
     False

@@ -19,7 +19,7 @@ from equidp.losses import Loss, map_outputs
 
 
 def by_row(units: Any) -> Any:
-    """Returns tensors [units, rows, ...] as [units * rows, ...], the rows of a unit one after the other.
+    """Return tensors [units, rows, ...] as [units * rows, ...], the rows of a unit one after the other.
 
     >>> by_row(torch.zeros(2, 3, 5)).shape
     torch.Size([6, 5])
@@ -51,7 +51,7 @@ class UnitModel(nn.Module):
 
 
 def as_units(inputs: Inputs, targets: Tensor, rows: int = 1) -> tuple[Any, Tensor]:
-    """Returns single rows as units of `rows` rows, each of weight 1.
+    """Return single rows as units of `rows` rows, each of weight 1.
 
     Args:
         inputs: [batch, ...]; rows at the end that do not fill a unit are left out.
@@ -68,12 +68,12 @@ def as_units(inputs: Inputs, targets: Tensor, rows: int = 1) -> tuple[Any, Tenso
 
 
 def reader_of(model: nn.Module, loss: LossFunction) -> nn.Module:
-    """Returns the model that reads a loss's examples: the model itself, or a `UnitModel` of it for units."""
+    """Return the model that reads a loss's examples: the model itself, or a `UnitModel` of it for units."""
     return UnitModel(model) if Loss.of(loss).several_rows else model
 
 
 def rows_in(units: Inputs) -> int:
-    """Returns the number of rows of each unit.
+    """Return the number of rows of each unit.
 
     >>> rows_in((torch.zeros(4, 3, 5), torch.zeros(4, 3)))
     3

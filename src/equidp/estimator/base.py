@@ -109,7 +109,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         people: Any = None,
         epsilons: Any = None,
     ) -> Self:
-        """Trains a fresh model, which spends `epsilon`: each fit does.
+        """Train a fresh model, which spends `epsilon`: each fit does.
 
         Args:
             X: [n, d], numbers without NaN: an array, a pandas table, or a sparse matrix, whose rows are made
@@ -148,7 +148,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         people: Any = None,
         epsilons: Any = None,
     ) -> Self:
-        """Trains a fresh model on these rows, or the one of earlier calls further; features: of groups."""
+        """Train a fresh model on these rows, or the one of earlier calls further; features: of groups."""
         of_rows = {"sample_weight": sample_weight, "people": people, "epsilons": epsilons}
         check_order(X=X, y=y, sensitive_features=features, **of_rows)
         check_numbers(X)
@@ -340,10 +340,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _release(
         self, payment: Payment | None, trainer: Trainer, targets: Tensor, progress: Progress
     ) -> None:
-        """Draws what was paid for, before the first step."""
+        """Draw what was paid for, before the first step."""
 
     def _check_weighted(self, targets: Tensor, weights: Tensor) -> None:
-        """Refuses weights that leave nothing to learn."""
+        """Refuse weights that leave nothing to learn."""
 
     @property
     @abstractmethod
@@ -408,7 +408,7 @@ def check_open_ended(estimator: Any) -> None:
 
 
 def check_private(estimator: Any, policy: Policy) -> None:
-    """Refuses an epsilon that the method cannot have, and warns where nobody is protected."""
+    """Refuse an epsilon that the method cannot have, and warn where nobody is protected."""
     private = policy.private
     if private == (estimator.epsilon is None):
         wanted = "a number > 0" if private else "None, for it gives no privacy"
@@ -492,7 +492,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def coefficients(model: nn.Module, name: str) -> tuple[Floats, Floats]:
-    """Returns weights, [outputs, columns], and intercepts, [outputs], of a model of one linear layer.
+    """Return weights, [outputs, columns], and intercepts, [outputs], of a model of one linear layer.
 
     Raises:
         AttributeError: the model has other parts, so that it has no attribute `name`.

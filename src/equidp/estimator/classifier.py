@@ -113,7 +113,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sensitive_features: Any = None, sample_weight: Any = None
     ) -> Self:
-        """Trains the model further on more rows, by `epochs` passes over them; spends `epsilon` each time.
+        """Train the model further on more rows, by `epochs` passes over them; spend `epsilon` each time.
 
         All calls share one ledger, `run_.entries`, and `epsilon_total_` is what they come to for someone who
         is in the rows of each. A call after `fit` goes on from there. With class_weight="balanced", classes

@@ -61,12 +61,12 @@ class SparseRows(Dataset[tuple[Tensor, Tensor, Tensor]]):
 
 
 def dense(rows: Any) -> Tensor:
-    """Returns an array or a sparse matrix as [n, d], float32."""
+    """Return an array or a sparse matrix as [n, d], float32."""
     return torch.from_numpy((rows.toarray() if sparse.issparse(rows) else rows).astype(np.float32))
 
 
 def dense_parts(rows: Any) -> Iterator[Tensor]:
-    """Yields the rows in turn, [m, d] each: an array at once, a sparse matrix in parts that fit in memory."""
+    """Yield the rows in turn, [m, d] each: an array at once, a sparse matrix in parts that fit in memory."""
     if not sparse.issparse(rows):
         yield dense(rows)
         return
@@ -76,7 +76,7 @@ def dense_parts(rows: Any) -> Iterator[Tensor]:
 
 
 def check_finite(rows: Any) -> None:
-    """Raises where numbers are beyond what float32 holds."""
+    """Raise where numbers are beyond what float32 holds."""
     numbers = rows.data if sparse.issparse(rows) else rows
     with np.errstate(over="ignore"):
         if not np.isfinite(numbers.astype(np.float32)).all():
@@ -84,7 +84,7 @@ def check_finite(rows: Any) -> None:
 
 
 def check_numbers(rows: Any) -> None:
-    """Raises where columns of rows are dates or durations, which an array of numbers would count as such.
+    """Raise where columns of rows are dates or durations, which an array of numbers would count as such.
 
     Raises:
         DataError: names the first of them.
@@ -100,7 +100,7 @@ def check_numbers(rows: Any) -> None:
 
 
 def check_known(y: npt.NDArray[Any]) -> None:
-    """Raises where a target of y, [n], is missing, such as None or pandas.NA.
+    """Raise where a target of y, [n], is missing, such as None or pandas.NA.
 
     Raises:
         DataError: names the first row.
@@ -124,7 +124,7 @@ def _to_numbers(values: Any, name: str) -> npt.NDArray[np.float64]:
 
 
 def groups_of(sensitive_features: Any, n: int, known: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
-    """Returns the group of each example, [n], and the groups' names; `known` ones where there were fits.
+    """Return the group of each example, [n], and the groups' names; `known` ones where there were fits.
 
     Raises:
         DataError: another number of rows, too many groups, or one that is not known.
@@ -170,7 +170,7 @@ def groups_of(sensitive_features: Any, n: int, known: Sequence[str] | None) -> t
 
 
 def weights_of_rows(sample_weight: Any, n: int) -> Tensor | None:
-    """Returns the public weight of each row, [n]; None where none was given, or all are 1.
+    """Return the public weight of each row, [n]; None where none was given, or all are 1.
 
     Raises:
         DataError: another number of weights, or one that is not a number from 0 on.
@@ -191,7 +191,7 @@ def weights_of_rows(sample_weight: Any, n: int) -> Tensor | None:
 
 
 def epsilons_of(epsilons: Any, people: Any, n: int) -> Tensor | None:
-    """Returns the epsilon of each row, [n], the smallest that its person chose; None where none was given.
+    """Return the epsilon of each row, [n], the smallest that its person chose; None where none was given.
 
     Raises:
         DataError: another number of epsilons.
@@ -208,7 +208,7 @@ def epsilons_of(epsilons: Any, people: Any, n: int) -> Tensor | None:
 
 
 def with_epsilons(train: GroupedDataset | Dataset[Any], epsilons: Tensor) -> GroupedDataset:
-    """Returns the rows with the epsilon that each one's person chose, [n].
+    """Return the rows with the epsilon that each one's person chose, [n].
 
     Raises:
         SettingError: the rows are sparse, or the targets are numbers.
@@ -223,7 +223,7 @@ def with_epsilons(train: GroupedDataset | Dataset[Any], epsilons: Tensor) -> Gro
 
 
 def people_of(people: Any, most_rows: int | None, rows: Any) -> PeoplesRows | None:
-    """Returns the rows of each person; None where each row is an example. Warns of rows that are left out.
+    """Return the rows of each person; None where each row is an example. Warns of rows that are left out.
 
     Raises:
         SettingError: people without a number of rows for each, or the other way round.
@@ -250,7 +250,7 @@ def people_of(people: Any, most_rows: int | None, rows: Any) -> PeoplesRows | No
 
 
 def of_people(rows: GroupedDataset | Dataset[Any], people: PeoplesRows) -> GroupedDataset:
-    """Returns people as examples.
+    """Return people as examples.
 
     Raises:
         SettingError: the targets are numbers.
@@ -263,7 +263,7 @@ def of_people(rows: GroupedDataset | Dataset[Any], people: PeoplesRows) -> Group
 
 
 def check_groups(method: str, sensitive_features: Any) -> None:
-    """Raises a SettingError for a method that tells groups apart where there are none."""
+    """Raise a SettingError for a method that tells groups apart where there are none."""
     if sensitive_features is None and method_named(method).policy.needs_groups:
         raise SettingError(
             f"method={method!r} tells groups apart and there are none: pass each example's group, "
@@ -273,7 +273,7 @@ def check_groups(method: str, sensitive_features: Any) -> None:
 
 
 def check_order(**given: Any) -> None:
-    """Refuses pandas objects that name the same rows in different orders: rows go together by position."""
+    """Refuse pandas objects that name the same rows in different orders: rows go together by position."""
     labels = {
         name: values.index for name, values in given.items() if isinstance(values, pd.DataFrame | pd.Series)
     }

@@ -79,7 +79,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         return (low + high) / 2, (high - low) / 2
 
     def partial_fit(self, X: Any, y: Any, sensitive_features: Any = None, sample_weight: Any = None) -> Self:
-        """Trains the model further on more rows, by `epochs` passes over them; spends `epsilon` each time.
+        """Train the model further on more rows, by `epochs` passes over them; spend `epsilon` each time.
 
         Arguments are those of `fit`; see `PrivateClassifier.partial_fit`.
         """

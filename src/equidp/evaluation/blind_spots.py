@@ -78,7 +78,7 @@ ranking_auc=None)
 def calibration_table(
     found: Predictions, groups: npt.NDArray[np.int64], group_names: Sequence[str], level: float
 ) -> pd.DataFrame:
-    """Returns mean predicted risks beside what happened; no rows unless there are two classes.
+    """Return mean predicted risks beside what happened; no rows unless there are two classes.
 
     Returns:
         group, count, mean_predicted, observed (share of positives) with observed_low and observed_high
@@ -100,7 +100,7 @@ def reliability_table(
     people: npt.NDArray[np.int64],
     named: Sequence[str],
 ) -> pd.DataFrame:
-    """Returns the same by predicted risk: up to ten bins.
+    """Return the same by predicted risk: up to ten bins.
 
     Bins of all examples have equally many, joined where one would hold few people of a class. Those of groups
     are the same, joined until each named group has enough people in each.
@@ -141,7 +141,7 @@ def _join_bins(
     found: Predictions,
     people: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int64]:
-    """Returns bin -> number of joined bins, so that each cell has enough people of each class in each."""
+    """Return bin -> number of joined bins, so that each cell has enough people of each class in each."""
     last = int(bins.max())
     joined, at = np.zeros(last + 1, dtype=np.int64), 0
     for each in range(last + 1):
@@ -160,7 +160,7 @@ def _has_enough_people(
     found: Predictions,
     people: npt.NDArray[np.int64],
 ) -> bool:
-    """Tells whether each cell has enough people of each of two classes among the examples inside."""
+    """Tell whether each cell has enough people of each of two classes among the examples inside."""
     return all(
         count_people(people[members & inside & (found.targets == code)]) >= FEWEST
         for members in cells
@@ -180,7 +180,7 @@ def _calibration_row(found: Predictions, level: float) -> dict[str, float]:
 
 
 def risks_off(calibration: pd.DataFrame, shown: Sequence[str]) -> tuple[RiskOff, ...]:
-    """Returns where mean predicted risks are off by more than a fifth, and by more than chance.
+    """Return where mean predicted risks are off by more than a fifth, and by more than chance.
 
     Args:
         calibration: from `calibration_table`.

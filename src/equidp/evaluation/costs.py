@@ -49,7 +49,7 @@ def privacy_costs(
     metric: Metric = METRICS["accuracy"],
     best: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """Returns `results` with what each run lost against its baseline: the baseline method's run of the same
+    """Return `results` with what each run lost against its baseline: the baseline method's run of the same
     seed.
 
     privacy_cost = metric(baseline) - metric(run), the other way round where lower is better; of accuracy, the
@@ -99,7 +99,7 @@ def privacy_costs(
 
 
 def group_gaps(costs: pd.DataFrame) -> pd.DataFrame:
-    """Returns the gaps between groups in each run, for every pair and the largest.
+    """Return the gaps between groups in each run, for every pair and the largest.
 
     Returns:
         Columns method, setting, seed, pair ("a | b", or "largest"), cost_gap = |pi_a - pi_b| and
@@ -128,7 +128,7 @@ EPSILON_OF_GROUP = "epsilon_of_group"
 
 
 def ranges(metric: Metric, columns: Collection[str]) -> dict[str, tuple[float, float]]:
-    """Returns the range of each metric among the columns, and of the costs in one of them."""
+    """Return the range of each metric among the columns, and of the costs in one of them."""
     known = {**{each.name: each.range for each in METRICS.values()}, metric.name: metric.range}
     return {
         **{name: ends for name, ends in known.items() if name in columns},
@@ -140,7 +140,7 @@ def ranges(metric: Metric, columns: Collection[str]) -> dict[str, tuple[float, f
 
 
 def summary(costs: pd.DataFrame, level: float = 0.95, metric: Metric = METRICS["accuracy"]) -> pd.DataFrame:
-    """Returns means and Student's intervals over seeds, by method, setting and group.
+    """Return means and Student's intervals over seeds, by method, setting and group.
 
     Seeds in which a metric is not defined are left out.
 
@@ -165,7 +165,7 @@ def equal_cost(
     metric: Metric = METRICS["accuracy"],
     baseline: str = "sgd",
 ) -> pd.DataFrame:
-    """Returns whether equal cost of privacy (Xu et al.: every gap <= tau) holds, judged over seeds.
+    """Return whether equal cost of privacy (Xu et al.: every gap <= tau) holds, judged over seeds.
 
     The statistic is the largest gap in privacy cost of each run. It is "within tolerance" or "exceeds
     tolerance" where the whole interval lies on one side of the tolerance, and "inconclusive" elsewhere; a
@@ -208,7 +208,7 @@ def _verdict(low: float, high: float, gap_tolerance: float, tells: bool, serves:
 def wilcoxon_table(
     costs: pd.DataFrame, baseline: str = "sgd", pair: tuple[str, str] | None = None
 ) -> pd.DataFrame:
-    """Tests whether a method has a smaller gap, by one-sided Wilcoxon signed ranks over seeds.
+    """Test whether a method has a smaller gap, by one-sided Wilcoxon signed ranks over seeds.
 
     Esipova et al. use the same test.
 

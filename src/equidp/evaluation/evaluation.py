@@ -103,7 +103,7 @@ class Evaluation:
         }
 
     def withholding(self) -> Evaluation:
-        """Returns the evaluation without the examples of groups and classes of few people, to be given away.
+        """Return the evaluation without the examples of groups and classes of few people, to be given away.
 
         They count in no metric, not in those of all either, so that no difference between metrics shows them
         (`SmallCells`). A test example is a person, unless the test set says whose it is.
@@ -111,7 +111,7 @@ class Evaluation:
         return self if self.rest is None else self.rest
 
     def plain(self) -> dict[str, Any]:
-        """Returns plain values for JSON: the tables by name, the gaps, and how they were measured."""
+        """Return plain values for JSON: the tables by name, the gaps, and how they were measured."""
         tables = {
             "metrics": self.groups,
             "values": self.values,
@@ -139,7 +139,7 @@ def evaluate(
     decision: Decision = Decision(),
     processes: Processes = ALONE,
 ) -> Evaluation:
-    """Evaluates a trained model, which gives one logit per class, or a number.
+    """Evaluate a trained model, which gives one logit per class, or a number.
 
     Args:
         model: the trained model.

@@ -40,7 +40,7 @@ Bools = npt.NDArray[np.bool_]
 def group_metrics(
     outputs: Tensor, targets: Tensor, groups: Tensor, group_names: Sequence[str]
 ) -> pd.DataFrame:
-    """Returns group, count, accuracy and loss (cross-entropy); NaN for a group without examples.
+    """Return group, count, accuracy and loss (cross-entropy); NaN for a group without examples.
 
     Args:
         outputs: [n, classes].
@@ -61,7 +61,7 @@ def group_metrics(
 
 
 def metrics_of(outputs: Tensor, test: GroupedDataset) -> pd.DataFrame:
-    """Returns group, count, accuracy and loss, or of predicted numbers rmse, mae, r2 and loss."""
+    """Return group, count, accuracy and loss, or of predicted numbers rmse, mae, r2 and loss."""
     check_outputs(outputs, test)
     if test.target_bounds is None:
         return group_metrics(outputs, test.targets, test.groups, test.group_names)
@@ -75,7 +75,7 @@ def metrics_of(outputs: Tensor, test: GroupedDataset) -> pd.DataFrame:
 
 
 def check_outputs(outputs: Tensor, test: GroupedDataset) -> None:
-    """Raises unless outputs have a logit for each class, or one number, for each target."""
+    """Raise unless outputs have a logit for each class, or one number, for each target."""
     if test.target_bounds is None:
         _check_logits(outputs, test.targets)
     elif outputs.dim() != 2 or outputs.shape[1] != 1:
@@ -97,7 +97,7 @@ def _check_logits(outputs: Tensor, targets: Tensor) -> None:
 def group_intervals(
     outputs: Tensor, test: GroupedDataset, level: float, decision: Decision = Decision()
 ) -> pd.DataFrame:
-    """Returns group, count, accuracy (Wilson's interval) and loss (Student's), each with _low and _high.
+    """Return group, count, accuracy (Wilson's interval) and loss (Student's), each with _low and _high.
 
     Of predicted numbers: rmse, mae and r2 in their place.
     """
@@ -124,7 +124,7 @@ def group_values(
     metrics: Sequence[Metric],
     level: float,
 ) -> pd.DataFrame:
-    """Returns group, count, metric, value, low, high, and reason: why it is not defined."""
+    """Return group, count, metric, value, low, high, and reason: why it is not defined."""
     rows = []
     for name, members in by_group(groups, group_names):
         part = found.take(members)
@@ -142,7 +142,7 @@ def paired_costs(
     metric: Metric = METRICS["accuracy"],
     decision: Decision = Decision(),
 ) -> pd.DataFrame:
-    """Returns what a model loses against `baseline`, the outputs of one trained without privacy.
+    """Return what a model loses against `baseline`, the outputs of one trained without privacy.
 
     Returns:
         group, count, privacy_cost (what the metric loses; of accuracy: Xu et al.) and excessive_risk (loss
@@ -168,7 +168,7 @@ def recalls(
     baseline: Tensor | None = None,
     decision: Decision = Decision(),
 ) -> pd.DataFrame:
-    """Returns the share of each class's examples that the model finds: accuracy can hide that it finds none.
+    """Return the share of each class's examples that the model finds: accuracy can hide that it finds none.
 
     Returns:
         group, class, count, recall (Wilson's interval), and with the outputs of a baseline recall_cost
@@ -196,7 +196,7 @@ def recalls(
 
 
 def selection_rates(outputs: Tensor, test: GroupedDataset, decision: Decision = Decision()) -> pd.DataFrame:
-    """Returns how often a model of two classes predicts class 1, by fairlearn.
+    """Return how often a model of two classes predicts class 1, by fairlearn.
 
     Returns:
         group, count, positives (examples of class 1), selection_rate, true_positive_rate and
@@ -222,7 +222,7 @@ def selection_rates(outputs: Tensor, test: GroupedDataset, decision: Decision = 
 
 
 def most_frequent(targets: Tensor, class_names: Sequence[str]) -> tuple[str, float]:
-    """Returns the class of most of these targets, [n], and its share of them."""
+    """Return the class of most of these targets, [n], and its share of them."""
     counts = torch.bincount(targets, minlength=len(class_names))
     return class_names[int(counts.argmax())], float(counts.max()) / len(targets)
 
@@ -237,7 +237,7 @@ def _row(members: Bools, measured: dict[str, Interval], **names: str) -> dict[st
 
 
 def by_group(groups: npt.NDArray[np.int64], names: Sequence[str]) -> list[tuple[str, Bools]]:
-    """Returns each group's name and which examples are in it, [n]; then "all"."""
+    """Return each group's name and which examples are in it, [n]; then "all"."""
     return [*((name, groups == at) for at, name in enumerate(names)), (ALL, np.ones(len(groups), dtype=bool))]
 
 

@@ -32,7 +32,7 @@ def mean_interval(
     within: tuple[float, float] = (-np.inf, np.inf),
     freedom: int | None = None,
 ) -> Interval:
-    """Returns a mean and Student's t interval, cut to the range `within`; no interval for a single value.
+    """Return a mean and Student's t interval, cut to the range `within`; no interval for a single value.
 
     `freedom` are the degrees of freedom; None: one less than there are values.
 
@@ -52,7 +52,7 @@ def mean_interval(
 
 
 def wilson(successes: int, count: int, level: float) -> Interval:
-    """Returns a share and Wilson's interval (1927), which holds for few examples too."""
+    """Return a share and Wilson's interval (1927), which holds for few examples too."""
     if not count:
         return np.nan, np.nan, np.nan
     share, z = successes / count, float(special.ndtri((1 + level) / 2))
@@ -64,7 +64,7 @@ def wilson(successes: int, count: int, level: float) -> Interval:
 
 
 def paired_interval(differences: Floats, level: float) -> Interval:
-    """Returns a mean of differences of -1, 0 and 1 between two models, and Agresti and Min's interval (2005).
+    """Return a mean of differences of -1, 0 and 1 between two models, and Agresti and Min's interval (2005).
 
     It adds half an example to each of the four ways in which two models can be correct or wrong, so that a
     few examples on which they agree do not look certain.
@@ -80,7 +80,7 @@ def paired_interval(differences: Floats, level: float) -> Interval:
 
 
 def mean_of_shares(shares: Sequence[Interval]) -> tuple[float, float]:
-    """Returns the ends of an interval of the mean of independent shares, from the interval of each.
+    """Return the ends of an interval of the mean of independent shares, from the interval of each.
 
     Zou and Donner (2008): distances to the ends add up as their squares.
 
@@ -93,7 +93,7 @@ def mean_of_shares(shares: Sequence[Interval]) -> tuple[float, float]:
 
 
 def auc(hits: npt.NDArray[np.int64], scores: Floats, level: float) -> Interval:
-    """Returns the area under the ROC curve and its interval.
+    """Return the area under the ROC curve and its interval.
 
     DeLong et al.'s variance (1988), on the scale of log odds, with Student's quantile of the rarer class.
 
@@ -112,7 +112,7 @@ def auc(hits: npt.NDArray[np.int64], scores: Floats, level: float) -> Interval:
 
 
 def average_precision(hits: npt.NDArray[np.int64], scores: Floats, level: float) -> Interval:
-    """Returns average precision and its interval, on the scale of log odds with Student's quantile.
+    """Return average precision and its interval, on the scale of log odds with Student's quantile.
 
     The standard error is the larger of that by the influence of each example, and of Boyd, Eng and Page's
     (2013) binomial one, which is the larger with few positives. Arguments are those of `auc`.

@@ -85,27 +85,27 @@ class Metric:
 
     @property
     def sign(self) -> int:
-        """Returns 1 where a loss of the metric is a cost, and -1 where a gain is."""
+        """Return 1 where a loss of the metric is a cost, and -1 where a gain is."""
         return 1 if self.higher_is_better else -1
 
     @property
     def width(self) -> float:
-        """Returns how far apart two values can be."""
+        """Return how far apart two values can be."""
         return self.range[1] - self.range[0]
 
     @property
     def percent(self) -> bool:
-        """Returns whether it is shown in percentage points."""
+        """Return whether it is shown in percentage points."""
         return self.name in _PERCENT
 
     @property
     def label(self) -> str:
-        """Returns its name for readers."""
+        """Return its name for readers."""
         return _LABELS.get(self.name, self.name.replace("_", " "))
 
     @property
     def heading(self) -> str:
-        """Returns its label with its unit, such as "accuracy, %"."""
+        """Return its label with its unit, such as "accuracy, %"."""
         return f"{self.label}, %" if self.percent else self.label
 
 
@@ -152,7 +152,7 @@ def measure_metric(metric: Metric, predictions: Predictions) -> tuple[float, str
 
 
 def measure_with_interval(metric: Metric, predictions: Predictions, level: float) -> MetricValue:
-    """Returns a metric's value with its interval over the examples.
+    """Return a metric's value with its interval over the examples.
 
     Raises:
         SettingError: as `measure_metric`, or a level outside (0, 1).
@@ -176,7 +176,7 @@ def measure_with_interval(metric: Metric, predictions: Predictions, level: float
 def percentiles(
     statistic: Callable[[npt.NDArray[np.int64]], float], count: int, level: float
 ) -> tuple[float, float]:
-    """Returns the ends of the middle `level` of a statistic of resampled rows; always the same draws."""
+    """Return the ends of the middle `level` of a statistic of resampled rows; always the same draws."""
     generator = np.random.default_rng(0)
     values = [statistic(generator.integers(count, size=count)) for _ in range(_RESAMPLES)]
     if np.isnan(values).all():
@@ -228,7 +228,7 @@ that predictions explain."""
 
 
 def tells_something(metric: Metric, predictions: Predictions, level: float) -> bool:
-    """Returns whether predictions are better than one constant prediction, by more than the examples' chance.
+    """Return whether predictions are better than one constant prediction, by more than the examples' chance.
 
     A metric of single examples is compared example by example, others by their interval. A metric that a
     constant prediction can have at its best, such as recall, is judged by AUC or balanced accuracy.
@@ -299,7 +299,7 @@ def _is_metric(thing: object) -> bool:
 
 
 def check_task(metric: Metric, class_names: Sequence[str]) -> None:
-    """Raises a SettingError unless the metric is for so many classes; says which are."""
+    """Raise a SettingError unless the metric is for so many classes; say which are."""
     task = task_of(class_names)
     if task not in metric.tasks:
         others = ", ".join(name for name, each in METRICS.items() if task in each.tasks)

@@ -25,7 +25,7 @@ _NO = ("no", "n", "false", "negative", "neg", "nein", "non", "none", "low", "0",
 
 
 def positive_by_name(class_names: Sequence[str]) -> str:
-    """Returns which of two classes is called positive unless someone says: by their names, never by data.
+    """Return which of two classes is called positive unless someone says: by their names, never by data.
 
     A name that says yes, or stands beside one that says no, or begins with ">"; else the second name.
 
@@ -44,7 +44,7 @@ def positive_by_name(class_names: Sequence[str]) -> str:
 
 
 def task_of(class_names: Sequence[str]) -> str:
-    """Returns "binary", "multiclass" or, without classes, "regression"."""
+    """Return "binary", "multiclass" or, without classes, "regression"."""
     return {0: "regression", 2: "binary"}.get(len(class_names), "multiclass")
 
 
@@ -72,7 +72,7 @@ class Decision:
             check_number("[0, 1]", ", a predicted probability such as 0.5", threshold=self.threshold)
 
     def index(self, class_names: Sequence[str]) -> int | None:
-        """Returns which class is positive; None unless there are two classes.
+        """Return which class is positive; None unless there are two classes.
 
         Raises:
             SettingError: no such class, or a choice among more than two.
@@ -102,7 +102,7 @@ def check_base_rate(class_names: Sequence[str]) -> None:
 
 
 def base_rate_decision(positive: str | None, counts: Mapping[str, float]) -> Decision:
-    """Returns the decision whose threshold is the share of the positive class among counted examples.
+    """Return the decision whose threshold is the share of the positive class among counted examples.
 
     Args:
         positive: see `Decision`.
@@ -146,7 +146,7 @@ class Predictions:
     def of(
         cls, outputs: Tensor, targets: Tensor, class_names: Sequence[str], decision: Decision = Decision()
     ) -> Predictions:
-        """Returns what logits, [n, classes], or numbers, [n, 1], predict of examples with these targets."""
+        """Return what logits, [n, classes], or numbers, [n, 1], predict of examples with these targets."""
         if not class_names:
             return cls(targets.double().numpy(), outputs.double().numpy(), ())
         probabilities = torch.softmax(outputs.double(), dim=1).numpy()
@@ -163,17 +163,17 @@ class Predictions:
 
     @property
     def task(self) -> str:
-        """Returns "binary", "multiclass" or "regression"."""
+        """Return "binary", "multiclass" or "regression"."""
         return task_of(self.class_names)
 
     @property
     def positive_name(self) -> str:
-        """Returns the name of the positive class; "" unless there are two classes."""
+        """Return the name of the positive class; "" unless there are two classes."""
         return "" if self.positive is None else self.class_names[self.positive]
 
     @cached_property
     def predicted(self) -> Codes:
-        """Returns the predicted classes, [n]: the most probable one, or by the threshold."""
+        """Return the predicted classes, [n]: the most probable one, or by the threshold."""
         if self.positive is None or self.threshold is None:
             likeliest: Codes = self.probabilities.argmax(axis=1)
             return likeliest
@@ -181,39 +181,39 @@ class Predictions:
 
     @property
     def values(self) -> Floats:
-        """Returns the predicted numbers, [n]; of regression only."""
+        """Return the predicted numbers, [n]; of regression only."""
         values: Floats = self.probabilities[:, 0]
         return values
 
     @property
     def risks(self) -> Floats:
-        """Returns the predicted probability of the positive class, [n]; of two classes only."""
+        """Return the predicted probability of the positive class, [n]; of two classes only."""
         risks: Floats = self.probabilities[:, self._of_two()]
         return risks
 
     @property
     def hits(self) -> Codes:
-        """Returns 1 for each example of the positive class and 0 for others, [n]; of two classes only."""
+        """Return 1 for each example of the positive class and 0 for others, [n]; of two classes only."""
         hits: Codes = (self.targets == self._of_two()).astype(np.int64)
         return hits
 
     @property
     def predicted_positive(self) -> Codes:
-        """Returns 1 for each example that is predicted to be positive, [n]; of two classes only."""
+        """Return 1 for each example that is predicted to be positive, [n]; of two classes only."""
         positive: Codes = (self.predicted == self._of_two()).astype(np.int64)
         return positive
 
     @property
     def counts(self) -> Codes:
-        """Returns the number of examples of each class, [classes]."""
+        """Return the number of examples of each class, [classes]."""
         return np.bincount(self.targets, minlength=len(self.class_names))
 
     def take(self, rows: npt.NDArray[np.generic]) -> Predictions:
-        """Returns the predictions of some examples: their indices, or a mask [n]."""
+        """Return the predictions of some examples: their indices, or a mask [n]."""
         return replace(self, targets=self.targets[rows], probabilities=self.probabilities[rows])
 
     def constant(self) -> Predictions:
-        """Returns what the best constant prediction predicts here: each class with its share, or the mean."""
+        """Return what the best constant prediction predicts here: each class with its share, or the mean."""
         if not self.class_names:
             mean = self.targets.mean() if len(self) else np.nan
             return replace(self, probabilities=np.full((len(self), 1), mean))
@@ -240,7 +240,7 @@ def has_diverged(model: nn.Module) -> bool:
 def predict(
     model: nn.Module, inputs: Inputs, processes: Processes = ALONE, *, together: bool = True
 ) -> Tensor:
-    """Returns the model's outputs in evaluation mode, [n, ...], on the CPU; in chunks, to bound memory.
+    """Return the model's outputs in evaluation mode, [n, ...], on the CPU; in chunks, to bound memory.
 
     Of a model that returns a mapping, as those of `transformers` do, the `logits`.
 

@@ -49,7 +49,7 @@ class SmallCells:
 
     @classmethod
     def of(cls, test: GroupedDataset) -> SmallCells:
-        """Returns those of a test set of single rows; people are counted once, whatever their rows."""
+        """Return those of a test set of single rows; people are counted once, whatever their rows."""
         groups, people = test.groups.numpy(), people_of(test)
         targets = test.targets.numpy() if test.class_names else np.zeros(len(test), dtype=np.int64)
         pairs = np.unique(np.stack([groups, targets]), axis=1)
@@ -87,14 +87,14 @@ class SmallCells:
         )
 
     def left_in(self, test: GroupedDataset) -> torch.Tensor:
-        """Returns the indices of the examples of the test set that count in metrics for others."""
+        """Return the indices of the examples of the test set that count in metrics for others."""
         kept = ~np.isin(test.groups.numpy(), [test.group_names.index(name) for name in self.groups])
         if self.classes:
             kept &= ~np.isin(test.targets.numpy(), [test.class_names.index(name) for name in self.classes])
         return torch.from_numpy(np.flatnonzero(kept & (not self.everything)))
 
     def without(self, test: GroupedDataset) -> GroupedDataset:
-        """Returns the test set with the examples of `left_in` and their groups alone."""
+        """Return the test set with the examples of `left_in` and their groups alone."""
         rest = test.subset(self.left_in(test))
         names = [name for name in test.group_names if name not in self.groups]
         codes = torch.tensor([names.index(name) if name in names else -1 for name in test.group_names])
@@ -102,11 +102,11 @@ class SmallCells:
 
 
 def people_of(test: GroupedDataset) -> Codes:
-    """Returns whose each example is, [n]; each is of another person unless the test set says it."""
+    """Return whose each example is, [n]; each is of another person unless the test set says it."""
     people: Codes = np.arange(len(test)) if test.people is None else test.people.numpy()
     return people
 
 
 def count_people(people: Codes) -> int:
-    """Returns how many people there are among these."""
+    """Return how many people there are among these."""
     return len(np.unique(people))

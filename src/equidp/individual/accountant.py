@@ -150,11 +150,11 @@ class ExampleAccount(KeptCallback):
 
     @abstractmethod
     def _begin(self, trainer: Trainer) -> bool:
-        """Prepares for a run's steps; returns whether the counted shares bound the used ones."""
+        """Prepare for a run's steps; return whether the counted shares bound the used ones."""
 
     @abstractmethod
     def _check_step(self, trainer: Trainer) -> None:
-        """Refuses a step that was not taken as `_begin` prepared it."""
+        """Refuse a step that was not taken as `_begin` prepared it."""
 
     def before_training(self, trainer: Trainer) -> None:
         data = training_data(trainer, _PURPOSE)
@@ -260,7 +260,7 @@ class ExampleAccount(KeptCallback):
     def report(
         self, trainer: Trainer, delta: float | None = None, accountant: str = "pld"
     ) -> IndividualReport:
-        """Returns the epsilon of each example and each group over the steps so far.
+        """Return the epsilon of each example and each group over the steps so far.
 
         All else that the ledger holds by now, such as private preprocessing, counts in full for everyone.
 
@@ -422,7 +422,7 @@ class IndividualAccountant(ExampleAccount):
         return self._interval == 1 and self._rounding == "up" and _repeats(trainer)
 
     def _check_step(self, trainer: Trainer) -> None:
-        """Accepts every step, since it only watches."""
+        """Accept every step, since it only watches."""
 
 
 class IndividualClipping(ExampleAccount):
@@ -466,7 +466,7 @@ class IndividualClipping(ExampleAccount):
 
 
 def _repeats(trainer: Trainer) -> bool:
-    """Returns whether two passes give the same norms, which they do unless the model draws random numbers."""
+    """Return whether two passes give the same norms, which they do unless the model draws random numbers."""
     public = getattr(trainer.engine, "public", None)
     if public is None:  # an engine that was given as an object, and tried on nothing
         return False

@@ -23,7 +23,7 @@ _CHUNK = 2**16  # examples whose divergences are held at a time
 
 
 def own_noise_multiplier(event: StepEvent, share: float) -> float:
-    """Returns the noise multiplier of one step for an example that uses this share of the sensitivity.
+    """Return the noise multiplier of one step for an example that uses this share of the sensitivity.
 
     It is (share^2 / sigma^2 + 1 / sigma_s^2)^(-1/2): the share of the gradient's query, and all of the
     statistics' query where the step has one. Infinite where the example contributes to neither.
@@ -41,7 +41,7 @@ def individual_epsilons(
     releases: Entries = (),
     labels: Integers | None = None,
 ) -> Floats:
-    """Returns the epsilon of each example over the steps in its history and the releases, [n].
+    """Return the epsilon of each example over the steps in its history and the releases, [n].
 
     Args:
         histories: of a run whose steps were all `event`.
@@ -83,7 +83,7 @@ def individual_profiles(
     releases: Entries = (),
     labels: Integers | None = None,
 ) -> Floats:
-    """Returns delta of each example at each epsilon over the steps in its history, [n, epsilons].
+    """Return delta of each example at each epsilon over the steps in its history, [n, epsilons].
 
     Args:
         histories, event, releases, labels: as in `individual_epsilons`.
@@ -183,7 +183,7 @@ of the summed divergences.
 
 @lru_cache(maxsize=16)
 def _divergence_table(mechanisms: Mechanisms) -> tuple[Floats, Floats]:
-    """Returns orders [orders], and the Renyi divergence of each mechanism, [mechanisms, orders]."""
+    """Return orders [orders], and the Renyi divergence of each mechanism, [mechanisms, orders]."""
     orders, _ = renyi_divergences(StepEvent(1.0, 1.0))
     events = [None if math.isinf(noise) else StepEvent(rate, noise) for noise, rate in mechanisms]
     rows = (renyi_divergences(each)[1] if each else np.zeros_like(orders) for each in events)
@@ -191,7 +191,7 @@ def _divergence_table(mechanisms: Mechanisms) -> tuple[Floats, Floats]:
 
 
 def _sum_divergences(counts: npt.NDArray[np.uint32], table: Floats) -> Floats:
-    """Returns each history's divergences, [n, orders]; an infinite one counts only where it occurred."""
+    """Return each history's divergences, [n, orders]; an infinite one counts only where it occurred."""
     finite = np.isfinite(table)
     sums = counts.astype(np.float64) @ np.where(finite, table, 0.0)
     if not finite.all():
@@ -200,7 +200,7 @@ def _sum_divergences(counts: npt.NDArray[np.uint32], table: Floats) -> Floats:
 
 
 def _convert_to_epsilons(orders: Floats, divergences: Floats, delta: float) -> Floats:
-    """Returns epsilons [n] of divergences [n, orders], as dp_accounting.rdp.compute_epsilon does for one."""
+    """Return epsilons [n] of divergences [n, orders], as dp_accounting.rdp.compute_epsilon does for one."""
     with np.errstate(invalid="ignore"):
         epsilons = divergences + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
     epsilons = np.where(orders > 1.01, epsilons, np.inf)

@@ -84,7 +84,7 @@ class Histories:
         return self.part(slice(None))
 
     def part(self, which: slice) -> Counts:
-        """Returns the counts of some examples, a copy, [examples, cells]."""
+        """Return the counts of some examples, a copy, [examples, cells]."""
         start, stop, _ = which.indices(self.num_examples)
         counts = np.empty((stop - start, len(self.shares)), dtype=np.uint32)
         for chunk in chunks(start, stop, _CHUNK):
@@ -95,7 +95,7 @@ class Histories:
         return counts
 
     def cells(self, shares: Floats) -> Integers:
-        """Returns the cell of each share; same shape."""
+        """Return the cell of each share; same shape."""
         bounded = np.maximum(np.fmin(shares, 1.0), 0.0)  # fmin ignores NaN, so NaN becomes 1
         # The first end >= share. A division finds it up to rounding, twenty times faster than a search.
         guess = np.ceil((bounded - self._cell_ends[0]) / self.grid).astype(np.int64)
@@ -105,16 +105,16 @@ class Histories:
         return cells
 
     def add(self, cells: Integers, steps: int = 1) -> None:
-        """Adds `steps` steps of every example, in these cells, [n]."""
+        """Add `steps` steps of every example, in these cells, [n]."""
         flat = self._table_to_change().reshape(-1)  # one index is four times faster than two
         flat[np.arange(self.num_examples) * len(self.shares) + cells] += np.uint32(steps)
 
     def add_worst(self, steps: int) -> None:
-        """Adds steps in which every example may have used all of the sensitivity."""
+        """Add steps in which every example may have used all of the sensitivity."""
         self.everyone[-1] += np.uint32(steps)
 
     def add_period(self, rows: Rows, table: Counts) -> None:
-        """Adds the steps of classes; see `Period`. Keeps copies of both, or adds them to the table."""
+        """Add the steps of classes; see `Period`. Keep copies of both, or add them to the table."""
         if not table.any():
             return
         smallest = np.min_scalar_type(len(table) - 1)
@@ -128,7 +128,7 @@ class Histories:
             self.periods.clear()
 
     def move(self, examples: Integers, old: Rows, new: Rows, table: Counts) -> None:
-        """Moves examples from old to new classes of a table that will be added as a period later.
+        """Move examples from old to new classes of a table that will be added as a period later.
 
         They get the steps of their new class from now on: those so far are subtracted in advance, and those
         of the old class added.
@@ -138,12 +138,12 @@ class Histories:
             whole[examples[chunk]] += table[old[chunk]] - table[new[chunk]]
 
     def restore(self, name: str, rows: npt.NDArray[Any], table: Counts) -> None:
-        """Puts back a period under its name; the last one last."""
+        """Put back a period under its name; the last one last."""
         self.periods[name] = Period(rows, table)
         self._names = count(1 + int(name.rpartition("-")[2]))
 
     def restore_table(self, parts: Iterable[Counts], version: int) -> None:
-        """Puts back the table, from parts of it."""
+        """Put back the table, from parts of it."""
         whole, start = self._table_to_change(), 0
         for part in parts:
             whole[start : start + len(part)] = part
@@ -164,5 +164,5 @@ class Histories:
 
 
 def chunks(start: int, stop: int, size: int) -> Iterator[slice]:
-    """Yields slices of at most `size`, one after the other."""
+    """Yield slices of at most `size`, one after the other."""
     return (slice(each, min(each + size, stop)) for each in range(start, stop, size))

@@ -49,7 +49,7 @@ class HistoryFiles:
         self._used: dict[str, set[str]] = {}  # name of a state -> names of the parts that it needs
 
     def save(self, checkpoint: str, facts: dict[str, Any], counts: StepCounts) -> None:
-        """Writes the state for a checkpoint, and parts that are not on disk yet.
+        """Write the state for a checkpoint, and parts that are not on disk yet.
 
         Raises:
             OSError: the state was not written.
@@ -66,7 +66,7 @@ class HistoryFiles:
         self._used[self._write(_key(checkpoint), [header, *arrays])] = set(parts.values())
 
     def load(self, checkpoint: str) -> tuple[dict[str, Any], list[Array]] | None:
-        """Returns the facts of a checkpoint's state, and its arrays; None where there is none.
+        """Return the facts of a checkpoint's state, and its arrays; None where there is none.
 
         Raises:
             CheckpointError: it is damaged, or of another version.
@@ -86,7 +86,7 @@ class HistoryFiles:
         return facts, list(arrays)
 
     def load_parts(self, parts: dict[str, str], histories: Histories) -> None:
-        """Puts the parts of a state into empty histories.
+        """Put the parts of a state into empty histories.
 
         Raises:
             CheckpointError: one is missing or damaged.
@@ -100,7 +100,7 @@ class HistoryFiles:
         self._parts = dict(parts)
 
     def drop(self, checkpoints: Collection[str]) -> None:
-        """Deletes states of other checkpoints, parts that no state needs, and what a killed process left."""
+        """Delete states of other checkpoints, parts that no state needs, and what a killed process left."""
         for stale in self._folder.glob(f".{self._prefix}*.tmp"):
             stale.unlink(missing_ok=True)
         needed: set[str] = set()
@@ -170,7 +170,7 @@ class _Hashed:
         """The file is flushed when all is written."""
 
     def close(self) -> None:
-        """Leaves the file open, to be synced."""
+        """Leave the file open, to be synced."""
 
 
 def _parts(histories: Histories) -> dict[str, Iterable[Array]]:

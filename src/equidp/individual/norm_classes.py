@@ -27,22 +27,22 @@ class EachAlone:
         self._histories = histories
 
     def take(self, norms: Floats, examples: Integers | None = None) -> None:
-        """Sets the norms that these examples have from the next step on; default: all examples, [n]."""
+        """Set the norms that these examples have from the next step on; default: all examples, [n]."""
         self.norms[self.rows if examples is None else examples] = norms
 
     def count(self, cells: Integers) -> None:
-        """Counts one step in which the share of each class was in these cells, [classes]."""
+        """Count one step in which the share of each class was in these cells, [classes]."""
         self._histories.add(cells)
 
     def settle(self) -> None:
-        """Moves all steps counted so far into the histories; `count` did so already."""
+        """Move all steps counted so far into the histories; `count` did so already."""
 
     def arrays(self) -> tuple[npt.NDArray[Any], ...]:
-        """Returns what `restore` makes the same classes of."""
+        """Return what `restore` makes the same classes of."""
         return (self.norms,)
 
     def restore(self, norms: Floats) -> None:
-        """Puts back what `arrays` returned."""
+        """Put back what `arrays` returned."""
         self.norms = norms
 
 
@@ -94,7 +94,7 @@ class ByNorm:
         self.rows[:] = rows
 
     def _begin(self, norms: Floats) -> None:
-        """Begins new classes, of the norms of all examples."""
+        """Begin new classes, of the norms of all examples."""
         self._row_of[:] = -1
         self._table = np.zeros((0, len(self._histories.shares)), dtype=np.uint32)
         self.norms, self.groups = np.empty(0), np.empty(0, dtype=np.int64)
@@ -102,7 +102,7 @@ class ByNorm:
             self.rows[chunk] = self._rows(norms[chunk], self._example_groups[chunk])
 
     def _rows(self, norms: Floats, groups: Integers) -> npt.NDArray[np.int32]:
-        """Returns the class of each example, [n]; adds those that do not exist yet."""
+        """Return the class of each example, [n]; add those that do not exist yet."""
         keys = _rank(norms) * self._num_groups + groups
         rows: npt.NDArray[np.int32] = self._row_of[keys]
         if (rows < 0).any():
@@ -126,7 +126,7 @@ NormClasses = EachAlone | ByNorm
 
 
 def _rank(norms: Floats) -> Integers:
-    """Returns each norm's rank among all norms of 9 significant bits, rounded up; NaN has the last rank."""
+    """Return each norm's rank among all norms of 9 significant bits, rounded up; NaN has the last rank."""
     bits = np.where(np.isnan(norms), np.float32(np.nan), norms.astype(np.float32)).view(np.int32)
     ranks: Integers = -(-bits.astype(np.int64) >> _DROPPED_BITS)
     return ranks

@@ -77,7 +77,7 @@ class IndividualReport:
     spent: Entries = ()
 
     def group_risks(self) -> dict[str, Risk]:
-        """Returns the most that any membership attack achieves on a member of each group, in this training.
+        """Return the most that any membership attack achieves on a member of each group, in this training.
 
         It follows from the bounds that the policy released, never from examples: it costs nothing, and only a
         policy with a bound for each group gives one a lower risk than the run's. It covers the steps so far
@@ -97,7 +97,7 @@ class IndividualReport:
         }
 
     def for_owner(self, index: int) -> str:
-        """Returns a text for the person whose example this is, and for no one else."""
+        """Return a text for the person whose example this is, and for no one else."""
         if not 0 <= index < len(self.sensitive_epsilons):
             raise SettingError(f"index={index}; expected one of {len(self.sensitive_epsilons)} examples.")
         quality = "at most" if self.guaranteed else "an estimated"
@@ -125,12 +125,12 @@ class IndividualReport:
         return table.assign(over_lowest=table["mean"] / lowest)
 
     def sensitive_worst_to_best(self) -> float:
-        """Returns the highest mean epsilon of a group over the lowest."""
+        """Return the highest mean epsilon of a group over the lowest."""
         means = self.sensitive_by_group().set_index("group")["mean"].drop(ALL)
         return float(means.max() / means.min())
 
     def sensitive_loss_correlation(self, losses: Tensor) -> float:
-        """Returns the correlation of epsilon with log loss (Yu et al., Figure 5); NaN where one is constant.
+        """Return the correlation of epsilon with log loss (Yu et al., Figure 5); NaN where one is constant.
 
         Args:
             losses: of the training examples, [n]. One of less than 1.2e-7 counts as that, the least that
@@ -148,14 +148,14 @@ class IndividualReport:
         return float(np.corrcoef(self.sensitive_epsilons, logs)[0, 1])
 
     def release_mean(self, epsilon: float, delta: float) -> float:
-        """Returns the mean epsilon with noise, by one Gaussian mechanism; charged to the ledger."""
+        """Return the mean epsilon with noise, by one Gaussian mechanism; charged to the ledger."""
         noise = self._pay_release(epsilon, delta).draw()
         rows = torch.from_numpy(self.sensitive_epsilons).unsqueeze(1)
         total = private_sum(rows, bound=self.largest, noise_multiplier=noise, randomness=self.randomness)
         return float(np.clip(float(total) / len(rows), 0.0, self.largest))
 
     def release_by_group(self, epsilon: float, delta: float) -> pd.DataFrame:
-        """Returns each group's mean epsilon with noise, charged to the ledger: group, mean, standard_error.
+        """Return each group's mean epsilon with noise, charged to the ledger: group, mean, standard_error.
 
         One Gaussian mechanism on the sums and the counts of all groups: each example is in one group, so all
         groups cost what one would. `standard_error` is that of the noise, from released values.
@@ -163,7 +163,7 @@ class IndividualReport:
         return self.means_by_group(self._pay_release(epsilon, delta))
 
     def means_by_group(self, payment: Payment) -> pd.DataFrame:
-        """Returns what `release_by_group` does, by a payment that was made before the report."""
+        """Return what `release_by_group` does, by a payment that was made before the report."""
         noise = payment.draw()
         count, largest = len(self.group_names), self.largest
         members = np.zeros((len(self.groups), 2 * count))
@@ -179,7 +179,7 @@ class IndividualReport:
         return pd.DataFrame({"group": self.group_names, "mean": means, "standard_error": largest * errors})
 
     def release_quantiles(self, quantiles: list[float], epsilon: float, delta: float) -> list[float]:
-        """Returns quantiles of epsilon with noise, each at (epsilon, delta), charged to the ledger.
+        """Return quantiles of epsilon with noise, each at (epsilon, delta), charged to the ledger.
 
         Halves the range by noisy counts (`equidp.tables.release.private_quantile`).
         """
@@ -198,5 +198,5 @@ class IndividualReport:
         )
 
     def _pay_release(self, epsilon: float, delta: float) -> Payment:
-        """Pays for a release that costs (epsilon, delta)."""
+        """Pay for a release that costs (epsilon, delta)."""
         return self.ledger.pay(INDIVIDUAL, release_event(epsilon, delta).noise_multiplier)

@@ -53,17 +53,17 @@ class StepCounts:
         self._waiting: list[tuple[Any, list[tuple[Tensor, Tensor]]]] = []  # states and what steps measured
 
     def take(self, norms: Tensor) -> None:
-        """Sets the norms of all examples from the next step on, [n]."""
+        """Set the norms of all examples from the next step on, [n]."""
         self._catch_up()
         self._classes.take(_numbers(norms))
         self._num_current = 0
 
     def draw(self, indices: Tensor, norms: Tensor) -> None:
-        """Sets the norms of these examples from the step in progress on, [batch] each."""
+        """Set the norms of these examples from the step in progress on, [batch] each."""
         self._measured.append((indices, norms))
 
     def step(self, state: Any) -> None:
-        """Counts a step whose weights were computed with this state."""
+        """Count a step whose weights were computed with this state."""
         self._waiting.append((state, self._measured))
         self._measured = []
         if len(self._waiting) == _BATCH:
@@ -76,19 +76,19 @@ class StepCounts:
         self.group_shares += steps
 
     def shares(self, state: Any, indices: Tensor) -> Tensor:
-        """Returns the shares that a step with this state counts for these examples, [batch]."""
+        """Return the shares that a step with this state counts for these examples, [batch]."""
         self._catch_up()
         self._refresh(state)
         cells = self._cells[self._classes.rows[indices.cpu().numpy()]]
         return torch.from_numpy(self.histories.shares[cells])
 
     def settle(self) -> None:
-        """Completes the histories."""
+        """Complete the histories."""
         self._catch_up()
         self._classes.settle()
 
     def arrays(self) -> tuple[npt.NDArray[Any], ...]:
-        """Returns what, with parts of the histories, `restore` continues from."""
+        """Return what, with parts of the histories, `restore` continues from."""
         self._catch_up()
         shared = self.histories.everyone, self.group_histories.counts, self.group_shares
         return *shared, *self._classes.arrays()
@@ -96,7 +96,7 @@ class StepCounts:
     def restore(
         self, everyone: Counts, groups: Counts, group_shares: Floats, *classes: npt.NDArray[Any]
     ) -> None:
-        """Puts back what `arrays` returned; the parts of the histories are put back by their owner."""
+        """Put back what `arrays` returned; the parts of the histories are put back by their owner."""
         self.histories.everyone, self.group_shares = everyone, group_shares
         self.group_histories.restore_table([groups], 1)
         self._classes.restore(*classes)
@@ -114,7 +114,7 @@ class StepCounts:
         self._waiting.clear()
 
     def _refresh(self, state: Any) -> None:
-        """Computes the cells that are not up to date with this state."""
+        """Compute the cells that are not up to date with this state."""
         if self._state is None or not all(map(torch.equal, state, self._state)):
             self._num_current = 0
         self._state = state
@@ -126,7 +126,7 @@ class StepCounts:
             self._num_current = len(self._cells)
 
     def _group_shares(self, state: Any) -> Floats:
-        """Returns the largest share that the released bounds leave to a member of each group, [K]."""
+        """Return the largest share that the released bounds leave to a member of each group, [K]."""
         bounds = self._policy.released(state).get("clipping_bound")
         if bounds is None or bounds.shape != self.group_shares.shape:
             return np.ones_like(self.group_shares)
@@ -140,7 +140,7 @@ def current_shares(
     groups: npt.NDArray[np.int64],
     device: torch.device | str = "cpu",
 ) -> Floats:
-    """Returns each example's share of the sensitivity, weight * norm / S, [n]; NaN where its norm is.
+    """Return each example's share of the sensitivity, weight * norm / S, [n]; NaN where its norm is.
 
     Args:
         policy, state: that weights and sensitivity come from.

@@ -56,7 +56,7 @@ _BLOCK = 4096  # histories transformed at a time
 def tight_epsilons(
     counts: npt.NDArray[np.uint32], means: Floats, sample_rate: float | Floats, delta: float
 ) -> Floats:
-    """Returns epsilon of each history of Poisson-subsampled Gaussian mechanisms, an upper bound, [n].
+    """Return epsilon of each history of Poisson-subsampled Gaussian mechanisms, an upper bound, [n].
 
     Args:
         counts: how many steps each example spent at each mechanism, [n, mechanisms].
@@ -78,7 +78,7 @@ def tight_epsilons(
 
 
 def _distinct_rows(counts: npt.NDArray[np.uint32]) -> tuple[npt.NDArray[np.uint32], Integers]:
-    """Returns the rows that differ, and which of them each row is.
+    """Return the rows that differ, and which of them each row is.
 
     Sorts a hash of each row, twenty times faster than rows, and compares rows with what they were taken for.
     """
@@ -94,7 +94,7 @@ def _distinct_rows(counts: npt.NDArray[np.uint32]) -> tuple[npt.NDArray[np.uint3
 def tight_profiles(
     counts: npt.NDArray[np.uint32], means: Floats, sample_rate: float | Floats, epsilons: Floats
 ) -> Floats:
-    """Returns delta of each history at each epsilon, an upper bound, [n, epsilons].
+    """Return delta of each history at each epsilon, an upper bound, [n, epsilons].
 
     Args:
         counts, means, sample_rate: as in `tight_epsilons`.
@@ -131,13 +131,13 @@ class _Window(NamedTuple):
     half: float
 
     def epsilons(self, delta: float) -> Floats:
-        """Returns epsilon of each history, [n]; infinite where delta is within the slack."""
+        """Return epsilon of each history, [n]; infinite where delta is within the slack."""
         target = delta - self.slack
         found = np.maximum(self.centres + _find_crossings(self.deltas, target, self.half), 0.0)
         return np.where(target > 0, found, np.inf)
 
     def deltas_at(self, epsilons: Floats) -> Floats:
-        """Returns delta of each history at each epsilon, [n, epsilons]: chords in e^epsilon."""
+        """Return delta of each history at each epsilon, [n, epsilons]: chords in e^epsilon."""
         points = self.deltas.shape[1]
         step = 2 * self.half / points
         places = epsilons - self.centres[:, None] + self.half
@@ -151,7 +151,7 @@ class _Window(NamedTuple):
 def _windows(
     counts: npt.NDArray[np.uint32], means: Floats, sample_rate: float | Floats, removing: bool, delta: float
 ) -> Iterator[tuple[Integers, _Window]]:
-    """Yields indices of histories, each of them once, and a window that holds all but a share of delta.
+    """Yield indices of histories, each of them once, and a window that holds all but a share of delta.
 
     Leaves out histories without a loss, and those with a mechanism of almost no noise.
     """
@@ -177,7 +177,7 @@ def _windows(
 def _numbers_of_frequencies(
     counts: npt.NDArray[np.uint32], rows: Integers, columns: Integers, logs: Complexes
 ) -> Integers:
-    """Returns how many frequencies of each of these histories weigh anything, up to a power of two."""
+    """Return how many frequencies of each of these histories weigh anything, up to a power of two."""
     sizes = logs.real.astype(np.float32)
     added = (_SMOOTHING * math.pi * np.arange(_FREQUENCIES, dtype=np.float32)) ** 2 / 2
     last = [
@@ -194,7 +194,7 @@ def _blocks(rows: Integers) -> Iterator[Integers]:
 def _half_widths(
     counts: Floats, mechanisms: list[tuple[float, float]], removing: bool, delta: float
 ) -> Floats:
-    """Returns half the width of each history's window around its mean loss, [n]."""
+    """Return half the width of each history's window around its mean loss, [n]."""
     bounds = []
     for cumulants in np.stack([_cumulants(*mechanism, removing) for mechanism in mechanisms], axis=1):
         finite = np.isfinite(cumulants)
@@ -207,7 +207,7 @@ def _half_widths(
 
 
 def _make_window(counts: Floats, averages: Floats, logs: Complexes, half: float, delta: float) -> _Window:
-    """Returns the window of histories whose losses leave it with at most a share of delta."""
+    """Return the window of histories whose losses leave it with at most a share of delta."""
     smoothing = _SMOOTHING * half
     omega: Floats = np.arange(logs.shape[1], dtype=np.float64) * (math.pi / half)
     spectra = np.exp(counts @ logs - (smoothing * omega) ** 2 / 2)
@@ -217,7 +217,7 @@ def _make_window(counts: Floats, averages: Floats, logs: Complexes, half: float,
 
 
 def _deltas(spectra: Complexes, omega: Floats, half: float) -> Floats:
-    """Returns E max(0, 1 - e^(x - Y)) at equidistant x, from -half, of each spectrum's law of Y."""
+    """Return E max(0, 1 - e^(x - Y)) at equidistant x, from -half, of each spectrum's law of Y."""
     number = max(_FEWEST_POINTS, 2 * len(omega))
     points = np.arange(number) * (2 * half / number) - half
     left = np.exp(points - half)
@@ -248,7 +248,7 @@ def _find_crossings(deltas: Floats, target: Floats, half: float) -> Floats:
 def _law(
     mean: float, sample_rate: float, removing: bool, width: float, points: int
 ) -> tuple[Floats, Floats, float]:
-    """Returns one step's losses and log probabilities at equidistant outputs, [points], and the mean loss."""
+    """Return one step's losses and log probabilities at equidistant outputs, [points], and the mean loss."""
     outputs = np.linspace(-width, width + mean, points)
     logs, losses = -(outputs**2) / 2, mean * outputs - mean**2 / 2
     if sample_rate < 1:
@@ -261,7 +261,7 @@ def _law(
 
 @lru_cache(maxsize=1024)
 def _cumulants(mean: float, sample_rate: float, removing: bool) -> Floats:
-    """Returns log E e^(+-tilt (loss - average)), [2, tilts]; infinite where it cannot be computed."""
+    """Return log E e^(+-tilt (loss - average)), [2, tilts]; infinite where it cannot be computed."""
     losses, logs, average = _law(mean, sample_rate, removing, 40.0, 4001)
     known = _TILTS * mean <= _FARTHEST_TILT
     cumulants = np.full((2, len(_TILTS)), np.inf)
@@ -272,7 +272,7 @@ def _cumulants(mean: float, sample_rate: float, removing: bool) -> Floats:
 
 @lru_cache(maxsize=4096)
 def _characteristic(mean: float, sample_rate: float, removing: bool, half: float) -> tuple[float, Complexes]:
-    """Returns one step's average loss, and log E e^(i omega (loss - average)), [frequencies]."""
+    """Return one step's average loss, and log E e^(i omega (loss - average)), [frequencies]."""
     first = math.pi / half
     # With at most half an oscillation between two points, the trapezoidal rule's error is below rounding.
     points = math.ceil((2 * _REACH + mean) * (20.0 + _FREQUENCIES * first * mean) / math.pi) + 1
@@ -285,7 +285,7 @@ def _characteristic(mean: float, sample_rate: float, removing: bool, half: float
 
 
 def _powers(base: Complexes) -> Complexes:
-    """Returns powers 0 to `_ROOT` - 1 of each number, [powers, numbers]."""
+    """Return powers 0 to `_ROOT` - 1 of each number, [powers, numbers]."""
     powers = np.ones((_ROOT, len(base)), dtype=np.complex128)
     done = 1
     while done < _ROOT:

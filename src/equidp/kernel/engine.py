@@ -53,7 +53,7 @@ class Measured(Protocol):
         example could be measured: then no norm is finite."""
 
     def sum_gradients(self, weights: Tensor, /) -> Sums:
-        """Returns sum_i weights[i] * gradient_i of the trainable parameters; once, and frees the batch.
+        """Return sum_i weights[i] * gradient_i of the trainable parameters; once, and free the batch.
 
         Examples are added in float64, in parts of at most 2^13: the additions lose at most 2^-40 of
         sum_i weights[i] |gradient_i|, in whatever order they come, and 2^-53 for each part more. Where the
@@ -73,7 +73,7 @@ class Engine(Protocol):
     """
 
     def __call__(self, inputs: Inputs, targets: Inputs, /) -> Measured:
-        """Runs forward and backward over examples [batch, ...], batch >= 1."""
+        """Run forward and backward over examples [batch, ...], batch >= 1."""
 
 
 class ObjectiveEngine(Engine, Protocol):
@@ -86,7 +86,7 @@ class ObjectiveEngine(Engine, Protocol):
     objective: Callable[[LossOfExample, dict[str, Tensor], Context], tuple[Tensor, Tensor]] | None
 
     def __call__(self, inputs: Inputs, targets: Inputs, /, *context: Tensor) -> Measured:
-        """Runs forward and backward, with a context, [batch, ...] each, which sets `terms` of the result."""
+        """Run forward and backward, with a context, [batch, ...] each, which sets `terms` of the result."""
 
 
 def measure(engine: Engine, inputs: Inputs, targets: Inputs, context: Context = ()) -> Measured:

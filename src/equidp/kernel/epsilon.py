@@ -33,7 +33,7 @@ WIDEST = 1e-5
 
 
 def effective_noise_multiplier(noise_multiplier: float, statistics_noise: float | None) -> float:
-    """Returns sigma_eff = (sigma^-2 + sigma_s^-2)^(-1/2), of a gradient and a statistics query on one sample.
+    """Return sigma_eff = (sigma^-2 + sigma_s^-2)^(-1/2), of a gradient and a statistics query on one sample.
 
     Guarantee: both queries together are one Gaussian mechanism of this noise multiplier (Andrew et al. 2021,
     Theorem 1), subsampled once. Accounting for two mechanisms with a sample each, as published code does, can
@@ -227,7 +227,7 @@ def _choices_event(choice: ChoiceEvent, count: int) -> dp_accounting.DpEvent:
 
 
 def repeats(event: dp_accounting.DpEvent) -> bool:
-    """Returns whether a `run_event` holds a private choice, which Renyi accounting alone can account for."""
+    """Return whether a `run_event` holds a private choice, which Renyi accounting alone can account for."""
     parts = [getattr(each, "event", each) for each in getattr(event, "events", [event])]
     return any(isinstance(each, dp_accounting.dp_event.RepeatAndSelectDpEvent) for each in parts)
 
@@ -294,7 +294,7 @@ def _rdp_classic(event: dp_accounting.DpEvent, delta: float) -> float:
 
 
 def renyi_divergences(event: StepEvent) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Returns orders, and the Renyi divergence of one step at each (infinite where its series diverges)."""
+    """Return orders, and the Renyi divergence of one step at each (infinite where its series diverges)."""
     accountant = renyi_accountant(run_event([(event, 1)]))
     return np.asarray(accountant.orders, dtype=np.float64), np.asarray(accountant.rdp, dtype=np.float64)
 
@@ -303,7 +303,7 @@ def renyi_divergences(event: StepEvent) -> tuple[npt.NDArray[np.float64], npt.ND
 def renyi_of(
     entries: tuple[tuple[Event, int], ...],
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Returns orders, and the Renyi divergence of all entries together at each: it adds up, order by order.
+    """Return orders, and the Renyi divergence of all entries together at each: it adds up, order by order.
 
     >>> orders, divergences = renyi_of(((StepEvent(1.0, 2.0), 4),))
     >>> round(float(divergences[orders == 2.0][0]), 6)  # order / (2 sigma^2), for each step
@@ -458,13 +458,13 @@ def _with_accountant(entries: tuple[tuple[Event, int], ...], delta: float, accou
 
 
 def checked_accountant(accountant: str) -> str:
-    """Returns the name, or raises a SettingError that lists the known ones."""
+    """Return the name, or raise a SettingError that lists the known ones."""
     if accountant not in ACCOUNTANTS:
         raise unknown_name("accountant", accountant, ACCOUNTANTS)
     return accountant
 
 
 def checked_delta(delta: float) -> float:
-    """Returns delta, or raises a SettingError unless it is in (0, 1)."""
+    """Return delta, or raise a SettingError unless it is in (0, 1)."""
     check_number("(0, 1)", ", a probability well below 1 / n", delta=delta)
     return delta

@@ -12,7 +12,7 @@ _SIZE = 128
 
 
 def blocks_of(start: Tensor, blocks: int) -> Tensor:
-    """Returns blocks of the keystream, [blocks, 16], int32, that follow from the state of the first, [16].
+    """Return blocks of the keystream, [blocks, 16], int32, that follow from the state of the first, [16].
 
     Guarantee: each number of the result is written, by the one program that has its block.
     """

@@ -43,7 +43,7 @@ _SEED_BYTES = 64
 
 
 def _start_anew() -> None:
-    """Frees a child process from a lock that another thread of its parent held."""
+    """Free a child process from a lock that another thread of its parent held."""
     global _turn
     _turn = threading.RLock()
 
@@ -97,7 +97,7 @@ def from_the_system(*devices: torch.device, owned: Sequence[Owned] = ()) -> Iter
 
 
 def fill_from_the_system(*devices: torch.device, owned: Sequence[Owned] = ()) -> None:
-    """Gives the global generators of this process, and owned ones, fresh entropy of the operating system.
+    """Give the global generators of this process, and owned ones, fresh entropy of the operating system.
 
     Guarantee: as `from_the_system` has it; nothing is restored. NumPy's is a Mersenne Twister then.
     """
@@ -122,7 +122,7 @@ def fill_from_the_system(*devices: torch.device, owned: Sequence[Owned] = ()) ->
 
 
 def generator_from_the_system() -> torch.Generator:
-    """Returns a generator of the CPU whose whole state is fresh entropy of the operating system."""
+    """Return a generator of the CPU whose whole state is fresh entropy of the operating system."""
     generator = torch.Generator()
     generator.set_state(_fresh_state())
     return generator
@@ -130,7 +130,7 @@ def generator_from_the_system() -> torch.Generator:
 
 @contextmanager
 def restore_generators(*devices: torch.device) -> Iterator[None]:
-    """Restores the global generators at the end; inside, this thread alone may seed them."""
+    """Restore the global generators at the end; inside, this thread alone may seed them."""
     with _turn:
         before = GeneratorStates(*devices)
         try:
@@ -150,7 +150,7 @@ class GeneratorStates:
         self._python = random.getstate()
 
     def restore(self) -> None:
-        """Sets the generators to these states."""
+        """Set the generators to these states."""
         torch.set_rng_state(self._torch[0])
         for device, state in zip(self._devices, self._torch[1:], strict=True):
             set_state_on(device, state)
@@ -158,7 +158,7 @@ class GeneratorStates:
         random.setstate(self._python)
 
     def has_moved(self) -> bool:
-        """Returns True if numbers were drawn since these states were taken."""
+        """Return True if numbers were drawn since these states were taken."""
         now = GeneratorStates(*self._devices)
         same = (
             all(map(torch.equal, self._torch, now._torch))
@@ -169,7 +169,7 @@ class GeneratorStates:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Draws the same numbers again inside the context; restores the generators at its end."""
+        """Draw the same numbers again inside the context; restore the generators at its end."""
         before = GeneratorStates(*self._devices)
         try:
             self.restore()
@@ -179,7 +179,7 @@ class GeneratorStates:
 
 
 def owned_generators(*roots: object) -> tuple[Owned, ...]:
-    """Returns the generators that objects hold: in attributes, containers, closures, defaults, and globals
+    """Return the generators that objects hold: in attributes, containers, closures, defaults, and globals
     that methods name which the user wrote.
 
     | held | found |
@@ -202,7 +202,7 @@ def owned_generators(*roots: object) -> tuple[Owned, ...]:
 
 
 def reached_objects(*roots: object, ends: tuple[type, ...] = ()) -> Iterable[object]:
-    """Returns the objects that are reached from some, these included; see `owned_generators` for which.
+    """Return the objects that are reached from some, these included; see `owned_generators` for which.
 
     Args:
         ends: types of objects behind which nothing is searched.
@@ -298,7 +298,7 @@ def states_of(generators: Iterable[Owned]) -> list[Any]:
 
 
 def restore_states(generators: Iterable[Owned], states: Iterable[Any]) -> None:
-    """Sets generators to earlier states."""
+    """Set generators to earlier states."""
     for each, state in zip(generators, states, strict=True):
         if isinstance(each, random.Random):
             each.setstate(state)
@@ -331,7 +331,7 @@ class _NumpyState:
         _exchange(self._standing_in)
 
     def restore(self) -> None:
-        """Puts the caller's generator back, as it was."""
+        """Put the caller's generator back, as it was."""
         _exchange(self._caller)
         self._spare.append(self._standing_in)
         if self._whole is not None and self._whole["has_gauss"]:
@@ -356,13 +356,13 @@ def state_on(device: torch.device) -> Tensor:
 
 
 def set_state_on(device: torch.device, state: Tensor) -> None:
-    """Sets the state of torch's generator of an accelerator."""
+    """Set the state of torch's generator of an accelerator."""
     module = torch.get_device_module(device)
     module.set_rng_state(state) if device.type == "mps" else module.set_rng_state(state, device)
 
 
 def _exchange(standing_in: Any) -> None:
-    """Puts another generator in the place of NumPy's global one, while nobody draws from that one."""
+    """Put another generator in the place of NumPy's global one, while nobody draws from that one."""
     with get_bit_generator().lock:
         set_bit_generator(standing_in)
 

@@ -45,7 +45,7 @@ def map_tensors(function: Callable[..., Any], first: Any, *others: Any) -> Any:
 
 
 def tensors(inputs: Any) -> tuple[Tensor, ...]:
-    """Returns all tensors of the inputs, in their order.
+    """Return all tensors of the inputs, in their order.
 
     >>> len(tensors((torch.zeros(2), {"mask": torch.ones(2)})))
     2
@@ -72,7 +72,7 @@ def count_in(inputs: Any) -> int:
 
 
 def taken(inputs: Any, which: Tensor | slice | list[int] | None) -> Any:
-    """Returns the examples at these places: indices, a mask [batch] or a slice; None: one example as a batch.
+    """Return the examples at these places: indices, a mask [batch] or a slice; None: one example as a batch.
 
     >>> taken((torch.tensor([1, 2]), torch.tensor([3, 4])), torch.tensor([False, True]))
     (tensor([2]), tensor([4]))
@@ -81,7 +81,7 @@ def taken(inputs: Any, which: Tensor | slice | list[int] | None) -> Any:
 
 
 def in_parts(inputs: Any, size: int | None) -> list[Any]:
-    """Returns the examples in order, at most so many at a time; None: all at once. None of an empty batch.
+    """Return the examples in order, at most so many at a time; None: all at once. None of an empty batch.
 
     >>> in_parts((torch.arange(3), torch.ones(3)), 2)
     [(tensor([0, 1]), tensor([1., 1.])), (tensor([2]), tensor([1.]))]
@@ -94,7 +94,7 @@ def in_parts(inputs: Any, size: int | None) -> list[Any]:
 
 
 def join_batches(*inputs: Any) -> Any:
-    """Returns several batches of one form as one.
+    """Return several batches of one form as one.
 
     >>> join_batches((torch.tensor([1]),), (torch.tensor([2]),))
     (tensor([1, 2]),)
@@ -103,7 +103,7 @@ def join_batches(*inputs: Any) -> Any:
 
 
 def moved_to(inputs: Any, device: torch.device | str) -> Any:
-    """Returns the inputs on a device; none is read before it has arrived.
+    """Return the inputs on a device; none is read before it has arrived.
 
     >>> moved_to({"ids": torch.tensor([1])}, "cpu")
     {'ids': tensor([1])}

@@ -18,7 +18,7 @@ operations one after another (`python benchmarks/randomness.py --device cuda`)."
 
 
 def makes_words(device: torch.device, count: int) -> bool:
-    """Returns whether so many words should be made on this device: it is faster there, and `is_exact`.
+    """Return whether so many words should be made on this device: it is faster there, and `is_exact`.
 
     >>> makes_words(torch.device("cpu"), 2**20)
     False
@@ -29,7 +29,7 @@ def makes_words(device: torch.device, count: int) -> bool:
 
 
 def keystream(key: bytes, count: int, device: torch.device) -> Tensor:
-    """Returns words of 64 bits, [count], int64, on the device: ChaCha20's keystream from block 0 on, nonce 0.
+    """Return words of 64 bits, [count], int64, on the device: ChaCha20's keystream from block 0 on, nonce 0.
 
     Formal guarantee: bit for bit what RFC 8439 says, on a device that `is_exact`. Nothing but the key decides
     it, and nothing is kept.
@@ -63,7 +63,7 @@ def keystream(key: bytes, count: int, device: torch.device) -> Tensor:
 
 
 def _blocks_of(start: Tensor, blocks: int) -> Tensor:
-    """Returns blocks of the keystream, [blocks, 16], int32, that follow from the state of the first, [16]."""
+    """Return blocks of the keystream, [blocks, 16], int32, that follow from the state of the first, [16]."""
     states = start.unsqueeze(1).repeat(1, blocks)
     states[12] = torch.arange(blocks, dtype=torch.int32, device=start.device)
     a, b, c, d = states.view(4, 4, blocks).unbind()
@@ -91,7 +91,7 @@ def _rotate_left(words: Tensor, by: int) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _is_fused(device: torch.device) -> bool:
-    """Returns whether Triton, which comes with PyTorch for CUDA on Linux, makes the words by one kernel."""
+    """Return whether Triton, which comes with PyTorch for CUDA on Linux, makes the words by one kernel."""
     if device.type != "cuda":
         return False
     try:

@@ -340,7 +340,7 @@ def kind_of(event: Event) -> Event:
 
 
 def checked_unit(kept: str, unit: str, what: str) -> str:
-    """Returns the unit of what is to be counted; raises a BudgetError where another is counted already.
+    """Return the unit of what is to be counted; raise a BudgetError where another is counted already.
 
     Args:
         kept: what is counted so far; "": not known.
@@ -376,7 +376,7 @@ class Payment:
         self.event, self._process, self._drawn = event, os.getpid(), False
 
     def draw(self) -> float:
-        """Returns the noise multiplier of the release, which is to be drawn now."""
+        """Return the noise multiplier of the release, which is to be drawn now."""
         if self._drawn or os.getpid() != self._process:
             why = "was drawn already" if self._drawn else "was paid for by another process"
             raise BudgetError(
@@ -427,21 +427,21 @@ class Ledger(ABC):
 
     @abstractmethod
     def spend(self, event: Event) -> None:
-        """Records one more step."""
+        """Record one more step."""
 
     @abstractmethod
     def expect(self, event: Event, steps: int) -> None:
-        """Announces up to `steps` steps of this kind, which a ledger may record or set aside in advance."""
+        """Announce up to `steps` steps of this kind, which a ledger may record or set aside in advance."""
 
     def promise(self, entries: Iterable[tuple[Event, int]]) -> None:  # noqa: B027
-        """Announces all that a run will spend, before any of it; a budget sets it aside.
+        """Announce all that a run will spend, before any of it; a budget sets it aside.
 
         Raises:
             BudgetError: it does not fit.
         """
 
     def take_unit(self, unit: str) -> None:
-        """Remembers whose privacy is counted: `ROWS` or `PEOPLE`.
+        """Remember whose privacy is counted: `ROWS` or `PEOPLE`.
 
         Raises:
             BudgetError: the other is counted already.
@@ -449,7 +449,7 @@ class Ledger(ABC):
         self._unit = checked_unit(self.unit if self.steps else "", unit, "this ledger")
 
     def pay(self, name: str, noise_multiplier: float) -> Payment:
-        """Pays for one release beside the steps, under a new id.
+        """Pay for one release beside the steps, under a new id.
 
         Raises:
             BudgetError: it cannot be paid; it must not be drawn then.
@@ -465,7 +465,7 @@ class Ledger(ABC):
 
     @abstractmethod
     def settle(self) -> None:
-        """Signals that no step is in progress: what was recorded in advance and not spent is given back."""
+        """Signal that no step is in progress: what was recorded in advance and not spent is given back."""
 
     @property
     @abstractmethod
@@ -529,18 +529,18 @@ class MemoryLedger(Ledger):
             self.count(event, steps)
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        """Takes over the steps of the ledger that this one is a copy of, and of its run, not its session."""
+        """Take over the steps of the ledger that this one is a copy of, and of its run, not its session."""
         self._session, self._process = new_session(run_of(state["_session"])), os.getpid()
         self._unit = state.get("_unit", "")
         self._entries = list(state["_entries"])
         self._by_session = {session: dict(spent) for session, spent in state["_by_session"].items()}
 
     def spend(self, event: Event, session: str = "") -> None:
-        """Records one more step; of another session, as in a budget, where one is named."""
+        """Record one more step; of another session, as in a budget, where one is named."""
         self.count(event, 1, session)
 
     def count(self, event: Event, steps: int, session: str = "") -> None:
-        """Records `steps` >= 0 steps of one kind at once."""
+        """Record `steps` >= 0 steps of one kind at once."""
         if not steps:
             return
         counts = self._by_session.setdefault(session or self.session, {})
@@ -551,10 +551,10 @@ class MemoryLedger(Ledger):
         self._entries.append((event, steps))
 
     def expect(self, event: Event, steps: int, session: str = "") -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def settle(self) -> None:
-        """Does nothing: no step was recorded in advance."""
+        """Do nothing: no step was recorded in advance."""
 
     @property
     def entries(self) -> tuple[tuple[Event, int], ...]:

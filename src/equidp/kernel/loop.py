@@ -223,7 +223,7 @@ class PrivateLoop:
         return self.private_step.randomness.for_model(*devices) if self._load_draws else nullcontext()
 
     def stop(self, reason: BaseException | None = None) -> None:
-        """Makes `batches` raise `reason`, or end where there is none, instead of drawing another sample.
+        """Make `batches` raise `reason`, or end where there is none, instead of drawing another sample.
 
         Several processes stop together. With a reason, another than the first tells that one in its next
         step, and stops with it. Without one, the first alone decides: all see the same released values.
@@ -248,7 +248,7 @@ class PrivateLoop:
         return self._sample is not None
 
     def _forget_unused(self) -> None:
-        """Warns of a sample that was drawn and not taken; it stays paid for."""
+        """Warn of a sample that was drawn and not taken; it stays paid for."""
         if not self.has_unused_sample:
             return
         self._sample = None
@@ -298,7 +298,7 @@ class PrivateLoop:
         return Batch(*moved_to(tuple(batch), device))
 
     def _check_parameters(self) -> None:
-        """Refuses a model that is not the one that the noise covers."""
+        """Refuse a model that is not the one that the noise covers."""
         if [parameter.requires_grad for parameter in self._parameters] != self._trained:
             raise SettingError(
                 "parameters were frozen or unfrozen after the Trainer was made, and the noise covers those "
@@ -314,7 +314,7 @@ class PrivateLoop:
             )
 
     def _check_sample(self, batch: Batch) -> None:
-        """Refuses what is not the last Poisson sample, each of its examples once."""
+        """Refuse what is not the last Poisson sample, each of its examples once."""
         drawn = self._sample
         if (
             not isinstance(batch, Batch)
@@ -393,7 +393,7 @@ class PrivateLoop:
             )
 
     def _drop_other_gradients(self) -> None:
-        """Removes gradients that have no noise: the optimizer may hold a frozen layer with gradients from
+        """Remove gradients that have no noise: the optimizer may hold a frozen layer with gradients from
         before."""
         private = {id(parameter) for parameter in self.private_step.parameters}
         for group in self.optimizer.param_groups:

@@ -42,7 +42,7 @@ _SMALLEST = 1e-100
 
 
 def grid(deviation: float) -> float:
-    """Returns the spacing that sums with noise of this standard deviation are rounded to, a power of 2.
+    """Return the spacing that sums with noise of this standard deviation are rounded to, a power of 2.
 
     Guarantee: it depends on the deviation alone, so rounding to it is post-processing of the noisy sum.
 
@@ -79,18 +79,18 @@ class Randomness(ABC):
 
     @abstractmethod
     def words(self, count: int) -> npt.NDArray[np.int64]:
-        """Returns independent words of 64 random bits, [count]."""
+        """Return independent words of 64 random bits, [count]."""
 
     def uniform(self, count: int) -> npt.NDArray[np.float64]:
-        """Returns draws from the open interval (0, 1), [count]: odd multiples of 2^-53."""
+        """Return draws from the open interval (0, 1), [count]: odd multiples of 2^-53."""
         return ((self.words(count) >> 12).astype(np.float64) + 0.5) * 2.0**-52 + 0.5
 
     def words_on(self, device: torch.device, count: int) -> Tensor:
-        """Returns such words as a tensor on a device, [count], int64."""
+        """Return such words as a tensor on a device, [count], int64."""
         return torch.from_numpy(np.require(self.words(count), requirements="W")).to(device)
 
     def normal(self, count: int, device: torch.device | str = "cpu", deviation: float = 1.0) -> Tensor:
-        """Returns float64 normal draws, [count]: quantiles of odd multiples of 2^-54 (tails: 2^-65).
+        """Return float64 normal draws, [count]: quantiles of odd multiples of 2^-54 (tails: 2^-65).
 
         They are computed on the device, and stay on the CPU for a device without float64 (`exact_place`).
         """
@@ -106,7 +106,7 @@ class Randomness(ABC):
         return draws
 
     def skip(self, count: int) -> None:
-        """Leaves out what `normal(count)` would draw, where the stream is shared."""
+        """Leave out what `normal(count)` would draw, where the stream is shared."""
         assert not self.shared, "a shared stream says how to skip draws of it"
 
     def for_model(self, *devices: torch.device) -> AbstractContextManager[None]:
@@ -118,11 +118,11 @@ class Randomness(ABC):
         return nullcontext()
 
     def with_owned(self, owned: Sequence[Owned]) -> Randomness:
-        """Returns these draws, whose `for_model` fills generator objects of the user's code as well."""
+        """Return these draws, whose `for_model` fills generator objects of the user's code as well."""
         return self
 
     def generator(self) -> torch.Generator:
-        """Returns a generator of the CPU that follows from one word of this stream."""
+        """Return a generator of the CPU that follows from one word of this stream."""
         return torch.Generator().manual_seed(int(self.words(1)[0]) & (2**63 - 1))
 
     @property
@@ -132,7 +132,7 @@ class Randomness(ABC):
 
 
 def _quantiles(words: Tensor, deviation: float) -> Tensor:
-    """Returns the same draws as `Randomness.normal` makes of words, [count], on the words' device."""
+    """Return the same draws as `Randomness.normal` makes of words, [count], on the words' device."""
     places = ((words >> 11).double() + 0.5).mul_(2.0**-52)
     far = places.abs() > _FAR
     draws = places.erfinv_().mul_(math.sqrt(2) * deviation)
@@ -142,7 +142,7 @@ def _quantiles(words: Tensor, deviation: float) -> Tensor:
 
 
 def _tail_quantiles(words: Tensor) -> Tensor:
-    """Returns standard normal quantiles of words so near an end that a float holds the distance exactly."""
+    """Return standard normal quantiles of words so near an end that a float holds the distance exactly."""
     from_end = torch.iinfo(torch.int64).max - (words ^ (words >> 63))
     quantiles: Tensor = torch.special.ndtri((from_end.double() + 0.5) * 2.0**-64)
     return quantiles.copysign_(words)
@@ -199,23 +199,23 @@ class SystemRandomness(Randomness):
         return from_the_system(*devices, owned=self._owned)
 
     def with_owned(self, owned: Sequence[Owned]) -> Randomness:
-        """Returns these draws, whose `for_model` fills more generators than before."""
+        """Return these draws, whose `for_model` fills more generators than before."""
         more = copy(self)
         more._owned = (*self._owned, *owned)
         return more
 
     def generator(self) -> torch.Generator:
-        """Returns a generator of the CPU whose whole state is the operating system's."""
+        """Return a generator of the CPU whose whole state is the operating system's."""
         return generator_from_the_system()
 
     @property
     def start_of_worker(self) -> Callable[[int], None] | None:
-        """Fills the generators of a process that loads examples from the operating system."""
+        """Fill the generators of a process that loads examples from the operating system."""
         return _start_worker
 
 
 def _start_worker(number: int) -> None:
-    """Fills the generators of a process of a DataLoader, which torch seeded with 32 bits and its number."""
+    """Fill the generators of a process of a DataLoader, which torch seeded with 32 bits and its number."""
     worker = torch.utils.data.get_worker_info()
     fill_from_the_system(owned=() if worker is None else owned_generators(worker.dataset))
 

@@ -124,7 +124,7 @@ def release(
     divisor: float,
     processes: Processes = ALONE,
 ) -> None:
-    """Replaces contiguous sums by their totals over processes plus noise, over `divisor`, in place.
+    """Replace contiguous sums by their totals over processes plus noise, over `divisor`, in place.
 
     Formal guarantee: if one example moves the computed sums of one process by at most (1 + ROUNDING) times
     the sensitivity that this process gives, the result is a Gaussian mechanism with noise multiplier
@@ -180,7 +180,7 @@ def noisy(sums: Sequence[Tensor], scale: float, randomness: Randomness, divisor:
 
 
 def add_noise(totals: Sequence[Tensor], scale: float, randomness: Randomness, divisor: float) -> None:
-    """Replaces contiguous sums by their noisy values over `divisor`, in place, in blocks that bound
+    """Replace contiguous sums by their noisy values over `divisor`, in place, in blocks that bound
     memory."""
     for sums in _blocks(totals):
         means = noisy(sums, scale, randomness, divisor)

@@ -169,7 +169,7 @@ _MAY_READ_LOSSES = ("statistics", "weight")
 
 
 def check_settings(policy: object) -> None:
-    """Refuses what is not a frozen dataclass of plain values: state is explicit or absent.
+    """Refuse what is not a frozen dataclass of plain values: state is explicit or absent.
 
     | policy | result |
     | --- | --- |
@@ -246,7 +246,7 @@ def snapshot_attributes(policy: Policy) -> Snapshot:
 
 
 def check_unchanged(policy: Policy, before: Snapshot) -> None:
-    """Refuses a policy that holds anything else than `snapshot_attributes` found before.
+    """Refuse a policy that holds anything else than `snapshot_attributes` found before.
 
     Raises:
         PolicyError: a rule wrote to the policy or its class.

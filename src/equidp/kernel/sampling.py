@@ -134,7 +134,7 @@ class PoissonSampler:
         return step[stays], index[stays]
 
     def _heads(self, flips: int) -> Indices:
-        """Returns the positions of heads among `flips` coins of probability q, ascending."""
+        """Return the positions of heads among `flips` coins of probability q, ascending."""
         if self.sample_rate == 1:
             return np.arange(flips, dtype=np.int64)
         found = []

@@ -233,7 +233,7 @@ class PrivateStep:
         indices: Tensor | None = None,
         labels: Tensor | None = None,
     ) -> None:
-        """Replaces `p.grad` of every trainable parameter by the private mean gradient of this batch.
+        """Replace `p.grad` of every trainable parameter by the private mean gradient of this batch.
 
         Args:
             inputs, targets: [batch, ...], each perhaps several such; the batch may be empty.
@@ -277,7 +277,7 @@ class PrivateStep:
             raise
 
     def pay(self, stop: BaseException | None = None) -> None:
-        """Spends the budget of the next call, whose sample may then be used; at most one call ahead.
+        """Spend the budget of the next call, whose sample may then be used; at most one call ahead.
 
         Args:
             stop: raised in place of paying, so that all processes stop between two steps.
@@ -301,7 +301,7 @@ class PrivateStep:
         return {**vars(self), "_paid_by": 0}
 
     def rehearse(self, groups: Tensor) -> None:
-        """Refuses a policy whose rules cannot be applied to examples of these groups; nothing is spent.
+        """Refuse a policy whose rules cannot be applied to examples of these groups; nothing is spent.
 
         Raises:
             PolicyError: names the rule and why.
@@ -331,7 +331,7 @@ class PrivateStep:
         check_unchanged(self.policy, self._attributes)
 
     def restore(self, values: Mapping[str, Tensor]) -> None:
-        """Sets the state to saved values, by name.
+        """Set the state to saved values, by name.
 
         Raises:
             SettingError: they are of another policy, or for another number of groups.
@@ -350,7 +350,7 @@ class PrivateStep:
     def _release_statistics(
         self, parts: Sequence[Part], groups: Tensor, labels: Tensor
     ) -> list[tuple[Part, Measured | None]]:
-        """Updates the state by the noisy sum of rows; returns the parts, measured if there is one alone."""
+        """Update the state by the noisy sum of rows; return the parts, measured if there is one alone."""
         seen: list[tuple[Tensor, Numbers]] = []
         known: list[tuple[Part, Measured | None]] = []
         for part in parts:
@@ -455,7 +455,7 @@ class PrivateStep:
         return checked_sensitivity(self.policy, self.state, self.event.noise_multiplier)
 
     def _release(self, blocks: Blocks, totals: list[Tensor], sensitivity: float) -> None:
-        """Puts the private mean of all processes into `p.grad`."""
+        """Put the private mean of all processes into `p.grad`."""
         noise, divisor = self.event.noise_multiplier, self.expected_batch_size
         release(totals, sensitivity, noise, self.randomness, divisor, self.processes)
         means = split_sums(blocks, totals)

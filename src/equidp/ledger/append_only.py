@@ -18,7 +18,7 @@ _BINARY = getattr(os, "O_BINARY", 0)  # Windows would write "\r\n" for "\n"
 
 
 def check_ledger_place(path: Path) -> None:
-    """Raises BudgetError where something lies at `path` that keeps no record, such as a pipe or a device."""
+    """Raise BudgetError where something lies at `path` that keeps no record, such as a pipe or a device."""
     try:
         plain = stat.S_ISREG(os.stat(path).st_mode)
     except OSError:
@@ -74,7 +74,7 @@ class AppendOnlyFile:
             )
 
     def close(self) -> None:
-        """Lets other processes have the file. Does nothing the second time."""
+        """Let other processes have the file. Do nothing the second time."""
         self._release()
 
     def _release(self, close: Callable[[int], None] = os.close) -> None:
@@ -91,7 +91,7 @@ class AppendOnlyFile:
         return self._file >= 0 and os.getpid() == self._process and not self.broken
 
     def keep(self, size: int, read: int) -> None:
-        """Keeps the first `size` of the `read` bytes that it holds: what follows is a torn line.
+        """Keep the first `size` of the `read` bytes that it holds: what follows is a torn line.
 
         Raises:
             BudgetError: it holds another number of bytes by now.
@@ -106,7 +106,7 @@ class AppendOnlyFile:
         self._size = size
 
     def append(self, line: bytes) -> None:
-        """Adds bytes at the end and syncs them to disk."""
+        """Add bytes at the end and sync them to disk."""
         self._check_usable()
         try:
             if os.write(self._file, line) != len(line):
@@ -126,7 +126,7 @@ class AppendOnlyFile:
         self._size += len(line)
 
     def write_beside(self, path: Path, content: bytes, *, sync: bool = False) -> None:
-        """Overwrites the beginning of another file, which is made if there is none."""
+        """Overwrite the beginning of another file, which is made if there is none."""
         try:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | _BINARY, 0o666)
             try:
@@ -140,7 +140,7 @@ class AppendOnlyFile:
             raise self._unwritten(error) from error
 
     def check_process(self) -> None:
-        """Raises in a forked child: it would spend again what its parent spends."""
+        """Raise in a forked child: it would spend again what its parent spends."""
         if os.getpid() != self._process:
             raise BudgetError(
                 f"the ledger {os.fspath(self.path)!r} was opened by another process; spend in the process "

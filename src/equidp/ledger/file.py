@@ -42,7 +42,7 @@ _open_ledgers: WeakSet[LedgerFile] = WeakSet()
 
 @atexit.register
 def close_ledgers() -> None:
-    """Closes ledgers that are open when the interpreter ends: unspent steps of a block do not count."""
+    """Close ledgers that are open when the interpreter ends: unspent steps of a block do not count."""
     for ledger in list(_open_ledgers):
         ledger.close()
 
@@ -114,7 +114,7 @@ class LedgerFile(Ledger):
             raise
 
     def spend(self, event: Event, session: str = "") -> None:
-        """Records one more step, of this process or of the session named; returns once that is on disk."""
+        """Record one more step, of this process or of the session named; return once that is on disk."""
         with self._threads:
             self._file.check_process()
             kind = (event, session or self._session)
@@ -124,7 +124,7 @@ class LedgerFile(Ledger):
             self._spent.spend(*kind)
 
     def expect(self, event: Event, steps: int, session: str = "") -> None:
-        """Allows blocks of this kind to reach `steps` steps ahead."""
+        """Allow blocks of this kind to reach `steps` steps ahead."""
         with self._threads:
             self._ahead.expect((event, session or self._session), steps)
 
@@ -138,7 +138,7 @@ class LedgerFile(Ledger):
             self.add_facts({"unit": unit})
 
     def settle(self) -> None:
-        """Writes how many steps of the last block were not spent; no more of its kind are expected."""
+        """Write how many steps of the last block were not spent; no more of its kind are expected."""
         with self._threads:
             if self._ahead.kind is not None:
                 self._append({"unspent": self._ahead.end(forget=True)})
@@ -161,13 +161,13 @@ class LedgerFile(Ledger):
         return self._check
 
     def add_facts(self, facts: Mapping[str, Any]) -> None:
-        """Adds plain values to those that the file began with; later ones replace earlier ones."""
+        """Add plain values to those that the file began with; later ones replace earlier ones."""
         with self._threads:
             self._append({"facts": dict(facts)})
             self.facts |= facts
 
     def close(self) -> None:
-        """Settles and lets other processes have the file."""
+        """Settle and let other processes have the file."""
         with self._threads:
             if self._file.usable:
                 with contextlib.suppress(BudgetError):  # the block counts in full then
@@ -175,7 +175,7 @@ class LedgerFile(Ledger):
             self.abandon()
 
     def abandon(self) -> None:
-        """Closes the file as a kill would: the block in use counts in full."""
+        """Close the file as a kill would: the block in use counts in full."""
         self._file.close()
 
     def __enter__(self) -> LedgerFile:
@@ -207,7 +207,7 @@ class LedgerFile(Ledger):
         self._file.write_beside(seal_path(self.path), content, sync=sync)
 
     def _recover(self, facts: Mapping[str, Any]) -> None:
-        """Takes over what earlier processes wrote."""
+        """Take over what earlier processes wrote."""
         content, read = _read(self.path)
         seal = seal_path(self.path)
         check_seal(self.path, read, seal.read_text(errors="replace") if seal.exists() else "")
@@ -267,7 +267,7 @@ class PayAhead:
         self._began = 0.0
 
     def expect(self, kind: Kind, steps: int) -> None:
-        """Allows blocks of this kind to reach `steps` steps ahead."""
+        """Allow blocks of this kind to reach `steps` steps ahead."""
         self._expected[kind] = steps
 
     def covers(self, kind: Kind) -> bool:
@@ -286,16 +286,16 @@ class PayAhead:
         return max(1, min(self._size, self._expected.get(kind, 0)))
 
     def begin(self, kind: Kind, steps: int, seconds: float) -> None:
-        """Puts a block in use that is on disk."""
+        """Put a block in use that is on disk."""
         self.kind, self.left, self._began = kind, steps, seconds
 
     def take(self, kind: Kind) -> None:
-        """Spends one step of the block in use."""
+        """Spend one step of the block in use."""
         self.left -= 1
         self._expected[kind] = max(0, self._expected.get(kind, 0) - 1)
 
     def end(self, *, forget: bool = False) -> int:
-        """Ends the block in use and returns its unspent steps; `forget`: no more of its kind are expected."""
+        """End the block in use and return its unspent steps; `forget`: no more of its kind are expected."""
         left = self.left
         if forget and self.kind is not None:
             self._expected.pop(self.kind, None)

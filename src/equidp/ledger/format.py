@@ -89,7 +89,7 @@ class LedgerContent:
 
 
 def read_ledger(path: str | os.PathLike[str]) -> LedgerContent:
-    """Returns the content of a ledger that another process may be writing; changes nothing.
+    """Return the content of a ledger that another process may be writing; change nothing.
 
     Guarantee: every step counts whose `spend` had returned when the call began.
 
@@ -129,7 +129,7 @@ def _checksum(before: str, text: str) -> str:
 
 
 def check_seal(path: str | os.PathLike[str], read: LedgerContent, seal: str) -> None:
-    """Raises a BudgetError if lines are missing that the seal knows of; newer lines are fine."""
+    """Raise a BudgetError if lines are missing that the seal knows of; newer lines are fine."""
     try:
         lines, check = seal.split() or ("0", "")
         # The seal is synced before a second line: only a ledger of one line may lack it.

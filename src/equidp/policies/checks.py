@@ -36,7 +36,7 @@ _SLACK = 1 + 1e-5  # float32 rounding
 
 
 def check_policy(policy: Policy, num_groups: int = 2, *, noise_multiplier: float = 1.0) -> None:
-    """Tries a policy on random and extreme norms, groups, losses and releases.
+    """Try a policy on random and extreme norms, groups, losses and releases.
 
     Checked: settings are frozen and plain, and stay as they are; the state is a NamedTuple of tensors; both
     rules can be applied to one example at a time; rows and weights are bounded for every group, present or

@@ -226,7 +226,7 @@ class TrainConfig:
         return replace(self, measures=replace(self.measures, decision=decision))
 
     def check_measures(self, class_names: Sequence[str]) -> None:
-        """Raises a SettingError unless data with these classes has the metric and the positive class."""
+        """Raise a SettingError unless data with these classes has the metric and the positive class."""
         metric_for(self.measures.metric, class_names)
         decision = self.decision
         for each in self.releases:

@@ -167,7 +167,7 @@ class FinishedRun:
         return replace(read, table=read.table.assign(**further))
 
     def with_file_format(self, sep: str | None, charset: str | None) -> FinishedRun:
-        """Returns this run with a separator and charset of files to read; None: as the recipe says."""
+        """Return this run with a separator and charset of files to read; None: as the recipe says."""
         given = {"sep": sep, "charset": charset}
         changes = {name: value for name, value in given.items() if value is not None}
         data = self.config.data
@@ -260,7 +260,7 @@ class FinishedRun:
 
 
 def open_run(folder: str | os.PathLike[str]) -> FinishedRun:
-    """Reads a finished run.
+    """Read a finished run.
 
     Raises:
         DataError: there is no run, it is not finished, or files were changed or replaced.
@@ -340,7 +340,7 @@ def _run_of(
 
 
 def _check_card(place: Path, check: str = "") -> None:
-    """Raises unless the card, written last, names the file of the weights and the ledger's last checksum."""
+    """Raise unless the card, written last, names the file of the weights and the ledger's last checksum."""
     card = layout.read_text(place, layout.CARD)
     for what, digest in ((layout.MODEL, layout.file_digest(place / layout.MODEL)), ("the ledger", check)):
         if digest not in card:

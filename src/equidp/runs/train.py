@@ -188,7 +188,7 @@ def evaluate_run(run: Run, split: DataSplit, config: TrainConfig) -> Evaluation:
 
 
 def write_weights(model: nn.Module, place: Path) -> None:
-    """Write the weights of a run's model into its folder; moves the model to the CPU."""
+    """Write the weights of a run's model into its folder; move the model to the CPU."""
     content = io.BytesIO()
     torch.save(model.cpu().state_dict(), content)
     write_whole(place / layout.MODEL, content.getvalue())

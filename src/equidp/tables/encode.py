@@ -525,7 +525,7 @@ class TableEncoder:
         return torch.from_numpy(inputs)
 
     def unseen(self, table: pd.DataFrame) -> dict[str, int]:
-        """Counts, for each column with such rows, the rows whose text the encoder does not know."""
+        """Count, for each column with such rows, the rows whose text the encoder does not know."""
         counts = {
             column.name: int((~column.knows(table[column.name])).sum())
             for column in self.columns

@@ -148,7 +148,7 @@ def count_phrase(rows: int) -> str:
 
 
 def phrase(found: Finding) -> str:
-    """Return what a column holds, such as "numbers with decimal commas"; names no cell but fixed words."""
+    """Return what a column holds, such as "numbers with decimal commas"; name no cell but fixed words."""
     rows, detail = count_phrase(found.rows), found.detail
     match found.kind:
         case Kind.ODD_TYPE:

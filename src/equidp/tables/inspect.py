@@ -264,7 +264,7 @@ class TableReport:
 
 
 def inspect_table(path: str | PathLike[str], recipe: Recipe = Recipe()) -> TableReport:
-    """Read a whole table without privacy, and returns what to know about it and a recipe for it.
+    """Read a whole table without privacy, and return what to know about it and a recipe for it.
 
     Finds the separator and the charset by itself. What the recipe says of a column is taken as it is.
 

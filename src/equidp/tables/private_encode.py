@@ -234,7 +234,7 @@ def private_counts_of_numbers(
 
 
 def _count_between(grids: Sequence[Floats], values: Floats, release: Release, share: float) -> Noisy:
-    """Counts numbers between the edges of each column's grid, [columns, cells + 1]; missing ones come last.
+    """Count numbers between the edges of each column's grid, [columns, cells + 1]; missing ones come last.
 
     A grid with fewer cells has a count of -inf in those it lacks, so that none of them stands out.
     """
@@ -318,7 +318,7 @@ def private_ranges(values: Floats, release: Release, *, share: float) -> tuple[F
 
 
 def _count_cells(codes: Codes, values: Floats, cells: int, release: Release, share: float) -> Noisy:
-    """Counts values by cell, [columns, cells + 1]; missing values are in the last cell."""
+    """Count values by cell, [columns, cells + 1]; missing values are in the last cell."""
     return release.counts(np.where(np.isnan(values), cells, codes), cells=cells + 1, share=share)
 
 

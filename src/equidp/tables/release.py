@@ -107,7 +107,7 @@ class Release:
         return Noisy(released.numpy(), multiplier * bound)
 
     def _multiplier(self, share: float) -> float:
-        """Take a share, and returns the noise multiplier of a part that has it."""
+        """Take a share, and return the noise multiplier of a part that has it."""
         check_number("(0, 1]", share=share)
         if share > self._left + 1e-9:
             raise SettingError(f"share={share:g}, but only {self._left:g} of this release is left.")

@@ -83,7 +83,7 @@ Load = Callable[[Iterable[torch.Tensor]], Iterator[Batch]]
 def check_kinds(
     model: object, train: object, policy: object, ledger: object, budget: object, callbacks: object
 ) -> None:
-    """Refuses arguments of another kind that are easily mistaken for the right one.
+    """Refuse arguments of another kind that are easily mistaken for the right one.
 
     Raises:
         ModelError, DataError, SettingError, PolicyError: names the argument and what was expected.
@@ -137,7 +137,7 @@ def check_kinds(
 
 
 def check_loading(workers: object, physical_batch_size: object, views: object, randomness: object) -> None:
-    """Refuses what rows cannot be loaded and sampled with.
+    """Refuse what rows cannot be loaded and sampled with.
 
     Raises:
         SettingError: names the argument and what was expected.
@@ -862,7 +862,7 @@ def _try_padding(
 
 
 def _check_examples(examples: object, row: tuple[Inputs, Inputs], train: object) -> None:
-    """Refuses public examples that are not of the form of the data, too few, or rows of the data itself.
+    """Refuse public examples that are not of the form of the data, too few, or rows of the data itself.
 
     Args:
         examples: what the user gave.
@@ -904,7 +904,7 @@ def _check_examples(examples: object, row: tuple[Inputs, Inputs], train: object)
 
 
 def try_objective(engine: Engine, policy: Policy, state: Any) -> None:
-    """Tries an engine that was made by name on the objective of a policy that changes losses.
+    """Try an engine that was made by name on the objective of a policy that changes losses.
 
     Raises:
         ModelError: the model is not for this policy.
@@ -914,7 +914,7 @@ def try_objective(engine: Engine, policy: Policy, state: Any) -> None:
 
 
 def check_engine_again(engine: Engine, policy: Policy, steps_done: int) -> None:
-    """Tries the engine once more after 100 steps, 400, 1,600 and so on, on what it was tried on before.
+    """Try the engine once more after 100 steps, 400, 1,600 and so on, on what it was tried on before.
 
     A dependence between examples may appear with trained parameters only, as where a score that is learnt
     sorts them.

@@ -168,7 +168,7 @@ class Checkpoints(Callback):
         self._save(trainer)
 
     def restore(self, trainer: Trainer, *, previous: bool = False) -> int:
-        """Loads the last checkpoint into a trainer made like the one that saved it, with the same ledger.
+        """Load the last checkpoint into a trainer made like the one that saved it, with the same ledger.
 
         Args:
             trainer: not trained yet.
@@ -192,7 +192,7 @@ class Checkpoints(Callback):
         return lost
 
     def delete_sensitive(self, trainer: Trainer) -> None:
-        """Deletes what was saved of single examples; call it once their report is made.
+        """Delete what was saved of single examples; call it once their report is made.
 
         The checkpoints stay. A run that is resumed from them counts the steps so far at their worst.
         """
@@ -232,7 +232,7 @@ class Checkpoints(Callback):
         self._saving_took = self._saved_at - began
 
     def _drop_old(self, newest: Path) -> None:
-        """Keeps the newest and the last one of an earlier step: another of the same step may be damaged."""
+        """Keep the newest and the last one of an earlier step: another of the same step may be damaged."""
         others = [path for path in self._files() if path != newest]
         earlier = [path for path in others if _steps(path) < _steps(newest)]
         for path in set(others) - set(earlier[-1:]):

@@ -51,7 +51,7 @@ class SGD(_EagerOptimizer, torch.optim.SGD):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Takes a step along the gradients in `p.grad`."""
+        """Take a step along the gradients in `p.grad`."""
         _sgd_step(self)
 
 
@@ -114,7 +114,7 @@ class PrivateAdam(_EagerOptimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Takes a step along the gradients in `p.grad`, whose noise has the deviation `deviation()`."""
+        """Take a step along the gradients in `p.grad`, whose noise has the deviation `deviation()`."""
         variance = self.deviation() ** 2
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -192,7 +192,7 @@ class JoinedOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Takes a step of each optimizer, along the gradients in `p.grad`."""
+        """Take a step of each optimizer, along the gradients in `p.grad`."""
         for part in self.parts:
             part.step()
 
@@ -204,7 +204,7 @@ class JoinedOptimizer(torch.optim.Optimizer):
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Sets each part to its saved state.
+        """Set each part to its saved state.
 
         Raises:
             SettingError: the state is of another number of optimizers.
@@ -247,7 +247,7 @@ def noise_deviation(step: PrivateStep) -> float:
 
 
 def check_optimizer_name(name: str, momentum: float) -> None:
-    """Refuses an unknown optimizer, and momentum for one that has its own.
+    """Refuse an unknown optimizer, and momentum for one that has its own.
 
     Raises:
         SettingError: names the closest one, or says what to leave out.
@@ -299,7 +299,7 @@ def chosen_scheduler(
 
 
 def restore_scheduler(scheduler: LRScheduler | None, state: dict[str, Any] | None, lost: int) -> None:
-    """Sets a scheduler to its saved state, and moves it past steps that were lost since.
+    """Set a scheduler to its saved state, and move it past steps that were lost since.
 
     Raises:
         SettingError: there was none, or there is none now.
@@ -321,7 +321,7 @@ def restore_scheduler(scheduler: LRScheduler | None, state: dict[str, Any] | Non
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
-    """Refuses an optimizer that lacks parameters the model trains, or takes several gradients a step."""
+    """Refuse an optimizer that lacks parameters the model trains, or takes several gradients a step."""
     if not isinstance(getattr(optimizer, "param_groups", None), list):
         raise SettingError(
             f"optimizer={optimizer!r}; expected a torch optimizer, such as "
@@ -353,7 +353,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
 
 
 def _check_step(optimizer: torch.optim.Optimizer) -> None:
-    """Refuses an optimizer that cannot take dense gradients, by one step of a copy with copied parameters."""
+    """Refuse an optimizer that cannot take dense gradients, by one step of a copy with copied parameters."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         return
     held = {
@@ -379,7 +379,7 @@ def _check_step(optimizer: torch.optim.Optimizer) -> None:
 
 
 def check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int) -> None:
-    """Refuses a scheduler that is not this optimizer's, needs a value, or ends within so many steps."""
+    """Refuse a scheduler that is not this optimizer's, needs a value, or ends within so many steps."""
     if scheduler is None:
         return
     if isinstance(scheduler, type) or not callable(getattr(scheduler, "step", None)):

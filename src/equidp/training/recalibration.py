@@ -162,7 +162,7 @@ class Recalibrated(nn.Module):
 
 
 def check_recalibrates(trainer: Trainer) -> None:
-    """Raises a SettingError unless the trainer's loss is cross entropy, perhaps weighted, of classes."""
+    """Raise a SettingError unless the trainer's loss is cross entropy, perhaps weighted, of classes."""
     loss = Loss.of(trainer.loss).base
     numbers = isinstance(trainer.train, GroupedDataset) and trainer.train.target_bounds is not None
     plain = type(loss) is nn.CrossEntropyLoss and loss.weight is None and not loss.label_smoothing

@@ -56,7 +56,7 @@ class RunRecord:
         self._rows: list[dict[str, Any]] = [dict(row) for row in rows]
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Adds one row."""
+        """Add one row."""
         self._rows.append(dict(row))
 
     def table(self) -> pd.DataFrame:
@@ -64,7 +64,7 @@ class RunRecord:
         return pd.DataFrame(self._rows)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the table as Parquet with the settings in its metadata; all or nothing."""
+        """Write the table as Parquet with the settings in its metadata; all or nothing."""
         table = self.table()
         table.attrs = {"settings": json.dumps(self.settings)}
         buffer = io.BytesIO()

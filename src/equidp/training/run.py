@@ -279,7 +279,7 @@ class Run:
         return metrics_of(predict(self.model, test.inputs), test.to("cpu"))
 
     def check_test(self, test: GroupedDataset) -> None:
-        """Refuses a test set that the model was not trained for, with a DataError as `metrics` does."""
+        """Refuse a test set that the model was not trained for, with a DataError as `metrics` does."""
         if not isinstance(test, GroupedDataset):
             raise DataError(
                 f"the test set is a {type(test).__name__}; expected an equidp.GroupedDataset, which holds "

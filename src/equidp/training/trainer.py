@@ -429,7 +429,7 @@ class Trainer:
         )
 
     def _make_step(self, ledger: Ledger, steps: int, randomness: Randomness, load: assemble.Load) -> None:
-        """Make the private step, its loop and what follows the number of steps; spends nothing.
+        """Make the private step, its loop and what follows the number of steps; spend nothing.
 
         What can fail comes before what changes the Trainer, so that a failed `attach` changes nothing.
         """
@@ -709,7 +709,7 @@ class Trainer:
                     callback.after_training(self)
 
     def fit(self) -> Run:
-        """Takes the steps that are left. Interrupted, it can be called again: what was spent stays spent.
+        """Take the steps that are left. Interrupted, it can be called again: what was spent stays spent.
 
         If one of several processes fails, it cannot be called again: start all of them again.
         """

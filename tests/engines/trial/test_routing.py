@@ -411,7 +411,7 @@ def of_two_lengths(m, tokens, lengths, others):
 
 
 def shifted(m, tokens, lengths):
-    """Reads a table at a number that is not the input itself."""
+    """Read a table at a number that is not the input itself."""
     return m.out(read(m, tokens) * m.words(lengths + 4).sum(dim=1, keepdim=True))
 
 

@@ -122,7 +122,7 @@ def test_a_choice_that_is_killed_is_spent_and_not_made_again(config, tmp_path, m
 
 
 def stopped_at(step, config, folder, monkeypatch):
-    """Stops a choice at one step: "begin", "fit" (a try) or "write_cards" (after the last try)."""
+    """Stop a choice at one step: "begin", "fit" (a try) or "write_cards" (after the last try)."""
     arguments = begun(config, folder)
 
     def stop(*_, **__):

@@ -31,7 +31,7 @@ OTHERS: dict[str, Rule] = {"transformers.pytorch_utils.Conv1D": TRANSPOSED_LINEA
 
 
 def rule_for(module: nn.Module) -> Rule | None:
-    """Returns the rule, if the module computes what it assumes, from parameters of its own."""
+    """Return the rule, if the module computes what it assumes, from parameters of its own."""
     for layer, rule in RULES.items():
         if isinstance(module, layer) and has_forward_of(module, layer):
             own = {name for name, _ in module.named_parameters()}

@@ -57,13 +57,13 @@ class Operands(NamedTuple):
     padding: tuple[int, ...]
 
     def pad_image(self) -> Tensor:
-        """Returns the image with its border."""
+        """Return the image with its border."""
         if not any(self.padding):
             return self.image
         return pad(self.image, [border for size in reversed(self.padding) for border in (size, size)])
 
     def chunks(self, size: int) -> Iterator[Operands]:
-        """Splits into `size` examples at a time."""
+        """Split into `size` examples at a time."""
         if size >= len(self.image):
             yield self
             return
@@ -137,7 +137,7 @@ class ConvGradients(LayerGradients):
         return self.cheapest(operands) if self.rows == 1 else NormWay.GRADIENTS
 
     def cheapest(self, operands: Operands) -> NormWay:
-        """Returns the cheapest way to norms; kept gradients cost nothing more, as the sum needs them."""
+        """Return the cheapest way to norms; kept gradients cost nothing more, as the sum needs them."""
         if self._keeps():
             return NormWay.GRADIENTS
         costs: dict[NormWay, float] = {
@@ -303,7 +303,7 @@ CONV_TRANSPOSE = Rule(partial(run_layer, partial(ConvGradients, _conv_transpose_
 
 
 def gram_cost(module: Any, operands: Operands, *, unfolded: bool) -> int:
-    """Returns what `squared_gram_norms` computes for one example, in multiplications."""
+    """Return what `squared_gram_norms` computes for one example, in multiplications."""
     kernel, sizes, places = module.kernel_size, list(operands.image.shape[2:]), operands.signal.shape[2:]
     channels, added = operands.image.shape[1], 0
     if unfolded:
@@ -316,7 +316,7 @@ def gram_cost(module: Any, operands: Operands, *, unfolded: bool) -> int:
 
 
 def squared_gram_norms(module: Any, operands: Operands, *, unfolded: bool) -> Tensor:
-    """Returns squared norms of the weight's per-example gradients, [batch], without forming these.
+    """Return squared norms of the weight's per-example gradients, [batch], without forming these.
 
     That is mixed ghost norm (Bu et al. 2022):
     |sum_s <window s, signal s>|^2 = sum_st <window s, window t> <signal s, signal t>. Products of windows are

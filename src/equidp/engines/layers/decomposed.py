@@ -31,7 +31,7 @@ _RECURRENT: dict[type[nn.Module], Forward] = {
 
 
 def forward_for(module: nn.Module) -> Forward | None:
-    """Returns our forward for this module, if there is one and the module's parameters are its own."""
+    """Return our forward for this module, if there is one and the module's parameters are its own."""
     if "parametrizations" in dict(module.named_children()):
         return None
     if isinstance(module, nn.MultiheadAttention):
@@ -51,13 +51,13 @@ def _step_by_step(module: nn.Module) -> Forward | None:
 
 
 def has_forward_of(module: nn.Module, layer: type[nn.Module]) -> bool:
-    """Returns True if the module's forward is the forward of `layer`."""
+    """Return True if the module's forward is the forward of `layer`."""
     return type(module).forward is layer.forward and "forward" not in vars(module)
 
 
 @contextmanager
 def replace_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
-    """Replaces the modules' own `forward` by these inside the context."""
+    """Replace the modules' own `forward` by these inside the context."""
     before = {module: vars(module).get("forward") for module in forwards}
     try:
         for module, forward in forwards.items():
@@ -73,7 +73,7 @@ def replace_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterat
 
 @contextmanager
 def attention_in_full() -> Iterator[None]:
-    """Disables attention's inference fast path, which has no gradient, inside the context."""
+    """Disable attention's inference fast path, which has no gradient, inside the context."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -84,7 +84,7 @@ def attention_in_full() -> Iterator[None]:
 
 @contextmanager
 def without_fused_layers(model: nn.Module) -> Iterator[None]:
-    """Runs the model without fused recurrent layers and attention, which torch.func cannot read.
+    """Run the model without fused recurrent layers and attention, which torch.func cannot read.
 
     Attention on a CPU stays fused: torch.func takes it there, and it is faster from 64 positions on.
     """

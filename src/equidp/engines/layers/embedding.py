@@ -20,11 +20,11 @@ class _TableGradients(LayerGradients):
 
     @abstractmethod
     def _by_row(self) -> tuple[Tensor, Tensor]:
-        """Returns tokens [batch * rows, T] and their gradients [batch * rows, T, features], 0 at padding."""
+        """Return tokens [batch * rows, T] and their gradients [batch * rows, T, features], 0 at padding."""
 
     @final
     def _positions(self) -> tuple[Tensor, Tensor]:
-        """Returns tokens and gradients by example, whose positions are the positions of all its rows."""
+        """Return tokens and gradients by example, whose positions are the positions of all its rows."""
         tokens, gradient = self._by_row()
         if self.rows == 1:
             return tokens, gradient

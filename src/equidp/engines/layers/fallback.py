@@ -71,7 +71,7 @@ def run_module(
     known: Known,
     tape: Tape,
 ) -> Any:
-    """Runs a module once where it is known how and its gradients are few, and else twice.
+    """Run a module once where it is known how and its gradients are few, and else twice.
 
     Args:
         call: of a module that computes each example's output from that example's inputs.
@@ -102,7 +102,7 @@ def _run_with_copies(
     known: Known,
     tape: Tape,
 ) -> Any:
-    """Runs a module by `vmap`, each example with a copy of the parameters; arguments as `run_module`.
+    """Run a module by `vmap`, each example with a copy of the parameters; arguments as `run_module`.
 
     Raises:
         Exception: the module cannot be run so, or this call of it has other outputs than earlier ones.
@@ -238,7 +238,7 @@ def run_twice(
     known: Known,
     tape: Tape,
 ) -> Any:
-    """Runs a module by its own forward, and later again for its gradients; arguments as `run_module`.
+    """Run a module by its own forward, and later again for its gradients; arguments as `run_module`.
 
     An output that has no row for each example, as that of a table of positions [positions, features], is
     given once per example, as [batch, positions, features]: it broadcasts to what it did, and each example
@@ -293,7 +293,7 @@ def _is_by_example(
 
 
 def _is_for_all(output: Any, position: int, whole: set[tuple[int, int]], batch: int) -> bool:
-    """Returns whether an output is one for all examples, as this or an earlier call of another size shows."""
+    """Return whether an output is one for all examples, as this or an earlier call of another size shows."""
     if not isinstance(output, Tensor) or not output.requires_grad or output.dim() < 2:
         return False
     return batch not in output.shape or (_OUTPUT, position) in whole
@@ -390,7 +390,7 @@ class RerunGradients(Gradients):
         self._autocast = torch.autocast(device, torch.get_autocast_dtype(device), enabled=autocast)
 
     def receive(self, position: int, gradient: Tensor) -> None:
-        """Takes the gradient of one of the flattened outputs."""
+        """Take the gradient of one of the flattened outputs."""
         self.grad_outputs[position] = gradient
         self.budget = max(KEPT_ANYWAY, KEPT * (self.inputs.numel() + gradient.numel()))
 

@@ -45,7 +45,7 @@ class LinearGradients(Gradients):
 
     @classmethod
     def read(cls, call: Call, inputs: Tensor, gradient: Tensor) -> LinearGradients:
-        """Reads nn.Linear on inputs [batch * rows, ..., features]; all but the ends are positions."""
+        """Read nn.Linear on inputs [batch * rows, ..., features]; all but the ends are positions."""
         names = (name if name in call.parameters else None for name in ("weight", "bias"))
         if inputs.dim() != 2 or call.rows > 1:
             inputs, gradient = by_position(inputs, call.rows), by_position(gradient, call.rows)
@@ -138,7 +138,7 @@ class TransposedGradients(Gradients):
 
     @classmethod
     def read(cls, call: Call, inputs: Tensor, gradient: Tensor) -> TransposedGradients:
-        """Reads Conv1D of `transformers` on inputs [batch, ..., features]."""
+        """Read Conv1D of `transformers` on inputs [batch, ..., features]."""
         return cls(LinearGradients.read(call, inputs, gradient))
 
     def example_gradients(self) -> ByName:

@@ -37,7 +37,7 @@ class TrailingNormGradients(LayerGradients):
         return gradients
 
     def _sum(self, values: Tensor) -> Tensor:
-        """Sums values [batch * rows, ...] to [batch, *shape of the scale]."""
+        """Sum values [batch * rows, ...] to [batch, *shape of the scale]."""
         values = by_example(values, self.rows)
         return values.reshape(len(values), -1, *self.module.normalized_shape).sum(dim=1)
 
@@ -49,7 +49,7 @@ def run_channel_norm(
     inputs: Tensor,
     tape: Tape,
 ) -> Tensor:
-    """Runs one scale and shift per channel, on [batch, channels, ...]; normalised over groups of channels.
+    """Run one scale and shift per channel, on [batch, channels, ...]; normalised over groups of channels.
 
     Runs as one example that has the channels of all, with a copy of scale and shift for each: the gradients
     of the copies are then the examples' own, and the layer's backward pass computes them at no further cost.

@@ -46,7 +46,7 @@ def read_products(
     keywords: dict[str, Any],
     tape: Tape,
 ) -> Any:
-    """Runs a module's forward, and records its products with the module's parameters.
+    """Run a module's forward, and record its products with the module's parameters.
 
     Args:
         call: of a module that owns all of its trained parameters itself.

@@ -55,7 +55,7 @@ def run_layer(
     inputs: Tensor,
     tape: Tape,
 ) -> Tensor:
-    """Runs a layer whose gradients `read` finds from the call, its inputs and its output's gradient.
+    """Run a layer whose gradients `read` finds from the call, its inputs and its output's gradient.
 
     Takes norms as soon as that gradient arrives, to free activations during the backward pass.
     """
@@ -66,7 +66,7 @@ def run_layer(
 
 
 def without_base(values: Tensor) -> Tensor:
-    """Returns values as a tensor that is no view of another: a change of a view in place bypasses its hook.
+    """Return values as a tensor that is no view of another: a change of a view in place bypasses its hook.
 
     Products with a bias of several positions are such views.
 
@@ -97,20 +97,20 @@ class Gradients(ABC):
 
     @abstractmethod
     def example_gradients(self) -> ByName:
-        """Returns the per-example gradients, [batch, *shape]."""
+        """Return the per-example gradients, [batch, *shape]."""
 
     def squared_norms(self) -> Norms:
-        """Returns their squared norms, in the cheapest way."""
+        """Return their squared norms, in the cheapest way."""
         gradients = self.example_gradients()
         small = sum(gradient.numel() for gradient in gradients.values()) <= self.budget
         return squared_lengths(gradients), gradients if small else None
 
     @abstractmethod
     def without(self, left_out: Tensor) -> Gradients:
-        """Returns these gradients with 0 for some examples, [batch], whatever theirs were (infinite, NaN)."""
+        """Return these gradients with 0 for some examples, [batch], whatever theirs were (infinite, NaN)."""
 
     def weighted_gradients(self, weights: Tensor) -> ByName:
-        """Returns sum_i weights[i] * gradient_i in float64, [*shape]; weights [batch]. Comes after
+        """Return sum_i weights[i] * gradient_i in float64, [*shape]; weights [batch]. Comes after
         `squared_norms`."""
         return weighted_sums(weights, self.example_gradients())
 
@@ -156,7 +156,7 @@ class LayerGradients(Gradients):
 
     @final
     def pair(self) -> tuple[Tensor, Tensor]:
-        """Returns inputs and output gradient in at least float32."""
+        """Return inputs and output gradient in at least float32."""
         return precise(self.inputs, self.grad_output)
 
 
@@ -195,7 +195,7 @@ class Call:
         self._versions: list[int] = []
 
     def take(self, gradients: Gradients) -> None:
-        """Takes norms, and keeps of the gradients only what the weighted sum will need."""
+        """Take norms, and keep of the gradients only what the weighted sum will need."""
         self.pending = None
         if self._receive is not None:
             self._receive(gradients)
@@ -209,7 +209,7 @@ class Call:
         self.redraw_mask = gradients.redraw_mask
 
     def weighted_gradients(self, weights: Tensor, left_out: Tensor | None) -> ByName:
-        """Returns the weighted sums in float64, by name.
+        """Return the weighted sums in float64, by name.
 
         Args:
             weights: [batch].
@@ -256,7 +256,7 @@ class Tape:
         self._whole_modules = 0
 
     def note(self, call: Call) -> None:
-        """Records the call, but not when `torch.utils.checkpoint` repeats it in the backward pass."""
+        """Record the call, but not when `torch.utils.checkpoint` repeats it in the backward pass."""
         if not self.repeats:
             self.calls.append(call)
 
@@ -277,7 +277,7 @@ class Tape:
     def watch(
         self, module: nn.Module, inputs: Tensor, output: Tensor, receive: Callable[[Tensor], None]
     ) -> None:
-        """Passes the gradient of `module`'s output to `receive`, if the losses depend on it."""
+        """Pass the gradient of `module`'s output to `receive`, if the losses depend on it."""
         if not output.requires_grad:
             return
         if not inputs.requires_grad:
@@ -299,12 +299,12 @@ class Tape:
         output.register_hook(pass_on)
 
     def watch_copy(self, copied: Tensor, receive: Callable[[Tensor], None]) -> None:
-        """Passes the gradient of a parameter's copy, a leaf, to `receive`, if losses depend on it."""
+        """Pass the gradient of a parameter's copy, a leaf, to `receive`, if losses depend on it."""
         self._ends.append(get_gradient_edge(copied))
         copied.register_hook(receive)
 
     def backward(self, losses: Tensor) -> list[Call]:
-        """Runs the backward pass from the sum of the losses [batch]; returns the calls that they depend on.
+        """Run the backward pass from the sum of the losses [batch]; return the calls that they depend on.
 
         Forgets everything afterwards: calls may refer to their tape, and a cycle would hold them until the
         next garbage collection.

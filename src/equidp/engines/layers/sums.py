@@ -26,7 +26,7 @@ starting a call takes longer than most results, at most 256 MiB in float64."""
 
 
 def chunk_numbers(values: Tensor) -> int:
-    """Returns the size, in numbers, of intermediate results that follow from values.
+    """Return the size, in numbers, of intermediate results that follow from values.
 
     >>> chunk_numbers(torch.zeros(2))
     262144
@@ -35,7 +35,7 @@ def chunk_numbers(values: Tensor) -> int:
 
 
 def precise(inputs: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns both in at least float32, so that norms and sums keep their precision under autocast."""
+    """Return both in at least float32, so that norms and sums keep their precision under autocast."""
     if inputs.dtype == gradient.dtype in (torch.float32, torch.float64):
         return inputs, gradient
     dtype = torch.promote_types(gradient.dtype, torch.float32)
@@ -43,7 +43,7 @@ def precise(inputs: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def by_example(values: Tensor, rows: int) -> Tensor:
-    """Returns [batch * rows, ...] as [batch, rows, ...]: the rows of an example (unit of privacy).
+    """Return [batch * rows, ...] as [batch, rows, ...]: the rows of an example (unit of privacy).
 
     Raises:
         ModelError: the rows are not a multiple of `rows`.
@@ -62,12 +62,12 @@ def by_example(values: Tensor, rows: int) -> Tensor:
 
 
 def sum_of_rows(values: Tensor, rows: int) -> Tensor:
-    """Returns sums over the rows of each example, [batch, ...], of values [batch * rows, ...]."""
+    """Return sums over the rows of each example, [batch, ...], of values [batch * rows, ...]."""
     return values if rows == 1 else by_example(values, rows).sum(dim=1)
 
 
 def as_rows(values: Tensor) -> Tensor:
-    """Returns values [batch, ...] as [batch, numbers].
+    """Return values [batch, ...] as [batch, numbers].
 
     >>> as_rows(torch.zeros(2, 3, 4)).shape
     torch.Size([2, 12])
@@ -76,7 +76,7 @@ def as_rows(values: Tensor) -> Tensor:
 
 
 def join_parts(parts: Sequence[Tensor]) -> Tensor:
-    """Returns parts of a batch as one tensor; a single part as it is, without a copy.
+    """Return parts of a batch as one tensor; a single part as it is, without a copy.
 
     >>> join_parts([torch.zeros(2, 3), torch.zeros(1, 3)]).shape
     torch.Size([3, 3])
@@ -85,17 +85,17 @@ def join_parts(parts: Sequence[Tensor]) -> Tensor:
 
 
 def zero_left_out(values: Tensor, left_out: Tensor) -> Tensor:
-    """Returns values [batch, ...] with 0 for the examples that are left out, [batch]."""
+    """Return values [batch, ...] with 0 for the examples that are left out, [batch]."""
     return values.masked_fill(left_out.reshape(-1, *[1] * (values.dim() - 1)), 0.0)
 
 
 def weighted_sums(weights: Tensor, gradients: ByName) -> ByName:
-    """Returns sum_i weights[i] * gradients[i] in float64, by name."""
+    """Return sum_i weights[i] * gradients[i] in float64, by name."""
     return {name: weighted_sum(weights, each) for name, each in gradients.items()}
 
 
 def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
-    """Returns sum_i weights[i] * values[i] in float64, [*shape], of values [batch, *shape].
+    """Return sum_i weights[i] * values[i] in float64, [*shape], of values [batch, *shape].
 
     Rounding: products of float32 are exact in float64, and the additions lose at most k 2^-53 of
     sum_i |weights[i]| |values[i]| for batches of k = 2^13 or fewer; larger ones are added block by block. A
@@ -121,7 +121,7 @@ def _weighted_block(weights: Tensor, rows: Tensor) -> Tensor:
 
 
 def add_tensors(sums: Iterable[Tensor]) -> Tensor:
-    """Returns the sum of one or more tensors; overwrites the first."""
+    """Return the sum of one or more tensors; overwrite the first."""
     first, *others = sums
     for each in others:
         first += each
@@ -129,7 +129,7 @@ def add_tensors(sums: Iterable[Tensor]) -> Tensor:
 
 
 def outer_sum(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Returns sum_i weights[i] left[i] right[i]' in float64, [p, q], of left [batch, p] and right [batch, q].
+    """Return sum_i weights[i] left[i] right[i]' in float64, [p, q], of left [batch, p] and right [batch, q].
 
     Rounding: as in `weighted_sum`.
     """
@@ -146,7 +146,7 @@ def _outer_block(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
 
 def held_to_norms(weights: Tensor, gradients: ByName, before: Tensor, now: Tensor) -> Tensor:
-    """Returns weights [batch] under which recomputed gradients add no more than those that were measured.
+    """Return weights [batch] under which recomputed gradients add no more than those that were measured.
 
     A module may run differently the second time (Python's own random numbers). Gradients that were or are not
     finite are set to 0 in place.
@@ -164,7 +164,7 @@ def held_to_norms(weights: Tensor, gradients: ByName, before: Tensor, now: Tenso
 
 
 def lengths(rows: Tensor) -> Tensor:
-    """Returns norms of rows [batch, n], [batch]; too small by rounding by at most 2^-13 / 5 of their value.
+    """Return norms of rows [batch, n], [batch]; too small by rounding by at most 2^-13 / 5 of their value.
 
     Numbers are added in blocks of 512, then blocks alike: k additions in float32 lose at most k 2^-24 of a
     sum of squares, so blocks lose 2^-16 of a norm, and 512^3 numbers have three levels.
@@ -179,13 +179,13 @@ def lengths(rows: Tensor) -> Tensor:
 
 
 def squared_lengths(gradients: ByName) -> Tensor:
-    """Returns squared norms over all tensors, [batch], of per-example gradients [batch, *shape]."""
+    """Return squared norms over all tensors, [batch], of per-example gradients [batch, *shape]."""
     norms = [lengths(as_rows(each)) for each in gradients.values()]
     return norms[0].square() if len(norms) == 1 else torch.stack(norms).square().sum(0)
 
 
 def lost_to_underflow(values: Tensor, count: int) -> float:
-    """Returns the most that a sum of `count` products of two numbers may lack because products underflowed.
+    """Return the most that a sum of `count` products of two numbers may lack because products underflowed.
 
     Squares of numbers below 1e-19 vanish in float32. That alone is harmless: bounds treat a norm below 1e-10
     as that large (`kernel.bounding`). It matters where such a sum is multiplied by a large one, as |g|^2 by
@@ -199,7 +199,7 @@ def lost_to_underflow(values: Tensor, count: int) -> float:
 
 
 def gram_norms(products: Tensor, additions: int) -> Tensor:
-    """Returns squared norms [batch], never too small, from products <x_s, x_t> <g_s, g_t> [batch, T, T].
+    """Return squared norms [batch], never too small, from products <x_s, x_t> <g_s, g_t> [batch, T, T].
 
     Where the terms of a gradient cancel, so do these products, and their sum loses twice as many digits. An
     example whose norm is understated could contribute more than its bound, so the largest rounding error of
@@ -214,7 +214,7 @@ def gram_norms(products: Tensor, additions: int) -> Tensor:
 
 
 def position_norms(inputs: Tensor, gradient: Tensor) -> Tensor:
-    """Returns squared norms [batch] of sum_t gradient_t inputs_t', from products of positions in float64.
+    """Return squared norms [batch] of sum_t gradient_t inputs_t', from products of positions in float64.
 
     |sum_t g_t x_t'|^2 = sum_st <x_s, x_t> <g_s, g_t>: T^2 numbers, not p q (Li et al. 2022).
 
@@ -232,7 +232,7 @@ def position_norms(inputs: Tensor, gradient: Tensor) -> Tensor:
 
 
 def with_rounding(squares: Tensor, terms: Tensor, additions: int) -> Tensor:
-    """Returns squared norms [batch] of sums of float32 terms, raised by what the additions may have lost.
+    """Return squared norms [batch] of sums of float32 terms, raised by what the additions may have lost.
 
     Args:
         squares: squared norms of the computed sums, [batch].

@@ -25,7 +25,7 @@ _KIND = "torch.nn.utils.parametrizations._WeightNorm"
 
 
 def with_weight_norm(rule: Rule, module: nn.Module) -> Rule | None:
-    """Returns the rule of a layer whose weight `torch.nn.utils.parametrizations.weight_norm` makes.
+    """Return the rule of a layer whose weight `torch.nn.utils.parametrizations.weight_norm` makes.
 
     Args:
         rule: of the layer itself.
@@ -41,7 +41,7 @@ def with_weight_norm(rule: Rule, module: nn.Module) -> Rule | None:
 
 
 def _run(rule: Rule, call: Call, forward: Forward, inputs: Tensor, tape: Any) -> Tensor:
-    """Runs the layer by its own rule, which finds gradients of "weight" and "bias"."""
+    """Run the layer by its own rule, which finds gradients of "weight" and "bias"."""
     names = {_LENGTH: "weight", _DIRECTION: "weight"}
     tensors = {names.get(name, name): parameter for name, parameter in call.parameters.items()}
 

@@ -73,7 +73,7 @@ def check_engine(
     batch_size: int = 64,
     at_a_time: int | None = None,
 ) -> None:
-    """Refuses an engine whose norms or sum differ from those of one backward pass per example.
+    """Refuse an engine whose norms or sum differ from those of one backward pass per example.
 
     In a larger batch, where that would take long, an example's norm and what it adds to a sum must stay the
     same when half of the others leave and the rest stand in another order. A model that draws random numbers
@@ -139,7 +139,7 @@ def check_engine(
 def check_company(
     engine: Engine, model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Inputs
 ) -> None:
-    """Refuses an engine whose norm of an example, or what it adds to a sum, changes with the others.
+    """Refuse an engine whose norm of an example, or what it adds to a sum, changes with the others.
 
     Args as for `check_engine`. The result follows from the model's present parameters and these examples: of
     released parameters and public examples it tells nothing about anybody.
@@ -158,7 +158,7 @@ def check_company(
 
 
 def check_padding(model: nn.Module, loss: LossFunction, pairs: Sequence[tuple[Examples, Examples]]) -> None:
-    """Refuses a model or a loss for which what an example adds changes with its padding.
+    """Refuse a model or a loss for which what an example adds changes with its padding.
 
     The length that an example is padded to follows from others in its sample, so others would change what it
     adds. An example on which model or loss fail, or without a finite gradient, adds nothing, in either form.
@@ -236,7 +236,7 @@ def together(engine: Engine) -> Engine:
 
 
 def _random(model: nn.Module, inputs: Inputs) -> bool:
-    """Returns True if outputs change from pass to pass; a few draws may be equal by chance."""
+    """Return True if outputs change from pass to pass; a few draws may be equal by chance."""
     inputs = taken(inputs, slice(_ROWS))
     with torch.no_grad():
         first, *others = (output_tensors(outputs_of(model, inputs, seed=seed)) for seed in range(_PASSES))
@@ -244,7 +244,7 @@ def _random(model: nn.Module, inputs: Inputs) -> bool:
 
 
 def check_repetition(model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Inputs) -> None:
-    """Refuses a loss that gives other numbers in each call, which no two gradients can be compared by.
+    """Refuse a loss that gives other numbers in each call, which no two gradients can be compared by.
 
     Raises:
         ModelError: it does.
@@ -283,7 +283,7 @@ class _NoDropout(TorchFunctionMode):
 
 
 def _set_layers_to_evaluation(model: nn.Module, inputs: Inputs) -> None:
-    """Sets layers that draw random numbers to evaluation mode; all of the model if that does not suffice.
+    """Set layers that draw random numbers to evaluation mode; all of the model if that does not suffice.
 
     What the model itself does in training mode alone, such as another order of examples, is tried then too.
     """
@@ -463,7 +463,7 @@ class _Gradients(NamedTuple):
 
 
 def _check_further(trial: _Trial, *, huge: bool) -> None:
-    """Refuses norms that are too small, or another sum, of extreme rows or with other parameters.
+    """Refuse norms that are too small, or another sum, of extreme rows or with other parameters.
 
     Larger norms allow for rounding, and `huge` for rows whose true gradients are a matter of rounding.
     """
@@ -487,7 +487,7 @@ def _check_further(trial: _Trial, *, huge: bool) -> None:
 
 
 def _check_in_company(trial: _Trial, *, beside_rounding: bool = False) -> None:
-    """Refuses an engine whose norm of an example, or what it adds to a sum, changes with the others.
+    """Refuse an engine whose norm of an example, or what it adds to a sum, changes with the others.
 
     Half of the examples leave, and the others stand in another order. `beside_rounding` excuses norms that
     change as much with the last digits of parameters.
@@ -531,7 +531,7 @@ def _check_in_company(trial: _Trial, *, beside_rounding: bool = False) -> None:
 
 
 def _check_beside_rounding(found: _Gradients) -> None:
-    """Refuses the engine unless true gradients are a matter of rounding wherever it differs from them.
+    """Refuse the engine unless true gradients are a matter of rounding wherever it differs from them.
 
     They are where they change as soon as the last digits of parameters do: those of an attention that huge
     numbers saturate. Other parameters are compared with the true sum, and an example with such parameters
@@ -666,7 +666,7 @@ def _explain_failures(engine: Engine) -> Iterator[None]:
 
 
 def _show_sizes(engine: Engine, inputs: Inputs, targets: Inputs) -> None:
-    """Lets an engine see several sizes: it may mistake a table of as many rows for the batch until then."""
+    """Let an engine see several sizes: it may mistake a table of as many rows for the batch until then."""
     for size in (2, 3):
         with suppress(Exception):
             engine(*taken((inputs, targets), slice(size)))
@@ -675,7 +675,7 @@ def _show_sizes(engine: Engine, inputs: Inputs, targets: Inputs) -> None:
 def check_objective(
     engine: FunctionalEngine, policy: Policy, state: Any, inputs: Inputs, targets: Inputs
 ) -> None:
-    """Refuses a model for which the engine's gradients of a policy's objective are not those of one example
+    """Refuse a model for which the engine's gradients of a policy's objective are not those of one example
     at a time.
 
     The model is tried in evaluation mode, in which it draws no random numbers, and under a made-up context.

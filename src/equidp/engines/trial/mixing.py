@@ -39,7 +39,7 @@ def check_model(
     rows: TrialRows | None = None,
     at_a_time: int | None = None,
 ) -> None:
-    """Refuses a model or loss for which per-example gradients make no sense.
+    """Refuse a model or loss for which per-example gradients make no sense.
 
     Args:
         model: is left as it was.
@@ -95,7 +95,7 @@ def check_model(
 
 
 def _check_buffers(model: nn.Module, before: dict[str, Tensor], inputs: Inputs) -> None:
-    """Refuses buffers that a forward pass changed, also with other parameters, and says from what."""
+    """Refuse buffers that a forward pass changed, also with other parameters, and say from what."""
     found = _changed_buffer(model, before, inputs)
     if found is None:
         with moved_parameters(model):
@@ -137,7 +137,7 @@ def _changed_buffer(model: nn.Module, before: dict[str, Tensor], inputs: Inputs)
 
 
 def _check_last_class(loss: LossFunction, outputs: Any, targets: Tensor, class_names: Sequence[str]) -> None:
-    """Tries the loss on the last class, which may be rare: it would end training in the middle."""
+    """Try the loss on the last class, which may be rare: it would end training in the middle."""
     try:
         loss(outputs, torch.zeros_like(targets))
     except Exception:
@@ -178,7 +178,7 @@ def check_mixing(
     rows: TrialRows | None = None,
     at_a_time: int | None = None,
 ) -> None:
-    """Refuses a model or loss whose results for an example change with others, or that keeps data.
+    """Refuse a model or loss whose results for an example change with others, or that keeps data.
 
     Two ordinary examples stand among 38 others like them, then among extremes (constant, huge, full and empty
     rows of all lengths), then alone; one among copies of itself, which an expert of limited room may not all
@@ -262,7 +262,7 @@ def _no_loss(outputs: Any, targets: Any) -> Tensor:
 
 
 def _check_moved(trial: _Trial, rows: Inputs, extremes: list[Any]) -> Any | None:
-    """Compares a few once more, and returns their outputs.
+    """Compare a few once more, and return their outputs.
 
     None where the model fails with other parameters: it may never have such.
     """
@@ -275,7 +275,7 @@ def _check_moved(trial: _Trial, rows: Inputs, extremes: list[Any]) -> Any | None
 
 
 def _check_losses(trial: _Trial, outputs: Any) -> None:
-    """Compares losses where one example's outputs are a thousand times as large, beside others and alike."""
+    """Compare losses where one example's outputs are a thousand times as large, beside others and alike."""
     found = output_tensors(outputs)
     if not any(map(_may_be_enlarged, found)):
         return
@@ -373,7 +373,7 @@ class _Trial:
             self._before.restore()
 
     def carries(self, first: _Ran, second: _Ran, seed: int) -> bool:
-        """Returns whether the second batch changes the outputs of the first, or what it leaves behind.
+        """Return whether the second batch changes the outputs of the first, or what it leaves behind.
 
         What a pass only leaves behind, such as attention maps to look at, the next one overwrites.
         """
@@ -394,14 +394,14 @@ class _Trial:
             self._before.restore()
 
     def attempt(self, inputs: Inputs, seed: int) -> _Ran | None:
-        """Returns None where the model cannot be run: it may never meet rows such as these."""
+        """Return None where the model cannot be run: it may never meet rows such as these."""
         try:
             return self.run(inputs, seed)
         except Exception:
             return None
 
     def runnable(self, kinds: list[Any]) -> list[Any]:
-        """Returns those kinds of rows that the model runs on, two rows of each.
+        """Return those kinds of rows that the model runs on, two rows of each.
 
         Raises:
             ModelError: it does not run on a batch of all of these.
@@ -417,7 +417,7 @@ class _Trial:
         return found
 
     def together(self, inputs: Inputs, seed: int) -> _Ran | None:
-        """Runs the rows that the model runs on, some of them twice if others are left out; None: no row is.
+        """Run the rows that the model runs on, some of them twice if others are left out; None: no row is.
 
         Raises:
             ModelError: it does not run on a batch of these.
@@ -482,7 +482,7 @@ def _tensor_between(first: int, ordinary: Tensor, padded: Tensor, *kinds: Tensor
 
 
 def _compare(ran: _Ran, again: _Ran, places: list[int], *, other_size: bool = False) -> None:
-    """Refuses outputs or losses at these places that differ; a batch of two consists of nothing else."""
+    """Refuse outputs or losses at these places that differ; a batch of two consists of nothing else."""
     others = slice(None) if len(again.losses) == len(places) else places
     pairs = zip(output_tensors(ran.outputs), output_tensors(again.outputs), strict=True)
     if not all(_equal(one[places], other[others], other_size=other_size) for one, other in pairs):
@@ -523,7 +523,7 @@ _NOISE = 2**20 + 7
 
 @contextmanager
 def moved_parameters(model: nn.Module) -> Iterator[None]:
-    """Moves each trainable parameter, by the same numbers every time, and back at the end.
+    """Move each trainable parameter, by the same numbers every time, and back at the end.
 
     A parameter of one value everywhere (a gate, a scale) is drawn again, with its sign, or with any where it
     is 0, whatever its size: a closed gate opens. Others get normal noise of a tenth of their size. Weights

@@ -32,7 +32,7 @@ def made_up_examples(
     num_classes: int | None = None,
     count: int = 16,
 ) -> tuple[Any, Any]:
-    """Returns `count` inputs and targets of the same shapes and types as these; no value of them is read.
+    """Return `count` inputs and targets of the same shapes and types as these; no value of them is read.
 
     Rows have all lengths, in no order, and two are the same. Numbers are normal, or in [0, 1) where the model
     or the loss cannot take those. Rows that the model or the loss fails on are left out, and others stand
@@ -83,7 +83,7 @@ class MadeUp(NamedTuple):
         num_classes: int | None = None,
         count: int = 16,
     ) -> MadeUp:
-        """Makes examples up; arguments as for `made_up_examples`."""
+        """Make examples up; arguments as for `made_up_examples`."""
         check_parameters(model)
         first: MadeUp | None = None
         for number, rows in enumerate(MadeUpInputs.choices(inputs, model)):
@@ -97,7 +97,7 @@ class MadeUp(NamedTuple):
         return first
 
     def takes(self, model: nn.Module, loss: LossFunction) -> bool:
-        """Returns True if model and loss accept a batch of the examples that they accept alone."""
+        """Return True if model and loss accept a batch of the examples that they accept alone."""
         return bool(self.running) and not _running(model, loss, *self.examples())[1]
 
     def examples(self) -> tuple[Any, Any]:
@@ -232,7 +232,7 @@ class MadeUpRows:
         return self.dtype.is_floating_point or self.dtype.is_complex
 
     def full(self, count: int, seed: int) -> Tensor:
-        """Returns ordinary rows, [count, *shape]; whole numbers without padding, where there are others."""
+        """Return ordinary rows, [count, *shape]; whole numbers without padding, where there are others."""
         generator = torch.Generator().manual_seed(seed)
         size = (count, *self.shape)
         if self.mask:
@@ -258,7 +258,7 @@ class MadeUpRows:
         return rows
 
     def short(self, count: int, seed: int) -> Tensor:
-        """Returns rows that are padded but for a quarter of their first dimension, in turns at either end."""
+        """Return rows that are padded but for a quarter of their first dimension, in turns at either end."""
         rows = self.full(count, seed)
         if self.shape:
             kept = max(1, self.shape[0] // 4)
@@ -267,7 +267,7 @@ class MadeUpRows:
         return self._with_end_marks(rows)
 
     def varied_rows(self, count: int, seed: int) -> Tensor:
-        """Returns rows of all lengths in no order, padded at the end and at the beginning in turns."""
+        """Return rows of all lengths in no order, padded at the end and at the beginning in turns."""
         rows = self.full(count, seed)
         for place in range(count if self.shape else 0):
             size = self.shape[0]
@@ -289,7 +289,7 @@ class MadeUpRows:
         return min(_LARGE, torch.finfo(self.dtype).max / 100)
 
     def extremes(self) -> list[Tensor]:
-        """Returns rows unlike any other, [2, *shape] of each kind: constant, huge, empty, without padding."""
+        """Return rows unlike any other, [2, *shape] of each kind: constant, huge, empty, without padding."""
         if self.mask:
             return [self.full(2, seed=7), self.short(2, seed=7)]
         rows, large = self.full(2, seed=7), self.large
@@ -309,7 +309,7 @@ class MadeUpRows:
         return [*kinds, 3 * rows + 1, rows * large, rows] if large > 1.0 else [*kinds, rows]
 
     def moderate(self) -> list[Tensor]:
-        """Returns one row of each kind whose gradient is no matter of rounding, as a huge constant's is."""
+        """Return one row of each kind whose gradient is no matter of rounding, as a huge constant's is."""
         rows = self.full(1, seed=8)
         if self.mask:
             return [rows, self.short(1, seed=8)]
@@ -337,23 +337,23 @@ class TrialRows(ABC):
 
     @abstractmethod
     def full(self, count: int, seed: int) -> Any:
-        """Returns ordinary rows, [count, ...]."""
+        """Return ordinary rows, [count, ...]."""
 
     @abstractmethod
     def varied_rows(self, count: int, seed: int) -> Any:
-        """Returns rows that differ in every way that rows can, in no order; two of them are the same."""
+        """Return rows that differ in every way that rows can, in no order; two of them are the same."""
 
     @abstractmethod
     def short(self, count: int, seed: int) -> Any | None:
-        """Returns rows that are mostly padding; None where there are none."""
+        """Return rows that are mostly padding; None where there are none."""
 
     @abstractmethod
     def extremes(self) -> list[Any]:
-        """Returns kinds of rows that are unlike others, two of each."""
+        """Return kinds of rows that are unlike others, two of each."""
 
     @abstractmethod
     def moderate(self) -> Any | None:
-        """Returns unlike rows whose gradients are no matter of rounding, in a batch; None: no more."""
+        """Return unlike rows whose gradients are no matter of rounding, in a batch; None: no more."""
 
 
 @final
@@ -446,7 +446,7 @@ class MadeUpInputs(TrialRows):
         return MadeUpInputs(map_tensors(part, self._parts))
 
     def _runs(self, model: nn.Module, places: list[int]) -> bool:
-        """Returns whether the model takes rows with all numbers up to the bounds at these places."""
+        """Return whether the model takes rows with all numbers up to the bounds at these places."""
         rows = map_tensors(lambda each: each.to("cpu"), self.full(8, seed=10))
         for place in places:
             values = torch.linspace(1, self._rows[place].below - 1, 8).round()
@@ -469,7 +469,7 @@ class MadeUpInputs(TrialRows):
         return self._each(lambda rows, seed: rows.full(count, seed), seed)
 
     def describe_row(self, place: int) -> str:
-        """Returns a description of the row at this place of `varied_rows`, in words."""
+        """Return a description of the row at this place of `varied_rows`, in words."""
         share = _SHARES[place % len(_SHARES)]
         if not self.shaped or share == 1.0:
             return "made up"
@@ -526,7 +526,7 @@ class GivenRows(TrialRows):
         self._examples, self._count = examples, len(tensors(examples)[0])
 
     def full(self, count: int, seed: int) -> Any:
-        """Returns the examples in an order of the seed's, again and again."""
+        """Return the examples in an order of the seed's, again and again."""
         order = torch.randperm(self._count, generator=torch.Generator().manual_seed(seed))
         return taken(self._examples, order[torch.arange(count) % self._count])
 
@@ -537,7 +537,7 @@ class GivenRows(TrialRows):
         return None
 
     def extremes(self) -> list[Any]:
-        """Returns each two that follow each other, of sixteen at most."""
+        """Return each two that follow each other, of sixteen at most."""
         few = [0, *range(min(self._count, 16))]
         return [taken(self._examples, few[place : place + 2]) for place in range(len(few) - 1)]
 
@@ -560,7 +560,7 @@ class Reading(NamedTuple):
 
     @classmethod
     def of(cls, model: nn.Module, inputs: Inputs) -> list[Reading]:
-        """Returns the reading of each tensor [batch, ...], by its name and by a pass over zeros of its shape.
+        """Return the reading of each tensor [batch, ...], by its name and by a pass over zeros of its shape.
 
         Tables that read a tensor itself, all of it, bound its numbers; otherwise any table of the model may.
         """

@@ -25,7 +25,7 @@ from equidp.losses import map_outputs, output_tensors
 
 
 def check_parameters(model: nn.Module) -> None:
-    """Refuses parameters that cannot be trained, before the model is run."""
+    """Refuse parameters that cannot be trained, before the model is run."""
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not trained:
         raise ModelError(
@@ -98,7 +98,7 @@ def seed_generators(seed: int) -> None:
 
 
 def outputs_of(model: nn.Module, inputs: Inputs, seed: int = 0) -> Any:
-    """Returns outputs in training mode, with the same random numbers for the same seed."""
+    """Return outputs in training mode, with the same random numbers for the same seed."""
     seed_generators(seed)
     try:
         outputs = call_model(model, inputs)
@@ -124,7 +124,7 @@ def outputs_of(model: nn.Module, inputs: Inputs, seed: int = 0) -> Any:
 
 
 def losses_of(loss: LossFunction, outputs: Any, targets: Inputs) -> Tensor:
-    """Returns the losses, [batch]; a loss that fails, or gives anything else, is refused in words."""
+    """Return the losses, [batch]; a loss that fails, or gives anything else, is refused in words."""
     try:
         losses = loss(outputs, targets)
     except EquidpError:  # has a reason of its own
@@ -169,7 +169,7 @@ def losses_of(loss: LossFunction, outputs: Any, targets: Inputs) -> Tensor:
 
 
 def _dtype_that_works(loss: LossFunction, outputs: Tensor, targets: Tensor) -> torch.dtype | None:
-    """Returns a type of targets, other than theirs, of which the loss can be taken; None: there is none."""
+    """Return a type of targets, other than theirs, of which the loss can be taken; None: there is none."""
     for dtype in (torch.int64, outputs.dtype):
         with suppress(Exception):
             if dtype != targets.dtype and isinstance(loss(outputs, targets.to(dtype)), Tensor):
@@ -179,7 +179,7 @@ def _dtype_that_works(loss: LossFunction, outputs: Tensor, targets: Tensor) -> t
 
 @contextmanager
 def try_model(model: nn.Module, loss: LossFunction | None = None) -> Iterator[dict[str, Tensor]]:
-    """Runs the model in training mode without gradients; restores all of it and of the loss at the end.
+    """Run the model in training mode without gradients; restore all of it and of the loss at the end.
 
     In full float32, since TF32 rounds as coarsely as some models mix. Yields copies of the buffers. Refuses a
     model that wrote to its parameters. Frozen ones, which may be most of a model, are compared by a checksum
@@ -273,14 +273,14 @@ class Attributes:
             self._owners[label] = owner, {name: self._node(value) for name, value in held.items()}
 
     def restore(self) -> None:
-        """Restores all attributes and their contents."""
+        """Restore all attributes and their contents."""
         for owner, nodes in self._owners.values():
             _write(owner, {name: node.value for name, node in nodes.items()})
             for node in nodes.values():
                 _put_back(node)
 
     def differing(self, other: Attributes) -> str | None:
-        """Returns the first attribute that is not the same in both, or None."""
+        """Return the first attribute that is not the same in both, or None."""
         for label, (_, nodes) in self._owners.items():
             others = other._owners[label][1] if label in other._owners else {}
             for name in [*nodes, *(name for name in others if name not in nodes)]:
@@ -325,7 +325,7 @@ def _owners(model: nn.Module, loss: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_users_object(value: Any) -> bool:
-    """Returns True for an object with attributes, of a class outside Python, torch and NumPy."""
+    """Return True for an object with attributes, of a class outside Python, torch and NumPy."""
     module = type(value).__module__.split(".")[0]
     return hasattr(value, "__dict__") and module not in _OTHERS
 
@@ -346,7 +346,7 @@ def _read_all(owner: Any) -> dict[str, Any]:
 
 
 def _write(owner: Any, values: dict[str, Any]) -> None:
-    """Gives an owner these attributes and no others."""
+    """Give an owner these attributes and no others."""
     cells = dict(_cells(owner)) if isinstance(owner, FunctionType) else {}
     now = _read(owner)
     for name in now.keys() - values.keys():

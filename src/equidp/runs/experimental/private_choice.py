@@ -432,7 +432,7 @@ def _run_of_the_best(
 
 
 def _level_times(place: Path, budget: Path | None) -> None:
-    """Gives files one time, that of the beginning of this day: no two of them tell how long the tries took.
+    """Give files one time, that of the beginning of this day: no two of them tell how long the tries took.
 
     Those of the folder are rewritten, since a file system keeps when each was made as well.
     """
@@ -501,7 +501,7 @@ def worst_group(
     *,
     together: bool = True,
 ) -> float:
-    """Returns the noisy accuracy of the worst group.
+    """Return the noisy accuracy of the worst group.
 
     Formal guarantee: each example counts in one of 2 K cells (its group, correct or wrong), by its first row,
     so this is a Gaussian mechanism of this noise multiplier, without sampling.
@@ -532,7 +532,7 @@ def worst_group(
 
 @contextmanager
 def _unseen() -> Iterator[None]:
-    """Drops what Python code prints, logs or warns of inside."""
+    """Drop what Python code prints, logs or warns of inside."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -560,7 +560,7 @@ def choose(
     engine: str = "ghost",
     device: torch.device | None = None,
 ) -> Chosen:
-    """Tries plans a random number of times and returns the best; the whole is charged before the first.
+    """Try plans a random number of times and return the best; the whole is charged before the first.
 
     Formal guarantee: one `event`, of which each try is `event.tried`: the steps and releases of a plan, and a
     score. A choice that is stopped is spent; begun again, it is another one.
@@ -633,7 +633,7 @@ def choose(
 
 
 def number_of_tries(mean: float, randomness: Randomness) -> int:
-    """Returns a draw from the geometric distribution on 1, 2, ... with this mean.
+    """Return a draw from the geometric distribution on 1, 2, ... with this mean.
 
     Guarantee: made this many times with fresh randomness, with the best outcome released and nothing of the
     others, queries of Renyi divergence rho(alpha) have that of Papernot and Steinke (2022, Theorem 2 with
