@@ -126,8 +126,10 @@ def test_what_cannot_be_audited_is_refused():
         equidp.audit_step(toy(), plan=PLAN, epsilon=-1.0)
     with raises_field(SettingError, "seed"):
         equidp.audit_step(toy(), plan=PLAN, seed=-1)
-    with raises_field(DataError, "train"):
-        equidp.audit_step("digits", plan=PLAN)
+    for other in ("digits", equidp.DPSGD(), toy().subset([])):
+        for audit in (equidp.audit_step, equidp.audit_training):
+            with raises_field(DataError, "train"):
+                audit(other, plan=PLAN)
     with raises_field(SettingError, "method"):
         equidp.audit_step(toy(), object(), plan=PLAN)
 

@@ -311,6 +311,8 @@ def with_batchnorm(shape, classes):
     [
         ({"methods": ["dpsgdf"]}, SettingError, "method"),
         ({"methods": ["sgd"]}, SettingError, "methods"),
+        ({"methods": 3}, SettingError, "methods"),
+        ({"seeds": None}, SettingError, "seeds"),
         ({"seeds": 0}, SettingError, "seeds"),
         ({"methods": "dpsgd"}, SettingError, "methods"),
         ({"epsilons": [0.0]}, SettingError, "epsilon"),

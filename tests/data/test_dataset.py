@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
@@ -29,6 +30,37 @@ def test_subsets_and_sizes():
     assert part.inputs[:, 0].tolist() == [15.0, 0.0]
     assert part.groups.tolist() == [2, 0]
     assert part.group_sizes().tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("indices", "rows"),
+    [
+        ([5, 0], [5, 0]),
+        (np.array([-1, 0]), [5, 0]),
+        (slice(4, None), [4, 5]),
+        ([False] * 4 + [True] * 2, [4, 5]),
+        ([], []),
+    ],
+)
+def test_subsets_take_indices_as_torch_does(indices, rows):
+    part = dataset(people=torch.arange(6)).subset(indices)
+    assert part.people.tolist() == rows
+    assert not part.repeats_rows
+
+
+@pytest.mark.parametrize("indices", [[1, 1], np.array([0, -6]), torch.tensor([5, 2, -1])])
+def test_subsets_that_take_a_row_twice_have_a_mark_of_it(indices):
+    part = dataset().subset(indices)
+    assert part.repeats_rows
+    assert part.subset([0]).repeats_rows
+
+
+@pytest.mark.parametrize(
+    "indices", [[6], [-7], [0.5], [True], [[1, 2]], 3, None, "ab", ["a"], {0}, torch.tensor([1j])]
+)
+def test_indices_of_another_kind_or_beyond_the_examples_are_refused(indices):
+    with raises_field(DataError, "indices"):
+        dataset().subset(indices)
 
 
 @pytest.mark.soak

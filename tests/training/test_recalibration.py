@@ -224,6 +224,19 @@ def test_each_fit_is_paid_for():
         fit_recalibration(trainer.model, trainer, MemoryLedger().pay("recalibration", 7.0))
 
 
+def test_a_run_of_another_trainer_is_refused_since_its_steps_would_not_count():
+    one, other = trainer_of(made_up(50), 7.0), trainer_of(made_up(50), 7.0, noise_multiplier=9.0)
+    run, few = one.fit(), other.fit()
+    for noise in (7.0, None):
+        with raises_field(SettingError, "trainer"):
+            recalibrate(run, other, noise)
+    with raises_field(SettingError, "run"):
+        recalibrate(one, run, 7.0)
+    assert counted(other) == counted(one) == 0
+    longer = recalibrate(few, other, 7.0)
+    assert recalibrate(longer, other, 7.0).epsilon() > longer.epsilon()
+
+
 def test_another_release_of_the_same_noise_pays_for_none():
     ledger = MemoryLedger()
     ledger.pay("class counts", 7.0)

@@ -1024,10 +1024,12 @@ ROWS = TensorDataset(torch.randn(64, 5), torch.arange(64) % 2)
     "train",
     [
         lambda: Subset(ROWS, [*range(64), 3]),
+        lambda: Subset(ROWS, [*range(64), -1]),
         lambda: Subset(Subset(ROWS, [1, 1, *range(2, 60)]), range(40)),
         lambda: ConcatDataset([ROWS, Subset(ROWS, [5])]),
         lambda: Subset(ConcatDataset([ROWS, ROWS]), [0, *range(10, 60), 64]),
         lambda: toy().subset(torch.tensor([*range(60), 3])),
+        lambda: toy().subset([*range(60), 3]),
         lambda: replace(toy().subset(torch.tensor([*range(60), 3])), source="people"),
     ],
 )

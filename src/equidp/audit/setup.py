@@ -40,6 +40,17 @@ Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all) now and then."""
 
 
+def checked_data(train: object) -> GroupedDataset:
+    """Return the data on the CPU; DataError unless it is a `GroupedDataset` with examples."""
+    if not isinstance(train, GroupedDataset) or not len(train):
+        raise DataError(
+            f"train is a {type(train).__name__} without examples that can be audited; expected an "
+            "equidp.GroupedDataset with at least one.",
+            field="train",
+        )
+    return train.to("cpu")
+
+
 def resolve_plan(
     plan: Plan, method: MethodLike, train: GroupedDataset, examples: int, epsilon: float | None
 ) -> ResolvedPlan:
@@ -55,8 +66,6 @@ def resolve_plan(
     Raises:
         SettingError, DataError, PolicyError: data, plan or method cannot be audited.
     """
-    if not isinstance(train, GroupedDataset) or not len(train):
-        raise DataError(f"train={train!r}; expected an equidp.GroupedDataset with at least one example.")
     if plan.for_method(method).groups.levels or train.epsilons is not None:
         raise SettingError(
             f"{LEVELS}: an audit has claims for all or by group, and none by what people chose; leave out "

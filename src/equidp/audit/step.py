@@ -29,6 +29,7 @@ from equidp.audit.setup import (
     Measurements,
     Progress,
     check_audit,
+    checked_data,
     make_randomness,
     make_subject,
     procedure_text,
@@ -120,7 +121,7 @@ def audit_step(
     """
     check_audit(level, seed)
     place = chosen_device(device)
-    train = train.to("cpu") if isinstance(train, GroupedDataset) else train  # others are refused
+    train = checked_data(train)
     check_number("(0, 1]", ", a probability", sample_rate=sample_rate)
     check_whole(1, steps=steps, runs=runs)
     plan = Plan() if plan is None else plan

@@ -31,6 +31,7 @@ from equidp.audit.setup import (
     Measurements,
     Progress,
     check_audit,
+    checked_data,
     make_randomness,
     make_subject,
     procedure_text,
@@ -127,7 +128,7 @@ def audit_training(
     """
     check_audit(level, seed)
     place = chosen_device(device)
-    train = train.to("cpu") if isinstance(train, GroupedDataset) else train  # others are refused
+    train = checked_data(train)
     check_whole(1, " canaries", count=count)
     check_number("[0, inf]", checkpoint_seconds=checkpoint_seconds)
     if canaries not in CANARIES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple, get_args, get_type_hints
 
@@ -118,7 +118,7 @@ def named_methods(methods: Sequence[MethodLike]) -> dict[str, MethodLike]:
     >>> list(named_methods(["dpsgd", DPSGD(1.0), DPSGD(2.0)]))
     ['sgd', 'dpsgd', 'dpsgd clipping_bound=1', 'dpsgd clipping_bound=2']
     """
-    if isinstance(methods, str):
+    if isinstance(methods, str) or not isinstance(methods, Iterable):
         raise SettingError(f"methods={methods!r}; expected a list of names, such as ['sgd', 'dpsgd'].")
     chosen: list[MethodLike] = [BASELINE]
     for method in methods:

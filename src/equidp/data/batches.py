@@ -181,16 +181,18 @@ def find_rows(dataset: Any, places: Tensor) -> list[tuple[Any, Tensor, Tensor]]:
 
     Args:
         dataset: any; one of another kind is itself where its rows are.
-        places: of rows, [m] int64.
+        places: of rows, [m] int64, from 0 on.
 
     Returns:
-        For each such dataset: it, which of `places` are in it, [k], and their places in it, [k].
+        For each such dataset: it, which of `places` are in it, [k], and their places in it, [k], from 0 on.
 
     >>> [(at.tolist(), own.tolist()) for _, at, own in find_rows(Subset("abc", [2, 0]), torch.tensor([1]))]
     [([0], [0])]
     """
     if isinstance(dataset, Subset):
-        return find_rows(dataset.dataset, torch.as_tensor(dataset.indices, dtype=torch.int64)[places])
+        within = torch.as_tensor(dataset.indices, dtype=torch.int64)[places]
+        from_zero = torch.where(within < 0, within + len(dataset.dataset), within)  # type: ignore[arg-type]
+        return find_rows(dataset.dataset, from_zero)
     if not isinstance(dataset, ConcatDataset):
         return [(dataset, torch.arange(len(places)), places)]
     found, first = [], 0

@@ -291,11 +291,23 @@ class GroupedDataset:
             )
         return codes
 
-    def subset(self, indices: Tensor) -> GroupedDataset:
-        """Return the examples at `indices` ([m], int64), in that order."""
-        places = isinstance(indices, Tensor) and indices.dtype != torch.bool
-        repeats = self.repeats_rows or (places and len(indices.unique()) < len(indices))
-        return replace(self, **taken(self._columns(), indices), repeats_rows=repeats)
+    def subset(self, indices: Tensor | Sequence[int] | slice) -> GroupedDataset:
+        """Return the examples at `indices`, in that order.
+
+        Args:
+            indices: [m], int64, negative ones from the end; a mask, [n]; or a slice.
+
+        Raises:
+            DataError: indices of another kind, or beyond the examples.
+
+        >>> codes = torch.tensor([0, 1, 0])
+        >>> data = GroupedDataset(torch.eye(3), codes, codes, ("a", "b"), ("n", "y"))
+        >>> data.subset([-1, 1]).targets
+        tensor([0, 1])
+        """
+        places = _find_places(indices, len(self))
+        repeats = self.repeats_rows or len(places.unique()) < len(places)
+        return replace(self, **taken(self._columns(), places), repeats_rows=repeats)
 
     def to(self, device: torch.device | str) -> GroupedDataset:
         """Return a copy on `device`, or this dataset if it is already there."""
@@ -305,6 +317,37 @@ class GroupedDataset:
     def _columns(self) -> dict[str, Any]:
         names = ("inputs", "targets", "groups", "weights", "people", "row_groups", "epsilons")
         return {name: each for name in names if (each := getattr(self, name)) is not None}
+
+
+def _find_places(indices: Any, count: int) -> Tensor:
+    """Return the places of examples at indices, [m], from 0 to count - 1; see `GroupedDataset.subset`."""
+    if isinstance(indices, slice):
+        return torch.arange(count)[indices]
+    try:
+        places = torch.as_tensor(indices)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(
+            f"indices are a {type(indices).__name__} ({error}); expected whole numbers, a mask of {count} "
+            "examples, or a slice.",
+            field="indices",
+        ) from None
+    if places.dtype == torch.bool and places.shape == (count,):
+        return places.nonzero()[:, 0]
+    whole = not (places.dtype == torch.bool or places.is_floating_point() or places.is_complex())
+    if places.dim() != 1 or not (whole or not len(places)):
+        raise DataError(
+            f"indices have shape {tuple(places.shape)} and type {places.dtype}; expected whole numbers, [m], "
+            f"or a mask, [{count}].",
+            field="indices",
+        )
+    places = places.to(torch.int64)
+    beyond = (places < -count) | (places >= count)
+    if bool(beyond.any()):
+        raise DataError(
+            f"index {int(places[beyond][0])} is beyond {count} examples; expected {-count} to {count - 1}.",
+            field="indices",
+        )
+    return torch.where(places < 0, places + count, places)
 
 
 def uncovered_notes(notes: Iterable[str]) -> tuple[str, ...]:

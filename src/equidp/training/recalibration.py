@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from equidp._validate import check_number
+from equidp.accounting.limit import unstated_entries
 from equidp.accounting.planned import RECALIBRATION
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
@@ -69,13 +70,13 @@ def recalibrate(run: Run, trainer: Trainer, noise_multiplier: float | Payment | 
     `trainer.ledger.pay("recalibration", sigma)` pays before; give what that returns in place of sigma.
 
     Args:
-        run: returned by the trainer.
+        run: returned by this trainer.
         trainer: of a classifier that is trained on cross entropy, perhaps weighted.
         noise_multiplier: sigma of the whole fit, such as that of `release_event(epsilon, delta)`; or its
             payment; 0 for a run without privacy; None: the run stays as it is.
 
     Raises:
-        SettingError: the model or its loss has no logits to recalibrate.
+        SettingError: the model or its loss has no logits to recalibrate, or the run is another trainer's.
         BudgetError: the fit does not fit into the budget; nothing is drawn.
 
     Example:
@@ -89,10 +90,31 @@ def recalibrate(run: Run, trainer: Trainer, noise_multiplier: float | Payment | 
         >>> [event.noise_multiplier for event, _ in run.entries]
         [2.0, 20.0]
     """
+    _check_run(run, trainer)
     if noise_multiplier is None:
         return run
     by, facts = fit_recalibration(run.model, trainer, noise_multiplier), replace(run.facts, recalibrated=True)
     return replace(run, model=by.apply_to(run.model), entries=trainer.ledger.entries, facts=facts)
+
+
+def _check_run(run: object, trainer: object) -> None:
+    """Refuse a run with steps that the ledger of the trainer lacks: epsilon would be without them."""
+    for name, value, kind in (("run", run, Run), ("trainer", trainer, Trainer)):
+        if not isinstance(value, kind):
+            raise SettingError(
+                f"{name} is a {type(value).__name__}; expected recalibrate(run, trainer, noise_multiplier), "
+                "the run as the trainer returned it.",
+                field=name,
+            )
+    assert isinstance(run, Run)
+    assert isinstance(trainer, Trainer)
+    missing = unstated_entries(tuple(run.entries), tuple(trainer.ledger.entries))
+    if others := sum(steps for _, steps in missing):
+        raise SettingError(
+            f"{others} steps of the run are not in the trainer's ledger; recalibrate a run with the trainer "
+            "that returned it.",
+            field="trainer",
+        )
 
 
 @final
