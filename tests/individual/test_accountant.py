@@ -333,6 +333,21 @@ def test_an_accountant_that_missed_steps_is_refused():
         trainer.fit()
 
 
+@pytest.mark.parametrize("missed_at_worst", [False, True])
+def test_an_accountant_is_of_one_run(missed_at_worst):
+    accountant = equidp.IndividualAccountant(interval=1, grid=0.1, missed_at_worst=missed_at_worst)
+    trainer, _ = watched(accountant=accountant)
+    trainer.fit()
+    found = accountant.report(trainer).sensitive_epsilons
+    for other in (watched(accountant=accountant), watched(accountant=accountant, noise_multiplier=9.0)):
+        with raises_field(SettingError, "trainer"):
+            accountant.report(other[0])
+        with raises_field(SettingError, "trainer"):
+            other[0].fit()
+        assert other[0].steps_done == 0
+    assert_allclose(accountant.report(trainer).sensitive_epsilons, found)
+
+
 @pytest.mark.soak
 def test_missed_steps_can_count_at_the_worst_case():
     accountant = equidp.IndividualAccountant(interval=1, grid=0.1, missed_at_worst=True)

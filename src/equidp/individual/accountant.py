@@ -142,6 +142,7 @@ class ExampleAccount(KeptCallback):
         self._chunk_size, self._missed_at_worst = chunk_size, missed_at_worst
         self._counts: StepCounts | None = None
         self._fingerprint: int | None = None
+        self._run: tuple[str, StepEvent] | None = None
         self._steps = 0
         self._every = 0  # steps between passes that take norms; 0: no pass
         self._guaranteed = False
@@ -170,6 +171,7 @@ class ExampleAccount(KeptCallback):
                 f'interval="sampled" in {trainer.processes.count} processes, each of which sees the norms of '
                 "its own shard alone; give steps or per_epoch, whose passes they share."
             )
+        self._check_run(trainer)
         self._check_data(data)
         if self._counts is None:
             self._counts = self._new_counts(trainer)
@@ -223,6 +225,7 @@ class ExampleAccount(KeptCallback):
                 "it; give the data that the run began with.",
                 field="train",
             )
+        self._check_run(trainer)
         counts = self._new_counts(trainer)
         broadcast(lambda: files.load_parts(facts["parts"], counts.histories))
         counts.restore(*arrays)
@@ -271,7 +274,8 @@ class ExampleAccount(KeptCallback):
                 looser.
 
         Raises:
-            SettingError: no step was watched; or this is not the first of several processes.
+            SettingError: no step was watched, or the trainer is of another run; or this is not the first of
+                several processes.
         """
         if not trainer.processes.first:
             raise SettingError(
@@ -283,6 +287,7 @@ class ExampleAccount(KeptCallback):
             raise SettingError(
                 "no step was watched; give the accountant to the Trainer as a callback.", field="callbacks"
             )
+        self._check_run(trainer)
         data = training_data(trainer, _PURPOSE)
         counts = self._started_counts
         counts.settle()
@@ -335,6 +340,17 @@ class ExampleAccount(KeptCallback):
                 field="callbacks",
             )
         return self._counts
+
+    def _check_run(self, trainer: Trainer) -> None:
+        """Refuse a trainer of another run than the first: shares of its steps would count as this one's."""
+        run = trainer.ledger.run_id, trainer.event
+        self._run = run if self._run is None else self._run
+        if run != self._run:
+            raise SettingError(
+                f"the trainer is of run {run[0]}, with {run[1]}, and this watched run {self._run[0]}, with "
+                f"{self._run[1]}; give each run an accountant of its own.",
+                field="trainer",
+            )
 
     def _check_data(self, data: GroupedDataset) -> None:
         fingerprint = compute_fingerprint(data)
