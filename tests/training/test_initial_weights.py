@@ -94,6 +94,54 @@ def test_a_run_that_goes_on_with_its_own_ledger_is_no_second_run():
     assert not start_of(again).optimizer_state
 
 
+@pytest.mark.parametrize("other", [WITHOUT, {"noise_multiplier": 5.0}])
+def test_runs_that_take_turns_on_one_model_know_of_each_other(other):
+    data, model = toy(), nn.Linear(5, 2)
+    one, two = make_trainer(data, model=model), make_trainer(data, model=model, **other)
+
+    def take_turns():
+        for batch, beside in zip(one.batches(), two.batches(), strict=True):
+            one.step(batch)
+            two.step(beside)
+
+    with pytest.warns(PrivacyWarning, match=r"(before|between steps of this run), in 1 steps on the same"):
+        take_turns()
+    assert start_of(one).earlier == two.ledger.entries
+    assert start_of(two).earlier == one.ledger.entries
+
+
+def test_weights_of_another_run_that_are_loaded_between_steps_are_noticed():
+    data, trainer = toy(), make_trainer()
+    other = make_trainer(data).fit()
+    batches = trainer.batches()
+    trainer.step(next(batches))
+    trainer.model.load_state_dict(other.model.state_dict())
+    drawn = next(batches)
+    with pytest.warns(PrivacyWarning, match="between steps of this run, in 20 steps"):
+        trainer.step(drawn)
+    for batch in batches:
+        trainer.step(batch)
+    assert start_of(trainer).earlier == other.entries
+
+
+def test_a_callback_that_bounds_the_weights_is_no_other_run():
+    class Bound(equidp.Callback):
+        def after_step(self, trainer):
+            with torch.no_grad():
+                for each in trainer.model.parameters():
+                    each.clamp_(-0.1, 0.1)
+
+    make_trainer().fit()
+    assert make_trainer(callbacks=[Bound()]).fit().facts.start.earlier == ()
+
+
+def test_runs_that_share_a_ledger_count_each_other_and_are_no_other_runs():
+    ledger, model = MemoryLedger(), nn.Linear(5, 2)
+    one, two = (make_trainer(model=model, ledger=ledger, steps=steps, epochs=None) for steps in (10, 20))
+    one.fit()
+    assert two.fit().facts.start.earlier == ()
+
+
 @pytest.mark.soak
 def test_momentum_of_raw_gradients_is_noticed_and_the_state_of_a_new_optimizer_is_not():
     model, data = nn.Linear(5, 2), toy()

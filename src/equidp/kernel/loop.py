@@ -215,7 +215,7 @@ class PrivateLoop:
         """Note what is given out, by which `take` knows it."""
         self._sample = batch.indices
         held = tensors(batch)
-        self._drawn = held, tuple(map(_version, held))
+        self._drawn = held, tuple(map(count_changes, held))
 
     def _loading(self) -> AbstractContextManager[None]:
         """A context in which a sample is loaded."""
@@ -337,7 +337,7 @@ class PrivateLoop:
             )
         held, versions = self._drawn
         changed = len(given) != len(held) or any(
-            _version(each) != at for each, at in zip(held, versions, strict=True)
+            count_changes(each) != at for each, at in zip(held, versions, strict=True)
         )
         if changed or not all(map(_is_cut_of, given, held)):
             raise SettingError(
@@ -426,10 +426,10 @@ class _Buffer(NamedTuple):
 
     @classmethod
     def of(cls, buffer: Tensor) -> _Buffer:
-        return cls(buffer, _version(buffer), buffer.detach().clone())
+        return cls(buffer, count_changes(buffer), buffer.detach().clone())
 
     def is_of(self, buffer: Tensor) -> bool:
-        return self.buffer is buffer and self.version == _version(buffer)
+        return self.buffer is buffer and self.version == count_changes(buffer)
 
     def equals(self, buffer: Tensor) -> bool:
         """Return whether a buffer holds the same, also where it was written or replaced."""
@@ -439,8 +439,8 @@ class _Buffer(NamedTuple):
         return bool(((old == new) | ((old != old) & (new != new))).all())
 
 
-def _version(values: Tensor) -> int:
-    """Number that each change in place raises; 0 where torch counts none."""
+def count_changes(values: Tensor) -> int:
+    """Return the number of changes in place so far, as torch counts them; 0 where it counts none."""
     return 0 if values.is_inference() else values._version
 
 

@@ -174,7 +174,7 @@ def epsilons_differ(epsilons: Iterable[float]) -> bool:
 
 
 def _start_sentences(run: Run) -> list[str]:
-    """Warnings on what the guarantee does not cover where weights or optimizer were trained before."""
+    """Warnings on what the guarantee does not cover where other runs trained weights or optimizer."""
     start = run.facts.start
     if start.optimizer_state:
         return [
@@ -185,12 +185,12 @@ def _start_sentences(run: Run) -> list[str]:
         return []
     if start.other_unit:
         return [
-            "Warning: the weights were trained before by another run, which counted rows where this one "
+            "Warning: the weights were trained by another run too, which counted rows where this one "
             "counts people, or the other way round. Their epsilons cannot be added, and no guarantee is "
             "stated for both."
         ]
     total = epsilon((*start.earlier, *run.entries), run.delta, run.accountant)
-    before = "Warning: the weights were trained before by another run, which this epsilon does not count. "
+    before = "Warning: the weights were trained by another run too, which this epsilon does not count. "
     whom = "On this same data" if start.same_data else "For people who are in the data of both"
     if math.isinf(total):
         return [f"{before}{whom}, that was without privacy, and no guarantee holds."]

@@ -1,4 +1,4 @@
-"""Origin of the initial weights of a run, as far as this process can see.
+"""Origin of the weights of a run beside its own steps, as far as this process can see.
 
 Epsilon of a run covers its own steps. Weights that were trained before on the same people, or momentum of raw
 gradients, bring along what those steps learnt. A process sees the runs of its own Trainers, weights that
@@ -40,7 +40,9 @@ class Start:
 
     Attributes:
         weights: "fresh" from `build_model`, "given" by the caller; "": not known.
-        earlier: events and counts spent by earlier runs of this process on some of these weights; () if none.
+        earlier: events and counts spent by other runs of this process on some of these weights, before this
+            run or between its steps; () if none.
+        runs: ids of those runs.
         same_data: whether one of those runs was on the very same dataset.
         other_unit: whether one of those runs counted rows, and this one people, or the other way round.
         optimizer_state: whether the optimizer came with state, such as momentum, of steps of no known run.
@@ -51,6 +53,7 @@ class Start:
     same_data: bool = False
     optimizer_state: bool = False
     other_unit: bool = False
+    runs: frozenset[str] = frozenset()
 
 
 class Trace:
@@ -120,55 +123,76 @@ def start_of(
     *,
     private: bool,
     known: Start | None = None,
+    by_values: bool = True,
 ) -> Start:
-    """Origin of the weights that a run begins with; warns if they, or the optimizer, were trained before.
+    """Origin of a run's weights; warns if other runs trained them, or the optimizer was used before.
 
     Args:
         model, optimizer, train: of the run.
         ledger: of the run; its entries so far count as this run's own.
         private: True for a private run; without privacy there is no warning.
-        known: start of which a warning was given already.
+        known: start of which a warning was given already. After the run's first step, where the first
+            weights came from is as it says.
+        by_values: also look for other models with these weights, which training by one seed gives too.
     """
     with _lock:
-        traces = _traces(model)
+        traces = _traces(model, by_values=by_values)
     others = [trace for trace in traces if trace.run_id != ledger.run_id]
+    known = Start() if known is None else known
+    begun = any(trace.run_id == ledger.run_id for trace in traces)
     start = Start(
-        FRESH if model in _fresh and _fresh[model] == weights_digest(model) else GIVEN,
+        known.weights if begun and known.weights else _kind_of(model),
         tuple(entry for trace in others for entry in trace.entries),
         any(trace.is_on(train) for trace in others),
-        not others and not ledger.steps and _has_state(optimizer),
+        known.optimizer_state or (not others and not ledger.steps and _has_state(optimizer)),
         any(trace.of_people != _of_people(train) for trace in others),
+        frozenset(trace.run_id for trace in others),
     )
-    known = Start() if known is None else known
-    if private and start.earlier and start.earlier != known.earlier:
+    if private and start.runs - known.runs:
         where = "the same data" if start.same_data else "data that may be of the same people"
         steps = sum(count for _, count in start.earlier)
+        when = "between steps of this run" if begun else "before"
         warnings.warn(
-            f"this model was trained before, in {steps:,} steps on {where}, and epsilon of this run does not "
+            f"this model was trained {when}, in {steps:,} steps on {where}, and epsilon of this run does not "
             "count them. The card says what all steps come to. For this run's epsilon alone, train a new "
             "model.",
             PrivacyWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     if private and start.optimizer_state and not known.optimizer_state:
         warnings.warn(
             "the optimizer comes with state of earlier steps, such as momentum. If raw gradients of this "
             "data are in it, epsilon does not hold. Make a new optimizer.",
             PrivacyWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     return start
 
 
-def _traces(model: nn.Module) -> set[Trace]:
-    """Traces of runs on any of the parameters, or on other parameters with equal values, as copies have."""
+def _kind_of(model: nn.Module) -> str:
+    """Return "fresh" for weights as `build_model` made them; else "given"."""
+    return FRESH if model in _fresh and _fresh[model] == weights_digest(model) else GIVEN
+
+
+def _traces(model: nn.Module, *, by_values: bool = True) -> set[Trace]:
+    """Traces of runs on any of the parameters, or on other parameters with equal values, as copies have.
+
+    Traces found by equal values are attached, since further steps change the values.
+    """
     traces = {trace for each in model.parameters() for trace in _trained.get(each, ())}
+    if not by_values:
+        return traces
+    trained = [each for each in model.parameters() if each.requires_grad]
     alike = [
-        [trace for other, left in _trained.items() if _equal(each, other) for trace in left]
-        for each in model.parameters()
-        if each.requires_grad
+        {trace for other, left in _trained.items() if _equal(each, other) for trace in left}
+        for each in trained
     ]
-    return traces.union(*alike) if all(alike) else traces
+    if all(alike):
+        for each, found in zip(trained, alike, strict=True):
+            own = _trained.get(each, ())
+            _trained[each] = (*own, *found.difference(own))
+        traces = traces.union(*alike)
+    return traces
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

@@ -27,7 +27,7 @@ from equidp.kernel.filter import ExampleAccounts
 from equidp.kernel.generators import owned_generators
 from equidp.kernel.inputs import Inputs
 from equidp.kernel.ledger import FilteredStepEvent, Ledger, MemoryLedger, ReleaseEvent, StepEvent
-from equidp.kernel.loop import Batch, PrivateLoop
+from equidp.kernel.loop import Batch, PrivateLoop, count_changes
 from equidp.kernel.noise import Randomness
 from equidp.kernel.policy import Policy
 from equidp.kernel.step import PrivateStep, ShareLimits
@@ -478,6 +478,7 @@ class Trainer:
         self._load = load
         self.averaging, self.start, self.steps_at_start = averaging, start, done
         self._trace = Trace(ledger.run_id, self.train)
+        self._changes: list[int] = []  # in place, of each parameter, when its runs were looked for
         self._made_with = {name: getattr(self, name) for name in _FIXED}
 
     def __getstate__(self) -> Any:
@@ -496,6 +497,21 @@ class Trainer:
                     f"from the first one. Make a new Trainer with another {name}.",
                     field=name,
                 )
+
+    def _look_for_other_runs(self, *, by_values: bool) -> None:
+        """Look once more for runs that trained the weights too, and warn of those not known so far."""
+        self.start = start_of(
+            self.model,
+            self.optimizer,
+            self.train,
+            self.ledger,
+            private=self.policy.private,
+            known=self.start,
+            by_values=by_values,
+        )
+
+    def _count_changes(self) -> list[int]:
+        return [count_changes(each) for each in self._step.parameters]
 
     def epsilon_so_far(self, steps: int) -> float:
         """Upper bound of epsilon after `steps` of the planned steps, with all else that the ledger holds."""
@@ -576,15 +592,9 @@ class Trainer:
             BudgetError: the steps do not fit into the budget any more.
         """
         self._check_as_made()
-        if not self._loop.has_stepped:  # what trained the weights since the Trainer was made counts too
-            self.start = start_of(
-                self.model,
-                self.optimizer,
-                self.train,
-                self.ledger,
-                private=self.policy.private,
-                known=self.start,
-            )
+        # Others may have trained the weights since the Trainer was made.
+        self._look_for_other_runs(by_values=not self._loop.has_stepped)
+        self._changes = self._count_changes()
         agreement.check_models(self.processes, self.model, self.share_limits)
         if self._losses is not None:
             with self.processes.leave_group_on_failure():
@@ -607,7 +617,10 @@ class Trainer:
                 field="steps",
             )
         self._check_as_made()
+        if self._changes != self._count_changes():
+            self._look_for_other_runs(by_values=True)
         self._loop.take(batch)
+        self._changes = self._count_changes()  # by the step itself
         with self.processes.leave_group_on_failure():
             self._trace.note(self._step.parameters, self.ledger)
             done = self.steps_done
@@ -747,6 +760,7 @@ class Trainer:
         Raises:
             ModelError: the model cannot be copied.
         """
+        self._look_for_other_runs(by_values=False)
         done = self.steps_done >= self.steps and not self._loop.has_unused_sample
         model = self.released_model if done else copy_model(self.released_model, "a Run before the last step")
         return Run(model, self.ledger.entries, self.delta, self.loss, self.accountant, RunFacts.of(self))
