@@ -14,12 +14,12 @@ from torch import nn
 
 import equidp
 from equidp.engines import MeasuredBatch, dataset_norms, make_engine
-from equidp.errors import DataError, SettingError
+from equidp.errors import BudgetError, DataError, SettingError
 from equidp.individual import step_counts
 from equidp.individual.accountant import chunk_size_for
 from equidp.individual.step_counts import StepCounts, current_shares
 from equidp.kernel.epsilon import epsilon
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.ledger import MemoryLedger, StepEvent
 from support.errors import raises_field
 from support.toy import make_trainer, toy
 
@@ -639,6 +639,18 @@ def test_means_of_groups_are_released_together():
     before = len(trainer.ledger.entries)
     accountant.report(trainer, accountant="rdp").release_by_group(0.5, 1e-5)
     assert epsilon(trainer.ledger.entries[before:], 1e-5) == pytest.approx(0.5, rel=1e-3)
+
+
+def test_means_are_released_by_a_payment_of_the_runs_own_ledger():
+    trainer, accountant = watched()
+    trainer.fit()
+    report = accountant.report(trainer, accountant="rdp")
+    with raises_field(SettingError, "payment"):
+        report.means_by_group(MemoryLedger().pay("individual epsilons", 5.0))
+    payment = trainer.ledger.pay("individual epsilons", 5.0)
+    assert list(report.means_by_group(payment)["group"]) == ["a", "b"]
+    with raises_field(BudgetError, "payment"):
+        report.means_by_group(payment)
 
 
 @pytest.mark.soak

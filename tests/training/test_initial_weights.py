@@ -124,6 +124,56 @@ def test_weights_of_another_run_that_are_loaded_between_steps_are_noticed():
     assert start_of(trainer).earlier == other.entries
 
 
+@pytest.mark.parametrize("loaded_at", ["between two calls of fit", "after the last step"])
+def test_weights_of_another_run_that_are_loaded_outside_the_loop_are_noticed(loaded_at):
+    class Stop(equidp.Callback):
+        def after_step(self, trainer):
+            if trainer.steps_done == 2 and loaded_at == "between two calls of fit":
+                trainer.stop()
+
+    data, trainer = toy(), make_trainer(callbacks=[Stop()])
+    other = make_trainer(data).fit()
+    trainer.fit()
+    trainer.model.load_state_dict(other.model.state_dict())
+    with pytest.warns(PrivacyWarning, match="between steps of this run, in 20 steps"):
+        run = trainer.fit() if trainer.steps_done == 2 else trainer.run()
+    assert run.facts.start.earlier == other.entries
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_layer_with_weights_of_another_run_is_noticed(frozen):
+    data, model = toy(), two_layers()
+    before = make_trainer(data, model=two_layers(), noise_multiplier=0.7).fit()
+    model[0].load_state_dict(before.model[0].state_dict())
+    model[0].requires_grad_(not frozen)
+    trained = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.1)
+    with pytest.warns(PrivacyWarning, match=rf"{BEFORE}, in 20 steps on the same data"):
+        trainer = make_trainer(data, model=model, optimizer=trained)
+    assert start_of(trainer).earlier == before.entries
+
+
+def two_layers():
+    return nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 2))
+
+
+def test_layers_that_begin_alike_are_no_copies():
+    """Weights of one seed that a run without noise left as they were."""
+    data = toy()
+
+    class Unused(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.used, self.unused = nn.Linear(5, 2), nn.Linear(5, 2)
+
+        def forward(self, inputs):
+            return self.used(inputs)
+
+    before = make_trainer(data, model=Unused(), **WITHOUT).fit()
+    assert torch.equal(before.model.unused.weight, Unused().unused.weight)
+    assert start_of(make_trainer(data, model=Unused())).earlier == ()
+
+
 def test_a_callback_that_bounds_the_weights_is_no_other_run():
     class Bound(equidp.Callback):
         def after_step(self, trainer):
@@ -152,6 +202,10 @@ def test_momentum_of_raw_gradients_is_noticed_and_the_state_of_a_new_optimizer_i
     with pytest.warns(PrivacyWarning, match="the optimizer comes with state of earlier steps"):
         trainer = make_trainer(data, model=model, optimizer=optimizer)
     assert start_of(trainer).optimizer_state
+    ledger = MemoryLedger()
+    ledger.pay("counts of classes", 20.0)  # which is no step of this run
+    with pytest.warns(PrivacyWarning, match="the optimizer comes with state of earlier steps"):
+        make_trainer(data, model=model, optimizer=optimizer, ledger=ledger)
     for kind in (torch.optim.Adagrad, torch.optim.Adam, torch.optim.SGD):
         fresh = nn.Linear(5, 2)
         trainer = make_trainer(data, model=fresh, optimizer=kind(fresh.parameters(), lr=0.1))
@@ -235,7 +289,8 @@ def test_a_copy_of_a_trained_model_is_noticed_while_that_model_is_there(copied):
     with torch.no_grad():
         model = copied(before.model)
         model.bias.zero_()  # no copy of all
-    assert start_of(make_trainer(data, model=model)).earlier == ()
+    with pytest.warns(PrivacyWarning, match=BEFORE):
+        assert start_of(make_trainer(data, model=model)).earlier == before.entries
 
 
 def test_a_run_without_privacy_is_not_warned_about():

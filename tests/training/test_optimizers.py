@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 
 import pytest
 import torch
 from torch import nn
 
 import equidp
-from equidp.errors import SettingError
+from equidp.errors import PrivacyWarning, SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import StepEvent
 from equidp.training.build import build
@@ -283,3 +284,18 @@ def test_optimizers_that_share_or_lack_parameters_or_need_several_gradients_are_
     joined = equidp.JoinedOptimizer([first, second])
     with raises_field(SettingError, "optimizer"):
         joined.load_state_dict(every.state_dict())
+
+
+def test_a_step_of_one_of_several_optimizers_beside_private_steps_is_warned_of():
+    model, *parts = two_layers()
+    trainer = make_trainer(model=model, optimizer=parts)
+    for batch in trainer.batches():
+        torch.nn.functional.cross_entropy(model(batch.inputs), batch.targets).backward()
+        for part in parts:
+            with pytest.warns(PrivacyWarning, match="outside step"):
+                part.step()
+        trainer.step(batch)
+        trainer.stop()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivacyWarning)
+        trainer.fit()

@@ -163,7 +163,13 @@ class IndividualReport:
         return self.means_by_group(self._pay_release(epsilon, delta))
 
     def means_by_group(self, payment: Payment) -> pd.DataFrame:
-        """Return what `release_by_group` does, by a payment that was made before the report."""
+        """Return what `release_by_group` does, by a payment that was made in the ledger before the report.
+
+        Raises:
+            SettingError: the payment was made in another ledger.
+            BudgetError: it was drawn already.
+        """
+        self.ledger.check_paid(payment)
         noise = payment.draw()
         count, largest = len(self.group_names), self.largest
         members = np.zeros((len(self.groups), 2 * count))

@@ -463,6 +463,19 @@ class Ledger(ABC):
         self.spend(event)
         return Payment(event)
 
+    def check_paid(self, payment: Payment) -> None:
+        """Refuse a payment that was made in another ledger, whose epsilon would count the release alone.
+
+        Raises:
+            SettingError: nothing is drawn.
+        """
+        if not any(payment.event in spent for spent in self.by_session.values()):
+            raise SettingError(
+                f"the release of {payment.event.name} was paid for in another ledger than the run's; pay in "
+                "that one.",
+                field="payment",
+            )
+
     @abstractmethod
     def settle(self) -> None:
         """Signal that no step is in progress: what was recorded in advance and not spent is given back."""

@@ -70,7 +70,7 @@ class PrivateLoop:
     | a sample fails to load or to reach the device, or is interrupted | charged; the error goes on |
     | loading draws random numbers (augmentation) | `Randomness.for_model`, while a sample loads |
     | a sample is drawn and not taken | charged; a PrivacyWarning when another is asked for |
-    | the optimizer steps by other gradients while samples are drawn | a PrivacyWarning |
+    | the optimizer, or one of several, steps by other gradients while samples are drawn | a PrivacyWarning |
     | the ledger cannot record | BudgetError before the sample is given out |
     | an account of the step does not fit an example of the sample | the step leaves it out |
     | `batches` or `close` is called | iterators from before give no more samples: SettingError |
@@ -182,8 +182,9 @@ class PrivateLoop:
         )
 
     def _draw_samples(self, loaded: Iterator[Batch], left: int, drawing: object) -> Iterator[Batch]:
-        wrapped: torch.optim.Optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # of accelerate
-        watch = wrapped.register_step_pre_hook(_warn_of_other_steps)
+        joined = _unwrap_optimizer(self.optimizer)
+        watched = [joined, *map(_unwrap_optimizer, getattr(joined, "parts", ()))]
+        watches = [each.register_step_pre_hook(_warn_of_other_steps) for each in watched]
         try:
             for _ in range(left):
                 if drawing is not self._drawing:
@@ -207,7 +208,8 @@ class PrivateLoop:
                 self._note_sample(batch)
                 yield batch
         finally:
-            watch.remove()
+            for watch in watches:
+                watch.remove()
             if drawing is self._drawing:
                 self._drawing = self._stopping = None
 
@@ -400,6 +402,12 @@ class PrivateLoop:
             for parameter in group["params"]:
                 if id(parameter) not in private:
                     parameter.grad = None
+
+
+def _unwrap_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Return the optimizer that one of accelerate or Fabric wraps; itself where it is none of these."""
+    wrapped: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
+    return wrapped
 
 
 def _warn_of_other_steps(optimizer: torch.optim.Optimizer, *_: object) -> None:

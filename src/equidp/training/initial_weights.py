@@ -3,7 +3,8 @@
 Epsilon of a run covers its own steps. Weights that were trained before on the same people, or momentum of raw
 gradients, bring along what those steps learnt. A process sees the runs of its own Trainers, weights that
 `build_model` made, and the state of optimizers; it does not see what happened in files or other processes.
-A copy of a model that such a run trained is known by its values, as long as the model itself is there.
+A copy of a model that such a run trained, or of its layers, is known by its values, as long as the model
+itself is there.
 """
 
 from __future__ import annotations
@@ -25,13 +26,17 @@ from equidp._provenance import weights_digest
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import ModelError, PrivacyWarning
 from equidp.kernel.inputs import tensors
-from equidp.kernel.ledger import Event, Ledger
+from equidp.kernel.ledger import Event, Ledger, is_step
 
 FRESH, GIVEN = "fresh", "given"
 
 _fresh: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()  # model -> digest of its weights
 _trained: Any = WeakTensorKeyDictionary()  # parameter -> tuple of traces
 _lock = threading.Lock()
+
+_DISTINCT = 8
+"""Fewest numbers in a parameter that differ from each other, from which equal values say that one is copied:
+biases of zeros are equal in many models."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,7 @@ class Trace:
         except TypeError:  # a list, say, cannot be referred to weakly
             self._train = lambda: None
         self.entries: tuple[tuple[Event, int], ...] = ()
+        self._attached = False  # to all parameters
 
     def is_on(self, train: object) -> bool:
         """Return True if the run was on this very dataset object."""
@@ -80,13 +86,23 @@ class Trace:
         return len(ours) == len(theirs) and all(map(_equal, ours, theirs))
 
     def note(self, parameters: Iterable[nn.Parameter], ledger: Ledger) -> None:
-        """Record what was spent so far; the first time, attach this trace to each trained parameter."""
-        begun, self.entries = bool(self.entries), tuple(ledger.entries)
-        if not begun:
-            with _lock:
-                for parameter in parameters:
-                    if parameter.requires_grad:
-                        _trained[parameter] = (*_trained.get(parameter, ()), self)
+        """Record what was spent so far, and attach this trace to each parameter that has moved by now."""
+        self.entries = tuple(ledger.entries)
+        if self._attached:
+            return
+        self._attached = True
+        with _lock:
+            for parameter in parameters:
+                traces = _trained.get(parameter, ())
+                if self not in traces and _has_moved(parameter):
+                    _trained[parameter] = (*traces, self)
+                elif self not in traces:
+                    self._attached = False
+
+
+def _has_moved(parameter: nn.Parameter) -> bool:
+    """Return False for a parameter that the last step left as it was, as without noise an unused one is."""
+    return parameter.grad is None or bool(parameter.grad.any())
 
 
 def _of_people(train: object) -> bool:
@@ -133,18 +149,20 @@ def start_of(
         private: True for a private run; without privacy there is no warning.
         known: start of which a warning was given already. After the run's first step, where the first
             weights came from is as it says.
-        by_values: also look for other models with these weights, which training by one seed gives too.
+        by_values: also look for other models with some of these weights, which training by one seed gives
+            too.
     """
     with _lock:
         traces = _traces(model, by_values=by_values)
     others = [trace for trace in traces if trace.run_id != ledger.run_id]
     known = Start() if known is None else known
     begun = any(trace.run_id == ledger.run_id for trace in traces)
+    has_steps = any(is_step(event) for event, _ in ledger.entries)
     start = Start(
         known.weights if begun and known.weights else _kind_of(model),
         tuple(entry for trace in others for entry in trace.entries),
         any(trace.is_on(train) for trace in others),
-        known.optimizer_state or (not others and not ledger.steps and _has_state(optimizer)),
+        known.optimizer_state or (not others and not has_steps and _has_state(optimizer)),
         any(trace.of_people != _of_people(train) for trace in others),
         frozenset(trace.run_id for trace in others),
     )
@@ -179,19 +197,19 @@ def _traces(model: nn.Module, *, by_values: bool = True) -> set[Trace]:
 
     Traces found by equal values are attached, since further steps change the values.
     """
-    traces = {trace for each in model.parameters() for trace in _trained.get(each, ())}
+    own = list(model.parameters())
+    traces = {trace for each in own for trace in _trained.get(each, ())}
     if not by_values:
         return traces
-    trained = [each for each in model.parameters() if each.requires_grad]
     alike = [
-        {trace for other, left in _trained.items() if _equal(each, other) for trace in left}
-        for each in trained
+        {trace for other, left in _trained.items() if _equal(each, other) for trace in left} for each in own
     ]
-    if all(alike):
-        for each, found in zip(trained, alike, strict=True):
-            own = _trained.get(each, ())
-            _trained[each] = (*own, *found.difference(own))
-        traces = traces.union(*alike)
+    whole = all(found for each, found in zip(own, alike, strict=True) if each.requires_grad)
+    for each, found in zip(own, alike, strict=True):
+        if found and (whole or len(each.detach().real.float().unique()) >= _DISTINCT):
+            held = _trained.get(each, ())
+            _trained[each] = (*held, *found.difference(held))
+            traces |= found
     return traces
 
 

@@ -227,10 +227,8 @@ def fit_recalibration(model: nn.Module, trainer: Trainer, noise: float | Payment
             "the noise that was paid for."
         )
     first = trainer.processes.first  # which alone has the ledger that pays
-    if paid and first and not any(paid[0].event in spent for spent in trainer.ledger.by_session.values()):
-        raise SettingError(
-            "the recalibration was paid for in another ledger than the trainer's; pay there.", field="payment"
-        )
+    if paid and first:
+        trainer.ledger.check_paid(paid[0])
     if noise_multiplier and not paid:
         trainer.processes.run_on_first(
             lambda: paid.append(trainer.ledger.pay(RECALIBRATION, noise_multiplier))

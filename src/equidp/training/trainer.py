@@ -498,8 +498,9 @@ class Trainer:
                     field=name,
                 )
 
-    def _look_for_other_runs(self, *, by_values: bool) -> None:
+    def _look_for_other_runs(self) -> None:
         """Look once more for runs that trained the weights too, and warn of those not known so far."""
+        changes = self._count_changes()
         self.start = start_of(
             self.model,
             self.optimizer,
@@ -507,8 +508,9 @@ class Trainer:
             self.ledger,
             private=self.policy.private,
             known=self.start,
-            by_values=by_values,
+            by_values=changes != self._changes,
         )
+        self._changes = changes
 
     def _count_changes(self) -> list[int]:
         return [count_changes(each) for each in self._step.parameters]
@@ -580,6 +582,7 @@ class Trainer:
         """
         self._step.restore(policy_state)
         self._loop.mark_stepped()
+        self._changes = self._count_changes()  # by loading the run's own weights
         if self._losses is not None:
             self._losses.by_step = dict(training_losses or {})
 
@@ -593,8 +596,7 @@ class Trainer:
         """
         self._check_as_made()
         # Others may have trained the weights since the Trainer was made.
-        self._look_for_other_runs(by_values=not self._loop.has_stepped)
-        self._changes = self._count_changes()
+        self._look_for_other_runs()
         agreement.check_models(self.processes, self.model, self.share_limits)
         if self._losses is not None:
             with self.processes.leave_group_on_failure():
@@ -618,7 +620,7 @@ class Trainer:
             )
         self._check_as_made()
         if self._changes != self._count_changes():
-            self._look_for_other_runs(by_values=True)
+            self._look_for_other_runs()
         self._loop.take(batch)
         self._changes = self._count_changes()  # by the step itself
         with self.processes.leave_group_on_failure():
@@ -760,7 +762,7 @@ class Trainer:
         Raises:
             ModelError: the model cannot be copied.
         """
-        self._look_for_other_runs(by_values=False)
+        self._look_for_other_runs()
         done = self.steps_done >= self.steps and not self._loop.has_unused_sample
         model = self.released_model if done else copy_model(self.released_model, "a Run before the last step")
         return Run(model, self.ledger.entries, self.delta, self.loss, self.accountant, RunFacts.of(self))
