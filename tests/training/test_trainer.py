@@ -1020,6 +1020,13 @@ def test_a_whole_number_of_steps_may_be_a_float():
 ROWS = TensorDataset(torch.randn(64, 5), torch.arange(64) % 2)
 
 
+class Read(list):
+    """Rows that are made anew each time, perhaps where one before was in memory."""
+
+    def __getitem__(self, at):
+        return tuple(super().__getitem__(at))
+
+
 @pytest.mark.parametrize(
     "train",
     [
@@ -1031,6 +1038,9 @@ ROWS = TensorDataset(torch.randn(64, 5), torch.arange(64) % 2)
         lambda: toy().subset(torch.tensor([*range(60), 3])),
         lambda: toy().subset([*range(60), 3]),
         lambda: replace(toy().subset(torch.tensor([*range(60), 3])), source="people"),
+        lambda: [*ROWS] + 2 * [ROWS[3]],
+        lambda: ConcatDataset([(listed := [*ROWS]), listed[:1]]),
+        lambda: ConcatDataset([ROWS, TensorDataset(*ROWS.tensors)]),
     ],
 )
 def test_rows_that_stand_several_times_in_the_data_are_warned_of(train):
@@ -1046,6 +1056,9 @@ def test_rows_that_stand_several_times_in_the_data_are_warned_of(train):
         lambda: Subset(ConcatDataset([ROWS, ROWS]), [*range(30), *range(94, 128)]),
         lambda: toy().subset(torch.arange(60)),
         lambda: toy().subset(torch.arange(len(toy())) < 60),
+        lambda: [*ROWS],
+        lambda: ConcatDataset([[*ROWS][:32], [*ROWS][32:]]),
+        lambda: Read([*ROWS]),
     ],
 )
 def test_rows_that_stand_once_in_the_data_are_not_warned_of(train):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from equidp._validate import check_number, check_some_weight, check_whole, unknown_name
 from equidp.accounting.budget import PrivacyBudget
@@ -154,10 +154,15 @@ def check_loading(workers: object, physical_batch_size: object, views: object, r
 def warn_of_repeats(train: object) -> None:
     """Warn where a row of a dataset is several rows of the training data: each is promised epsilon alone."""
     repeats = getattr(train, "repeats_rows", False)
-    if isinstance(train, Subset | ConcatDataset):
-        places: dict[int, list[Tensor]] = {}
+    if isinstance(train, Subset | ConcatDataset | list | tuple):
+        places: dict[Any, list[Tensor]] = {}
         for rows, _, own in find_rows(train, torch.arange(len(train))):
-            places.setdefault(id(rows), []).append(own)
+            key: Any = id(rows)
+            if type(rows) in (list, tuple):  # one object is one row, in whichever list
+                key, own = "objects", torch.tensor([id(rows[at]) for at in own.tolist()], dtype=torch.int64)
+            elif type(rows) is TensorDataset:
+                key = tuple(map(id, rows.tensors))
+            places.setdefault(key, []).append(own)
         repeats = any(len(each.unique()) < len(each) for each in map(torch.cat, places.values()))
     if repeats:
         warnings.warn(
