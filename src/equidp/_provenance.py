@@ -1,14 +1,17 @@
-"""Package versions, and digests of weights and of the kernel's code."""
+"""Package versions, and digests of weights, of inputs and of the kernel's code."""
 
 from __future__ import annotations
 
 import hashlib
 import platform
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+
+_DIGEST_ROWS = 256
 
 
 def versions() -> dict[str, str]:
@@ -43,6 +46,31 @@ def weights_digest(model: nn.Module) -> str:
     for name, value in model.state_dict().items():
         digest.update(name.encode())
         for part in _dense_parts(value) if isinstance(value, Tensor) else ():
-            values = part.detach().cpu().flatten()
-            digest.update(values.view(torch.uint8).numpy().tobytes())  # numpy has no bfloat16
+            digest.update(_bytes_of(part))
     return digest.hexdigest()
+
+
+def values_digest(model: nn.Module) -> str:
+    """SHA-256 of the values in the model's state without their names, to which wrappers of a model add."""
+    digest = hashlib.sha256()
+    for value in model.state_dict().values():
+        for part in _dense_parts(value) if isinstance(value, Tensor) else ():
+            digest.update(_bytes_of(part))
+    return digest.hexdigest()
+
+
+def inputs_digest(inputs: Sequence[Tensor]) -> str:
+    """SHA-256 of shapes, types and up to `_DIGEST_ROWS` evenly spread rows of tensors, [n, ...] each."""
+    digest = hashlib.sha256()
+    for each in inputs:
+        places = (
+            torch.arange(min(_DIGEST_ROWS, len(each))) * len(each) // max(1, min(_DIGEST_ROWS, len(each)))
+        )
+        digest.update(f"{tuple(each.shape)} {each.dtype}".encode())
+        digest.update(_bytes_of(each[places.to(each.device)]))
+    return digest.hexdigest()
+
+
+def _bytes_of(values: Tensor) -> bytes:
+    """Return the bytes of a dense tensor."""
+    return values.detach().cpu().flatten().view(torch.uint8).numpy().tobytes()  # numpy has no bfloat16

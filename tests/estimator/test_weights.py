@@ -239,6 +239,27 @@ def test_partial_fit_learns_from_all_its_calls_and_goes_on_from_a_fit():
     assert trained.predict(X).tolist().count("no") > N / 2
 
 
+def test_a_run_of_partial_fit_keeps_its_model_and_epsilon():
+    X, y = table(12)
+    model = quick(epsilon=1.0).partial_fit(X, y, classes=["no", "yes"])
+    run, weights = model.run_, model.coef_.copy()
+    model.partial_fit(X, y)
+    assert model.run_.epsilon() > run.epsilon()
+    assert not np.array_equal(model.coef_, weights)
+    model.run_ = run
+    np.testing.assert_array_equal(model.coef_, weights)
+
+
+def test_another_model_between_calls_of_partial_fit_is_refused():
+    X, y = table(13)
+    model = quick(epsilon=1.0).partial_fit(X, y, classes=["no", "yes"])
+    spent = model.epsilon_total_
+    with raises_field(SettingError, "model"):
+        model.set_params(model="mlp").partial_fit(X, y)
+    assert model.epsilon_total_ == spent
+    model.set_params(model="logistic").partial_fit(X, y)
+
+
 @pytest.mark.soak
 def test_partial_fit_warns_of_earlier_models_only():
     X, y = table(10)

@@ -4,9 +4,11 @@ beyond."""
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import math
 import re
+import warnings
 from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
@@ -448,8 +450,51 @@ def test_metrics_of_the_training_data_are_refused_in_a_card(tmp_path):
     for data in (train, same):
         with raises_field(DataError, "test"):
             equidp.write_card(run, tmp_path / "card.md", test=data)
+        with raises_field(DataError, "evaluation"):
+            equidp.write_card(run, tmp_path / "card.md", evaluation=evaluate(run.model, data))
     assert not list(tmp_path.iterdir())
     equidp.write_card(run, tmp_path / "card.md", test=toy(seed=1))
+
+
+def test_an_evaluation_of_another_model_is_refused_in_a_card(run, tmp_path):
+    other = evaluate(copy.deepcopy(run.model), toy(seed=1))
+    equidp.write_card(run, tmp_path / "card.md", evaluation=other)
+    changed = copy.deepcopy(run.model)
+    next(iter(changed.parameters())).data.add_(1.0)
+    with raises_field(DataError, "evaluation"):
+        equidp.write_card(run, tmp_path / "card.md", evaluation=evaluate(changed, toy(seed=1)))
+
+
+@pytest.mark.parametrize(
+    ("further", "said"),
+    [
+        ({"noise_multiplier": 2.0}, "On this same data, all steps together give epsilon"),
+        ({"policy": equidp.SGD(), "noise_multiplier": None}, "that was without privacy, and no guarantee"),
+    ],
+)
+def test_a_card_counts_steps_that_trained_the_model_after_the_run(tmp_path, further, said):
+    trainer = make_trainer(toy())
+    run = trainer.fit()
+    equidp.write_card(run, tmp_path / "before.md")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        make_trainer(toy(), model=run.model, **further).fit()
+    equidp.write_card(run, tmp_path / "after.md")
+    before, after = ((tmp_path / name).read_text() for name in ("before.md", "after.md"))
+    assert said not in before
+    assert said in after
+
+
+def test_a_card_of_a_run_before_the_last_step_counts_no_later_ones(tmp_path):
+    trainer = make_trainer(toy())
+    batches = trainer.batches()
+    trainer.step(next(batches))
+    run = trainer.run()
+    equidp.write_card(run, tmp_path / "before.md")
+    for batch in batches:
+        trainer.step(batch)
+    equidp.write_card(run, tmp_path / "after.md")
+    assert (tmp_path / "before.md").read_text() == (tmp_path / "after.md").read_text()
 
 
 @pytest.mark.parametrize("name", ["card.html", "card.md"])

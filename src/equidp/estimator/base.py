@@ -51,6 +51,7 @@ from equidp.losses import Loss
 from equidp.training.averages import WeightAverage
 from equidp.training.build import build, build_model
 from equidp.training.device import chosen_device
+from equidp.training.initial_weights import copy_model
 from equidp.training.optimizers import ADAM_RATE
 from equidp.training.plan import ModelFactory, Plan, ResolvedPlan
 from equidp.training.recalibration import recalibrate
@@ -153,6 +154,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         check_order(X=X, y=y, sensitive_features=features, **of_rows)
         check_numbers(X)
         further = progress.model is not None
+        if further and self._model() != progress.made_by:
+            raise SettingError(
+                f"model={self._model()!r}, and earlier calls trained {progress.made_by!r}; partial_fit goes "
+                "on with that one. Set it back, or fit a new model.",
+                field="model",
+            )
         kinds = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "y_numeric": self._y_numeric}
         X, y = validate_data(self, X, y, reset=not further, **kinds)
         check_finite(X)
@@ -185,7 +192,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             self.run_ = recalibrate(trainer.fit(), trainer, plan.recalibration_noise)
         finally:  # Whatever stops a fit, its steps are spent.
             if spent := progress.spent_since(before):
-                progress.model, progress.rows = trainer.model, progress.rows + trainer.num_examples
+                progress.model, progress.made_by = trainer.model, self._model()
+                progress.rows += trainer.num_examples
                 progress.of_people = owners is not None
                 self._progress = progress
                 self._account(trainer, spent, progress)
@@ -233,7 +241,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         seed = None
         if self.random_state is not None:
             seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        fresh = progress.model is None
         loss = self._training_loss(plan.plan.loss_function or self._loss, progress)
         train, loss = self._build_dataset(X, y, groups, weights, loss)
         if epsilons is not None:
@@ -244,8 +251,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             seed=seed,
             secure=seed is None,
             model=build_model(plan.plan.factory, X.shape[1:], self._num_outputs, seed)
-            if fresh
-            else progress.model,
+            if progress.model is None
+            else copy_model(progress.model, "a further fit"),  # the earlier run keeps its own
             device=chosen_device(self.device),
             loss=loss,
             accountant=self.accountant,
@@ -454,6 +461,7 @@ class Progress:
     Attributes:
         ledger: of all calls.
         model: None before the first call.
+        made_by: the setting that it was made by.
         rows: of all calls.
         group_names: of the first call.
         calls: how many spent something.
@@ -465,6 +473,7 @@ class Progress:
 
     ledger: MemoryLedger = field(default_factory=MemoryLedger)
     model: nn.Module | None = None
+    made_by: str | ModelFactory = ""
     rows: int = 0
     group_names: tuple[str, ...] | None = None
     calls: int = 0

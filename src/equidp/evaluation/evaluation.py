@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from equidp._extras import require_extra
+from equidp._provenance import inputs_digest, values_digest
 from equidp.data.dataset import ALL, GroupedDataset
 from equidp.evaluation.blind_spots import (
     BlindSpots,
@@ -29,6 +30,7 @@ from equidp.evaluation.intervals import check_level
 from equidp.evaluation.metrics import METRICS, Metric, metric_for
 from equidp.evaluation.predictions import Decision, Predictions, predict
 from equidp.evaluation.small_cells import SmallCells, count_people, people_of
+from equidp.kernel.inputs import tensors
 from equidp.kernel.processes import ALONE, Processes
 
 with require_extra("tables"):
@@ -57,6 +59,7 @@ class Evaluation:
         people: how many people the examples are of; None: each is of another.
         small: groups and classes of few people.
         rest: the same without their examples; None: there are none.
+        weights, inputs: digests of the model's values and of the test inputs, by which a card knows them.
     """
 
     groups: pd.DataFrame
@@ -75,6 +78,8 @@ class Evaluation:
     people: int | None = None
     small: SmallCells = field(default_factory=SmallCells)
     rest: Evaluation | None = None
+    weights: str = ""
+    inputs: str = ""
 
     @property
     def useful(self) -> bool:
@@ -176,7 +181,11 @@ def evaluate(
     check_outputs(outputs, test)
     other = None if baseline is None else predict(baseline, test.inputs, processes)
     small = SmallCells.of(test)
-    found = _evaluate_outputs(outputs, other, test, level, metric, decision, small)
+    found = replace(
+        _evaluate_outputs(outputs, other, test, level, metric, decision, small),
+        weights=values_digest(model),
+        inputs=inputs_digest(tensors(test.inputs)),
+    )
     if small == SmallCells():
         return found
     left, rest = small.left_in(test), small.without(test)

@@ -6,13 +6,13 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from equidp._files import check_writable, write_whole
-from equidp._provenance import kernel_digest, versions, weights_digest
+from equidp._provenance import inputs_digest, kernel_digest, values_digest, versions, weights_digest
 from equidp.accounting import run_event
 from equidp.accounting.planned import default_delta
 from equidp.accounting.replacement import replacement_epsilon
@@ -25,6 +25,7 @@ from equidp.evaluation.effects import Effect
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.small_cells import FEWEST
 from equidp.kernel.epsilon import binding_filter, costliest_entries, epsilon, repeats
+from equidp.kernel.inputs import tensors
 from equidp.kernel.ledger import Event, GroupedStepEvent, ReleaseEvent, StepEvent
 from equidp.report.document import (
     Block,
@@ -59,7 +60,7 @@ from equidp.report.guarantee import (
     several_rows_sentence,
 )
 from equidp.report.plan import plan_blocks
-from equidp.training.initial_weights import FRESH, Start, was_trained_on
+from equidp.training.initial_weights import FRESH, Start, start_by_now, was_trained_on
 from equidp.training.run import Run, RunFacts
 
 _WEIGHTS_HASH = "weights (SHA-256 of names and bytes of the state, in its order)"
@@ -170,16 +171,15 @@ def write_card(
         check_writable(target)
     if test is not None:
         run.check_test(test)
-        if math.isfinite(run.epsilon()) and was_trained_on(run.model, test):
-            raise DataError(
-                "test is the data that the model was trained on: metrics of training examples are exact, "
-                "which epsilon does not cover, and a card is for sharing. Give examples that were held out.",
-                field="test",
-            )
+        _check_held_out(run, inputs_digest(tensors(test.inputs)), "test")
+    if evaluation is not None:
+        _check_evaluation(evaluation, run)
     if released:
         _check_paid_for(released, run)
     if evaluation is None and test is not None:
         evaluation = evaluate(run.model, test)
+    start = start_by_now(run.model, run.facts.start, run.facts.run_id, run.entries)
+    run = replace(run, facts=replace(run.facts, start=start))
     found = None if evaluation is None else evaluation.withholding()
     spent, facts, version = run.epsilon(), run.facts, versions()["equidp"]
     paid = [event.name for event, _ in run.entries if isinstance(event, ReleaseEvent)]
@@ -218,6 +218,27 @@ def write_card(
     for target in targets:
         page = target.suffix.lower() == ".html"
         write_whole(target, document.to_html() if page else document.to_markdown())
+
+
+def _check_evaluation(evaluation: Evaluation, run: Run) -> None:
+    """Refuse an evaluation of another model, or on the training data."""
+    if evaluation.weights and evaluation.weights != values_digest(run.model):
+        raise DataError(
+            "the evaluation is of other weights than the run's: of another model, or of this one before it "
+            "was trained further. Evaluate the run's model, or give its test set.",
+            field="evaluation",
+        )
+    _check_held_out(run, evaluation.inputs, "evaluation")
+
+
+def _check_held_out(run: Run, inputs: str, field: str) -> None:
+    """Refuse metrics of training examples, which are exact."""
+    if inputs and math.isfinite(run.epsilon()) and was_trained_on(run.model, inputs):
+        raise DataError(
+            f"{field} is of the data that the model was trained on: metrics of training examples are exact, "
+            "which epsilon does not cover, and a card is for sharing. Give examples that were held out.",
+            field=field,
+        )
 
 
 def _guarantee(run: Run, composition: str) -> Callout:

@@ -13,7 +13,7 @@ import copy
 import threading
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -22,11 +22,14 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from equidp._provenance import weights_digest
+from equidp._provenance import inputs_digest, weights_digest
+from equidp.accounting.limit import unstated_entries
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import ModelError, PrivacyWarning
 from equidp.kernel.inputs import tensors
 from equidp.kernel.ledger import Event, Ledger, is_step
+
+Entries = tuple[tuple[Event, int], ...]
 
 FRESH, GIVEN = "fresh", "given"
 
@@ -54,7 +57,7 @@ class Start:
     """
 
     weights: str = ""
-    earlier: tuple[tuple[Event, int], ...] = ()
+    earlier: Entries = ()
     same_data: bool = False
     optimizer_state: bool = False
     other_unit: bool = False
@@ -66,24 +69,21 @@ class Trace:
 
     def __init__(self, run_id: str, train: object) -> None:
         self.run_id, self.of_people = run_id, _of_people(train)
+        self.inputs = inputs_digest(tensors(train.inputs)) if isinstance(train, GroupedDataset) else ""
         try:
             self._train: Callable[[], object] = ref(train)
         except TypeError:  # a list, say, cannot be referred to weakly
             self._train = lambda: None
-        self.entries: tuple[tuple[Event, int], ...] = ()
+        self.entries: Entries = ()
         self._attached = False  # to all parameters
 
     def is_on(self, train: object) -> bool:
         """Return True if the run was on this very dataset object."""
         return self._train() is train
 
-    def has_rows(self, data: GroupedDataset) -> bool:
-        """Return True if the run was on this dataset, or on one with the same inputs in the same order."""
-        train = self._train()
-        if train is data or not isinstance(train, GroupedDataset):
-            return train is data
-        ours, theirs = tensors(train.inputs), tensors(data.inputs)
-        return len(ours) == len(theirs) and all(map(_equal, ours, theirs))
+    def copy_so_far(self) -> Trace:
+        """Return a copy that further steps of the run do not change: of weights that were copied now."""
+        return copy.copy(self)
 
     def note(self, parameters: Iterable[nn.Parameter], ledger: Ledger) -> None:
         """Record what was spent so far, and attach this trace to each parameter that has moved by now."""
@@ -124,11 +124,59 @@ def copy_traces(model: nn.Module, copied: nn.Module) -> None:
                 _trained[theirs] = _trained[ours]
 
 
-def was_trained_on(model: nn.Module, data: GroupedDataset) -> bool:
-    """Return True if a run of this process trained a model on the rows of a dataset."""
+def end_traces(model: nn.Module) -> None:
+    """Record for a model that further steps of the runs that trained it do not train it: it is a copy."""
+    with _lock:
+        for each in model.parameters():
+            if each in _trained:
+                _trained[each] = tuple(trace.copy_so_far() for trace in _trained[each])
+
+
+def was_trained_on(model: nn.Module, inputs: str) -> bool:
+    """Return True if a run of this process trained a model on inputs with this digest (`inputs_digest`)."""
     with _lock:
         traces = _traces(model)
-    return any(trace.has_rows(data) for trace in traces)
+    return any(trace.inputs == inputs for trace in traces)
+
+
+def start_by_now(model: nn.Module, start: Start, run_id: str, entries: Iterable[tuple[Event, int]]) -> Start:
+    """Return the origin of a finished run's weights, with steps that trained them after the run.
+
+    Args:
+        model: of the run, which others may have trained further.
+        start: of the run, as it was at its end.
+        run_id: of the run; "": not known, and the start stays as it is.
+        entries: of the run.
+    """
+    with _lock:
+        traces = _traces(model, by_values=False)
+    spent = _merge_by_run(traces)
+    further = unstated_entries(tuple(spent.pop(run_id, ())), tuple(entries))
+    if not run_id or not (further or spent.keys() - start.runs):
+        return start
+    return replace(
+        start,
+        earlier=(*(each for of_run in spent.values() for each in of_run), *further),
+        runs=start.runs | spent.keys(),
+        same_data=start.same_data or bool(further) or _on_same_inputs(traces, run_id),
+        other_unit=start.other_unit or len({trace.of_people for trace in traces}) > 1,
+    )
+
+
+def _on_same_inputs(traces: Iterable[Trace], run_id: str) -> bool:
+    """Return True if another run was on the inputs that a run was on."""
+    own = {trace.inputs for trace in traces if trace.run_id == run_id} - {""}
+    return any(trace.inputs in own for trace in traces if trace.run_id != run_id)
+
+
+def _merge_by_run(traces: Iterable[Trace]) -> dict[str, Entries]:
+    """Return what each run spent, by id: of several traces of a run, the most of each event."""
+    spent: dict[str, dict[Event, int]] = {}
+    for trace in traces:
+        most = spent.setdefault(trace.run_id, {})
+        for event, steps in trace.entries:
+            most[event] = max(steps, most.get(event, 0))
+    return {run_id: tuple(most.items()) for run_id, most in spent.items()}
 
 
 def start_of(
@@ -160,7 +208,7 @@ def start_of(
     has_steps = any(is_step(event) for event, _ in ledger.entries)
     start = Start(
         known.weights if begun and known.weights else _kind_of(model),
-        tuple(entry for trace in others for entry in trace.entries),
+        tuple(entry for of_run in _merge_by_run(others).values() for entry in of_run),
         any(trace.is_on(train) for trace in others),
         known.optimizer_state or (not others and not has_steps and _has_state(optimizer)),
         any(trace.of_people != _of_people(train) for trace in others),
@@ -208,7 +256,13 @@ def _traces(model: nn.Module, *, by_values: bool = True) -> set[Trace]:
     for each, found in zip(own, alike, strict=True):
         if found and (whole or len(each.detach().real.float().unique()) >= _DISTINCT):
             held = _trained.get(each, ())
-            _trained[each] = (*held, *found.difference(held))
+            known = _merge_by_run(held)
+            more = [
+                trace.copy_so_far()
+                for trace in found.difference(held)
+                if unstated_entries(trace.entries, known.get(trace.run_id, ()))
+            ]
+            _trained[each] = (*held, *more)
             traces |= found
     return traces
 

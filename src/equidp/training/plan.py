@@ -692,9 +692,8 @@ def default_plan(data: str | DataSource) -> Plan:
 
 def checked_seeds(seeds: int | Sequence[int]) -> list[int]:
     """Return a number of seeds (0, 1, ...), or a list of them, as a list of at least one seed."""
-    if isinstance(seeds, int):
-        seeds = range(seeds)
-    listed = list(seeds) if isinstance(seeds, Iterable) else []
+    numbers = range(seeds) if isinstance(seeds, int) else seeds
+    listed = list(numbers) if isinstance(numbers, Iterable) else []
     if not listed or not all(isinstance(seed, int) for seed in listed):
         raise SettingError(f"seeds={seeds!r}; expected a number of seeds >= 1, or a list of whole numbers.")
     return listed

@@ -59,6 +59,7 @@ class RunFacts:
         recalibrated: True if the logits were recalibrated after training.
         class_weighted: True if losses have weights by class.
         processes: number of processes that trained together.
+        run_id: random name of the run, as its ledger has it; "": not known.
     """
 
     policy: Policy | None = None
@@ -84,6 +85,7 @@ class RunFacts:
     recalibrated: bool = False
     class_weighted: bool = False
     processes: int = 1
+    run_id: str = ""
 
     @property
     def method(self) -> dict[str, Any]:
@@ -120,6 +122,7 @@ class RunFacts:
             training_loss=_last_of(trainer.training_losses),
             class_weighted=Loss.of(trainer.loss).class_weights is not None,
             processes=trainer.processes.count,
+            run_id=trainer.ledger.run_id,
         )
 
 

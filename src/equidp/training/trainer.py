@@ -32,7 +32,7 @@ from equidp.kernel.noise import Randomness
 from equidp.kernel.policy import Policy
 from equidp.kernel.step import PrivateStep, ShareLimits
 from equidp.training import agreement, assemble, averages, optimizers
-from equidp.training.initial_weights import Trace, copy_model, start_of
+from equidp.training.initial_weights import Trace, copy_model, end_traces, start_of
 from equidp.training.plan import ResolvedPlan
 from equidp.training.run import Run, RunFacts
 from equidp.training.training_loss import LOSS_BOUND, TrainingLoss
@@ -764,5 +764,8 @@ class Trainer:
         """
         self._look_for_other_runs()
         done = self.steps_done >= self.steps and not self._loop.has_unused_sample
-        model = self.released_model if done else copy_model(self.released_model, "a Run before the last step")
+        model = self.released_model
+        if not done:
+            model = copy_model(model, "a Run before the last step")
+            end_traces(model)
         return Run(model, self.ledger.entries, self.delta, self.loss, self.accountant, RunFacts.of(self))
