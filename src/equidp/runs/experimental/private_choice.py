@@ -628,7 +628,8 @@ def choose(
                 best = found, place, run
     assert best is not None
     value, place, run = best
-    paid = Run(run.model, ledger.entries, run.delta, run.loss, "rdp", run.facts)
+    facts = replace(run.facts, run_id="")  # steps of the tries are in the choice's entries
+    paid = Run(run.model, ledger.entries, run.delta, run.loss, "rdp", facts)
     return Chosen(paid, place, value)
 
 
