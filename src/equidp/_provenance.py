@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -43,19 +43,17 @@ def _dense_parts(values: Tensor) -> tuple[Tensor, ...]:
 def weights_digest(model: nn.Module) -> str:
     """SHA-256 of the names and values in the model's state, in hexadecimal."""
     digest = hashlib.sha256()
-    for name, value in model.state_dict().items():
+    for name, values in _state_bytes(model):
         digest.update(name.encode())
-        for part in _dense_parts(value) if isinstance(value, Tensor) else ():
-            digest.update(_bytes_of(part))
+        digest.update(values)
     return digest.hexdigest()
 
 
 def values_digest(model: nn.Module) -> str:
     """SHA-256 of the values in the model's state without their names, to which wrappers of a model add."""
     digest = hashlib.sha256()
-    for value in model.state_dict().values():
-        for part in _dense_parts(value) if isinstance(value, Tensor) else ():
-            digest.update(_bytes_of(part))
+    for _, values in _state_bytes(model):
+        digest.update(values)
     return digest.hexdigest()
 
 
@@ -63,12 +61,18 @@ def inputs_digest(inputs: Sequence[Tensor]) -> str:
     """SHA-256 of shapes, types and up to `_DIGEST_ROWS` evenly spread rows of tensors, [n, ...] each."""
     digest = hashlib.sha256()
     for each in inputs:
-        places = (
-            torch.arange(min(_DIGEST_ROWS, len(each))) * len(each) // max(1, min(_DIGEST_ROWS, len(each)))
-        )
+        count = min(_DIGEST_ROWS, len(each))
+        places = torch.arange(count, device=each.device) * len(each) // max(1, count)
         digest.update(f"{tuple(each.shape)} {each.dtype}".encode())
-        digest.update(_bytes_of(each[places.to(each.device)]))
+        digest.update(_bytes_of(each[places]))
     return digest.hexdigest()
+
+
+def _state_bytes(model: nn.Module) -> Iterator[tuple[str, bytes]]:
+    """Yield the names and values in the model's state; no values for what is no tensor."""
+    for name, value in model.state_dict().items():
+        parts = _dense_parts(value) if isinstance(value, Tensor) else ()
+        yield name, b"".join(map(_bytes_of, parts))
 
 
 def _bytes_of(values: Tensor) -> bytes:

@@ -23,13 +23,12 @@ from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from equidp._provenance import inputs_digest, weights_digest
-from equidp.accounting.limit import unstated_entries
+from equidp.accounting.limit import EventCounts, unstated_entries
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import ModelError, PrivacyWarning
+from equidp.kernel.epsilon import Entries
 from equidp.kernel.inputs import tensors
 from equidp.kernel.ledger import Event, Ledger, is_step
-
-Entries = tuple[tuple[Event, int], ...]
 
 FRESH, GIVEN = "fresh", "given"
 
@@ -57,7 +56,7 @@ class Start:
     """
 
     weights: str = ""
-    earlier: Entries = ()
+    earlier: EventCounts = ()
     same_data: bool = False
     optimizer_state: bool = False
     other_unit: bool = False
@@ -74,16 +73,12 @@ class Trace:
             self._train: Callable[[], object] = ref(train)
         except TypeError:  # a list, say, cannot be referred to weakly
             self._train = lambda: None
-        self.entries: Entries = ()
+        self.entries: EventCounts = ()
         self._attached = False  # to all parameters
 
     def is_on(self, train: object) -> bool:
         """Return True if the run was on this very dataset object."""
         return self._train() is train
-
-    def copy_so_far(self) -> Trace:
-        """Return a copy that further steps of the run do not change: of weights that were copied now."""
-        return copy.copy(self)
 
     def note(self, parameters: Iterable[nn.Parameter], ledger: Ledger) -> None:
         """Record what was spent so far, and attach this trace to each parameter that has moved by now."""
@@ -129,7 +124,7 @@ def end_traces(model: nn.Module) -> None:
     with _lock:
         for each in model.parameters():
             if each in _trained:
-                _trained[each] = tuple(trace.copy_so_far() for trace in _trained[each])
+                _trained[each] = tuple(map(copy.copy, _trained[each]))
 
 
 def was_trained_on(model: nn.Module, inputs: str) -> bool:
@@ -139,7 +134,7 @@ def was_trained_on(model: nn.Module, inputs: str) -> bool:
     return any(trace.inputs == inputs for trace in traces)
 
 
-def start_by_now(model: nn.Module, start: Start, run_id: str, entries: Iterable[tuple[Event, int]]) -> Start:
+def start_by_now(model: nn.Module, start: Start, run_id: str, entries: Entries) -> Start:
     """Return the origin of a finished run's weights, with steps that trained them after the run.
 
     Args:
@@ -169,7 +164,7 @@ def _on_same_inputs(traces: Iterable[Trace], run_id: str) -> bool:
     return any(trace.inputs in own for trace in traces if trace.run_id != run_id)
 
 
-def _merge_by_run(traces: Iterable[Trace]) -> dict[str, Entries]:
+def _merge_by_run(traces: Iterable[Trace]) -> dict[str, EventCounts]:
     """Return what each run spent, by id: of several traces of a run, the most of each event."""
     spent: dict[str, dict[Event, int]] = {}
     for trace in traces:
@@ -250,21 +245,23 @@ def _traces(model: nn.Module, *, by_values: bool = True) -> set[Trace]:
     if not by_values:
         return traces
     alike = [
-        {trace for other, left in _trained.items() if _equal(each, other) for trace in left} for each in own
+        (each, {trace for other, left in _trained.items() if _equal(each, other) for trace in left})
+        for each in own
     ]
-    whole = all(found for each, found in zip(own, alike, strict=True) if each.requires_grad)
-    for each, found in zip(own, alike, strict=True):
-        if found and (whole or len(each.detach().real.float().unique()) >= _DISTINCT):
-            held = _trained.get(each, ())
-            known = _merge_by_run(held)
-            more = [
-                trace.copy_so_far()
-                for trace in found.difference(held)
-                if unstated_entries(trace.entries, known.get(trace.run_id, ()))
-            ]
-            _trained[each] = (*held, *more)
+    is_copy = all(found for each, found in alike if each.requires_grad)
+    for each, found in alike:
+        if found and (is_copy or len(each.detach().real.float().unique()) >= _DISTINCT):
+            _attach_copies(each, found)
             traces |= found
     return traces
+
+
+def _attach_copies(parameter: nn.Parameter, traces: set[Trace]) -> None:
+    """Record for a copied parameter what runs have spent so far; their further steps do not train it."""
+    held = _trained.get(parameter, ())
+    known = _merge_by_run(held)
+    more = [each for each in traces if unstated_entries(each.entries, known.get(each.run_id, ()))]
+    _trained[parameter] = (*held, *map(copy.copy, more))
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
