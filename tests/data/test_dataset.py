@@ -56,7 +56,11 @@ def test_subsets_that_take_a_row_twice_have_a_mark_of_it(indices):
 
 
 @pytest.mark.parametrize(
-    "indices", [[6], [-7], [0.5], [True], [[1, 2]], 3, None, "ab", ["a"], {0}, torch.tensor([1j])]
+    "indices",
+    [
+        *([6], [-7], [0.5], [True], [[1, 2]], 3, None, "ab", ["a"], {0}, torch.tensor([1j])),
+        torch.zeros(6, dtype=torch.uint8),
+    ],
 )
 def test_indices_of_another_kind_or_beyond_the_examples_are_refused(indices):
     with raises_field(DataError, "indices"):

@@ -333,11 +333,12 @@ def _find_places(indices: Any, count: int) -> Tensor:
         ) from None
     if places.dtype == torch.bool and places.shape == (count,):
         return places.nonzero()[:, 0]
-    whole = not (places.dtype == torch.bool or places.is_floating_point() or places.is_complex())
+    no_numbers = places.dtype in (torch.bool, torch.uint8)  # torch takes bytes for a mask, NumPy for places
+    whole = not (no_numbers or places.is_floating_point() or places.is_complex())
     if places.dim() != 1 or not (whole or not len(places)):
         raise DataError(
-            f"indices have shape {tuple(places.shape)} and type {places.dtype}; expected whole numbers, [m], "
-            f"or a mask, [{count}].",
+            f"indices have shape {tuple(places.shape)} and type {places.dtype}; expected int64, [m], or a "
+            f"mask of bool, [{count}].",
             field="indices",
         )
     places = places.to(torch.int64)
