@@ -85,6 +85,22 @@ def test_a_run_of_steps_in_the_callers_own_loop_counts_and_so_does_a_copy_from_b
             make_trainer(model=model)
 
 
+@pytest.mark.parametrize(
+    "copied", [lambda trainer: copy.deepcopy(trainer.model), lambda trainer: trainer.run().model]
+)
+def test_a_copy_counts_the_steps_up_to_it_and_no_later_ones(copied):
+    first = make_trainer()
+    batches = first.batches()
+    first.step(next(batches))
+    model = copied(first)
+    with pytest.warns(PrivacyWarning, match=rf"{BEFORE}, in 1 steps"):
+        second = make_trainer(model=model)
+    for batch in batches:
+        first.step(batch)
+    ((_, steps),) = second.fit().facts.start.earlier
+    assert steps == 1
+
+
 def test_a_run_that_goes_on_with_its_own_ledger_is_no_second_run():
     ledger = MemoryLedger()
     first = make_trainer(ledger=ledger)
