@@ -22,6 +22,7 @@ from papers.reproduction.reproduce import (
     RESULTS,
     RUNS,
     check_data,
+    check_device,
     choose_seeds,
     file_stem,
     item_named,
@@ -68,6 +69,7 @@ def reproduce_command(
         float, Parameter(help="Begin no further run after so many; default: no limit.")
     ] = math.inf,
     jobs: options.Jobs = None,
+    device: options.Device = "cpu",
 ) -> None:
     """Make a table or figure of the papers again, beside what they print.
 
@@ -87,6 +89,7 @@ def reproduce_command(
     found = item_named(item)
     for folder in (results, directory):
         check_folder(folder)
+    check_device(found, device)
     check_data(found, 0)
     chosen, fewer = choose_seeds(found, seeds, parse_counts(seeds_of), quick=quick)
     if not quick:
@@ -107,6 +110,7 @@ def reproduce_command(
             into=results,
             directory=directory,
             jobs=jobs,
+            device=device,
             hours=hours,
             on_progress=on_progress,
         )

@@ -81,6 +81,7 @@ class Compared:
             sweep=None if self.sweep is None else {self.sweep[0]: self.sweep[1]},
             directory=request.directory,
             jobs=request.jobs,
+            device=request.device,
             on_progress=request.on_progress,
             release_epsilon=RELEASE if self.individual else None,
             diagnosis=self.diagnosis,

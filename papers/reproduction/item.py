@@ -69,12 +69,14 @@ class Request:
         directory: where finished runs are kept.
         jobs: processes; None: one per core.
         on_progress: called with (steps done, steps in all).
+        device: name of the device to train on; studies that are not `Compared` train on the CPU.
     """
 
     seeds: tuple[int, ...]
     directory: Path
     jobs: int | None = None
     on_progress: Progress | None = None
+    device: str = "cpu"
 
     def load_or_make(
         self,

@@ -21,8 +21,10 @@ from equidp.data import open_source
 from equidp.extend import check_number, unknown_name, write_whole
 from equidp.report.plots.style import Layout, drawn_as, saved
 from equidp.store import Store
+from equidp.training.device import chosen_device
 from equidp.training.plan import checked_seeds
 from papers.reproduction import beyond, esipova, xu, yu
+from papers.reproduction.compared import Compared
 from papers.reproduction.item import COLUMNS, Item, Request
 from papers.reproduction.page import page
 from papers.reproduction.result import Judged, Result
@@ -61,6 +63,7 @@ def reproduce(
     into: str | os.PathLike[str] = RESULTS,
     directory: str | os.PathLike[str] = RUNS,
     jobs: int | None = None,
+    device: str = "cpu",
     hours: float = math.inf,
     on_progress: Progress | None = None,
 ) -> Judged:
@@ -77,22 +80,24 @@ def reproduce(
         into: folder of results.
         directory: finished runs are kept here, and taken from here if data, settings and code are the same.
         jobs: processes; None: one per core.
+        device: where to train, as `compare` takes it; items of other studies than comparisons take the CPU alone.
         hours: no further run begins after so many; what was made by then is the result.
         on_progress: called with (seconds of work done, seconds in all), by the studies' hours.
 
     Raises:
-        SettingError: an unknown name, too many seeds of some data, or a folder that cannot be written;
-            before anything is trained.
+        SettingError: an unknown name, too many seeds of some data, a device that is not there or that the
+            item does not train on, or a folder that cannot be written; before anything is trained.
         DataError: data that is not there; before anything is trained.
     """
     item = item_named(name)
     chosen, fewer = choose_seeds(item, seeds, seeds_of, quick=quick)
+    check_device(item, device)
     check_data(item, chosen[0])
     into, stem = Path(into), file_stem(name, quick=quick)
     folder = into / stem
     for place in (folder, Path(directory)):
         Store(place).check()
-    request = Request(tuple(chosen), Path(directory), jobs)
+    request = Request(tuple(chosen), Path(directory), jobs, device=device)
     check_number("(0, inf]", hours=hours)
     studies = [study.shorten() for study in item.studies] if quick else item.studies
     parts = [
@@ -109,7 +114,7 @@ def reproduce(
                 made.append(study.rows(replace(request, seeds=(seed,), on_progress=report)))
     rows = pd.concat([part for part, _ in made], ignore_index=True)[COLUMNS]
     seconds = sum(seconds for _, seconds in made)
-    result = Result.of(item, rows, request.seeds, seconds, quick=quick, seeds_of=fewer)
+    result = Result.of(item, rows, request.seeds, seconds, quick=quick, seeds_of=fewer, device=device)
     judged = Judged(item, result)
     _write(judged, rows, folder)
     result.save(into / f"{stem}.json")
@@ -173,6 +178,16 @@ def choose_seeds(
         if not 1 <= count <= len(chosen):
             raise SettingError(f"seeds_of={name}={count}; expected 1 to {len(chosen)}, the number of seeds.")
     return chosen, fewer
+
+
+def check_device(item: Item, device: str) -> None:
+    """Raise SettingError for a device that is not there, or that a study of the item does not train on."""
+    chosen = chosen_device(device)
+    if chosen.type != "cpu" and not all(isinstance(study, Compared) for study in item.studies):
+        raise SettingError(
+            f"device {device!r}: {item.name} has studies that train on the CPU alone; expected cpu.",
+            field="device",
+        )
 
 
 def check_data(item: Item, seed: int) -> None:

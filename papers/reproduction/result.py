@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, final
 
 import pandas as pd
+import torch
 from scipy import stats
 
 from equidp import DataError
@@ -39,7 +40,7 @@ class Result:
         seeds: of the runs; of some data fewer, where that was asked or time was short.
         hours: that all runs took, one after the other on one core.
         quick: whether it is the short form, which says nothing about the paper.
-        made_with: versions of the packages that figures depend on.
+        made_with: versions of the packages that figures depend on, and the device if not the CPU.
         found: means over seeds.
     """
 
@@ -62,11 +63,16 @@ class Result:
         *,
         quick: bool,
         seeds_of: Mapping[str, int] | None = None,
+        device: str = "cpu",
     ) -> Result:
         """Result from rows by seed, made by the current code, without curves that the item does not show."""
         options = " --quick" if quick else f" --seeds {len(seeds)}" if len(seeds) != item.seeds else ""
         if seeds_of:
             options += f" --seeds-of {','.join(f'{data}={count}' for data, count in seeds_of.items())}"
+        made_with = versions()
+        if device != "cpu":
+            options += f" --device {device}"
+            made_with["device"] = name_device(device)
         command = f"python -m papers reproduce {item.name}{options}"
         return cls(
             item.name,
@@ -75,7 +81,7 @@ class Result:
             seeds,
             round(seconds / 3600, 3),
             quick,
-            versions(),
+            made_with,
             Found.of(item.select_rows(rows)),
         )
 
@@ -222,6 +228,11 @@ class Judged:
     def unexplained(self) -> list[Difference]:
         """Differences without a sentence."""
         return [each for each in self.differences if each.differs and not self.why(each)]
+
+
+def name_device(name: str) -> str:
+    """Return what the maker calls a device, such as "NVIDIA H200"; the name itself for other than CUDA."""
+    return torch.cuda.get_device_name(name) if torch.device(name).type == "cuda" else name
 
 
 def commit() -> str:

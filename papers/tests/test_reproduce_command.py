@@ -5,10 +5,12 @@ from __future__ import annotations
 from unittest.mock import patch
 
 import pytest
+import torch
 
+from equidp import SettingError
 from papers.reproduction.compared import Compared
 from papers.reproduction.item import XU, Claim, Item, Verdict
-from papers.reproduction.reproduce import ITEMS
+from papers.reproduction.reproduce import ITEMS, check_device
 from papers.reproduction.result import Result
 from support.command import papers_here
 
@@ -54,6 +56,7 @@ def test_the_full_form_has_all_its_seeds_however_long_it_takes(tmp_path):
         (("xu-table-9", "--list"), "needs one of"),
         (("xu-tabel-1",), "Did you mean 'xu-table-1'?"),
         (("xu-table-9", "--seeds", "0"), "seeds=0"),
+        (("xu-table-9", "--device", "cuda:77"), "device 'cuda:77'"),
         (("xu-table-9", "--hours", "-1"), "hours=-1"),
         (("xu-table-9", "--seeds-of", "digit=1"), "Did you mean 'digits'?"),
         (("xu-table-9", "--seeds-of", "digits"), "expected name=number"),
@@ -68,6 +71,15 @@ def test_bad_input_gets_one_message_and_a_code(tmp_path, arguments, message):
     assert done.returncode == 2
     assert message in done.stderr.replace("\n", " ")
     assert "Traceback" not in done.stderr
+
+
+def test_only_comparisons_train_on_another_device():
+    with patch("papers.reproduction.reproduce.chosen_device", return_value=torch.device("meta")):
+        check_device(TOY, "meta")
+        with pytest.raises(SettingError, match="xu-readings") as refused:
+            check_device(ITEMS["xu-readings"], "meta")
+    assert refused.value.field == "device"
+    check_device(ITEMS["xu-readings"], "cpu")
 
 
 def test_a_full_disk_is_named_with_what_to_do(tmp_path):
