@@ -80,7 +80,7 @@ def reproduce(
         into: folder of results.
         directory: finished runs are kept here, and taken from here if data, settings and code are the same.
         jobs: processes; None: one per core.
-        device: where to train, as `compare` takes it; items of other studies than comparisons take the CPU alone.
+        device: where to train, as `compare` takes it; items of other studies take the CPU alone.
         hours: no further run begins after so many; what was made by then is the result.
         on_progress: called with (seconds of work done, seconds in all), by the studies' hours.
 
