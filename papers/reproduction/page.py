@@ -179,7 +179,8 @@ def results_page(items: Sequence[Judged]) -> str:
         "notes are written by hand. `python -m papers reproduce NAME` makes an item again, with a "
         "page and plots of its own; `python -m papers reproduce --list` lists all.",
         f"{len(done)} of {len(items)} items were run. {_LEGEND} Settings are the papers' unless an item says "
-        "otherwise. All was made on two CPU cores; nothing was tuned towards a paper's figures.",
+        "otherwise. All was made on two CPU cores, but for commands with --device; nothing was tuned towards "
+        "a paper's figures.",
         _overview(items),
     ]
     for paper in PAPERS:
@@ -205,7 +206,7 @@ def _overview(items: Sequence[Judged]) -> str:
 def _section(judged: Judged) -> str:
     item, result = judged.item, judged.result
     assert result is not None
-    made = f"`{result.command}`: {result.seeds_in_words}, {result.hours:.2g} hours of one core, "
+    made = f"`{result.command}`: {result.seeds_in_words}, {result.hours_in_words}, "
     made += f"commit {result.commit}."
     parts = [f"### {item.name}", f"{item.title}. {WORDS[judged.state].capitalize()}.", made]
     if judged.not_run:

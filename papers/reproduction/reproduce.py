@@ -21,7 +21,6 @@ from equidp.data import open_source
 from equidp.extend import check_number, unknown_name, write_whole
 from equidp.report.plots.style import Layout, drawn_as, saved
 from equidp.store import Store
-from equidp.training.device import chosen_device
 from equidp.training.plan import checked_seeds
 from papers.reproduction import beyond, esipova, xu, yu
 from papers.reproduction.compared import Compared
@@ -181,9 +180,8 @@ def choose_seeds(
 
 
 def check_device(item: Item, device: str) -> None:
-    """Raise SettingError for a device that is not there, or that a study of the item does not train on."""
-    chosen = chosen_device(device)
-    if chosen.type != "cpu" and not all(isinstance(study, Compared) for study in item.studies):
+    """Raise SettingError for a device other than the CPU, if a study of the item trains on the CPU alone."""
+    if device != "cpu" and not all(isinstance(study, Compared) for study in item.studies):
         raise SettingError(
             f"device {device!r}: {item.name} has studies that train on the CPU alone; expected cpu.",
             field="device",

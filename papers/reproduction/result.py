@@ -104,6 +104,12 @@ class Result:
         return f"{self.seeds_counted} seed{'s' if len(self.seeds) > 1 else ''}"
 
     @property
+    def hours_in_words(self) -> str:
+        """Hours that all runs took, and on what."""
+        device = self.made_with.get("device")
+        return f"{self.hours:.2g} hours of one core{f' with an {device}' if device else ''}"
+
+    @property
     def seeds_counted(self) -> str:
         """Number of seeds as "5" or "1 to 5"."""
         most, fewest = len(self.seeds), int(self.found.table["seeds"].min())
