@@ -22,7 +22,7 @@ from equidp.engines.layers.linear import LinearGradients
 from equidp.engines.layers.rule import Call, KnownGradients
 from equidp.engines.layers.sums import weighted_sums
 from equidp.errors import ModelError
-from support.oracle import SumOfSquares, assert_exact, drawn, loss, single_gradients
+from support.oracle import DEVICE, SumOfSquares, assert_exact, drawn, loss, single_gradients
 
 
 @pytest.fixture(autouse=True)
@@ -494,7 +494,9 @@ def test_a_transformer(norm_first):
             self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
         def forward(self, tokens: Tensor) -> Tensor:
-            mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1], dtype=torch.float64)
+            mask = nn.Transformer.generate_square_subsequent_mask(
+                tokens.shape[1], device=tokens.device, dtype=torch.float64
+            )
             return SumOfSquares()(self.body(self.words(tokens), mask, tokens == 0, is_causal=True))
 
     model = Model().double()
@@ -502,7 +504,7 @@ def test_a_transformer(norm_first):
     tokens[1, 3:] = 0
     assert_exact(model, tokens)
     engine = make_engine("ghost", model, loss)
-    measured = engine(tokens, torch.zeros(4, dtype=torch.int64))
+    measured = engine(tokens.to(DEVICE), torch.zeros(4, dtype=torch.int64, device=DEVICE))
     kinds = [type(each.gradients) for each in calls_of(measured)]
     assert kinds.count(BlockGradients) == 2
     assert RerunGradients not in kinds
@@ -519,7 +521,8 @@ def test_a_bilinear_layer_is_run_from_one_product():
 
     model, values = Model().double(), drawn(4, 3)
     assert_exact(model, values)
-    measured = make_engine("ghost", model, loss)(values, torch.zeros(4, dtype=torch.int64))
+    targets = torch.zeros(4, dtype=torch.int64, device=DEVICE)
+    measured = make_engine("ghost", model, loss)(values.to(DEVICE), targets)
     assert [type(each.gradients) for each in calls_of(measured)] == [BlockGradients]
 
 
@@ -587,7 +590,7 @@ def test_activation_checkpointing(layers, shape):
     model = nn.Sequential(nn.Linear(shape[-1], shape[-1]), Checkpointed(*layers), SumOfSquares()).double()
     assert_exact(model, drawn(3, *shape))
     engine = make_engine("ghost", model, loss)
-    calls = calls_of(engine(drawn(3, *shape), torch.tensor([0, 1, 0])))
+    calls = calls_of(engine(drawn(3, *shape).to(DEVICE), torch.tensor([0, 1, 0], device=DEVICE)))
     assert len({id(each.module) for each in calls}) == len(calls)
 
 
