@@ -91,6 +91,33 @@ class Shrinking(equidp.Policy):
         return float(state.bounds)
 
 
+@dataclass(frozen=True)
+class Doubling(equidp.Policy):
+    """Clips at twice the bound of the step before, once it saw the gradient of that step."""
+
+    first_bound: float
+    loss_terms = 1
+
+    def init(self, setting):
+        return Bounds(torch.tensor(self.first_bound))
+
+    def context(self, state, group):
+        return (torch.zeros(()),)
+
+    def objective(self, loss, parameters, context):
+        own, _ = loss(parameters)
+        return own, torch.zeros(1)
+
+    def after_gradient(self, state, gradient):
+        return Bounds(2 * state.bounds)
+
+    def weight(self, state, norm, group):
+        return (state.bounds / norm).clamp(max=1.0)
+
+    def sensitivity(self, state):
+        return float(state.bounds)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("name", POLICIES)
 def test_no_example_has_a_larger_epsilon_than_the_run(name):
@@ -132,6 +159,17 @@ def test_shares_are_computed_again_only_where_the_state_differs(monkeypatch):
         trainer.fit()
         accountant.report(trainer, accountant="rdp")
         assert len(computed) == times
+
+
+def test_a_bound_that_grows_after_a_gradient_grows_for_the_next_step_alone():
+    trainer, accountant = watched(Doubling(0.5), steps=1, epochs=None)
+    engine = make_engine("functional", trainer.model, trainer.loss)
+    norms = dataset_norms(engine, trainer.train.inputs, trainer.train.targets).numpy()
+    at_bound = norms > 0.5
+    assert (norms[at_bound] < 0.9).sum() > 20  # within the next bound
+    run = trainer.fit()
+    epsilons = accountant.report(trainer, accountant="rdp").sensitive_epsilons
+    assert_allclose(epsilons[at_bound], run.epsilon(accountant="rdp"), rtol=1e-9)
 
 
 def test_shares_are_those_of_the_model_before_each_step():

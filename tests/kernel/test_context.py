@@ -284,6 +284,16 @@ def test_a_policy_of_ones_own_that_changes_losses_is_rehearsed_and_trains():
     assert step.state.direction.any()
 
 
+def test_the_state_of_the_weights_is_from_before_the_policy_saw_the_gradient():
+    step = step_of(_Changes())
+    first = step.state
+    step(*batch_of())
+    assert step.weights_state is first
+    second = step.state
+    step(*batch_of())
+    assert step.weights_state is second is not step.state
+
+
 def test_statistics_of_an_example_see_the_terms_of_its_own_loss():
     after = []
 

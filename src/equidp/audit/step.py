@@ -419,7 +419,9 @@ class RepeatedRuns:
             trainer.step(batch)
             _, total = engine.take_sums()
             state = trainer.policy_state
-            background, shares, sensitivity = self._weigh_examples(state, batch.indices.cpu(), judged)
+            background, shares, sensitivity = self._weigh_examples(
+                trainer.weights_state, batch.indices.cpu(), judged
+            )
             noise = to_double(noted.released) * trainer.expected_batch_size
             noise = noise if total is None else noise - total.to(noise)
             record.note((noise / (sigma * sensitivity)).cpu().numpy(), batch.indices.cpu().numpy())

@@ -266,7 +266,7 @@ class GradientWatch:
         """Add the private gradient in `p.grad` to the scores."""
         assert self._by_group is not None
         background, total = self.engine.take_sums()
-        policy, state = trainer.policy, trainer.policy_state
+        policy, state = trainer.policy, trainer.weights_state
         sensitivity = float(policy.sensitivity(copy_state(state)))
         known = torch.arange(len(self._by_group))
         weights = step_weights(policy, state, self._by_group, known)

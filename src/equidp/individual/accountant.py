@@ -186,7 +186,7 @@ class ExampleAccount(KeptCallback):
         self._check_step(trainer)
         counts = self._started_counts
         self._count_missed(trainer.steps_done - 1 - self._steps, trainer)
-        counts.step(trainer.policy_state)
+        counts.step(trainer.weights_state)
         self._steps += 1
         if self._every and self._steps % self._every == 0 and self._steps < trainer.steps:
             self._take_norms(trainer)

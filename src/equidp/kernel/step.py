@@ -146,6 +146,8 @@ class PrivateStep:
 
     Attributes:
         state: of the policy, a NamedTuple of tensors; follows from releases.
+        weights_state: state that weights and sensitivity of the last step followed from. A policy that
+            changes losses may have learnt from the gradient of that step since.
         share_limits: sees each part's indices and norms before it is weighted. What it returns can only lower
             weights, and must follow from the example itself and from releases (individual accounting).
 
@@ -221,7 +223,7 @@ class PrivateStep:
         self.physical_batch_size = None if physical_batch_size is None else int(physical_batch_size)
         size = sum(parameter.numel() for parameter in self.parameters)
         setting = Setting(num_groups, self.expected_batch_size, event.noise_multiplier, size)
-        self.state = self._checked_copy(policy.init(setting))
+        self.state = self.weights_state = self._checked_copy(policy.init(setting))
         self._attributes = snapshot_attributes(policy)
         self._paid_by = 0  # id of the process that paid for the next call; 0: none did
 
@@ -261,7 +263,7 @@ class PrivateStep:
             measured: list[tuple[Part, Measured | None]] = [(part, None) for part in parts]
             if self.event.statistics_noise is not None:
                 measured = self._release_statistics(parts, groups, labels)
-            sensitivity = self._sensitivity()
+            sensitivity, self.weights_state = self._sensitivity(), self.state
             blocks = parameter_blocks(self.parameters)
             totals: list[Tensor] = []
             for part, already in measured:
@@ -336,7 +338,7 @@ class PrivateStep:
         Raises:
             SettingError: they are of another policy, or for another number of groups.
         """
-        self.state = restored_state(self.policy, self.state, values)
+        self.state = self.weights_state = restored_state(self.policy, self.state, values)
 
     def _clear_gradients(self) -> None:
         for parameter in self.parameters:

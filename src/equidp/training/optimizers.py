@@ -243,7 +243,7 @@ def noise_deviation(step: PrivateStep) -> float:
     sigma = step.event.noise_multiplier
     if not sigma:
         return 0.0
-    return sigma * float(step.policy.sensitivity(copy_state(step.state))) / step.expected_batch_size
+    return sigma * float(step.policy.sensitivity(copy_state(step.weights_state))) / step.expected_batch_size
 
 
 def check_optimizer_name(name: str, momentum: float) -> None:

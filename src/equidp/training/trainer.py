@@ -568,6 +568,14 @@ class Trainer:
         """State that the policy has learnt from releases: a NamedTuple of tensors."""
         return self._step.state
 
+    @property
+    def weights_state(self) -> Any:
+        """State that the weights of the last step followed from.
+
+        It differs from `policy_state` where the policy learnt from the gradient of that step.
+        """
+        return self._step.weights_state
+
     def restore(
         self, policy_state: Mapping[str, torch.Tensor], training_losses: Mapping[int, float] | None = None
     ) -> None:
