@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import signal
 import warnings
 from dataclasses import dataclass, replace
 from unittest.mock import patch
@@ -158,6 +159,25 @@ def test_a_callback_that_refuses_to_begin_ends_those_that_began():
     assert told == ["first began", "first ended"]
     assert not trainer.model.training
     assert trainer.steps_done == 0
+
+
+def test_a_callback_that_fails_at_the_end_ends_the_others_too(tmp_path):
+    """Checkpoints, the last one, saves and puts the handlers of signals back."""
+
+    class Fails(equidp.Callback):
+        def after_training(self, trainer):
+            raise KeyError
+
+    handler = signal.getsignal(signal.SIGTERM)
+    first, second, checkpoints = Fails(), Fails(), equidp.Checkpoints(tmp_path)
+    trainer = make_trainer(steps=2, epochs=None, callbacks=[first, second, checkpoints])
+    try:
+        with pytest.raises(KeyError):
+            trainer.fit()
+        assert signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert checkpoints.steps_kept() == 2
 
 
 def test_an_interrupted_fit_goes_on_with_the_steps_that_are_left():

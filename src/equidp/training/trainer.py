@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +83,7 @@ class Callback:
         """Called after each n / b steps, and after the last step of the plan."""
 
     def after_training(self, trainer: Trainer) -> None:
-        """Called when `fit` or `open_loop` ends, also by an error."""
+        """Called when `fit` or `open_loop` ends, also by an error, and where another callback fails here."""
 
 
 @dataclass(frozen=True)
@@ -721,15 +721,14 @@ class Trainer:
                     begun.append(callback)
             yield
         finally:
-            self.optimizer.zero_grad(set_to_none=True)
-            self.model.train(was_training)
-            try:
+            with ExitStack() as ends:  # all are called, in their order, whatever fails before
+                for callback in reversed(begun):
+                    ends.callback(callback.after_training, self)
+                self.optimizer.zero_grad(set_to_none=True)
+                self.model.train(was_training)
                 if self._losses is not None:
                     self.ledger.expect(self._losses.event, 0)  # of a run that ends before its plan
                 self.ledger.settle()
-            finally:
-                for callback in begun:
-                    callback.after_training(self)
 
     def fit(self) -> Run:
         """Take the steps that are left. Interrupted, it can be called again: what was spent stays spent.
