@@ -350,6 +350,17 @@ def test_a_loop_of_ones_own_saves_between_steps_and_never_within_one(tmp_path):
     other.ledger.close()
 
 
+def test_other_files_in_the_folder_are_left_alone(tmp_path):
+    """Names that another program gives its checkpoints: neither read, nor deleted with old ones."""
+    names = ("checkpoint-best-model.pt", "checkpoint-0-last.pt", "checkpoint-1-last.pt")
+    for name in names:
+        (tmp_path / name).write_bytes(b"of another program")
+    trainer, checkpoints = trainer_in(tmp_path, epochs=None, steps=3)
+    trainer.fit()
+    assert checkpoints.steps_kept() == 3
+    assert all((tmp_path / name).exists() for name in names)
+
+
 def test_a_full_disk_stops_training_and_leaves_the_checkpoint_before(tmp_path, monkeypatch):
     def full(path, content):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -12,6 +12,7 @@ import hashlib
 import io
 import os
 import pickle
+import re
 import signal
 import threading
 import time
@@ -75,6 +76,8 @@ def kept_callbacks(trainer: Trainer) -> list[tuple[int, KeptCallback]]:
 
 
 _FORMAT = 4
+_NAME = re.compile(r"checkpoint-[0-9]{9,}-[0-9a-f]{16}\.pt")
+"""Names of checkpoints: with the number of steps and a checksum."""
 _SHARE_OF_TIME = 0.02
 """Share of training time that saving may take."""
 
@@ -239,7 +242,9 @@ class Checkpoints(Callback):
             path.unlink(missing_ok=True)
 
     def _files(self) -> list[Path]:
-        return sorted(self.folder.glob("checkpoint-*-*.pt"), key=_steps)
+        """Checkpoints in the folder, the last one last; other files there are not ours to read or delete."""
+        found = self.folder.glob("checkpoint-*.pt")
+        return sorted((path for path in found if _NAME.fullmatch(path.name)), key=_steps)
 
     def _load(self, previous: bool) -> tuple[Path, dict[str, Any]]:
         files = self._files()
