@@ -8,8 +8,10 @@ import pytest
 from scipy import optimize, stats
 
 from equidp.accounting.replacement import replacement_epsilon
+from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import StepEvent
+from support.errors import raises_field
 
 
 def gaussian(distance: float, delta: float) -> float:
@@ -45,3 +47,9 @@ def test_it_is_two_of_the_epsilon_at_a_delta_that_makes_room():
 def test_nothing_spent_costs_nothing_and_no_noise_everything():
     assert replacement_epsilon([], 1e-5) == 0.0
     assert replacement_epsilon([(StepEvent(0.1, 0.0), 3)], 1e-5) == math.inf
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, 1.5, math.nan])
+def test_a_delta_that_is_no_small_probability_is_refused(delta):
+    with raises_field(SettingError, "delta"):
+        replacement_epsilon([(StepEvent(0.1, 1.0), 3)], delta, "rdp")

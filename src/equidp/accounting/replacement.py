@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from equidp.accounting.cache import epsilon
-from equidp.kernel.epsilon import Entries
+from equidp.kernel.epsilon import Entries, checked_delta
 
 _MOST_ROUNDS, _SLACK = 60, 1e-3
 
@@ -25,11 +25,15 @@ def replacement_epsilon(entries: Entries, delta: float, accountant: str = "pld")
     Returns:
         Epsilon; infinite where none was found.
 
+    Raises:
+        SettingError: delta outside (0, 1) or NaN, or an unknown accountant.
+
     >>> from equidp.kernel.ledger import StepEvent
     >>> entries = [(StepEvent(sample_rate=0.02, noise_multiplier=1.0), 100)]
     >>> 2 * epsilon(entries, 1e-5, "rdp") < replacement_epsilon(entries, 1e-5, "rdp") < 5.2
     True
     """
+    checked_delta(delta)
     given, exponent = tuple(entries), math.log(2.0)  # where epsilon is 0
     for _ in range(_MOST_ROUNDS):
         smaller = delta * math.exp(-exponent)
