@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import NamedTuple
 from unittest import mock
@@ -13,13 +14,16 @@ from numpy.testing import assert_allclose
 from torch import nn
 
 import equidp
+from equidp.display import shown_epsilon
 from equidp.engines import MeasuredBatch, dataset_norms, make_engine
 from equidp.errors import BudgetError, DataError, SettingError
 from equidp.individual import step_counts
 from equidp.individual.accountant import chunk_size_for
+from equidp.individual.report import IndividualReport
 from equidp.individual.step_counts import StepCounts, current_shares
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger, StepEvent
+from equidp.kernel.noise import SeededRandomness
 from support.errors import raises_field
 from support.toy import make_trainer, toy
 
@@ -250,14 +254,27 @@ def test_dropout_makes_estimates_and_is_left_alone():
     assert "an estimated epsilon" in reports[0].for_owner(0)
 
 
+def report_of(epsilons, groups, names=("a", "b"), largest=2.0):
+    bounds = np.full(len(names), largest)
+    return IndividualReport(
+        np.array(epsilons), bounds, bounds, np.array(groups), names, largest, 1e-5, guaranteed=True,
+        ledger=MemoryLedger(), randomness=SeededRandomness(0),
+    )  # fmt: skip
+
+
+def test_no_owner_is_told_less_than_their_epsilon():
+    text = report_of([0.12344, 1.5], [0, 1], largest=2.00004).for_owner(0)
+    assert [float(number) for number in re.findall(r"\d+\.\d+", text)] == [0.124, 2.001]
+
+
 @pytest.mark.soak
 def test_what_an_owner_is_told():
     trainer, accountant = watched()
     trainer.fit()
     report = accountant.report(trainer, accountant="rdp")
     text = report.for_owner(5)
-    assert f"at most epsilon {report.sensitive_epsilons[5]:.4g}" in text
-    assert f"guaranteed {report.largest:.4g}" in text
+    assert f"at most epsilon {shown_epsilon(report.sensitive_epsilons[5]):g}" in text
+    assert f"guaranteed {shown_epsilon(report.largest):g}" in text
     with raises_field(SettingError, "index", "300"):
         report.for_owner(300)
 

@@ -14,6 +14,7 @@ from equidp._extras import require_extra
 from equidp.accounting.planned import INDIVIDUAL, release_event
 from equidp.accounting.risk import EPSILONS, Risk
 from equidp.data.dataset import ALL
+from equidp.display import shown_epsilon
 from equidp.errors import DataError, SettingError
 from equidp.kernel.epsilon import Entries
 from equidp.kernel.ledger import Ledger, Payment
@@ -97,14 +98,16 @@ class IndividualReport:
         }
 
     def for_owner(self, index: int) -> str:
-        """Return a text for the person whose example this is, and for no one else."""
+        """Return a text for the person whose example this is, and for no one else, with epsilons rounded
+        up."""
         if not 0 <= index < len(self.sensitive_epsilons):
             raise SettingError(f"index={index}; expected one of {len(self.sensitive_epsilons)} examples.")
         quality = "at most" if self.guaranteed else "an estimated"
         return (
-            f"Your record had {quality} epsilon {self.sensitive_epsilons[index]:.4g} at delta {self.delta:g} "
-            "in this training run and all else that its ledger held, counted along the models that it passed "
-            f"through. Whatever had come out of it, everyone is guaranteed {self.largest:.4g}."
+            f"Your record had {quality} epsilon {shown_epsilon(self.sensitive_epsilons[index]):g} at delta "
+            f"{self.delta:g} in this training run and all else that its ledger held, counted along the "
+            "models that it passed through. Whatever had come out of it, everyone is guaranteed "
+            f"{shown_epsilon(self.largest):g}."
         )
 
     def sensitive_by_group(self) -> pd.DataFrame:

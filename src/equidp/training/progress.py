@@ -10,6 +10,7 @@ from typing import Any, final
 from rich import progress as rich
 
 from equidp.data.dataset import GroupedDataset
+from equidp.display import shown_epsilon
 from equidp.training.trainer import Callback, Trainer
 
 
@@ -41,7 +42,8 @@ class ProgressBar(Callback):
         if self._progress is None:  # in your own loop, without fit
             self.before_training(trainer)
         assert self._progress is not None
-        epsilon = f"<= {trainer.epsilon_so_far(trainer.steps_done):.3g} at delta {trainer.delta:g}"
+        spent = shown_epsilon(trainer.epsilon_so_far(trainer.steps_done))
+        epsilon = f"<= {spent:g} at delta {trainer.delta:g}"
         self._progress.update(self._task, completed=trainer.steps_done, epsilon=epsilon)
         if trainer.steps_done == trainer.steps:
             self.after_training(trainer)
