@@ -267,6 +267,16 @@ def test_no_owner_is_told_less_than_their_epsilon():
     assert [float(number) for number in re.findall(r"\d+\.\d+", text)] == [0.124, 2.001]
 
 
+def test_a_group_without_examples_has_no_epsilons():
+    """As a rare group may have none in the training part of a split."""
+    report = report_of([0.5, 1.0], [0, 2], ("a", "b", "c"))
+    table = report.sensitive_by_group().set_index("group")
+    assert table["count"].tolist() == [1, 0, 1, 2]
+    assert table.drop(columns="count").loc["b"].isna().all()
+    assert table["over_lowest"].drop("b").tolist() == [1.0, 2.0, 1.5]
+    assert report.sensitive_worst_to_best() == 2.0
+
+
 @pytest.mark.soak
 def test_what_an_owner_is_told():
     trainer, accountant = watched()

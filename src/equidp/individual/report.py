@@ -113,7 +113,8 @@ class IndividualReport:
     def sensitive_by_group(self) -> pd.DataFrame:
         """Return count, mean, quantiles and largest of the epsilons of each group and of all, a row each.
 
-        `over_lowest` is the mean over the lowest mean of a group.
+        `over_lowest` is the mean over the lowest mean of a group. All but the count of a group without
+        examples is NaN.
         """
         rows = []
         for name, chosen in [
@@ -121,8 +122,9 @@ class IndividualReport:
             (ALL, np.ones(len(self.groups), dtype=bool)),
         ]:
             values = self.sensitive_epsilons[chosen]
-            quantiles = np.quantile(values, [0.05, 0.5, 0.95])
-            rows.append((name, len(values), values.mean(), *quantiles, values.max()))
+            known = values if len(values) else np.array([np.nan])
+            quantiles = np.quantile(known, [0.05, 0.5, 0.95])
+            rows.append((name, len(values), known.mean(), *quantiles, known.max()))
         table = pd.DataFrame(rows, columns=["group", "count", "mean", "q05", "median", "q95", "largest"])
         lowest = table.loc[table["group"] != ALL, "mean"].min()
         return table.assign(over_lowest=table["mean"] / lowest)
