@@ -48,6 +48,20 @@ def test_esipovas_statistics_noise_is_ten_not_ten_sigma():
     assert plan.learning_rate == 0.1
 
 
+@pytest.mark.parametrize("text", ["adlt", "Adult"])
+def test_a_text_that_names_no_data_has_no_plan(text):
+    with raises_field(SettingError, "data"):
+        default_plan(text)
+    for other in ("cifar10", "people.csv", "parts/people.parquet"):
+        assert default_plan(other) == Plan()
+
+
+@pytest.mark.parametrize("delta", [2, 1, 0, -1e-5, float("nan"), "1e-5"])
+def test_a_plan_refuses_a_delta_that_is_no_probability(delta):
+    with raises_field(SettingError, "delta"):
+        Plan(delta=delta)
+
+
 FREE = [name for name in METHODS if not fixed_options(name)]
 
 

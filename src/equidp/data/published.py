@@ -56,8 +56,16 @@ PUBLISHED: dict[str, Settings] = {
 
 
 def published_settings(data: str | DataSource) -> Settings:
-    """Published settings of a named dataset, or those of a source that has them; {} without any."""
+    """Return published settings of a named dataset, or those of a source that has them; {} without any.
+
+    Raises:
+        SettingError: a text that names no data.
+    """
     if isinstance(data, str):
+        if data not in PUBLISHED:
+            from equidp.data.sources import check_data_name
+
+            check_data_name(data)
         data = OwnSource(data) if is_import_path(data) else data
     name = data if isinstance(data, str) else data.name
     own: Settings | None = getattr(data, "published", {})

@@ -43,6 +43,13 @@ MNIST, Adult and Dutch without an ending are as Xu et al. (KDD 2021) prepared th
 """
 
 
+def check_data_name(name_or_path: str) -> None:
+    """Raise a SettingError unless a text names data: a name from SOURCES, an import path, or a path."""
+    named = is_import_path(name_or_path) or name_or_path in SOURCES
+    if not (named or is_file_name(name_or_path) or Path(name_or_path).exists()):
+        raise unknown_name("data (a path would end in .csv or .parquet)", name_or_path, SOURCES)
+
+
 def open_source(
     name_or_path: str,
     *,
@@ -90,9 +97,8 @@ def open_source(
     whole = whole.with_changes({name: value for name, value in asked.items() if value is not None})
     named = OwnSource(name_or_path) if is_import_path(name_or_path) else SOURCES.get(name_or_path)
     path = Path(name_or_path)
-    if not is_file_name(name_or_path) and not (path.exists() if named is None else path.is_file()):
-        if named is None:
-            raise unknown_name("data (a path would end in .csv or .parquet)", name_or_path, SOURCES)
+    check_data_name(name_or_path)
+    if named is not None and not is_file_name(name_or_path) and not path.is_file():
         given = set(whole.to_plain())
         if isinstance(named, OwnSource) and named.has_roles:
             named = replace(named, target=whole.target or None, group=whole.group)

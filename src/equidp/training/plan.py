@@ -200,6 +200,7 @@ class Plan:
     delta: float | None = option(
         None,
         "Delta of the whole run; default: a tenth of 1 / n, rounded down to a power of ten.",
+        _number("(0, 1)", ", a probability well below 1 / n"),
         on_card=_in_facts,
     )
     momentum: float = option(
@@ -678,7 +679,10 @@ class ResolvedPlan:
 
 
 def default_plan(data: str | DataSource) -> Plan:
-    """Published settings of a named dataset or of a source with `published`; a plain plan for other data.
+    """Return the published settings of a named dataset or of a source with `published`, else a plain plan.
+
+    Raises:
+        SettingError: a text that names no data.
 
     Example:
         >>> import equidp
