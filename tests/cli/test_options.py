@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
+from cyclopts import RepeatArgumentError
 
 from equidp.cli.app import app
 from equidp.cli.options import parse_bounds
@@ -46,6 +49,11 @@ ONCE = {
     "ledger show": "run --delta 1e-6",
 }
 """What each command took when its options were still written by hand, and what `audit` takes."""
+LISTS = {
+    *("--group", "--drop", "--categorical", "--numeric", "--date", "--na", "--methods", "--diagnose-groups"),
+    "--keep",
+}
+"""Options whose values may be given one by one."""
 
 
 def parsed(line: str) -> dict:
@@ -105,8 +113,15 @@ def test_values_arrive_as_they_were_typed():
     assert given["diagnosis"].plan().groups == ("a", "b")
 
 
-def test_the_last_of_two_values_counts():
-    assert parsed("train people.csv --epochs 2 --epochs 3")["plan"].epochs == 3
+@pytest.mark.parametrize("command", ONCE)
+def test_no_option_of_one_value_is_given_twice(command):
+    """A list goes on; of anything else one of the two values would be lost."""
+    words = f"{command} {ONCE[command]}".split()
+    options = [*(at for at, word in enumerate(words) if word.startswith("--")), len(words)]
+    for start, end in pairwise(options):
+        if words[start] not in LISTS and (command, words[start]) != ("compare", "--epsilon"):
+            with pytest.raises(RepeatArgumentError):
+                app.parse_args([*words, *words[start:end]], print_error=False, exit_on_error=False)
 
 
 def test_columns_may_have_commas_in_their_names():
@@ -127,6 +142,7 @@ COMPARE = "compare people.csv --target income --group sex"
         (f"{COMPARE} --jobs 0", "", "jobs=0; expected a whole number >= 1"),
         (TRAIN, '[train]\nmethod = "sgd"', "Unknown option"),
         (COMPARE, 'methods = ["dpsgdf"]', "dpsgdf"),
+        (f"{TRAIN} --epsilon 4", "", "--epsilon is given twice; give it once"),
         (f"{TRAIN} --decimal a=comma --decimal b=comma", "", "--decimal is given twice; give it once"),
         (f"{TRAIN} --bounds a=0:1 --bounds b=0:1", "", "--bounds is given twice"),
         (f"{TRAIN} --thousands a=comma --thousands b=point", "", "--thousands is given twice"),
@@ -160,6 +176,20 @@ def test_bounds_are_ranges_by_column():
     for wrong in ("age", "age=5", "age=9:1", "=0:1", "age=0:inf", "age=a:b", "age=0:1:2"):
         with raises_field(SettingError, "bounds"):
             parse_bounds(wrong)
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "--date a=iso,a=dayfirst",
+        "--date a --date a=iso",
+        "--decimal a=comma,a=point",
+        "--thousands comma,point",
+    ],
+)
+def test_a_column_is_written_in_one_way(typed):
+    with raises_field(SettingError, "date" if "date" in typed else "marks"):
+        parsed(f"train p.csv {typed}")["table"].whole()
 
 
 def test_what_help_says_of_an_option_is_one_paragraph(command, people):  # noqa: F811

@@ -20,9 +20,6 @@ app = command(
 )
 
 
-_ONCE = Parameter(allow_repeating=False)
-
-
 @Parameter(name="*")
 @dataclass(frozen=True)
 class PlannedOptions:
@@ -44,13 +41,13 @@ class PlannedOptions:
     delta: Delta = None
     method: Method = "dpsgd"
     accountant: Accountant = "pld"
-    rates: Annotated[str | None, _ONCE] = None
+    rates: str | None = None
     """Public multiples of the sample rate by group: rare=2,*=1; *: all other groups."""
-    bound_shares: Annotated[str | None, _ONCE] = None
+    bound_shares: str | None = None
     """Public shares of the clipping bound by group, from 1/16 to 1: rare=0.5,*=1."""
-    epsilon_by_group: Annotated[str | None, _ONCE] = None
+    epsilon_by_group: str | None = None
     """Epsilon of each group, to work out the noise from, and rates or bounds: rare=1,*=3."""
-    epsilon_levels: Annotated[str | None, _ONCE] = None
+    epsilon_levels: str | None = None
     """Epsilons that people choose among, in place of groups: 0.5,1,3."""
     protect_by: Annotated[str, Parameter(choices=("sampling", "scaling"))] = "sampling"
     """Rates follow from --epsilon-by-group or --epsilon-levels (sampling), or shares of bounds from them or

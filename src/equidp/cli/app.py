@@ -198,7 +198,7 @@ def command_line(name: str, help_text: str, commands: Mapping[str, str], modules
         help_format="plaintext",
         help_formatter=OptionFormatter(),
         help_epilogue=f"{name} COMMAND --help describes a command, with examples.",
-        default_parameter=Parameter(negative=(), allow_repeating=True, show_default=_format_default),
+        default_parameter=Parameter(negative=(), show_default=_format_default),
         config=read_options,
         suppress_keyboard_interrupt=False,  # it would end the command without a word, and SIGTERM as SIGINT
     )
@@ -333,7 +333,7 @@ def _run_command(line: App, tokens: list[str]) -> None:
     except cyclopts.MissingArgumentError as error:
         fail(_missing(error, " ".join([*line.name, *(error.command_chain or tokens[:1])]), tokens))
     except cyclopts.RepeatArgumentError as error:
-        fail(f"{error.token.keyword} is given twice; give it once, with commas.")
+        fail(f"{error.token.keyword} is given twice; give it once, with commas between several values.")
     except cyclopts.UnknownOptionError as error:
         chain = " ".join([*line.name, *(error.command_chain or ())])
         fail(f"{_error_text(error)} {chain} --help lists the options.")

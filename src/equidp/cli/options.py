@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cyclopts import Group, Parameter, Token
 
@@ -28,7 +28,7 @@ from equidp.cli.noise import (
     Risk as Risk,
     RunAccountant as RunAccountant,
 )
-from equidp.cli.settings import ONCE, method_settings, options_from, part_settings, part_values
+from equidp.cli.settings import method_settings, options_from, part_settings, part_values
 from equidp.data import SOURCES, DataSource, Recipe, open_source
 from equidp.data.features import FEATURES, with_side
 from equidp.engines import ENGINES
@@ -69,6 +69,7 @@ _FEATURE_SIZE_HELP = (
 ADVISED = "# Written by equidp advise."
 """The first line of a file of options that equidp advise recommends."""
 TASKS = ("classification", "regression")
+_Value = TypeVar("_Value")
 
 
 def file_name(_: Any, tokens: Sequence[Token]) -> Path:
@@ -178,7 +179,7 @@ class TableOptions:
     """Column of the epsilon that each person chose, one of --epsilon-levels; not an input."""
     missing: Annotated[str | None, Parameter(choices=MISSING_RULES)] = None
     """Treatment of missing values: refuse them (default), or make them a category."""
-    bounds: Annotated[str, ONCE] = ""
+    bounds: str = ""
     """Public ranges of numbers, such as age=0:100,hours=0:99, used instead of statistics of the data."""
     test_share: float | None = None
     """Share of the rows to test on, between 0 and 1; default: 0.2."""
@@ -186,11 +187,11 @@ class TableOptions:
     """Character between columns of a CSV file: a comma (default), ";", tab, space."""
     charset: str | None = None
     """Encoding of the characters of a CSV file: utf-8 (default), latin-1, cp1252."""
-    thousands: Annotated[str | None, ONCE] = None
+    thousands: str | None = None
     """Mark between thousands, in all columns or in some: comma, income=comma."""
-    decimal: Annotated[str | None, ONCE] = None
+    decimal: str | None = None
     """Decimal mark, in all columns or in some: point (default), comma, lab=comma."""
-    encoding: Annotated[str | None, ONCE] = None
+    encoding: str | None = None
     """Encoding of columns of numbers: standard (scaled), cut (one-hot over 4 and 16 intervals), cut:8."""
     features: Annotated[str | None, Parameter(help=_FEATURES_HELP, group="Parameters")] = None
     feature_size: Annotated[int | None, Parameter(help=_FEATURE_SIZE_HELP, group="Parameters")] = None
@@ -203,7 +204,9 @@ class TableOptions:
         parsers: dict[str, Callable[[Any], Any]] = {
             "bounds": parse_bounds,
             "target_bounds": parse_range,
-            "date": lambda texts: {name: form or "iso" for name, form in map(by_column, texts)},
+            "date": lambda texts: {
+                name: form or "iso" for name, form in once_by_name("date", map(by_column, texts)).items()
+            },
             "na": parse_na,
             "not_na": parse_na,
             "thousands": parse_marks,
@@ -414,8 +417,18 @@ def parse_marks(text: str) -> dict[str, str]:
     """
     if text in MARKS.values():
         return {ALL_COLUMNS: text}
-    found = {}
-    for part in names(text):
-        name, mark = by_column(part) if "=" in part else (ALL_COLUMNS, part)
-        found[name] = MARKS.get(mark, mark or ",")  # a comma alone was taken as the end of the part
+    parts = (by_column(part) if "=" in part else (ALL_COLUMNS, part) for part in names(text))
+    given = once_by_name("marks", parts)
+    # a comma alone was taken as the end of the part
+    return {name: MARKS.get(mark, mark or ",") for name, mark in given.items()}
+
+
+def once_by_name(option: str, pairs: Iterable[tuple[str, _Value]]) -> dict[str, _Value]:
+    """Return values by name, or raise a SettingError where a name has two."""
+    found: dict[str, _Value] = {}
+    for name, value in pairs:
+        if name in found:
+            which = "all columns" if name == ALL_COLUMNS else f"column {name!r}"
+            raise SettingError(f"{option} of {which} given twice; give one for each.", field=option)
+        found[name] = value
     return found

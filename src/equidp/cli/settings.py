@@ -15,10 +15,6 @@ from equidp.comparison.sweep import PEER_NAMES
 from equidp.policies.methods import all_settings, known_policies, method_named
 from equidp.policies.setting import MethodSetting, settings_of
 
-ONCE = Parameter(allow_repeating=False)
-"""Rule of an option with a value for each column or class: it cannot be given twice, as one would be lost."""
-_BY_NAME = ("class_weight", "rates", "bound_shares", "epsilon_by_group", "epsilon_levels")
-"""Options of numbers by name."""
 _Options = TypeVar("_Options")
 _PLAIN = (int, float, str, bool)
 
@@ -84,7 +80,7 @@ def options_from(
             kind = _without_none(each.type)
             if each.names:
                 kind = Literal[each.names] | kind
-            wanted = Annotated[kind | None, ONCE] if each.name in _BY_NAME else kind | None
+            wanted = kind | None
             if group is not None:
                 wanted = Annotated[wanted, Parameter(group=group)]
             cls.__annotations__[each.name] = wanted
