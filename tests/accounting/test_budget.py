@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import errno
 import os
 import pickle
 import shutil
@@ -210,6 +211,28 @@ def test_a_budget_that_was_brought_back_from_a_copy_catches_up(tmp_path):
         with raises_field(BudgetError, "ledger", "1,000,000"):
             budget.ledger(MemoryLedger(((event, 10**6),)))
         assert budget.entries == ((event, 3 + 7),)
+
+
+def test_a_full_disk_makes_a_budget_remember_no_more_than_its_file(tmp_path, monkeypatch):
+    """Else the promised plan would count as stated in this process, and as a later one after it is opened
+    again."""
+    path, event, own = tmp_path / "b.ledger", StepEvent(0.02, 1.0), MemoryLedger()
+
+    def full(file, line):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with equidp.PrivacyBudget(path, epsilon=3.0, delta=1e-5) as budget:
+        charged = budget.ledger(own)
+        charged.expect(event, 50)
+        budget.take_unit("rows")
+        for spend in (lambda: budget.for_data("census", "rows"), lambda: charged.spend(event)):
+            with monkeypatch.context() as patch, raises_field(BudgetError, "path"):
+                patch.setattr(os, "write", full)
+                spend()
+            spend()
+    facts = read_ledger(path).facts
+    assert facts.get("data") == "census"
+    assert [each["steps"] for each in facts.get("stated", ())] == [50]
 
 
 @pytest.mark.soak

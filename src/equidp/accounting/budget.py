@@ -213,9 +213,10 @@ class PrivacyBudget:
             raise self._other_population_error(given)
 
     def _remember(self, **facts: Any) -> None:
-        self.data = facts.get("data", self.data)
+        """Write facts to the file; what is remembered here changes afterwards, and not where that fails."""
         if isinstance(self._ledger, LedgerFile):
             self._ledger.add_facts(facts)
+        self.data = facts.get("data", self.data)
 
     def state(self, entries: Iterable[tuple[Event, int]]) -> None:
         """States in advance what several runs will spend, so that all of it is counted together.
@@ -258,8 +259,8 @@ class PrivacyBudget:
 
     def _fix_stated(self, stated: EventCounts) -> None:
         """Record what was stated; from now on there may be results."""
-        self._limit = self._limit_after(stated)
         self._remember(stated=[{**plain(event), "steps": steps} for event, steps in stated])
+        self._limit = self._limit_after(stated)
 
     def _limit_after(self, stated: EventCounts) -> Limit:
         """Return the limit after these entries were stated, where there may be results."""
@@ -272,8 +273,8 @@ class PrivacyBudget:
             return
         if self._limit.fixed is None and unstated_entries(merge_entries(*self.entries, *more), stated):
             routes = self._limit.routes
-            self._limit = Limit(self.epsilon, self.delta, self.accountant, stated, routes)
             self._remember(routes=[list(each) for each in routes])
+            self._limit = Limit(self.epsilon, self.delta, self.accountant, stated, routes)
 
     @property
     def id(self) -> str:
