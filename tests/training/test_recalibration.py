@@ -14,6 +14,7 @@ from torch import nn
 import equidp
 from equidp.accounting.planned import release_event
 from equidp.errors import SettingError
+from equidp.kernel.bounding import bounded_rows, summed_rows
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import MemoryLedger, ReleaseEvent, StepEvent
 from equidp.losses import Loss
@@ -84,6 +85,15 @@ def test_one_example_moves_a_sum_by_one_at_most(logits, target, weight, place):
         whole[:5].unsqueeze(1), targets[:5].unsqueeze(1), ones[:5].unsqueeze(1), place
     )
     assert (with_it - without).norm() <= 1 + 1e-9
+
+
+def test_sums_are_added_in_the_blocks_that_the_noise_has_room_for():
+    """A sum in one go may be rounded by more than `kernel.bounding.ROUNDING` from two million rows on."""
+    data, place = made_up(5000), torch.zeros(3, dtype=torch.float64)
+    weights = torch.ones(5000)
+    rows = bounded_rows(recalibration._rows(data.inputs, data.targets, weights, place), 1.0)
+    columns = (each.unsqueeze(1) for each in (data.inputs, data.targets, weights))
+    assert torch.equal(recalibration._sum_rows(*columns, place), summed_rows(rows))
 
 
 def test_all_steps_together_are_the_one_gaussian_that_is_charged(monkeypatch):

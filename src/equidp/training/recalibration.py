@@ -33,7 +33,7 @@ from equidp.engines import runs_batches
 from equidp.engines.model import call_for_tensor, device_of, one_tensor, outputs_in
 from equidp.engines.units import by_row
 from equidp.errors import ModelError, SettingError
-from equidp.kernel.bounding import bounded_rows
+from equidp.kernel.bounding import bounded_rows, summed_rows
 from equidp.kernel.inputs import in_parts, moved_to
 from equidp.kernel.ledger import Payment
 from equidp.kernel.noise import to_double
@@ -297,7 +297,7 @@ def _sum_rows(logits: Tensor, targets: Tensor, weights: Tensor, parameters: Tens
     for some in zip(logits.split(step), targets.split(step), weights.split(step), strict=True):
         one, its_classes, its_weights = (each.flatten(0, 1) for each in some)
         rows = _rows(one, its_classes, its_weights, parameters)
-        total += bounded_rows(rows.view(-1, count, rows.shape[1]).sum(dim=1), 1.0).sum(dim=0)
+        total += summed_rows(bounded_rows(rows.view(-1, count, rows.shape[1]).sum(dim=1), 1.0))
     return total
 
 
