@@ -17,6 +17,7 @@ from support.errors import raises_field
         ({"methods": "dpsgd"}, "methods"),
         ({"seeds": 0}, "seeds"),
         ({"seeds": [0.5]}, "seeds"),
+        ({"seeds": [0, -1]}, "seeds"),
         ({"gap_tolerance": -1.0}, "gap_tolerance"),
         ({"level": 1.0}, "level"),
         ({"metric": "acuracy"}, "metric"),

@@ -591,6 +591,8 @@ def test_recording_does_not_change_training():
         ({"delta": 0.0}, SettingError, "delta"),
         ({"delta": 1.0}, SettingError, "delta"),
         ({"policy": equidp.SGD()}, SettingError, "noise_multiplier"),
+        ({"secure": False, "seed": -1}, SettingError, "seed"),
+        ({"secure": False, "seed": 1.5}, SettingError, "seed"),
         ({"engine": "gost"}, SettingError, "engine"),
         ({"accountant": "pdl"}, SettingError, "accountant"),
         ({"loss": nn.CrossEntropyLoss()}, ModelError, "loss"),

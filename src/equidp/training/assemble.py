@@ -494,6 +494,7 @@ def chosen_randomness(secure: bool, seed: int | None, spent: int) -> Randomness:
         return SystemRandomness()
     if seed is None:
         raise SettingError("secure=False without a seed; give seed=..., or leave secure=True.")
+    check_whole(0, seed=seed)
     return SeededRandomness(seed, *([spent] if spent else []))
 
 

@@ -698,9 +698,11 @@ def checked_seeds(seeds: int | Sequence[int]) -> list[int]:
     """Return a number of seeds (0, 1, ...), or a list of them, as a list of at least one seed."""
     numbers = range(seeds) if isinstance(seeds, int) else seeds
     listed = list(numbers) if isinstance(numbers, Iterable) else []
-    if not listed or not all(isinstance(seed, int) for seed in listed):
+    if not listed:
         raise SettingError(f"seeds={seeds!r}; expected a number of seeds >= 1, or a list of whole numbers.")
-    return listed
+    for seed in listed:
+        check_whole(0, ", each seed", seeds=seed)
+    return [int(seed) for seed in listed]
 
 
 def loss_named(path: str) -> LossFunction:
