@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -357,7 +358,9 @@ def test_one_release_costs_what_it_says():
         ({"interval": 1, "per_epoch": 2}, "interval"),
         ({"interval": 0}, "interval"),
         ({"interval": 1.5}, "interval"),
+        ({"interval": math.inf}, "interval"),
         ({"per_epoch": 0}, "per_epoch"),
+        ({"interval": 1, "chunk_size": -4}, "chunk_size"),
     ],
 )
 def test_intervals_that_make_no_sense_are_refused(settings, field):

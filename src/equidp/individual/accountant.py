@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equidp._validate import check_number
+from equidp._validate import check_number, check_whole
 from equidp.accounting.risk import EPSILONS
 from equidp.data.dataset import GroupedDataset
 from equidp.engines import dataset_norms
@@ -127,13 +127,10 @@ class ExampleAccount(KeptCallback):
                 f"interval={interval} and per_epoch={per_epoch}; expected exactly one of the two, or "
                 '"sampled" with passes per epoch.'
             )
-        if interval not in (None, "sampled") and not (
-            isinstance(interval, int | float) and interval >= 1 and interval == int(interval)
-        ):
-            raise SettingError(
-                f"interval={interval!r}; expected a whole number of steps >= 1, 1 for exact norms, or "
-                '"sampled".'
-            )
+        if interval not in (None, "sampled"):
+            check_whole(1, ' between passes, or "sampled"', interval=interval)
+        if chunk_size is not None:
+            check_whole(1, ", or None", chunk_size=chunk_size)
         if per_epoch is not None:
             check_number("(0, inf)", per_epoch=per_epoch)
         self._make_histories = partial(Histories, grid=grid, rounding=rounding, memory_limit=memory_limit)

@@ -79,6 +79,8 @@ class IndividualFilter(KeptCallback):
             check_whole(1, " between passes", interval=interval)
         if per_epoch is not None:
             check_number("(0, inf)", per_epoch=per_epoch)
+        if chunk_size is not None:
+            check_whole(1, ", or None", chunk_size=chunk_size)
         self._interval, self._per_epoch, self._chunk_size = interval, per_epoch, chunk_size
         self._fingerprint: int | None = None
         self._every = 1
