@@ -317,7 +317,7 @@ def with_batchnorm(shape, classes):
         ({"methods": "dpsgd"}, SettingError, "methods"),
         ({"epsilons": [0.0]}, SettingError, "epsilon"),
         ({"plan": replace(PLAN, batch_size=161)}, SettingError, "batch_size"),
-        ({"plan": replace(PLAN, delta=2.0)}, SettingError, "delta"),
+        ({"changes": {"delta": 2.0}}, SettingError, "delta"),
         ({"gap_tolerance": 0.0}, SettingError, "gap_tolerance"),
         ({"level": 1.0}, SettingError, "level"),
         ({"plan": replace(PLAN, model="lenet")}, ModelError, "input_shape"),
