@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-
-_DIGEST_ROWS = 256
 
 
 def versions() -> dict[str, str]:
@@ -54,17 +52,6 @@ def values_digest(model: nn.Module) -> str:
     digest = hashlib.sha256()
     for _, values in _state_bytes(model):
         digest.update(values)
-    return digest.hexdigest()
-
-
-def inputs_digest(inputs: Sequence[Tensor]) -> str:
-    """SHA-256 of shapes, types and up to `_DIGEST_ROWS` evenly spread rows of tensors, [n, ...] each."""
-    digest = hashlib.sha256()
-    for each in inputs:
-        count = min(_DIGEST_ROWS, len(each))
-        places = torch.arange(count, device=each.device) * len(each) // max(1, count)
-        digest.update(f"{tuple(each.shape)} {each.dtype}".encode())
-        digest.update(_bytes_of(each[places]))
     return digest.hexdigest()
 
 

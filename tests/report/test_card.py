@@ -425,7 +425,7 @@ def test_the_card_says_where_the_initial_weights_came_from(tmp_path, name):
     assert both <= said <= both + 0.001
     with pytest.warns(PrivacyWarning):
         text, _ = card(
-            make_trainer(toy(), model=make_trainer(data, **plain).fit().model, steps=1, epochs=None)
+            make_trainer(toy(seed=1), model=make_trainer(data, **plain).fit().model, steps=1, epochs=None)
         )
     assert "For people who are in the data of both, that was without privacy, and no guarantee holds" in text
     assert "of another run; see the warning above" in text
@@ -447,7 +447,14 @@ def test_metrics_of_the_training_data_are_refused_in_a_card(tmp_path):
     same = equidp.GroupedDataset(
         train.inputs.clone(), train.targets, train.groups, train.group_names, train.class_names
     )
-    for data in (train, same):
+    other_order, part = train.subset(torch.randperm(300)), train.subset(torch.arange(40))
+    half = equidp.GroupedDataset(
+        torch.cat([train.inputs[:50], toy(50, seed=1).inputs]),
+        *(each[:100] for each in (train.targets, train.groups)),
+        train.group_names,
+        train.class_names,
+    )
+    for data in (train, same, other_order, part, half):
         with raises_field(DataError, "test"):
             equidp.write_card(run, tmp_path / "card.md", test=data)
         with raises_field(DataError, "evaluation"):

@@ -47,6 +47,10 @@ def test_a_second_run_on_one_model_warns_and_knows_what_the_first_spent(first):
     with pytest.warns(PrivacyWarning, match=rf"{BEFORE}, in 20 steps on data that may be of the same people"):
         other = make_trainer(toy(seed=1), model=before.model)
     assert not start_of(other).same_data
+    for rows in (torch.randperm(300), torch.arange(150)):
+        with pytest.warns(PrivacyWarning, match=rf"{BEFORE}, in 20 steps on the same data"):
+            part = make_trainer(toy().subset(rows), model=make_trainer(data, **first).fit().model)
+        assert start_of(part).same_data
 
 
 def test_a_list_of_examples_is_data_too():

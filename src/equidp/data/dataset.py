@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -11,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from equidp._validate import check_weights
+from equidp.data.shared_rows import RowDigests
 from equidp.data.targets import check_numbers, with_weights
 from equidp.engines.units import by_row
-from equidp.errors import DataError
+from equidp.errors import DataError, DataWarning
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, moved_to, taken, tensors
 from equidp.kernel.ledger import PEOPLE, ROWS
@@ -193,6 +195,14 @@ class GroupedDataset:
             raise DataError(
                 f"{what} takes single rows, and these examples have {self.rows} each.", field="rows"
             )
+
+    def digest_rows(self) -> RowDigests:
+        """Return digests of the inputs of all rows but those of weight 0, which are not there."""
+        inputs, weights = self.inputs, self.weights
+        if self.rows is not None:
+            inputs = by_row(inputs)
+            weights = None if weights is None else weights.flatten()
+        return RowDigests.of(tensors(inputs if weights is None else taken(inputs, weights > 0)))
 
     def one_row(self) -> tuple[Any, Tensor]:
         """Return inputs [1, ...] and target [1] of a row, for their shapes and types."""
@@ -400,6 +410,15 @@ class DataSplit:
         if self.train.target_bounds is None and len(torch.unique(self.train.targets)) < 2:
             raise DataError(
                 "the training set holds one class only; a classifier needs at least two.", field="targets"
+            )
+        test = self.test.digest_rows()
+        shared = test.count_shared(self.train.digest_rows())
+        if shared:
+            warnings.warn(
+                f"{shared:,} of {len(test):,} test rows are training rows too: metrics of them show what the "
+                "model remembers, not what it predicts for others. Hold out rows that are not trained on.",
+                DataWarning,
+                stacklevel=3,
             )
 
     def digest(self) -> str:

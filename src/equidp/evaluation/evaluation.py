@@ -9,8 +9,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from equidp._extras import require_extra
-from equidp._provenance import inputs_digest, values_digest
+from equidp._provenance import values_digest
 from equidp.data.dataset import ALL, GroupedDataset
+from equidp.data.shared_rows import RowDigests
 from equidp.evaluation.blind_spots import (
     BlindSpots,
     RiskOff,
@@ -30,7 +31,6 @@ from equidp.evaluation.intervals import check_level
 from equidp.evaluation.metrics import METRICS, Metric, metric_for
 from equidp.evaluation.predictions import Decision, Predictions, predict
 from equidp.evaluation.small_cells import SmallCells, count_people, people_of
-from equidp.kernel.inputs import tensors
 from equidp.kernel.processes import ALONE, Processes
 
 with require_extra("tables"):
@@ -59,7 +59,7 @@ class Evaluation:
         people: how many people the examples are of; None: each is of another.
         small: groups and classes of few people.
         rest: the same without their examples; None: there are none.
-        weights, inputs: digests of the model's values and of the test inputs, by which a card knows them.
+        weights, rows: digests of the model's values and of the test rows, by which a card knows them.
     """
 
     groups: pd.DataFrame
@@ -79,7 +79,7 @@ class Evaluation:
     small: SmallCells = field(default_factory=SmallCells)
     rest: Evaluation | None = None
     weights: str = ""
-    inputs: str = ""
+    rows: RowDigests | None = None
 
     @property
     def useful(self) -> bool:
@@ -184,7 +184,7 @@ def evaluate(
     found = replace(
         _evaluate_outputs(outputs, other, test, level, metric, decision, small),
         weights=values_digest(model),
-        inputs=inputs_digest(tensors(test.inputs)),
+        rows=test.digest_rows(),
     )
     if small == SmallCells():
         return found

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from equidp._files import check_writable, write_whole
-from equidp._provenance import inputs_digest, kernel_digest, values_digest, versions, weights_digest
+from equidp._provenance import kernel_digest, values_digest, versions, weights_digest
 from equidp.accounting import run_event
 from equidp.accounting.planned import default_delta
 from equidp.accounting.replacement import replacement_epsilon
 from equidp.advice.chosen_plan import SettingRow
 from equidp.data.dataset import GroupedDataset
+from equidp.data.shared_rows import RowDigests
 from equidp.data.views import Views
 from equidp.display import Column, Table
 from equidp.errors import DataError, SettingError, count_text
@@ -25,7 +26,6 @@ from equidp.evaluation.effects import Effect
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.small_cells import FEWEST
 from equidp.kernel.epsilon import binding_filter, costliest_entries, epsilon, repeats
-from equidp.kernel.inputs import tensors
 from equidp.kernel.ledger import Event, GroupedStepEvent, ReleaseEvent, StepEvent
 from equidp.report.document import (
     Block,
@@ -60,7 +60,7 @@ from equidp.report.guarantee import (
     several_rows_sentence,
 )
 from equidp.report.plan import plan_blocks
-from equidp.training.initial_weights import FRESH, Start, start_by_now, was_trained_on
+from equidp.training.initial_weights import FRESH, Start, count_trained_on, start_by_now
 from equidp.training.run import Run, RunFacts
 
 _WEIGHTS_HASH = "weights (SHA-256 of names and bytes of the state, in its order)"
@@ -143,8 +143,8 @@ def write_card(
 
     Raises:
         SettingError: another ending, a path that cannot be written, or releases that the run does not count.
-        DataError: the test set is no GroupedDataset, has other classes than the training data, or is the
-            training data.
+        DataError: the test set is no GroupedDataset, has other classes than the training data, or shares
+            rows with it.
 
     Example:
         >>> import equidp, torch
@@ -171,7 +171,7 @@ def write_card(
         check_writable(target)
     if test is not None:
         run.check_test(test)
-        _check_held_out(run, inputs_digest(tensors(test.inputs)), "test")
+        _check_held_out(run, test.digest_rows(), "test")
     if evaluation is not None:
         _check_evaluation(evaluation, run)
     if released:
@@ -228,15 +228,19 @@ def _check_evaluation(evaluation: Evaluation, run: Run) -> None:
             "was trained further. Evaluate the run's model, or give its test set.",
             field="evaluation",
         )
-    _check_held_out(run, evaluation.inputs, "evaluation")
+    _check_held_out(run, evaluation.rows, "evaluation")
 
 
-def _check_held_out(run: Run, inputs: str, field: str) -> None:
+def _check_held_out(run: Run, rows: RowDigests | None, field: str) -> None:
     """Refuse metrics of training examples, which are exact."""
-    if inputs and math.isfinite(run.epsilon()) and was_trained_on(run.model, inputs):
+    if rows is None or math.isinf(run.epsilon()):
+        return
+    trained = count_trained_on(run.model, rows)
+    if trained:
         raise DataError(
-            f"{field} is of the data that the model was trained on: metrics of training examples are exact, "
-            "which epsilon does not cover, and a card is for sharing. Give examples that were held out.",
+            f"{field}: the model was trained on {trained:,} of its {len(rows):,} rows. Metrics of training "
+            "examples are exact, which epsilon does not cover, and a card is for sharing. Give examples that "
+            "were held out.",
             field=field,
         )
 

@@ -22,12 +22,12 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from equidp._provenance import inputs_digest, weights_digest
+from equidp._provenance import weights_digest
 from equidp.accounting.limit import EventCounts, unstated_entries
 from equidp.data.dataset import GroupedDataset
+from equidp.data.shared_rows import RowDigests
 from equidp.errors import ModelError, PrivacyWarning
 from equidp.kernel.epsilon import Entries
-from equidp.kernel.inputs import tensors
 from equidp.kernel.ledger import Event, Ledger, is_step
 
 FRESH, GIVEN = "fresh", "given"
@@ -50,7 +50,7 @@ class Start:
         earlier: events and counts spent by other runs of this process on some of these weights, before this
             run or between its steps; () if none.
         runs: ids of those runs.
-        same_data: whether one of those runs was on the very same dataset.
+        same_data: whether one of those runs was on rows of the same data.
         other_unit: whether one of those runs counted rows, and this one people, or the other way round.
         optimizer_state: whether the optimizer came with state, such as momentum, of steps of no known run.
     """
@@ -68,7 +68,7 @@ class Trace:
 
     def __init__(self, run_id: str, train: object) -> None:
         self.run_id, self.of_people = run_id, _of_people(train)
-        self.inputs = inputs_digest(tensors(train.inputs)) if isinstance(train, GroupedDataset) else ""
+        self.rows = train.digest_rows() if isinstance(train, GroupedDataset) else None
         try:
             self._train: Callable[[], object] = ref(train)
         except TypeError:  # a list, say, cannot be referred to weakly
@@ -76,9 +76,14 @@ class Trace:
         self.entries: EventCounts = ()
         self._attached = False  # to all parameters
 
-    def is_on(self, train: object) -> bool:
-        """Return True if the run was on this very dataset object."""
-        return self._train() is train
+    def shares_data(self, other: Trace) -> bool:
+        """Return True if both runs were on one dataset, or on datasets that share rows."""
+        train = self._train()
+        if train is not None and train is other._train():
+            return True
+        if self.rows is None or other.rows is None:
+            return False
+        return max(self.rows.count_shared(other.rows), other.rows.count_shared(self.rows)) > 0
 
     def note(self, parameters: Iterable[nn.Parameter], ledger: Ledger) -> None:
         """Record what was spent so far, and attach this trace to each parameter that has moved by now."""
@@ -127,11 +132,11 @@ def end_traces(model: nn.Module) -> None:
                 _trained[each] = tuple(map(copy.copy, _trained[each]))
 
 
-def was_trained_on(model: nn.Module, inputs: str) -> bool:
-    """Return True if a run of this process trained a model on inputs with this digest (`inputs_digest`)."""
+def count_trained_on(model: nn.Module, rows: RowDigests) -> int:
+    """Return how many of some rows are rows that a run of this process trained a model on."""
     with _lock:
         traces = _traces(model)
-    return any(trace.inputs == inputs for trace in traces)
+    return max((rows.count_shared(trace.rows) for trace in traces if trace.rows is not None), default=0)
 
 
 def start_by_now(model: nn.Module, start: Start, run_id: str, entries: Entries) -> Start:
@@ -153,15 +158,15 @@ def start_by_now(model: nn.Module, start: Start, run_id: str, entries: Entries) 
         start,
         earlier=(*(each for of_run in spent.values() for each in of_run), *further),
         runs=start.runs | spent.keys(),
-        same_data=start.same_data or bool(further) or _on_same_inputs(traces, run_id),
+        same_data=start.same_data or bool(further) or _shares_data(traces, run_id),
         other_unit=start.other_unit or len({trace.of_people for trace in traces}) > 1,
     )
 
 
-def _on_same_inputs(traces: Iterable[Trace], run_id: str) -> bool:
-    """Return True if another run was on the inputs that a run was on."""
-    own = {trace.inputs for trace in traces if trace.run_id == run_id} - {""}
-    return any(trace.inputs in own for trace in traces if trace.run_id != run_id)
+def _shares_data(traces: Iterable[Trace], run_id: str) -> bool:
+    """Return True if another run was on data that shares rows with a run's."""
+    own = [trace for trace in traces if trace.run_id == run_id]
+    return any(trace.shares_data(each) for trace in traces if trace.run_id != run_id for each in own[:1])
 
 
 def _merge_by_run(traces: Iterable[Trace]) -> dict[str, EventCounts]:
@@ -177,7 +182,7 @@ def _merge_by_run(traces: Iterable[Trace]) -> dict[str, EventCounts]:
 def start_of(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    train: object,
+    own: Trace,
     ledger: Ledger,
     *,
     private: bool,
@@ -187,7 +192,7 @@ def start_of(
     """Origin of a run's weights; warns if other runs trained them, or the optimizer was used before.
 
     Args:
-        model, optimizer, train: of the run.
+        model, optimizer, own: of the run, whose trace `own` is.
         ledger: of the run; its entries so far count as this run's own.
         private: True for a private run; without privacy there is no warning.
         known: start of which a warning was given already. After the run's first step, where the first
@@ -204,9 +209,9 @@ def start_of(
     start = Start(
         known.weights if begun and known.weights else _kind_of(model),
         tuple(entry for of_run in _merge_by_run(others).values() for entry in of_run),
-        any(trace.is_on(train) for trace in others),
+        known.same_data or any(trace.shares_data(own) for trace in others if trace.run_id not in known.runs),
         known.optimizer_state or (not others and not has_steps and _has_state(optimizer)),
-        any(trace.of_people != _of_people(train) for trace in others),
+        any(trace.of_people != own.of_people for trace in others),
         frozenset(trace.run_id for trace in others),
     )
     if private and start.runs - known.runs:

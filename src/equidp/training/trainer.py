@@ -455,7 +455,8 @@ class Trainer:
             accounts=accounts,
         )
         averaging = averages.RunningAverage(self._arguments.average, model, steps)
-        start = start_of(model, optimizer, self.train, ledger, private=self.policy.private)
+        trace = Trace(ledger.run_id, self.train)
+        start = start_of(model, optimizer, trace, ledger, private=self.policy.private)
         every_group = torch.arange(groups, device=step.parameters[0].device)
         step.rehearse(every_group)  # the policy's rules, on a made-up example of each group
         if isinstance(scheduler, str) and self.scheduler is not None:  # a named schedule, which starts again
@@ -477,7 +478,7 @@ class Trainer:
         self.ledger, self.steps, self.randomness, self._step = ledger, steps, randomness, step
         self._load = load
         self.averaging, self.start, self.steps_at_start = averaging, start, done
-        self._trace = Trace(ledger.run_id, self.train)
+        self._trace = trace
         self._changes: list[int] = []  # in place, of each parameter, when its runs were looked for
         self._made_with = {name: getattr(self, name) for name in _FIXED}
 
@@ -504,7 +505,7 @@ class Trainer:
         self.start = start_of(
             self.model,
             self.optimizer,
-            self.train,
+            self._trace,
             self.ledger,
             private=self.policy.private,
             known=self.start,
