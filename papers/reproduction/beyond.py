@@ -90,8 +90,8 @@ ITEMS = (
             _SETTING,
             "The term of magnitude is negative in most of training: at a learning rate of 10, unclipped "
             "steps would overshoot, and clipping makes them shorter. That of direction is negative too for "
-            "men on Adult, and about 0 on Dutch. An expansion to second order tells little at such a rate; in "
-            "the last third of training both terms are below .01 a step.",
+            "men on Adult, and about 0 on Dutch. An expansion to second order tells little at such a rate; "
+            "in the last third of training both terms are below .01 a step.",
         ),
     ),
     Item(
