@@ -216,6 +216,23 @@ def test_what_cannot_be_paid_for_is_not_read():
     assert (calls, trainer.ledger.entries) == ([], ())
 
 
+@pytest.mark.parametrize("budget", [None, "rdp"])
+def test_a_model_that_does_not_fit_the_data_pays_for_nothing(budget):
+    limit = budget and equidp.PrivacyBudget(epsilon=5.0, delta=1e-5, accountant=budget)
+    trainer = trainer_of(made_up(50), 7.0, budget=limit, noise_multiplier=4.0)
+    run = trainer.fit()
+    payment = trainer.ledger.pay("recalibration", 7.0)
+    spent = trainer.ledger.entries
+    for noise in (7.0, payment):
+        with pytest.raises(RuntimeError):
+            recalibrate(replace(run, model=nn.Linear(3, 2)), trainer, noise)
+        with raises_field(equidp.ModelError, "model"):
+            recalibrate(replace(run, model=nn.Linear(2, 1)), trainer, noise)
+    assert trainer.ledger.entries == spent
+    assert limit is None or limit.entries == spent
+    recalibrate(run, trainer, payment)  # which was not drawn
+
+
 def counted(trainer):
     """How many recalibrations at noise 7 a trainer's ledger counts."""
     return trainer.ledger.count_of(ReleaseEvent(1.0, 7.0, name="recalibration"))

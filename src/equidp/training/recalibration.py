@@ -9,7 +9,7 @@ What the fit reads, and what it costs:
    in (a, b); of an example of several rows, such as a person, their sum. It is released as a Gaussian
    mechanism of noise multiplier sigma / sqrt(w_t), at sample rate 1. The w_t add up to 1, so all steps are
    dominated by one Gaussian mechanism of noise multiplier sigma (Dong, Roth and Su 2022, corollary 3.3):
-   what `Ledger.pay` charges, just before the first step.
+   what `Ledger.pay` charges, just before the first step, once the logits are known.
 2. All else follows from these sums: with little data beside the noise, a stays near 1 and b near 0.
 
 Groups are not read. The fit knows classes alone, so people are not treated differently by their group.
@@ -35,7 +35,7 @@ from equidp.engines.units import by_row
 from equidp.errors import ModelError, SettingError
 from equidp.kernel.bounding import bounded_rows, summed_rows
 from equidp.kernel.inputs import in_parts, moved_to
-from equidp.kernel.ledger import Payment
+from equidp.kernel.ledger import Payment, ReleaseEvent
 from equidp.kernel.noise import to_double
 from equidp.kernel.noisy_sum import release
 from equidp.losses import Loss
@@ -209,13 +209,14 @@ def fit_recalibration(model: nn.Module, trainer: Trainer, noise: float | Payment
     | a class without examples | its shift is negative, as far as noise lets that be seen |
     | few examples beside the noise | scale about 1, shifts about 0 |
     | a second fit | paid for again |
+    | the model fails on the data | nothing is paid, and a payment can be used again |
     | noise_multiplier = 0 | after training without privacy, the exact fit; otherwise SettingError |
     | several processes | each sums its shard; the first adds the noise |
 
     Raises:
         SettingError: see `check_recalibrates`.
-        BudgetError: the budget cannot pay for the fit.
-        ModelError: the model's outputs are not logits, [batch, classes].
+        BudgetError: the budget cannot pay for the fit; no row is read.
+        ModelError: the model's outputs are not logits, [batch, classes]; nothing is paid.
     """
     paid = [noise] if isinstance(noise, Payment) else []
     noise_multiplier = noise.event.noise_multiplier if isinstance(noise, Payment) else noise
@@ -229,15 +230,24 @@ def fit_recalibration(model: nn.Module, trainer: Trainer, noise: float | Payment
     first = trainer.processes.first  # which alone has the ledger that pays
     if paid and first:
         trainer.ledger.check_paid(paid[0])
-    if noise_multiplier and not paid:
+    pays = bool(noise_multiplier) and not paid
+    event = ReleaseEvent(1.0, noise_multiplier, name=RECALIBRATION)
+    if pays:  # refused before a row is read
+        trainer.processes.run_on_first(lambda: trainer.ledger.expect(event, 1))
+    try:
+        with trainer.processes.leave_group_on_failure(), trainer.randomness.for_model(device_of(model)):
+            logits, targets, weights = _read(model, trainer)  # may draw, as the dataset may
+    except BaseException:
+        if pays and first:
+            trainer.ledger.expect(event, 0)
+        raise
+    if pays:
         trainer.processes.run_on_first(
             lambda: paid.append(trainer.ledger.pay(RECALIBRATION, noise_multiplier))
         )
     if paid:
         paid[0].draw()
     with trainer.processes.leave_group_on_failure():
-        with trainer.randomness.for_model(device_of(model)):  # which may draw, as the dataset may
-            logits, targets, weights = _read(model, trainer)
         classes = logits.shape[2]
         parameters = torch.zeros(classes + 1, dtype=torch.float64)
         for share in _SHARES:
