@@ -306,7 +306,7 @@ def test_a_ledger_that_counts_less_does_not_take_the_place_of_another():
 
 def test_a_restored_trainer_takes_no_other_ledger():
     trainer = make_trainer(policy=equidp.DPSGDF(1.0))
-    trainer.restore(trainer.policy_state._asdict())
+    trainer.restore(trainer.state())
     with raises_field(SettingError, "ledger"):
         trainer.attach(None)
 
@@ -803,12 +803,26 @@ def test_what_a_policy_learnt_stays_in_its_training():
 def test_a_policys_state_is_restored_by_name():
     trainer = make_trainer(policy=equidp.DPSGDF(1.0))
     trainer.fit()
-    saved = trainer.policy_state._asdict()
-    other = make_trainer(policy=equidp.DPSGDF(1.0))
-    other.restore(saved)
+    saved = trainer.state()
+    other = make_trainer(policy=equidp.DPSGDF(1.0), ledger=trainer.ledger)
+    assert other.restore(saved) == 0
     torch.testing.assert_close(other.policy_state, trainer.policy_state)
-    with raises_field(SettingError, "state", "'bounds'"):
-        make_trainer(policy=equidp.Naive(1.0)).restore(saved)
+    with raises_field(SettingError, "state", "'wrong'"):
+        other.restore({**saved, "policy": {"wrong": torch.zeros(2)}})
+
+
+def test_the_state_of_another_run_is_refused():
+    """What its policy learnt is in no ledger that this run knows."""
+    trainer = make_trainer(policy=equidp.DPSGDF(1.0))
+    before = trainer.policy_state
+    other = make_trainer(policy=equidp.DPSGDF(1.0))
+    other.fit()
+    for state, field in ((other.state(), "run"), ({**trainer.state(), "steps": 3}, "steps")):
+        with raises_field(equidp.BudgetError, field):
+            trainer.restore(state)
+    with raises_field(SettingError, "event"):
+        trainer.restore(make_trainer(policy=equidp.Naive(1.0), noise_multiplier=9.0).state())
+    torch.testing.assert_close(trainer.policy_state, before, equal_nan=True)
 
 
 def test_a_finished_ledger_and_a_fresh_model_are_no_run():

@@ -431,7 +431,7 @@ class RepeatedRuns:
                 spread = max(seen) - min(seen)
                 rows.append(np.concatenate([likelihood, [spread], _numbers(state)]))
                 seen, likelihood = [], np.zeros(len(judged))
-                trainer.restore(self._state._asdict())
+                trainer.restore({**trainer.state(), "policy": self._state._asdict()})
         self.draws = record.arrays()
         return np.stack(rows)
 

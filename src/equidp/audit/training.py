@@ -343,7 +343,7 @@ class WatchedTraining:
     ) -> npt.NDArray[np.float64]:
         """Train, from the state that an earlier start saved, and return the canaries' scores, [m]."""
         saved = kept.load(_SAVED)
-        trainer = self._trainer(0 if saved is None else int(saved["done"]))
+        trainer = self._trainer(*(() if saved is None else (saved["run"], int(saved["steps"]))))
         if isinstance(self.watch, GradientWatch):
             self.watch.choose_norms(trainer)
         if saved is not None:
@@ -363,14 +363,14 @@ class WatchedTraining:
             if on_progress is not None:
                 on_progress(done, steps)
             if time.monotonic() - last >= checkpoint_seconds:
-                kept.save(_SAVED, {**trainer_state(trainer), "total": self.watch.total, "done": done})
+                kept.save(_SAVED, {**trainer_state(trainer), "total": self.watch.total})
                 last = time.monotonic()
         if isinstance(self.watch, LossWatch):
             self.watch.model = trainer.released_model
         return np.asarray(self.watch.scores().numpy())
 
-    def _trainer(self, done: int) -> Trainer:
-        """Trainer of the examples that take part, at the sample rate of all examples, after `done` steps."""
+    def _trainer(self, run: str = "", done: int = 0) -> Trainer:
+        """Trainer of the examples that take part, at the sample rate of all, after `done` steps of a run."""
         return build(
             self.plan,
             self._data(),
@@ -378,7 +378,7 @@ class WatchedTraining:
             secure=self.secure,
             model=self.model,
             engine=self.watch.engine,
-            ledger=MemoryLedger(((self.event, done),) if done else ()),
+            ledger=MemoryLedger(((self.event, done),), run),
             randomness=make_randomness(self.secure, self.seed, 2, done),
             sample_rate=self.event.sample_rate,
         )

@@ -30,7 +30,6 @@ from equidp.kernel.inputs import moved_to
 from equidp.kernel.ledger import Ledger
 from equidp.kernel.policy import Policy
 from equidp.ledger.file import LedgerFile
-from equidp.training.checkpoint import lost_steps, mark_of
 from equidp.training.optimizers import restore_scheduler
 from equidp.training.run import Run
 from equidp.training.trainer import Trainer
@@ -415,20 +414,16 @@ class PrivateTrainer(transformers.Trainer):
                 "cannot go on; what was spent stays spent. train again, into another output_dir.",
                 field="checkpoint",
             )
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        lost = lost_steps(private, state)
+        lost = private.restore(torch.load(path, map_location="cpu", weights_only=True))
         self._load_optimizer_and_scheduler(os.fspath(folder))
         assert self.lr_scheduler is not None
         restore_scheduler(private.scheduler, self.lr_scheduler.state_dict(), lost)
-        private.restore(state["policy"], state["training losses"])
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         assert self.private_trainer is not None
         folder = self._folder / f"checkpoint-{self.state.global_step}"
         folder.mkdir(parents=True, exist_ok=True)
-        private = self.private_trainer
-        released = {"policy": private.policy_state._asdict(), "training losses": private.training_losses}
-        torch.save({**mark_of(private), **released}, folder / STATE)
+        torch.save(self.private_trainer.state(), folder / STATE)
         super()._save_checkpoint(model, trial)
 
 

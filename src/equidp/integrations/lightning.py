@@ -32,7 +32,6 @@ from equidp.kernel.ledger import Ledger
 from equidp.kernel.loop import Batch
 from equidp.kernel.policy import Policy
 from equidp.ledger.file import LedgerFile
-from equidp.training.checkpoint import lost_steps, mark_of
 from equidp.training.run import Run
 from equidp.training.trainer import Trainer
 from equidp.training.training_loss import LOSS_BOUND
@@ -246,10 +245,8 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         """Save a checkpoint of Lightning, with the marks of the private run."""
-        private = self.private_trainer
-        if private is not None:
-            released = {"policy": private.policy_state._asdict(), "training losses": private.training_losses}
-            checkpoint[STATE] = {**mark_of(private), **released}
+        if self.private_trainer is not None:
+            checkpoint[STATE] = self.private_trainer.state()
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
     def load_checkpoint(self, checkpoint_path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -322,8 +319,7 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
                 "Trainer with a PrivateStrategy, or load its weights before fit, if they are of other data.",
                 field="ckpt_path",
             )
-        lost = lost_steps(private, state)
-        private.restore(state["policy"], state["training losses"])
+        lost = private.restore(state)
         for config in self.lr_scheduler_configs:
             if config.interval == "step" and not config.reduce_on_plateau:
                 for _ in range(lost // config.frequency):

@@ -18,7 +18,6 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,7 +26,7 @@ import torch
 
 from equidp._files import write_whole
 from equidp._validate import check_number
-from equidp.errors import BudgetError, CheckpointError, ModelError, SettingError, TrainingStopped
+from equidp.errors import CheckpointError, ModelError, TrainingStopped
 from equidp.training.optimizers import restore_scheduler
 from equidp.training.trainer import Callback, Trainer
 
@@ -188,8 +187,7 @@ class Checkpoints(Callback):
             DataError: an accountant's histories are of other data.
         """
         path, state = trainer.processes.broadcast_from_first(lambda: self._load(previous))
-        lost = lost_steps(trainer, state)
-        restore_state(trainer, state, lost)
+        lost = restore_state(trainer, state)
         for number, callback in kept_callbacks(trainer):
             callback.restore(trainer, self.folder, number, path.stem)
         return lost
@@ -296,41 +294,6 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def mark_of(trainer: Trainer) -> dict[str, Any]:
-    """Marks of a checkpoint, by which `lost_steps` knows the run: its id, its event and the steps spent."""
-    return {"run": trainer.ledger.run_id, "steps": trainer.steps_done, "event": asdict(trainer.event)}
-
-
-def lost_steps(trainer: Trainer, state: Mapping[str, Any]) -> int:
-    """Return the number of steps that a trainer's ledger holds after a checkpoint with these marks.
-
-    Raises:
-        SettingError: the checkpoint is of a run with another event.
-        BudgetError: the ledger is another run's, or has fewer steps than the checkpoint.
-    """
-    if state["event"] != asdict(trainer.event):
-        raise SettingError(
-            f"the checkpoint is of a run with steps {state['event']}, this trainer's are "
-            f"{asdict(trainer.event)}; make the trainer with the settings of that run.",
-            field="event",
-        )
-    if state["run"] != trainer.ledger.run_id:
-        raise BudgetError(
-            f"the checkpoint is of run {state['run']}, and the ledger of run {trainer.ledger.run_id}: it "
-            "does not count what this model cost. Give the ledger that the run began with, or the "
-            "checkpoints of this run's own folder.",
-            field="run",
-        )
-    lost: int = trainer.steps_done - state["steps"]
-    if lost < 0:
-        raise BudgetError(
-            f"the checkpoint was saved after {state['steps']} steps, and the ledger has "
-            f"{trainer.steps_done}; give the ledger of that run.",
-            field="steps",
-        )
-    return lost
-
-
 def trainer_state(trainer: Trainer) -> dict[str, Any]:
     """Tensors and plain values that `restore_state` reads."""
     return {
@@ -338,32 +301,27 @@ def trainer_state(trainer: Trainer) -> dict[str, Any]:
         "optimizer": trainer.optimizer.state_dict(),
         "scheduler": None if trainer.scheduler is None else trainer.scheduler.state_dict(),
         "average": trainer.averaging.state(),
-        "policy": trainer.policy_state._asdict(),
-        "training losses": trainer.training_losses,
+        **trainer.state(),
     }
 
 
-def restore_state(trainer: Trainer, state: Mapping[str, Any], lost: int = 0) -> None:
-    """Load what `trainer_state` returned into a trainer of the same plan, `lost` steps of its ledger later.
+def restore_state(trainer: Trainer, state: Mapping[str, Any]) -> int:
+    """Load what `trainer_state` returned into a trainer of the same run; return the number of lost steps.
 
     Raises:
-        SettingError: the trainer has another schedule or average.
+        SettingError, BudgetError: as `Trainer.restore`; or the trainer has another schedule or average.
     """
+    lost = trainer.count_lost(state)
     trainer.averaging.restore(state["average"])
     trainer.optimizer.load_state_dict(state["optimizer"])
     restore_scheduler(trainer.scheduler, state["scheduler"], lost)
     trainer.model.load_state_dict(state["model"])
-    trainer.restore(state["policy"], state["training losses"])
+    return trainer.restore(state)
 
 
 def _pack_state(trainer: Trainer, *, check: bool) -> bytes:
-    state = {
-        "format": _FORMAT,
-        **mark_of(trainer),
-        **trainer_state(trainer),
-    }
     buffer = io.BytesIO()
-    torch.save(state, buffer)
+    torch.save({"format": _FORMAT, **trainer_state(trainer)}, buffer)
     if check:
         try:
             torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)

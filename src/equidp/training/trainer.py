@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
 from equidp.distributed.group import processes_here
 from equidp.engines import runs_batches
-from equidp.errors import SettingError
+from equidp.errors import BudgetError, SettingError
 from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.epsilon import checked_accountant
 from equidp.kernel.filter import ExampleAccounts
@@ -577,23 +577,59 @@ class Trainer:
         """
         return self._step.weights_state
 
-    def restore(
-        self, policy_state: Mapping[str, torch.Tensor], training_losses: Mapping[int, float] | None = None
-    ) -> None:
-        """Set the policy's state to saved values, by name, for a model with weights after steps of this plan.
+    def state(self) -> dict[str, Any]:
+        """Return what `restore` reads: marks of the run, and what it released beside its weights."""
+        return {
+            "run": self.ledger.run_id,
+            "steps": self.steps_done,
+            "event": asdict(self.event),
+            "policy": self.policy_state._asdict(),
+            "training losses": self.training_losses,
+        }
 
-        Args:
-            policy_state: `policy_state` as a mapping.
-            training_losses: those that were released before; None: none were.
+    def count_lost(self, state: Mapping[str, Any]) -> int:
+        """Return the number of steps that the ledger holds after a saved `state`.
 
         Raises:
-            SettingError: the values are of another policy, or for another number of groups.
+            SettingError: the state is of a run with another event.
+            BudgetError: the ledger is another run's, or has fewer steps than the state.
         """
-        self._step.restore(policy_state)
+        if state["event"] != asdict(self.event):
+            raise SettingError(
+                f"the checkpoint is of a run with steps {state['event']}, this trainer's are "
+                f"{asdict(self.event)}; make the trainer with the settings of that run.",
+                field="event",
+            )
+        if state["run"] != self.ledger.run_id:
+            raise BudgetError(
+                f"the checkpoint is of run {state['run']}, and the ledger of run {self.ledger.run_id}: it "
+                "does not count what this model cost. Give the ledger that the run began with, or the "
+                "checkpoints of this run's own folder.",
+                field="run",
+            )
+        lost: int = self.steps_done - state["steps"]
+        if lost < 0:
+            raise BudgetError(
+                f"the checkpoint was saved after {state['steps']} steps, and the ledger has "
+                f"{self.steps_done}; give the ledger of that run.",
+                field="steps",
+            )
+        return lost
+
+    def restore(self, state: Mapping[str, Any]) -> int:
+        """Go on from a saved `state` of this run, once the model has its weights; return `count_lost`.
+
+        Raises:
+            SettingError, BudgetError: as `count_lost`; or the state is of another policy, or for another
+                number of groups.
+        """
+        lost = self.count_lost(state)
+        self._step.restore(state["policy"])
         self._loop.mark_stepped()
         self._changes = self._count_changes()  # by loading the run's own weights
         if self._losses is not None:
-            self._losses.by_step = dict(training_losses or {})
+            self._losses.by_step = dict(state["training losses"])
+        return lost
 
     def batches(self) -> Iterator[Batch]:
         """Poisson samples for the steps that are left; give each of them to `step` before the next is drawn.
