@@ -626,11 +626,22 @@ def test_steps_after_fit_without_its_limits_are_refused():
         trainer.step(next(batches))
 
 
+@pytest.mark.parametrize("kind", [equidp.IndividualAccountant, equidp.IndividualClipping])
+def test_a_loop_that_is_not_opened_is_refused_before_its_first_step(kind):
+    trainer, accountant = watched(accountant=kind(interval=1))
+    with raises_field(SettingError, "callbacks"):
+        next(trainer.batches())
+    assert trainer.ledger.entries == ()
+    other, _ = watched(accountant=accountant)
+    with trainer.open_loop():
+        trainer.step(next(trainer.batches()))
+    with raises_field(SettingError, "trainer"):
+        next(other.batches())
+    assert other.ledger.entries == ()
+
+
 @pytest.mark.soak
 def test_a_loop_of_ones_own_says_how_to_begin():
-    trainer, accountant = watched()
-    with raises_field(SettingError, "callbacks"):
-        trainer.step(next(trainer.batches()))
     trainer, accountant = watched()
     accountant.before_training(trainer)
     for batch in trainer.batches():

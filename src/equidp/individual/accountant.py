@@ -179,6 +179,12 @@ class ExampleAccount(KeptCallback):
             self._take_norms(trainer)
         self._norms_hold = False
 
+    def before_sample(self, trainer: Trainer) -> None:
+        """Refuse a step that would not be accounted for, before it is spent."""
+        self._check_run(trainer)
+        self._check_step(trainer)
+        self._count_missed(trainer.steps_done - self._steps, trainer)
+
     def after_step(self, trainer: Trainer) -> None:
         self._check_step(trainer)
         counts = self._started_counts
@@ -332,8 +338,8 @@ class ExampleAccount(KeptCallback):
         """Counts of the run's steps; SettingError: accounting has not started."""
         if self._counts is None:
             raise SettingError(
-                "individual accounting has not started: Trainer.fit starts it; in a loop of your own, call "
-                "accountant.before_training(trainer) before the first step.",
+                "individual accounting has not started: Trainer.fit starts it; put a loop of your own into "
+                "`with trainer.open_loop():`.",
                 field="callbacks",
             )
         return self._counts
@@ -469,8 +475,8 @@ class IndividualClipping(ExampleAccount):
     def _check_step(self, trainer: Trainer) -> None:
         if trainer.share_limits != self._limits:
             raise SettingError(
-                "a step was taken without the limits of IndividualClipping, which end with fit(); call "
-                "before_training(trainer) before the first step of a loop of your own.",
+                "the limits of IndividualClipping are not set, since they end with fit(); put a loop of your "
+                "own into `with trainer.open_loop():`.",
                 field="callbacks",
             )
 

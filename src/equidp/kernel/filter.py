@@ -138,8 +138,8 @@ class ExampleAccounts:
         if self._cells is None:
             raise SettingError(
                 "examples have accounts, and nothing says how much of the bound each may use; give the "
-                "Trainer the callback IndividualFilter, and call before_training(trainer) before the first "
-                "sample of a loop of your own.",
+                "Trainer the callback IndividualFilter, and put a loop of your own into "
+                "`with trainer.open_loop():`.",
                 field="callbacks",
             )
 

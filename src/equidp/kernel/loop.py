@@ -265,7 +265,7 @@ class PrivateLoop:
             "sample to step(), also an empty one: choosing among samples by what is in them shows in the "
             "model, and epsilon does not count it.",
             PrivacyWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
     def take(self, batch: Batch) -> None:

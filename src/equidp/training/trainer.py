@@ -60,10 +60,10 @@ _FIXED = (
 class Callback:
     """Watches a run. Does nothing; override what you need.
 
-    `Trainer.step` calls `after_step` and `after_epoch`, in `fit` and in a loop of your own. `fit` calls
-    `before_training` and `after_training` too, and so does `with trainer.open_loop():` around a loop of your
-    own: what a callback opens, such as handlers of signals, must be closed. A callback ends training by
-    `trainer.stop()`.
+    `Trainer.batches` calls `before_sample`, and `Trainer.step` calls `after_step` and `after_epoch`, in `fit`
+    and in a loop of your own. `fit` calls `before_training` and `after_training` too, and so does
+    `with trainer.open_loop():` around a loop of your own: what a callback opens, such as handlers of signals,
+    must be closed. A callback ends training by `trainer.stop()`.
 
     Example:
         >>> import equidp
@@ -75,6 +75,9 @@ class Callback:
 
     def before_training(self, trainer: Trainer) -> None:
         """Called before the first step of a `fit` or of an `open_loop`."""
+
+    def before_sample(self, trainer: Trainer) -> None:
+        """Called before a sample is drawn and paid for: raise here where its step could not be watched."""
 
     def after_step(self, trainer: Trainer) -> None:
         """Called after the optimizer took a private step."""
@@ -646,7 +649,19 @@ class Trainer:
         if self._losses is not None:
             with self.processes.leave_group_on_failure():
                 self._losses.set_aside(self.ledger, self.steps_done)
-        return self._loop.batches()
+        return self._watched_samples(self._loop.batches())
+
+    def _watched_samples(self, samples: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield samples; before each of them, callbacks may refuse to watch its step."""
+        while True:
+            if self.steps_done < self.steps:
+                with self.processes.leave_group_on_failure():
+                    for callback in self.callbacks:
+                        callback.before_sample(self)
+            batch = next(samples, None)
+            if batch is None:
+                return
+            yield batch
 
     def step(self, batch: Batch) -> None:
         """One private step: puts the private gradient into p.grad and steps the optimizer.
