@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+import equidp
 from equidp._validate import check_number, check_whole, names, unknown_name
 from equidp.errors import SettingError
 from support.errors import raises_field
@@ -64,3 +65,16 @@ def test_an_unknown_name_gives_the_closest_and_all_known_ones():
         "unknown method 'dpsgf'. Did you mean 'dpsgd'? Known: dpsgd, sgd."
     )
     assert str(unknown_name("engine", None, ["ghost"])) == "unknown engine None. Known: ghost."
+
+
+@pytest.mark.parametrize("given", [3, b"run", object(), True])
+def test_a_path_that_is_no_text_and_no_path_is_refused(given):
+    """A number would be taken for an open file."""
+    makers = {
+        "path": [equidp.LedgerFile, lambda path: equidp.PrivacyBudget(path, epsilon=1.0, delta=1e-5)],
+        "folder": [equidp.Checkpoints],
+    }
+    for field, makes in makers.items():
+        for make in makes:
+            with raises_field(SettingError, field):
+                make(given)

@@ -1,4 +1,4 @@
-"""Checks of names and numbers, with errors that say what was given and what was expected."""
+"""Checks of names, numbers and paths, with errors that say what was given and what was expected."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import csv
 import difflib
 import io
 import math
+import os
 from collections.abc import Iterable
 from numbers import Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equidp.errors import DataError, SettingError
@@ -82,6 +84,21 @@ def check_whole(least: int, hint: str = "", **given: Any) -> None:
     for name, value in given.items():
         if not (_is_number(value) and value >= least and value % 1 == 0):
             raise SettingError(f"{name}={value!r}; expected a whole number >= {least}{hint}.")
+
+
+def checked_path(**given: Any) -> Path:
+    """Return the value, which names a file or a folder, as a path.
+
+    Raises:
+        SettingError: it is neither text nor a path.
+
+    >>> checked_path(path="run").name
+    'run'
+    """
+    ((name, value),) = given.items()
+    if not isinstance(value, str | os.PathLike) or isinstance(os.fspath(value), bytes):
+        raise SettingError(f"{name}={value!r}; expected the name of a file or a folder, as text or a Path.")
+    return Path(value)
 
 
 def _is_number(value: Any) -> bool:

@@ -174,6 +174,18 @@ def test_a_release_that_the_run_does_not_count_is_refused(tmp_path):
     assert not (tmp_path / "card.md").exists()
 
 
+def test_risks_of_unknown_groups_or_of_another_form_are_refused(run, tmp_path):
+    risk = run.risk().values_by_name()
+    path = tmp_path / "card.md"
+    with raises_field(SettingError, "group", "zebra"):
+        equidp.write_card(run, path, group_risks={"zebra": risk})
+    for wrong in (run.risk(), ..., {**risk, "more": 1.0}):
+        with raises_field(SettingError, "group_risks"):
+            equidp.write_card(run, path, group_risks={run.facts.groups[0]: wrong})
+    assert not path.exists()
+    equidp.write_card(run, path, group_risks=dict.fromkeys(run.facts.groups, risk))
+
+
 def test_a_release_is_not_taken_for_another_kind_of_step(tmp_path):
     """A run of two phases counts two kinds of steps, and no release."""
     ledger = MemoryLedger()

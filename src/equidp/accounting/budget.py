@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, final
 from weakref import WeakKeyDictionary
 
-from equidp._validate import check_number
+from equidp._validate import check_number, checked_path
 from equidp.accounting.limit import (
     EventCounts,
     Limit,
@@ -99,6 +99,8 @@ class PrivacyBudget:
         unit: str | None = None,
         run: str = "training",
     ) -> None:
+        if path is not None:
+            path = checked_path(path=path)
         if epsilon is not None:
             check_number("(0, inf]", epsilon=epsilon)
         given = {"epsilon": epsilon, "delta": delta, "accountant": accountant}

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, final
 from weakref import WeakSet
 
+from equidp._validate import checked_path
 from equidp.errors import BudgetError
 from equidp.kernel.ledger import ChoiceEvent, Event, Ledger, MemoryLedger, checked_unit, new_session
 from equidp.ledger.append_only import AppendOnlyFile, check_ledger_place
@@ -76,6 +77,7 @@ class LedgerFile(Ledger):
             time of the outcome, it would tell how many tries there were.
 
     Raises:
+        SettingError: the path is no text and no Path.
         BudgetError: the file is damaged, was edited, is in use by another process, or cannot be written;
             always before a step that cannot be recorded draws noise.
 
@@ -97,7 +99,7 @@ class LedgerFile(Ledger):
         facts: Mapping[str, Any] | None = None,
         dated: bool = True,
     ) -> None:
-        self.path, self.run, self._dated = Path(path), run, dated
+        self.path, self.run, self._dated = checked_path(path=path), run, dated
         self._spent, self._ahead = MemoryLedger(), PayAhead()
         self._announced = False
         self._threads = threading.RLock()

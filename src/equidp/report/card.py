@@ -8,14 +8,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from equidp._files import check_writable, write_whole
 from equidp._provenance import kernel_digest, values_digest, versions, weights_digest
+from equidp._validate import checked_path, unknown_name
 from equidp.accounting import run_event
 from equidp.accounting.planned import default_delta
 from equidp.accounting.replacement import replacement_epsilon
+from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk
 from equidp.advice.chosen_plan import SettingRow
 from equidp.data.dataset import GroupedDataset
 from equidp.data.shared_rows import RowDigests
@@ -63,6 +64,7 @@ from equidp.report.plan import plan_blocks
 from equidp.training.initial_weights import FRESH, Start, count_trained_on, start_by_now
 from equidp.training.run import Run, RunFacts
 
+_RISKS = tuple(Risk(FALSE_POSITIVE_RATES, FALSE_POSITIVE_RATES, 0.0, 0.0).values_by_name())
 _WEIGHTS_HASH = "weights (SHA-256 of names and bytes of the state, in its order)"
 _KERNEL_HASH = "equidp/kernel/*.py (SHA-256)"
 _RANDOMNESS = {
@@ -130,7 +132,7 @@ def write_card(
         notes: sentences on how the data was prepared, and what epsilon does not cover (`DataSplit.notes`).
         released: individual privacy that was released, by name, such as the mean of
             `IndividualReport.release_mean`. It cost privacy, so take the run after it: `trainer.run()`.
-        group_risks: by group, the values of `IndividualReport.group_risks`.
+        group_risks: by group, `Risk.values_by_name` of `IndividualReport.group_risks`.
         details: further plain values, listed with the settings.
         composition: a sentence on what this run and others in one budget have spent together; "" without a
             budget.
@@ -142,7 +144,8 @@ def write_card(
         effects: of the columns of a table, from `equidp.evaluation.effects.column_effects`.
 
     Raises:
-        SettingError: another ending, a path that cannot be written, or releases that the run does not count.
+        SettingError: another ending, a path that cannot be written, releases that the run does not count, or
+            risks of groups that it does not have.
         DataError: the test set is no GroupedDataset, has other classes than the training data, or shares
             rows with it.
 
@@ -161,7 +164,7 @@ def write_card(
         >>> path.read_text().splitlines()[0]
         '# Model card: made up'
     """
-    targets = [Path(path) for path in paths]
+    targets = [checked_path(path=path) for path in paths]
     for target in targets:
         if target.suffix.lower() not in (".html", ".md"):
             raise SettingError(
@@ -176,6 +179,7 @@ def write_card(
         _check_evaluation(evaluation, run)
     if released:
         _check_paid_for(released, run)
+    _check_group_risks(group_risks or {}, run)
     if evaluation is None and test is not None:
         evaluation = evaluate(run.model, test)
     start = start_by_now(run.model, run.facts.start, run.facts.run_id, run.entries)
@@ -345,6 +349,20 @@ def _remarks(remarks: str) -> list[Block]:
     ]
 
 
+def _check_group_risks(group_risks: Mapping[str, Mapping[str, float]], run: Run) -> None:
+    """Refuse risks of groups that the run does not have, or others than a report gives."""
+    unknown = [name for name in group_risks if run.facts.groups and name not in run.facts.groups]
+    if unknown:
+        raise unknown_name("group", unknown[0], run.facts.groups)
+    for name, values in group_risks.items():
+        if not isinstance(values, Mapping) or {*values} != {*_RISKS}:
+            raise SettingError(
+                f"group_risks of {name!r} are {values!r}; expected {', '.join(_RISKS)}: "
+                "risk.values_by_name() of IndividualReport.group_risks().",
+                field="group_risks",
+            )
+
+
 def _check_paid_for(released: Mapping[str, float], run: Run) -> None:
     """Check that the run counts a release beside its steps: it reads every example, at sample rate 1."""
     events = {event for event, _ in run.entries}
@@ -389,7 +407,7 @@ def _option_text(value: Any) -> Any:
 def _group_risk_table(risks: Mapping[str, Mapping[str, float]]) -> Table:
     heads = ("true-positive rate at .1% false positives", "at 1%", "advantage", "AUC")
     columns = [Column("group", "name"), *(Column(head, show=upper) for head in heads)]
-    return Table(columns, [(name, *values.values()) for name, values in risks.items()])
+    return Table(columns, [(name, *(values[each] for each in _RISKS)) for name, values in risks.items()])
 
 
 def _parameters(run: Run, spent: float) -> list[tuple[str, str]]:

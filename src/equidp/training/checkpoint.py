@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from equidp._files import write_whole
-from equidp._validate import check_number
+from equidp._validate import check_number, checked_path
 from equidp.errors import CheckpointError, ModelError, TrainingStopped
 from equidp.training.optimizers import restore_scheduler
 from equidp.training.trainer import Callback, Trainer
@@ -95,6 +95,7 @@ class Checkpoints(Callback):
         after_saving: called with the trainer after each save, to save what belongs to the same step.
 
     Raises:
+        SettingError: the folder is no text and no Path.
         CheckpointError: the folder cannot be written; before any budget is spent.
         ModelError: the state is more than tensors and plain values, all that is safe to load.
 
@@ -122,7 +123,7 @@ class Checkpoints(Callback):
         after_saving: Callable[[Trainer], None] | None = None,
     ) -> None:
         check_number("[0, inf]", seconds=seconds)
-        self.folder, self.seconds, self.how_to_resume = Path(folder), seconds, how_to_resume
+        self.folder, self.seconds, self.how_to_resume = checked_path(folder=folder), seconds, how_to_resume
         self._after_saving = after_saving
         self._saved_at = self._saving_took = 0.0
         self._complete = self._saved = -1
