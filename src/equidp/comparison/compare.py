@@ -281,20 +281,17 @@ def run_comparison(
             prepared = prepare(data, asked, directory=directory, device=here, tuning=tuning)
         runs = prepared.baselines.run(train, [*prepared.private, *prepared.others])
         progress.finish()
-    seeds = list(prepared.sizes)
-    runs.sort(key=lambda each: seeds.index(each[0].seed))
+    return _join_results(prepared, runs, command)
+
+
+def _join_results(
+    prepared: PreparedComparison, runs: Sequence[tuple[Training, CellResult]], command: str
+) -> Comparison:
+    """Return the comparison of all runs, in order of their seeds."""
+    asked, seeds = prepared.choice.asked, list(prepared.sizes)
+    runs = sorted(runs, key=lambda each: seeds.index(each[0].seed))
     trained = [(cell, run) for cell, run in runs if isinstance(cell, Cell)]
-    results: list[dict[str, Any]] = []
-    for training, run in runs:
-        test = split(prepared.source, training.seed).test
-        decision = asked.decision_rule.decision_of(training)
-        threshold = {"threshold": decision.threshold} if asked.base_rate_threshold else {}
-        rows = [{**training.names, **row, **threshold} for row in run.results.to_dict("records")]
-        results += with_metrics(rows, run.predictions(test, decision), test, prepared.metric, asked.level)
-    whole, class_names = pd.DataFrame(results), prepared.data.test.class_names
-    positive = asked.decision.index(class_names)
-    if EPSILON_OF_GROUP in whole:  # that of the run, where groups are equal
-        whole[EPSILON_OF_GROUP] = whole[EPSILON_OF_GROUP].fillna(whole["epsilon"])
+    whole = _measure_runs(prepared, runs)
     baselines = choose_baselines(
         whole[whole["method"].isin([BASELINE, BOOSTING])],
         prepared.metric,
@@ -306,26 +303,7 @@ def run_comparison(
         return keep_chosen(pd.DataFrame([{**cell.names, **row} for cell, row in rows]), baselines)
 
     return Comparison(
-        Setup(
-            data=_data_facts(prepared.source, prepared.data),
-            training=_training_facts(prepared),
-            methods=tuple(dict.fromkeys([*(each.method for each in prepared.first), *asked.peers])),
-            seeds=tuple(prepared.sizes),
-            num_train_by_seed=tuple(prepared.sizes.values()),
-            versions=versions(),
-            baseline=BASELINE,
-            gap_tolerance=asked.gap_tolerance,
-            level=asked.level,
-            command=command,
-            swept=prepared.swept,
-            metric=prepared.metric.name,
-            positive="" if positive is None else class_names[positive],
-            threshold=asked.decision.threshold,
-            base_rate_threshold=asked.base_rate_threshold,
-            against=prepared.choice.against,
-            search=asked.baseline,
-            other_classes=prepared.other_classes,
-        ),
+        _setup(prepared, command),
         keep_chosen(whole, baselines),
         join_runs("epochs"),
         baselines=pd.DataFrame() if asked.baseline == "plan" else baselines,
@@ -334,6 +312,47 @@ def run_comparison(
         sensitive_diagnosis=None if asked.diagnosis is None else _join_diagnoses(trained),
         seconds=sum(run.seconds for _, run in runs),
         tuning=prepared.tuning,
+    )
+
+
+def _measure_runs(prepared: PreparedComparison, runs: Sequence[tuple[Training, CellResult]]) -> pd.DataFrame:
+    """Return the results of all runs, a row for each run and group, with every metric of the task."""
+    asked, results = prepared.choice.asked, list[dict[str, Any]]()
+    for training, run in runs:
+        test = split(prepared.source, training.seed).test
+        decision = asked.decision_rule.decision_of(training)
+        threshold = {"threshold": decision.threshold} if asked.base_rate_threshold else {}
+        rows = [{**training.names, **row, **threshold} for row in run.results.to_dict("records")]
+        results += with_metrics(rows, run.predictions(test, decision), test, prepared.metric, asked.level)
+    whole = pd.DataFrame(results)
+    if EPSILON_OF_GROUP in whole:  # that of the run, where groups are equal
+        whole[EPSILON_OF_GROUP] = whole[EPSILON_OF_GROUP].fillna(whole["epsilon"])
+    return whole
+
+
+def _setup(prepared: PreparedComparison, command: str) -> Setup:
+    """Return what a comparison says of its data, training, methods, seeds and metric."""
+    asked, class_names = prepared.choice.asked, prepared.data.test.class_names
+    positive = asked.decision.index(class_names)
+    return Setup(
+        data=_data_facts(prepared.source, prepared.data),
+        training=_training_facts(prepared),
+        methods=tuple(dict.fromkeys([*(each.method for each in prepared.first), *asked.peers])),
+        seeds=tuple(prepared.sizes),
+        num_train_by_seed=tuple(prepared.sizes.values()),
+        versions=versions(),
+        baseline=BASELINE,
+        gap_tolerance=asked.gap_tolerance,
+        level=asked.level,
+        command=command,
+        swept=prepared.swept,
+        metric=prepared.metric.name,
+        positive="" if positive is None else class_names[positive],
+        threshold=asked.decision.threshold,
+        base_rate_threshold=asked.base_rate_threshold,
+        against=prepared.choice.against,
+        search=asked.baseline,
+        other_classes=prepared.other_classes,
     )
 
 
