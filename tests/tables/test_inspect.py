@@ -14,6 +14,7 @@ from equidp.data import Recipe, open_source
 from equidp.errors import DataError, EquidpError
 from equidp.tables.cells import MISSING_TEXTS
 from equidp.tables.checks import MISSING_NUMBERS, RARE_ROWS
+from equidp.tables.findings import Kind
 from equidp.tables.inspect import inspect_column, inspect_table, recipe_toml
 from equidp.tables.interpret import MISSING_WORDS
 from equidp.tables.read import Cells, with_format
@@ -78,7 +79,7 @@ DAYS = pd.Series(pd.date_range("2020-01-28", periods=ROWS, freq="D"))
         (DAYS.dt.strftime("%Y%m%d"), "date", "%Y%m%d"),
         (DAYS, "date", "iso"),
         ([1e6, *range(20, 60)] * 3, "bounds", "LOW:HIGH"),
-        ([float("inf"), 1.0, 2.0] * 9, "drop", ""),
+        ([float("inf"), 1.0, 2.0] * 9, "na", "inf"),
         ([[1, 2]] * 9, "drop", ""),
         ([b"a", b"b"] * 9, "drop", ""),
     ],
@@ -134,7 +135,6 @@ def test_the_recipe_makes_every_writing_of_a_table_usable_as_it_is(tmp_path, nam
     split = open_source(str(path), recipe=recipe).split(0)
     # Days, ages, incomes, bmi and pain are one input each, three of them beside a mark of missing values.
     assert split.train.inputs.shape[1] == 2 + 1 + 30 + 1 + 2 + 2
-    assert recipe.positive == "yes"  # the rarer class
     assert report.persons is not None
     assert (report.persons.column, report.persons.several) == ("patient_id", 0.0)
 
@@ -267,3 +267,73 @@ def test_odd_files_give_a_report_or_an_error_of_ours(tmp_path_factory, header, r
         return
     path.with_suffix(".toml").write_text(recipe_toml(report), encoding="utf-8")
     assert Recipe.read(path.with_suffix(".toml")) == report.recipe
+
+
+def churn(**columns) -> pd.DataFrame:
+    """A table whose target the columns may say."""
+    index = np.arange(ROWS)
+    return pd.DataFrame(
+        {
+            "age": 20 + index % 47,
+            "sex": np.where(index % 2, "F", "M"),
+            "ill": np.where(index % 3, "no", "yes"),
+        }
+    ).assign(**columns)
+
+
+def findings_of(tmp_path, table, **recipe) -> tuple[set[tuple[str, Kind]], list[str], Recipe]:
+    table.to_csv(tmp_path / "p.csv", index=False)
+    report = inspect_table(tmp_path / "p.csv", Recipe(target="ill", group=("sex",), **recipe))
+    found = {(column.name, each.kind) for column in report.columns for each in column.findings}
+    return found, list(report.problems), report.recipe
+
+
+@pytest.mark.parametrize(
+    ("names", "positive"),
+    [(("yes", "no"), None), (("0", "1"), None), (("well", "ill"), "ill"), (("ill", "well"), "well")],
+)
+def test_the_rarer_class_is_proposed_only_where_no_name_says_yes(tmp_path, names, positive):
+    """Which class is the positive one follows from names where they say it, whatever their shares."""
+    often, rare = names
+    table = churn(ill=np.where(np.arange(ROWS) % 3, often, rare))
+    assert findings_of(tmp_path, table)[2].positive == positive
+
+
+def test_a_target_in_several_spellings_is_not_trained_on_until_the_recipe_settles_it(tmp_path):
+    table = churn(ill=np.resize(["yes", "no", "Yes", "YES ", "No"], ROWS))
+    found, problems, recipe = findings_of(tmp_path, table)
+    assert ("ill", Kind.SPELLINGS) in found
+    assert (problems, recipe.fold) == ([], ("ill",))
+    with raises_field(DataError, "target"):
+        open_source(str(tmp_path / "p.csv"), target="ill", group="sex").split(0)
+    for settles in ({"fold": ("ill",)}, {"categorical": ("ill",)}):
+        stated = Recipe(target="ill", group=("sex",), **settles)
+        classes = open_source(str(tmp_path / "p.csv"), recipe=stated).split(0).train.class_names
+        assert len(classes) == (2 if "fold" in settles else 5)
+
+
+def test_a_column_that_gives_the_target_by_itself_is_named(tmp_path):
+    ill = np.arange(ROWS) % 3 == 0
+    noise = np.random.default_rng(0).normal(size=ROWS)
+    late = {
+        "ended": np.where(ill, "2024", ""),
+        "score": 9 * ill + noise,
+        "half": np.where(ill, noise, np.nan),
+    }
+    early = {"other": noise, "code": [f"{row}x" for row in range(ROWS)], "weak": ill + noise}
+    found, _, recipe = findings_of(tmp_path, churn(**late, **early))
+    assert {name for name, kind in found if kind is Kind.DECISIVE} == {"ended", "score", "half"}
+    assert not {"ended", "score", "half"} & set(recipe.drop)
+
+
+def test_infinite_numbers_count_as_missing_by_the_recipe_and_keep_their_column(tmp_path):
+    table = churn(age=np.where(np.arange(ROWS) == 7, "-Infinity", (20 + np.arange(ROWS) % 47).astype(str)))
+    _, problems, recipe = findings_of(tmp_path, table)
+    assert (problems, recipe.drop, recipe.na) == ([], (), (("age", "-inf"),))
+
+
+def test_too_few_rows_and_rare_classes_are_told_before_training(tmp_path):
+    assert len(findings_of(tmp_path, churn().head(8))[1]) == 1
+    found, problems, _ = findings_of(tmp_path, churn(ill=np.where(np.arange(ROWS) % 99, "no", "yes")))
+    assert ("ill", Kind.RARE_CLASSES) in found
+    assert problems == []

@@ -232,7 +232,7 @@ ODD = {
     "dates that a stated order does not have": Odd(
         [*GERMAN[:-1], "12.31.2024"],
         recipe={"date": {"x": "dayfirst"}, **CATEGORY},
-        says=("'x' is to hold dates (dayfirst), but 1 of its 120 values are not, the first in row 120",),
+        says=("'x' is to hold dates (dayfirst), but 1 of its 120 values are not and count as missing",),
         inputs=2,
     ),
     "dates of two digits": Odd(
@@ -247,7 +247,7 @@ ODD = {
     "a word where a date is to be": Odd(
         [*DAYS[:-1], "now"],
         recipe={"date": ["x"], **CATEGORY},
-        says=("1 of its 120 values are not, the first in row 120",),
+        says=("1 of its 120 values are not and count as missing, the first in row 120",),
         inputs=2,
     ),
     "a date for none": Odd(
@@ -370,7 +370,7 @@ ODD = {
     "thirds after a point, with points for thousands": Odd(
         turns("0.125", "1.250", "12.375", "8.125"),
         recipe={"numeric": ["x"], "thousands": {"x": "."}, "decimal": {"x": ","}, **CATEGORY},
-        says=("30 of its 120 values are not, the first in row 1, and count as missing",),
+        says=("30 of its 120 values are not and count as missing, the first in row 1",),
         numbers=(np.nan, 1250, 12375),
     ),
     "dollars": Odd(
@@ -397,11 +397,14 @@ ODD = {
     "percent beside shares": Odd(
         turns("12.5%", "0.5"),
         recipe={"numeric": ["x"]},
-        says=("'x' holds numbers with several marks", "%: 60", "none: 60"),
+        says=("'x' holds numbers with several marks", "% in 60 rows", "none in 60 rows"),
         numbers=(12.5, 0.5),
     ),
     "two currencies": Odd(
-        turns("$5", "€7"), recipe={"numeric": ["x"]}, says=("several marks", "$: 60", "€: 60"), numbers=(5, 7)
+        turns("$5", "€7"),
+        recipe={"numeric": ["x"]},
+        says=("several marks", "$ in 60 rows", "€ in 60 rows"),
+        numbers=(5, 7),
     ),
     "units": Odd(
         [f"{50 + row % 40} kg" for row in range(N)], says=("'x' holds numbers with marks", "--numeric 'x'")
@@ -412,7 +415,7 @@ ODD = {
     "two units": Odd(
         turns("70 kg", "70000 g", "71"),
         recipe={"numeric": ["x"]},
-        says=("several marks", "kg: 40", "g: 40", "none: 40"),
+        says=("several marks", "kg in 40 rows", "g in 40 rows", "none in 40 rows"),
         numbers=(70, 70000, 71),
     ),
     "times of day": Odd(
@@ -437,7 +440,7 @@ ODD = {
     "errors of a spreadsheet, stated": Odd(
         ["#DIV/0!" if row % 9 == 0 else str(row % 60) for row in range(N)],
         recipe={"numeric": ["x"], **CATEGORY},
-        says=("14 of its 120 values are not, the first in row 1, and count as missing",),
+        says=("14 of its 120 values are not and count as missing, the first in row 1",),
         inputs=2,
     ),
     "errors of a spreadsheet, named": Odd(
@@ -453,11 +456,13 @@ ODD = {
     "groups in two spellings": Odd(
         turns("north", "North", "south"),
         recipe=GROUP,
-        says=("'x' has 3 different values", "alone 2", "--fold 'x'"),
+        says=("'x' has 3 different values", "or 2 if capitals", "--fold 'x'"),
         names=("North", "north", "south"),
     ),
     "groups that differ in marks without width": Odd(
-        turns("north", "north\u200b", "so\u00aduth", "south"), recipe=GROUP, says=("alone 2", "--fold 'x'")
+        turns("north", "north\u200b", "so\u00aduth", "south"),
+        recipe=GROUP,
+        says=("or 2 if capitals", "--fold 'x'"),
     ),
     "groups in two spellings, the same": Odd(
         turns("north", "North ", "south"), recipe={**GROUP, "fold": ["x"]}, names=("north", "south")
@@ -465,7 +470,7 @@ ODD = {
     "a person in three spellings": Odd(
         [f"{'pP'[row % 2]}{row // 4:0{2 + row % 4 // 2}d}" for row in range(N)],
         recipe={"person": "x", "rows_per_person": 4},
-        says=("person 'x' has 120 different values", "alone 30", "--fold 'x'"),
+        says=("person 'x' has 120 different values", "or 30 if capitals", "--fold 'x'"),
     ),
     "a person in three spellings, the same": Odd(
         [f"{'pP'[row % 2]}{row // 4:0{2 + row % 4 // 2}d}" for row in range(N)],

@@ -161,7 +161,10 @@ def test_some_unreadable_cells_count_as_missing_and_are_counted_and_many_are_ref
     )
     read = interpreted(raw, Recipe(numeric=("bmi",), date=(("day", "iso"),)))
     assert read.table["bmi"].isna().sum() == 2
-    assert "'bmi' is to hold numbers, but 2 of its 10 values are not, the first in row 9," in read.notes[0]
+    assert (
+        "'bmi' is to hold numbers, but 2 of its 10 values are not and count as missing, the first in row 9"
+        in read.notes[0]
+    )
     assert (
         "'day' is to hold dates (iso), but 6 of its 10 values are not, the first in row 1" in read.problems[0]
     )

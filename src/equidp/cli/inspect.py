@@ -136,6 +136,8 @@ def _sentences(report: TableReport) -> list[str]:
         for option, kind in (("target", "Classes"), ("group", "Groups")):
             if column.name in report.recipe.columns(option):
                 shares = [f"{name} {100 * rows / report.rows:.1f}%" for name, rows in column.names]
+                if column.missing:
+                    shares.append(f"without a value {100 * column.missing / report.rows:.1f}%")
                 rare = f", and {column.rare:,} of fewer than {RARE_ROWS} rows" if column.rare else ""
                 found.append(f"{kind} by {column.name}: {', '.join(shares) or 'none to name'}{rare}.")
     if (persons := report.persons) is not None:

@@ -18,29 +18,20 @@ from equidp.errors import SettingError
 from equidp.evaluation.intervals import Floats
 from equidp.kernel.inputs import Inputs, count_in, in_parts, moved_to, taken
 from equidp.kernel.processes import ALONE, Processes
+from equidp.tables.positive import named_positive
 
 Codes = npt.NDArray[np.int64]
-_YES = ("yes", "y", "true", "positive", "pos", "ja", "oui", "si", "sí", "high")
-_NO = ("no", "n", "false", "negative", "neg", "nein", "non", "none", "low", "0", "-1")
 
 
 def positive_by_name(class_names: Sequence[str]) -> str:
     """Return which of two classes is called positive unless someone says: by their names, never by data.
 
-    A name that says yes, or stands beside one that says no, or begins with ">"; else the second name.
+    That of `named_positive`; else the second name.
 
     >>> [positive_by_name(names) for names in (("no", "yes"), ("<=50K", ">50K"), ("0", "1"), ("ill", "well"))]
     ['yes', '>50K', '1', 'well']
     """
-    words = [name.strip().lower() for name in class_names]
-    for says_yes in (
-        [word in _YES for word in words],
-        [word in _NO for word in reversed(words)],
-        [word.startswith(">") for word in words],
-    ):
-        if sum(says_yes) == 1:
-            return class_names[says_yes.index(True)]
-    return class_names[1]
+    return named_positive(class_names) or class_names[1]
 
 
 def task_of(class_names: Sequence[str]) -> str:

@@ -8,7 +8,8 @@ The way of a table, in the order of these modules:
 4. `columns`, `cache`: a table of interpreted columns; those of a large one are memory-mapped arrays on disk.
 5. `findings`, `checks`, `inspect`: findings as values with their words; those on values, and reasons against
    training; `equidp inspect`, which settles a recipe by the same findings.
-6. `labels`, `split`: groups and classes as codes; rows to train and to test on.
+6. `labels`, `positive`, `split`: groups and classes as codes; the positive class of two; rows to train and to
+   test on.
 7. `encode`, `private_encode`, `release`: inputs of models, from exact or from noisy statistics.
 
 Sources of data, datasets of tensors and people as examples are in `data`, above.

@@ -68,6 +68,9 @@ MOST_ROWS_OF_ONE = 50
 _IDS = ("id", "ids", "uuid")
 OUTSIDE_SHARE = 0.1
 """Numbers outside of a public range are named from this share of a column on; ranges may clip a few."""
+DECISIVE = 0.01
+"""A column gives the target by itself if it leaves this share of the rows of rarer classes wrong, or less."""
+_DECISIVE_SAMPLE = 100_000
 FAR = 20
 """Numbers farther from the median than this many interquartile ranges are outliers."""
 
@@ -414,6 +417,50 @@ def _person_findings(read: Columns, recipe: Recipe) -> Iterator[tuple[str, Findi
             yield name, Finding(Kind.PERSONS, Level.DOUBT, rows=rows, of=different)
 
 
+def decisive_findings(read: Columns, recipe: Recipe) -> Iterator[tuple[str, Finding]]:
+    """Yield inputs of which each gives the class of nearly all rows by itself, as a copy of the target does.
+
+    >>> table = pd.DataFrame({"ended": ["x", ""] * 50, "age": range(100), "churn": ["yes", "no"] * 50})
+    >>> [name for name, _ in decisive_findings(Columns(table), Recipe(target="churn"))]
+    ['ended']
+    """
+    if recipe.target not in read.table or recipe.target_bounds is not None:
+        return
+    classes = pd.factorize(read.table[recipe.target][:_DECISIVE_SAMPLE])[0]
+    known = classes >= 0
+    classes, rows = classes[known], int(known.sum())
+    others = rows - int(np.bincount(classes).max(initial=0))
+    if others < RARE_ROWS:
+        return
+    for name in read.table.columns:
+        if name in columns_beside_inputs(recipe):
+            continue
+        values = read.table[name][:_DECISIVE_SAMPLE][known]
+        wrong = _wrong_by_value(values, classes)
+        if wrong is None and values.dtype == float and classes.max() == 1:
+            wrong = _wrong_by_threshold(values.to_numpy(), classes)
+        if wrong is not None and wrong <= DECISIVE * others:
+            yield name, Finding(Kind.DECISIVE, Level.HINT, (("drop", ""),), False, rows - wrong, rows)
+
+
+def _wrong_by_value(values: pd.Series, classes: npt.NDArray[np.int64]) -> int | None:
+    """Return the rows not of the most frequent class of their value; None where values have few rows."""
+    codes, listed = pd.factorize(values, use_na_sentinel=False)
+    if len(listed) * 10 > len(classes):
+        return None
+    counts = np.bincount(codes * (classes.max() + 1) + classes, minlength=len(listed) * (classes.max() + 1))
+    return len(classes) - int(counts.reshape(len(listed), -1).max(axis=1).sum())
+
+
+def _wrong_by_threshold(values: Floats, classes: npt.NDArray[np.int64]) -> int:
+    """Return the rows on the wrong side of the best threshold of two classes; missing ones lie above it."""
+    order = np.argsort(values)
+    values, below = values[order], np.cumsum(classes[order])
+    ends = np.append((values[1:] != values[:-1]) & ~np.isnan(values[:-1]), True)
+    wrong = 2 * below - np.arange(1, len(below) + 1) - below[-1] + len(below)
+    return int(np.minimum(wrong, len(below) - wrong)[ends].min())
+
+
 def doubts(found: Sequence[tuple[str, Finding]]) -> list[str]:
     """Return a sentence for each doubt among findings; rows are counted from 1."""
     return _sentences_of(found, Level.DOUBT)
@@ -523,9 +570,11 @@ def _found_absent(absent: Mapping[str, int], rules: ColumnRecipe) -> Iterator[Fi
 
 
 def _found_spellings(texts: int, fewer: int, rules: ColumnRecipe) -> Finding:
-    """Return the finding on texts that differ in their spelling alone; people need no option."""
-    level = Level.DOUBT if rules.roles & {"target", "group", "person"} else Level.HINT
-    role = "person" if "person" in rules.roles else ""
+    """Return the finding on texts that differ in spelling alone: of a target, a reason against training."""
+    level = Level.DOUBT if rules.roles & {"group", "person"} else Level.HINT
+    role = next((each for each in ("target", "person") if each in rules.roles), "")
+    if role == "target":
+        level = Level.PROBLEM
     return Finding(Kind.SPELLINGS, level, (("fold", ""),), bool(role), texts - fewer, texts, detail=role)
 
 
@@ -536,7 +585,9 @@ def _number_findings(known: Floats, num_rows: int, rules: ColumnRecipe) -> Itera
         yield Finding(Kind.MANY_CLASSES, Level.DOUBT, of=classes)
         return
     if is_input and (infinite := int(np.isinf(known).sum())):
-        yield Finding(Kind.INFINITE, Level.PROBLEM, drop, rows=infinite)
+        signs = [text for text in ("inf", "-inf") if (known == float(text)).any()]
+        missing = tuple(("na", text) for text in signs)
+        yield Finding(Kind.INFINITE, Level.PROBLEM, missing, rows=infinite, of=len(known))
     elif is_input and (np.abs(known) > LARGEST_NUMBER).any():
         yield Finding(Kind.BEYOND, Level.PROBLEM, drop, detail=f"{LARGEST_NUMBER:g}")
     elif is_input and not rules.amounts and _are_compact_dates(known):
@@ -617,7 +668,7 @@ def _text_findings(values: Values, absent: Mapping[str, int], rules: ColumnRecip
     crowded = len(text) > MOST_CATEGORIES and not rules.roles
     labels = bool(rules.roles & {"target", "group", "person"})
     fewer = fall_together(text) if (crowded or labels) and not rules.fold else 0
-    if fewer and labels:
+    if fewer and labels and not ("target" in rules.roles and rules.texts):
         yield _found_spellings(len(text), fewer, rules)
     if not rules.texts:
         yield from _found_in_texts(values, rules)

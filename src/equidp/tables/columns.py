@@ -106,6 +106,13 @@ class Columns:
         return Values(listed.mask(rows == 0), rows, first, places[:0], {}).group_texts()
 
 
+def rows_problem(rows: int, fewest: int = _FEWEST_ROWS) -> list[str]:
+    """Return a list with a message if a file has too few rows, else []."""
+    if rows >= fewest:
+        return []
+    return [f"the file holds {count_text(rows, 'row')}; expected at least {fewest}. Give a larger file."]
+
+
 def _sentences(meanings: Mapping[str, Meaning], level: Level) -> tuple[str, ...]:
     """Return a sentence for each finding of a level."""
     each = ((name, found) for name, meaning in meanings.items() for found in meaning.findings)
@@ -143,12 +150,8 @@ def read_table(
 
     def read(file: Path | None = None) -> Cells:
         cells = read_cells(path, recipe, choose, file=file)
-        if cells.rows < fewest:
-            raise DataError(
-                f"{path} holds {count_text(cells.rows, 'row')}; expected at least {fewest}. Give a larger "
-                "file.",
-                field="rows",
-            )
+        for problem in rows_problem(cells.rows, fewest):
+            raise DataError(f"{str(path)!r}: {problem}", field="rows")
         return cells
 
     with readable(path):

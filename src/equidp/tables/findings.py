@@ -50,6 +50,8 @@ class Kind(StrEnum):
     CONSTANT = "one value"
     ABSENT_TARGET = "missing targets"
     RARE_GROUPS = "rare groups"
+    RARE_CLASSES = "rare classes"
+    DECISIVE = "decisive for the target"
     POSITIVE = "positive class"
     PERSONS = "names of people"
 
@@ -154,7 +156,8 @@ def phrase(found: Finding) -> str:
         case Kind.ODD_TYPE:
             return f"values of type {detail}"
         case Kind.UNREADABLE:
-            return f"{detail}, but {found.rows:,} of its {found.of:,} values are not"
+            lost = "" if found.options or found.level is Level.PROBLEM else " and count as missing"
+            return f"{detail}, but {found.rows:,} of its {found.of:,} values are not{lost}"
         case Kind.WORD:
             return f"{detail!r} in {rows}, among {found.other}"
         case Kind.CODE:
@@ -174,7 +177,7 @@ def phrase(found: Finding) -> str:
         case Kind.MARKS:
             return _marks_phrase(found)
         case Kind.SEVERAL_MARKS:
-            return f"numbers with several marks ({detail} rows)"
+            return f"numbers with several marks ({detail})"
         case Kind.LONG:
             return f"whole numbers of more than 15 digits in {rows}"
         case Kind.ZEROS:
@@ -185,13 +188,13 @@ def phrase(found: Finding) -> str:
             return f"one number in several ways, as 1.1 and 1.10 are, in {rows}"
         case Kind.SPELLINGS:
             return (
-                f"{found.of:,} different values, and without those that differ in capitals, spaces, leading "
-                f"zeros or '.0' at the end alone {found.rows:,}"
+                f"{found.of:,} different values, or {found.rows:,} if capitals, spaces, leading zeros and "
+                "'.0' at the end do not count"
             )
         case Kind.ROW_NAMES:
             return f"another {detail} in each row"
         case Kind.INFINITE:
-            return f"{found.rows:,} infinite values"
+            return f"infinite numbers in {rows}"
         case Kind.BEYOND:
             return f"numbers beyond {detail}"
         case Kind.OUTSIDE:
@@ -218,6 +221,14 @@ def phrase(found: Finding) -> str:
         case Kind.RARE_GROUPS:
             groups = "1 group" if found.rows == 1 else f"{found.rows:,} groups"
             return f"{groups} of fewer than {detail} rows: merge with others in the file"
+        case Kind.RARE_CLASSES:
+            classes = "1 class" if found.rows == 1 else f"{found.rows:,} classes"
+            return f"{classes} of fewer than {detail} rows: too few to learn, and metrics may omit them"
+        case Kind.DECISIVE:
+            return (
+                f"gives the target of {found.rows:,} of {found.of:,} rows by itself, perhaps as it was noted "
+                "later"
+            )
         case Kind.POSITIVE:
             return f"{detail!r} as the rarer class: the positive one?"
         case Kind.PERSONS:
@@ -278,7 +289,7 @@ def _remedy(found: Finding, name: str) -> str:
         case Kind.UNREADABLE if found.options:
             return f"{first}: all become categories. Let those count as missing ({flags})"
         case Kind.UNREADABLE:
-            return f"{first}, and count as missing"
+            return first
         case Kind.WORD | Kind.CODE:
             return f"; if it stands for a missing value, say so ({flags})"
         case Kind.DAY:
@@ -320,12 +331,14 @@ def _remedy(found: Finding, name: str) -> str:
                 ": epsilon is promised to each as a person of its own. If they are the same people, say so "
                 f"({flags})"
             )
+        case Kind.SPELLINGS if found.level is Level.PROBLEM:
+            return f"; say that they are the same ({flags}), or that each is a class ({typed['categorical']})"
         case Kind.SPELLINGS:
             return f"; if they are the same, say so ({flags})"
         case Kind.ROW_NAMES:
             return f"; if it names the rows, drop it ({flags})"
         case Kind.INFINITE:
-            return f"; fix them, or {drop}"
+            return f"; fix them, let them count as missing ({flags}), or {drop}"
         case Kind.BEYOND:
             return f"; rescale it, or {drop}"
         case Kind.OUTSIDE:

@@ -25,8 +25,10 @@ from equidp.errors import DataError, DataWarning
 from equidp.tables.cells import is_time, number_text
 from equidp.tables.checks import (
     MANY_CATEGORIES,
+    MANY_CLASSES,
     MOST_ROWS_OF_ONE,
     RARE_ROWS,
+    decisive_findings,
     fall_together,
     noun_of_dates,
     other_order,
@@ -36,9 +38,10 @@ from equidp.tables.checks import (
     value_hints,
     written_dates,
 )
-from equidp.tables.columns import check_names, interpret_cells
+from equidp.tables.columns import check_names, interpret_cells, rows_problem
 from equidp.tables.findings import Finding, Kind, Level, names_people, phrase
 from equidp.tables.interpret import ColumnRecipe, Floats, Values, date_options, examine, interpret
+from equidp.tables.positive import named_positive
 from equidp.tables.read import Cells, check_read_twice, read_cells, with_format
 from equidp.tables.recipe import BY_COLUMN, Recipe, as_key
 
@@ -302,10 +305,19 @@ def inspect_table(path: str | PathLike[str], recipe: Recipe = Recipe()) -> Table
     ):
         recipe = dataclasses.replace(recipe, missing="category")
     problems: list[str] = []
-    if recipe.target and recipe.group:
+    if recipe.target:
         used = [name for name in cells.names if name not in recipe.drop]
         read = interpret_cells(cells, recipe, used)
-        problems = problems_of(read, recipe, table_findings(read, recipe))
+        decisive = dict(decisive_findings(read, recipe))
+        reports = [
+            dataclasses.replace(report, findings=(*report.findings, decisive[report.name]))
+            if report.name in decisive
+            else report
+            for report in reports
+        ]
+        if recipe.group:
+            problems += rows_problem(cells.rows)
+            problems += problems_of(read, recipe, table_findings(read, recipe))
     return TableReport(str(path), cells.rows, tuple(reports), recipe, persons, tuple(problems))
 
 
@@ -343,11 +355,14 @@ def _with_role(report: ColumnReport, recipe: Recipe, persons: Persons | None) ->
         if report.missing:
             found.append(Finding(Kind.ABSENT_TARGET, Level.HINT, rows=report.missing))
         unclear = recipe.positive is None and recipe.target_bounds is None
-        if unclear and report.distinct == len(report.names) == 2:
-            rarer = report.names[-1][0]
+        classes = [name for name, _ in report.names]
+        if unclear and report.distinct == len(classes) == 2 and named_positive(classes) is None:
+            rarer = classes[-1]
             found.append(Finding(Kind.POSITIVE, Level.HINT, (("positive", rarer),), detail=rarer))
     if report.name in recipe.group and report.rare:
         found.append(Finding(Kind.RARE_GROUPS, Level.HINT, rows=report.rare, detail=str(RARE_ROWS)))
+    elif report.name == recipe.target and report.rare and report.distinct <= MANY_CLASSES:
+        found.append(Finding(Kind.RARE_CLASSES, Level.HINT, rows=report.rare, detail=str(RARE_ROWS)))
     names_persons = persons is not None and report.name == persons.column
     if names_persons:
         found = [each for each in found if not each.settles_by("drop")]

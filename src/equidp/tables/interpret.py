@@ -38,7 +38,7 @@ from equidp.tables.cells import (
     without_dates,
     without_sentinels,
 )
-from equidp.tables.findings import Finding, Kind, Level
+from equidp.tables.findings import Finding, Kind, Level, count_phrase
 from equidp.tables.recipe import Recipe
 
 with require_extra("tables"):
@@ -522,7 +522,7 @@ def _declared_findings(evidence: Evidence, rules: ColumnRecipe) -> tuple[Finding
     measured = any(mark and not is_currency(mark) for mark in evidence.marks)
     kinds = {mark: rows for mark, rows in evidence.marks.items() if mark or measured}
     if len(kinds) > 1:
-        listed = ", ".join(f"{mark or 'none'}: {rows:,}" for mark, rows in kinds.items())
+        listed = ", ".join(f"{mark or 'none'} in {count_phrase(rows)}" for mark, rows in kinds.items())
         found.append(Finding(Kind.SEVERAL_MARKS, Level.DOUBT, (("drop", ""),), False, detail=listed))
     return tuple(found)
 

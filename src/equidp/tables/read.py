@@ -659,7 +659,10 @@ def _header(cells: list[str], sep: str) -> list[str]:
     names = [name.strip() for name in cells]
     if not all(names[1:]) or names == [""]:
         place = (names.index("", 1) if len(names) > 1 else 0) + 1
-        raise ValueError(f"column {place} has no name; give it one in the header, or remove it")
+        raise ValueError(
+            f"column {place} has no name in the header; give it one. Remove lines that stand before the "
+            "header, and separators at the ends of rows"
+        )
     others = [mark for mark in ",;\t|" if mark in names[0]]
     if len(names) == 1 and others:
         mark = "tab" if others[0] == "\t" else others[0]
