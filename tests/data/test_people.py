@@ -113,8 +113,25 @@ def test_bad_people_are_refused_in_words():
         by_person(toy(4), ["a", None, "b", "b"], most_rows=2)
     with raises_field(DataError, "people"):
         by_person(toy(4), [1, 2, 3], most_rows=2)
+    for wrong in ("aabb", {0: 1, 1: 1, 2: 2, 3: 2}, [[1], [1], [2], [2]], torch.ones(4, 1), torch.tensor(1)):
+        with raises_field(DataError, "people"):
+            by_person(toy(4), wrong, most_rows=2)
     with raises_field(DataError, "rows"):
         by_person(by_person(toy(4), [1, 1, 2, 2], most_rows=2), [1, 2], most_rows=2)
+
+
+@pytest.mark.parametrize("people", [[1, "1", 2, "2"], [b"a", "a", "b", "b"], pd.Categorical([1, "1", 2, 2])])
+def test_one_person_does_not_count_as_two_by_the_type_of_an_identifier(people):
+    """As pandas reads a long column in parts, some of which hold texts."""
+    data = equidp.GroupedDataset(
+        torch.eye(4), torch.tensor([0, 1, 0, 1]), torch.zeros(4, dtype=torch.int64), ("a",), ("no", "yes")
+    )
+    with raises_field(DataError, "people"):
+        by_person(data, people, most_rows=2)
+    classifier = equidp.PrivateClassifier(rows_per_person=2, epochs=1)
+    with raises_field(DataError, "people"):
+        classifier.fit(np.eye(4), [0, 1, 0, 1], people=people)
+    assert len(by_person(data, pd.Series(["1", "1", "2", "2"]), most_rows=2)) == 2
 
 
 def test_rows_that_do_not_fit_the_targets_are_refused():

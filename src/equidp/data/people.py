@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -55,23 +55,16 @@ class PeoplesRows:
 
         Raises:
             SettingError: m < 1.
-            DataError: a missing value, or a shape other than [n].
+            DataError: as `person_codes`.
 
         >>> PeoplesRows.choose_rows(["ann", "bob", "ann"], most_rows=2, seed=0).places
         array([[0, 2],
                [1, 1]])
         """
         check_whole(1, ", the most rows of a person", most_rows=most_rows)
-        column = people.cpu().numpy() if isinstance(people, torch.Tensor) else people
-        listed = pd.Series(column).reset_index(drop=True)
-        if absent := int(listed.isna().sum()):
-            raise DataError(
-                f"{absent} of {len(listed)} rows do not say whose they are; fill that in, or remove them.",
-                field="people",
-            )
-        codes, labels = pd.factorize(listed)
-        counts = np.bincount(codes, minlength=len(labels))
-        positions = np.tile(np.arange(most_rows), (len(labels), 1))
+        codes = person_codes(people)
+        counts = np.bincount(codes)
+        positions = np.tile(np.arange(most_rows), (len(counts), 1))
         for count in np.unique(counts[counts > most_rows]):
             drawn = np.random.default_rng([seed, count]).permutation(count)[:most_rows]
             positions[counts == count] = np.sort(drawn)
@@ -162,7 +155,8 @@ def by_person(rows: GroupedDataset, people: Any, most_rows: int, seed: int = 0) 
 
     Raises:
         SettingError: m < 1.
-        DataError: people are missing or not [n], or the examples have several rows already.
+        DataError: people are missing, not [n], or texts beside numbers; or the examples have several rows
+            already.
 
     >>> targets, groups = torch.tensor([0, 1, 1]), torch.tensor([0, 1, 0])
     >>> rows = GroupedDataset(torch.eye(3), targets, groups, ("a", "b"), class_names=("no", "yes"))
@@ -182,6 +176,7 @@ def by_person(rows: GroupedDataset, people: Any, most_rows: int, seed: int = 0) 
         raise DataError(
             f"these examples have {rows.rows} rows each already; give a dataset of single rows.", field="rows"
         )
+    people = person_codes(people)
     if len(people) != len(rows):
         raise DataError(
             f"people are {len(people)} beside {len(rows)} rows; say of each row whose it is.", field="people"
@@ -194,6 +189,47 @@ def by_person(rows: GroupedDataset, people: Any, most_rows: int, seed: int = 0) 
     return chosen.gather_examples(rows)
 
 
+def person_codes(people: Any) -> Codes:
+    """Return the person of each row by number, [n], from 0 in the order of their first rows.
+
+    Args:
+        people: identifier of each row's person, [n]: an array, a column or a tensor.
+
+    Raises:
+        DataError: a missing value, another shape than [n], or texts beside other values: "1" and 1 may be one
+            person, and would count as two.
+
+    >>> person_codes(["ann", "bob", "ann"])
+    array([0, 1, 0])
+    """
+    column = people.detach().cpu() if isinstance(people, torch.Tensor) else people
+    try:
+        if isinstance(column, Mapping | str) or len(column) == 0:
+            raise ValueError("not [n]")
+        listed = pd.Series(column.numpy() if isinstance(column, torch.Tensor) else column)
+        found, labels = pd.factorize(listed)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"people are a {type(people).__name__} ({error}); expected the identifier of each row's person, "
+            "[n], such as a column of texts or of whole numbers.",
+            field="people",
+        ) from error
+    codes: Codes = found.astype(np.int64)
+    if absent := int((codes < 0).sum()):
+        raise DataError(
+            f"{absent} of {len(codes)} rows do not say whose they are; fill that in, or remove them.",
+            field="people",
+        )
+    texts = [isinstance(each, str) for each in labels] if listed.dtype.kind == "O" else []
+    if any(texts) and not all(texts):
+        raise DataError(
+            "people are texts in some rows and numbers or other values in others, so that one person may "
+            "count as two; give one kind, such as column.astype(str).",
+            field="people",
+        )
+    return codes
+
+
 def smallest_epsilons(epsilons: torch.Tensor, people: Any) -> torch.Tensor:
     """Return the smallest epsilon that the person of each row chose in any of their rows, [n].
 
@@ -204,9 +240,8 @@ def smallest_epsilons(epsilons: torch.Tensor, people: Any) -> torch.Tensor:
     >>> smallest_epsilons(torch.tensor([3.0, 1.0, 0.5]), ["ann", "bob", "ann"])
     tensor([0.5000, 1.0000, 0.5000])
     """
-    column = people.cpu().numpy() if isinstance(people, torch.Tensor) else people
-    codes, labels = pd.factorize(pd.Series(column).reset_index(drop=True))
-    smallest = np.full(len(labels), np.inf)
+    codes = person_codes(people)
+    smallest = np.full(codes.max() + 1, np.inf)
     np.minimum.at(smallest, codes, epsilons.cpu().double().numpy())
     return torch.from_numpy(smallest[codes]).to(epsilons)
 

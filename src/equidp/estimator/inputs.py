@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 from equidp._extras import require_extra
 from equidp._validate import check_some_weight, check_weights
 from equidp.data.dataset import GroupedDataset
-from equidp.data.people import PeoplesRows, smallest_epsilons
+from equidp.data.people import PeoplesRows, person_codes, smallest_epsilons
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.policies.methods import method_named
 from equidp.tables.checks import MOST_GROUPS
@@ -227,7 +227,7 @@ def people_of(people: Any, most_rows: int | None, rows: Any) -> PeoplesRows | No
 
     Raises:
         SettingError: people without a number of rows for each, or the other way round.
-        DataError: another number of people than rows, missing ones, or a sparse matrix of rows.
+        DataError: another number of people than rows, a sparse matrix of rows, or as `person_codes`.
     """
     if (people is None) != (most_rows is None):
         raise SettingError(
@@ -238,6 +238,7 @@ def people_of(people: Any, most_rows: int | None, rows: Any) -> PeoplesRows | No
         return None
     if sparse.issparse(rows):
         raise DataError("people are for rows in memory, and X is sparse; pass X.toarray().", field="X")
+    people = person_codes(people)
     if len(people) != rows.shape[0]:
         raise DataError(
             f"people has {len(people)} rows beside {rows.shape[0]} in X; expected one for each.",
