@@ -385,11 +385,18 @@ def test_data_whose_order_changes_between_passes_is_refused():
     trainer.step(next(batches))
     data = trainer.train
     order = torch.randperm(len(data))
-    trainer.train = equidp.GroupedDataset(
-        data.inputs[order], data.targets[order], data.groups[order], data.group_names, data.class_names
-    )
+    for column in (data.inputs, data.targets, data.groups):
+        column.copy_(column[order])
     with raises_field(DataError, "train"):
         trainer.fit()
+
+
+def test_a_report_by_groups_that_changed_since_is_refused():
+    trainer, accountant = watched()
+    trainer.fit()
+    trainer.train.groups.zero_()
+    with raises_field(DataError, "train"):
+        accountant.report(trainer, accountant="rdp")
 
 
 def test_an_accountant_that_missed_steps_is_refused():

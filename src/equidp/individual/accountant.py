@@ -279,6 +279,7 @@ class ExampleAccount(KeptCallback):
         Raises:
             SettingError: no step was watched, or the trainer is of another run; or this is not the first of
                 several processes.
+            DataError: the training data or its groups changed since the run began.
         """
         if not trainer.processes.first:
             raise SettingError(
@@ -292,6 +293,7 @@ class ExampleAccount(KeptCallback):
             )
         self._check_run(trainer)
         data = training_data(trainer, _PURPOSE)
+        self._check_data(data)
         counts = self._started_counts
         counts.settle()
         delta = trainer.delta if delta is None else delta
@@ -359,7 +361,8 @@ class ExampleAccount(KeptCallback):
         fingerprint = compute_fingerprint(data)
         if self._fingerprint is not None and fingerprint != self._fingerprint:
             raise DataError(
-                "the training data changed between two passes; each example's history is lost.", field="train"
+                "the training data or its groups changed since the run began; histories are lost.",
+                field="train",
             )
         self._fingerprint = fingerprint
 
