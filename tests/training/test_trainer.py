@@ -530,7 +530,7 @@ def test_a_sample_that_cannot_be_loaded_is_a_step_spent():
 def test_a_trainer_that_is_done_loads_nothing_more():
     trainer = make_trainer(epochs=1)
     trainer.fit()
-    trainer.train = None
+    trainer._loop._load = None
     assert list(trainer.batches()) == []
 
 
@@ -1003,6 +1003,10 @@ def test_what_does_not_augment_is_refused_before_anything_is_spent(augment, erro
         ("noise_multiplier", 9.0),
         ("steps", 999),
         ("ledger", MemoryLedger()),
+        ("delta", 0.9),
+        ("accountant", "rdp"),
+        ("train", toy(seed=3)),
+        ("num_examples", 9),
     ],
 )
 def test_what_a_trainer_was_made_with_cannot_be_set_later(name, value):
@@ -1014,8 +1018,9 @@ def test_what_a_trainer_was_made_with_cannot_be_set_later(name, value):
     setattr(trainer, name, value)
     with raises_field(SettingError, name):
         trainer.step(batch)
-    with raises_field(SettingError, name):
-        trainer.batches()
+    for method in (trainer.batches, trainer.run):
+        with raises_field(SettingError, name):
+            method()
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])

@@ -44,17 +44,22 @@ _LEAST_AT_A_TIME = 64
 _FIXED = (
     "model",
     "optimizer",
+    "train",
     "policy",
     "event",
     "noise_multiplier",
+    "delta",
+    "accountant",
     "sample_rate",
+    "num_examples",
+    "num_groups",
     "expected_batch_size",
     "steps",
     "loss",
     "engine",
     "ledger",
 )
-"""Attributes of a Trainer from which its private step was made."""
+"""Attributes of a Trainer from which its private step was made, or its epsilon follows."""
 
 
 class Callback:
@@ -819,8 +824,10 @@ class Trainer:
         """Run so far: what was trained and spent; with steps left, it holds a copy of the model.
 
         Raises:
+            SettingError: an attribute of the Trainer was set after it was made.
             ModelError: the model cannot be copied.
         """
+        self._check_as_made()
         self._look_for_other_runs()
         done = self.steps_done >= self.steps and not self._loop.has_unused_sample
         model = self.released_model
