@@ -68,6 +68,15 @@ def test_published_settings_stay_out_of_recommended_ones_but_for_delta():
     assert (plan.weight_decay, plan.learning_rate, plan.delta) == (0.0, 17.4, 1e-6)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("clipping_bound", float("inf")), ("clipping_bound", 0.0), ("epochs", -1)]
+)
+def test_what_was_given_is_checked_before_rules_compute_with_it(name, value):
+    source = equidp.data.open_source("digits")
+    with raises_field(SettingError, name):
+        choose_plan(source, source.split(seed=0).train, 0, {name: value})
+
+
 def test_another_optimizer_has_its_own_learning_rate_by_default_and_not_by_rule():
     other = chosen({"optimizer": "adam"})
     assert other.plan.learning_rate < 0.1

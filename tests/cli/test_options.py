@@ -178,6 +178,15 @@ def test_bounds_are_ranges_by_column():
             parse_bounds(wrong)
 
 
+@pytest.mark.parametrize("option", ["--person", "--weight", "--bounds", "--thousands", "--method", "--model"])
+def test_an_empty_text_is_no_value(option, tmp_path):
+    """A variable that a script leaves unset would drop a promise, such as whom epsilon protects."""
+    (tmp_path / "given.toml").write_text(f'{option[2:]} = ""')
+    for given in ((option, ""), (f"{option}=",), ("--config", str(tmp_path / "given.toml"))):
+        with raises_field(SettingError, option):
+            app.parse_args(["train", "people.csv", *given], print_error=False, exit_on_error=False)
+
+
 @pytest.mark.parametrize(
     "typed",
     [

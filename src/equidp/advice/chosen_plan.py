@@ -119,6 +119,8 @@ def choose_plan(
         return ChosenPlan(plan, origins=_origins(plan, given, {}, published))
     if settings != RECOMMENDED:
         raise unknown_name("settings", settings, SETTINGS)
+    # before rules compute with what was given
+    Plan().with_changes(given).policy("dpsgd" if method == AUTO else method)
     own_model = "model" in {*given, *swept}
     encoding = encoding_to_train_on(source, own_model=own_model)
     of_method = {} if method == AUTO else fixed_options(method)

@@ -130,6 +130,12 @@ def read_options(command: App, commands: tuple[str, ...], arguments: ArgumentCol
         Dict({commands[0]: content}, source=repr(path))(command, commands[:1], arguments)
     for argument in arguments:
         kinds = (argument.hint, *get_args(argument.hint))
+        takes_text = not {bool, int, float} & {*kinds} and not _is_list(argument)
+        if takes_text and Path not in kinds and not all(token.value for token in argument.tokens):
+            raise SettingError(
+                f"{argument.name} '' has no value, as of a variable without one; give one, or leave it out.",
+                field=argument.name,
+            )
         for token in argument.tokens:
             if "\0" in token.value or (Path in kinds and not token.value):
                 raise SettingError(f"{argument.name} {token.value!r}; expected a path.")
