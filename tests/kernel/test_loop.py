@@ -219,6 +219,18 @@ def test_samples_that_other_loops_draw_on_one_ledger_are_charged():
     assert ledger.entries == ((EVENT, 4),)
 
 
+def test_loops_that_draw_in_turn_on_one_ledger_spend_one_plan():
+    """Each counted the steps that were left when it began."""
+    ledger = MemoryLedger()
+    loops = [make_loop(ledger=ledger, steps=5) for _ in range(2)]
+    samples = [loop.batches() for loop in loops]
+    for _ in range(5):
+        for loop, drawn in zip(loops, samples, strict=True):
+            if (batch := next(drawn, None)) is not None:
+                loop.take(batch)
+    assert ledger.entries == ((EVENT, 5),)
+
+
 def test_the_last_sample_before_a_break_is_charged():
     loop = make_loop()
     for taken, batch in enumerate(loop.batches()):
@@ -523,7 +535,7 @@ def test_a_step_of_the_optimizer_beside_private_steps_is_warned_of(taken):
 
 
 def test_steps_of_two_loops_with_one_optimizer_are_not_warned_of():
-    first = make_loop(steps=2)
+    first = make_loop(steps=4)
     samples = first.batches()
     first.take(next(samples))  # and is left there
     second = PrivateLoop(

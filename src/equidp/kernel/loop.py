@@ -73,6 +73,7 @@ class PrivateLoop:
     | the optimizer, or one of several, steps by other gradients while samples are drawn | a PrivacyWarning |
     | the ledger cannot record | BudgetError before the sample is given out |
     | an account of the step does not fit an example of the sample | the step leaves it out |
+    | others spend steps of the run in the same ledger | `batches` ends once all are spent |
     | `batches` or `close` is called | iterators from before give no more samples: SettingError |
     | another batch than the last sample, or the same one twice | SettingError |
     | inputs (any of their tensors), targets or groups of another length | SettingError |
@@ -193,6 +194,8 @@ class PrivateLoop:
                         "iterator at a time draws samples. Use the newest.",
                         field="batches",
                     )
+                if self.steps_done >= self.steps:  # by another trainer of this run, on the same ledger
+                    return
                 processes = self.private_step.processes
                 with processes.leave_group_on_failure():
                     self._forget_unused()
