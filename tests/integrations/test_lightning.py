@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, TensorDataset, WeightedRandomSampler
 
 import equidp
 from equidp.errors import CheckpointError, DataError, ModelError, SettingError
@@ -503,6 +503,36 @@ def test_groups_are_read_from_items(tmp_path):
     private = {**PRIVATE, "policy": equidp.DPSGDF(), "num_groups": 2, "group": lambda item: int(item[1])}
     strategy, _ = fit(tmp_path, private=private)
     assert strategy.private_trainer.policy_state.bounds.shape == (2,)
+
+
+class PublicStep(lightning.Callback):
+    """A step of the optimizer by gradients of its own, after each private one."""
+
+    def on_train_batch_end(self, trainer, module, *_):
+        (optimizer,) = trainer.optimizers
+        optimizer.zero_grad()
+        module(torch.zeros(1, 4)).sum().backward()
+        optimizer.step()
+
+
+def test_steps_of_a_callback_and_rows_that_stand_twice_are_warned_of(tmp_path):
+    with pytest.warns(equidp.PrivacyWarning, match="outside step"):
+        strategy, _ = fit(tmp_path / "step", callbacks=[PublicStep()])
+    assert strategy.run().facts.steps == 8
+    for name, private in (
+        ("own", PRIVATE),
+        ("loss", {**PRIVATE, "loss": nn.CrossEntropyLoss(reduction="none")}),
+    ):
+        with pytest.warns(equidp.PrivacyWarning, match="several times"):
+            fit(tmp_path / name, data=ConcatDataset([rows_held := rows(), rows_held]), private=private)
+
+
+def test_a_training_that_is_refused_leaves_the_run_before_it(tmp_path):
+    strategy, trainer = fit(tmp_path)
+    trainer.fit_loop.max_epochs = 4
+    with raises_field(SettingError, "ledger"):
+        trainer.fit(Classifier(), DataLoader(rows(), batch_size=16))
+    assert strategy.run().facts.steps == 8
 
 
 def test_there_is_no_run_before_fit():

@@ -32,6 +32,7 @@ from equidp.kernel.ledger import Ledger
 from equidp.kernel.loop import Batch
 from equidp.kernel.policy import Policy
 from equidp.ledger.file import LedgerFile
+from equidp.training.assemble import has_repeats
 from equidp.training.run import Run
 from equidp.training.trainer import Trainer
 from equidp.training.training_loss import LOSS_BOUND
@@ -182,7 +183,7 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
         if self._fits:
             check_trainer(trainer)
             check_hooks(trainer)
-            self.private_trainer = None
+            self._samples = None
         super().setup(trainer)
 
     def process_dataloader(self, dataloader: object) -> object:
@@ -190,7 +191,7 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
         trainer = self.lightning_module.trainer
         if not (self._fits and trainer.training):
             return dataloader
-        if self.private_trainer is not None:
+        if self._samples is not None:
             raise _more_than_a_loader()
         checked = checked_loader(dataloader)
         self.private_trainer = private = self._make_private_trainer(trainer, checked)
@@ -396,13 +397,12 @@ def logging_refused(module: Any) -> Iterator[None]:
 
 @contextmanager
 def logging_allowed(module: Any) -> Iterator[None]:
-    """Allow `self.log` within `logging_refused`."""
-    refuse = module.log
-    del module.log
+    """Allow `self.log`, also within `logging_refused`."""
+    refused = {name: vars(module).pop(name) for name in ("log",) if name in vars(module)}
     try:
         yield
     finally:
-        module.log = refuse
+        vars(module).update(refused)
 
 
 def check_training_step(own: OwnStep, row: tuple[Tensor, ...]) -> None:
@@ -427,6 +427,7 @@ class _Rows(Dataset[Any]):
 
     def __init__(self, loader: DataLoader[Any], group: Callable[[Any], int] | None) -> None:
         self._items: Any = loader.dataset
+        self.repeats_rows = has_repeats(loader.dataset)
         self._collate, self._group = loader.collate_fn, group
         self._check()
 

@@ -151,9 +151,9 @@ def check_loading(workers: object, physical_batch_size: object, views: object, r
         raise SettingError(f"randomness={randomness!r}; expected an equidp.kernel.noise.Randomness, or None.")
 
 
-def warn_of_repeats(train: object) -> None:
-    """Warn where a row of a dataset is several rows of the training data: each is promised epsilon alone."""
-    repeats = getattr(train, "repeats_rows", False)
+def has_repeats(train: object) -> bool:
+    """Return True if a row of a dataset is several rows of the training data."""
+    repeats = bool(getattr(train, "repeats_rows", False))
     if isinstance(train, Subset | ConcatDataset | list | tuple):
         places: dict[Any, list[Tensor]] = {}
         for rows, _, own in find_rows(train, torch.arange(len(train))):
@@ -164,7 +164,12 @@ def warn_of_repeats(train: object) -> None:
                 key = tuple(map(id, rows.tensors))
             places.setdefault(key, []).append(own)
         repeats = any(len(each.unique()) < len(each) for each in map(torch.cat, places.values()))
-    if repeats:
+    return repeats
+
+
+def warn_of_repeats(train: object) -> None:
+    """Warn where a row of a dataset is several rows of the training data: each is promised epsilon alone."""
+    if has_repeats(train):
         warnings.warn(
             "rows stand several times in the training data, as in oversampling, and epsilon is promised to "
             "each of them alone: a person whose row is in it k times has the epsilon of k rows, "
