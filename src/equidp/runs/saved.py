@@ -209,19 +209,42 @@ class FinishedRun:
     def read_grouped(self, path: Path) -> GroupedDataset:
         """Read a file with the columns of the run's table, target and groups included.
 
+        Warns of rows that the run was trained on, as long as its data is where it was.
+
         Raises:
             DataError: the file cannot be used, or holds classes or groups that the training data lacks.
             SettingError: the run was not trained on a table.
         """
+        found = self._read_examples(path)
+        if _same_content(path, Path(self.config.data.name)):
+            which = "is the file that the run was trained on, or a copy: most of its rows"
+        elif shared := self._count_trained(found):
+            which = f"has rows that the run was trained on: {shared:,} of {len(found):,}"
+        else:
+            return found
+        warnings.warn(
+            f"{os.fspath(path)!r} {which} are training examples, and tell nothing of new people. Leave it "
+            "out to test on the rows that were held out.",
+            DataWarning,
+            stacklevel=2,
+        )
+        return found
+
+    def _count_trained(self, examples: GroupedDataset) -> int:
+        """Return how many examples are rows that the run was trained on; 0 where its data is not there."""
+        if layout.is_given(self.folder):
+            return 0
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DataWarning)  # given when the run began
+                train = layout.load_same(self.config, self.encoder, self.facts, self.folder).train
+        except DataError:
+            return 0
+        return examples.digest_rows().count_shared(train.digest_rows())
+
+    def _read_examples(self, path: Path) -> GroupedDataset:
+        """Read a file with the columns of the run's table, target and groups included."""
         config, classes, groups = self.config, self.facts["class_names"], self.facts["group_names"]
-        if _same_content(path, Path(config.data.name)):
-            warnings.warn(
-                f"{os.fspath(path)!r} is the file that the run was trained on, or a copy: most of its rows "
-                "are training examples, and tell nothing of new people. Leave it out to test on the rows "
-                "that were held out.",
-                DataWarning,
-                stacklevel=2,
-            )
         columns, person = (
             [str(config.data.recipe.target), *config.data.recipe.group],
             config.data.recipe.person,
