@@ -123,6 +123,15 @@ def in_two_groups(model):
 
 
 @pytest.mark.soak
+def test_a_second_run_is_refused_since_its_steps_would_be_taken_for_those_of_the_first():
+    diagnostics = quiet()
+    watched(diagnostics, steps=2, epochs=None).fit()
+    other = watched(diagnostics, steps=2, epochs=None)
+    with raises_field(SettingError, "trainer"):
+        other.fit()
+    assert other.ledger.entries == ()
+
+
 def test_what_cannot_be_diagnosed_is_refused_before_it_costs():
     data, rows = toy(), list(zip(toy().inputs, toy().targets, toy().groups, strict=True))
     empty = equidp.GroupedDataset(

@@ -103,7 +103,7 @@ class Diagnostics(Callback):
         announce: Announce = _say,
     ) -> None:
         self.plan = DiagnosisPlan(every, None if groups is None else tuple(groups), effort or Effort())
-        self._seed, self._announce = seed, announce
+        self._seed, self._announce, self._run = seed, announce, ""
         tables = (record or RunRecord()).settings.setdefault(RECORD_KEY, {"groups": [], "pairs": []})
         self._groups: list[dict[str, Any]] = tables["groups"]
         self._pairs: list[dict[str, Any]] = tables["pairs"]
@@ -153,6 +153,14 @@ class Diagnostics(Callback):
         )
 
     def before_training(self, trainer: Trainer) -> None:
+        run = trainer.ledger.run_id
+        if self._run not in ("", run):
+            raise SettingError(
+                f"the trainer is of run {run}, and these tables are of run {self._run}; give each run a "
+                "Diagnostics of its own.",
+                field="trainer",
+            )
+        self._run = run
         if trainer.steps_done not in {row["step"] for row in self._groups}:
             self.check(trainer)
             self._diagnose(trainer)
