@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
+import equidp
 from equidp.errors import DataError
 from equidp.training.record import RunRecord
 from support.errors import raises_field
+from support.toy import make_trainer, toy
 
 
 def test_save_and_load(tmp_path):
@@ -34,3 +38,23 @@ def test_a_damaged_file_is_named(tmp_path):
     path.write_bytes(b"not parquet")
     with raises_field(DataError, "path"):
         RunRecord.load(path)
+
+
+def test_a_test_set_with_other_groups_or_classes_is_refused_before_it_costs():
+    """The bound of one group would stand in the row of another."""
+    test = toy(seed=2)
+    swapped = dataclasses.replace(test, group_names=test.group_names[::-1], groups=1 - test.groups)
+    more = dataclasses.replace(test, group_names=(*test.group_names, "c"))
+    for other in (swapped, more):
+        trainer = make_trainer(
+            policy=equidp.DPSGDF(0.1), callbacks=[equidp.EpochRecorder(equidp.RunRecord(), other)]
+        )
+        with raises_field(DataError, "group_names"):
+            trainer.fit()
+        assert trainer.ledger.entries == ()
+        make_trainer(callbacks=[equidp.EpochRecorder(equidp.RunRecord(), other)]).fit()
+    classes = dataclasses.replace(test, class_names=test.class_names[::-1])
+    trainer = make_trainer(callbacks=[equidp.EpochRecorder(equidp.RunRecord(), classes)])
+    with raises_field(DataError, "class_names"):
+        trainer.fit()
+    assert trainer.ledger.entries == ()

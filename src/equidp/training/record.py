@@ -125,8 +125,28 @@ class EpochRecorder(Callback):
         self._samples = [each[:gradient_examples] for each in members]
 
     def before_training(self, trainer: Trainer) -> None:
-        # Before any budget is spent: a model whose outputs have no metrics.
+        # Before any budget is spent: other groups than those of the policy, and outputs without metrics.
+        self._check_test(trainer)
         check_outputs(predict(trainer.model, taken(self.test.inputs, [0])), self.test)
+
+    def _check_test(self, trainer: Trainer) -> None:
+        """Refuse a test set whose classes, or groups that the policy has values of, are in another order."""
+        names, classes = self.test.group_names, self.test.class_names
+        if isinstance(trainer.train, GroupedDataset):
+            names, classes = trainer.train.group_names, trainer.train.class_names or classes
+        if classes != self.test.class_names:
+            raise DataError(
+                f"the test set counts its classes {self.test.class_names}, and the training data {classes}; "
+                "give them the same order, and all of them.",
+                field="class_names",
+            )
+        count = trainer.num_groups
+        if trainer.policy.needs_groups and (names != self.test.group_names or count != len(names)):
+            raise DataError(
+                f"the test set has the groups {self.test.group_names}, and the run {count}: {names}; give "
+                "the test set the same, in this order.",
+                field="group_names",
+            )
 
     def after_epoch(self, trainer: Trainer) -> None:
         test, released = self.test, trainer.policy.released(trainer.policy_state)
