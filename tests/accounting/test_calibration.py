@@ -20,17 +20,28 @@ PLANS = [
 ]
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("plan", PLANS)
-def test_noise_keeps_to_its_target_and_a_ten_thousandth_less_does_not(plan):
+BY_RENYI = [(PLANS[1], "rdp"), (PLANS[3], "rdp-classic")]
+
+
+@pytest.mark.parametrize(
+    ("plan", "accountant"),
+    [*(pytest.param(plan, "pld", marks=pytest.mark.soak) for plan in PLANS), *BY_RENYI],
+)
+def test_noise_keeps_to_its_target_and_a_ten_thousandth_less_does_not(plan, accountant):
     target, delta, rate, steps, ratio = plan
-    noise = calibrate_noise(target, delta, rate, steps, ratio)
+    noise = calibrate_noise(target, delta, rate, steps, ratio, accountant)
 
     def spent(sigma: float) -> float:
         statistics = None if ratio is None else ratio * sigma
-        return epsilon([(StepEvent(rate, sigma, statistics), steps)], delta)
+        return epsilon([(StepEvent(rate, sigma, statistics), steps)], delta, accountant)
 
     assert spent(noise) <= target < spent(noise * (1 - 1.5e-4))
+
+
+def test_noise_of_a_target_that_hardly_any_meets_is_small_and_enough():
+    noise = calibrate_noise(1e6, 1e-5, 0.02, 10, accountant="rdp")
+    assert noise < 0.01
+    assert epsilon([(StepEvent(0.02, noise), 10)], 1e-5, "rdp") <= 1e6
 
 
 @pytest.mark.soak

@@ -67,7 +67,7 @@ def calibrate_noise(
 
     Returns:
         sigma, such that `epsilon` of what was spent and T steps is at most `target_epsilon`; never too little
-        noise.
+        noise. Where less than 0.01 is enough, the result is below that, and may be more than is needed.
 
     Raises:
         SettingError: a number outside its range, an unknown accountant, or no noise up to 10^6 reaches the
