@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
 from equidp.engines import make_engine
-from equidp.engines.layers.sums import lengths, outer_sum, weighted_sum
+from equidp.engines.layers.sums import lengths, outer_sum, weighted_sum, with_rounding
 from equidp.kernel.bounding import ROUNDING, summed_rows
 from support.oracle import single_gradients
 
@@ -193,3 +193,11 @@ def test_an_example_without_a_finite_gradient_changes_no_others_sum():
         assert found.keys() == expected.keys()
         for parameter, total in found.items():
             torch.testing.assert_close(total, expected[parameter], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("additions", [33, 1024])
+def test_norms_leave_room_for_what_sums_of_positions_in_float32_lose(additions):
+    """At most (k - 1) 2^-24 of the sum of the lengths of k terms, in any order (Higham 2002, section 4.2)."""
+    exact, terms = torch.tensor([0.0, 2.0]), torch.tensor([3.0, 3.0])
+    raised = with_rounding(exact.square(), terms, additions).sqrt()
+    assert (raised - exact >= (additions - 1) * 2.0**-24 * terms).all()

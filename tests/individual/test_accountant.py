@@ -20,6 +20,7 @@ from equidp.engines import MeasuredBatch, dataset_norms, make_engine
 from equidp.errors import BudgetError, DataError, SettingError
 from equidp.individual import step_counts
 from equidp.individual.accountant import chunk_size_for
+from equidp.individual.histories import Histories
 from equidp.individual.report import IndividualReport
 from equidp.individual.step_counts import StepCounts, current_shares
 from equidp.kernel.epsilon import epsilon
@@ -421,6 +422,18 @@ def test_an_accountant_is_of_one_run(missed_at_worst):
             other[0].fit()
         assert other[0].steps_done == 0
     assert_allclose(accountant.report(trainer).sensitive_epsilons, found)
+
+
+def test_steps_that_were_missed_count_in_full_for_every_example_and_group():
+    """As those that a kill lost: whoever used nothing in the steps that were seen, too."""
+    counts = StepCounts(toy(4), equidp.DPSGD(), torch.device("cpu"), Histories(4, 0.5), exact=True)
+    counts.take(torch.zeros(4))
+    counts.step(equidp.NoState())
+    counts.add_worst_steps(3)
+    counts.settle()
+    assert counts.histories.counts.tolist() == [[1, 0, 3]] * 4
+    assert counts.group_histories.counts.tolist() == [[0, 0, 4]] * 2
+    assert counts.group_shares.tolist() == [4.0, 4.0]
 
 
 @pytest.mark.soak

@@ -13,6 +13,7 @@ import equidp
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import GroupedStepEvent, GroupShare, MemoryLedger, StepEvent
+from equidp.training.assemble import in_groups_of_event
 from support.errors import raises_field
 from support.toy import make_trainer, toy
 
@@ -241,6 +242,22 @@ def test_a_person_with_rows_in_several_groups_counts_in_that_of_the_largest_rate
     by_group = run.epsilon_by_group()
     assert by_group["a"] != by_group["b"]
     assert (make_trainer(people, steps=3, epochs=None, batch_size=6).train.groups == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("shares", "group"),
+    [
+        ((GroupShare("a", 0.1), GroupShare("b", 0.2, 0.5)), 1),
+        ((GroupShare("a", 0.2, 0.5), GroupShare("b", 0.1)), 0),
+        ((GroupShare("a", 0.2, 0.5), GroupShare("b", 0.2)), 1),
+    ],
+)
+def test_people_are_put_into_the_group_of_the_largest_rate_and_then_bound(shares, group):
+    rows = dataclasses.replace(toy(60), groups=torch.arange(60) % 2)
+    people = equidp.by_person(rows, np.arange(60) // 2, most_rows=2)
+    event = GroupedStepEvent(0.2, 1.0, by_group=shares)
+    assert (in_groups_of_event(people, event).groups == group).all()
+    assert in_groups_of_event(people, StepEvent(0.2, 1.0)) is people
 
 
 def test_a_person_whose_rows_are_of_one_group_stays_in_it():
