@@ -478,6 +478,7 @@ def test_what_goes_wrong_with_a_finished_run(run, people):
     table = pd.read_csv(people / "people.csv")
     odd = {
         "no-job.csv": (table.drop(columns="job"), "the table lacks 'job'"),
+        "renamed.csv": (table.rename(columns={"job": "Job"}), "the table has 'Job' in place of 'job'"),
         "texts.csv": (table.assign(age="old"), "holds texts, the first in row 1"),
         "huge.csv": (table.assign(age=1e300), "beyond 1e+18"),
         "gaps.csv": (table.assign(age=[None, *table["age"][1:]]), "1 of 200 rows have missing values"),

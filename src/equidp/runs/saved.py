@@ -26,11 +26,19 @@ from equidp.runs import layout
 from equidp.runs.config import TrainConfig
 from equidp.store import key_of
 from equidp.tables.cache import stored_parts
-from equidp.tables.checks import MISSING_NUMBERS, check_read, missing_problem, number_problem, refuse
+from equidp.tables.checks import (
+    LABEL_REMEDY,
+    MISSING_NUMBERS,
+    check_read,
+    check_spelling,
+    missing_problem,
+    number_problem,
+    refuse,
+)
 from equidp.tables.columns import Columns, read_table
 from equidp.tables.encode import NumericColumn, TableEncoder
 from equidp.tables.labels import known_codes
-from equidp.tables.read import content_digest
+from equidp.tables.read import content_digest, names_of
 from equidp.training.plan import ResolvedPlan
 from equidp.training.run import Run, RunFacts
 
@@ -126,6 +134,8 @@ class FinishedRun:
         was_numeric |= {name: name not in self.encoder.textual for name in further}
         names = list(dict.fromkeys([*(each.name for each in columns), *further]))
         read = read_table(path, recipe, only=names, fewest=1, was_numeric=was_numeric)
+        if Path(path).exists() and any(name not in read.table for name in names):
+            check_spelling(names_of(Path(path), recipe), names)
         refuse(path, read.problems)
         for note in read.notes:
             warnings.warn(note, DataWarning, stacklevel=3)
@@ -137,7 +147,8 @@ class FinishedRun:
             ):
                 raise DataError(
                     f"column {each.name!r} holds texts{read.first_text_phrase(each.name)}, where the "
-                    "training data had numbers."
+                    "training data had numbers; write them with the marks of the training data, and leave "
+                    "cells without a number empty."
                 )
         return self._add_missing_columns(read)
 
@@ -251,7 +262,7 @@ class FinishedRun:
         )
         read = self._read(path, *columns, *([] if person is None else [person]))
         table, bounds = read.table, config.data.recipe.target_bounds
-        check_read(table, columns)
+        check_read(table, columns, LABEL_REMEDY)
         people = _people_of_rows(table, person)
         if bounds is not None:
             wrong = [

@@ -109,13 +109,39 @@ def refuse(path: str | PathLike[str], problems: Sequence[str]) -> None:
         )
 
 
-def check_read(table: pd.DataFrame, names: Sequence[str]) -> None:
-    """Raise unless the table has each column that a trained model reads."""
+INPUT_REMEDY = (
+    "the columns that the model was trained on. Where new rows cannot have one, train again without it "
+    "(--drop)"
+)
+LABEL_REMEDY = (
+    "target and groups, to measure the model by. For predictions alone, equidp predict needs neither"
+)
+
+
+def check_read(table: pd.DataFrame, names: Sequence[str], expected: str = INPUT_REMEDY) -> None:
+    """Raise unless the table has each column that is read of it; `expected` ends the message."""
     lacking = [name for name in names if name not in table.columns]
     if lacking:
         raise DataError(
-            f"the table lacks {', '.join(map(repr, lacking))}; expected the columns that the model was "
-            "trained on. Where new rows cannot have one, train again without it (--drop).",
+            f"the table lacks {', '.join(map(repr, lacking))}; expected {expected}.",
+            field=", ".join(lacking),
+        )
+
+
+def check_spelling(present: Sequence[str], names: Sequence[str]) -> None:
+    """Raise if a table has a column that differs from one it lacks in capitals or spaces at the ends alone.
+
+    >>> check_spelling(["AGE", "sex"], ["age", "sex"])
+    Traceback (most recent call last):
+    equidp.errors.DataError: the table has 'AGE' in place of 'age'; expected names as in training.
+    """
+    alike = {name.strip().casefold(): name for name in present if name not in names}
+    found = {name: alike[name.strip().casefold()] for name in names if name.strip().casefold() in alike}
+    lacking = {name: other for name, other in found.items() if name not in present}
+    if lacking:
+        listed = ", ".join(f"{other!r} in place of {name!r}" for name, other in lacking.items())
+        raise DataError(
+            f"the table has {listed}; expected names as in training.",
             field=", ".join(lacking),
         )
 

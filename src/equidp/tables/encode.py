@@ -192,7 +192,10 @@ class NumericColumn(Column):
     def check(self, column: pd.Series) -> None:
         """Raise unless the column holds numbers that can be encoded."""
         if column.dtype != float:
-            raise DataError(f"column {self.name!r} holds texts, where the training data had numbers.")
+            raise DataError(
+                f"column {self.name!r} holds texts, where the training data had numbers; write them with the "
+                "marks of the training data, and leave cells without a number empty."
+            )
         if (column.abs() > LARGEST_NUMBER).any():
             raise DataError(
                 f"column {self.name!r} holds numbers beyond {LARGEST_NUMBER:g}, or infinite numbers; rescale "
