@@ -188,6 +188,21 @@ def test_an_empty_text_is_no_value(option, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("typed", "closest"),
+    [
+        ("train p.csv --epsilonn 3", " Did you mean --epsilon?"),
+        ("train p.csv --batch_siz=3", " Did you mean --batch-size?"),
+        ("evaluate run --epsilon 3", ""),
+        ("predict run --target x", ""),
+    ],
+)
+def test_an_unknown_option_is_compared_by_its_words(command, tmp_path, typed, closest):
+    """Not by the dashes that all have: --json is not what --epsilon meant."""
+    code, _, err = command(*typed.split(), cwd=tmp_path)
+    assert (code, " Did you mean" in err, closest in err) == (2, bool(closest), True)
+
+
+@pytest.mark.parametrize(
     "typed",
     [
         "--date a=iso,a=dayfirst",

@@ -6,6 +6,7 @@ when it is called.
 
 from __future__ import annotations
 
+import difflib
 import errno
 import os
 import re
@@ -242,6 +243,15 @@ def _error_text(error: CycloptsError) -> str:
     return text
 
 
+def _unknown_option(error: cyclopts.UnknownOptionError) -> str:
+    """Say which option is unknown, and the closest: two dashes that both have make none alike."""
+    text = _error_text(error).partition(" Did you mean")[0]
+    given = (error.token.keyword or error.token.value).partition("=")[0].strip("-").replace("_", "-")
+    known = {name.strip("-"): name for argument in error.argument_collection for name in argument.names}
+    close = difflib.get_close_matches(given, known, n=1, cutoff=0.7)
+    return f"{text} Did you mean {known[close[0]]}?" if close else text
+
+
 def _with_notes(text: str, error: BaseException) -> str:
     """The text of an error, and on lines of their own what a command adds to it."""
     return "\n".join([text, *getattr(error, "__notes__", ())])
@@ -342,7 +352,7 @@ def _run_command(line: App, tokens: list[str]) -> None:
         fail(f"{error.token.keyword} is given twice; give it once, with commas between several values.")
     except cyclopts.UnknownOptionError as error:
         chain = " ".join([*line.name, *(error.command_chain or ())])
-        fail(f"{_error_text(error)} {chain} --help lists the options.")
+        fail(f"{_unknown_option(error)} {chain} --help lists the options.")
     except CycloptsError as error:
         fail(_error_text(error))
     except EquidpError as error:
