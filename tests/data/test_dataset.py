@@ -126,3 +126,11 @@ def test_inputs_of_several_tensors_are_held_together():
 def test_inputs_that_do_not_come_by_example_are_refused(inputs, given):
     with raises_field(DataError, "inputs", given):
         GroupedDataset(inputs, torch.zeros(4).long(), torch.zeros(4).long(), ("a",), ("n", "y"))
+
+
+@pytest.mark.parametrize("field", ["group_names", "class_names"])
+def test_one_text_is_not_names(field):
+    """Its letters would be."""
+    given = {"group_names": ("a", "b"), "class_names": ("n", "y"), field: "ab"}
+    with raises_field(DataError, field):
+        GroupedDataset(torch.ones(2, 1), torch.tensor([0, 1]), torch.tensor([0, 1]), **given)

@@ -124,6 +124,9 @@ class GroupedDataset:
                 f"groups has dtype {self.groups.dtype}; expected torch.int64 indices of groups.",
                 field="groups",
             )
+        for name in ("group_names", "class_names"):
+            if isinstance(given := getattr(self, name), str):
+                raise DataError(f"{name} is the text {given!r}; expected a tuple of names.", field=name)
         if ALL in self.group_names or len(set(self.group_names)) < len(self.group_names):
             raise DataError(
                 f"the groups are called {', '.join(map(repr, self.group_names))}; expected names that "
