@@ -244,6 +244,16 @@ def _small_test_sentences(setup: Setup) -> list[str]:
     ]
 
 
+def lost_phrase(cost: str, *, one: bool) -> str:
+    """Return what one group, or several, lose or gain by a cost in figures.
+
+    >>> lost_phrase("0.4", one=True), lost_phrase("-0.4", one=False)
+    ('loses 0.4', 'gain 0.4')
+    """
+    verb = "gain" if cost.startswith("-") else "lose"
+    return f"{verb}{'s' if one else ''} {cost.removeprefix('-')}"
+
+
 def _costliest_group_sentence(summary: Summary, kind: Kind) -> str:
     costs, text = summary.costs, summary.text
     rows = by_kind(costs[costs["group"] != ALL])[kind]
@@ -254,8 +264,9 @@ def _costliest_group_sentence(summary: Summary, kind: Kind) -> str:
     rest = table.drop(columns=worst)
     others = rest.mean(axis=1)
     mean, low, _ = mean_interval((table[worst] - others).dropna().to_list(), summary.setup.level)
-    who = f"group {rest.columns[0]} loses" if rest.shape[1] == 1 else "the other groups lose on average"
-    loses = f"{amount(summary.metric, table[worst].mean())}, where {who} {text(others.mean())}"
+    change = lost_phrase(text(others.mean()), one=rest.shape[1] == 1)
+    who = f"group {rest.columns[0]}" if rest.shape[1] == 1 else "the other groups on average"
+    loses = f"{amount(summary.metric, table[worst].mean())}, where {who} {change}"
     if math.isnan(low):
         equal = text(mean) == text(0.0)
         most = "no group more than the others" if equal else f"group {worst} most: {loses}"
