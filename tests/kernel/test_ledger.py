@@ -9,8 +9,8 @@ import pickle
 import pytest
 
 from equidp.accounting.budget import PrivacyBudget
-from equidp.errors import SettingError
-from equidp.kernel.ledger import MemoryLedger, StepEvent
+from equidp.errors import BudgetError, SettingError
+from equidp.kernel.ledger import PEOPLE, ROWS, MemoryLedger, StepEvent
 from support.errors import raises_field
 
 
@@ -75,3 +75,15 @@ def test_what_copies_spend_apart_is_counted_for_each(copied, more):
     for each in (ledger, twin):
         budget.ledger(each)
     assert budget.entries == ((event, 45),)
+
+
+@pytest.mark.parametrize(("first", "second"), [(ROWS, PEOPLE), (PEOPLE, ROWS)])
+def test_steps_on_rows_and_steps_on_people_are_in_no_ledger_together(first, second):
+    """They add up to no epsilon: a person with several rows loses more by a step on rows than it says."""
+    ledger = MemoryLedger()
+    ledger.take_unit(second)
+    ledger.take_unit(first)  # nothing is spent yet
+    ledger.spend(StepEvent(0.1, 1.0))
+    with raises_field(BudgetError, "unit"):
+        ledger.take_unit(second)
+    assert ledger.unit == first

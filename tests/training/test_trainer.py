@@ -605,9 +605,10 @@ def test_bad_input_is_refused_when_the_trainer_is_made(settings, error, field):
         make_trainer(**settings)
 
 
-def test_a_large_delta_is_warned_of():
+@pytest.mark.parametrize("delta", [0.01, 1 / 300])
+def test_a_delta_of_one_over_n_or_more_is_warned_of(delta):
     with pytest.warns(equidp.PrivacyWarning, match="delta"):
-        make_trainer(delta=0.01)
+        make_trainer(toy(300), delta=delta)
 
 
 def test_steps_of_the_papers():
