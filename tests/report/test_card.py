@@ -174,6 +174,17 @@ def test_a_release_that_the_run_does_not_count_is_refused(tmp_path):
     assert not (tmp_path / "card.md").exists()
 
 
+@pytest.mark.parametrize("name", ["recalibration", "class counts", "preprocessing", "training loss"])
+def test_a_release_of_another_kind_pays_for_no_released_figure(tmp_path, name):
+    trainer = make_trainer(epochs=1)
+    trainer.fit()
+    trainer.ledger.pay(name, 30.0)
+    with raises_field(SettingError, "released"):
+        equidp.write_card(trainer.run(), tmp_path / "card.md", released={"mean individual epsilon": 0.25})
+    trainer.ledger.pay("individual privacy", 30.0)
+    equidp.write_card(trainer.run(), tmp_path / "card.md", released={"mean individual epsilon": 0.25})
+
+
 def test_risks_of_unknown_groups_or_of_another_form_are_refused(run, tmp_path):
     risk = run.risk().values_by_name()
     path = tmp_path / "card.md"

@@ -14,7 +14,7 @@ from equidp._files import check_writable, write_whole
 from equidp._provenance import kernel_digest, values_digest, versions, weights_digest
 from equidp._validate import checked_path, unknown_name
 from equidp.accounting import run_event
-from equidp.accounting.planned import default_delta
+from equidp.accounting.planned import COUNTS, PREPROCESSING, RECALIBRATION, TRAINING_LOSS, default_delta
 from equidp.accounting.replacement import replacement_epsilon
 from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk
 from equidp.advice.chosen_plan import SettingRow
@@ -364,9 +364,14 @@ def _check_group_risks(group_risks: Mapping[str, Mapping[str, float]], run: Run)
 
 
 def _check_paid_for(released: Mapping[str, float], run: Run) -> None:
-    """Check that the run counts a release beside its steps: it reads every example, at sample rate 1."""
-    events = {event for event, _ in run.entries}
-    if len(events) == 1 or all(getattr(event, "sample_rate", 0) != 1 for event in events):
+    """Check that the run counts a release beside its steps, at sample rate 1, and not one of another kind."""
+    others = (PREPROCESSING, COUNTS, RECALIBRATION, TRAINING_LOSS)
+    if not any(
+        getattr(event, "sample_rate", 0) == 1
+        and event != run.facts.event
+        and getattr(event, "name", "") not in others
+        for event, _ in run.entries
+    ):
         raise SettingError(
             f"released={dict(released)}; expected a run that counts this release, and this one was made "
             "before it. Write the card of trainer.run()."
