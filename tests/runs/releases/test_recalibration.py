@@ -91,9 +91,10 @@ def test_the_recalibration_of_another_run_is_refused(run, tmp_path):
     (run / layout.MODEL).unlink()
     (run / layout.MANIFEST).unlink()
     by = json.loads((run / layout.RECALIBRATION).read_text())
-    (run / layout.RECALIBRATION).write_text(json.dumps({**by, "payment": "0123456789abcdef"}))
-    with raises_field(DataError, layout.RECALIBRATION, "ledger"):
-        train(run)
+    for payment in ("0123456789abcdef", ""):  # of another private run, or of one without privacy
+        (run / layout.RECALIBRATION).write_text(json.dumps({**by, "payment": payment}))
+        with raises_field(DataError, layout.RECALIBRATION, "ledger"):
+            train(run)
 
 
 @pytest.mark.soak

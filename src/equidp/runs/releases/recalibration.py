@@ -88,7 +88,8 @@ class RecalibrationRelease(RunRelease):
                 f"{os.fspath(path)!r} is not as equidp wrote it; bring it back.", field=path.name
             ) from error
         spent = (event for each in training.trainer.ledger.by_session.values() for event in each)
-        if kept.payment not in ["", *(event.id for event in spent if isinstance(event, ReleaseEvent))]:
+        paid = [event.id for event in spent if isinstance(event, ReleaseEvent)]
+        if kept.payment not in (paid if training.noise_multiplier else [""]):
             raise DataError(
                 f"{os.fspath(path)!r} is not what this run's ledger paid for; bring back its own.",
                 field=path.name,
