@@ -764,7 +764,7 @@ def test_all_else_in_the_ledger_counts_in_full_for_everyone(how):
     trainer.ledger.spend(release)
     report = accountant.report(trainer, accountant=how)
     assert report.largest == trainer.run().epsilon(accountant=how) > alone.largest
-    assert f"guaranteed {report.largest:.4g}" in report.for_owner(0)
+    assert f"guaranteed {shown_epsilon(report.largest):g}" in report.for_owner(0)
     event = trainer.event
     lower = StepEvent(event.sample_rate, 4 * event.noise_multiplier)
     expected = epsilon([(lower, 12), (release, 1)], trainer.delta, how)
