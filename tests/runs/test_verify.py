@@ -370,3 +370,19 @@ def test_the_script_runs_without_equidp(finished, tmp_path):
     spent = epsilon(finished.run.entries, 1e-6)
     assert math.isclose(float(done.stdout.split()[1]), spent, rel_tol=1e-3)
     assert done.stdout.endswith("at delta 1e-06\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["none"], ["empty"], ["run", "2"], ["run", "0"], ["run", "nan"], ["run", "x"], ["run", "1e-6", "1"]],
+)
+def test_the_file_for_auditors_refuses_what_it_cannot_compute(tmp_path, monkeypatch, capsys, arguments):
+    monkeypatch.chdir(tmp_path)
+    for name in ("run", "empty"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "run" / "settings.json").write_text('{"entries": [], "plan": {"delta": 1e-5}}')
+    (tmp_path / "empty" / "settings.json").write_text("{}")
+    with pytest.raises(SystemExit) as end:
+        recompute.main(arguments)
+    assert isinstance(end.value.code, str)
+    assert capsys.readouterr().out == ""

@@ -161,9 +161,19 @@ def _choice_event(choice: Mapping[str, Any]) -> dp_accounting.DpEvent:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print the epsilon of the run in a folder."""
-    entries, delta = read_entries(arguments[0])
-    delta = float(arguments[1]) if len(arguments) > 1 else delta
+    """Print the epsilon of the run in a folder, or end with what is wrong with the arguments."""
+    if len(arguments) not in (1, 2):
+        sys.exit("usage: python recompute.py RUN [DELTA]")
+    try:
+        entries, delta = read_entries(arguments[0])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        sys.exit(f"{arguments[0]} holds no settings.json of a run: {type(error).__name__}: {error}")
+    try:
+        delta = float(arguments[1]) if len(arguments) > 1 else delta
+    except ValueError:
+        delta = 0.0
+    if not 0 < delta < 1:
+        sys.exit(f"delta {arguments[-1]}; expected a number between 0 and 1, such as 1e-6")
     print(f"epsilon {recompute_epsilon(entries, delta):.6g} at delta {delta:g}")
 
 
