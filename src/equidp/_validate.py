@@ -101,6 +101,12 @@ def checked_path(**given: Any) -> Path:
     return Path(value)
 
 
+def check_seed(seed: Any) -> None:
+    """Raise a SettingError unless a seed is a whole number that all generators take."""
+    if not (isinstance(seed, int) and 0 <= seed < 2**32):
+        raise SettingError(f"seed={seed!r}; expected a whole number from 0 to 2^32 - 1.")
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 

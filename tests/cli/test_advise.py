@@ -120,6 +120,8 @@ def test_advice_is_charged_to_a_budget(people, command):
     ("arguments", "message"),
     [
         (("--epsilon", "0"), "epsilon=0"),
+        (("--seed", "-1"), "seed=-1"),
+        (("--profile-epsilon", "-1"), "profile_epsilon=-1"),
         (("--profile-epsilon", "5"), "leaves nothing of --epsilon 3"),
         (("--model", "logstic"), "Did you mean 'logistic'"),
         (("--public", "gaps.csv", "--missing", "category"), "They must be the same"),

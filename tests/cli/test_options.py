@@ -139,6 +139,7 @@ COMPARE = "compare people.csv --target income --group sex"
     [
         (f"{TRAIN} --seed 1.5", "", "expected a whole number"),
         (TRAIN, "batch_size = 100.7", "expected a whole number"),
+        (f"{TRAIN} --group-as-input=maybe", "", "--group-as-input is 'maybe'; expected true or false"),
         (f"{COMPARE} --jobs 0", "", "jobs=0; expected a whole number >= 1"),
         (TRAIN, '[train]\nmethod = "sgd"', "Unknown option"),
         (COMPARE, 'methods = ["dpsgdf"]', "dpsgdf"),

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from equidp._provenance import versions
-from equidp._validate import check_number
+from equidp._validate import check_number, check_seed
 from equidp.accounting import calibrate_noise
 from equidp.accounting.groups import LEVELS
 from equidp.comparison.cells import part_digests
@@ -148,8 +148,7 @@ def procedure_text(steps: int, train: GroupedDataset) -> str:
 def check_audit(level: float, seed: int) -> None:
     """Check that the level is in (0, 1) and the seed in [0, 2^32)."""
     check_level(level)
-    if not (isinstance(seed, int) and 0 <= seed < 2**32):
-        raise SettingError(f"seed={seed!r}; expected a whole number from 0 to 2^32 - 1.")
+    check_seed(seed)
 
 
 def smallest_enough(start: int, enough: Callable[[int], bool], most: int = 10**7) -> int | None:

@@ -15,6 +15,7 @@ from cyclopts import Parameter
 from torch import nn
 
 from equidp._files import check_outputs, command_line, write_whole
+from equidp._validate import check_number, check_seed
 from equidp.accounting.planned import default_delta
 from equidp.accounting.target import Target
 from equidp.advice.advise import Advice, advise, advise_by_norms, images_of, normalised_features
@@ -100,6 +101,9 @@ def advise_command(
     clipping bound and learning rate follow from norms of gradients, which are measured once, with noise
     (--profile-epsilon); the recommended noise of training includes that cost.
     """
+    check_seed(wanted.seed)
+    if wanted.profile_epsilon is not None:
+        check_number("[0, inf)", profile_epsilon=wanted.profile_epsilon)
     read = (data, wanted.public, config, table.recipe)
     charged = budget.file(*read)
     check_outputs({"--out": out, "--budget": None if charged is None else charged.path}, *read)

@@ -229,8 +229,14 @@ def show_completion(shell: Shell | None = None) -> None:
     sys.stdout.write(app.generate_completion(shell=shell))
 
 
-_UNREADABLE = re.compile(r'Invalid value for (.+?): unable to convert "(.*)" into (float|int)\.?', re.DOTALL)
-_EXPECTED = {"float": "a number, such as 3 or 0.5", "int": "a whole number, such as 3"}
+_UNREADABLE = re.compile(
+    r'Invalid value for (.+?): unable to convert "(.*)" into (float|int|bool)\.?', re.DOTALL
+)
+_EXPECTED = {
+    "float": "a number, such as 3 or 0.5",
+    "int": "a whole number, such as 3",
+    "bool": "true or false",
+}
 
 
 def _error_text(error: CycloptsError) -> str:
@@ -238,7 +244,7 @@ def _error_text(error: CycloptsError) -> str:
     text = re.sub(r"\[([\w-]+(?:\]\[[\w-]+)*)\]", lambda found: found[1].replace("][", "."), str(error))
     if found := _UNREADABLE.fullmatch(text):
         option, value, kind = found.groups()
-        one = " (one, with a decimal point)" if "," in value else ""
+        one = " (one, with a decimal point)" if "," in value and kind != "bool" else ""
         return f"{option} is {value!r}; expected {_EXPECTED[kind]}{one}."
     return text
 

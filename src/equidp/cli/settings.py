@@ -113,5 +113,6 @@ def say_ignored(given: Iterable[str], methods: Sequence[str]) -> set[str]:
     ignored = {name: owners for name, owners in ignored.items() if owners}
     for name, owners in ignored.items():
         option = f"--{name.replace('_', '-')}"
-        say(f"{option} is a setting of {', '.join(owners)}; {', '.join(methods)} ignores it.")
+        verb = "ignores" if len(methods) == 1 else "ignore"
+        say(f"{option} is a setting of {', '.join(owners)}; {', '.join(methods)} {verb} it.")
     return set(ignored)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from equidp._files import check_writable
-from equidp._validate import check_number
+from equidp._validate import check_number, check_seed
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.planned import default_delta, release_event
 from equidp.accounting.target import Target
@@ -57,8 +57,7 @@ class RunData:
     encoding: str | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.seed < 2**32:
-            raise SettingError(f"seed={self.seed}; expected a whole number from 0 to 2^32 - 1.")
+        check_seed(self.seed)
 
     def source(self) -> DataSource:
         """Source of the data."""
