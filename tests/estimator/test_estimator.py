@@ -173,6 +173,14 @@ def test_a_refused_fit_leaves_the_estimator_as_it_was(refused):
         model.set_params(epsilon=1.0, budget=None).partial_fit(inputs, np.where(y == "yes", "good", "bad"))
 
 
+def test_a_refused_first_call_of_partial_fit_learns_no_classes():
+    X, y = table()
+    model = quick(epsilon=-1.0)
+    with raises_field(SettingError, "epsilon"):
+        model.partial_fit(X, y, classes=["no", "yes"])
+    assert not [name for name in vars(model) if name.endswith("_")]
+
+
 @pytest.mark.filterwarnings("ignore::equidp.PrivacyWarning")
 def test_a_stopped_fit_leaves_no_model_of_other_classes(monkeypatch):
     X, y = table(seed=19)

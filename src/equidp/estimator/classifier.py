@@ -138,15 +138,16 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         if progress is None:
             if classes is None:
                 raise DataError("classes must be passed on the first call to partial_fit.", field="classes")
-            self._learn(column_or_1d(classes))
-            progress = Progress(spent=self._list_spent(), learnt=True)
+            progress = Progress(spent=self._list_spent())
         elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             raise DataError(
                 f"classes={np.unique(classes).tolist()}, and earlier calls had {self.classes_.tolist()}; "
                 "give the same, or leave them out."
             )
-        progress.learnt = True
+        first, progress.learnt = progress.model is None, True
         with self._unchanged_unless_spent(progress):
+            if first:
+                self._learn(column_or_1d(classes))
             return self._train(X, y, sensitive_features, sample_weight, progress)
 
     def _learn(self, y: Any) -> None:
