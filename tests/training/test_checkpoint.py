@@ -301,6 +301,36 @@ def test_a_checkpoint_of_another_run_with_the_same_plan_is_refused(tmp_path):
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("reused", [False, True], ids=["another callback", "the same callback"])
+def test_a_new_run_leaves_the_checkpoints_of_a_stopped_one(tmp_path, reused, monkeypatch):
+    monkeypatch.setattr(checkpoint, "_SHARE_OF_TIME", 1e9)  # after every step
+
+    def new_run(*callbacks):
+        return make_trainer(toy(), steps=6, epochs=None, callbacks=[*callbacks, checkpoints])
+
+    checkpoints = equidp.Checkpoints(tmp_path, seconds=0)
+    with pytest.raises(equidp.TrainingStopped):
+        new_run(At(4, stop)).fit()
+    kept = sorted(tmp_path.iterdir())
+    if not reused:
+        checkpoints = equidp.Checkpoints(tmp_path)
+    other = new_run()
+    for _ in range(2):
+        with raises_field(CheckpointError, "folder"):
+            other.fit()
+    assert other.steps_done == 0
+    assert sorted(tmp_path.iterdir()) == kept
+    newest = max(kept)
+    newest.write_bytes(newest.read_bytes()[:-1])  # the one before is still worth keeping
+    with raises_field(CheckpointError, "folder"):
+        new_run().fit()
+    for path in kept:
+        path.unlink()
+    new_run().fit()
+    new_run().fit()  # in the folder of a finished run
+    assert checkpoints.steps_kept() == 6
+
+
 def test_a_ledger_from_before_the_checkpoint_is_refused(tmp_path):
     kept = {}
 
@@ -324,7 +354,7 @@ def test_a_checkpoint_of_an_older_version_is_refused_in_words(tmp_path):
     torch.save({"format": 1, "steps": 40}, content)
     digest = hashlib.sha256(content.getvalue()).hexdigest()[:16]
     (tmp_path / f"checkpoint-000000041-{digest}.pt").write_bytes(content.getvalue())
-    with raises_field(CheckpointError, "format", "format 1", "format 4"):
+    with raises_field(CheckpointError, "format", "format 1", "format 5"):
         checkpoints.restore(trainer)
 
 

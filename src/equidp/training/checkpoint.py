@@ -74,7 +74,7 @@ def kept_callbacks(trainer: Trainer) -> list[tuple[int, KeptCallback]]:
     return list(enumerate(each for each in trainer.callbacks if isinstance(each, KeptCallback)))
 
 
-_FORMAT = 4
+_FORMAT = 5
 _NAME = re.compile(r"checkpoint-[0-9]{9,}-[0-9a-f]{16}\.pt")
 """Names of checkpoints: with the number of steps and a checksum."""
 _SHARE_OF_TIME = 0.02
@@ -86,7 +86,8 @@ class Checkpoints(Callback):
 
     Ctrl-C and SIGTERM end training after the current step: `fit` saves and raises `TrainingStopped`. A second
     signal ends it at once. A checkpoint is replaced only when the next one is complete and on disk; the last
-    two are kept. Each of several processes has this callback: the first saves, and all restore what it reads.
+    two are kept, and a new run replaces those of a finished one. Each of several processes has this callback:
+    the first saves, and all restore what it reads.
 
     Args:
         folder: of the checkpoints; created if missing.
@@ -96,7 +97,8 @@ class Checkpoints(Callback):
 
     Raises:
         SettingError: the folder is no text and no Path.
-        CheckpointError: the folder cannot be written; before any budget is spent.
+        CheckpointError: the folder cannot be written, or has checkpoints of another run that was stopped;
+            before any budget is spent.
         ModelError: the state is more than tensors and plain values, all that is safe to load.
 
     Example:
@@ -127,6 +129,7 @@ class Checkpoints(Callback):
         self._after_saving = after_saving
         self._saved_at = self._saving_took = 0.0
         self._complete = self._saved = -1
+        self._run = ""
         self._failed = False
         self._handlers: dict[int, Any] = {}
 
@@ -206,7 +209,12 @@ class Checkpoints(Callback):
         return int(self._load(previous)[1]["steps"])
 
     def _save(self, trainer: Trainer) -> None:
-        if trainer.steps_done == self._saved or not trainer.processes.first:
+        if not trainer.processes.first:
+            return
+        if trainer.ledger.run_id != self._run:
+            self._check_replaceable(trainer)
+            self._run, self._saved = trainer.ledger.run_id, -1
+        if trainer.steps_done == self._saved:
             return
         began = time.monotonic()
         content = _pack_state(trainer, check=self._saved < 0)
@@ -232,6 +240,19 @@ class Checkpoints(Callback):
             self._after_saving(trainer)
         self._saved_at = time.monotonic()
         self._saving_took = self._saved_at - began
+
+    def _check_replaceable(self, trainer: Trainer) -> None:
+        """Refuse a folder with the last checkpoint of another run that has steps left."""
+        state = next(filter(None, map(_unpack_state, reversed(self._files()))), None)
+        if state is None or state["run"] == trainer.ledger.run_id:
+            return
+        if 0 < state["steps"] < state["planned"]:
+            raise CheckpointError(
+                f"{os.fspath(self.folder)!r} has checkpoints of another run, which was stopped "
+                f"after {state['steps']} of {state['planned']} steps, and they would be replaced. Go on with "
+                "that run (Checkpoints.restore, with its ledger), give another folder, or delete this one.",
+                field="folder",
+            )
 
     def _drop_old(self, newest: Path) -> None:
         """Keep the newest and the last one of an earlier step: another of the same step may be damaged."""
@@ -322,7 +343,7 @@ def restore_state(trainer: Trainer, state: Mapping[str, Any]) -> int:
 
 def _pack_state(trainer: Trainer, *, check: bool) -> bytes:
     buffer = io.BytesIO()
-    torch.save({"format": _FORMAT, **trainer_state(trainer)}, buffer)
+    torch.save({"format": _FORMAT, "planned": trainer.steps, **trainer_state(trainer)}, buffer)
     if check:
         try:
             torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
