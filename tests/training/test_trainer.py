@@ -10,6 +10,7 @@ import warnings
 from dataclasses import dataclass, replace
 from unittest.mock import patch
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -1044,6 +1045,9 @@ def test_a_trainer_is_not_copied(copied):
         ({"steps": True, "epochs": None}, SettingError, "steps"),
         ({"noise_multiplier": True}, SettingError, "noise_multiplier"),
         ({"train": (torch.ones(64, 5), torch.arange(64) % 2)}, DataError, "train"),
+        ({"train": {"inputs": torch.ones(64, 5)}}, DataError, "train"),
+        ({"train": pd.DataFrame({"a": range(64), "b": 1})}, DataError, "train"),
+        ({"train": "adult"}, DataError, "train"),
         ({"train": Subset(toy(), range(40))}, DataError, "train"),
         ({"train": ConcatDataset([toy(), toy()])}, DataError, "train"),
     ],

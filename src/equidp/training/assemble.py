@@ -7,7 +7,7 @@ Functions stand in the order in which `Trainer.__init__` calls them; `Trainer.at
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -110,10 +110,12 @@ def check_kinds(
             field="train",
         )
     by_index = hasattr(train, "__len__") and hasattr(train, "__getitem__")
+    by_index = by_index and not (isinstance(train, str | bytes | Mapping) or hasattr(train, "iloc"))
     if isinstance(train, IterableDataset) or not (by_index or isinstance(train, GroupedDataset)):
         raise DataError(
             f"train is a {type(train).__name__}; expected an equidp.GroupedDataset, or a dataset with "
-            "__len__ and __getitem__: a Poisson sample takes examples by index.",
+            "len(train) and examples train[i], such as torch.utils.data.TensorDataset(inputs, targets): a "
+            "Poisson sample takes examples by index.",
             field="train",
         )
     if isinstance(train, GroupedDataset) and train.weights is not None:
