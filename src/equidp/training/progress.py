@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any, final
 
@@ -84,8 +84,8 @@ class LogReleases(Callback):
         log: called with (values, step): name -> number, and the number of private steps so far. A number for
             each group has the name "statistic/group". The time of the call is private, since it follows from
             the sizes of samples: give a service one fixed time for all calls, or send values after training.
-        log_settings: called with name -> text once, before the first step (in a loop of your own, with the
-            first values): method and its settings, noise, delta, steps, batch size and optimizer.
+        log_settings: called with name -> text once a run, before its first step (in a loop of your own, with
+            the first values): method and its settings, noise, delta, steps, batch size and optimizer.
 
     Example:
         >>> import equidp
@@ -99,12 +99,12 @@ class LogReleases(Callback):
     ) -> None:
         self.log = log
         self.log_settings = log_settings
-        self._has_settings = False
+        self._run = ""  # whose settings were handed on
 
     def before_training(self, trainer: Trainer) -> None:
-        if self.log_settings is not None and not self._has_settings:
+        if self.log_settings is not None and self._run != trainer.ledger.run_id:
             self.log_settings(_settings(trainer))
-        self._has_settings = True
+        self._run = trainer.ledger.run_id
 
     def after_epoch(self, trainer: Trainer) -> None:
         self.before_training(trainer)  # in a loop of your own nothing else calls it
@@ -137,6 +137,14 @@ def _released_values(trainer: Trainer) -> dict[str, float]:
             continue
         numbers = map(str, range(len(value)))
         groups = train.group_names if isinstance(train, GroupedDataset) else numbers
-        for group, each in zip(groups, value.tolist(), strict=True):
-            values[f"{name}/{_REFUSED.sub('_', group)}"] = float(each)
+        for group, each in zip(_clean_names(groups), value.tolist(), strict=True):
+            values[f"{name}/{group}"] = float(each)
     return values
+
+
+def _clean_names(groups: Iterable[str]) -> list[str]:
+    """Return names of groups that services take, with their numbers where two would be one name."""
+    names = [_REFUSED.sub("_", group) for group in groups]
+    if len(set(names)) == len(names):
+        return names
+    return [f"{number} {name}" for number, name in enumerate(names)]
