@@ -33,6 +33,12 @@ TABLE = ("people.csv", "--target", "income", "--group", "sex")
 INDIVIDUAL = ("--epsilon", "3", "--epochs", "4", "--batch-size", "40", "--delta", "1e-4", "--individual")
 
 
+def plan_with(name, value):
+    """PLAN with another value of one option, which cannot be given twice."""
+    place = PLAN.index(name) + 1
+    return (*PLAN[:place], value, *PLAN[place + 1 :])
+
+
 @pytest.fixture
 def run(people, command):
     """Run the command in this process, beside the table: (exit code, standard output, standard error)."""
@@ -420,8 +426,8 @@ def test_every_option_can_come_from_a_file(run):
         (("train", *TABLE, *PLAN), "nowhere to keep the run"),
         (("train", *TABLE, *PLAN, "--epsilon", "3", "--out", "run"), "give one of the two"),
         (("train", *TABLE, *PLAN, "--method", "fair", "--out", "run"), "unknown method 'fair'"),
-        (("train", *TABLE, *PLAN, "--accountant", "pdl", "--out", "run"), 'Did you mean "pld"'),
-        (("train", *TABLE, *PLAN, "--method", "sgd", "--epochs", "0", "--out", "run"), "epochs=0"),
+        (("train", *TABLE, *plan_with("--accountant", "pdl"), "--out", "run"), 'Did you mean "pld"'),
+        (("train", *TABLE, *plan_with("--epochs", "0"), "--method", "sgd", "--out", "run"), "epochs=0"),
         (("train", "digits", "--method", "sgd", "--epsilon", "1", "--out", "run"), "sgd takes no noise"),
         (("train", *TABLE, *PLAN, "--seed", "-1", "--out", "run"), "seed=-1"),
         (("train", *TABLE, *PLAN, "--budget-epsilon", "3", "--out", "run"), "give --budget too"),
@@ -523,7 +529,7 @@ def test_an_evaluation_on_the_training_file_says_what_that_is_worth(run, people)
 def test_a_model_or_ledger_that_is_not_the_cards_is_refused(run, people):
     """Else one run's guarantee stands beside another one's model."""
     for folder, size in (("run", "40"), ("other", "50")):
-        assert run("train", *TABLE, *PLAN, "--batch-size", size, "--out", folder)[0] == 0
+        assert run("train", *TABLE, *plan_with("--batch-size", size), "--out", folder)[0] == 0
     run_folder, kept = people / "run", (people / "run" / "model.pt").read_bytes()
     (run_folder / "model.pt").write_bytes((people / "other" / "model.pt").read_bytes())
     for command in (("evaluate", "run"), ("predict", "run")):
@@ -855,7 +861,8 @@ def test_an_empty_folder_keeps_its_permissions(run, people):
 @pytest.mark.soak
 def test_training_that_a_budget_stops_says_so(run, people):
     budget = ("--budget", "b", "--budget-epsilon", "1", "--budget-delta", "1e-4", "--beyond-budget", "stop")
-    code, _, err = run("train", *TABLE, *PLAN, "--epochs", "40", "--delta", "1e-4", *budget, "--out", "run")
+    plan = (*plan_with("--epochs", "40"), "--delta", "1e-4")
+    code, _, err = run("train", *TABLE, *plan, *budget, "--out", "run")
     assert code == 0
     assert re.search(r"the budget held \d+ steps of the plan's \d+; training stopped there", err)
     assert "steps of the whole plan | 156" in (people / "run" / "card.md").read_text()
