@@ -34,6 +34,15 @@ EPSILONS: Floats = 14.0 * np.linspace(0.0, 1.0, 401) ** 2
 _USUAL_DELTA = 1e-6
 
 
+def value_names(false_positive_rates: tuple[float, ...] = FALSE_POSITIVE_RATES) -> tuple[str, ...]:
+    """Return the names of a risk's values, as in the tables of attacks.
+
+    >>> value_names((0.01,))
+    ('tpr_at_1%_fpr', 'advantage', 'auc')
+    """
+    return (*(f"tpr_at_{100 * rate:g}%_fpr" for rate in false_positive_rates), "advantage", "auc")
+
+
 @final
 @dataclass(frozen=True)
 class Risk:
@@ -80,9 +89,8 @@ class Risk:
         >>> Risk((0.01,), (0.0923,), 0.3829, 0.76).values_by_name()
         {'tpr_at_1%_fpr': 0.0923, 'advantage': 0.3829, 'auc': 0.76}
         """
-        names = (f"tpr_at_{100 * rate:g}%_fpr" for rate in self.false_positive_rates)
-        found = dict(zip(names, self.true_positive_rates, strict=True))
-        return {**found, "advantage": self.advantage, "auc": self.auc}
+        values = (*self.true_positive_rates, self.advantage, self.auc)
+        return dict(zip(value_names(self.false_positive_rates), values, strict=True))
 
     def at_most(self, other: Risk) -> Risk:
         """Return the smaller of each value of two risks at the same false-positive rates."""

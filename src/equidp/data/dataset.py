@@ -6,6 +6,7 @@ import hashlib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -199,8 +200,9 @@ class GroupedDataset:
                 f"{what} takes single rows, and these examples have {self.rows} each.", field="rows"
             )
 
-    def digest_rows(self) -> RowDigests:
-        """Return digests of the inputs of all rows but those of weight 0, which are not there."""
+    @cached_property
+    def row_digests(self) -> RowDigests:
+        """Digests of the inputs of all rows but those of weight 0, which are not there."""
         inputs, weights = self.inputs, self.weights
         if self.rows is not None:
             inputs = by_row(inputs)
@@ -414,9 +416,8 @@ class DataSplit:
             raise DataError(
                 "the training set holds one class only; a classifier needs at least two.", field="targets"
             )
-        test = self.test.digest_rows()
-        shared = test.count_shared(self.train.digest_rows())
-        if shared:
+        test = self.test.row_digests
+        if shared := test.count_shared(self.train.row_digests):
             warnings.warn(
                 f"{shared:,} of {len(test):,} test rows are training rows too: metrics of them show what the "
                 "model remembers, not what it predicts for others. Hold out rows that are not trained on.",

@@ -16,7 +16,7 @@ from equidp._validate import checked_path, unknown_name
 from equidp.accounting import run_event
 from equidp.accounting.planned import COUNTS, PREPROCESSING, RECALIBRATION, TRAINING_LOSS, default_delta
 from equidp.accounting.replacement import replacement_epsilon
-from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk
+from equidp.accounting.risk import value_names
 from equidp.advice.chosen_plan import SettingRow
 from equidp.data.dataset import GroupedDataset
 from equidp.data.shared_rows import RowDigests
@@ -64,7 +64,7 @@ from equidp.report.plan import plan_blocks
 from equidp.training.initial_weights import FRESH, Start, count_trained_on, start_by_now
 from equidp.training.run import Run, RunFacts
 
-_RISKS = tuple(Risk(FALSE_POSITIVE_RATES, FALSE_POSITIVE_RATES, 0.0, 0.0).values_by_name())
+_RISKS = value_names()
 _WEIGHTS_HASH = "weights (SHA-256 of names and bytes of the state, in its order)"
 _KERNEL_HASH = "equidp/kernel/*.py (SHA-256)"
 _RANDOMNESS = {
@@ -174,7 +174,7 @@ def write_card(
         check_writable(target)
     if test is not None:
         run.check_test(test)
-        _check_held_out(run, test.digest_rows(), "test")
+        _check_held_out(run, test.row_digests, "test")
     if evaluation is not None:
         _check_evaluation(evaluation, run)
     if released:
@@ -239,8 +239,7 @@ def _check_held_out(run: Run, rows: RowDigests | None, field: str) -> None:
     """Refuse metrics of training examples, which are exact."""
     if rows is None or math.isinf(run.epsilon()):
         return
-    trained = count_trained_on(run.model, rows)
-    if trained:
+    if trained := count_trained_on(run.model, rows):
         raise DataError(
             f"{field}: the model was trained on {trained:,} of its {len(rows):,} rows. Metrics of training "
             "examples are exact, which epsilon does not cover, and a card is for sharing. Give examples that "

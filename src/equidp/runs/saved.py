@@ -251,7 +251,7 @@ class FinishedRun:
                 train = layout.load_same(self.config, self.encoder, self.facts, self.folder).train
         except DataError:
             return 0
-        return examples.digest_rows().count_shared(train.digest_rows())
+        return examples.row_digests.count_shared(train.row_digests)
 
     def _read_examples(self, path: Path) -> GroupedDataset:
         """Read a file with the columns of the run's table, target and groups included."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -68,7 +68,7 @@ class Trace:
 
     def __init__(self, run_id: str, train: object) -> None:
         self.run_id, self.of_people = run_id, _of_people(train)
-        self.rows = train.digest_rows() if isinstance(train, GroupedDataset) else None
+        self.rows = train.row_digests if isinstance(train, GroupedDataset) else None
         try:
             self._train: Callable[[], object] = ref(train)
         except TypeError:  # a list, say, cannot be referred to weakly
@@ -163,10 +163,11 @@ def start_by_now(model: nn.Module, start: Start, run_id: str, entries: Entries) 
     )
 
 
-def _shares_data(traces: Iterable[Trace], run_id: str) -> bool:
+def _shares_data(traces: Collection[Trace], run_id: str) -> bool:
     """Return True if another run was on data that shares rows with a run's."""
-    own = [trace for trace in traces if trace.run_id == run_id]
-    return any(trace.shares_data(each) for trace in traces if trace.run_id != run_id for each in own[:1])
+    return any(
+        own.shares_data(other) for own in traces for other in traces if own.run_id == run_id != other.run_id
+    )
 
 
 def _merge_by_run(traces: Iterable[Trace]) -> dict[str, EventCounts]:
