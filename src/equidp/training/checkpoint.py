@@ -129,7 +129,7 @@ class Checkpoints(Callback):
         self._after_saving = after_saving
         self._saved_at = self._saving_took = 0.0
         self._complete = self._saved = -1
-        self._run = ""
+        self._run = ""  # whose checkpoints are in the folder
         self._failed = False
         self._handlers: dict[int, Any] = {}
 
@@ -192,6 +192,7 @@ class Checkpoints(Callback):
         """
         path, state = trainer.processes.broadcast_from_first(lambda: self._load(previous))
         lost = restore_state(trainer, state)
+        self._run, self._saved = trainer.ledger.run_id, -1
         for number, callback in kept_callbacks(trainer):
             callback.restore(trainer, self.folder, number, path.stem)
         return lost
