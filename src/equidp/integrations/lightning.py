@@ -398,11 +398,12 @@ def logging_refused(module: Any) -> Iterator[None]:
 @contextmanager
 def logging_allowed(module: Any) -> Iterator[None]:
     """Allow `self.log`, also within `logging_refused`."""
-    refused = {name: vars(module).pop(name) for name in ("log",) if name in vars(module)}
+    refuse = vars(module).pop("log", None)
     try:
         yield
     finally:
-        vars(module).update(refused)
+        if refuse is not None:
+            module.log = refuse
 
 
 def check_training_step(own: OwnStep, row: tuple[Tensor, ...]) -> None:
