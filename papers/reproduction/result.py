@@ -106,8 +106,8 @@ class Result:
     @property
     def hours_in_words(self) -> str:
         """Hours that all runs took, and on what."""
-        device = self.made_with.get("device")
-        return f"{self.hours:.2g} hours of one core{f' with an {device}' if device else ''}"
+        device = f" ({self.made_with['device']})" if "device" in self.made_with else ""
+        return f"{self.hours:.2g} hours of one core{device}"
 
     @property
     def seeds_counted(self) -> str:
