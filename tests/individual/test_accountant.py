@@ -425,7 +425,7 @@ def test_an_accountant_is_of_one_run(missed_at_worst):
 
 
 def test_steps_that_were_missed_count_in_full_for_every_example_and_group():
-    """As those that a kill lost: whoever used nothing in the steps that were seen, too."""
+    """A kill loses such steps. An example that no step clipped before counts in full for them as well."""
     counts = StepCounts(toy(4), equidp.DPSGD(), torch.device("cpu"), Histories(4, 0.5), exact=True)
     counts.take(torch.zeros(4))
     counts.step(equidp.NoState())
