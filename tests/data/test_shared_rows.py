@@ -52,6 +52,13 @@ def test_the_same_rows_in_another_order_are_shared_however_often_they_repeat(val
     assert digests(rows[torch.randperm(200)]).count_shared(digests(rows)) == 200
 
 
+def test_copies_are_found_where_either_side_repeats_them():
+    whole, part = drawn(300, 0), drawn(300, 0)[:60]
+    assert digests(part.repeat(2, 1)).count_shared(digests(whole)) == 120
+    oversampled = torch.cat([whole, whole[:100]])
+    assert digests(part).count_shared(digests(oversampled)) == 60
+
+
 def test_a_common_row_is_no_copy():
     """Empty forms, say: one among the training rows, and many of another site's test rows."""
     test = torch.cat([torch.zeros(60, 4), drawn(40, 1)])

@@ -46,10 +46,11 @@ class RowDigests:
     def count_shared(self, other: RowDigests) -> int:
         """Return how many of these rows are rows of other data; 0 where chance may explain all of them.
 
-        Where both are the same rows in some order, all are shared. Otherwise rows count that occur once in
-        each. By chance a row equals one of those that occur once among n rows with probability 2 f / n,
-        where f is the number of rows that occur twice there (Good, The population frequencies of species,
-        Biometrika 1953): 0 for measurements, more for tables of few values.
+        By chance a row equals one of n rows with probability 1 - f_1 / n, and one that occurs once among them
+        with probability 2 f_2 / n, where f_k is the number of rows that occur k times there (Good, The
+        population frequencies of species, Biometrika 1953): 0 for measurements, more for tables of few
+        values. The first is compared with the share of different rows here that are there too, the second
+        with the share of rows that occur once in both, so that a common row, as of an empty form, is no copy.
 
         >>> data = RowDigests.of([torch.arange(200.0)[:, None]])
         >>> RowDigests.of([torch.arange(150.0, 250.0)[:, None]]).count_shared(data)
@@ -64,10 +65,21 @@ class RowDigests:
             return len(self)
         rows, times = self.values.unique_consecutive(return_counts=True)
         others, other_times = other.values.unique_consecutive(return_counts=True)
-        shared = int(torch.isin(rows[times == 1], others[other_times == 1], assume_unique=True).sum())
-        chance = min(1.0, 2 * (int((other_times == 2).sum()) + 1) / (len(other) + 2))
-        error = math.sqrt(chance * (1 - chance) * (1 / len(self) + 1 / len(other)))
-        return shared if shared / len(self) > chance + _ERRORS * error + _MARGIN else 0
+        there = torch.isin(rows, others, assume_unique=True)
+        once = torch.isin(rows[times == 1], others[other_times == 1], assume_unique=True)
+        singles, pairs = (int((other_times == count).sum()) for count in (1, 2))
+        if _exceeds_chance(int(there.sum()), len(rows), len(other) - singles, len(other)) or _exceeds_chance(
+            int(once.sum()), len(self), 2 * pairs, len(other)
+        ):
+            return int(times[there].sum())
+        return 0
+
+
+def _exceeds_chance(found: int, rows: int, expected: int, others: int) -> bool:
+    """Return True if `found` of some rows, at least two, are more than `expected` of `others` explains."""
+    chance = min(1.0, (expected + 2) / (others + 2))
+    error = math.sqrt(chance * (1 - chance) * (1 / rows + 1 / others))
+    return found > 1 and found / rows > chance + _ERRORS * error + _MARGIN
 
 
 def _hash_rows(values: Tensor, generator: torch.Generator) -> Tensor:
