@@ -59,6 +59,14 @@ def test_copies_are_found_where_either_side_repeats_them():
     assert digests(part).count_shared(digests(oversampled)) == 60
 
 
+def test_copies_are_found_among_rows_that_coincide_by_chance():
+    """Half of the rows have few values, and coincide; of the others, some were trained on."""
+    whole = torch.cat([drawn(200, 0, values=0.5), drawn(200, 1)])
+    few, new = drawn(50, 2, values=0.5), drawn(50, 3)
+    assert digests(torch.cat([few, new])).count_shared(digests(whole)) == 0
+    assert digests(torch.cat([few, whole[-30:], new[:20]])).count_shared(digests(whole)) >= 30
+
+
 def test_a_common_row_is_no_copy():
     """Empty forms, say: one among the training rows, and many of another site's test rows."""
     test = torch.cat([torch.zeros(60, 4), drawn(40, 1)])

@@ -300,7 +300,6 @@ def test_a_checkpoint_of_another_run_with_the_same_plan_is_refused(tmp_path):
     torch.testing.assert_close(resumed.model.state_dict(), before)
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("reused", [False, True], ids=["another callback", "the same callback"])
 def test_a_new_run_leaves_the_checkpoints_of_a_stopped_one(tmp_path, reused, monkeypatch):
     monkeypatch.setattr(checkpoint, "_SHARE_OF_TIME", 1e9)  # after every step
@@ -331,6 +330,7 @@ def test_a_new_run_leaves_the_checkpoints_of_a_stopped_one(tmp_path, reused, mon
     assert checkpoints.steps_kept() == 6
 
 
+@pytest.mark.soak
 def test_a_ledger_from_before_the_checkpoint_is_refused(tmp_path):
     kept = {}
 
