@@ -1,0 +1,181 @@
+"""Epsilon of a finished run by dp_accounting alone: for auditors, this file imports nothing of equidp.
+
+    python recompute.py RUN [DELTA]
+
+reads settings.json in the folder of the run, turns each entry into an event of dp_accounting, and prints
+epsilon at the run's delta, or at another one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import absl.logging
+import dp_accounting
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+
+Entry = tuple[Mapping[str, Any], int]
+"""An event as settings.json has it, and how often the run spent it."""
+Cost = tuple[float, float]
+"""Sample rate and noise multiplier of a step, to an example of one group; noise 0: no privacy."""
+WORDS = ("spend", "release", "grouped", "choice", "filtered")
+"""Kinds of entries: a step, a release, a step by group, a private choice, a step in which single examples
+have accounts."""
+MOST_COMBINATIONS = 64
+"""Combinations of groups that are composed one by one; kinds of steps beyond them are composed whole."""
+SURE_DELTA, TRANSFORM_LOSS = 1e-10, 1e-15
+"""dp_accounting's Fourier transforms lose about `TRANSFORM_LOSS` of delta a step: below `SURE_DELTA`, or if
+that is no small part of delta, privacy losses say too little, and Renyi's bound is taken."""
+
+
+def read_entries(folder: str | Path) -> tuple[list[Entry], float]:
+    """Return the entries of a run, and its delta."""
+    settings = json.loads((Path(folder) / "settings.json").read_text())
+    return [(event, int(count)) for event, count in settings["entries"]], float(settings["plan"]["delta"])
+
+
+def recompute_epsilon(entries: Sequence[Entry], delta: float) -> float:
+    """Return the epsilon that dp_accounting proves for all entries together, for one example of any group.
+
+    Each step is a Poisson-subsampled Gaussian mechanism, and each release a Gaussian mechanism. Statistics
+    and gradient read one sample: together they are one Gaussian mechanism of noise multiplier
+    (sigma^-2 + sigma_s^-2)^(-1/2) (Andrew et al. 2021, Theorem 1). Where rates or bounds differ by group,
+    epsilon is the largest over the groups that an example may be in.
+
+    Raises:
+        ValueError: an entry of no kind, or of several, or a number of times that is none.
+    """
+    for event, count in entries:
+        if len(event) != 1 or next(iter(event)) not in WORDS or count < 0:
+            raise ValueError(f"entry {event!r}, {count} times; expected one of {', '.join(WORDS)}.")
+    choices: list[list[Cost | None]] = []
+    combinations = 1
+    for event, _ in entries:
+        if "grouped" in event:
+            costs = _costs_by_group(event["grouped"])
+            if len(costs) * combinations > MOST_COMBINATIONS:
+                costs = [_cost(event["grouped"])]
+            choices.append(costs)
+            combinations *= len(costs)
+    return max(_epsilon_of_groups(entries, costs, delta) for costs in itertools.product(*choices))
+
+
+def _epsilon_of_groups(entries: Sequence[Entry], costs: Sequence[Cost | None], delta: float) -> float:
+    """Return the epsilon of an example to which the kinds of steps by group have these costs."""
+    found = _composed_epsilon(entries, costs, delta)
+    filtered = [step for event, _ in entries if (step := event.get("filtered")) is not None]
+    if not filtered or any(step != filtered[0] for step in filtered):
+        return found
+    return min(
+        found, _composed_epsilon(_capped_entries(entries, filtered[0]), costs, delta, filtered[0]["order"])
+    )
+
+
+def _capped_entries(entries: Sequence[Entry], step: Mapping[str, Any]) -> list[Entry]:
+    """Return the entries with no more steps than fill the accounts of single examples (Feldman and Zrnic
+    2021)."""
+    left, capped = int(step["full_steps"]), []
+    for event, count in entries:
+        if "filtered" in event:
+            count, left = min(count, left), left - min(count, left)
+        capped.append((event, count))
+    return capped
+
+
+def _composed_epsilon(
+    entries: Sequence[Entry], costs: Sequence[Cost | None], delta: float, order: float | None = None
+) -> float:
+    """Return the epsilon of the composition; by Renyi's bound at one order where it is given."""
+    left = iter(costs)
+    events, renyi_alone, steps = [], delta < SURE_DELTA, 0
+    for event, count in entries:
+        made: dp_accounting.DpEvent | None
+        if "choice" in event:
+            made, renyi_alone = _choice_event(event["choice"]), True
+        else:
+            made = _step_event(next(left) if "grouped" in event else _cost(next(iter(event.values()))))
+        if made is not None and count:
+            events.append(dp_accounting.SelfComposedDpEvent(made, count))
+            steps += count
+    if not events:
+        return 0.0
+    composed = dp_accounting.ComposedDpEvent(events)
+    absl.logging.set_verbosity(absl.logging.ERROR)  # orders that do not converge are left out, which is safe
+    orders = None if order is None else [float(order)]
+    by_orders = float(RdpAccountant(orders).compose(composed).get_epsilon(delta))
+    if order is not None:
+        return by_orders
+    width = max(1e-4, 1e-5 * by_orders)  # of the bins of privacy losses; narrower ones would fill memory
+    if renyi_alone or width > 1 or steps * TRANSFORM_LOSS > 1e-3 * delta:
+        return by_orders
+    return float(PLDAccountant(value_discretization_interval=width).compose(composed).get_epsilon(delta))
+
+
+def _costs_by_group(step: Mapping[str, Any]) -> list[Cost | None]:
+    """Return what a step costs an example of each group, without costs that are below another's."""
+    costs = dict.fromkeys(cost for share in step["by_group"] if (cost := _cost(step, share)) is not None)
+    costliest = [
+        (rate, noise)
+        for rate, noise in costs
+        if not any(r >= rate and s <= noise and (r, s) != (rate, noise) for r, s in costs)
+    ]
+    return [*costliest] or [None]
+
+
+def _cost(step: Mapping[str, Any], share: Mapping[str, Any] | None = None) -> Cost | None:
+    """Return what a step or release costs an example; None: nothing."""
+    of = share or {"sample_rate": step["sample_rate"], "bound_share": 1.0, "row_share": 1.0}
+    queries = [(of["bound_share"], step["noise_multiplier"])]
+    if step["statistics_noise"] is not None:
+        queries.append((of["row_share"], step["statistics_noise"]))
+    if any(size and not noise for size, noise in queries):
+        return float(of["sample_rate"]), 0.0
+    precision = sum((size / noise) ** 2 for size, noise in queries if size)
+    return (float(of["sample_rate"]), float(precision**-0.5)) if precision and of["sample_rate"] else None
+
+
+def _step_event(cost: Cost | None) -> dp_accounting.DpEvent | None:
+    """Return the Poisson-subsampled Gaussian mechanism of a step or release; None: it costs nothing."""
+    if cost is None:
+        return None
+    rate, noise = cost
+    if not noise:
+        return dp_accounting.NonPrivateDpEvent()
+    return dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
+
+
+def _choice_event(choice: Mapping[str, Any]) -> dp_accounting.DpEvent:
+    """Return the event of a private choice: its queries, a geometric number of times."""
+    tried = [
+        dp_accounting.SelfComposedDpEvent(_step_event(_cost(each)), int(count))
+        for each, count in choice["tried"]
+    ]
+    whole = dp_accounting.ComposedDpEvent(tried)
+    return dp_accounting.dp_event.RepeatAndSelectDpEvent(whole, float(choice["mean"]), 1.0)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print the epsilon of the run in a folder, or end with what is wrong with the arguments."""
+    if len(arguments) not in (1, 2):
+        sys.exit("usage: python recompute.py RUN [DELTA]")
+    try:
+        entries, delta = read_entries(arguments[0])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        sys.exit(f"{arguments[0]} holds no settings.json of a run: {type(error).__name__}: {error}")
+    try:
+        delta = float(arguments[1]) if len(arguments) > 1 else delta
+    except ValueError:
+        delta = 0.0
+    if not 0 < delta < 1:
+        sys.exit(f"delta {arguments[-1]}; expected a number between 0 and 1, such as 1e-6")
+    print(f"epsilon {recompute_epsilon(entries, delta):.6g} at delta {delta:g}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
