@@ -37,8 +37,6 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python tests/support/house.py
-	$(BIN)/python tests/support/language.py
 	$(BIN)/codespell
 
 # Linters, short doctests and every test that is not marked soak: about six minutes on two idle cores.
