@@ -34,7 +34,7 @@ COARSE = (
 COARSE_FILES = (
     "tests/accounting/test_budget",
     "tests/accounting/test_releases",
-    "tests/support/device_checks",
+    "tests/test_devices",
     "tests/test_docs",
     "papers/tests/test_commands",
     "papers/tests/test_roles",
@@ -59,8 +59,21 @@ def pytest_collection_modifyitems(items) -> None:
             item.add_marker(pytest.mark.soak)
 
 
+def pytest_addoption(parser) -> None:
+    parser.addoption("--device", default="cpu", help="device that tests of devices and of engines compute on")
+
+
 def pytest_configure(config) -> None:
     os.urandom = seeds.urandom
+    os.environ["EQUIDP_TEST_DEVICE"] = config.getoption("--device")  # for processes of tests too
+
+
+@pytest.fixture(scope="session")
+def device():
+    """The device of --device."""
+    import torch
+
+    return torch.device(os.environ["EQUIDP_TEST_DEVICE"])
 
 
 def pytest_fixture_setup(fixturedef, request) -> None:

@@ -1,6 +1,6 @@
 """The oracle that engines are held to: one ordinary backward pass per example.
 
-On the CPU, or on the device of EQUIDP_TEST_DEVICE, such as cuda.
+On the CPU, or on the device of `pytest --device`, such as cuda.
 """
 
 from __future__ import annotations
