@@ -14,7 +14,7 @@ _WORDS = 8
 """Words of 64 bits in a block."""
 _MANY, _VERY_MANY = 2**9, 2**19
 """Words from which on a device is faster than AES on the CPU and a copy: by one kernel, and by 600
-operations one after another (`python benchmarks/randomness.py --device cuda`)."""
+operations one after another (docs/evidence-gpu.md)."""
 
 
 def makes_words(device: torch.device, count: int) -> bool:
