@@ -1,10 +1,9 @@
 """Audits every method, and the audit itself by planted faults: the tables of docs/evidence-audits.md.
 
-    EQUIDP_DATA=... python benchmarks/audit.py step adult digits       # one step at epsilon 4, by gradient
-    EQUIDP_DATA=... python benchmarks/audit.py training digits adult   # one training, by gradient and data
+    EQUIDP_DATA=... python benchmarks/audit.py step adult digits       # one step at epsilon 4
     python benchmarks/audit.py faults                                  # runs that each planted fault takes
 
-Samples and noise have seeds here. What was measured is kept in `equidp-audits`: a stopped command continues.
+Samples and noise have seeds here.
 """
 
 from __future__ import annotations
@@ -24,15 +23,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support.faults import FAULTS
 
-FOLDER = Path("equidp-audits")
 EPSILON = 4.0
 RUNS = {"digits": 800, "adult": 3000}
-TRAINED = {"digits": {"model": "small-cnn"}}
-"""What audits of whole trainings change of the plan: canaries are looked for in more parameters."""
 LARGER = {("digits", "naive"): {"batch_size": 512}}
 MORE = {("digits", "naive"): 2400}
 """Among 256 digits, the noise of counts hides which group is the smallest; naive favours it alone."""
-BLACK_BOX = ("dpsgd", "dpsgd-f")
 TRIED = (100, 150, 200, 300, 400, 600, 800, 1200)
 """Fewer are refused, and so are 100 for audits that sample."""
 
@@ -54,42 +49,15 @@ def step(data: str) -> None:
             epsilon=EPSILON,
             runs=MORE.get((data, method), RUNS[data]),
             secure=False,
-            directory=FOLDER,
         )
         groups = ", ".join(f"{each.group} {each.epsilon:.2f}" for each in audit.bounds[:-1])
-        print_row(method, audit, groups, began)
-
-
-def training(data: str) -> None:
-    """A line by method and kind of canaries."""
-    source = open_source(data)
-    train = source.split(0).train
-    print(f"\n| {data}, one training | claimed | at least | share | canaries | any mechanism |")
-    print("|---|---|---|---|---|---|")
-    for kind in ("gradient", "data"):
-        for method in private_methods() if kind == "gradient" else BLACK_BOX:
-            began = time.time()
-            audit = equidp.audit_training(
-                train,
-                method,
-                plan=equidp.default_plan(source).with_changes(TRAINED.get(data, {})),
-                epsilon=EPSILON,
-                canaries=kind,
-                secure=False,
-                directory=FOLDER,
-            )
-            print_row(method, audit, f"{audit.settings['count']:,} by {kind}", began)
-
-
-def print_row(method: str, audit: equidp.Audit, detail: str, began: float) -> None:
-    """One line of a table; how long it took goes to standard error."""
-    share = f"{audit.bound / audit.claimed:.0%}"
-    free = audit.bounds[-1].assumption_free
-    print(
-        f"| {method} | {audit.claimed:.2f} | {audit.bound:.2f} | {share} | {detail} | {free:.2f} |",
-        flush=True,
-    )
-    print(f"{method}: {time.time() - began:.0f} s", file=sys.stderr, flush=True)
+        share = f"{audit.bound / audit.claimed:.0%}"
+        free = audit.bounds[-1].assumption_free
+        print(
+            f"| {method} | {audit.claimed:.2f} | {audit.bound:.2f} | {share} | {groups} | {free:.2f} |",
+            flush=True,
+        )
+        print(f"{method}: {time.time() - began:.0f} s", file=sys.stderr, flush=True)
 
 
 def faults() -> None:
@@ -121,7 +89,7 @@ def main() -> None:
     if kind == "faults":
         faults()
     for data in datasets:
-        {"step": step, "training": training}[kind](data)
+        step(data)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ _HOMES = {
     "accounting.budget": "PrivacyBudget",
     "accounting.risk": "Risk RiskTarget",
     "accounting.target": "Target",
-    "audit": "Audit GroupBound audit_step audit_training",
+    "audit": "Audit GroupBound audit_step",
     "comparison.compare": "compare",
     "comparison.result": "Comparison",
     "data.dataset": "DataSource DataSplit GroupedDataset",

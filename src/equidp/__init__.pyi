@@ -5,7 +5,6 @@ from equidp.audit import (
     Audit as Audit,
     GroupBound as GroupBound,
     audit_step as audit_step,
-    audit_training as audit_training,
 )
 from equidp.comparison.compare import compare as compare
 from equidp.comparison.result import Comparison as Comparison

@@ -82,7 +82,10 @@ def test_advice_trains_on_the_same_features_and_a_plain_model(run):
             "varies pixels",
         ),
         (("compare", "adult", "--features", "scattering", "--seeds", "1"), "'adult' is a table"),
-        (("audit", "digits", "--features", "no_such_module:network"), "there is no module"),
+        (
+            ("train", "digits", "--features", "no_such_module:network", *PLAN, "--dry-run"),
+            "there is no module",
+        ),
         (("inspect", "people.csv", "--features", "scattering"), "--features are for images"),
     ],
     ids=lambda each: each[0] if isinstance(each, tuple) else "",

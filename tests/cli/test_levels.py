@@ -141,9 +141,7 @@ def test_a_row_without_a_level_is_refused(name, folder, command):
 
 
 @pytest.mark.parametrize("given", [CHOICE, ("--epsilon-column", "choice", "--epsilon", "1")])
-@pytest.mark.parametrize("name", ["compare", "audit"])
-def test_a_comparison_or_an_audit_of_levels_is_refused(name, given, folder, command):
-    methods = ("--methods", "sgd,dpsgd") if name == "compare" else ("--of", "step")
-    code, _, err = command(name, *TABLE, *given, *methods, cwd=folder)
+def test_a_comparison_of_levels_is_refused(given, folder, command):
+    code, _, err = command("compare", *TABLE, *given, "--methods", "sgd,dpsgd", cwd=folder)
     assert code != 0
     assert "epsilon_levels" in err

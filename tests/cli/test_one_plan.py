@@ -11,8 +11,7 @@ import pytest
 
 from equidp.accounting.target import Target
 from equidp.advice.advise import AUTO
-from equidp.audit import Audit, GroupBound
-from equidp.cli import audit as audit_module, train as train_module
+from equidp.cli import train as train_module
 from equidp.cli.compare import compare_command
 from equidp.cli.options import MethodOptions, PlanOptions
 from equidp.cli.releases import ReleaseOptions
@@ -209,35 +208,6 @@ def test_releases_are_options_of_both_commands():
     for function in (train_module.train_command, compare_command):
         defaults = {type(each.default) for each in inspect.signature(function).parameters.values()}
         assert ReleaseOptions in defaults
-
-
-@pytest.mark.parametrize("settings", ["recommended", "published"])
-def test_an_audit_is_of_the_plan_of_training_and_shows_where_each_setting_is_from(
-    settings, data, command, monkeypatch, tmp_path
-):
-    audited = []
-
-    def audit(train, method, *, plan, epsilon, **others):
-        noise = {} if epsilon is None else {"noise_multiplier": 2.0}
-        audited.append((plan.with_changes(noise).resolve(method, len(train)).settings, epsilon))
-        return Audit("training", method, 3.0, 1e-5, 0.95, (GroupBound("all", 10, 2.0, 1.0),))
-
-    monkeypatch.setattr(audit_module, "audit_training", audit)
-    given = ("--of", "training", "--settings", settings, "--epochs", "3")
-    _, out, _ = command("audit", "digits", "--method", "dpsgd-f", *given, cwd=tmp_path)
-    ((plan, epsilon),) = audited
-    assert epsilon == (3.0 if settings == "recommended" else None)
-    same = {"epochs": 3.0, "noise_multiplier": 2.0}
-    assert plan == plan_of_training(data["digits"], same, "dpsgd-f", settings)
-    shown = rows(out)
-    assert shown["epochs"] == ("3", "asked")
-    assert shown["learning rate"][1] == ("rule" if settings == "recommended" else "dataset")
-
-
-def test_an_audit_refuses_published_settings_of_a_table(people, command):
-    code, out, err = command("audit", *TABLE, "--settings", "published", cwd=people)
-    assert (code, out) == (2, "")
-    assert "settings='published'" in err
 
 
 TABLE = ("people.csv", "--target", "income", "--group", "sex")

@@ -35,9 +35,6 @@ ONCE = {
     " --report r.html --json r.json --directory runs --jobs 1 --engine ghost --include-sensitive --diagnose"
     " --diagnose-every 10 --diagnose-groups a,b",
     "inspect": "people.csv --recipe r.toml --target income --group sex --person id --out r --json f.json",
-    "audit": "people.csv --target income --group sex --drop id --method dpsgd-f --of training --epsilon 4"
-    " --canaries 1000 --by data --runs 100 --sample-rate 0.5 --steps 2 --level 0.9 --engine ghost --seed 3"
-    " --directory audits --json audit.json --batch-size 64 --model mlp",
     "advise": f"people.csv --target income --group sex --drop id --missing refuse --bounds age=0:100 {BUDGET}"
     " --model mlp --epsilon 2 --delta 1e-5 --profile-epsilon 0.1 --public census.csv --seed 3",
     "account": "--examples 60000 --batch-size 256 --epochs 60 --steps 10 --noise-multiplier 0.8 --epsilon 3"
@@ -48,7 +45,7 @@ ONCE = {
     "predict": "run new.csv --keep id,since --out p.csv",
     "ledger show": "run --delta 1e-6",
 }
-"""What each command took when its options were still written by hand, and what `audit` takes."""
+"""What each command took when its options were still written by hand."""
 LISTS = {
     *("--group", "--drop", "--categorical", "--numeric", "--date", "--na", "--methods", "--diagnose-groups"),
     "--keep",

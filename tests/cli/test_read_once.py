@@ -4,14 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import equidp.cli.audit as audit_module
 import equidp.cli.train as train_module
 import equidp.comparison.compare as compare_module
 from equidp import Plan, Target
 from equidp.comparison.plan import ComparisonPlan
 from equidp.data import Recipe
 from equidp.data.table import TableSource, Unencoded
-from equidp.errors import SettingError
 from equidp.runs.config import RunData, TrainConfig
 
 CLASSES = Recipe(target="income", group=("sex",))
@@ -65,15 +63,6 @@ def test_training_reads_a_table_once(recipe, given, encoding, taken, path, read)
     assert loaded is not None
     assert read == ([taken], [taken != "standard"])
     assert config.data.encoding == taken
-
-
-def test_an_audit_reads_a_table_once(path, read, command, monkeypatch, tmp_path):
-    def audit(train, *others):
-        raise SettingError(f"{train.input_shape} inputs")
-
-    monkeypatch.setattr(audit_module, "_run_audit", audit)
-    command("audit", path, "--target", "income", "--group", "sex", "--directory", tmp_path, cwd=tmp_path)
-    assert read == (["cut"], [True])
 
 
 def test_a_comparison_reads_a_table_once_for_each_seed(path, read, monkeypatch, tmp_path):

@@ -25,7 +25,7 @@ from equidp.cli.app import main
 """
 _MAIN = "main()\n"
 _MORE = """
-for name in ("train", "compare", "audit"):
+for name in ("train", "compare"):
     sys.argv = ["equidp", name, "--help"]
     try:
         main()
@@ -54,7 +54,7 @@ def _run(*arguments: str, folder: Path, code: str = _WITH_OPTION + _MAIN) -> sub
 def test_field_of_plan_is_option_of_commands_with_its_help_and_argument_in_python(tmp_path):
     done = _run(folder=tmp_path, code=_WITH_OPTION + _MORE)
     *helps, values = done.stdout.split("end of help")
-    assert len(helps) == 3, done.stderr
+    assert len(helps) == 2, done.stderr
     for text in helps:
         assert "--warm-up" in text
         assert "Share of the steps with a rising rate." in " ".join(

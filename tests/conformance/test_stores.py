@@ -14,7 +14,6 @@ import pytest
 
 from comparison.test_compare import Toy
 from equidp.accounting.cache import epsilon, remembered
-from equidp.audit.setup import Measurements
 from equidp.comparison.cells import Cell, train_all
 from equidp.data.features import WithFeatures
 from equidp.errors import CacheWarning, DataError
@@ -23,7 +22,7 @@ from equidp.store import Claim, Store, key_of
 from equidp.tables.columns import read_table
 from equidp.tables.recipe import Recipe
 from equidp.training.plan import Plan
-from support.toy import RandomImages, toy
+from support.toy import RandomImages
 
 WRITING = threading.Lock()
 PLAN = Plan("logistic", batch_size=40, epochs=1, delta=1e-4)
@@ -63,12 +62,6 @@ def compared(folder: Path, *, plan: Plan = PLAN, n: int = 240, curves: bool = Tr
 
     (found,) = train_all([one], folder, here, None)
     return found.results.to_dict("list"), len(found.epochs), found.outputs.tolist()
-
-
-def measured(folder: Path, *, plan: Plan = PLAN, n: int = 80, seed: int = 0) -> Any:
-    """Measurements of an audit."""
-    kept = Measurements(folder, {"seed": seed}, plan.resolve("dpsgd", n), toy(n))
-    return kept.rows("scores", lambda: np.arange(5.0)).tolist()
 
 
 def spent(folder: Path, *, delta: float = 1e-5, steps: int = 50) -> Any:
@@ -123,14 +116,6 @@ CASES = {
             "data": lambda folder: compared(folder, n=250),
             "a setting": lambda folder: compared(folder, plan=PLAN.with_changes({"clipping_bound": 0.6})),
             "what is asked": lambda folder: compared(folder, curves=False),
-        },
-    ),
-    "an audit": Case(
-        measured,
-        {
-            "data": lambda folder: measured(folder, n=81),
-            "a setting": lambda folder: measured(folder, plan=PLAN.with_changes({"clipping_bound": 2.0})),
-            "the seed": lambda folder: measured(folder, seed=1),
         },
     ),
     "a study": Case(

@@ -165,4 +165,4 @@ def test_what_is_no_number_and_what_is_for_classes_is_refused():
     with raises_field(SettingError, "class_weight"):
         trained(data, "dpsgd", batch_size=10, class_weight={"yes": 2})
     with raises_field(SettingError, "train"):
-        equidp.audit_training(data, plan=equidp.Plan(batch_size=10, epochs=1))
+        equidp.audit_step(data, plan=equidp.Plan(batch_size=10))

@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 import equidp
 from comparison.test_compare import Toy
 from equidp.accounting.risk import RiskTarget
-from equidp.audit import audit_training
+from equidp.audit import audit_step
 from equidp.comparison.cells import Cell
 from equidp.comparison.compare import prepare as prepare_comparison, run_comparison
 from equidp.comparison.plan import ComparisonPlan
@@ -126,7 +126,7 @@ def test_budgets_releases_and_several_processes_are_refused_before_anything_is_s
 
 def test_audits_and_individual_epsilons_are_refused(tmp_path):
     with raises_field(SettingError, "individual_filter"):
-        audit_training(toy(), "dpsgd", plan=PLAN, epsilon=2.0, count=20)
+        audit_step(toy(), "dpsgd", plan=PLAN, epsilon=2.0)
     asked = ComparisonPlan(
         ["dpsgd"], 1, epsilons=(2.0,), changes={"individual_filter": 0.5, "delta": 1e-4}, release_epsilon=0.1
     )

@@ -77,7 +77,6 @@ def test_each_process_of_torchrun_takes_its_own_device(gpus, monkeypatch):
         ("predict", "made"),
         ("advise", "digits", "--budget", "made", "--budget-epsilon", "3", "--budget-delta", "1e-6"),
         ("compare", "digits", "--directory", "made"),
-        ("audit", "digits", "--directory", "made"),
     ],
 )
 def test_every_command_refuses_a_device_that_is_not_there_first(command, gpus, tmp_path, arguments):
@@ -101,7 +100,6 @@ def test_estimators_and_comparisons_refuse_it_too(gpus, tmp_path):
     for call in (
         lambda: equidp.compare("digits", device="cuda:3", directory=tmp_path),
         lambda: equidp.audit_step(data, device="cuda:3"),
-        lambda: equidp.audit_training(data, device="cuda:3"),
     ):
         with raises_field(SettingError, "device", "one CUDA device"):
             call()

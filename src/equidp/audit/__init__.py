@@ -6,6 +6,5 @@ and accounting/.
 
 from equidp.audit.result import Audit, GroupBound
 from equidp.audit.step import audit_step
-from equidp.audit.training import audit_training
 
-__all__ = ["Audit", "GroupBound", "audit_step", "audit_training"]
+__all__ = ["Audit", "GroupBound", "audit_step"]

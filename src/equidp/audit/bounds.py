@@ -4,11 +4,9 @@
 | --- | --- | --- |
 | `epsilon_from_rates` | runs with and without one canary | nothing: holds for any mechanism |
 | `noise_from_rates` | the same | the claimed mechanism, with more or less noise |
-| `epsilon_of_guesses` | one run with many canaries, each in with probability 1/2 | nothing |
-| `noise_of_guesses` | the same | the claimed mechanism, with more or less noise |
 
 A bound is above the true epsilon with probability at most 1 - level, provided that the rule that guesses (a
-threshold, a number of guesses) was fixed before the guesses that are counted.
+threshold) was fixed before the guesses that are counted.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 from dp_accounting import get_epsilon_gaussian
 from dp_accounting.pld import PLDAccountant
-from scipy import stats
 from scipy.special import betaincinv, ndtr, ndtri
 
 from equidp._validate import check_number, check_whole
@@ -31,11 +28,8 @@ from equidp.errors import SettingError
 from equidp.kernel.epsilon import Entries, effective_noise_multiplier, epsilon, run_event
 from equidp.kernel.ledger import StepEvent
 
-_LARGEST = 100.0
-"""Epsilon beyond which the search for a bound stops."""
 _MOST_NOISE = 64.0
 """Scale of the noise beyond which the bound is 0."""
-_PRECISION = 1e-4
 
 
 @final
@@ -129,99 +123,6 @@ def noise_from_rates(rates: Rates, family: NoiseFamily, delta: float, level: flo
     return _least_epsilon(family, delta, lambda scale: float(family.reach(scale, false)) >= found)
 
 
-def epsilon_of_guesses(canaries: int, right: int, guesses: int, delta: float, level: float = 0.95) -> float:
-    """Return a lower bound on epsilon for any mechanism, from one run (Steinke, Nasr and Jagielski 2023).
-
-    Args:
-        canaries: m, each in with probability 1/2, independently.
-        right, guesses: correct guesses, and all r guesses; r is fixed before, and the other canaries are not
-            guessed.
-        delta: in [0, 1).
-        level: of confidence.
-
-    Returns:
-        >= 0, finite: the largest epsilon whose p-value (`p_value`) is below 1 - level.
-
-    >>> round(epsilon_of_guesses(1000, 180, 200, delta=1e-5), 3)
-    1.796
-    """
-    _check(delta, level)
-    _check_guesses(canaries, right, guesses)
-
-    def possible(epsilon: float) -> bool:
-        return p_value(canaries, right, guesses, epsilon, delta) > 1 - level
-
-    if possible(0.0):
-        return 0.0
-    low, high = 0.0, 1.0
-    while not possible(high) and high < _LARGEST:
-        low, high = high, 2 * high
-    while high - low > _PRECISION:
-        middle = (low + high) / 2
-        low, high = (low, middle) if possible(middle) else (middle, high)
-    return low
-
-
-def p_value(canaries: int, right: int, guesses: int, epsilon: float, delta: float) -> float:
-    """Return the largest probability of `right` or more correct guesses under (epsilon, delta).
-
-    Steinke, Nasr and Jagielski (2023), Theorem 5.2 with the optimum of their Algorithm D.1: with W the
-    binomial of `guesses` and e^epsilon / (1 + e^epsilon), P(W >= v) + 2 m delta max_i P(v - i <= W < v) / i.
-
-    >>> round(p_value(100, 14, 20, epsilon=0.0, delta=0.0), 4)
-    0.0577
-    """
-    chance = 1 / (1 + math.exp(-epsilon))
-    enough = float(stats.binom.sf(right - 1, guesses, chance))
-    short = np.arange(1, right + 1)
-    nearly = stats.binom.sf(right - short - 1, guesses, chance) - enough
-    worst = float(np.max(nearly / short, initial=0.0))
-    return min(1.0, enough + 2 * canaries * delta * worst)
-
-
-def noise_of_guesses(
-    canaries: int, right: int, guesses: int, family: NoiseFamily, delta: float, level: float = 0.95
-) -> float:
-    """Return a lower bound on epsilon for the claimed mechanism with its noise scaled, from one run.
-
-    Mahloujifar, Melis and Chaudhuri (2024, arXiv 2410.22235), Algorithm 3 for canaries that are in or out.
-
-    Args:
-        canaries, right, guesses: as for `epsilon_of_guesses`.
-        family: the claimed mechanism.
-        delta: of the reported epsilon.
-        level: of confidence.
-
-    Returns:
-        >= 0; infinite where no member of the family explains the guesses.
-
-    >>> from equidp.kernel.ledger import StepEvent
-    >>> family = NoiseFamily([(StepEvent(1.0, 1.0), 1)])
-    >>> round(noise_of_guesses(1000, 180, 200, family, delta=1e-5), 2)
-    2.9
-    """
-    _check(delta, level)
-    _check_guesses(canaries, right, guesses)
-
-    def possible(scale: float) -> bool:
-        return not _is_refuted(canaries, right, guesses, lambda rate: family.least(scale, rate), 1 - level)
-
-    return _least_epsilon(family, delta, possible)
-
-
-def _is_refuted(
-    canaries: int, right: int, guesses: int, least: Callable[[float], float], chance: float
-) -> bool:
-    """True where the correct guesses have a probability below `chance` (the paper's recursion over r, h)."""
-    reached, wrong = chance * right / canaries, chance * (guesses - right) / canaries
-    for count in range(right - 1, -1, -1):
-        before, wrong = wrong, max(wrong, least(reached))
-        if wrong == before:  # nothing changes from here on
-            break
-        reached = min(1.0, reached + count / (guesses - count) * (wrong - before))
-    return reached + wrong > guesses / canaries
-
-
 def _least_epsilon(family: NoiseFamily, delta: float, possible: Callable[[float], bool]) -> float:
     """Epsilon of the family's member with the most noise that is possible, to the family's precision."""
     low = high = 1.0  # of the noise's scale
@@ -243,16 +144,6 @@ def _least_epsilon(family: NoiseFamily, delta: float, possible: Callable[[float]
 def _check(delta: float, level: float) -> None:
     check_number("[0, 1)", delta=delta)
     check_number("(0, 1)", ", such as 0.95", level=level)
-
-
-def _check_guesses(canaries: int, right: int, guesses: int) -> None:
-    check_whole(1, canaries=canaries, guesses=guesses)
-    check_whole(0, right=right)
-    if not right <= guesses <= canaries:
-        raise SettingError(
-            f"right={right} of {guesses} guesses about {canaries} canaries; expected right <= guesses <= "
-            "canaries."
-        )
 
 
 Floats = npt.NDArray[np.float64]
@@ -310,10 +201,6 @@ class NoiseFamily:
         over = np.exp(_LOSSES) * rates + deltas
         under = 1 - np.exp(-_LOSSES) * np.maximum(0.0, 1 - deltas - rates)
         return np.asarray(np.minimum(np.minimum(over, under).min(axis=-1), 1.0))
-
-    def least(self, scale: float, rate: float) -> float:
-        """Return the least false-positive rate of any test at a true-positive rate, under scaled noise."""
-        return 1 - float(self.reach(scale, 1 - rate))
 
     def epsilon(self, scale: float, delta: float) -> float:
         """Return epsilon under noise times `scale`."""

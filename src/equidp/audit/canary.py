@@ -46,15 +46,6 @@ class Directions:
         return len(self.places)
 
     @classmethod
-    def single(cls, count: int, parameters: int, generator: np.random.Generator) -> Directions:
-        """Return directions of one parameter each, with a random sign; no parameter is used twice before
-        all are used once, so that canaries disturb each other least."""
-        rounds = [generator.permutation(parameters) for _ in range(-(-count // parameters))]
-        chosen = np.concatenate(rounds)[:count]
-        signs = generator.choice([-1.0, 1.0], count)
-        return cls(torch.from_numpy(chosen).unsqueeze(1), torch.from_numpy(signs).unsqueeze(1))
-
-    @classmethod
     def dense(cls, vector: Tensor) -> Directions:
         """Return one direction with an entry for every parameter."""
         return cls(torch.arange(len(vector)).unsqueeze(0), (vector / vector.norm()).unsqueeze(0))
@@ -154,24 +145,6 @@ def with_canaries(train: GroupedDataset, groups: Tensor) -> GroupedDataset:
     targets = _by_row(train.num_classes + torch.arange(count), train)
     names = (*train.class_names, *(f"canary {number}" for number in range(count)))
     return _after(train, replace(like, targets=targets, groups=groups, class_names=names))
-
-
-def with_wrong_labels(
-    train: GroupedDataset, groups: Tensor, generator: np.random.Generator
-) -> GroupedDataset:
-    """Return the data with a canary for each of `groups`, [m], after it: a mislabelled example of the group.
-
-    An example of any group where the group has no examples. All labels of several rows are wrong.
-    """
-    chosen = []
-    for group in groups.tolist():
-        members = torch.nonzero(train.groups == group).flatten()
-        place = int(generator.integers(len(members) or len(train)))
-        chosen.append(int(members[place]) if len(members) else place)
-    shifts = torch.from_numpy(generator.integers(1, max(2, train.num_classes), len(groups)))
-    right = train.subset(torch.tensor(chosen))
-    targets = (right.targets + _by_row(shifts, train)) % train.num_classes
-    return _after(train, replace(right, targets=targets, groups=groups))
 
 
 def _by_row(numbers: Tensor, train: GroupedDataset) -> Tensor:

@@ -26,7 +26,7 @@ class GroupBound:
 
     Attributes:
         group: its name; "all" for all groups.
-        tests: runs with the group's canary, or canaries of the group in one run.
+        tests: runs with the group's canary and without.
         epsilon: bound for the claimed mechanism with more or less noise (`audit.bounds`); infinite where no
             noise explains the guesses.
         assumption_free: bound for any mechanism.

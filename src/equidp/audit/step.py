@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -26,7 +25,6 @@ from equidp.audit.draws import Arrays, DrawRecord, check_draws
 from equidp.audit.guesses import Features, compute_bounds, training_runs
 from equidp.audit.result import USEFUL, Audit, GroupBound
 from equidp.audit.setup import (
-    Measurements,
     Progress,
     check_audit,
     checked_data,
@@ -71,8 +69,6 @@ def audit_step(
     device: str = "cpu",
     seed: int = 0,
     secure: bool = True,
-    directory: str | os.PathLike[str] | None = None,
-    fresh: bool = False,
     on_progress: Progress | None = None,
 ) -> Audit:
     """Take one private step many times, with a canary and without, and bound its epsilon from below.
@@ -96,12 +92,9 @@ def audit_step(
         runs: number of runs with a canary in each group, and of runs without a canary.
         level: of confidence.
         engine: name of the gradient engine.
-        device: where to train; a name as in `compare`. Stored results do not depend on it.
+        device: where to train; a name as in `compare`.
         seed: of the examples, the initial weights and, where `secure` is False, samples and noise.
         secure: draw samples and noise from the operating system.
-        directory: measurements are kept here, and taken from here if data, settings and code are the same,
-            also with other numbers of runs; None: nothing is kept.
-        fresh: ignore measurements that are kept in `directory`; measure again.
         on_progress: called with (steps done, steps in all) from time to time.
 
     Returns:
@@ -125,7 +118,7 @@ def audit_step(
     check_number("(0, 1]", ", a probability", sample_rate=sample_rate)
     check_whole(1, steps=steps, runs=runs)
     plan = Plan() if plan is None else plan
-    asked = resolve_plan(plan, method, train, len(train), None)
+    asked = resolve_plan(plan, method, train)
     examples = round(asked.plan.batch_size / sample_rate)
     if examples > len(train):
         raise SettingError(
@@ -170,10 +163,9 @@ def audit_step(
         "seed": seed,
         "secure": secure,
     }
-    kept = Measurements(directory, facts, asked, others, fresh=fresh)
     with _seed_model(secure, seed):
         repeated = RepeatedRuns(repetition, generator)
-    taken, stretches = _take_runs(repeated, runs, kept, secure, seed, on_progress)
+    taken, stretches = _take_runs(repeated, runs, secure, seed, on_progress)
     found = [
         (0.0, 0.0) if family is None else compute_bounds(taken(group), family, delta, corrected)
         for group, family in enumerate(families)
@@ -241,7 +233,6 @@ def _seed_model(secure: bool, seed: int) -> Iterator[None]:
 def _take_runs(
     repeated: RepeatedRuns,
     runs: int,
-    kept: Measurements,
     secure: bool,
     seed: int,
     on_progress: Progress | None,
@@ -252,26 +243,21 @@ def _take_runs(
     sides = [None, *range(subject.others.num_groups)]
     total, done = len(sides) * runs * subject.steps, 0
 
-    def take(side: int, block: int, size: int) -> npt.NDArray[np.float64]:
-        with _seed_model(secure, 1_000_003 * side + block):
-            rows = repeated.features(size, sides[side], make_randomness(secure, seed, side, block))
-        drawn[side, block] = repeated.draws
-        kept.put(f"draws-{side}-{block}", repeated.draws)
-        return rows
-
-    rows, drawn = [], {}
-    for side in range(len(sides)):
+    rows = []
+    drawn: list[Arrays] = []
+    for side, group in enumerate(sides):
         series = []
         for block in range(-(-runs // _BLOCK)):
-            series.append(kept.rows(f"side-{side}-{block}", lambda: take(side, block, _BLOCK)))  # noqa: B023
-            if (side, block) not in drawn and (before := kept.get(f"draws-{side}-{block}")) is not None:
-                drawn[side, block] = before
+            with _seed_model(secure, 1_000_003 * side + block):
+                randomness = make_randomness(secure, seed, side, block)
+                series.append(repeated.features(_BLOCK, group, randomness))
+            drawn.append(repeated.draws)
             done += min(_BLOCK, runs - block * _BLOCK) * subject.steps
             if on_progress is not None:
                 on_progress(done, total)
         rows.append(np.concatenate(series)[:runs])
     taken = lambda group: (repeated.split(rows[1 + group]), repeated.split(rows[0], group))  # noqa: E731
-    return taken, list(drawn.values())
+    return taken, drawn
 
 
 def _check_runs(family: NoiseFamily, claimed: float, runs: int, delta: float, level: float) -> None:

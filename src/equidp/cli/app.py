@@ -44,7 +44,6 @@ COMMANDS = {
     "export": "Write a trained model to files that others open without equidp.",
     "advise": "Recommend a method and its settings for a target epsilon, with reasons.",
     "compare": "Train one model several ways and show what privacy cost each group.",
-    "audit": "Measure a lower bound on epsilon with canaries, beside the one that is claimed.",
     "account": "Work out epsilon and risk from noise, or the other way round, without data.",
     "ledger": "Explain what a run or a budget has spent.",
     "cache": "List what is kept on disk of large tables, or remove it.",
@@ -53,9 +52,7 @@ COMMANDS = {
 """Name -> what it does. `equidp.cli.NAME:app` is the command, whose own help says more."""
 
 EXTRAS = {
-    **dict.fromkeys(
-        ("inspect", "evaluate", "verify", "predict", "export", "advise", "audit", "cache"), "tables"
-    ),
+    **dict.fromkeys(("inspect", "evaluate", "verify", "predict", "export", "advise", "cache"), "tables"),
     **dict.fromkeys(("train", "compare"), "report"),
 }
 """Command -> extra that it needs; other commands need none."""

@@ -66,7 +66,7 @@ def verify_command(
 _WORDS = {True: "passed", False: "FAILED", None: "not checked"}
 _OPEN = "What no file can show:"
 _UNSEEN = (
-    "that this code ran as it is: equidp audit measures a lower bound on epsilon;",
+    "that this code ran as it is: equidp.audit_step measures a lower bound on epsilon;",
     "that the files were not all rewritten: compare the card's checksum with one that was noted elsewhere;",
     "that no other run read the same data: equidp ledger show has what one budget holds.",
 )

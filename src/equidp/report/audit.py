@@ -17,7 +17,7 @@ def print_audit(audit: Audit, console: Console | None = None) -> None:
     """Print the claim beside the lower bounds, by group and overall, and a sentence on the result.
 
     Args:
-        audit: from `equidp.audit_step` or `equidp.audit_training`.
+        audit: from `equidp.audit_step`.
         console: where to print; None: standard output.
 
     Example:

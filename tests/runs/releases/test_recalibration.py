@@ -147,4 +147,4 @@ def test_a_comparison_recalibrates_the_baseline_too(people, tmp_path):
 def test_an_audit_of_the_steps_refuses_a_release_of_its_own(people):
     data = RunData(str(people), Recipe(target="ill", group=("sex",))).source().split(0).train
     with raises_field(SettingError, "recalibration"):
-        equidp.audit_training(data, "dpsgd", plan=PLAN)
+        equidp.audit_step(data, "dpsgd", plan=PLAN)
