@@ -63,7 +63,7 @@ How it is done, for each dataset and epsilon:
   at least: one person in a thousand.
 
 Choosing settings reads the data and is not charged here: these are figures for research on public data. To
-choose on data of your own, use `equidp advise`, or charge the choice."""
+choose on data of your own, use the rules (docs/advise.md), or charge the choice."""
 
 
 def write_page(folder: Path) -> None:

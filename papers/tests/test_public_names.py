@@ -55,7 +55,7 @@ def test_papers_import_public_names_alone(path):
         "from equidp._files import write_whole",
         "from equidp.training.build import _weights",
         "import equidp\nequidp._HOMES",
-        "from equidp.cli import options\noptions.typed_again",
+        "from equidp.cli import options\noptions.check_noise",
         "def late():\n    from equidp.kernel import step",
     ],
 )

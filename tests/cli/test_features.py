@@ -59,14 +59,6 @@ def test_a_run_refuses_a_network_of_ones_own_that_has_changed(run, tmp_path, mon
 
 
 @pytest.mark.soak
-def test_advice_trains_on_the_same_features_and_a_plain_model(run):
-    code, out, _ = run("advise", "digits", "--features", "scattering", "--profile-epsilon", "0")
-    assert code == 0
-    assert "equidp train digits --features=scattering" in out
-    assert "--model=logistic" in out
-
-
-@pytest.mark.soak
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

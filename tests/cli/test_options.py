@@ -35,8 +35,6 @@ ONCE = {
     " --report r.html --json r.json --directory runs --jobs 1 --engine ghost --include-sensitive --diagnose"
     " --diagnose-every 10 --diagnose-groups a,b",
     "inspect": "people.csv --recipe r.toml --target income --group sex --person id --out r --json f.json",
-    "advise": f"people.csv --target income --group sex --drop id --missing refuse --bounds age=0:100 {BUDGET}"
-    " --model mlp --epsilon 2 --delta 1e-5 --profile-epsilon 0.1 --public census.csv --seed 3",
     "account": "--examples 60000 --batch-size 256 --epochs 60 --steps 10 --noise-multiplier 0.8 --epsilon 3"
     " --delta 1e-6 --method dpsgd-f --accountant rdp-classic",
     "cache": "--clear --older-than 30",

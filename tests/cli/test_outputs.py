@@ -25,7 +25,6 @@ COMMANDS = {
     "evaluate --json": ("evaluate", "run", "--json"),
     "inspect --out": ("inspect", *TABLE, "--out"),
     "inspect --json": ("inspect", *TABLE, "--json"),
-    "advise --out": ("advise", *TABLE, "--out"),
     "compare --json": ("compare", *TABLE, *ALONE, "--json"),
     "compare --report": ("compare", *TABLE, *ALONE, "--report"),
     "compare --table": ("compare", *TABLE, *ALONE, "--table"),
@@ -39,7 +38,6 @@ FOLDERS = {
 }
 BUDGETS = {
     "train --budget": ("train", *TABLE, *QUICK, "--out", "new", *NEW_BUDGET),
-    "advise --budget": ("advise", *TABLE, "--profile-epsilon", "0.3", *NEW_BUDGET),
 }
 FILE_OF_FOLDER = {
     "train --out": "card.md",
@@ -101,10 +99,7 @@ def test_what_no_file_can_be_written_to_is_refused(folder, option, kind):
     [
         *(("predict --out", place) for place in ODD_NAMES),
         *(("train --budget", place) for place in ODD_NAMES if place != "new/"),
-        *(
-            (option, ODD_NAMES[place])
-            for place, option in enumerate([*[*COMMANDS][1:], "advise --budget"], start=-1)
-        ),
+        *((option, ODD_NAMES[place]) for place, option in enumerate([*COMMANDS][1:], start=-1)),
     ],
 )
 def test_a_name_of_no_new_file_is_refused(folder, option, place):
@@ -145,12 +140,10 @@ def test_what_a_command_reads_is_kept(folder, trained):
         refused(command, "people.csv", trained)  # which the run names
     (folder / "recipe.toml").write_text('target = "income"\ngroup = ["sex"]\n')
     (folder / "options.toml").write_text("seeds = 1\n")
-    for option in ("compare --json", "compare --report", "advise --out"):
+    for option in ("compare --json", "compare --report"):
         for read in (("--recipe", "recipe.toml"), ("--config", "options.toml")):
-            name, command = COMMANDS[option][0], COMMANDS[option]
-            if read[0] == "--config" and name == "advise":
-                continue  # which have no such option
-            refused((name, *read, *command[1:]), read[1], folder)
+            name, *others = COMMANDS[option]
+            refused((name, *read, *others), read[1], folder)
 
 
 ODD_PLACES = ("link", "pipe", "device", "stdout", "-odd name's\n")

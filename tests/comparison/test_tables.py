@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from torch import nn
 
-from equidp.advice.advise import advise_by_norms
+from equidp.advice.advise import Advice
 from equidp.audit import Audit, GroupBound
 from equidp.errors import SettingError
 from equidp.evaluation.costs import equal_cost, summary
@@ -154,7 +154,7 @@ def test_a_notebook_shows_what_a_run_spent_rounded_up():
 
 @pytest.mark.soak
 def test_a_notebook_shows_advice_and_an_audit():
-    advice = advise_by_norms(1_229, 10**4, model="mlp", epsilon=1.0)
+    advice = Advice("quantile", None, {"model": "mlp", "learning_rate": 0.5}, ())
     assert {"quantile", "learning rate", "mlp"} <= set(Texts(advice._repr_html_()).texts)
     audit = Audit("one step", "<m>", 4.0, 1e-5, 0.95, (GroupBound("<b>", 9, 3.1, math.inf),))
     shown = Texts(audit._repr_html_())

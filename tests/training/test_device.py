@@ -75,7 +75,6 @@ def test_each_process_of_torchrun_takes_its_own_device(gpus, monkeypatch):
         ("train", "--resume", "made"),
         ("evaluate", "made"),
         ("predict", "made"),
-        ("advise", "digits", "--budget", "made", "--budget-epsilon", "3", "--budget-delta", "1e-6"),
         ("compare", "digits", "--directory", "made"),
     ],
 )

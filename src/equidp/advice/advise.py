@@ -1,9 +1,8 @@
-"""Advice on method and settings: those with the best results on data of the same kind, or by gradient norms.
+"""Advice on method and settings: those with the best results on data of the same kind.
 
 The kind follows from public facts alone, the shape of an input and the number of examples, and step sizes for
-cut columns from these and the noise, so its advice reads no data and costs no privacy. Where there are no
-results, as for a model of the user's, or where a user pays for a profile of gradient norms, that sets the
-clipping bound and learning rate. docs/evidence-settings.md has the results and the rules.
+cut columns from these and the noise, so it reads no data and costs no privacy. docs/evidence-settings.md has
+the results and the rules.
 """
 
 from __future__ import annotations
@@ -11,12 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from equidp._validate import check_whole
-from equidp.accounting import calibrate_noise
 from equidp.accounting.planned import checked_schedule, default_delta
 from equidp.accounting.target import Target
 from equidp.data.dataset import DataSource, GroupedDataset
@@ -24,7 +21,7 @@ from equidp.data.features import WithFeatures
 from equidp.data.scattering import SMALLEST, number_of_features
 from equidp.display import Column, Table
 from equidp.errors import SettingError
-from equidp.kernel.epsilon import checked_delta, epsilon as epsilon_of
+from equidp.kernel.epsilon import checked_delta
 from equidp.kernel.ledger import StepEvent
 from equidp.policies.methods import MethodLike, fixed_options, method_named, name_of
 from equidp.policies.setting import settings_of
@@ -33,9 +30,6 @@ from equidp.tables.intervals import Encoding
 from equidp.training.averages import WeightAverage
 from equidp.training.optimizers import SCHEDULES
 from equidp.training.plan import Plan
-
-if TYPE_CHECKING:
-    from equidp.advice.norm_profile import NormProfile, Spent
 
 AUTO = "auto"
 """Name of this advice among methods."""
@@ -59,10 +53,6 @@ _WIDE = 10_000
 _STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 360, 20, 60
 _MOMENTUM, _TAIL = 0.9, 0.5
 """Momentum, and share of the steps in the average, for cut columns."""
-_LEAST_QUANTILE, _MOST_QUANTILE = 0.5, 0.99
-"""Quantiles of norms for the clipping bound: from the median (Abadi et al. 2016) to nearly all."""
-_LEARNING_RATE, _WANDERING = 2.0, 4.0
-"""First learning rate of runs that noise does not limit; length of noise's walk that weights tolerate."""
 
 
 class _UnitRows(NamedTuple):
@@ -149,7 +139,6 @@ class Advice:
         settings: fields of `Plan` and settings of the method, by name; empty: the user's plan.
         encoding: of the columns of a table; None: as they are encoded.
         reasons: for each choice; none on settings that the user gave.
-        spent: entries that a private profile spent; empty without one.
 
     Example:
         >>> from equidp.data import open_source
@@ -162,7 +151,6 @@ class Advice:
     features: str | None
     settings: Mapping[str, Any]
     reasons: tuple[Reason, ...]
-    spent: Spent = ()
     encoding: str | None = None
 
     def with_settings(self, given: Mapping[str, Any], features: str | None, method: MethodLike) -> Advice:
@@ -193,10 +181,6 @@ class Advice:
         if not self.settings:
             return given
         return Plan(**{name: getattr(given, name) for name in SHARED}).with_changes(self.settings)
-
-    def cost(self, delta: float) -> float:
-        """Epsilon of the advice alone."""
-        return epsilon_of(self.spent, delta)
 
     def _repr_html_(self) -> str:
         given = {"method": self.method, "features": self.features or "none", **self.settings}
@@ -245,74 +229,6 @@ def advise(
     if features is not None:
         return _advise_unit_rows(len(train), target, given or {}, _FEATURES, features=features)
     return _advise_table(len(train), train.rows)
-
-
-def advise_by_norms(
-    num_examples: int,
-    num_parameters: int,
-    *,
-    model: str,
-    epsilon: float,
-    delta: float | None = None,
-    profile: NormProfile | None = None,
-    features: str | None = None,
-) -> Advice:
-    """Return method and settings for a model, from public numbers and a profile of its gradient norms alone.
-
-    Args:
-        num_examples: n, of the training data.
-        num_parameters: d, number of trainable parameters of the model.
-        model: name or import path of the model.
-        epsilon: of the profile, if it was private, and the training together.
-        delta: None: a tenth of 1 / n, rounded down to a power of ten.
-        profile: from `public_profile` or `private_profile`; None: the clipping bound follows the norms.
-        features: name of the features that the model reads.
-
-    Raises:
-        SettingError: a number out of range, or a profile that leaves nothing of epsilon.
-
-    Example:
-        >>> advice = advise_by_norms(1_229, 10**6, model="mlp", epsilon=1.0)
-        >>> advice.method, advice.settings["batch_size"], advice.settings["learning_rate"]
-        ('quantile', 512, 0.015)
-    """
-    check_whole(1, num_examples=num_examples, num_parameters=num_parameters)
-    delta = checked_delta(default_delta(num_examples) if delta is None else delta)
-    spent = () if profile is None else profile.spent
-    if spent and epsilon_of(spent, delta) >= epsilon:
-        raise SettingError(
-            f"epsilon={epsilon:g}, of which the profile cost {epsilon_of(spent, delta):.3g}: nothing is left "
-            "to train with. Give it less, or raise epsilon."
-        )
-    batch = _batch_size(num_examples)
-    epochs = _epochs(num_examples, batch)
-    rate, steps = checked_schedule(num_examples, batch, epochs=epochs)
-    sigma = calibrate_noise(epsilon, delta, rate, steps, None, "rdp", spent)
-    ratio = sigma * math.sqrt(num_parameters / steps) / batch
-    reasons = [_LARGE_SAMPLES]
-    if profile is not None and profile.is_usable:
-        level = min(_MOST_QUANTILE, max(_LEAST_QUANTILE, 1 - ratio))
-        method, bound = STANDARD, float(f"{profile.quantile(level):.3g}")
-        reasons.append(Reason("quantile of norms", ("clipping_bound",), (bound, level, ratio)))
-    else:
-        method, bound = "quantile", 1.0
-        reasons.append(Reason("unknown norms" if profile is None else "noisy profile", ("clipping_bound",)))
-    walk = ratio * bound * steps / math.sqrt(3)  # at learning rates that fall from 1 to 0
-    learning_rate = float(f"{min(_LEARNING_RATE, _WANDERING / walk):.2g}")
-    about = ("learning_rate", "batch_size", "epochs", "clipping_bound")
-    reasons.append(
-        Reason("random walk", about, (learning_rate, _LEARNING_RATE, _WANDERING, learning_rate * walk))
-    )
-    reasons.append(Reason("parameters", ("model",), (num_parameters, ratio)))
-    settings = {
-        "model": model,
-        "clipping_bound": bound,
-        "learning_rate": learning_rate,
-        "batch_size": batch,
-        "epochs": epochs,
-        "schedule": "linear",
-    }
-    return Advice(method, features, settings, tuple(reasons), spent)
 
 
 def images_of(source: DataSource, seed: int) -> GroupedDataset | None:

@@ -21,7 +21,7 @@ from equidp.training.plan import Plan, ResolvedPlan, default_plan
 
 RECOMMENDED, PUBLISHED = "recommended", "published"
 SETTINGS = {
-    RECOMMENDED: "those that did best on data of this kind (equidp advise)",
+    RECOMMENDED: "those that did best on data of this kind",
     PUBLISHED: "those that the dataset was published with",
 }
 """Settings to start from -> which they are; options that are given are over them."""

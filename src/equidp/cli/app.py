@@ -42,7 +42,6 @@ COMMANDS = {
     "verify": "Check the files of a run, and its epsilon by dp_accounting alone.",
     "predict": "Predict the class of each row with a trained model.",
     "export": "Write a trained model to files that others open without equidp.",
-    "advise": "Recommend a method and its settings for a target epsilon, with reasons.",
     "compare": "Train one model several ways and show what privacy cost each group.",
     "account": "Work out epsilon and risk from noise, or the other way round, without data.",
     "ledger": "Explain what a run or a budget has spent.",
@@ -52,7 +51,7 @@ COMMANDS = {
 """Name -> what it does. `equidp.cli.NAME:app` is the command, whose own help says more."""
 
 EXTRAS = {
-    **dict.fromkeys(("inspect", "evaluate", "verify", "predict", "export", "advise", "cache"), "tables"),
+    **dict.fromkeys(("inspect", "evaluate", "verify", "predict", "export", "cache"), "tables"),
     **dict.fromkeys(("train", "compare"), "report"),
 }
 """Command -> extra that it needs; other commands need none."""

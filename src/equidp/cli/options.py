@@ -66,8 +66,6 @@ _FEATURE_SIZE_HELP = (
     "--features NAME@112 is the same."
 )
 
-ADVISED = "# Written by equidp advise."
-"""The first line of a file of options that equidp advise recommends."""
 TASKS = ("classification", "regression")
 _Value = TypeVar("_Value")
 
@@ -319,17 +317,6 @@ def check_noise(epsilons: Sequence[float], changes: Mapping[str, Any], risk: str
             f"{' and '.join(given)}: each decides the noise; give one of the two.",
             field=given[0].partition(" ")[0],
         )
-
-
-def typed_again(options: Any) -> list[str]:
-    """The options that differ from their defaults, as a command line has them."""
-    typed = []
-    for field in dataclasses.fields(options):
-        if (value := getattr(options, field.name)) != field.default:
-            if isinstance(value, tuple):
-                value = ",".join(f'"{name}"' if "," in name else name for name in value)
-            typed.append(f"--{field.name.replace('_', '-')}={value}")
-    return typed
 
 
 def parse_range(text: str) -> tuple[float, float]:

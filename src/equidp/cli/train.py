@@ -24,7 +24,7 @@ from equidp.advice.chosen_plan import (
     source_to_read,
 )
 from equidp.cli import metrics, options, releases
-from equidp.cli.app import command, config_text, read_options
+from equidp.cli.app import command, read_options
 from equidp.cli.choice import ChoiceOptions, choose_among, print_people, stopped_sentence
 from equidp.cli.evaluate import print_run
 from equidp.cli.messages import say, stoppable
@@ -187,12 +187,8 @@ def train_command(
             print(*why, sep="", end="", flush=True)
             with _resumable(out):
                 trained = train(out, callbacks=bar, prepared=prepared, device=place)
-    advised: list[str] | None = None
-    if config is not None and config_text(config).startswith(options.ADVISED):
-        advised = []
-    elif not published and (method == AUTO or not changed):
-        advised = list(changed)
-    _report(out, *trained, advised=advised)
+    by_rules = not published and (method == AUTO or not changed)
+    _report(out, *trained, given=list(changed) if by_rules else None)
 
 
 def _resume(folder: Path, previous: bool, callbacks: Sequence[Callback], device: torch.device) -> None:
@@ -345,20 +341,20 @@ def _say_plan(prepared: PreparedRun) -> None:
     )
 
 
-def _better(advised: Sequence[str] | None) -> str:
-    """Sentence on what may do better than a run; options given beside advised settings are named."""
-    if advised is None:
-        return "Other settings may do better: equidp advise recommends some for this data and these options."
-    if not advised:
-        return "Settings are those of equidp advise: a larger epsilon, or more data, would help most."
-    listed = ", ".join(f"--{name.replace('_', '-')}" for name in advised)
+def _better(given: Sequence[str] | None) -> str:
+    """Sentence on what may do better than a run; options given beside recommended settings are named."""
+    if given is None:
+        return "Other settings may do better: equidp train chooses them by rules where no option is given."
+    if not given:
+        return "Settings are those of the rules: a larger epsilon, or more data, would help most."
+    listed = ", ".join(f"--{name.replace('_', '-')}" for name in given)
     return (
-        f"Settings are those of equidp advise, but for {listed}: a larger epsilon, more data, or leaving out "
+        f"Settings are those of the rules, but for {listed}: a larger epsilon, more data, or leaving out "
         "options may do better."
     )
 
 
-def _report(folder: Path, run: Run, found: Evaluation, *, advised: Sequence[str] | None = None) -> None:
+def _report(folder: Path, run: Run, found: Evaluation, *, given: Sequence[str] | None = None) -> None:
     """Print the guarantee, what the run does to each group, and where its card is; of several processes,
     the first.
 
@@ -366,7 +362,7 @@ def _report(folder: Path, run: Run, found: Evaluation, *, advised: Sequence[str]
         folder: of the run.
         run: as it was trained.
         found: its evaluation.
-        advised: options given beside settings of advice; None where settings are others.
+        given: options given beside recommended settings; None where settings are others.
     """
     if rank():
         return
@@ -378,7 +374,7 @@ def _report(folder: Path, run: Run, found: Evaluation, *, advised: Sequence[str]
         say(f"warning: {DIVERGED} Try a smaller learning rate.")
     print_run(run, found.withholding())
     if found.blind_spots or found.risks_off:
-        say(_better(advised))
+        say(_better(given))
     for sentence in unmeasured_costs(run):
         print(sentence)
     print(f"Model card: {folder / 'card.html'}")

@@ -82,31 +82,15 @@ _SENTENCES = {
         "epsilon or a narrower range (--target-bounds) help."
     ),
     "table": "DP-SGD: with these settings no method that evens out the cost does clearly better.",
-    "quantile of norms": (
-        "Clipping bound {0:.3g}: the {1:.0%} quantile of the norms at the start. A lower bound cuts off more "
-        "of the gradient than it saves in noise, which is {2:.2g} of the bound when averaged over all steps."
-    ),
-    "unknown norms": "Quantile: no norms are known, so the bound follows their median in training.",
-    "noisy profile": (
-        "Quantile: the counts of norms do not stand out from their noise, so the bound follows their median "
-        "in training."
-    ),
-    "random walk": (
-        "Learning rate {0:g} at first: {1:g}, or less where noise alone would move the weights by more than "
-        "{2:g} in all (here {3:.2g})."
-    ),
-    "parameters": "Model: {0:,} parameters. The noise left is {1:.2g} of a clipped gradient.",
 }
 """Name of a reason -> its sentence, with its numbers and text."""
-_NOISY = 0.02
-"""Noise left in a clipped gradient from which on a smaller model is advised."""
 
 
 def advice_sentences(advice: Advice, begin: str = "auto takes") -> list[str]:
     """Lines on what is advised and why, without delta, which other lines report with epsilon.
 
     Args:
-        advice: from `advise` or `advise_by_norms`.
+        advice: from `advise`.
         begin: of the first line.
     """
     shown = settings_text({name: value for name, value in advice.settings.items() if name != "delta"})
@@ -117,7 +101,4 @@ def advice_sentences(advice: Advice, begin: str = "auto takes") -> list[str]:
 
 def reason_sentence(reason: Reason) -> str:
     """Sentence of a reason."""
-    sentence = _SENTENCES[reason.name].format(*reason.numbers, text=reason.text)
-    if reason.name == "parameters" and reason.numbers[1] > _NOISY:
-        sentence += " A smaller model, or frozen layers, would lower it with the root of the number."
-    return sentence
+    return _SENTENCES[reason.name].format(*reason.numbers, text=reason.text)

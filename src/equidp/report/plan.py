@@ -10,9 +10,9 @@ from equidp.display import Column, Table
 from equidp.report.document import Block, Heading, Paragraph
 
 _ORIGINS = (
-    "Each setting, and where it is from: asked for, the published settings of the dataset, the rule by which "
-    "equidp advise recommends, the target that the noise meets, trials of tuning, "
-    "values to compare (swept), a method that fixes it, or the default."
+    "Each setting, and where it is from: asked for, the published settings of the dataset, a rule for data "
+    "of this kind, the target that the noise meets, trials of tuning, values to compare (swept), a method "
+    "that fixes it, or the default."
 )
 
 

@@ -181,7 +181,7 @@ def _uninformative_sentences(summary: Summary) -> list[str]:
     return [
         f"{always}By {metric.label}, {', '.join(listed)} {are} no better than one constant prediction: what "
         f"privacy costs such a model says nothing. {ranking}Or try more epochs, another learning rate or a "
-        "larger epsilon (equidp advise)."
+        "larger epsilon."
     ]
 
 
