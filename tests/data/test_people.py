@@ -16,7 +16,6 @@ from equidp.data.people import PeoplesRows, by_person, rows_by_person
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.evaluation.evaluation import evaluate
 from equidp.kernel.ledger import MemoryLedger
-from equidp.report.guarantee import guarantee_sentences
 from equidp.tables.columns import interpret_cells
 from equidp.tables.read import Cells
 from equidp.tables.recipe import Recipe
@@ -232,17 +231,6 @@ def test_no_name_lets_a_budget_add_rows_and_people(data, first):
     with raises_field(equidp.BudgetError, "unit"):
         make_trainer(second, **asked)
     make_trainer(both[first], **asked)
-
-
-def test_weights_that_saw_rows_and_people_have_no_total():
-    rows = toy(60)
-    model = torch.nn.Linear(rows.inputs.shape[1], 2)
-    asked = {"model": model, "batch_size": 10, "delta": 1e-4, "accountant": "rdp"}
-    make_trainer(rows, **asked).fit()
-    with pytest.warns(equidp.PrivacyWarning, match="trained before"):
-        run = make_trainer(by_person(rows, np.arange(60) // 2, most_rows=2), **asked).fit()
-    assert run.facts.start.other_unit
-    assert "cannot be added" in " ".join(guarantee_sentences(run))
 
 
 @pytest.mark.parametrize("rows", [[1, 2], torch.utils.data.TensorDataset(torch.ones(2, 3), torch.arange(2))])

@@ -117,12 +117,6 @@ def test_a_run_that_a_budget_cuts_short_averages_over_its_own_tail(tmp_path):
     torch.testing.assert_close(flat(run.model), tail.mean(0))
 
 
-def test_an_average_that_is_trained_further_is_known_to_be_trained():
-    run = make_trainer(average=equidp.WeightAverage("ema")).fit()
-    with pytest.warns(equidp.errors.PrivacyWarning, match="this model was trained before"):
-        make_trainer(model=run.model)
-
-
 def test_bad_input_is_refused_before_anything_is_spent():
     with raises_field(SettingError, "average", "'tial'", "'tail'"):
         equidp.WeightAverage("tial")

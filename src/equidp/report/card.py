@@ -6,7 +6,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -61,7 +61,7 @@ from equidp.report.guarantee import (
     several_rows_sentence,
 )
 from equidp.report.plan import plan_blocks
-from equidp.training.initial_weights import FRESH, Start, count_trained_on, start_by_now
+from equidp.training.initial_weights import FRESH, Start, count_trained_on
 from equidp.training.run import Run, RunFacts
 
 _RISKS = value_names()
@@ -182,8 +182,6 @@ def write_card(
     _check_group_risks(group_risks or {}, run)
     if evaluation is None and test is not None:
         evaluation = evaluate(run.model, test)
-    start = start_by_now(run.model, run.facts.start, run.facts.run_id, run.entries)
-    run = replace(run, facts=replace(run.facts, start=start))
     found = None if evaluation is None else evaluation.withholding()
     spent, facts, version = run.epsilon(), run.facts, versions()["equidp"]
     paid = [event.name for event, _ in run.entries if isinstance(event, ReleaseEvent)]
@@ -379,8 +377,6 @@ def _check_paid_for(released: Mapping[str, float], run: Run) -> None:
 
 def _start_text(start: Start) -> str:
     """Origin of the initial weights, for the table of parameters."""
-    if start.earlier:
-        return "of another run; see the warning above"
     if start.weights == FRESH:
         return "fresh: independent of the data"
     return "given; if they were trained on this data, the epsilon of that training must be added"

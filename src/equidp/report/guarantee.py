@@ -10,7 +10,7 @@ from typing import NamedTuple
 from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION, TRAINING_LOSS
 from equidp.display import shown_epsilon
 from equidp.errors import count_text
-from equidp.kernel.epsilon import binding_filter, capped_entries, epsilon
+from equidp.kernel.epsilon import binding_filter, capped_entries
 from equidp.kernel.ledger import ChoiceEvent, Event, FilteredStepEvent, GroupedStepEvent, ReleaseEvent
 from equidp.report.format import upper
 from equidp.training.run import Run, RunFacts
@@ -174,27 +174,13 @@ def epsilons_differ(epsilons: Iterable[float]) -> bool:
 
 
 def _start_sentences(run: Run) -> list[str]:
-    """Warnings on what the guarantee does not cover where other runs trained weights or optimizer."""
-    start = run.facts.start
-    if start.optimizer_state:
-        return [
-            "Warning: the optimizer came with state of earlier steps, such as momentum. If raw gradients of "
-            "this data are in it, the guarantee does not hold."
-        ]
-    if not start.earlier:
+    """Warning of an optimizer that brought state of earlier steps."""
+    if not run.facts.start.optimizer_state:
         return []
-    if start.other_unit:
-        return [
-            "Warning: the weights were trained by another run too, which counted rows where this one "
-            "counts people, or the other way round. Their epsilons cannot be added, and no guarantee is "
-            "stated for both."
-        ]
-    total = epsilon((*start.earlier, *run.entries), run.delta, run.accountant)
-    before = "Warning: the weights were trained by another run too, which this epsilon does not count. "
-    whom = "On this same data" if start.same_data else "For people who are in the data of both"
-    if math.isinf(total):
-        return [f"{before}{whom}, that was without privacy, and no guarantee holds."]
-    return [f"{before}{whom}, all steps together give epsilon {shown_epsilon(total):g}."]
+    return [
+        "Warning: the optimizer came with state of earlier steps, such as momentum. If raw gradients of "
+        "this data are in it, the guarantee does not hold."
+    ]
 
 
 class Mechanism(NamedTuple):
@@ -275,7 +261,6 @@ def attack_risk_sentences(run: Run) -> list[str]:
     """Sentences on the most that any attack on the model achieves; empty without a guarantee."""
     if math.isinf(run.epsilon()):
         return []
-    alone = ", of this training alone" if run.facts.start.earlier else ""
     who = "people" if run.facts.rows is not None else "examples"
     risk = run.risk()
     found = [
@@ -286,7 +271,7 @@ def attack_risk_sentences(run: Run) -> list[str]:
         )
     ]
     return [
-        f"As a risk{alone}, for any attack that infers from what was released which {who} were in the "
+        f"As a risk, for any attack that infers from what was released which {who} were in the "
         f"data: {'; '.join(found)}. Its advantage is at most {upper(risk.advantage)}, and its AUC at most "
         f"{upper(risk.auc)} (.5 is guessing). These are bounds on all attacks, not the success of one."
     ]

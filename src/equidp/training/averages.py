@@ -16,7 +16,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from equidp._validate import check_number, unknown_name
 from equidp.errors import SettingError
-from equidp.training.initial_weights import copy_model, copy_traces
+from equidp.training.initial_weights import copy_model
 
 AVERAGES = ("none", "ema", "tail")
 
@@ -116,8 +116,6 @@ class RunningAverage:
         """Add the weights after a step, counted from 1, to the average. Buffers are the last ones."""
         if self._averaged is None or step <= self.average.count_left_out(self.steps):
             return
-        if not self.count:
-            copy_traces(model, self._averaged.module)
         self._averaged.update_parameters(model)
 
     def averaged_model(self, model: nn.Module) -> nn.Module:

@@ -27,12 +27,12 @@ from equidp.kernel.filter import ExampleAccounts
 from equidp.kernel.generators import owned_generators
 from equidp.kernel.inputs import Inputs
 from equidp.kernel.ledger import FilteredStepEvent, Ledger, MemoryLedger, ReleaseEvent, StepEvent
-from equidp.kernel.loop import Batch, PrivateLoop, count_changes
+from equidp.kernel.loop import Batch, PrivateLoop
 from equidp.kernel.noise import Randomness
 from equidp.kernel.policy import Policy
 from equidp.kernel.step import PrivateStep, ShareLimits
 from equidp.training import agreement, assemble, averages, optimizers
-from equidp.training.initial_weights import Trace, copy_model, end_traces, start_of
+from equidp.training.initial_weights import copy_model, mark_trained, start_of
 from equidp.training.plan import ResolvedPlan
 from equidp.training.run import Run, RunFacts
 from equidp.training.training_loss import LOSS_BOUND, TrainingLoss
@@ -463,8 +463,7 @@ class Trainer:
             accounts=accounts,
         )
         averaging = averages.RunningAverage(self._arguments.average, model, steps)
-        trace = Trace(ledger.run_id, self.train)
-        start = start_of(model, optimizer, trace, ledger, private=self.policy.private)
+        start = start_of(model, optimizer, ledger, private=self.policy.private)
         every_group = torch.arange(groups, device=step.parameters[0].device)
         step.rehearse(every_group)  # the policy's rules, on a made-up example of each group
         if isinstance(scheduler, str) and self.scheduler is not None:  # a named schedule, which starts again
@@ -486,8 +485,6 @@ class Trainer:
         self.ledger, self.steps, self.randomness, self._step = ledger, steps, randomness, step
         self._load = load
         self.averaging, self.start, self.steps_at_start = averaging, start, done
-        self._trace = trace
-        self._changes: list[int] = []  # in place, of each parameter, when its runs were looked for
         self._made_with = {name: getattr(self, name) for name in _FIXED}
 
     def __getstate__(self) -> Any:
@@ -507,22 +504,11 @@ class Trainer:
                     field=name,
                 )
 
-    def _look_for_other_runs(self) -> None:
-        """Look once more for runs that trained the weights too, and warn of those not known so far."""
-        changes = self._count_changes()
-        self.start = start_of(
-            self.model,
-            self.optimizer,
-            self._trace,
-            self.ledger,
-            private=self.policy.private,
-            known=self.start,
-            by_values=changes != self._changes,
-        )
-        self._changes = changes
-
-    def _count_changes(self) -> list[int]:
-        return [count_changes(each) for each in self._step.parameters]
+    def _note_start(self) -> None:
+        """Note where the weights come from, which others may have set since the Trainer was made."""
+        if self.steps_done == self.steps_at_start:
+            private = self.policy.private
+            self.start = start_of(self.model, self.optimizer, self.ledger, private=private, known=self.start)
 
     def epsilon_so_far(self, steps: int) -> float:
         """Upper bound of epsilon after `steps` of the planned steps, with all else that the ledger holds."""
@@ -634,7 +620,6 @@ class Trainer:
         lost = self.count_lost(state)
         self._step.restore(state["policy"])
         self._loop.mark_stepped()
-        self._changes = self._count_changes()  # by loading the run's own weights
         if self._losses is not None:
             self._losses.by_step = dict(state["training losses"])
         return lost
@@ -648,8 +633,7 @@ class Trainer:
             BudgetError: the steps do not fit into the budget any more.
         """
         self._check_as_made()
-        # Others may have trained the weights since the Trainer was made.
-        self._look_for_other_runs()
+        self._note_start()
         agreement.check_models(self.processes, self.model, self.share_limits)
         if self._losses is not None:
             with self.processes.leave_group_on_failure():
@@ -684,12 +668,8 @@ class Trainer:
                 field="steps",
             )
         self._check_as_made()
-        if self._changes != self._count_changes():
-            self._look_for_other_runs()
         self._loop.take(batch)
-        self._changes = self._count_changes()  # by the step itself
         with self.processes.leave_group_on_failure():
-            self._trace.note(self._step.parameters, self.ledger)
             done = self.steps_done
             assemble.check_engine_again(self.engine, self.policy, done)
             self.averaging.add(self.model, done)
@@ -828,10 +808,10 @@ class Trainer:
             ModelError: the model cannot be copied.
         """
         self._check_as_made()
-        self._look_for_other_runs()
+        self._note_start()
         done = self.steps_done >= self.steps and not self._loop.has_unused_sample
         model = self.released_model
         if not done:
             model = copy_model(model, "a Run before the last step")
-            end_traces(model)
+        mark_trained(model, self.train)
         return Run(model, self.ledger.entries, self.delta, self.loss, self.accountant, RunFacts.of(self))
