@@ -44,7 +44,7 @@ _HOMES = {
     "runs.exports.export": "export_run",
     "training.averages": "WeightAverage",
     "training.checkpoint": "Checkpoints",
-    "training.optimizers": "JoinedOptimizer PrivateAdam",
+    "training.optimizers": "PrivateAdam",
     "training.plan": "Plan default_plan",
     "training.progress": "LogReleases ProgressBar",
     "training.recalibration": "recalibrate",

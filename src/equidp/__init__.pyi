@@ -81,7 +81,7 @@ from equidp.report.figures import plot as plot, save_figures as save_figures
 from equidp.runs.exports.export import export_run as export_run
 from equidp.training.averages import WeightAverage as WeightAverage
 from equidp.training.checkpoint import Checkpoints as Checkpoints
-from equidp.training.optimizers import JoinedOptimizer as JoinedOptimizer, PrivateAdam as PrivateAdam
+from equidp.training.optimizers import PrivateAdam as PrivateAdam
 from equidp.training.plan import Plan as Plan, default_plan as default_plan
 from equidp.training.progress import LogReleases as LogReleases, ProgressBar as ProgressBar
 from equidp.training.recalibration import recalibrate as recalibrate

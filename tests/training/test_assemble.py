@@ -109,20 +109,14 @@ def test_optimizers_that_would_not_train_the_model():
     model = nn.Linear(5, 2)
     with raises_field(SettingError, "optimizer", "LBFGS"):
         make_trainer(model=model, optimizer=of(model, torch.optim.LBFGS))
-
-
-class FollowsFigure:
-    """A scheduler of another library, which demands a figure in each step."""
-
-    def step(self, metrics):
-        raise NotImplementedError
+    with raises_field(SettingError, "optimizer"):
+        make_trainer(model=model, optimizer=[of(model)])
 
 
 @pytest.mark.parametrize(
     ("make", "given"),
     [
         (lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer), "ReduceLROnPlateau"),
-        (lambda optimizer: FollowsFigure(), "FollowsFigure"),
         (lambda optimizer: lr_scheduler.StepLR, "StepLR"),
         (lambda optimizer: lr_scheduler.StepLR(of(nn.Linear(5, 2)), 3), "another optimizer"),
         (

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import warnings
 
 import pytest
 import torch
 from torch import nn
 
 import equidp
-from equidp.errors import PrivacyWarning, SettingError
+from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.ledger import StepEvent
 from equidp.training.build import build
@@ -210,92 +208,3 @@ def test_an_optimizer_may_have_had_a_schedule_before():
 def test_a_typo_is_named_before_anything_is_spent():
     with raises_field(SettingError, "schedule", "'cosin'", "'cosine'"):
         make_trainer(scheduler="cosin")
-
-
-def two_layers() -> tuple[nn.Module, torch.optim.Optimizer, torch.optim.Optimizer]:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2))
-    momentum = torch.optim.SGD(model[0].parameters(), lr=0.5, momentum=0.9)
-    return model, momentum, equidp.PrivateAdam(model[2].parameters(), lr=0.02)
-
-
-def test_several_optimizers_move_their_parameters_by_one_private_gradient():
-    """The noise of a step is drawn once, for all; so a part moves as beside any other optimizer."""
-    settings = {"secure": False, "seed": 3, "epochs": None, "steps": 1}
-    model, first, second = two_layers()
-    before = copy.deepcopy(model)
-    trainer = make_trainer(model=model, optimizer=[first, second], **settings)
-    trainer.fit()
-    assert second.deviation() == noise_deviation(trainer._step) > 0
-    assert trainer.run().facts.optimizer == "SGD and PrivateAdam"
-    whole = copy.deepcopy(before)
-    make_trainer(model=whole, optimizer=torch.optim.SGD(whole.parameters(), lr=0.5), **settings).fit()
-    assert torch.equal(model[0].weight, whole[0].weight)
-    adam = copy.deepcopy(before)
-    make_trainer(model=adam, optimizer=equidp.PrivateAdam(adam.parameters(), lr=0.02), **settings).fit()
-    assert torch.equal(model[2].weight, adam[2].weight)
-
-
-def test_a_named_schedule_falls_for_all_optimizers_and_none_may_be_left_out():
-    model, first, second = two_layers()
-    trainer = make_trainer(model=model, optimizer=[first, second], scheduler="linear", epochs=None, steps=4)
-    trainer.step(next(trainer.batches()))
-    assert [each.param_groups[0]["lr"] for each in (first, second)] == pytest.approx([0.375, 0.015])
-
-
-@pytest.mark.soak
-def test_a_checkpoint_holds_all_optimizers(tmp_path):
-    """Without noise, and with every example in each batch, a resumed run is where one in one go is."""
-
-    def start(folder):
-        model, *parts = two_layers()
-        folder.mkdir(exist_ok=True)
-        checkpoints = equidp.Checkpoints(folder)
-        trainer = make_trainer(
-            model=model, optimizer=parts, policy=equidp.SGD(), batch_size=300, steps=6, epochs=None,
-            noise_multiplier=None, ledger=equidp.LedgerFile(folder / "ledger"), callbacks=[checkpoints],
-            scheduler="linear",
-        )  # fmt: skip
-        return trainer, checkpoints
-
-    whole, _ = start(tmp_path / "whole")
-    whole.fit()
-    stopped, checkpoints = start(tmp_path / "parts")
-    batches = stopped.batches()
-    for _ in range(3):
-        stopped.step(next(batches))
-    checkpoints.save(stopped)
-    stopped.ledger.close()
-    resumed, checkpoints = start(tmp_path / "parts")
-    assert checkpoints.restore(resumed) == 0
-    resumed.fit()
-    torch.testing.assert_close(resumed.model.state_dict(), whole.model.state_dict())
-
-
-def test_optimizers_that_share_or_lack_parameters_or_need_several_gradients_are_refused():
-    model, first, second = two_layers()
-    every = torch.optim.SGD(model.parameters(), lr=0.1)
-    lbfgs = torch.optim.LBFGS(model[2].parameters())
-    for given in ([first, every], [first, "adam"], [first], [first, lbfgs]):
-        with raises_field(SettingError, "optimizer"):
-            make_trainer(model=model, optimizer=given)
-    with raises_field(SettingError, "optimizer"):
-        equidp.JoinedOptimizer([])
-    joined = equidp.JoinedOptimizer([first, second])
-    with raises_field(SettingError, "optimizer"):
-        joined.load_state_dict(every.state_dict())
-
-
-def test_a_step_of_one_of_several_optimizers_beside_private_steps_is_warned_of():
-    model, *parts = two_layers()
-    trainer = make_trainer(model=model, optimizer=parts)
-    for batch in trainer.batches():
-        torch.nn.functional.cross_entropy(model(batch.inputs), batch.targets).backward()
-        for part in parts:
-            with pytest.warns(PrivacyWarning, match="outside step"):
-                part.step()
-        trainer.step(batch)
-        trainer.stop()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", PrivacyWarning)
-        trainer.fit()

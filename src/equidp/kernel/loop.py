@@ -70,7 +70,7 @@ class PrivateLoop:
     | a sample fails to load or to reach the device, or is interrupted | charged; the error goes on |
     | loading draws random numbers (augmentation) | `Randomness.for_model`, while a sample loads |
     | a sample is drawn and not taken | charged; a PrivacyWarning when another is asked for |
-    | the optimizer, or one of several, steps by other gradients while samples are drawn | a PrivacyWarning |
+    | the optimizer steps by other gradients while samples are drawn | a PrivacyWarning |
     | the ledger cannot record | BudgetError before the sample is given out |
     | an account of the step does not fit an example of the sample | the step leaves it out |
     | others spend steps of the run in the same ledger | `batches` ends once all are spent |
@@ -183,9 +183,7 @@ class PrivateLoop:
         )
 
     def _draw_samples(self, loaded: Iterator[Batch], left: int, drawing: object) -> Iterator[Batch]:
-        joined = _unwrap_optimizer(self.optimizer)
-        watched = [joined, *map(_unwrap_optimizer, getattr(joined, "parts", ()))]
-        watches = [each.register_step_pre_hook(_warn_of_other_steps) for each in watched]
+        watch = _unwrap_optimizer(self.optimizer).register_step_pre_hook(_warn_of_other_steps)
         try:
             for _ in range(left):
                 if drawing is not self._drawing:
@@ -211,8 +209,7 @@ class PrivateLoop:
                 self._note_sample(batch)
                 yield batch
         finally:
-            for watch in watches:
-                watch.remove()
+            watch.remove()
             if drawing is self._drawing:
                 self._drawing = self._stopping = None
 

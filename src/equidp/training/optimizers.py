@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 from abc import ABC
-from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from inspect import signature, unwrap
+from collections.abc import Callable, Iterable
+from inspect import unwrap
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 from equidp._validate import check_number, unknown_name
-from equidp.errors import SettingError, error_text
+from equidp.errors import SettingError
 from equidp.kernel.policy import copy_state
 from equidp.kernel.step import PrivateStep
 
@@ -138,104 +136,10 @@ class PrivateAdam(_EagerOptimizer):
         parameter.addcdiv_(state["mean"], second.sqrt_(), value=-rate)
 
 
-@final
-class JoinedOptimizer(torch.optim.Optimizer):
-    """Several optimizers as one, each over parameters of its own: Muon for matrices, AdamW for the rest.
-
-    One private gradient of all parameters is taken in a step, and each optimizer moves its own by its part of
-    it, so this costs what one optimizer costs. A `Trainer` that gets a list of optimizers makes this of it;
-    make it yourself for a scheduler of all of them.
-
-    Args:
-        parts: the optimizers.
-
-    Raises:
-        SettingError: not optimizers, fewer than one, or two that share parameters.
-
-    Example:
-        >>> import torch, equidp
-        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
-        >>> matrices = [each for each in model.parameters() if each.dim() == 2]
-        >>> others = [each for each in model.parameters() if each.dim() != 2]
-        >>> parts = torch.optim.Muon(matrices, lr=0.1), torch.optim.AdamW(others, lr=0.01)
-        >>> optimizer = equidp.JoinedOptimizer(parts)
-        >>> [group["lr"] for group in optimizer.param_groups]
-        [0.1, 0.01]
-    """
-
-    def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
-        self.parts = tuple(parts)
-        for part in self.parts:
-            if not isinstance(part, torch.optim.Optimizer):
-                raise SettingError(
-                    f"optimizer: got a {type(part).__name__} in a list of {len(self.parts)}; expected torch "
-                    "optimizers, each over parameters of its own.",
-                    field="optimizer",
-                )
-        held = [id(each) for part in self.parts for group in part.param_groups for each in group["params"]]
-        if not held or len(set(held)) < len(held):
-            raise SettingError(
-                f"{len(self.parts)} optimizers hold {len(held)} parameters, {len(held) - len(set(held))} of "
-                "them twice; expected each parameter in one. Split model.parameters() between them.",
-                field="optimizer",
-            )
-        super().__init__([torch.zeros(0)], {})  # what a torch optimizer has beside its groups
-        self._link()
-
-    def _link(self) -> None:
-        """Take over groups and state of the parts, which `load_state_dict` makes again."""
-        self.param_groups = [group for part in self.parts for group in part.param_groups]
-        self.state = ChainMap(*(part.state for part in self.parts))  # type: ignore[assignment]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "parts": self.parts}
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Take a step of each optimizer, along the gradients in `p.grad`."""
-        for part in self.parts:
-            part.step()
-
-    def state_dict(self) -> dict[str, Any]:
-        """States of the parts, by their number."""
-        return {
-            "state": {str(at): part.state_dict() for at, part in enumerate(self.parts)},
-            "param_groups": [],
-        }
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Set each part to its saved state.
-
-        Raises:
-            SettingError: the state is of another number of optimizers.
-        """
-        states = state_dict["state"]
-        if set(states) != {str(at) for at in range(len(self.parts))}:
-            raise SettingError(
-                f"the saved state is of {len(states)} optimizers or of a single one, and there are "
-                f"{len(self.parts)}; make the optimizers of that run.",
-                field="optimizer",
-            )
-        for at, part in enumerate(self.parts):
-            part.load_state_dict(states[str(at)])
-        self._link()
-
-
-def checked_optimizer(given: Any) -> torch.optim.Optimizer:
-    """Return the optimizer that a Trainer was given; several of them as one."""
-    return JoinedOptimizer(given) if isinstance(given, list | tuple) else given
-
-
-def parts_of(optimizer: torch.optim.Optimizer) -> tuple[torch.optim.Optimizer, ...]:
-    """Return the optimizers that one is joined from; itself where it is a single one."""
-    return optimizer.parts if isinstance(optimizer, JoinedOptimizer) else (optimizer,)
-
-
 def connect_noise(optimizer: torch.optim.Optimizer, step: PrivateStep) -> None:
     """Give `PrivateAdam` the deviation of the noise in each private gradient of a step."""
-    for part in parts_of(optimizer):
-        if isinstance(part, PrivateAdam):
-            part.deviation = lambda: noise_deviation(step)
+    if isinstance(optimizer, PrivateAdam):
+        optimizer.deviation = lambda: noise_deviation(step)
 
 
 def noise_deviation(step: PrivateStep) -> float:
@@ -327,13 +231,12 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
             f"optimizer={optimizer!r}; expected a torch optimizer, such as "
             "torch.optim.SGD(model.parameters(), lr=0.1)."
         )
-    if any(isinstance(part, torch.optim.LBFGS) for part in parts_of(optimizer)):
+    if isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
         raise SettingError(
-            "LBFGS asks for several gradients in a step, and each of them costs; use SGD, Adam or another "
-            "that takes one.",
+            f"optimizer={type(optimizer).__name__}; expected one that takes one dense gradient a step, which "
+            "private ones are; use SGD, Adam or another.",
             field="optimizer",
         )
-    _check_step(optimizer)
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     left = [name for name, parameter in trained.items() if id(parameter) not in held]
@@ -352,32 +255,6 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
         )
 
 
-def _check_step(optimizer: torch.optim.Optimizer) -> None:
-    """Refuse an optimizer that cannot take dense gradients, by one step of a copy with copied parameters."""
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        return
-    held = {
-        name: value
-        for name, value in vars(optimizer).items()
-        if name != "step" and not name.endswith("_hooks")
-    }
-    try:
-        copied = type(optimizer).__new__(type(optimizer))
-        copied.__setstate__(copy.deepcopy(held))
-    except Exception:
-        return  # it holds what cannot be copied
-    for parameter in (each for group in copied.param_groups for each in group["params"]):
-        parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
-    try:
-        type(optimizer).step(copied)
-    except Exception as error:
-        raise SettingError(
-            f"{type(optimizer).__name__} cannot take a step on dense gradients, which private ones are "
-            f"({error_text(error)}); use SGD, Adam or another that can.",
-            field="optimizer",
-        ) from error
-
-
 def check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int) -> None:
     """Refuse a scheduler that is not this optimizer's, needs a value, or ends within so many steps."""
     if scheduler is None:
@@ -387,16 +264,15 @@ def check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int
             f"scheduler={scheduler!r}; expected a scheduler made for the optimizer, such as "
             "torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)."
         )
-    if _needs_value(scheduler):
+    if isinstance(scheduler, ReduceLROnPlateau):
         raise SettingError(
-            f"{type(scheduler).__name__} follows a measured value, and the Trainer steps a scheduler "
+            "ReduceLROnPlateau follows a measured value, and the Trainer steps a scheduler "
             "without one; step it in a callback's after_epoch, with a value of public or test data.",
             field="scheduler",
         )
     if getattr(scheduler, "optimizer", optimizer) is not optimizer:
         raise SettingError(
-            "the scheduler was made for another optimizer, and would change nothing; make it for this one, "
-            "or for the equidp.JoinedOptimizer of several.",
+            "the scheduler was made for another optimizer, and would change nothing; make it for this one.",
             field="scheduler",
         )
     if isinstance(scheduler, OneCycleLR) and scheduler.total_steps - scheduler.last_epoch < steps:
@@ -405,14 +281,3 @@ def check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int
             f"plan has {steps}; set its total_steps to cover them.",
             field="scheduler",
         )
-
-
-def _needs_value(scheduler: Any) -> bool:
-    """Return True for a scheduler whose `step` does not run without an argument."""
-    try:
-        signature(scheduler.step).bind()
-    except TypeError:
-        return True
-    except ValueError:  # a signature is not known
-        return False
-    return False

@@ -22,7 +22,6 @@ from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.policy import Policy
 from equidp.losses import Loss
 from equidp.training.initial_weights import Start
-from equidp.training.optimizers import parts_of
 from equidp.training.plan import ResolvedPlan
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ class RunFacts:
             event=trainer.event,
             releases_left=trainer.releases_left,
             planned_steps=trainer.planned_steps,
-            optimizer=" and ".join(type(part).__name__ for part in parts_of(trainer.optimizer)),
+            optimizer=type(trainer.optimizer).__name__,
             learning_rate=float(rates.get("initial_lr", rates["lr"])),
             engine=type(trainer.engine).__name__,
             randomness=type(trainer.randomness).__name__,

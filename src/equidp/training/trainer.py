@@ -112,8 +112,7 @@ class Trainer:
 
     Args:
         model: any module whose outputs for one example do not depend on others; trained in place.
-        optimizer: a torch optimizer over the model's parameters; it sees private gradients only. Of a list of
-            several, each over parameters of its own, the Trainer makes a `JoinedOptimizer`.
+        optimizer: a torch optimizer over the model's parameters; it sees private gradients only.
         train: a `GroupedDataset`, or a map-style torch Dataset of (input, target, group) or (input, target);
             with `collate`, of anything that it takes.
             A person with rows in groups of several rates is trained on in that of the largest.
@@ -201,7 +200,7 @@ class Trainer:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+        optimizer: torch.optim.Optimizer,
         train: GroupedDataset | Dataset[Any],
         *,
         policy: Policy,
@@ -244,7 +243,6 @@ class Trainer:
         assemble.check_loading(workers, physical_batch_size, views, randomness)
         assemble.warn_of_repeats(train)
         num_groups = assemble.checked_groups(policy, train, num_groups)
-        optimizer = optimizers.checked_optimizer(optimizer)
         self.model, self.optimizer, self.train, self.policy = model, optimizer, train, policy
         self.plan: ResolvedPlan | None = None
         self.num_examples, self.num_groups = len(train), num_groups  # type: ignore[arg-type]
