@@ -14,7 +14,7 @@ from torch import Tensor
 from equidp import DataSource, GroupedDataset, Plan, Policy, SettingError, Views, default_plan
 from equidp.accounting.planned import Schedule
 from equidp.comparison.cells import Cell, Progress, one_at_a_time, split, split_facts
-from equidp.comparison.workers import Call, Workers, spread
+from equidp.comparison.workers import Workers, spread
 from equidp.data import open_source
 from equidp.diagnostics.gradients import BatchGradients, Subject, batch_gradients
 from equidp.engines.units import reader_of
@@ -81,9 +81,8 @@ def ablate(
         for error in dict.fromkeys(errors)
     }
     tables: dict[str, pd.DataFrame] = {}
-    calls = (Call(name, name, arguments) for name, arguments in todo.items())
-    for call, table in spread(_train, calls, Workers.of(jobs, len(todo))):
-        tables[call.key] = table
+    for name, table in spread(_train, todo.items(), Workers.of(jobs, len(todo))):
+        tables[name] = table
         if on_progress is not None:
             on_progress(len(tables), len(todo))
     return pd.concat([tables[name] for name in todo], ignore_index=True)

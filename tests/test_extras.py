@@ -160,7 +160,7 @@ def test_all_missing_extras_are_named_at_once(monkeypatch):
         ("methods", []),
         ("evaluate run", ["tables"]),
         ("train a.csv --epsilon 3", ["report"]),
-        ("compare a.csv --methods dpsgd,dp-ebm --cluster tcp://x:1", ["report", "peers", "cluster"]),
+        ("compare a.csv --methods dpsgd,dp-ebm", ["report", "peers"]),
         ("train mnist --features=efficientnet-lite0@112", ["report", "features"]),
         ("export run --to torch-export,label", ["tables"]),
         ("export run --to onnx,skops", ["tables", "export"]),

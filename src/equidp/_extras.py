@@ -18,7 +18,6 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "hf": ("transformers", "peft", "accelerate"),
     "lightning": ("lightning", "pytorch_lightning"),
     "peers": ("interpret", *_TABLES),
-    "cluster": ("distributed", *_TABLES),
 }
 """Extra -> import names of its packages."""
 

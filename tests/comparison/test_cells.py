@@ -9,8 +9,11 @@ import pandas as pd
 import pytest
 
 from comparison.test_compare import PLAN, Toy
-from equidp.comparison.cells import Cell, CellResult, is_kept, train_all
+from equidp.comparison.cells import Cell, CellResult, check_here, facts, is_kept, train_all
+from equidp.comparison.workers import StaleWorker
+from equidp.errors import DataError
 from equidp.store import Store
+from support.errors import raises_field
 
 
 def cells(*seeds) -> list[Cell]:
@@ -18,8 +21,9 @@ def cells(*seeds) -> list[Cell]:
 
 
 def result(call) -> tuple:
-    rows, none = pd.DataFrame({"seed": [call.arguments[0].seed]}), pd.DataFrame()
-    return call, CellResult(rows, none, none, {}, np.zeros((80, 2)), 1.0)
+    key, (cell, _) = call
+    rows, none = pd.DataFrame({"seed": [cell.seed]}), pd.DataFrame()
+    return key, CellResult(rows, none, none, {}, np.zeros((80, 2)), 1.0)
 
 
 def seeds(results) -> list[int]:
@@ -35,7 +39,7 @@ def made() -> list[str]:
 def spread(made):
     def spread(function, calls):
         for call in calls:
-            made.append(call.name)
+            made.append(call[1][0].label)
             yield result(call)
 
     return spread
@@ -95,3 +99,18 @@ def test_runs_of_code_without_source_are_trained_each_time_and_not_kept(tmp_path
         assert seeds(train_all(cells(1, 2), tmp_path, spread, None)) == [1, 2]
     assert made == ["dpsgd seed=1", "dpsgd seed=2"] * 2
     assert Store(tmp_path).entries() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "field"),
+    [
+        ("examples", DataError, "data"),
+        ("module own", StaleWorker, "module own"),
+        ("torch", StaleWorker, "torch"),
+    ],
+)
+def test_each_run_checks_its_worker(name, error, field):
+    (one,) = cells(1)
+    check_here(one, facts(one))
+    with raises_field(error, field):
+        check_here(one, {**facts(one), name: "another"})

@@ -1,36 +1,30 @@
-"""Calls are spread over the processes or the backend that the user chose, and made again where one died."""
+"""Calls are spread over the processes or the backend that the user chose."""
 
 from __future__ import annotations
 
 import os
 import threading
-import time
 
 import joblib
 import pytest
 from joblib.parallel import BACKENDS, ThreadingBackend, register_parallel_backend
 
-from equidp.comparison.workers import TRIES, Call, Workers, spread
+import equidp
+from equidp.comparison.workers import Workers, spread
 from equidp.errors import SettingError
 from support.errors import raises_field
 
 
 def calls(*arguments):
-    return [Call(f"key {each}", f"run {each}", (each,)) for each in arguments]
+    return [(f"key {each}", (each,)) for each in arguments]
 
 
 def square(number, threads):
     return number * number, threads
 
 
-def begun(folder, name) -> int:
-    """Count how often a call was begun: one file each time."""
-    (folder / f"{name}-{time.time_ns()}").touch()
-    return len(list(folder.glob(f"{name}-*")))
-
-
-def dies(folder, name, times, threads):
-    if begun(folder, name) <= times:
+def die_at(name, deadly, threads):
+    if name == deadly:
         os._exit(9)
     return name
 
@@ -51,7 +45,7 @@ def test_jobs_and_backend_are_those_of_the_user():
 
 @pytest.mark.parametrize("generators", [True, False])
 def test_every_call_is_made_once_on_the_backend_of_the_user(generators):
-    """Ray's backend gives results all at once, so it gets the calls in several parts."""
+    """The backends of Dask and Ray give results all at once, so they get the calls in several parts."""
 
     class Backend(ThreadingBackend):
         supports_return_generator = generators
@@ -73,22 +67,32 @@ def test_every_call_is_made_once_on_the_backend_of_the_user(generators):
                 one_is_here.set()
     finally:
         del BACKENDS["own"]
-    assert sorted(found) == sorted((call, (call.arguments[0] ** 2, None)) for call in asked)
+    assert sorted(found) == sorted((key, (number**2, None)) for key, (number,) in asked)
     assert sorted(made) == list(range(20))
 
 
 @pytest.mark.soak
-def test_a_call_whose_process_dies_is_made_again(tmp_path):
-    deaths = {"a": 0, "b": 1, "c": 0, "d": 2, "e": 0, "f": 0}
-    asked = [Call(name, name, (tmp_path, name, times)) for name, times in deaths.items()]
-    found = [result for _, result in spread(dies, asked, Workers.of(2, 6))]
-    assert sorted(found) == list("abcdef")
-    assert begun(tmp_path, "d") == 4  # with this one
+def test_a_process_that_dies_ends_the_calls_with_what_to_do_and_the_next_ones_are_made():
+    with raises_field(SettingError, "runs", "start the same again"):
+        list(spread(die_at, [(name, (name, "c")) for name in "abcdef"], Workers.of(2, 6)))
+    assert sorted(spread(die_at, [(name, (name, "")) for name in "ab"], Workers.of(2, 2))) == [
+        ("a", "a"),
+        ("b", "b"),
+    ]
 
 
 @pytest.mark.soak
-def test_a_call_that_kills_its_process_each_time_is_named_and_its_neighbour_is_not(tmp_path):
-    asked = [Call(name, f"run {name}", (tmp_path, name, times)) for name, times in (("a", 0), ("b", 99))]
-    with raises_field(SettingError, "runs", "run b", "2 times"):
-        list(spread(dies, asked, Workers.of(2, 2)))
-    assert begun(tmp_path, "b") == 2 * TRIES + 1
+def test_a_comparison_on_a_cluster_has_the_results_of_one_without(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    plan = equidp.Plan(batch_size=300, epochs=1)
+    asked = {"methods": ["dpsgd"], "seeds": 2, "plan": plan, "baseline": "plan"}
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        distributed.Client(cluster),
+        joblib.parallel_config("dask"),
+    ):
+        there = equidp.compare(**asked, directory=tmp_path / "there")
+    here = equidp.compare(**asked, directory=tmp_path / "here", jobs=2)
+    assert there.results.equals(here.results)
+    assert len(list((tmp_path / "there").glob("*.index"))) == 4
+    assert not list((tmp_path / "there").glob("*.lock"))

@@ -58,7 +58,7 @@ def compared(folder: Path, *, plan: Plan = PLAN, n: int = 240, curves: bool = Tr
     one = Cell(Toy(n=n), plan.resolve("dpsgd", 160), "", math.nan, 0, "ghost", curves=curves)
 
     def here(function, calls):
-        return ((call, function(*call.arguments, None)) for call in calls)
+        return ((key, function(*arguments, None)) for key, arguments in calls)
 
     (found,) = train_all([one], folder, here, None)
     return found.results.to_dict("list"), len(found.epochs), found.outputs.tolist()

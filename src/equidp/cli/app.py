@@ -59,7 +59,6 @@ EXTRAS = {
 OPTION_EXTRAS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     "--features": {"efficientnet-lite0": ("features", PACKAGES["features"])},
     "--methods": {"dp-ebm": ("peers", ("interpret",))},
-    "--cluster": {"": ("cluster", ("distributed",))},
     "--to": {
         "safetensors": ("export", ("safetensors",)),
         "onnx": ("export", ("onnx", "onnxscript")),
@@ -68,7 +67,7 @@ OPTION_EXTRAS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
         "registry": ("export", ("yaml",)),
     },
 }
-"""Option -> value that needs more than its command -> extra, and the packages of it. An empty value: any."""
+"""Option -> value that needs more than its command -> extra, and the packages of it."""
 
 Shell = Literal["bash", "zsh", "fish", "powershell"]
 
@@ -285,8 +284,7 @@ def needed_packages(tokens: Sequence[str]) -> dict[str, tuple[str, ...]]:
         return {}
     needed = {EXTRAS[tokens[0]]: PACKAGES[EXTRAS[tokens[0]]]}
     for name, text in option_values(tokens[1:]):
-        values = OPTION_EXTRAS.get(name, {})
-        extra, packages = values.get(text.partition("@")[0]) or values.get("", ("", ()))
+        extra, packages = OPTION_EXTRAS.get(name, {}).get(text.partition("@")[0], ("", ()))
         if extra:
             needed[extra] = tuple(dict.fromkeys((*needed.get(extra, ()), *packages)))
     return needed
@@ -335,7 +333,7 @@ def _run_command(line: App, tokens: list[str]) -> None:
     called = " ".join([*line.name, *tokens[:1]])
     try:
         if "TORCHELASTIC_RUN_ID" in os.environ and tokens[:1] != ["train"]:
-            fail("torchrun is for equidp train; start other commands without it (compare has --cluster).")
+            fail("torchrun is for equidp train; start other commands without it.")
         if line is app:
             check_extras(needed_packages(tokens))
         import_own_methods(tokens)

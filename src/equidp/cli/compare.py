@@ -13,17 +13,17 @@ from cyclopts import Group, Parameter
 
 from equidp._extras import require_extra
 from equidp._files import check_folder, check_outputs, command_line
+from equidp._validate import check_whole
 from equidp.advice.chosen_plan import RECOMMENDED
 from equidp.cli import metrics, options, releases
 from equidp.cli.app import command
 from equidp.cli.messages import progress_bar, say, stoppable
 from equidp.cli.settings import changes
-from equidp.comparison.compare import Estimate, PreparedComparison, check_cluster, prepare, run_comparison
+from equidp.comparison.compare import Estimate, PreparedComparison, prepare, run_comparison
 from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan, Search
 from equidp.comparison.result import checked_ending
 from equidp.comparison.sweep import parse_sweep
 from equidp.comparison.tune import FINALISTS, SettingSearch
-from equidp.comparison.workers import check_one_place, connect_client
 from equidp.diagnostics import DiagnosisPlan
 from equidp.errors import SettingError
 from equidp.evaluation.predictions import Decision
@@ -46,7 +46,6 @@ app = command(
     "equidp compare adult --methods dpsgd,my_module:MyPolicy --sweep clipping_bound=0.5,1,2",
     "equidp compare adult --methods dpsgd,my_module:MyPolicy --tune 8 --against dpsgd",
     "equidp compare --individual --report report.html",
-    "equidp compare adult --seeds 20 --cluster tcp://10.0.0.5:8786",
 )
 
 
@@ -95,9 +94,6 @@ class PlaceOptions:
     fresh: options.Fresh = False
     jobs: options.Jobs = None
     device: options.Device = "cpu"
-    cluster: str | None = None
-    """Address of a Dask scheduler, such as tcp://10.0.0.5:8786, whose workers train the runs; needs the extra
-    equidp[cluster]."""
 
 
 @Parameter(name="*", group=Group("Results", sort_key=6))
@@ -197,14 +193,11 @@ def compare_command(
         counts_share=None if counts is None else counts.counts_share,
         balanced=counts is not None and counts.balanced,
     )
-    check_one_place(place.jobs, place.cluster)
+    if place.jobs is not None:
+        check_whole(1, jobs=place.jobs)
     if dry_run:
-        with connect_client(place.cluster) as client:
-            prepared = prepare(source, asked, directory=place.directory, device=place.device)
-            if client is not None:
-                check_cluster(client, prepared.first)
-            jobs = (place.jobs or joblib.cpu_count()) if client is None else len(client.nthreads())
-        _print_estimate(prepared, jobs, place.fresh)
+        prepared = prepare(source, asked, directory=place.directory, device=place.device)
+        _print_estimate(prepared, place.jobs or joblib.cpu_count(), place.fresh)
         return
     kept = str(place.directory.absolute())
     stopped = (
@@ -219,7 +212,6 @@ def compare_command(
                 directory=place.directory,
                 jobs=place.jobs,
                 device=place.device,
-                cluster=place.cluster,
                 on_progress=on_progress,
                 command=command_line("equidp", *sys.argv[1:]),
                 fresh=place.fresh,

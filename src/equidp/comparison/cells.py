@@ -26,7 +26,7 @@ from equidp._extras import require_extra
 from equidp._provenance import versions
 from equidp.accounting.planned import RECALIBRATION
 from equidp.comparison.sweep import counts_events
-from equidp.comparison.workers import Call, StaleWorker
+from equidp.comparison.workers import Call, StaleWorker, renew_processes
 from equidp.data.class_counts import balanced_class_weights, count_classes
 from equidp.data.dataset import ALL, DataSource, DataSplit, GroupedDataset
 from equidp.data.features import WithFeatures
@@ -58,8 +58,8 @@ with require_extra("tables"):
 Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all) after each finished run."""
 
-Spread = Callable[[Callable[..., Any], Iterable[Call]], Iterable[tuple[Call, Any]]]
-"""Makes calls of a function somewhere, and yields each with its result, as calls finish."""
+Spread = Callable[[Callable[..., Any], Iterable[Call]], Iterable[tuple[str, Any]]]
+"""Makes calls of a function somewhere, and yields the key of each with its result, as calls finish."""
 
 _COUNTS = 31  # of a seed's streams: apart from those of samples, training noise and preprocessing
 _PAUSE = 1.0
@@ -560,18 +560,24 @@ def train_all(
     if fresh:
         store.remove(*filter(None, map(store.get, missing)))
     found = _read_results(store, missing)
-    total = sum(cell.steps for cell in missing.values())
+    total, renewed = sum(cell.steps for cell in missing.values()), False
     while missing:
         done = total - sum(cell.steps for cell in missing.values())
         if on_progress is not None:
             on_progress(done, total)
         claims = _Claims(store, missing)
         try:
-            for call, result in spread(train_cell, claims):
-                found[call.key] = claims.keep(call, result)
-                done += missing.pop(call.key).steps
+            for key, result in spread(train_cell, claims):
+                found[key] = claims.keep(key, result)
+                done += missing.pop(key).steps
                 if on_progress is not None:
                     on_progress(done, total)
+        except StaleWorker as error:  # of processes of an earlier comparison
+            if renewed:
+                advice = "a file changed after it was imported. Restart Python, or give jobs=1."
+                raise StaleWorker(f"{error}: {advice}", field=error.field) from error
+            renew_processes()
+            renewed = True
         finally:
             claims.release()
         if not claims.given:
@@ -610,14 +616,14 @@ class _Claims:
                     self._taken.pop(key).release()
                     continue
             self.given += 1
-            yield Call(key, cell.label, (cell, facts(cell)))
+            yield key, (cell, facts(cell))
 
-    def keep(self, call: Call, result: CellResult) -> CellResult:
+    def keep(self, key: str, result: CellResult) -> CellResult:
         """Keep a run's results, if its key is known, for other comparisons to read."""
-        if call.key not in self._taken:
+        if key not in self._taken:
             return result
-        with self._taken.pop(call.key) as claim:
-            return CellResult.read(result.keep(claim, call.name))
+        with self._taken.pop(key) as claim:
+            return CellResult.read(result.keep(claim, self._missing[key].label))
 
     def release(self) -> None:
         """Give back what was taken and not finished."""

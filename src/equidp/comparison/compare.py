@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from equidp._extras import require_extra
 from equidp._provenance import versions
+from equidp._validate import check_whole
 from equidp.accounting import calibrate_noise
 from equidp.accounting.cache import epsilon_of_run, remembered
 from equidp.accounting.planned import share_noise
@@ -46,8 +47,6 @@ from equidp.comparison.cells import (
     CellResult,
     Progress,
     Training,
-    check_here,
-    facts,
     is_kept,
     one_at_a_time,
     part_digests,
@@ -61,14 +60,7 @@ from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan, Search, leve
 from equidp.comparison.result import Comparison, DataFacts, Setup, TrainingFacts
 from equidp.comparison.sweep import Kind, Sweep, Variant
 from equidp.comparison.tune import PLAIN, SettingSearch, Tuning, TuningPlan, tuning_seeds
-from equidp.comparison.workers import (
-    Workers,
-    check_one_place,
-    check_workers,
-    connect_client,
-    on_cluster,
-    spread,
-)
+from equidp.comparison.workers import Workers, spread
 from equidp.data import open_source
 from equidp.data.class_counts import check_balanced
 from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
@@ -100,9 +92,6 @@ from equidp.training.plan import Plan
 with require_extra("tables"):
     import pandas as pd
 
-if TYPE_CHECKING:
-    from distributed import Client
-
 _TIMED_SECONDS = 0.5
 
 
@@ -125,7 +114,6 @@ def compare(
     directory: str | os.PathLike[str] = "equidp-runs",
     jobs: int | None = None,
     device: str = "cpu",
-    cluster: str | None = None,
     on_progress: Progress | None = None,
     command: str = "",
     release_epsilon: float | None = None,
@@ -169,11 +157,10 @@ def compare(
             on: as each private run releases its counts (`counts_share`), and exact without privacy.
         engine: name of the gradient engine.
         directory: finished runs are kept here, and taken from here if data, settings and code are the same.
-        jobs: processes; None: one per core, or the number from `joblib.parallel_config`.
-        cluster: address of a Dask scheduler, such as "tcp://10.0.0.5:8786", whose workers train the runs, or
-            the .json file that it wrote; None: this machine, or the backend of `joblib.parallel_config`.
+        jobs: processes; None: one per core, or the number from `joblib.parallel_config`, whose backend may
+            also be a cluster.
         device: where to train: "cpu", "cuda", "cuda:1", "mps"; or "auto", the first of cuda, mps and cpu that
-            is there, on each worker of a cluster. Stored runs of another device are taken: results differ by
+            is there. Stored runs of another device are taken: results differ by
             rounding alone.
         on_progress: called with (steps done, steps in all) after each finished run.
         command: the command that made the comparison, for the report.
@@ -240,7 +227,6 @@ def compare(
         directory=directory,
         jobs=jobs,
         device=device,
-        cluster=cluster,
         on_progress=on_progress,
         command=command,
         fresh=fresh,
@@ -254,33 +240,26 @@ def run_comparison(
     directory: str | os.PathLike[str] = "equidp-runs",
     jobs: int | None = None,
     device: str = "cpu",
-    cluster: str | None = None,
     on_progress: Progress | None = None,
     command: str = "",
     fresh: bool = False,
 ) -> Comparison:
     """Train the runs of a comparison that are not kept yet, and compare all; arguments as in `compare`."""
-    check_one_place(jobs, cluster)
-    with connect_client(cluster) as client:
-        here = device if client is None else "cpu"  # the workers' device may not exist here
-        prepared = prepare(data, asked, directory=directory, device=here)
-        if client is not None:
-            check_cluster(client, [replace(cell, device=device) for cell in prepared.first])
-        progress = _JointProgress(on_progress, prepared.expected_steps)
+    if jobs is not None:
+        check_whole(1, jobs=jobs)
+    prepared = prepare(data, asked, directory=directory, device=device)
+    progress = _JointProgress(on_progress, prepared.expected_steps)
 
-        def train(sent: Sequence[Training]) -> list[CellResult]:
-            placed = [replace(each, device=device) if isinstance(each, Cell) else each for each in sent]
-            place = partial(spread, workers=Workers.of(jobs, len(placed)))
-            if client is not None:
-                place = partial(on_cluster, client=client)
-            return train_all(placed, prepared.folder, place, progress.stage(placed), fresh=fresh)
+    def train(sent: Sequence[Training]) -> list[CellResult]:
+        place = partial(spread, workers=Workers.of(jobs, len(sent)))
+        return train_all(sent, prepared.folder, place, progress.stage(sent), fresh=fresh)
 
-        if prepared.search is not None and (fresh or prepared.tuning is None):
-            tuning = prepared.search.run(train)
-            # Again, since noise, steps and the baselines to try follow from the settings that were chosen.
-            prepared = prepare(data, asked, directory=directory, device=here, tuning=tuning)
-        runs = prepared.baselines.run(train, [*prepared.private, *prepared.others])
-        progress.finish()
+    if prepared.search is not None and (fresh or prepared.tuning is None):
+        tuning = prepared.search.run(train)
+        # Again, since noise, steps and the baselines to try follow from the settings that were chosen.
+        prepared = prepare(data, asked, directory=directory, device=device, tuning=tuning)
+    runs = prepared.baselines.run(train, [*prepared.private, *prepared.others])
+    progress.finish()
     return _join_results(prepared, runs, command)
 
 
@@ -835,25 +814,6 @@ def _seconds_per_step(cell: Cell, data: DataSplit) -> float:
             if time.perf_counter() - began > _TIMED_SECONDS:
                 break
     return (time.perf_counter() - began) / max(1, steps)
-
-
-def check_cluster(client: Client, cells: Sequence[Cell]) -> None:
-    """Check that each worker of a cluster has this process' packages, code and data, and the device.
-
-    Args:
-        client: of the cluster.
-        cells: runs to check; of one seed, since each seed has its own split.
-
-    Raises:
-        SettingError, DataError: names a worker, what it has, and what it should have.
-    """
-    check_workers(client, check_cell, [(cell, facts(cell)) for cell in cells])
-
-
-def check_cell(cell: Cell, asked: Mapping[str, str | None]) -> None:
-    """Check that a worker would train the run that was sent, on a device that it has."""
-    check_here(cell, asked)
-    chosen_device(cell.device)
 
 
 def _warn_of_unknown_code(cells: Sequence[Cell]) -> None:
