@@ -22,6 +22,14 @@ def test_a_log_says_how_much_is_done_and_left_at_most_every_so_often(capsys):
     ]
 
 
+def test_each_stage_of_runs_has_its_own_time_left(capsys):
+    times = iter([0.0, 100.0, 130.0, 130.0])
+    say = progress_lines(every=30.0, clock=lambda: next(times))
+    for done in (0, 2):
+        say(done, 8)
+    assert capsys.readouterr().err == "25% done, about 90 seconds left.\n"
+
+
 def test_what_is_done_at_once_says_nothing(capsys):
     say = progress_lines(every=30.0, clock=lambda: 0.0)
     for done in (0, 1000):

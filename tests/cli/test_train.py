@@ -290,7 +290,7 @@ def test_a_dry_run_says_what_it_would_cost_and_leaves_nothing(run, people):
                        "--batch-size", "40")  # fmt: skip
     assert code == 0
     assert "epsilon 2.0000 at delta 0.0001 (pld)" in out or "epsilon 1.9" in out
-    assert re.search(r"Training would take about \d+ (second|minute)", out)
+    assert "Nothing was spent or written." in out
     assert files(people) == ["people.csv"]
 
 

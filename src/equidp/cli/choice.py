@@ -27,9 +27,8 @@ from equidp.runs.experimental.private_choice import (
     train_choice,
 )
 from equidp.runs.layout import CONFIG, how_to_continue
-from equidp.runs.prepare import PreparedRun, seconds_per_step
+from equidp.runs.prepare import PreparedRun
 from equidp.runs.releases import RunRelease
-from equidp.training.progress import duration
 from equidp.training.run import Run
 
 
@@ -109,10 +108,9 @@ def choose_among(
     )
     print(f"The whole choice: epsilon {epsilon(((event, 1), *paid), delta):.4f} at delta {delta:g} (rdp).")
     print_people(prepared)
-    seconds = seconds_per_step(prepared) * event.tried[0][1]
     print(
-        f"A try would take about {duration(seconds)} on this machine; there are {tries} on average, "
-        f"and more than {3 * tries} in 1 of 20 choices. Nothing was spent or written."
+        f"There are {tries} tries on average, and more than {3 * tries} in 1 of 20 choices. "
+        "Nothing was spent or written."
     )
 
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from equidp._extras import require_extra
 from equidp._files import check_folder, check_outputs, command_line
 from equidp._validate import check_whole
 from equidp.advice.chosen_plan import RECOMMENDED
@@ -19,7 +18,7 @@ from equidp.cli import metrics, options, releases
 from equidp.cli.app import command
 from equidp.cli.messages import progress_bar, say, stoppable
 from equidp.cli.settings import changes
-from equidp.comparison.compare import Estimate, PreparedComparison, prepare, run_comparison
+from equidp.comparison.compare import Counts, PreparedComparison, prepare, run_comparison
 from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan, Search
 from equidp.comparison.result import checked_ending
 from equidp.comparison.sweep import parse_sweep
@@ -33,10 +32,6 @@ from equidp.report.diagnosis import sensitive_findings
 from equidp.report.figures import save_figures
 from equidp.report.plan import plan_table
 from equidp.runs.releases import CountsRelease, IndividualRelease, PreprocessingRelease
-from equidp.training.progress import duration
-
-with require_extra("tables"):
-    import joblib
 
 app = command(
     "compare",
@@ -159,7 +154,7 @@ def compare_command(
     results: ResultOptions = ResultOptions(),
     diagnosis: DiagnosisOptions = DiagnosisOptions(),
     dry_run: Annotated[
-        bool, Parameter(help="Check everything, say how many runs and how long, and train nothing.")
+        bool, Parameter(help="Check everything, say how many runs there are, and train nothing.")
     ] = False,
 ) -> None:
     """Train one model several ways, private and not, and show what privacy cost each group.
@@ -197,7 +192,7 @@ def compare_command(
         check_whole(1, jobs=place.jobs)
     if dry_run:
         prepared = prepare(source, asked, directory=place.directory, device=place.device)
-        _print_estimate(prepared, place.jobs or joblib.cpu_count(), place.fresh)
+        _print_plan(prepared, place.fresh)
         return
     kept = str(place.directory.absolute())
     stopped = (
@@ -232,7 +227,7 @@ def compare_command(
                 say(f"{name}: {path.resolve()}")
 
 
-def _print_search(search: SettingSearch, found: Estimate) -> None:
+def _print_search(search: SettingSearch, found: Counts) -> None:
     """Print how many trials choose the settings, and what they are drawn from."""
     first, *others = search.seeds
     print(
@@ -244,7 +239,7 @@ def _print_search(search: SettingSearch, found: Estimate) -> None:
         print("Until they are chosen, steps and noise are by the plan's own settings:")
 
 
-def _print_runs(prepared: PreparedComparison, found: Estimate) -> None:
+def _print_runs(prepared: PreparedComparison, found: Counts) -> None:
     """Print the number of runs by what they train, and how baselines are chosen among them."""
     private, trees, peers = len(prepared.private), len(prepared.trees), len(prepared.peers)
     kept = found.runs - found.missing
@@ -264,18 +259,18 @@ def _print_runs(prepared: PreparedComparison, found: Estimate) -> None:
         )
 
 
-def _print_estimate(prepared: PreparedComparison, jobs: int, fresh: bool) -> None:
-    """Print the plan, the number of runs, what each kind would spend, and the time of those to be trained."""
+def _print_plan(prepared: PreparedComparison, fresh: bool) -> None:
+    """Print the plan, the number of runs, and what each kind would spend."""
     choice = prepared.choice
     auto = choice.shared if choice.auto_takes else choice.automatic
     if auto is not None and auto.advice is not None:
         print(*advice_sentences(auto.advice), sep="\n")
     plan_table(prepared.setting_rows()).print()
-    found = prepared.estimate(jobs, fresh=fresh)
+    found = prepared.count_runs(fresh=fresh)
     _print_runs(prepared, found)
     if prepared.search is not None:
         _print_search(prepared.search, found)
-    for kind in found.kinds:
+    for kind in prepared.kinds:
         spent = "no privacy"
         if math.isfinite(kind.epsilon):
             spent = (
@@ -283,8 +278,3 @@ def _print_estimate(prepared: PreparedComparison, jobs: int, fresh: bool) -> Non
                 f"{kind.delta:g}"
             )
         print(f"{kind.label}: {kind.steps:,} steps, {spent}.")
-    if found.missing:
-        print(
-            f"Training would take about {duration(found.seconds)} with {jobs} processes, and more to start "
-            "them and to evaluate: a rehearsal counts building and steps alone."
-        )

@@ -105,8 +105,11 @@ def progress_lines(every: float = 30.0, clock: Callable[[], float] = time.monoto
     def say_progress(done: int, total: int) -> None:
         from equidp.training.progress import duration
 
-        nonlocal said
-        if clock() - said < every or not done:
+        nonlocal began, said
+        if not done:  # the next runs that train together
+            began = clock()
+            return
+        if clock() - said < every:
             return
         said = clock()
         share, left = done / total, ""

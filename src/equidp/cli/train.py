@@ -48,11 +48,11 @@ from equidp.runs.cards import DIVERGED, unmeasured_costs
 from equidp.runs.config import CardTexts, Measures, TrainConfig
 from equidp.runs.experimental.private_choice import finish_choice, is_chosen
 from equidp.runs.layout import CONFIG, LEDGER, how_to_continue
-from equidp.runs.prepare import Loaded, PreparedRun, prepare, seconds_per_step
+from equidp.runs.prepare import Loaded, PreparedRun, prepare
 from equidp.runs.train import train
 from equidp.training.device import chosen_device
 from equidp.training.plan import Plan
-from equidp.training.progress import ProgressBar, duration
+from equidp.training.progress import ProgressBar
 from equidp.training.run import Run
 from equidp.training.trainer import Callback
 
@@ -105,7 +105,7 @@ def train_command(
         int, Parameter(help="Seed of the split and the initial weights; noise never has a seed.")
     ] = 0,
     execution: options.ExecutionOptions = options.ExecutionOptions(),
-    dry_run: Annotated[bool, Parameter(help="Say what would be spent and how long it would take.")] = False,
+    dry_run: Annotated[bool, Parameter(help="Say what would be spent.")] = False,
     config: options.Config = None,
     table: options.TableOptions = options.TableOptions(),
     plan: options.PlanOptions = options.PlanOptions(),
@@ -333,12 +333,7 @@ def _say_plan(prepared: PreparedRun) -> None:
             }
             print(f"By group, in all: epsilon {epsilon_of_groups_text(own)} ({accountant}).")
     print_people(prepared)
-    seconds = seconds_per_step(prepared)
-    print(
-        f"Training would take about {duration(seconds * trainer.steps)} on this machine, "
-        f"{1000 * seconds:.3g} ms a step, and more to read the data and to evaluate. Nothing was spent or "
-        "written."
-    )
+    print("Nothing was spent or written.")
 
 
 def _better(given: Sequence[str] | None) -> str:

@@ -64,7 +64,6 @@ _MOST_TREES = 1000
 _TREES_WITHOUT_STOPPING = 100
 _FEWEST_TO_STOP_BY = 20
 """Examples of the rarest class from which on a tenth of all is held out to stop by."""
-_TIMED_TREES = 10
 
 
 @final
@@ -110,13 +109,6 @@ class BoostedTrees:
         settings: list[Any] = [_MOST_TREES, _TREES_WITHOUT_STOPPING, _FEWEST_TO_STOP_BY, weights, self.seed]
         settings += ["balanced"] if self.balanced else []
         return key_of(self.method, *settings, split_facts(self.source, self.seed), FIGURES, versions())
-
-    def estimate_seconds(self, data: DataSplit) -> float:
-        """Estimate the seconds of a training, as of 100 trees for each class, from the time of 10."""
-        rows, targets, _ = _single_rows(data.train)
-        began = time.perf_counter()
-        HistGradientBoostingClassifier(max_iter=_TIMED_TREES, early_stopping=False).fit(rows, targets)
-        return (time.perf_counter() - began) * _TREES_WITHOUT_STOPPING / _TIMED_TREES
 
     def train(self, data: DataSplit) -> CellResult:
         """Train on the split, and return metrics of its test set."""

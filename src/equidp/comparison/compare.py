@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -48,7 +47,6 @@ from equidp.comparison.cells import (
     Progress,
     Training,
     is_kept,
-    one_at_a_time,
     part_digests,
     split,
     split_facts,
@@ -85,14 +83,12 @@ from equidp.kernel.ledger import Event
 from equidp.policies.methods import MethodLike
 from equidp.policies.table import BASELINE
 from equidp.store import Store
-from equidp.training.device import chosen_device, wait_for
+from equidp.training.device import chosen_device
 from equidp.training.example_accounts import check_conflicts
 from equidp.training.plan import Plan
 
 with require_extra("tables"):
     import pandas as pd
-
-_TIMED_SECONDS = 0.5
 
 
 def compare(
@@ -160,9 +156,9 @@ def compare(
         jobs: processes; None: one per core, or the number from `joblib.parallel_config`, whose backend may
             also be a cluster.
         device: where to train: "cpu", "cuda", "cuda:1", "mps"; or "auto", the first of cuda, mps and cpu that
-            is there. Stored runs of another device are taken: results differ by
-            rounding alone.
-        on_progress: called with (steps done, steps in all) after each finished run.
+            is there. Stored runs of another device are taken: results differ by rounding alone.
+        on_progress: called with (steps done, steps in all) of the runs that train together, after each of
+            them: of each stage of tuning, of the baselines' candidates, and of the rest.
         command: the command that made the comparison, for the report.
         release_epsilon: account for each training example of the private runs (its norm is taken once an
             epoch), and release the mean epsilon of each group at this epsilon and the run's delta; None:
@@ -248,18 +244,16 @@ def run_comparison(
     if jobs is not None:
         check_whole(1, jobs=jobs)
     prepared = prepare(data, asked, directory=directory, device=device)
-    progress = _JointProgress(on_progress, prepared.expected_steps)
 
     def train(sent: Sequence[Training]) -> list[CellResult]:
         place = partial(spread, workers=Workers.of(jobs, len(sent)))
-        return train_all(sent, prepared.folder, place, progress.stage(sent), fresh=fresh)
+        return train_all(sent, prepared.folder, place, on_progress, fresh=fresh)
 
     if prepared.search is not None and (fresh or prepared.tuning is None):
         tuning = prepared.search.run(train)
         # Again, since noise, steps and the baselines to try follow from the settings that were chosen.
         prepared = prepare(data, asked, directory=directory, device=device, tuning=tuning)
     runs = prepared.baselines.run(train, [*prepared.private, *prepared.others])
-    progress.finish()
     return _join_results(prepared, runs, command)
 
 
@@ -335,65 +329,26 @@ def _setup(prepared: PreparedComparison, command: str) -> Setup:
     )
 
 
-class _JointProgress:
-    """Progress over several stages of training, each with its own steps; none if all runs are kept."""
-
-    def __init__(self, on_progress: Progress | None, expected: float) -> None:
-        self._on_progress, self._expected, self._before = on_progress, round(expected), 0
-        self._reported = False
-
-    def stage(self, cells: Sequence[Training]) -> Progress | None:
-        """Return the progress of the next stage."""
-        if (on_progress := self._on_progress) is None:
-            return None
-        before = self._before
-        self._before += sum(cell.steps for cell in cells)
-
-        def report(done: int, total: int) -> None:
-            self._reported = True
-            on_progress(before + done, max(self._expected, before + total))
-
-        return report
-
-    def finish(self) -> None:
-        """Report that all stages are done, where any had something to train."""
-        if self._on_progress is not None and self._reported:
-            self._on_progress(self._before, self._before)
-
-
-class _Built(NamedTuple):
-    """Run that was built, the privacy that its trainer would spend, and the seconds to build it."""
-
-    cell: Cell
-    noise_multiplier: float
-    entries: tuple[tuple[Event, int], ...]
-    delta: float
-    seconds: float
-
-
 class PlannedKind(NamedTuple):
     """Kind of run that a comparison would train; epsilon is infinite without privacy."""
 
     label: str
     steps: int
     noise_multiplier: float
-    epsilon: float
+    entries: tuple[tuple[Event, int], ...]
     delta: float
 
+    @property
+    def epsilon(self) -> float:
+        return epsilon_of_run(self.entries, self.delta) if self.noise_multiplier else math.inf
 
-class Estimate(NamedTuple):
-    """Number of runs that a comparison would train, each kind of run, and the seconds of all of them.
 
-    The seconds count building and steps alone, with all processes at work. `runs` are all runs, boosted trees
-    among them, and `missing` those of them that are not kept. `trials` are of a search for settings, and
-    `missing_trials` those of them that are not kept; while any is missing, a run whose settings are to be
-    chosen counts with the mean number of steps over the settings to choose from.
-    """
+class Counts(NamedTuple):
+    """Numbers of runs, boosted trees among them, and of trials of a search for settings; the missing ones are
+    not kept."""
 
     runs: int
     missing: int
-    kinds: tuple[PlannedKind, ...]
-    seconds: float
     trials: int = 0
     missing_trials: int = 0
 
@@ -412,8 +367,7 @@ class PreparedComparison:
         folder: where finished runs are kept.
         swept: settings of which several values are compared -> those values.
         metric: the metric of costs.
-        built: runs of the first seed that were built, of candidates that differ in their learning rate one,
-            and what each would spend.
+        kinds: what each kind of run would spend; of candidates that differ in their learning rate one.
         trees: boosted trees, one for each seed; none where the data is no table.
         peers: private models of other packages.
         other_classes: see `Setup`.
@@ -432,31 +386,13 @@ class PreparedComparison:
     folder: Path
     swept: Mapping[str, tuple[Any, ...]]
     metric: Metric
-    built: tuple[_Built, ...] = ()
+    kinds: tuple[PlannedKind, ...] = ()
     trees: tuple[BoostedTrees, ...] = ()
     peers: tuple[PrivateEBM, ...] = ()
     other_classes: Mapping[str, str] = field(default_factory=dict)
     search: SettingSearch | None = None
     tuning: Tuning | None = None
     kept_trials: int = 0
-
-    @property
-    def expected_steps(self) -> float:
-        """Number of steps of all trials and runs, as far as it is known before settings are chosen."""
-        return sum(map(self._expected_steps, self.cells)) + sum(self._trial_steps().values())
-
-    def _expected_steps(self, cell: Cell, fresh: bool = False) -> float:
-        kind = Kind(cell.method, cell.setting)
-        if self.search is None or (self.tuning and not fresh) or kind not in self.search.candidates:
-            return cell.steps
-        return self.search.mean_steps(kind, self.sizes[cell.seed])
-
-    def _trial_steps(self) -> dict[Kind, float]:
-        """Number of steps of all trials of each kind."""
-        if (search := self.search) is None:
-            return {}
-        size = min(self.sizes.values())
-        return {kind: search.trials_of(kind) * search.mean_steps(kind, size) for kind in search.candidates}
 
     @property
     def others(self) -> list[BoostedTrees | PrivateEBM]:
@@ -500,51 +436,14 @@ class PreparedComparison:
         threshold = "base-rate" if asked.base_rate_threshold else asked.decision.threshold
         return rows if threshold is None else (*rows, SettingRow("threshold", threshold, ASKED))
 
-    def estimate(self, jobs: int, *, fresh: bool = False) -> Estimate:
-        """Estimate what is still to be trained and how long that takes; times steps of each method.
-
-        Args:
-            jobs: processes at a time.
-            fresh: True: stored runs are trained again.
-        """
-        search, open_ = self.search, self.search is not None and (fresh or self.tuning is None)
-        folder = None if fresh or open_ else self.folder
-        cells = [*self.baselines.expected_cells(folder), *self.private]
-        missing = [cell for cell in cells if folder is None or not is_kept(cell, folder)]
-        others = [each for each in self.others if folder is None or not is_kept(each, folder)]
-        runs, missing_runs = len(cells) + len(self.others), len(missing) + len(others)
-        trials = 0 if search is None else search.num_trials
-        missing_trials = trials if fresh else trials - self.kept_trials
-        planned, begins = [], dict[str, float]()
-        for built in self.built:
-            cell = built.cell
-            label = Kind(cell.method, cell.setting).label
-            private = cell.plan.policy.private
-            spent = epsilon_of_run(built.entries, built.delta) if private else math.inf
-            planned.append(PlannedKind(label, cell.plan.steps, built.noise_multiplier, spent, built.delta))
-            begins[cell.method] = max(built.seconds, begins.get(cell.method, 0.0))
-        if not missing_runs:
-            return Estimate(runs, 0, tuple(planned), 0.0, trials)
-        workers = Workers.of(jobs, missing_runs + missing_trials)
-        with one_at_a_time(workers.threads):
-            seconds = {
-                method: _seconds_per_step(cell, _exact_split(cell, self.data))
-                for method, cell in {cell.method: cell for cell in missing}.items()
-            }
-            of_others = {
-                kind: each.estimate_seconds(split(each.source, each.seed))
-                for kind, each in {type(each): each for each in others}.items()
-            }
-        total = sum(of_others[type(each)] for each in others) + sum(
-            begins[cell.method] + seconds[cell.method] * self._expected_steps(cell, fresh) for cell in missing
-        )
-        if search is not None and missing_trials:
-            of_trials = sum(
-                search.trials_of(kind) * begins[kind.method] + seconds[kind.method] * steps
-                for kind, steps in self._trial_steps().items()
-            )
-            total += of_trials * missing_trials / trials
-        return Estimate(runs, missing_runs, tuple(planned), total / workers.number, trials, missing_trials)
+    def count_runs(self, *, fresh: bool = False) -> Counts:
+        """Count the runs, and those that are still to be trained: all of them if `fresh`."""
+        chosen_later = self.search is not None and (fresh or self.tuning is None)
+        folder = None if fresh or chosen_later else self.folder
+        runs = [*self.baselines.expected_cells(folder), *self.private, *self.others]
+        missing = [each for each in runs if folder is None or not is_kept(each, folder)]
+        trials = 0 if self.search is None else self.search.num_trials
+        return Counts(len(runs), len(missing), trials, trials if fresh else trials - self.kept_trials)
 
 
 def prepare(
@@ -633,7 +532,7 @@ def prepare(
             folder,
             choice.swept,
             metric,
-            built=_build_each(to_build, data_split),
+            kinds=_build_each(to_build, data_split),
             trees=trees,
             peers=peers,
             other_classes=baselines.other_classes,
@@ -801,21 +700,6 @@ def check_metric(metric: Metric, decision: Decision, test: GroupedDataset) -> No
         )
 
 
-def _seconds_per_step(cell: Cell, data: DataSplit) -> float:
-    trainer, began, steps = cell.trainer(data), 0.0, 0
-    with trainer.open_loop():
-        for batch in trainer.batches():
-            trainer.step(batch)
-            wait_for(chosen_device(cell.device))
-            if not began:  # the first step warms up
-                began = time.perf_counter()
-                continue
-            steps += 1
-            if time.perf_counter() - began > _TIMED_SECONDS:
-                break
-    return (time.perf_counter() - began) / max(1, steps)
-
-
 def _warn_of_unknown_code(cells: Sequence[Cell]) -> None:
     """Say once, before training, that results of code without source are not kept."""
     unknown = {
@@ -877,22 +761,21 @@ def _exact_split(cell: Cell, data: DataSplit) -> DataSplit:
     return split(cell.source, cell.seed) if isinstance(cell.source, WithFeatures) else data
 
 
-def _build_each(cells: Sequence[Cell], data: DataSplit) -> tuple[_Built, ...]:
+def _build_each(cells: Sequence[Cell], data: DataSplit) -> tuple[PlannedKind, ...]:
     """Build each kind of run once, to raise its errors before any run is trained."""
-    built = []
+    planned = []
     with warnings.catch_warnings():
         for category in (PrivacyWarning, ApproximationWarning):
             warnings.simplefilter("once", category)
         for cell in cells:
-            read, began = _exact_split(cell, data), time.perf_counter()
-            trainer = cell.trainer(read)
-            seconds = time.perf_counter() - began
+            trainer = cell.trainer(_exact_split(cell, data))
             later = ((event, 1) for event in cell.plan.releases)
             entries = (*trainer.ledger.entries, *later, (trainer.event, trainer.steps))
-            built.append(_Built(cell, trainer.noise_multiplier, entries, trainer.delta, seconds))
+            label, noise = Kind(cell.method, cell.setting).label, trainer.noise_multiplier
+            planned.append(PlannedKind(label, cell.plan.steps, noise, entries, trainer.delta))
             if cell.diagnosis is not None:
                 Diagnostics.of(cell.diagnosis).check(trainer)
-    return tuple(built)
+    return tuple(planned)
 
 
 def _join_diagnoses(trained: Sequence[tuple[Cell, CellResult]]) -> Diagnosis:

@@ -30,7 +30,6 @@ with require_extra("tables"):
     import pandas as pd
 
 _MISSING = "(missing)"
-_TIMED_ROWS = 2000
 
 
 @final
@@ -79,13 +78,6 @@ class PrivateEBM:
         """Key of the results: equal for equal data, settings and code."""
         settings = [self.epsilon, self.delta, self.seed, _bounds(self.source), _version()]
         return key_of(self.method, *settings, split_facts(self.source, self.seed), FIGURES, versions())
-
-    def estimate_seconds(self, data: DataSplit) -> float:
-        """Estimate the seconds of a training from a training on the first 2,000 rows."""
-        rows = self.source.split_rows(self.seed)
-        columns, some, began = raw_columns(self.source, rows), rows.train[:_TIMED_ROWS], time.perf_counter()
-        self._fit(columns.iloc[some], rows.targets[some])
-        return (time.perf_counter() - began) * len(rows.train) / len(some)
 
     def train(self, data: DataSplit) -> CellResult:
         """Train on the split, and return metrics of its test set."""

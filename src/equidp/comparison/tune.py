@@ -306,7 +306,8 @@ class SettingSearch:
     @property
     def num_trials(self) -> int:
         """Number of all trials."""
-        return sum(map(self.trials_of, self.candidates))
+        numbers = map(len, self.candidates.values())
+        return sum(each + min(FINALISTS, each) * (len(self.seeds) - 1) for each in numbers)
 
     def run(self, train: Train) -> Tuning:
         """Train all trials by `train`, and return the choice."""
@@ -339,20 +340,6 @@ class SettingSearch:
             return self.run(take), count
         except _NotKept:
             return None, count
-
-    def mean_steps(self, kind: Kind, num_train: int) -> float:
-        """Mean number of steps of the settings of a kind, for `num_train` examples."""
-        variant, _ = self._by_kind[kind]
-        plans = [
-            change_variant(variant, each).plan.for_method(variant.method)
-            for each in self.candidates[kind].values()
-        ]
-        return float(np.mean([plan.epochs * num_train / (plan.batch_size or num_train) for plan in plans]))
-
-    def trials_of(self, kind: Kind) -> int:
-        """Number of trials of a kind."""
-        number = len(self.candidates[kind])
-        return number + min(FINALISTS, number) * (len(self.seeds) - 1)
 
     def _values(self, cell: Cell, result: CellResult) -> Values:
         """Metric of a run by group and for all, without groups of few people."""

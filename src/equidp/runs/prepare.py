@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,14 +13,14 @@ import torch
 from equidp._provenance import kernel_digest, versions
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.limit import EventCounts
-from equidp.data.dataset import DataSplit, GroupedDataset
+from equidp.data.dataset import DataSplit
 from equidp.distributed.group import alone, processes_here
 from equidp.kernel.ledger import Ledger, MemoryLedger
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
 from equidp.tables.encode import TableEncoder
 from equidp.training.build import build
-from equidp.training.device import CPU, wait_for
+from equidp.training.device import CPU
 from equidp.training.example_accounts import check_conflicts
 from equidp.training.plan import ResolvedPlan
 from equidp.training.trainer import Callback, Trainer
@@ -129,42 +128,3 @@ def make_trainer(
         budget=budget,
         beyond_budget=config.execution.beyond_budget,
     )
-
-
-def seconds_per_step(prepared: PreparedRun) -> float:
-    """Seconds of one step on random numbers in the shape of the data, so that timing reads no data."""
-    config, train = prepared.config, prepared.split.train
-    size = 2 * prepared.plan.plan.batch_size
-    each = (size,) if train.rows is None else (size, train.rows)
-    made_up = GroupedDataset(
-        torch.randn((*each, *train.input_shape)),
-        torch.randn(each) if train.target_bounds else torch.randint(train.num_classes, each),
-        torch.randint(train.num_groups, (size,)),
-        train.group_names,
-        train.class_names,
-        target_bounds=train.target_bounds,
-    )
-    equal = prepared.plan.plan.treating_all_equally()
-    plan = replace(
-        prepared.plan, plan=equal, rates=None, bound_shares=None, loss_epsilon=None, full_steps=None
-    )
-    plan = replace(plan, steps=1000, sample_rate=0.5, delta=1e-9)
-    trainer = build(
-        plan,
-        made_up,
-        seed=config.data.seed,
-        secure=True,
-        device=prepared.device,
-        engine=config.execution.engine,
-        accountant="rdp",
-    )
-    batches = trainer.batches()
-    for _ in range(3):
-        trainer.step(next(batches))
-    wait_for(prepared.device)
-    began, steps = time.perf_counter(), 0
-    while time.perf_counter() - began < 1.0 and steps < 500:
-        trainer.step(next(batches))
-        wait_for(prepared.device)
-        steps += 1
-    return (time.perf_counter() - began) / steps
