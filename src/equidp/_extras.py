@@ -17,7 +17,6 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "export": ("onnx", "onnxscript", "yaml", "safetensors", "skops", *_TABLES),
     "hf": ("transformers", "peft", "accelerate"),
     "lightning": ("lightning", "pytorch_lightning"),
-    "peers": ("interpret", *_TABLES),
 }
 """Extra -> import names of its packages."""
 

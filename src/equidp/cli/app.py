@@ -58,7 +58,6 @@ EXTRAS = {
 
 OPTION_EXTRAS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     "--features": {"efficientnet-lite0": ("features", PACKAGES["features"])},
-    "--methods": {"dp-ebm": ("peers", ("interpret",))},
     "--to": {
         "safetensors": ("export", ("safetensors",)),
         "onnx": ("export", ("onnx", "onnxscript")),

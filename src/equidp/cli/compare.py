@@ -241,12 +241,11 @@ def _print_search(search: SettingSearch, found: Counts) -> None:
 
 def _print_runs(prepared: PreparedComparison, found: Counts) -> None:
     """Print the number of runs by what they train, and how baselines are chosen among them."""
-    private, trees, peers = len(prepared.private), len(prepared.trees), len(prepared.peers)
+    private, trees = len(prepared.private), len(prepared.trees)
     kept = found.runs - found.missing
-    plain = found.runs - private - trees - peers
+    plain = found.runs - private - trees
     parts = [f"{private} of methods", f"{plain} of plain SGD without privacy"]
     parts += [f"{trees} of boosted trees"] if trees else []
-    parts += [f"{peers} of models of other packages"] if peers else []
     print(
         f"{found.runs} runs on {len(prepared.sizes)} seeds: {', '.join(parts)}. {kept} are kept in "
         f"{str(prepared.folder)!r}, {found.missing} would be trained."

@@ -11,7 +11,6 @@ from cyclopts import Group, Parameter
 
 from equidp.advice.advise import AUTO
 from equidp.cli.messages import say
-from equidp.comparison.sweep import PEER_NAMES
 from equidp.policies.methods import all_settings, known_policies, method_named
 from equidp.policies.setting import MethodSetting, settings_of
 
@@ -101,7 +100,7 @@ def _without_none(kind: Any) -> Any:
 def changes(plan: Any, methods_settings: Any, methods: Sequence[str]) -> dict[str, Any]:
     """Return what was given of a plan and of methods; say which settings none of these methods takes."""
     given = {name: value for name, value in vars(methods_settings).items() if value is not None}
-    if named := [method for method in methods if method != AUTO and method not in PEER_NAMES]:
+    if named := [method for method in methods if method != AUTO]:
         say_ignored(given, named)
     return {**{name: value for name, value in vars(plan).items() if value is not None}, **given}
 

@@ -66,7 +66,7 @@ class ComparisonChoice:
         asked, plan = self.asked, self.shared.plan
         methods = [self.auto_takes or each if each == AUTO else each for each in asked.methods]
         named = named_methods(methods)
-        if self.against and len(named) + len(asked.peers) + (self.automatic is not None) < 3:
+        if self.against and len(named) + (self.automatic is not None) < 3:
             raise SettingError(
                 f"against={self.asked.against!r}; expected another private method to compare with it, and "
                 f"{AUTO} takes {self.auto_takes}."

@@ -53,7 +53,6 @@ from equidp.comparison.cells import (
     train_all,
 )
 from equidp.comparison.choice import ComparisonChoice, choose_plans
-from equidp.comparison.peers import PrivateEBM, peers_of
 from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan, Search, levels_error
 from equidp.comparison.result import Comparison, DataFacts, Setup, TrainingFacts
 from equidp.comparison.sweep import Kind, Sweep, Variant
@@ -253,7 +252,7 @@ def run_comparison(
         tuning = prepared.search.run(train)
         # Again, since noise, steps and the baselines to try follow from the settings that were chosen.
         prepared = prepare(data, asked, directory=directory, device=device, tuning=tuning)
-    runs = prepared.baselines.run(train, [*prepared.private, *prepared.others])
+    runs = prepared.baselines.run(train, [*prepared.private, *prepared.trees])
     return _join_results(prepared, runs, command)
 
 
@@ -310,7 +309,7 @@ def _setup(prepared: PreparedComparison, command: str) -> Setup:
     return Setup(
         data=_data_facts(prepared.source, prepared.data),
         training=_training_facts(prepared),
-        methods=tuple(dict.fromkeys([*(each.method for each in prepared.first), *asked.peers])),
+        methods=tuple(dict.fromkeys(each.method for each in prepared.first)),
         seeds=tuple(prepared.sizes),
         num_train_by_seed=tuple(prepared.sizes.values()),
         versions=versions(),
@@ -369,7 +368,6 @@ class PreparedComparison:
         metric: the metric of costs.
         kinds: what each kind of run would spend; of candidates that differ in their learning rate one.
         trees: boosted trees, one for each seed; none where the data is no table.
-        peers: private models of other packages.
         other_classes: see `Setup`.
         search: for the settings of each method; None: all train by the plan.
         tuning: what the search found; None where trials are missing: the runs then have the plan's own
@@ -388,16 +386,10 @@ class PreparedComparison:
     metric: Metric
     kinds: tuple[PlannedKind, ...] = ()
     trees: tuple[BoostedTrees, ...] = ()
-    peers: tuple[PrivateEBM, ...] = ()
     other_classes: Mapping[str, str] = field(default_factory=dict)
     search: SettingSearch | None = None
     tuning: Tuning | None = None
     kept_trials: int = 0
-
-    @property
-    def others(self) -> list[BoostedTrees | PrivateEBM]:
-        """Models other than networks."""
-        return [*self.trees, *self.peers]
 
     @property
     def cells(self) -> list[Cell]:
@@ -440,7 +432,7 @@ class PreparedComparison:
         """Count the runs, and those that are still to be trained: all of them if `fresh`."""
         chosen_later = self.search is not None and (fresh or self.tuning is None)
         folder = None if fresh or chosen_later else self.folder
-        runs = [*self.baselines.expected_cells(folder), *self.private, *self.others]
+        runs: list[Training] = [*self.baselines.expected_cells(folder), *self.private, *self.trees]
         missing = [each for each in runs if folder is None or not is_kept(each, folder)]
         trials = 0 if self.search is None else self.search.num_trials
         return Counts(len(runs), len(missing), trials, trials if fresh else trials - self.kept_trials)
@@ -515,10 +507,6 @@ def prepare(
         if baselines.searched and (scaled := source_of_trees(source, next(iter(sizes)))) is not None:
             weights = plan.class_weights, asked.balanced
             trees = tuple(BoostedTrees(scaled, seed, *weights) for seed in sizes)
-        baseline = cells[0].baseline if cells else ""
-        peers = peers_of(asked, plan, source, data_split, list(sizes), choice.epsilons, baseline)
-        if peers:
-            data_split = replace(data_split, notes=(*data_split.notes, _peer_note(peers[0])))
         first = zip(candidates, search_of_baselines.first, strict=True)
         to_build = [cell for candidate, cell in first if candidate.factor == RATES[0]]
         to_build += [cell for cell in cells if cell.seed == cells[0].seed]
@@ -534,7 +522,6 @@ def prepare(
             metric,
             kinds=_build_each(to_build, data_split),
             trees=trees,
-            peers=peers,
             other_classes=baselines.other_classes,
             search=search,
             tuning=tuning,
@@ -629,15 +616,6 @@ def _private_cells(
                 )
             )
     return cells
-
-
-def _peer_note(peer: PrivateEBM) -> str:
-    """Sentence on the accountant of a peer, and on what its epsilon does not cover."""
-    return (
-        f"{peer.method} is a model of {peer.accountant}, on raw columns. Its epsilon is by the accountant of "
-        f"{peer.accountant}, not by that of equidp, and does not cover ranges of columns without public "
-        "bounds, nor names of levels."
-    )
 
 
 def check_classes(train: GroupedDataset) -> None:

@@ -11,7 +11,7 @@ from equidp.accounting.groups import LEVELS, GroupSettings
 from equidp.advice.advise import AUTO
 from equidp.advice.chosen_plan import RECOMMENDED, SETTINGS
 from equidp.comparison.cells import DecisionRule
-from equidp.comparison.sweep import PEER_NAMES, Sweep, named_methods
+from equidp.comparison.sweep import Sweep, named_methods
 from equidp.comparison.tune import TuningPlan
 from equidp.diagnostics import DiagnosisPlan
 from equidp.errors import SettingError
@@ -107,7 +107,7 @@ class ComparisonPlan:
             self._check_against(self.against)
 
     def _check_against(self, against: str) -> None:
-        known = [*list(self.policies)[1:], *self.peers, *([AUTO] if AUTO in self.methods else [])]
+        known = [*list(self.policies)[1:], *([AUTO] if AUTO in self.methods else [])]
         if against == BASELINE:
             raise SettingError(
                 f"against={against!r}; expected a private method: differences from {BASELINE} are "
@@ -138,11 +138,6 @@ class ComparisonPlan:
     def policies(self) -> Mapping[str, MethodLike]:
         """Methods by name without "auto", the baseline first."""
         return named_methods(self.methods)
-
-    @property
-    def peers(self) -> list[str]:
-        """Names of private models of other packages among the methods, each once."""
-        return [name for name in dict.fromkeys(map(str, self.methods)) if name in PEER_NAMES]
 
     @property
     def cost_metric(self) -> Metric:

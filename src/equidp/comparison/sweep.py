@@ -102,14 +102,8 @@ def counts_events(noise_multiplier: float | None) -> tuple[StepEvent, ...]:
     return (StepEvent(1.0, noise_multiplier),) if noise_multiplier else ()
 
 
-DP_EBM = "dp-ebm"
-PEER_NAMES = frozenset({DP_EBM})
-"""Names of private models of other packages (`equidp.comparison.peers`)."""
-
-
 def named_methods(methods: Sequence[MethodLike]) -> dict[str, MethodLike]:
-    """Return name -> method without "auto" and `PEER_NAMES`, the baseline first. Settings distinguish
-    policies of one class.
+    """Return name -> method without "auto", the baseline first. Settings distinguish policies of one class.
 
     Raises:
         SettingError, PolicyError: an unknown method, or no method but the baseline.
@@ -122,12 +116,12 @@ def named_methods(methods: Sequence[MethodLike]) -> dict[str, MethodLike]:
         raise SettingError(f"methods={methods!r}; expected a list of names, such as ['sgd', 'dpsgd'].")
     chosen: list[MethodLike] = [BASELINE]
     for method in methods:
-        if method == AUTO or method in PEER_NAMES:
+        if method == AUTO:
             continue
         method_named(method)
         if name_of(method) != BASELINE and method not in chosen:
             chosen.append(method)
-    if len(chosen) == 1 and AUTO not in methods and PEER_NAMES.isdisjoint(map(str, methods)):
+    if len(chosen) == 1 and AUTO not in methods:
         raise SettingError(
             f"methods={list(methods)}; expected at least one private method beside {BASELINE!r}."
         )
