@@ -284,7 +284,6 @@ PARTS = {
         lambda: equidp.PrivateClassifier, lambda: equidp.EpochRecorder, lambda: equidp.diagnose,
         lambda: equidp.IndividualAccountant, lambda: equidp.by_person, lambda: equidp.audit_step,
         lambda: equidp.compare, lambda: equidp.METRICS, lambda: equidp.export_run,
-        lambda: equidp.Table([equidp.Column("a")], [(1,)]).to_latex("a"),
     ],
     "features": [features],
     "hf": [hf],

@@ -10,7 +10,7 @@ import pandas as pd
 
 from equidp import Column, Table
 from equidp.data.dataset import ALL
-from equidp.report.plots.style import drawn_twice
+from equidp.report.plots.style import drawn_for_page
 from equidp.report.render import Drawn, filled
 from papers.reproduction.item import PAPERS, Verdict
 from papers.reproduction.result import CLOSE, Difference, Judged
@@ -143,7 +143,7 @@ def page(judged: Judged) -> str:
 def _plots(judged: Judged) -> list[Drawn]:
     assert judged.result is not None
     table = judged.result.found.table
-    drawn = (drawn_twice(each.title, "", partial(each.draw, table)) for each in judged.item.plots)
+    drawn = (drawn_for_page(each.title, "", partial(each.draw, table)) for each in judged.item.plots)
     return [each for each in drawn if each is not None]
 
 

@@ -26,7 +26,7 @@ from equidp.report.plots.style import (
 )
 
 _LONGEST_BARS = 6
-"""Up to this many groups are set apart by their names beneath the bars on a phone."""
+"""Up to this many groups are set apart by their names beneath the bars."""
 
 
 class Plot(Protocol):

@@ -1,4 +1,4 @@
-"""Tables of results as one value, and its renderers: terminal, HTML, Markdown and LaTeX."""
+"""Tables of results as one value, and its renderers: terminal, HTML and Markdown."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Column as RichColumn, Table as RichTable
 
-from equidp._extras import require_extra
-
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -26,8 +24,6 @@ _BETWEEN = 3  # characters beside each column on a terminal: padding, and a line
 _NARROWEST = 4  # characters of a column of values
 _LONG = 16  # characters of a word that HTML breaks where a screen is narrow
 _SHORTEST = 12  # characters that a name keeps at least before it is broken
-
-_NOT_IN_LATEX_FONTS = {"∞": r"$\infty$", "–": "--", "<": r"\textless{}", ">": r"\textgreater{}"}
 
 Kind = Literal["name", "label", "text", "number", "verdict"]
 
@@ -221,28 +217,6 @@ class Table:
         head, *body = [[markdown_text(text) for text in row] for row in rows]
         return "".join(f"| {' | '.join(row)} |\n" for row in [head, rules, *body])
 
-    def to_latex(self, label: str) -> str:
-        """A LaTeX table with caption, for the package booktabs; special signs in it are text.
-
-        Args:
-            label: "costs" for \\ref{tab:costs}.
-        """
-        with require_extra("tables"):
-            import pandas as pd
-
-        heads = [column.heading for column in self.columns]
-        sides = "".join("r" if column.kind == "number" else "l" for column in self.columns)
-        latex = pd.DataFrame(self.texts("[{}, {}]"), columns=heads).to_latex(
-            index=False,
-            escape=True,
-            caption=_escaped_for_latex(self.caption),
-            label=f"tab:{label}",
-            column_format=sides,
-        )
-        for sign, text in _NOT_IN_LATEX_FONTS.items():
-            latex = latex.replace(sign, text)
-        return str(latex)
-
     def print(self, console: Console | None = None, *, lines: bool = True, split: bool = False) -> None:
         """Print the table whole on a terminal of any width: values are whole.
 
@@ -361,12 +335,3 @@ def _html_bar(name: str, cell: Cell) -> Markup:
 def markdown_text(text: object) -> str:
     """Text that cannot break out of a Markdown table, nor be taken for HTML."""
     return html_escape(str(text).replace("\\", "\\\\"), quote=False).replace("|", "\\|").replace("\n", " ")
-
-
-def _escaped_for_latex(text: str) -> str:
-    """Text escaped by pandas, whose `to_latex` escapes cells and headings but no caption."""
-    with require_extra("tables"):
-        import pandas as pd
-
-    styler = pd.DataFrame([text]).style.format(escape="latex")
-    return str(styler.hide(axis="index").hide(axis="columns").to_string()).strip()

@@ -74,27 +74,7 @@ def test_tables_are_of_the_metric_of_the_comparison():
 def test_one_seed_has_no_intervals():
     comparison = made_up(COSTS, seeds=1)
     assert not comparison.table("costs").map(lambda cell: "[" in cell).to_numpy().any()
-    assert "made-up; 1 seed, delta 1e-05" in comparison.to_latex()
-
-
-def test_latex_has_rules_of_booktabs_and_special_signs_as_text():
-    comparison = made_up(COSTS)
-    text = comparison.to_latex()
-    for part in (
-        r"\toprule",
-        r"\midrule",
-        r"\bottomrule",
-        r"$\infty$",
-        r"accuracy, \%",
-        r"\label{tab:methods}",
-    ):
-        assert part in text
-    odd = made_up(ODD).to_latex("costs")
-    body = odd[odd.index(r"\toprule") : odd.index(r"\bottomrule")]
-    assert r"dp\_sgd \& \textless{}b\textgreater{}|\{1\}" in body
-    assert r"50\% \$x\_1\$" in body
-    assert r"a\textbackslash b" in body
-    assert all(line.count(" & ") - line.count(r" \& ") == 1 for line in body.splitlines() if "[" in line)
+    assert "made-up; 1 seed, delta 1e-05" in comparison._repr_html_()
 
 
 def test_markdown_has_as_many_cells_in_each_row_whatever_the_names():
@@ -106,8 +86,6 @@ def test_markdown_has_as_many_cells_in_each_row_whatever_the_names():
 
 def test_files_hold_all_tables_and_other_endings_are_refused(tmp_path):
     comparison = made_up(COSTS)
-    comparison.write_tables(tmp_path / "tables.tex")
-    assert (tmp_path / "tables.tex").read_text().count(r"\toprule") == 3
     comparison.write_tables(tmp_path / "tables.md")
     assert (tmp_path / "tables.md").read_text().count("| --- |") == 3
     with raises_field(SettingError, "path", "'.csv'"):
@@ -177,10 +155,8 @@ def test_differences_from_a_named_method_are_in_every_format(tmp_path):
     for found, row in zip(table.to_dict("records"), comparison.differences().to_dict("records"), strict=True):
         expected = [100 * row[end] for end in ("mean", "low", "high")]
         assert figures(found["difference, points"]) == pytest.approx(expected, abs=0.0501)
-    comparison.write_tables(tmp_path / "tables.tex")
     comparison.write_tables(tmp_path / "tables.md")
     comparison.to_json(tmp_path / "found.json")
-    assert r"\label{tab:differences}" in (tmp_path / "tables.tex").read_text()
     assert comparison.to_markdown("differences") in (tmp_path / "tables.md").read_text()
     listed = json.loads((tmp_path / "found.json").read_text())["differences"]
     assert [row["mean"] for row in listed] == pytest.approx(comparison.differences()["mean"].tolist())

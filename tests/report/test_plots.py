@@ -1,11 +1,10 @@
-"""Plots show what the numbers say, with one meaning a colour, for a page, a phone and a paper's column."""
+"""Plots show what the numbers say, with one meaning a colour, for a page and a paper's column."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import re
-from html.parser import HTMLParser
 from unittest.mock import Mock
 
 import matplotlib.colors
@@ -30,11 +29,10 @@ from equidp.report.plots.evaluated import calibration, reliability
 from equidp.report.plots.style import (
     COLUMN,
     GROUP_LOOKS,
-    METHOD_LOOKS,
+    LOOKS,
     OTHER_GROUPS,
-    OWN_LOOKS,
     PAGE,
-    PHONE,
+    PLAIN_LOOK,
     Plot,
     draw_plots,
     filled_in,
@@ -129,13 +127,12 @@ def _apart(one, other):
 
 
 def test_each_method_has_a_colour_and_marker_and_no_group_has_one_of_them():
-    assert set(METHOD_LOOKS) == {*METHODS, "auto"}
-    methods = [*METHOD_LOOKS.values(), *OWN_LOOKS]
+    methods = [PLAIN_LOOK, *LOOKS]
     colours = {look.colour for look in methods}
     assert len(colours) == len(methods)
-    assert len({look.marker for look in methods if look is not METHOD_LOOKS["sgd"]}) == len(methods) - 1
+    assert len({look.marker for look in LOOKS}) == len(LOOKS)
     assert colours.isdisjoint(look.colour for look in (*GROUP_LOOKS, OTHER_GROUPS))
-    usual = [METHOD_LOOKS[name].colour for name in ("sgd", "dpsgd", "dpsgd-f", "global-adapt")]
+    usual = [look.colour for look in methods[:7]]
     assert min(_apart(*pair) for pair in itertools.combinations(usual, 2)) > 0.15
     named = list(dict.fromkeys(look.colour for look in GROUP_LOOKS))
     assert min(_apart(*pair) for pair in itertools.combinations(named, 2)) > 0.15
@@ -143,9 +140,11 @@ def test_each_method_has_a_colour_and_marker_and_no_group_has_one_of_them():
 
 
 def test_a_method_keeps_its_colour_whatever_it_is_compared_with():
-    alone, among = method_looks(["mine:P", "dpsgd-f"]), method_looks([*METHODS, "mine:P"])
-    assert alone == {name: among[name] for name in alone}
-    names = [f"module:Method{at}" for at in range(len(OWN_LOOKS))]
+    first = list(METHODS)[: len(LOOKS)]
+    among = method_looks(first)
+    assert all(method_looks([name]) == {name: among[name]} for name in first)
+    assert method_looks(["mine:P"])["mine:P"] == method_looks(["sgd", "dpsgd-f", "mine:P"])["mine:P"]
+    names = [f"module:Method{at}" for at in range(len(LOOKS))]
     assert len(set(method_looks(names).values())) == len(names)
     assert len(method_looks([*names, "one:More"])) == len(names) + 1
 
@@ -154,18 +153,16 @@ def test_settings_of_a_method_share_its_colour_and_differ_by_marker():
     looks = kind_looks(summarise(made_up(COSTS, epsilons=(1.0, 3.0, 8.0))))
     for method in COSTS:
         own = [look for kind, look in looks.items() if kind.method == method]
-        assert {look.colour for look in own} == {METHOD_LOOKS[method].colour}
+        assert {look.colour for look in own} == {method_looks(COSTS)[method].colour}
         assert len({look.marker for look in own}) == 3
 
 
 def test_baselines_that_differ_in_features_differ_by_marker():
     baselines, private = (Kind("sgd", ""), Kind("sgd", "features=scattering")), (Kind("dpsgd", ""),)
     looks = kind_looks(Mock(kinds=baselines + private, baseline_kinds=baselines, private_kinds=private))
-    assert {look.colour for look in looks.values()} == {
-        METHOD_LOOKS[each].colour for each in ("sgd", "dpsgd")
-    }
+    assert {look.colour for look in looks.values()} == {PLAIN_LOOK.colour, LOOKS[0].colour}
     assert len({looks[kind] for kind in baselines}) == 2
-    assert looks[private[0]] == METHOD_LOOKS["dpsgd"]
+    assert looks[private[0]] == LOOKS[0]
 
 
 def test_of_many_groups_the_smallest_and_the_highlighted_stand_out():
@@ -173,7 +170,7 @@ def test_of_many_groups_the_smallest_and_the_highlighted_stand_out():
     assert [name for name, look in looks.items() if look != OTHER_GROUPS] == ["b", "d"]
 
 
-@pytest.mark.parametrize("layout", [PAGE, PHONE, COLUMN], ids=["page", "phone", "column"])
+@pytest.mark.parametrize("layout", [PAGE, COLUMN], ids=["page", "column"])
 def test_the_lowest_panel_of_each_column_has_the_axis(layout):
     """With four kinds there is an empty place below some panels."""
     figure = PLOTS["loss"].figure(summarise(made_up(COSTS)), layout)
@@ -190,7 +187,7 @@ def test_the_lowest_panel_of_each_column_has_the_axis(layout):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("layout", [PAGE, PHONE, COLUMN], ids=["page", "phone", "column"])
+@pytest.mark.parametrize("layout", [PAGE, COLUMN], ids=["page", "column"])
 @pytest.mark.parametrize("name", ["costs", "choice", "trade_off", "loss"])
 def test_axes_keep_most_of_the_width_and_nothing_leaves_the_figure(name, layout):
     """Also with long names: a legend stands above the axes, in as many columns as fit."""
@@ -212,19 +209,6 @@ def test_axes_keep_most_of_the_width_and_nothing_leaves_the_figure(name, layout)
     assert width > 0.55
 
 
-@pytest.mark.soak
-def test_text_on_a_phone_has_11_pixels_at_least():
-    """A figure is as wide as the page without its margins, 360 of 400 pixels."""
-    comparison = individual(made_up(COSTS, epsilons=()), 0.1)
-    for plot in ALL_PLOTS.values():
-        figure = plot.figure(summarise(comparison), PHONE)
-        if figure is not None:
-            sizes = [
-                text.get_fontsize() for text in figure.findobj(lambda each: hasattr(each, "get_fontsize"))
-            ]
-            assert min(sizes) * 360 / (72 * PHONE.width) >= 11
-
-
 def test_released_means_are_drawn_with_their_errors_within_what_can_happen():
     comparison = individual(made_up(COSTS), 0.4)
     for axes in equidp.plot(comparison, "released").axes:
@@ -239,108 +223,6 @@ def test_released_means_that_noise_hides_have_no_points_but_a_sentence():
         assert [text.get_text() for text in axes.texts] == ["too noisy to compare"]
         assert all(line.get_marker() == "None" for line in axes.get_lines())
         assert all(0 <= end <= 3 for line in axes.collections for end in line.get_segments()[0][:, 0])
-
-
-def swept(method_settings, values, *, seeds=3):
-    """A comparison whose costs, by method and setting, are as given; `values` are of the swept settings."""
-    made = [
-        made_up({method: {"a": cost, "b": 2 * cost}}, seeds=seeds).results.assign(
-            setting=lambda rows, label=label: np.where(rows["method"] == "sgd", "", label)
-        )
-        for method, settings in method_settings.items()
-        for label, cost in settings.items()
-    ]
-    results = pd.concat(made, ignore_index=True).drop_duplicates(["method", "setting", "seed", "group"])
-    base = made_up({method: {"a": 0.1, "b": 0.1} for method in method_settings}, seeds=seeds)
-    return dataclasses.replace(base, results=results, setup=dataclasses.replace(base.setup, swept=values))
-
-
-CLIPPED = {"clipping_bound=8": 0.05, "clipping_bound=0.5": 0.2, "clipping_bound=2": 0.1}
-
-
-def test_a_sweep_shows_the_metric_and_the_gap_of_each_method_with_all_intervals_in_sight():
-    comparison = swept({"dpsgd": CLIPPED, "automatic": {"": 0.15}}, {"clipping_bound": (8.0, 0.5, 2.0)})
-    summary = summarise(comparison)
-    panels = equidp.plot(comparison, "sweep").axes
-    kinds = [kind for bound in (0.5, 2, 8) for kind in summary.kinds if kind.setting.endswith(f"={bound:g}")]
-    gaps = {row.kind: row.gap for row in summary.overview}
-    for axes, shown in zip(
-        panels, (lambda kind: summary.interval(kind, ALL, "accuracy"), gaps.get), strict=True
-    ):
-        assert axes.get_xscale() == "log"
-        assert axes.get_xlabel() == "clipping bound"
-        assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.5", "2", "8"]
-        (line,) = axes.containers
-        expected = 100 * np.array([shown(kind) for kind in kinds])
-        assert (line.get_label(), line[0].get_color()) == ("dpsgd", METHOD_LOOKS["dpsgd"].colour)
-        assert line[0].get_xdata() == pytest.approx([0.5, 2, 8])
-        assert line[0].get_ydata() == pytest.approx(expected[:, 0])
-        ends = [segment[:, 1] for segment in line[2][0].get_segments()]
-        assert np.array(ends) == pytest.approx(expected[:, 1:])
-        low, high = axes.get_ylim()
-        assert low < expected.min() < expected.max() < high
-        (without,) = (kind for kind in summary.kinds if kind.method == "automatic")
-        assert labelled(axes, "automatic").get_ydata() == pytest.approx([100 * shown(without)[0]] * 2)
-    assert labelled(panels[0], "sgd").get_ydata() == pytest.approx([90, 90])
-    assert not [line for line in panels[1].get_lines() if line.get_label() == "sgd"]
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "scale", "texts"),
-    [
-        ("epochs", (5.0, 1.0, 10.0), "linear", ["1", "5", "10"]),
-        ("momentum", (0.9, 0.0), "linear", ["0", "0.9"]),
-        ("model", ("small-cnn", "logistic"), "linear", ["small-cnn", "logistic"]),
-        ("threshold", (None, 100.0), "linear", ["none", "100"]),
-    ],
-)
-def test_values_that_span_little_or_are_no_numbers_are_evenly_spaced(name, values, scale, texts):
-    labels = [
-        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value or 'none'}" for value in values
-    ]
-    comparison = swept({"dpsgd": dict(zip(labels, (0.1, 0.2, 0.3), strict=False))}, {name: values})
-    for axes in equidp.plot(comparison, "sweep").axes:
-        assert axes.get_xscale() == scale
-        assert [tick.get_text() for tick in axes.get_xticklabels()] == texts
-        assert list(axes.containers[0][0].get_xdata()) == list(range(len(values)))
-
-
-def test_of_two_swept_settings_and_epsilons_a_thick_line_keeps_the_others_where_the_method_is_best():
-    cost = {1: {0.1: 0.1, 0.5: 0.2}, 9: {0.1: 0.05, 0.5: 0.3}, 20: {0.1: 0.15, 0.5: 0.25}}
-    settings = {
-        f"epsilon={epsilon}, clipping_bound={bound}, learning_rate={rate}": cost[bound][rate] / epsilon**0.5
-        for epsilon in (3, 1) for bound in cost for rate in cost[bound]
-    }  # fmt: skip
-    comparison = swept({"dpsgd": settings}, {"clipping_bound": (1.0, 9.0, 20.0), "learning_rate": (0.1, 0.5)})
-    figure = equidp.plot(comparison, "sweep")
-    accuracy = comparison.results.query("group == 'all'").groupby("setting")["accuracy"].mean()
-    bounds, _, rates, _ = figure.axes
-    for axes, name, values, thick in (
-        (bounds, "clipping_bound", (1, 9, 20), "learning_rate=0.1"),
-        (rates, "learning_rate", (0.1, 0.5), "clipping_bound=9"),
-    ):
-        assert [line.get_label() for line in axes.containers] == [f"dpsgd (epsilon={e})" for e in (1, 3)]
-        for line, epsilon in zip(axes.containers, (1, 3), strict=True):
-            own = accuracy[accuracy.index.str.startswith(f"epsilon={epsilon},")]
-            own = own[own.index.str.contains(thick)]
-            expected = [own[own.index.str.contains(rf"{name}={value}(?:,|$)")].item() for value in values]
-            assert line[0].get_ydata() == pytest.approx(100 * np.array(expected))
-        thin = [line for line in axes.get_lines() if line.get_alpha() == 0.5]
-        assert len(thin) == 2 * (1 if axes is bounds else 2)
-    entries = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert entries == ["sgd", "dpsgd", "epsilon=1", "epsilon=3"]
-    assert len({line[0].get_marker() for line in bounds.containers}) == 2
-
-
-@pytest.mark.soak
-def test_a_sweep_at_one_epsilon_has_no_picture_over_epsilons_and_is_in_the_page_for_both_screens():
-    comparison = swept({"dpsgd": CLIPPED}, {"clipping_bound": (8.0, 0.5, 2.0)})
-    with raises_field(SettingError, "plot", "'trade_off'"):
-        equidp.plot(comparison, "trade_off")
-    page = html.render(comparison)
-    assert "What the swept settings change" in page
-    assert all(kinds == ["wide", "narrow"] for kinds in _Figures(page).figures)
-    assert "What the swept settings change" not in html.render(made_up(COSTS, epsilons=(1.0, 3.0)))
 
 
 def test_unknown_and_empty_figures_are_refused():
@@ -392,32 +274,10 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
         equidp.save_figures(made_up(COSTS), tmp_path / "file" / "figures")
 
 
-class _Figures(HTMLParser):
-    """The classes of the elements within each figure, and all ids that something refers to."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.figures: list[list[str]] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "figure":
-            self.figures.append([])
-        elif tag == "div" and self.figures and dict(attrs).get("class") in ("wide", "narrow"):
-            self.figures[-1].append(str(dict(attrs)["class"]))
-
-
 @pytest.mark.soak
-def test_each_figure_of_a_page_is_drawn_for_wide_and_narrow_screens():
+def test_each_figure_of_a_page_is_one_picture():
     page = html.render(made_up(COSTS, epsilons=(1.0, 3.0)))
-    assert _Figures(page).figures == [["wide", "narrow"]] * (len(PLOTS) - 1)  # nothing is swept
-    wide, narrow = (
-        {name for part in re.findall(rf'<div class="{kind}">(.*?)</svg>', page, re.DOTALL)
-         for name in re.findall(r'id="((?:m|p)[0-9a-f]{10})"', part)}
-        for kind in ("wide", "narrow")
-    )  # fmt: skip
-    assert min(len(wide), len(narrow)) > 0
-    assert wide.isdisjoint(narrow)
+    assert page.count("<figure") == page.count("<svg") == len(PLOTS)
 
 
 @pytest.fixture(scope="module")
@@ -476,5 +336,4 @@ def test_a_new_plot_is_one_function_and_one_line(monkeypatch):
     summary.sizes.return_value = {"a": 3, "all": 3}
     (drawn,) = draw_plots([PLOTS["sizes"]], summary)
     assert drawn.title == "Sizes"
-    assert "<svg" in drawn.wide
-    assert "<svg" in drawn.narrow
+    assert "<svg" in drawn.svg

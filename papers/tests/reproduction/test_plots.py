@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from equidp.report.plots.style import PAGE, PHONE, drawn_as
+from equidp.report.plots.style import COLUMN, PAGE, drawn_as
 from papers.reproduction.item import COLUMNS, Found
 from papers.reproduction.plots import Bars, Curves, Points
 
@@ -30,7 +30,7 @@ CURVES = Curves("Loss", "loss", "mean loss", groups=("a", "b"))
 POINTS = Points("Both", "accuracy", "loss", "accuracy", "loss", by="method")
 
 
-@pytest.mark.parametrize("layout", [PAGE, PHONE])
+@pytest.mark.parametrize("layout", [PAGE, COLUMN])
 @pytest.mark.parametrize("plot", [BARS, CURVES, POINTS])
 def test_nothing_is_drawn_of_nothing(table, plot, layout):
     assert drawn_as(layout, lambda layout: plot.draw(table[:0], layout)) is None

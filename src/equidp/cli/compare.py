@@ -20,7 +20,7 @@ from equidp.cli.messages import progress_bar, say, stoppable
 from equidp.cli.settings import changes
 from equidp.comparison.compare import Counts, PreparedComparison, prepare, run_comparison
 from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan, Search
-from equidp.comparison.result import checked_ending
+from equidp.comparison.result import check_ending
 from equidp.comparison.sweep import parse_sweep
 from equidp.comparison.tune import FINALISTS, SettingSearch
 from equidp.diagnostics import DiagnosisPlan
@@ -100,7 +100,7 @@ class ResultOptions:
     """Write an HTML report to this file."""
     figures: options.Figures = None
     tables: Annotated[Path | None, Parameter(name="--table", converter=options.file_name)] = None
-    """Write tables of means and intervals to this file, in LaTeX (.tex) or Markdown (.md)."""
+    """Write tables of means and intervals to this file, in Markdown (.md)."""
     json_file: options.JsonFile = None
     include_sensitive: bool = False
     """Add the groups' true epsilons to the report, and figures of raw data to --figures; do not share."""
@@ -170,7 +170,7 @@ def compare_command(
     individual = next((each for each in released if isinstance(each, IndividualRelease)), None)
     results.check(individual=individual is not None, diagnose=diagnosis.diagnose)
     if results.tables is not None:
-        checked_ending(results.tables)
+        check_ending(results.tables)
     outputs = {"--report": report, "--json": json_file, "--table": results.tables}
     check_outputs(outputs, data, config, table.recipe)
     for folder in (results.figures, place.directory):

@@ -309,26 +309,20 @@ class Comparison:
         needs |= dict.fromkeys(_OF_BASELINES, not self.baselines.empty)
         return tuple(name for name in TABLES if needs.get(name, True))
 
-    def to_latex(self, name: str = "methods") -> str:
-        """A table, as `table` has it, in LaTeX; it needs the package booktabs."""
-        return Table.from_frame(self.table(name), self._caption(name)).to_latex(name)
-
     def to_markdown(self, name: str = "methods") -> str:
         """A table, as `table` has it, in Markdown."""
         return Table.from_frame(self.table(name)).to_markdown()
 
     def write_tables(self, path: str | os.PathLike[str]) -> None:
-        """Write all tables, in LaTeX (.tex) or Markdown (.md).
+        """Write all tables in Markdown.
 
         Raises:
-            SettingError: another ending.
+            SettingError: another ending than ".md".
         """
-        ending = checked_ending(path)
-        parts = [
-            self.to_latex(name) if ending == ".tex" else f"{self._caption(name)}\n\n{self.to_markdown(name)}"
-            for name in self.table_names
-        ]
-        write_whole(path, "\n".join(parts))
+        check_ending(path)
+        write_whole(
+            path, "\n".join(f"{self._caption(name)}\n\n{self.to_markdown(name)}" for name in self.table_names)
+        )
 
     def _caption(self, name: str) -> str:
         setup = self.setup
@@ -499,14 +493,12 @@ _MADE_BY = {
 """Name of a table that is made by a function of its own -> that function."""
 
 
-def checked_ending(path: str | os.PathLike[str]) -> str:
-    """Return ".tex" or ".md"; SettingError: another ending."""
-    ending = Path(path).suffix.lower()
-    if ending not in (".tex", ".md"):
+def check_ending(path: str | os.PathLike[str]) -> None:
+    """Raise a SettingError unless a path ends in ".md"."""
+    if (ending := Path(path).suffix.lower()) != ".md":
         raise SettingError(
-            f"{os.fspath(path)!r} ends in {ending!r}; tables are written to .tex or .md.", field="path"
+            f"{os.fspath(path)!r} ends in {ending!r}; tables are written in Markdown, to .md.", field="path"
         )
-    return ending
 
 
 def _methods(

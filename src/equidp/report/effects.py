@@ -9,7 +9,7 @@ from equidp.display import Cell, Column, Table
 from equidp.evaluation.effects import Effect
 from equidp.report.document import Block, Heading, Paragraph
 from equidp.report.plots.effects import MOST_PANELS, curves, number_text
-from equidp.report.plots.style import drawn_twice
+from equidp.report.plots.style import drawn_for_page
 
 _FREE = (
     "Each column is cut into intervals or texts, and each of them adds a number to the model's output: "
@@ -46,7 +46,7 @@ def effect_blocks(effects: Sequence[Effect], classes: Sequence[str], positive: s
     yield Heading("Effect of each column")
     yield Paragraph(_FREE.format(what=what))
     which = f" The {MOST_PANELS} columns with the largest spread." if len(effects) > MOST_PANELS else ""
-    drawn = drawn_twice("What each column adds", f"To {what}.{which}", partial(curves, effects, classes))
+    drawn = drawn_for_page("What each column adds", f"To {what}.{which}", partial(curves, effects, classes))
     if drawn is not None:
         yield drawn
     yield _effect_table(effects, classes)

@@ -15,7 +15,7 @@ from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation
 from equidp.report.plots import ALL_PLOTS
 from equidp.report.plots.evaluated import accuracies, calibration, reliability
-from equidp.report.plots.style import COLUMN, PAGE, Layout, drawn_as, drawn_twice, saved
+from equidp.report.plots.style import COLUMN, PAGE, Layout, drawn_as, drawn_for_page, saved
 from equidp.report.render import Drawn
 from equidp.report.summary import summarise
 
@@ -31,7 +31,7 @@ def plot(comparison: Comparison, name: str = "costs", *, width: float = PAGE.wid
     Args:
         comparison: from `equidp.compare`.
         name: "costs", "accuracy", "choice" (accuracy against the largest gap), "trade_off" (with several
-            epsilons), "sweep" (over swept settings), "loss", "norms", "clipped", "bounds", or "released"
+            epsilons), "loss", "norms", "clipped", "bounds", or "released"
             (individual privacy). Names that start with "sensitive" show raw training data.
         width: of the figure, in inches; 3.4 suits a column of a paper.
 
@@ -104,7 +104,7 @@ def save_evaluation_figures(found: Evaluation, folder: str | os.PathLike[str]) -
 
 def risk_figure(found: Evaluation) -> Drawn | None:
     """Draw predicted and observed risks for a card; None without two classes."""
-    return drawn_twice(
+    return drawn_for_page(
         "Predicted risk beside what happened",
         "By group, in brackets: test examples. Where the two differ, do not take risks at their word.",
         partial(calibration, found),

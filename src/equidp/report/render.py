@@ -15,12 +15,11 @@ _MOST_COLUMNS = 4
 
 
 class Drawn(NamedTuple):
-    """Plot as two SVG elements: for a wide page, and for a narrow page."""
+    """Plot as an SVG element, with its title and caption."""
 
     title: str
     caption: str
-    wide: str
-    narrow: str
+    svg: str
 
 
 def filled(template: str, package: str = "equidp.report", **values: Any) -> str:
@@ -63,7 +62,5 @@ def table_element(table: Table, heads: bool = True) -> Markup:
 
 
 def figure_element(plot: Drawn) -> Markup:
-    """Element of a figure, which shows the layout that suits the width of the screen."""
-    return Markup(
-        '<div role="img" aria-label="{}"><div class="wide">{}</div><div class="narrow">{}</div></div>'
-    ).format(plot.title, Markup(plot.wide), Markup(plot.narrow))
+    """Element of a figure."""
+    return Markup('<div role="img" aria-label="{}">{}</div>').format(plot.title, Markup(plot.svg))

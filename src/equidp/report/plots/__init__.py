@@ -9,7 +9,6 @@ from equidp.report.plots.by_group import by_group
 from equidp.report.plots.choice import choice
 from equidp.report.plots.over_epochs import over_diagnosed_steps, over_epochs
 from equidp.report.plots.style import Plot
-from equidp.report.plots.sweep import sweep
 from equidp.report.plots.trade_off import trade_off
 
 PLOTS = {
@@ -33,13 +32,6 @@ PLOTS = {
         "More privacy is to the left. Dotted: the gap that counts as equal.",
         "privacy cost, {unit}",
         trade_off,
-    ),
-    "sweep": Plot(
-        "What the swept settings change",
-        "On the test set, with intervals over seeds. Thin: the other swept settings elsewhere than where the "
-        "method is best. Dashed: methods without the setting. Dotted: the gap that counts as equal.",
-        "{metric}",
-        sweep,
     ),
     "loss": Plot(
         "Loss by group over training",

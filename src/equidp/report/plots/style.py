@@ -1,4 +1,4 @@
-"""Plots: their colours, markers and sizes, and their drawing for a page, a phone and a paper's column.
+"""Plots: their colours, markers and sizes, and their drawing for a page and a paper's column.
 
 No colour is used for both a method and a group. Markers and line styles repeat the distinction, for
 colour-blind readers and prints in grey. Text stays text, and legends are outside the axes.
@@ -22,6 +22,7 @@ import numpy.typing as npt
 from equidp._extras import require_extra
 from equidp.comparison.sweep import Kind
 from equidp.display import Interval
+from equidp.policies.table import BASELINE, METHODS
 from equidp.report.format import unit
 from equidp.report.render import Drawn
 from equidp.report.summary import Summary
@@ -42,29 +43,14 @@ class Look(NamedTuple):
     line: Literal["-", "--", "-.", ":"] = "-"
 
 
-METHOD_LOOKS = {
-    "sgd": Look("#A3A8AF", "o"),
-    "dpsgd": Look("#0072B2", "o"),
-    "dpsgd-f": Look("#D55E00", "s"),
-    "dpsgd-f-code": Look("#E69F00", "D"),
-    "fairlens": Look("#8E5572", "$F$"),
-    "group-dro": Look("#7A3E9D", "$G$"),
-    "naive": Look("#8C5A2B", "v"),
-    "global": Look("#56B4E9", "P"),
-    "global-adapt": Look("#009E73", "^"),
-    "quantile": Look("#5F7A0E", "X"),
-    "quantile-bounded": Look("#3D5A66", "H"),
-    "softadaclip": Look("#7D8F69", "8"),
-    "slaclip": Look("#5C6BC0", "$S$"),
-    "automatic": Look("#14AEBF", "<"),
-    "psac": Look("#C7A800", ">"),
-    "prototypes": Look("#B5179E", "$P$"),
-    "asc": Look("#6D4C41", "$A$"),
-    "auto": Look("#A33B20", "*"),
-}
-"""Method, or "auto" -> look, the same on every page; the non-private baseline is grey."""
-OWN_LOOKS = (*(Look("#93B53C", "p"), Look("#4E8A80", "h"), Look("#C39A6B", "d")),)
-"""Looks of methods of the user's own."""
+PLAIN_LOOK = Look("#A3A8AF")
+"""Look of training without privacy."""
+LOOKS = (
+    *(Look("#0072B2", "o"), Look("#D55E00", "s"), Look("#009E73", "^"), Look("#E69F00", "D")),
+    *(Look("#56B4E9", "P"), Look("#8C5A2B", "v"), Look("#5F7A0E", "X"), Look("#C7A800", ">")),
+    *(Look("#14AEBF", "<"), Look("#3D5A66", "H"), Look("#B5179E", "*"), Look("#93B53C", "p")),
+)
+"""Looks of private methods."""
 GROUP_LOOKS = (
     *(Look("#C2185B"), Look("#6A4FC4", line="--"), Look("#E58AC8", line="-."), Look("#9A6FA0", line=":")),
     *(Look("#C2185B", line=":"), Look("#6A4FC4", line="-.")),
@@ -91,15 +77,15 @@ def kind_looks(summary: Summary) -> dict[Kind, Look]:
 
 
 def method_looks(names: Iterable[str]) -> dict[str, Look]:
-    """Look of each method. A user-defined method's look follows from its name; the next if already in use."""
-    names = list(dict.fromkeys(names))
-    looks = {name: METHOD_LOOKS[name] for name in names if name in METHOD_LOOKS}
-    free = list(OWN_LOOKS)
-    for name in sorted(set(names) - set(looks)):
-        wanted = OWN_LOOKS[zlib.crc32(name.encode()) % len(OWN_LOOKS)]
-        free = free or list(OWN_LOOKS)
-        looks[name] = wanted if wanted in free else free[0]
-        free.remove(looks[name])
+    """Look of each method: by its place in `METHODS`, or by its name; the next one where that is in use."""
+    names, places = list(dict.fromkeys(names)), {name: place - 1 for place, name in enumerate(METHODS)}
+    looks: dict[str, Look] = {}
+    for name in sorted(names, key=lambda name: (places.get(name, len(places)), name)):
+        first = places.get(name, zlib.crc32(name.encode()))
+        order = [LOOKS[(first + further) % len(LOOKS)] for further in range(len(LOOKS))]
+        looks[name] = next((look for look in order if look not in looks.values()), order[0])
+        if name == BASELINE:
+            looks[name] = PLAIN_LOOK
     return {name: looks[name] for name in names}
 
 
@@ -166,8 +152,8 @@ class Layout:
         return number * 1.45 * self.font / 72
 
 
-PAGE, PHONE, COLUMN = Layout(8.2, 10), Layout(3.75, 9), Layout(3.4, 8)
-"""Layouts of a page on a screen, of a phone, and of a column of a paper."""
+PAGE, COLUMN = Layout(8.2, 10), Layout(3.4, 8)
+"""Layouts of a page on a screen, and of a column of a paper."""
 
 
 def drawn_as(layout: Layout, draw: Callable[[Layout], Figure | None]) -> Figure | None:
@@ -176,15 +162,10 @@ def drawn_as(layout: Layout, draw: Callable[[Layout], Figure | None]) -> Figure 
         return draw(layout)
 
 
-def svg(figure: Figure, salt: str) -> str:
-    """Return the figure as an SVG element for a page, which sets its size and the colour of its text.
-
-    Args:
-        figure: from `drawn_as`.
-        salt: makes ids unique; elements of a page that are hidden at different times need different salts.
-    """
+def svg(figure: Figure) -> str:
+    """Return the figure as an SVG element for a page, which sets its size and the colour of its text."""
     file = io.StringIO()
-    with mpl.rc_context({**_STYLE, "svg.hashsalt": f"equidp {salt}"}):
+    with mpl.rc_context({**_STYLE, "svg.hashsalt": "equidp"}):
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = file.getvalue()
     text = text[text.index("<svg") :].replace(INK, "currentColor")
@@ -333,7 +314,7 @@ def filled_in(text: str, summary: Summary) -> str:
 def draw_plots(plots: Iterable[Plot], summary: Summary) -> list[Drawn]:
     """Draw the plots that have something to show."""
     drawn = (
-        drawn_twice(
+        drawn_for_page(
             filled_in(plot.title, summary), filled_in(plot.caption, summary), partial(plot.figure, summary)
         )
         for plot in plots
@@ -341,9 +322,7 @@ def draw_plots(plots: Iterable[Plot], summary: Summary) -> list[Drawn]:
     return [each for each in drawn if each is not None]
 
 
-def drawn_twice(title: str, caption: str, draw: Callable[[Layout], Figure | None]) -> Drawn | None:
+def drawn_for_page(title: str, caption: str, draw: Callable[[Layout], Figure | None]) -> Drawn | None:
     """Draw a figure of any results for pages; None if there is nothing to show."""
-    page, phone = (drawn_as(layout, draw) for layout in (PAGE, PHONE))
-    if page is None or phone is None:
-        return None
-    return Drawn(title, caption, svg(page, "page"), svg(phone, "phone"))
+    figure = drawn_as(PAGE, draw)
+    return None if figure is None else Drawn(title, caption, svg(figure))
