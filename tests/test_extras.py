@@ -275,8 +275,8 @@ def test_parts_of_the_package_name_their_extra(tmp_path):
     code = """
 import torch
 import equidp
-from equidp.data.extractors import EFFICIENTNET_LITE0
-def features(): EFFICIENTNET_LITE0.make()
+from equidp.data.efficientnet import efficientnet_lite0
+def features(): efficientnet_lite0()
 def hf(): import equidp.integrations.hugging_face
 def lightning(): import equidp.integrations.lightning
 PARTS = {

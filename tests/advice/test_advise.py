@@ -80,7 +80,7 @@ def test_scattering_that_was_asked_for_is_settled_by_the_images(tmp_path):
     assert images.input_shape == (1, 8, 8)
     plain, featured = (open_source("digits", features=name) for name in (None, "scattering"))
     assert images_of(plain, 0) is None
-    assert images_of(WithFeatures(plain, "torch:relu"), 0) is None  # what they are of is unknown
+    assert images_of(WithFeatures(plain, torch.relu), 0) is None  # what they are of is unknown
     setups = [
         prepare(
             source,
@@ -176,16 +176,21 @@ def test_reasons_for_people_are_on_the_gradients_of_people():
 
 def test_normalised_features_have_the_learning_rate_at_which_noise_moves_logits_by_one_deviation():
     vectors = made_up(20_000, 12)
-    small, large = (advise(vectors, equidp.Target(each), features="random-process") for each in (0.5, 3.0))
-    assert (small.features, small.settings["clipping_bound"]) == ("random-process", 1.4)
+    small, large = (
+        advise(vectors, equidp.Target(each), features="efficientnet-lite0") for each in (0.5, 3.0)
+    )
+    assert (small.features, small.settings["clipping_bound"]) == ("efficientnet-lite0", 1.4)
     assert small.settings["learning_rate"] < large.settings["learning_rate"] <= 10
     assert advise(vectors).settings["learning_rate"] == 10
     assert "deviation of 1" in " ".join(advice_sentences(small))
     with raises_field(SettingError, "epsilon"):
-        advise(made_up(50, 12), equidp.Target(0.02), features="random-process")
+        advise(made_up(50, 12), equidp.Target(0.02), features="efficientnet-lite0")
 
 
-@pytest.mark.parametrize(("name", "found"), [("random-process", "random-process"), ("scattering", None)])
-def test_features_that_an_extractor_normalises_are_known_by_name(name, found):
+@pytest.mark.parametrize(
+    ("name", "found"), [("efficientnet-lite0@32", "efficientnet-lite0@32"), ("scattering", None)]
+)
+def test_features_of_norm_1_are_known_by_name(name, found):
+    pytest.importorskip("efficientnet_lite_pytorch")
     assert normalised_features(open_source("digits", features=name)) == found
     assert normalised_features(open_source("digits")) is None

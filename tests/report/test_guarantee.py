@@ -91,5 +91,5 @@ def test_steps_by_group_and_steps_with_accounts_add_their_files(run, event, file
 def test_prototypes_add_the_files_of_their_one_step(run):
     plan = equidp.Plan().resolve("prototypes", 300, equidp.Target(epsilon=3.0))
     files = named(files_to_review(replace(run, facts=replace(run.facts, plan=plan)), ()))
-    assert {"policies/prototypes.py", "data/extractors.py"} <= files - named(files_to_review(run, ()))
+    assert {"policies/prototypes.py", "data/efficientnet.py"} <= files - named(files_to_review(run, ()))
     assert all((ROOT / name).exists() for name in files)

@@ -240,9 +240,7 @@ def images_of(source: DataSource, seed: int) -> GroupedDataset | None:
 
 def normalised_features(source: DataSource) -> str | None:
     """Name of a source's features where each example's have norm 1; None for other inputs."""
-    if isinstance(source, WithFeatures) and source.extractor.normalised:
-        return source.features
-    return None
+    return source.label if isinstance(source, WithFeatures) and source.normalised else None
 
 
 def _without_results(kind: str) -> Advice:

@@ -130,7 +130,7 @@ def choose_plan(
     own_inputs = isinstance(source, WithFeatures) or own_model
     features = advice.features
     if own_inputs:
-        features = source.features if isinstance(source, WithFeatures) else None
+        features = source.label if isinstance(source, WithFeatures) else None
     start, of_dataset = default_plan(source), published
     if advice.settings:
         plain = source.source if isinstance(source, WithFeatures) else source

@@ -57,7 +57,7 @@ def inspect_command(
     check_outputs({"--out": out, "--json": json_file}, file, config, table.recipe)
     if out is not None and out.is_file():
         raise SettingError(f"{str(out)!r} exists, perhaps edited by hand; remove it, or choose another name.")
-    if table.sized_features is not None:
+    if table.features is not None:
         raise SettingError("--features are for images; equidp inspect reads tables. Leave them out.")
     if table.encoding is not None:
         raise SettingError("--encoding is for training; equidp inspect reads tables. Leave it out.")

@@ -30,7 +30,7 @@ from equidp.cli.noise import (
 )
 from equidp.cli.settings import method_settings, options_from, part_settings, part_values
 from equidp.data import SOURCES, DataSource, Recipe, open_source
-from equidp.data.features import FEATURES, with_side
+from equidp.data.features import FEATURES
 from equidp.engines import ENGINES
 from equidp.errors import SettingError
 from equidp.ledger.append_only import check_ledger_place
@@ -58,12 +58,8 @@ _TOML_HELP = "TOML file with any of these options, such as epsilon = 3; the comm
 
 _MODEL_HELP = "A model, or my_module:make_model; default: of the dataset, or logistic."
 _FEATURES_HELP = (
-    f"Train on fixed features of images: {', '.join(FEATURES)}, or of my_module:my_network, which saw none "
-    "of this data."
-)
-_FEATURE_SIZE_HELP = (
-    "Pixels a side that images are resized to for their features; default: the extractor's rule. "
-    "--features NAME@112 is the same."
+    f"Train on fixed features of images: {', '.join(FEATURES)}; efficientnet-lite0@112 resizes images to 112 "
+    "pixels a side."
 )
 
 TASKS = ("classification", "regression")
@@ -192,11 +188,10 @@ class TableOptions:
     encoding: str | None = None
     """Encoding of columns of numbers: standard (scaled), cut (one-hot over 4 and 16 intervals), cut:8."""
     features: Annotated[str | None, Parameter(help=_FEATURES_HELP, group="Parameters")] = None
-    feature_size: Annotated[int | None, Parameter(help=_FEATURE_SIZE_HELP, group="Parameters")] = None
 
     def whole(self) -> Recipe:
         """The recipe of the file, changed by the other options."""
-        others = ("recipe", "task", "features", "feature_size", "encoding")
+        others = ("recipe", "task", "features", "encoding")
         options = (each.name for each in dataclasses.fields(self) if each.name not in others)
         given = {name: getattr(self, name) for name in options if getattr(self, name) not in (None, (), "")}
         parsers: dict[str, Callable[[Any], Any]] = {
@@ -221,11 +216,6 @@ class TableOptions:
             )
         return whole
 
-    @property
-    def sized_features(self) -> str | None:
-        """The features, with the size of images where one is given."""
-        return with_side(self.features, self.feature_size)
-
     @cached_property
     def _recipe(self) -> Recipe:
         """The recipe of the file, read once: it may be a pipe."""
@@ -233,12 +223,12 @@ class TableOptions:
 
     def open(self, data: str) -> DataSource:
         """The named dataset, or the file as these options describe it."""
-        return open_source(data, recipe=self.whole(), features=self.sized_features, encoding=self.encoding)
+        return open_source(data, recipe=self.whole(), features=self.features, encoding=self.encoding)
 
     def run_data(self, data: str, seed: int) -> RunData:
         """Return the data of a run: a file by its absolute path, as these options describe it."""
         name = str(Path(data).absolute()) if data not in SOURCES and Path(data).exists() else data
-        return RunData(name, self.whole(), self.sized_features, seed, self.encoding)
+        return RunData(name, self.whole(), self.features, seed, self.encoding)
 
 
 @Parameter(name="*")

@@ -249,7 +249,7 @@ class BaselinePlan:
                 if (encoding := encoding_of(read)) is not None:
                     parts["encoding"] = encoding
                 else:
-                    parts["features"] = read.features if isinstance(read, WithFeatures) else read.name
+                    parts["features"] = read.label if isinstance(read, WithFeatures) else read.name
             name = label_of(parts) if len(found) > 1 else ""
             alike = sum(other.partition(" #")[0] == name for other in names.values())
             names[each] = f"{name} #{alike + 1}" if alike else name

@@ -594,7 +594,7 @@ def _private_cells(
             own = _preprocess_source(source, variant, plan, asked.preprocessing_share)
             resolved = variant.resolve(size, releases_of(own), group_names)
             if isinstance(own, WithFeatures):
-                check_not_varied(own.features, Views(resolved.plan.views, resolved.plan.augmentation))
+                check_not_varied(own.label, Views(resolved.plan.views, resolved.plan.augmentation))
             check_conflicts("individual_filter", resolved.plan.individual_filter, released)
             is_private = resolved.policy.private
             target = variant.epsilon if choice.epsilons else None

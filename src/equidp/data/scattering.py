@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from functools import lru_cache
-from typing import NamedTuple
+import operator
+from functools import lru_cache, reduce
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from equidp.errors import DataError
 
@@ -35,9 +37,6 @@ def scattering(images: Tensor) -> Tensor:
 
     Raises:
         DataError: inputs of another shape, or smaller images.
-
-    >>> scattering(torch.rand(2, 3, 32, 32)).shape
-    torch.Size([2, 243, 8, 8])
     """
     if images.dim() != 4 or min(images.shape[2:]) < SMALLEST:
         raise DataError(
@@ -46,23 +45,17 @@ def scattering(images: Tensor) -> Tensor:
             field="inputs",
         )
     n, channels, height, width = images.shape
-    bank = _bank(height, width)
     singles = images.detach().float().reshape(n * channels, 1, height, width)
     found = singles.new_empty((len(singles), COEFFICIENTS, height // _STRIDE, width // _STRIDE))
     for start in range(0, len(singles), _IMAGES):
-        found[start : start + _IMAGES] = _scatter_images(singles[start : start + _IMAGES], bank)
+        found[start : start + _IMAGES] = _scatter_images(singles[start : start + _IMAGES])
     return found.reshape(n, channels * COEFFICIENTS, *found.shape[2:])
 
 
 def number_of_features(shape: tuple[int, ...]) -> int:
-    """Number of coefficients of images of a shape (channels, H, W).
-
-    >>> number_of_features((3, 32, 32))
-    15552
-    """
+    """Number of coefficients of images of a shape (channels, H, W)."""
     channels, height, width = shape
-    places: int = (height // _STRIDE) * (width // _STRIDE)
-    return channels * COEFFICIENTS * places
+    return int(channels * COEFFICIENTS * (height // _STRIDE) * (width // _STRIDE))
 
 
 def normalised_scattering(images: Tensor) -> Tensor:
@@ -70,70 +63,41 @@ def normalised_scattering(images: Tensor) -> Tensor:
 
     That is GroupNorm without parameters, which Tramer and Boneh (ICLR 2021) train on: each image's values
     follow from this image alone.
-
-    >>> features = normalised_scattering(torch.rand(2, 1, 28, 28))
-    >>> features.shape, bool(features.mean().abs() < 1e-3)
-    (torch.Size([2, 81, 7, 7]), True)
     """
-    return torch.nn.functional.group_norm(scattering(images), GROUPS)
+    return functional.group_norm(scattering(images), GROUPS)
 
 
-class _Bank(NamedTuple):
-    """Filters for images of one size.
-
-    Attributes:
-        padding: left, right, top, bottom.
-        fine, coarse: [8, H', W'], the spectra of wavelets of scale 0 and 1, by angle; real.
-        averages: for scale 0 and 1, (rows [H // 4, h], columns [W // 4, w]) of a low-pass filter that keeps
-            each fourth pixel of the image, without padding.
-    """
-
-    padding: list[int]
-    fine: Tensor
-    coarse: Tensor
-    averages: list[tuple[Tensor, Tensor]]
-
-
-def _scatter_images(images: Tensor, bank: _Bank) -> Tensor:
+def _scatter_images(images: Tensor) -> Tensor:
     """Return the coefficients, [m, 81, H // 4, W // 4], of images [m, 1, H, W]."""
-    padded = torch.nn.functional.pad(images, bank.padding, mode="reflect")
+    padding, (fine_waves, coarse_waves), averages = _filters(*images.shape[2:])
+    padded = functional.pad(images, padding, mode="reflect")
     spectrum = torch.fft.fft2(padded)
-    fine = torch.fft.ifft2(spectrum * bank.fine).abs()
-    coarse = _halved_modulus(spectrum, bank.coarse)
-    second = _halved_modulus(torch.fft.fft2(fine).unsqueeze(2), bank.coarse).flatten(1, 2)
-    first = _average_images(torch.cat([padded, fine], 1), bank.averages[0])
-    return torch.cat([first, _average_images(torch.cat([coarse, second], 1), bank.averages[1])], 1)
+    fine = torch.fft.ifft2(spectrum * fine_waves).abs()
+    coarse = _halved_modulus(spectrum, coarse_waves)
+    second = _halved_modulus(torch.fft.fft2(fine).unsqueeze(2), coarse_waves).flatten(1, 2)
+    parts = torch.cat([padded, fine], 1), torch.cat([coarse, second], 1)
+    averaged = [rows @ (part @ columns.T) for part, (rows, columns) in zip(parts, averages, strict=True)]
+    return torch.cat(averaged, 1)
 
 
 def _halved_modulus(spectrum: Tensor, wavelets: Tensor) -> Tensor:
     """Modulus of filtered images at every second pixel of every second row."""
-    height, width = wavelets.shape[-2] // 2, wavelets.shape[-1] // 2
-    kept: Tensor | None = None
-    for rows in (slice(0, height), slice(height, None)):
-        for columns in (slice(0, width), slice(width, None)):
-            part = spectrum[..., rows, columns] * wavelets[..., rows, columns]
-            kept = part if kept is None else kept.add_(part)
-    assert kept is not None
-    modulus: Tensor = torch.fft.ifft2(kept).abs().div_(4)
+    halves = [(slice(0, side // 2), slice(side // 2, None)) for side in wavelets.shape[-2:]]
+    parts = (spectrum[..., rows, columns] * wavelets[..., rows, columns]
+             for rows, columns in itertools.product(*halves))  # fmt: skip
+    modulus: Tensor = torch.fft.ifft2(reduce(operator.iadd, parts)).abs().div_(4)
     return modulus
 
 
-def _average_images(images: Tensor, average: tuple[Tensor, Tensor]) -> Tensor:
-    rows, columns = average
-    return rows @ (images @ columns.T)
-
-
 @lru_cache(maxsize=4)
-def _bank(height: int, width: int) -> _Bank:
+def _filters(height: int, width: int) -> tuple[list[int], list[Tensor], list[list[Tensor]]]:
+    """Filters for images of one size: padding left, right, top and bottom; for scale 0 and 1, the spectra of
+    wavelets by angle, [8, H', W'], and averages of rows and columns at each fourth pixel, without padding."""
     whole = [((side + _STRIDE) // _STRIDE + 1) * _STRIDE for side in (height, width)]
     spare = [padded - side for padded, side in zip(whole, (height, width), strict=True)]
     padding = [half for each in reversed(spare) for half in (each // 2, (each + 1) // 2)]
-    fine, coarse = (_wavelets(whole, scale).float() for scale in range(SCALES))
-    averages = []
-    for scale in range(SCALES):
-        rows, columns = (_average(side, scale).float() for side in whole)
-        averages.append((rows, columns))
-    return _Bank(padding, fine, coarse, averages)
+    waves = [_wavelets(whole, scale).float() for scale in range(SCALES)]
+    return padding, waves, [[_average(side, scale).float() for side in whole] for scale in range(SCALES)]
 
 
 def _wavelets(sides: list[int], scale: int) -> Tensor:

@@ -14,7 +14,7 @@ from equidp.data.census import ADULT, ADULT_ESIPOVA, DUTCH, DUTCH_ESIPOVA
 from equidp.data.cifar10 import CIFAR10
 from equidp.data.dataset import DataSource
 from equidp.data.digits import Digits
-from equidp.data.features import WithFeatures, check_features
+from equidp.data.features import Transform, WithFeatures, check_features
 from equidp.data.mnist import MNIST
 from equidp.data.own import OwnSource
 from equidp.data.table import TableSource, with_encoding
@@ -60,7 +60,7 @@ def open_source(
     missing: str | None = None,
     bounds: Mapping[str, tuple[float, float]] | None = None,
     test_share: float | None = None,
-    features: str | None = None,
+    features: str | Transform | None = None,
     encoding: str | None = None,
 ) -> DataSource:
     """Return the source of a named dataset, of a CSV or Parquet file, or of a folder of Parquet files.
@@ -72,8 +72,8 @@ def open_source(
         recipe: how to read the file, or the TOML file of a recipe, as `equidp inspect --out` writes it.
         target, group, drop, missing, bounds, test_share: changes to the recipe. The group may be one
             column, or several, which are crossed.
-        features: a name from `equidp.data.features.FEATURES`, or an import path, perhaps with @ and a size
-            of images; see `WithFeatures`. None: unchanged inputs.
+        features: a name from `equidp.data.features.FEATURES`, or your own network or function; see
+            `WithFeatures`. None: unchanged inputs.
         encoding: "standard", "cut" or cut with its intervals, such as "cut:4,16": see
             `equidp.data.table.ColumnSource`. None: advice may choose one.
 
@@ -84,7 +84,7 @@ def open_source(
     >>> open_source("digits").split(seed=0).train.group_sizes().tolist()
     [133, 136, 133, 137, 136, 136, 136, 134, 13, 135]
     """
-    if features is not None:
+    if isinstance(features, str):
         check_features(features)
     whole = recipe if isinstance(recipe, Recipe) else Recipe.read(recipe)
     asked: dict[str, Any] = {

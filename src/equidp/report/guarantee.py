@@ -41,7 +41,7 @@ _BOUND_FILES = (
 _GROUP_FILES = ("accounting/groups.py", "accounting/calibration.py", "training/assemble.py")
 _PROTOTYPE_FILES = (
     *("policies/prototypes.py", "policies/table.py"),
-    *("models.py", "losses.py", "data/extractors.py"),
+    *("models.py", "losses.py", "data/efficientnet.py"),
 )
 
 

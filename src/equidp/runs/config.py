@@ -45,7 +45,7 @@ class RunData:
     Attributes:
         name: from `equidp.data.SOURCES`, or a file.
         recipe: how a file is read.
-        features: a name from `equidp.data.features.FEATURES`, or module:name; None: inputs as they are.
+        features: a name from `equidp.data.features.FEATURES`; None: inputs as they are.
         encoding: of a table's columns; None: "standard".
         seed: of the split and the initial weights. Samples and noise come from the operating system.
     """
