@@ -23,9 +23,6 @@ from equidp.training.build import build_model
 from equidp.training.example_accounts import check_conflicts
 from equidp.training.plan import Plan, ResolvedPlan
 
-Progress = Callable[[int, int], None]
-"""Called with (steps done, steps in all) now and then."""
-
 
 def checked_data(train: object) -> GroupedDataset:
     """Return the data on the CPU; DataError unless it is a `GroupedDataset` with examples."""

@@ -25,7 +25,6 @@ from equidp.audit.draws import Arrays, DrawRecord, check_draws
 from equidp.audit.guesses import Features, compute_bounds, training_runs
 from equidp.audit.result import USEFUL, Audit, GroupBound
 from equidp.audit.setup import (
-    Progress,
     check_audit,
     checked_data,
     make_randomness,
@@ -69,7 +68,6 @@ def audit_step(
     device: str = "cpu",
     seed: int = 0,
     secure: bool = True,
-    on_progress: Progress | None = None,
 ) -> Audit:
     """Take one private step many times, with a canary and without, and bound its epsilon from below.
 
@@ -95,7 +93,6 @@ def audit_step(
         device: where to train; a name as in `compare`.
         seed: of the examples, the initial weights and, where `secure` is False, samples and noise.
         secure: draw samples and noise from the operating system.
-        on_progress: called with (steps done, steps in all) from time to time.
 
     Returns:
         Bounds by group, which hold for all groups together at `level`, and the largest of them for "all".
@@ -165,7 +162,7 @@ def audit_step(
     }
     with _seed_model(secure, seed):
         repeated = RepeatedRuns(repetition, generator)
-    taken, stretches = _take_runs(repeated, runs, secure, seed, on_progress)
+    taken, stretches = _take_runs(repeated, runs, secure, seed)
     found = [
         (0.0, 0.0) if family is None else compute_bounds(taken(group), family, delta, corrected)
         for group, family in enumerate(families)
@@ -230,19 +227,10 @@ def _seed_model(secure: bool, seed: int) -> Iterator[None]:
         yield
 
 
-def _take_runs(
-    repeated: RepeatedRuns,
-    runs: int,
-    secure: bool,
-    seed: int,
-    on_progress: Progress | None,
-) -> tuple[Any, list[Arrays]]:
+def _take_runs(repeated: RepeatedRuns, runs: int, secure: bool, seed: int) -> tuple[Any, list[Arrays]]:
     """Take all runs; return a function from a group to the features with its canary and without, and the
     draws of each block of runs."""
-    subject = repeated.repetition
-    sides = [None, *range(subject.others.num_groups)]
-    total, done = len(sides) * runs * subject.steps, 0
-
+    sides = [None, *range(repeated.repetition.others.num_groups)]
     rows = []
     drawn: list[Arrays] = []
     for side, group in enumerate(sides):
@@ -252,9 +240,6 @@ def _take_runs(
                 randomness = make_randomness(secure, seed, side, block)
                 series.append(repeated.features(_BLOCK, group, randomness))
             drawn.append(repeated.draws)
-            done += min(_BLOCK, runs - block * _BLOCK) * subject.steps
-            if on_progress is not None:
-                on_progress(done, total)
         rows.append(np.concatenate(series)[:runs])
     taken = lambda group: (repeated.split(rows[1 + group]), repeated.split(rows[0], group))  # noqa: E731
     return taken, drawn

@@ -22,7 +22,6 @@ from equidp.advice.advise import AUTO
 from equidp.advice.chosen_plan import SETTINGS
 from equidp.cli.noise import (
     BOUNDED_HELP,
-    Delta as Delta,
     Method as Method,
     MethodName as MethodName,
     Risk as Risk,
@@ -34,7 +33,6 @@ from equidp.data.features import FEATURES
 from equidp.engines import ENGINES
 from equidp.errors import SettingError
 from equidp.ledger.append_only import check_ledger_place
-from equidp.models import MODELS
 from equidp.policies.table import METHODS
 from equidp.runs.config import BudgetFile, Execution, RunData
 from equidp.tables.recipe import ALL_COLUMNS, MARKS, MISSING_RULES
@@ -44,11 +42,9 @@ from equidp.training.plan import Plan
 if TYPE_CHECKING:
     NameOrFile = str
     MethodOrAuto = str
-    ModelName = str
 else:  # completes to names, and takes files and import paths
     NameOrFile = Literal[tuple(SOURCES)] | str | Path
     MethodOrAuto = Literal[(AUTO, *METHODS)] | str
-    ModelName = Literal[tuple(MODELS)] | str
 
 _DATA_HELP = "A dataset, a path to a CSV or Parquet file, or my_module:MySource; --data is the same."
 _ROWS_HELP = "CSV or Parquet file with the columns of the run; default: the test examples of the run."
@@ -56,7 +52,6 @@ _FIGURES_HELP = "Write each figure to this folder, as PDF and SVG at the width o
 _DEVICE_HELP = "Where to compute: cpu, cuda, cuda:1, mps; or auto, which takes a GPU if there is one."
 _TOML_HELP = "TOML file with any of these options, such as epsilon = 3; the command line overrides it."
 
-_MODEL_HELP = "A model, or my_module:make_model; default: of the dataset, or logistic."
 _FEATURES_HELP = (
     f"Train on fixed features of images: {', '.join(FEATURES)}; efficientnet-lite0@112 resizes images to 112 "
     "pixels a side."
@@ -79,7 +74,6 @@ MethodToTrain = Annotated[
     MethodOrAuto,
     Parameter(help=f"{BOUNDED_HELP} auto: method and settings that served this kind of data best."),
 ]
-Model = Annotated[ModelName | None, Parameter(help=_MODEL_HELP)]
 Engine = Annotated[str, Parameter(help="How the norms of gradients are measured.", choices=ENGINES)]
 Settings = Annotated[
     str,
