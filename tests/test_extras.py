@@ -15,7 +15,6 @@ import pytest
 
 from equidp._extras import EXTRAS, check_extras, require_extra
 from equidp.cli import app
-from equidp.runs.exports import FORMATS
 from support.errors import raises_field
 
 ROOT = Path(__file__).parents[1]
@@ -161,8 +160,6 @@ def test_all_missing_extras_are_named_at_once(monkeypatch):
         ("evaluate run", ["tables"]),
         ("train a.csv --epsilon 3", ["report"]),
         ("train mnist --features=efficientnet-lite0@112", ["report", "features"]),
-        ("export run --to torch-export,label", ["tables"]),
-        ("export run --to onnx,skops", ["tables", "export"]),
     ],
 )
 def test_options_of_a_command_line_say_which_extras_it_needs(line, extras):
@@ -173,11 +170,6 @@ def test_options_in_a_file_need_their_extras_too(tmp_path):
     (tmp_path / "train.toml").write_text('features = "efficientnet-lite0"')
     needed = app.needed_packages(["train", "mnist", "--config", str(tmp_path / "train.toml")])
     assert list(needed) == ["report", "features"]
-
-
-def test_formats_of_an_export_need_the_packages_that_they_import():
-    packages = {name: each.packages for name, each in FORMATS.items() if each.packages}
-    assert {name: needed for name, (_, needed) in app.OPTION_EXTRAS["--to"].items()} == packages
 
 
 def run(code: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -283,7 +275,7 @@ PARTS = {
     "tables": [
         lambda: equidp.PrivateClassifier, lambda: equidp.EpochRecorder, lambda: equidp.diagnose,
         lambda: equidp.IndividualAccountant, lambda: equidp.by_person, lambda: equidp.audit_step,
-        lambda: equidp.compare, lambda: equidp.METRICS, lambda: equidp.export_run,
+        lambda: equidp.compare, lambda: equidp.METRICS,
     ],
     "features": [features],
     "hf": [hf],

@@ -41,7 +41,6 @@ _HOMES = {
     "report.card": "write_card",
     "report.figures": "plot save_figures",
     "report.comparison": "print_comparison write_report",
-    "runs.exports.export": "export_run",
     "training.averages": "WeightAverage",
     "training.checkpoint": "Checkpoints",
     "training.optimizers": "PrivateAdam",

@@ -78,7 +78,6 @@ from equidp.report.audit import print_audit as print_audit
 from equidp.report.card import write_card as write_card
 from equidp.report.comparison import print_comparison as print_comparison, write_report as write_report
 from equidp.report.figures import plot as plot, save_figures as save_figures
-from equidp.runs.exports.export import export_run as export_run
 from equidp.training.averages import WeightAverage as WeightAverage
 from equidp.training.checkpoint import Checkpoints as Checkpoints
 from equidp.training.optimizers import PrivateAdam as PrivateAdam

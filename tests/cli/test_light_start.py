@@ -47,14 +47,6 @@ def test_account_loads_neither_tables_nor_models_to_compare():
 
 
 @pytest.mark.soak
-def test_help_on_exports_loads_no_models_of_scikit_learn():
-    code = "import sys; sys.argv = ['equidp', 'export', '--help']; from equidp.cli import main; main()"
-    out, pipelines = loaded(code, ("sklearn.pipeline", "sklearn.linear_model", "sklearn.compose", "skops"))
-    assert "skops" in out
-    assert pipelines == []
-
-
-@pytest.mark.soak
 @pytest.mark.parametrize("noise", [["--noise-multiplier", "2"], ["--epsilon", "1"]])
 @pytest.mark.parametrize("method", ["dpsgd", "quantile"])
 def test_accounting_for_a_method_of_equidp_loads_no_torch(noise, method):

@@ -214,7 +214,7 @@ def test_every_folder_is_filled_where_it_is_named(folder, option, place):
 @pytest.mark.parametrize("name", ["run 1 (new)", "it's", "-run", "a\nb", "$HOME"])
 def test_lines_to_go_on_with_are_taken_by_a_shell(folder, name):
     (folder / "run").rename(folder / name)
-    for finished in ("model.pt", "files.sha256", "card.md", "card.html"):
+    for finished in ("model.safetensors", "files.sha256", "card.md", "card.html"):
         (folder / name / finished).unlink()
     for command in (("evaluate",), ("predict",)):
         said = equidp_here(*command, "--", name, cwd=folder).stderr

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import equidp
 from equidp.cli import train as train_module
@@ -78,8 +79,8 @@ def test_from_a_table_to_a_card_in_one_command(run, people):
     for text in (out, (people / "run" / "card.md").read_text(), (people / "run" / "card.html").read_text()):
         assert "equidp compare DATA --methods dpsgd-f" in text
     names = files(people / "run")
-    assert {"card.html", "card.md", "config.json", "ledger", "ledger.seal", "model.pt", "preprocessing.json",
-            "record.parquet"} <= set(names)  # fmt: skip
+    assert {"card.html", "card.md", "config.json", "ledger", "ledger.seal", "model.safetensors",
+            "preprocessing.json", "record.parquet"} <= set(names)  # fmt: skip
     assert sum(name.startswith("checkpoint-") for name in names) == 2
     assert files(people) == ["people.csv", "run"]
 
@@ -163,7 +164,7 @@ def test_averaged_weights_are_what_a_run_keeps_also_when_it_goes_on(run, people,
     monkeypatch.setattr(PrivateLoop, "take", take)
     assert run("train", "--resume", "run")[0] == 0
     last = torch.load(sorted((people / "run").glob("checkpoint-*"))[-1], weights_only=True)
-    released = torch.load(people / "run" / "model.pt", weights_only=True)
+    released = load_file(people / "run" / "model.safetensors")
     assert (last["steps"], last["average"]["count"]) == (15, 8)
     for name, weights in released.items():
         assert torch.equal(weights, last["average"]["weights"][name])
@@ -321,11 +322,11 @@ def test_a_stopped_command_says_how_to_go_on_and_does(run, people):
 @pytest.mark.soak
 def test_resuming(run, people):
     run("train", *TABLE, *PLAN, "--out", "run")
-    model = torch.load(people / "run" / "model.pt", weights_only=True)
+    model = load_file(people / "run" / "model.safetensors")
     code, _, err = run("train", "--resume", "run")
     assert code == 0
     assert re.search(r"\b1\d steps are spent, 0 of them lost", err)
-    again = torch.load(people / "run" / "model.pt", weights_only=True)
+    again = load_file(people / "run" / "model.safetensors")
     torch.testing.assert_close(again, model)
     last = max((people / "run").glob("checkpoint-*"))
     last.write_bytes(b"damaged")
@@ -530,13 +531,13 @@ def test_a_model_or_ledger_that_is_not_the_cards_is_refused(run, people):
     """Else one run's guarantee stands beside another one's model."""
     for folder, size in (("run", "40"), ("other", "50")):
         assert run("train", *TABLE, *plan_with("--batch-size", size), "--out", folder)[0] == 0
-    run_folder, kept = people / "run", (people / "run" / "model.pt").read_bytes()
-    (run_folder / "model.pt").write_bytes((people / "other" / "model.pt").read_bytes())
+    run_folder, kept = people / "run", (people / "run" / "model.safetensors").read_bytes()
+    (run_folder / "model.safetensors").write_bytes((people / "other" / "model.safetensors").read_bytes())
     for command in (("evaluate", "run"), ("predict", "run")):
         code, out, err = run(*command)
         assert (code, out) == (2, "")
-        assert "model.pt in 'run' is not the one that card.md there names" in " ".join(err.split())
-    (run_folder / "model.pt").write_bytes(kept)
+        assert "model.safetensors in 'run' is not the one that card.md there names" in " ".join(err.split())
+    (run_folder / "model.safetensors").write_bytes(kept)
     for name in ("ledger", "ledger.seal"):
         (run_folder / name).write_bytes((people / "other" / name).read_bytes())
     assert "the ledger in 'run' is not the one" in " ".join(run("evaluate", "run")[2].split())
@@ -819,7 +820,7 @@ def test_nothing_that_is_read_is_written_over(run, people):
         ("predict", "run", "people.csv", "--out", "people.csv"),
         ("predict", "run", "people.csv", "--out", "run/ledger"),
         ("evaluate", "run", "people.csv", "--json", "people.csv"),
-        ("evaluate", "run", "--json", "run/model.pt"),
+        ("evaluate", "run", "--json", "run/model.safetensors"),
         ("compare", *TABLE, "--seeds", "1", "--json", "people.csv"),
     ):
         code, out, err = run(*arguments)
@@ -831,7 +832,11 @@ def test_nothing_that_is_read_is_written_over(run, people):
 @pytest.mark.soak
 def test_files_of_a_run_that_were_damaged_are_named(run, people):
     run("train", *TABLE, *PLAN, "--out", "run")
-    for name, content in (("preprocessing.json", b"junk"), ("model.pt", b"junk"), ("model.pt", b"")):
+    for name, content in (
+        ("preprocessing.json", b"junk"),
+        ("model.safetensors", b"junk"),
+        ("model.safetensors", b""),
+    ):
         kept = (people / "run" / name).read_bytes()
         (people / "run" / name).write_bytes(content)
         code, out, err = run("predict", "run", "people.csv")

@@ -116,10 +116,9 @@ def test_edges_and_ranges_of_a_census_come_from_rows_and_its_codes_do_not():
     for encoding in (None, "cut:4"):
         census = Census("made up", codes, lambda: rows.astype(str), encoding=encoding)
         encoder = split_and_encode(census, 0)[1]
-        assert not encoder.is_covered
         assert "age" in encoder.notes()[0]
         assert TableEncoder.from_json(encoder.to_json()) == encoder
-        assert replace(encoder, columns=encoder.columns[1:]).is_covered
+        assert not replace(encoder, columns=encoder.columns[1:]).notes()
 
 
 def test_an_encoding_is_for_tables(path):

@@ -10,6 +10,7 @@ import torch
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings, strategies as st
+from safetensors.torch import load_file
 
 import equidp
 from comparison.test_compare import Toy
@@ -151,10 +152,10 @@ def test_the_command_trains_resumes_and_states_the_epsilon_of_full_accounts(peop
     card = (people / "filtered" / "card.md").read_text()
     assert "has an account of what its own gradients cost" in card
     assert run("verify", "filtered")[0] == 0
-    model = torch.load(people / "filtered" / "model.pt", weights_only=True)
+    model = load_file(people / "filtered" / "model.safetensors")
     code, _, err = run("train", "--resume", "filtered")
     assert (code, "0 of them lost" in err) == (0, True)
-    torch.testing.assert_close(torch.load(people / "filtered" / "model.pt", weights_only=True), model)
+    torch.testing.assert_close(load_file(people / "filtered" / "model.safetensors"), model)
     assert not list((people / "filtered").glob("sensitive-*"))
 
 

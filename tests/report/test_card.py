@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import torch
+import yaml
 from torch import nn
 
 import equidp
@@ -155,6 +156,17 @@ def test_a_released_figure_that_noise_hides_is_not_shown(tmp_path):
     equidp.write_card(make_trainer(epochs=1).fit(), tmp_path / "card.md", too_noisy=["few"])
     assert "No released value of few: too few people" in (tmp_path / "card.md").read_text()
     assert "Notes of the people" not in (tmp_path / "card.md").read_text()
+
+
+def test_the_card_as_text_begins_with_what_hosts_of_models_read(run, tmp_path):
+    equidp.write_card(run, tmp_path / "card.md", evaluation=evaluate(run.model, toy(seed=1)))
+    read = yaml.safe_load((tmp_path / "card.md").read_text().split("---\n")[1])
+    assert (read["library_name"], read["metrics"]) == ("equidp", ["accuracy"])
+    assert "differential-privacy" in read["tags"]
+    equidp.write_card(make_trainer(policy=equidp.SGD(), noise_multiplier=0.0).fit(), tmp_path / "card.md")
+    read = yaml.safe_load((tmp_path / "card.md").read_text().split("---\n")[1])
+    assert "differential-privacy" not in read["tags"]
+    assert "metrics" not in read
 
 
 @pytest.mark.soak

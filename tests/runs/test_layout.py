@@ -36,7 +36,7 @@ def test_the_manifest_has_the_checksum_of_each_finished_file(finished):
     lines = (finished.folder / layout.MANIFEST).read_text().splitlines()
     listed = {name: digest for digest, name in (line.split("  ") for line in lines)}
     assert set(listed) == {
-        "config.json", "preprocessing.json", "model.pt", "record.parquet", "card.html", "card.md",
+        "config.json", "preprocessing.json", "model.safetensors", "record.parquet", "card.html", "card.md",
         "settings.json",
     }  # fmt: skip
     for name, digest in listed.items():

@@ -113,7 +113,7 @@ def test_the_card_has_the_checksum_of_the_file_that_is_there(run):
     digest = hashlib.sha256((run / layout.MODEL).read_bytes()).hexdigest()
     for name in (layout.CARD, layout.PAGE):
         assert digest in (run / name).read_text()
-    assert f"| model.pt (SHA-256) | {digest} |" in (run / layout.CARD).read_text()
+    assert f"| model.safetensors (SHA-256) | {digest} |" in (run / layout.CARD).read_text()
 
 
 @pytest.mark.soak

@@ -22,7 +22,6 @@ from equidp.kernel.ledger import ReleaseEvent, StepEvent
 from equidp.kernel.loop import Batch
 from equidp.kernel.noise import SeededRandomness, to_double
 from equidp.ledger.format import read_ledger
-from equidp.report.guarantee import mechanisms
 from equidp.training import training_loss
 from equidp.training.training_loss import mean_training_loss
 from support import several
@@ -162,13 +161,6 @@ def test_each_epoch_ends_with_a_loss_near_the_true_one(run_and_trainer):
     true = nn.functional.cross_entropy(run.model(data.inputs), data.targets).item()
     assert trainer.training_losses[20] == pytest.approx(true, abs=6 * event.noise_multiplier * 5.0 / 300)
     assert run.facts.training_loss == pytest.approx(trainer.training_losses[20], rel=1e-3)
-
-
-def test_the_guarantee_lists_the_losses_as_a_mechanism_of_their_own(run_and_trainer):
-    found = {each.name: each for each in mechanisms(run_and_trainer[0])}
-    assert list(found) == ["gradient", "training loss"]
-    assert (found["gradient"].times, found["training loss"].times) == (20, 2)
-    assert found["training loss"].mechanism == "Gaussian mechanism"
 
 
 def test_without_it_nothing_is_released_and_nothing_more_is_charged():

@@ -41,7 +41,6 @@ COMMANDS = {
     "evaluate": "Show the guarantee of a run, its metrics by group, and what privacy cost each group.",
     "verify": "Check the files of a run, and its epsilon by dp_accounting alone.",
     "predict": "Predict the class of each row with a trained model.",
-    "export": "Write a trained model to files that others open without equidp.",
     "compare": "Train one model several ways and show what privacy cost each group.",
     "account": "Work out epsilon and risk from noise, or the other way round, without data.",
     "ledger": "Explain what a run or a budget has spent.",
@@ -51,20 +50,13 @@ COMMANDS = {
 """Name -> what it does. `equidp.cli.NAME:app` is the command, whose own help says more."""
 
 EXTRAS = {
-    **dict.fromkeys(("inspect", "evaluate", "verify", "predict", "export", "cache"), "tables"),
+    **dict.fromkeys(("inspect", "evaluate", "verify", "predict", "cache"), "tables"),
     **dict.fromkeys(("train", "compare"), "report"),
 }
 """Command -> extra that it needs; other commands need none."""
 
 OPTION_EXTRAS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     "--features": {"efficientnet-lite0": ("features", PACKAGES["features"])},
-    "--to": {
-        "safetensors": ("export", ("safetensors",)),
-        "onnx": ("export", ("onnx", "onnxscript")),
-        "skops": ("export", ("skops",)),
-        "hf-card": ("export", ("yaml",)),
-        "registry": ("export", ("yaml",)),
-    },
 }
 """Option -> value that needs more than its command -> extra, and the packages of it."""
 

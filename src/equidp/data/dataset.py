@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -366,22 +366,13 @@ def _find_places(indices: Any, count: int) -> Tensor:
     return torch.where(places < 0, places + count, places)
 
 
-def uncovered_notes(notes: Iterable[str]) -> tuple[str, ...]:
-    """Return the notes on what epsilon does not cover.
-
-    >>> uncovered_notes(["Means of age come from the rows; epsilon does not cover them.", "300 rows."])
-    ('Means of age come from the rows; epsilon does not cover them.',)
-    """
-    return tuple(note for note in notes if "epsilon does not cover" in note)
-
-
 @dataclass(frozen=True)
 class DataSplit:
     """A training and a test set that share group and class names.
 
     Attributes:
-        notes: sentences for the report on how the data was prepared, above all what epsilon does not cover:
-            a sentence on that says "epsilon does not cover" (`uncovered_notes`).
+        notes: sentences for the report on how the data was prepared, above all what epsilon does not
+            cover.
 
     Raises:
         DataError: names that differ, a group without examples in either set, or one class in training.

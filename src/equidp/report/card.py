@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections import Counter
@@ -161,8 +162,8 @@ def write_card(
         >>> run = trainer.fit()
         >>> path = getfixture("tmp_path") / "card.md"
         >>> equidp.write_card(run, path, test=test, data="made up")
-        >>> path.read_text().splitlines()[0]
-        '# Model card: made up'
+        >>> "# Model card: made up" in path.read_text()
+        True
     """
     targets = [checked_path(path=path) for path in paths]
     for target in targets:
@@ -219,7 +220,16 @@ def write_card(
     )
     for target in targets:
         page = target.suffix.lower() == ".html"
-        write_whole(target, document.to_html() if page else document.to_markdown())
+        text = document.to_html() if page else _front_matter(found, spent) + document.to_markdown()
+        write_whole(target, text)
+
+
+def _front_matter(found: Evaluation | None, spent: float) -> str:
+    """Return YAML that hosts of models, such as Hugging Face, read; the publisher sets the licence."""
+    tags = ["- pytorch", "- fairness", *(["- differential-privacy"] if math.isfinite(spent) else [])]
+    metrics = [] if found is None else ["metrics:", f"- {json.dumps(found.metric.name)}"]
+    lines = ["license: unknown", "library_name: equidp", "tags:", *tags, *metrics]
+    return "\n".join(["---", *lines, "---", "", ""])
 
 
 def _check_evaluation(evaluation: Evaluation, run: Run) -> None:

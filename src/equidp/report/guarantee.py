@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION, TRAINING_LOSS
 from equidp.display import shown_epsilon
-from equidp.errors import count_text
 from equidp.kernel.epsilon import binding_filter, capped_entries
-from equidp.kernel.ledger import ChoiceEvent, Event, FilteredStepEvent, GroupedStepEvent, ReleaseEvent
+from equidp.kernel.ledger import ChoiceEvent, FilteredStepEvent, GroupedStepEvent
 from equidp.report.format import upper
 from equidp.training.run import Run, RunFacts
 
@@ -183,78 +180,10 @@ def _start_sentences(run: Run) -> list[str]:
     ]
 
 
-class Mechanism(NamedTuple):
-    """Mechanism of a run: what it releases, the event that it is charged as, and how often.
-
-    Attributes:
-        name: "gradient" for steps, "private choice", or the name of the release.
-        mechanism: name of the mechanism in the field.
-        query: what noise is added to.
-        event: that the ledger counts.
-        times: that it is charged.
-    """
-
-    name: str
-    mechanism: str
-    query: str
-    event: Event
-    times: int
-
-    @property
-    def sentence(self) -> str:
-        """Sentence on the mechanism with its event."""
-        return f"{self.mechanism} on {self.query}: {count_text(self.times, self.noun)}, {self.event}."
-
-    @property
-    def noun(self) -> str:
-        """Name of one of its queries, to count them."""
-        if isinstance(self.event, ReleaseEvent):
-            return "release"
-        return "choice" if isinstance(self.event, ChoiceEvent) else "step"
-
-
-GRADIENT = "gradient"
-"""Name of the steps of a training among its mechanisms."""
-_QUERIES: Mapping[str, str] = {
-    PREPROCESSING: "counts of texts by cell, and counts, sums and sums of squares of numbers",
-    COUNTS: "the number of training examples of each class",
-    TRAINING_LOSS: "the sum of the training examples' losses, each clipped to a public bound",
-    RECALIBRATION: "sums that the correction of the outputs follows from",
-    INDIVIDUAL: "sums of the epsilons of each group's training examples",
-}
-
-
 def _method_name(run: Run) -> str:
     """Return the name of the method of a run; of a policy of the user's, what its facts say."""
     plan = run.facts.plan
     return str(run.facts.method.get("method", "")) if plan is None else plan.method
-
-
-def mechanisms(run: Run) -> list[Mechanism]:
-    """Return the mechanisms of a run, in the order in which its ledger has them first.
-
-    Steps at sample rate 1, as those of the method prototypes are, have no subsampling.
-    """
-    method = _method_name(run)
-    of_steps = "sums of clipped per-example gradients (DP-SGD" + (f"; {method})" if method else ")")
-    if method == "prototypes":
-        of_steps = "the sum of the unit features of each class (prototypes)"
-    counts: Counter[Event] = Counter()
-    for event, count in run.entries:
-        counts[event] += count
-    found = []
-    for event, count in counts.items():
-        if isinstance(event, ChoiceEvent):
-            tried = "tries of a private choice, each of subsampled Gaussian mechanisms"
-            found.append(Mechanism("private choice", "Random stopping", tried, event, count))
-        elif isinstance(event, ReleaseEvent):
-            query = _QUERIES.get(event.name, f"what is released as {event.name}")
-            found.append(Mechanism(event.name, "Gaussian mechanism", query, event, count))
-        else:
-            whole = event.sample_rate == 1 and not isinstance(event, GroupedStepEvent)
-            kind = "Gaussian mechanism" if whole else "Poisson-subsampled Gaussian mechanism"
-            found.append(Mechanism(GRADIENT, kind, of_steps, event, count))
-    return found
 
 
 def attack_risk_sentences(run: Run) -> list[str]:

@@ -31,7 +31,7 @@ from equidp.runs.releases.preprocessing import PreprocessingRelease
 from equidp.tables.encode import TableEncoder
 from equidp.training.plan import ResolvedPlan
 
-CONFIG, MODEL = "config.json", "model.pt"
+CONFIG, MODEL = "config.json", "model.safetensors"
 ENCODER, COUNTS = PreprocessingRelease.file, CountsRelease.file
 RECALIBRATION, RELEASED = RecalibrationRelease.file, IndividualRelease.file
 TRAINING_LOSS = TrainingLossRelease.file

@@ -44,6 +44,7 @@ from equidp.training.run import Run, RunFacts
 
 with require_extra("tables"):
     import pandas as pd
+    import safetensors.torch
 
 ROWS = 2**16
 """Rows of a file that are encoded at a time."""
@@ -344,8 +345,8 @@ def _read_model(place: Path, config: TrainConfig, plan: ResolvedPlan, facts: Map
     for each in config.all_releases:
         model = each.adapt_model(model, len(facts["class_names"]))
     try:
-        model.load_state_dict(torch.load(place / layout.MODEL, map_location="cpu", weights_only=True))
-    except Exception as error:  # what is not a pickle can fail as anything
+        model.load_state_dict(safetensors.torch.load_file(place / layout.MODEL))
+    except Exception as error:  # of the file, or of weights of another model
         raise DataError(
             f"{layout.MODEL} in {os.fspath(place)!r} is not as equidp wrote it ({type(error).__name__}); "
             "bring it back.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from equidp._extras import require_extra
 from equidp._files import write_whole
 from equidp.data.dataset import DataSplit
 from equidp.distributed.group import processes_here
@@ -34,6 +34,9 @@ from equidp.training.plan import ResolvedPlan
 from equidp.training.record import EpochRecorder, RunRecord
 from equidp.training.run import Run
 from equidp.training.trainer import Callback, Trainer
+
+with require_extra("tables"):
+    import safetensors.torch
 
 
 def train(
@@ -189,9 +192,8 @@ def evaluate_run(run: Run, split: DataSplit, config: TrainConfig) -> Evaluation:
 
 def write_weights(model: nn.Module, place: Path) -> None:
     """Write the weights of a run's model into its folder; move the model to the CPU."""
-    content = io.BytesIO()
-    torch.save(model.cpu().state_dict(), content)
-    write_whole(place / layout.MODEL, content.getvalue())
+    state = {name: value.contiguous().clone() for name, value in model.cpu().state_dict().items()}
+    write_whole(place / layout.MODEL, safetensors.torch.save(state))
 
 
 def _checkpoints(

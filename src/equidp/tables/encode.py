@@ -536,11 +536,6 @@ class TableEncoder:
         }
         return {name: count for name, count in counts.items() if count}
 
-    @property
-    def is_covered(self) -> bool:
-        """True where epsilon covers all that was taken from rows, or nothing was: only public bounds."""
-        return self.private or not self.notes()
-
     def notes(self) -> tuple[str, ...]:
         """Return sentences on the statistics that epsilon does not cover, or that it covers everything."""
         if self.private:
