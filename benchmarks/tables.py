@@ -13,7 +13,7 @@ users do. DP-EBM is interpret-core's, with its accountant and ranges of the trai
 or with numbers to predict (`--target-bounds LOW:HIGH`). Rows without target or group are left out.
 
 `--methods equidp pairs` adds columns of pairs of columns, each cut into four intervals or levels. Which six
-pairs is read from the training rows without privacy, so its figures are above what a private choice gives.
+pairs is read from the training rows without privacy, so its figures are above what private pairs would give.
 """
 
 from __future__ import annotations

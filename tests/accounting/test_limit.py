@@ -13,7 +13,7 @@ from scipy.stats import norm
 
 from equidp.accounting.limit import Limit, find_routes, unstated_entries
 from equidp.kernel.epsilon import epsilon
-from equidp.kernel.ledger import ChoiceEvent, ReleaseEvent, StepEvent
+from equidp.kernel.ledger import ReleaseEvent, StepEvent
 
 DELTA = 1e-5
 
@@ -58,15 +58,6 @@ def test_what_was_stated_is_as_tight_as_a_plan_and_what_is_later_is_not():
     assert Limit(3.0, DELTA, "rdp", stated).compute_epsilon(more) > epsilon(more, DELTA, "rdp") - 1e-12
 
 
-def test_a_choice_that_was_stated_is_counted_by_renyi():
-    step = StepEvent(0.1, 4.0)
-    choice = ChoiceEvent(((step, 20), (StepEvent(1.0, 30.0), 1)), 4.0)
-    limit = Limit(6.0, DELTA, "pld", ((choice, 1),))
-    assert limit.compute_epsilon(((choice, 1),)) == epsilon(((choice, 1),), DELTA)
-    assert limit.compute_epsilon(((choice, 1), (step, 5))) > limit.compute_epsilon(((choice, 1),))
-    assert [route.beside for route in limit.routes] == [False]
-
-
 def test_a_stated_step_stands_for_the_same_mechanism_and_for_no_other():
     """One that tells less would leave open which of two was used up, until a later result decides."""
     stated = ((StepEvent(0.1, 1.0), 5), (StepEvent(1.0, 4.0), 1))
@@ -83,7 +74,6 @@ def test_a_stated_step_stands_for_the_same_mechanism_and_for_no_other():
     "stated",
     [
         ((StepEvent(1.0, 60.0), 1),),  # fits at orders above 64 alone
-        ((ChoiceEvent(((StepEvent(1.0, 100.0), 1),), 4.0), 1),),
     ],
 )
 def test_one_delta_is_not_taken_twice_where_what_was_stated_fits_at_few_orders(stated):

@@ -119,7 +119,6 @@ def test_a_person_with_rows_in_several_regions_is_said_to_count_in_one(folder, c
         ("--epsilon-by-group", "east=0.01", "--protect-by", "scaling"),
         ("--epsilon-by-group", "east=1", "--rates", "east=2"),
         ("--epsilon-by-group", "east=1", "--noise-multiplier", "1"),
-        ("--epsilon-by-group", "east=1", "--choose", "3"),
         ("--protect-by", "luck"),
         ("--rates", "esat=2"),
         ("--rates", "east=100"),
@@ -129,8 +128,6 @@ def test_a_person_with_rows_in_several_regions_is_said_to_count_in_one(folder, c
 )
 @pytest.mark.parametrize("name", ["train", pytest.param("compare", marks=pytest.mark.soak)])
 def test_what_no_run_can_have_is_refused_before_anything_is_spent(given, name, folder, command):
-    if name == "compare" and "--choose" in given:
-        return
     place = {"train": ("--out", "none"), "compare": ("--methods", "dpsgd", "--directory", "none")}[name]
     fast = FAST if name == "train" else (*FAST[:4], *FAST[6:])
     code, _, err = command(name, *TABLE, *given, "--epsilon", "3", *fast, *place, cwd=folder)

@@ -153,7 +153,6 @@ def test_a_file_that_is_not_there_is_named_whatever_option_gave_it(tmp_path, com
         ("train", "absent.csv", *train[2:]),
         (*train, "--recipe", "absent.toml"),
         (*train, "--config", "absent.toml"),
-        (*train, "--choose", "2", "--choose-from", "absent.toml"),
     ):
         code, _, error = command(*arguments, cwd=tmp_path)
         assert code == 2

@@ -119,7 +119,6 @@ def test_levels_are_read_from_a_file_of_options(folder, command):
         (*CHOICE, "--epsilon-by-group", "east=1,*=3"),
         (*CHOICE, "--rates", "east=2"),
         (*CHOICE, "--recalibration", "0.5"),
-        (*CHOICE, "--choose", "3"),
         (*CHOICE, "--method", "sgd"),
         ("--epsilon-column", "choice", "--epsilon-levels", "0.5,0.5"),
     ],

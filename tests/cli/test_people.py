@@ -193,21 +193,3 @@ def test_inspect_says_how_to_protect_people(run_command, file, tmp_path):
     known = (*asked, "--person", "id", "--rows-per-person", "3", "--out", tmp_path / "people.toml")
     assert "promised to each of them" in " ".join(run_command(*known).out.split())
     assert 'person = "id"' in (tmp_path / "people.toml").read_text()
-
-
-@pytest.mark.soak
-@pytest.mark.filterwarnings("default::equidp.DataWarning")
-def test_a_choice_among_settings_is_private_for_people(run_command, file, tmp_path):
-    """Its tries train on people, and each person who is held out counts once."""
-    options = ("--target", "ill", "--group", "sex", "--person", "id", "--rows-per-person", "3")
-    fast = ("--epsilon", "8", "--choose", "2", "--epochs", "2", "--batch-size", "16")
-    done = run_command("train", file, *options, *fast, "--out", tmp_path / "run")
-    assert done.exit_code == 0, done.err
-    card = (tmp_path / "run" / "card.md").read_text()
-    assert "a private choice: a random number of tries, 2 on average" in card
-    assert "on a tenth of the training people" in card
-    assert "differ by one person" in card
-    planned = run_command("train", file, *options, *fast, "--dry-run").out
-    assert "training people, held out" in planned
-    assert "This holds for each of" in planned
-    assert "for each person in the training data" in done.out

@@ -703,20 +703,18 @@ def test_a_run_that_is_stopped_at_its_start_names_its_folder(run, people, monkey
     assert run("train", "--resume", "run")[0] == 0
 
 
-@pytest.mark.parametrize("choose", [(), ("--choose", "2")])
 def test_a_run_that_is_stopped_before_its_folder_is_there_spends_nothing_and_says_so(
-    choose, run, people, monkeypatch
+    run, people, monkeypatch
 ):
     def stop(*arguments, **settings):
         raise KeyboardInterrupt
 
     named = ("--budget", "people.ledger", "--budget-epsilon", "9", "--budget-delta", "1e-4")
-    place = "choice.prepare_choice" if choose else "train.prepare"
     with monkeypatch.context() as patch:
-        patch.setattr(f"equidp.cli.{place}", stop)
+        patch.setattr("equidp.cli.train.prepare", stop)
         told = "stopped. Nothing was spent or written: the same command begins again."
         for beside in ((), named):
-            code, _, err = run("train", *TABLE, "--epsilon", "3", *choose, *beside, "--out", "run")
+            code, _, err = run("train", *TABLE, "--epsilon", "3", *beside, "--out", "run")
             assert (code, err.endswith(told)) == (130, True), err
     assert not (people / "run").exists()
     assert not (people / "people.ledger").exists()

@@ -28,7 +28,6 @@ from equidp.ledger.format import read_ledger
 from equidp.runs import prepare as prepare_module
 from equidp.runs.begin import begin
 from equidp.runs.config import BudgetFile, RunData, TrainConfig
-from equidp.runs.experimental.private_choice import PrivateChoice
 from equidp.runs.releases import CountsRelease
 from equidp.runs.train import train
 from equidp.training.build import build
@@ -114,8 +113,6 @@ def test_budgets_releases_and_several_processes_are_refused_before_anything_is_s
 ):
     with raises_field(SettingError, "individual_filter"):
         config(budget=BudgetFile(tmp_path / "budget", 3.0, 1e-3))
-    with raises_field(SettingError, "individual_filter"):
-        config(releases=(PrivateChoice(4),))
     with raises_field(SettingError, "individual_filter"):
         prepare_module.prepare(config(releases=(CountsRelease(0.1),)))
     two = type("Two", (), {"count": 2})()

@@ -19,7 +19,7 @@ from hypothesis import given, strategies as st
 
 import equidp
 from equidp.errors import BudgetError
-from equidp.kernel.ledger import ChoiceEvent, StepEvent, run_of
+from equidp.kernel.ledger import StepEvent, run_of
 from equidp.ledger import append_only, file as ledger_file
 from equidp.ledger.file import LedgerFile, PayAhead
 from equidp.ledger.format import FORMAT, chained_line, read_ledger, seal_path
@@ -580,16 +580,12 @@ assert ledger._ahead.left
     assert [steps for _, steps in read_ledger(path).entries] == [4]
 
 
-def test_lines_say_days_and_those_of_choices_nothing(tmp_path):
-    """A time of payment and that of a file tell how many tries a choice made, or how long steps took."""
-    choice = ChoiceEvent(((STEP, 3),), 2.0)
-    for dated in (True, False):
-        path = tmp_path / f"ledger {dated}"
-        with LedgerFile(path, dated=dated) as ledger:
-            ledger.spend(choice)
-            ledger.spend(STEP)
-        lines = [json.loads(line.rpartition(" ")[0]) for line in path.read_text().splitlines()]
-        times = [line["time"] for line in lines if "time" in line]
-        assert [bool(time) for time in times] == [dated, False, False, dated]
-        assert all(len(time) in (0, len("2026-11-25")) for time in times)
-        assert [block.time for block in read_ledger(path).blocks] == [times[2], times[3]]
+def test_lines_say_days_and_no_time(tmp_path):
+    """A time of payment tells how long steps took."""
+    path = tmp_path / "ledger"
+    with LedgerFile(path) as ledger:
+        ledger.spend(STEP)
+    lines = [json.loads(line.rpartition(" ")[0]) for line in path.read_text().splitlines()]
+    times = [line["time"] for line in lines if "time" in line]
+    assert [len(time) for time in times] == [len("2026-11-25")] * 3
+    assert [block.time for block in read_ledger(path).blocks] == [times[-1]]

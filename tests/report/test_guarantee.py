@@ -9,7 +9,7 @@ import pytest
 
 import equidp
 from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION, TRAINING_LOSS
-from equidp.kernel.ledger import ChoiceEvent, FilteredStepEvent, GroupedStepEvent, GroupShare, StepEvent
+from equidp.kernel.ledger import FilteredStepEvent, GroupedStepEvent, GroupShare, StepEvent
 from equidp.report.guarantee import files_to_review
 from support.toy import make_trainer
 
@@ -29,7 +29,7 @@ def test_every_file_that_any_run_lists_is_there(run):
     step = StepEvent(0.1, 1.0)
     everything = replace(
         run,
-        entries=((ChoiceEvent(((step, 5),), 4.0), 1),),
+        entries=((step, 5),),
         facts=replace(run.facts, rows=4, processes=2),
     )
     releases = (PREPROCESSING, COUNTS, TRAINING_LOSS, RECALIBRATION, INDIVIDUAL)

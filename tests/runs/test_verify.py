@@ -18,12 +18,11 @@ from equidp.data import Recipe
 from equidp.display import shown_epsilon
 from equidp.errors import DataError
 from equidp.kernel.epsilon import epsilon
-from equidp.kernel.ledger import ChoiceEvent, GroupedStepEvent, GroupShare, ReleaseEvent, StepEvent
+from equidp.kernel.ledger import GroupedStepEvent, GroupShare, ReleaseEvent, StepEvent
 from equidp.ledger.format import event_of, plain
 from equidp.runs import layout, recompute
 from equidp.runs.begin import begin
 from equidp.runs.config import RunData, TrainConfig
-from equidp.runs.experimental.private_choice import PrivateChoice, prepare_choice, train_choice
 from equidp.runs.prepare import prepare
 from equidp.runs.recompute import recompute_epsilon
 from equidp.runs.train import train
@@ -96,16 +95,7 @@ def test_entries_of_no_single_kind_are_not_recomputed(entry):
         recompute_epsilon([entry], 1e-5)
 
 
-def test_a_private_choice_is_recomputed_by_renyi():
-    entries = [(ChoiceEvent(((STEP, 40),), 5.0), 1)]
-    found = recompute_epsilon([(plain(event), count) for event, count in entries], 1e-5)
-    assert found == pytest.approx(epsilon(entries, 1e-5, "rdp"), rel=1e-6)
-
-
-CHOICE = ChoiceEvent(((STEP, 6), (StepEvent(1.0, 9.0), 1)), 3.0)
-
-
-@pytest.mark.parametrize("event", [STEP, GROUPED, ReleaseEvent(1.0, 12.0, name="counts"), CHOICE])
+@pytest.mark.parametrize("event", [STEP, GROUPED, ReleaseEvent(1.0, 12.0, name="counts")])
 def test_an_event_is_compared_as_json_reads_it(event):
     assert json.loads(json.dumps(plain(event))) == plain(event)
     assert event_of(plain(event)) == event
@@ -116,7 +106,6 @@ def test_an_event_is_compared_as_json_reads_it(event):
     ("options", "kind"),
     [
         ({"plan": {"epsilon_by_group": {"F": 1.0, "*": 3.0}}}, GroupedStepEvent),
-        ({"releases": (PrivateChoice(tries=2),)}, ChoiceEvent),
         ({"plan": {"recalibration": 0.1, "training_loss": 0.1}}, ReleaseEvent),
     ],
 )
@@ -124,15 +113,9 @@ def test_runs_of_every_kind_of_entry_pass_every_check(options, kind, tmp_path):
     recipe = Recipe(target="ill", group=("sex",), bounds=(("age", 0.0, 100.0),))
     plan = Plan(batch_size=100, epochs=2, delta=1e-4, **options.get("plan", {}))
     data = RunData(str(save_patients(tmp_path, ill_above=52)), recipe)
-    config = TrainConfig(
-        data, "dpsgd", plan, Target(3.0, accountant="rdp"), releases=options.get("releases", ())
-    )
+    config = TrainConfig(data, "dpsgd", plan, Target(3.0, accountant="rdp"))
     place = tmp_path / "run"
-    if config.releases:
-        prepared, held_out = prepare_choice(config)
-        run, _ = train_choice(place, begin(prepared, place), held_out)
-    else:
-        run, _ = train(place, prepared=begin(prepare(config), place))
+    run, _ = train(place, prepared=begin(prepare(config), place))
     assert kind in {type(event) for event, _ in run.entries}
     assert failed(place) == set()
 

@@ -27,7 +27,7 @@ from equidp.kernel.epsilon import (
     renyi_accountant,
     run_event,
 )
-from equidp.kernel.ledger import SMALLEST_SHARE, ChoiceEvent, StepEvent
+from equidp.kernel.ledger import SMALLEST_SHARE, StepEvent
 
 PROTECTIONS = ("sampling", "scaling")
 """Ways in which a group has a smaller epsilon than others: it is drawn less often, or has a smaller bound."""
@@ -159,7 +159,6 @@ def _noise_of_groups(unit: StepEvent, calibrate: Callable[[float, float | None],
     found = []
     for each in project_groups([(unit, 1)]):
         for event, _ in each:
-            assert isinstance(event, StepEvent)
             statistics = event.statistics_noise
             ratio = None if statistics is None else statistics / event.noise_multiplier
             noise = calibrate(event.sample_rate, ratio)
@@ -274,51 +273,6 @@ def _unmet_budget(setting: str, budget: float, found: float, beside: float, prot
         f"{setting}: at most {budget:g} for a group cannot be met: {why}; {todo}.",
         field=setting,
     )
-
-
-@remember
-@lru_cache(maxsize=256)
-def calibrate_choice(
-    target_epsilon: float,
-    delta: float,
-    sample_rate: float,
-    steps: int,
-    mean: float,
-    statistics_ratio: float | None = None,
-    beside: tuple[StepEvent, ...] = (),
-    spent: tuple[tuple[StepEvent, int], ...] = (),
-) -> float:
-    """Return the smallest noise multiplier, to a relative 1e-4, of the tries of a private choice.
-
-    Args:
-        target_epsilon, delta, sample_rate, steps, statistics_ratio, spent: as in `calibrate_noise`; the whole
-            choice costs at most the target, by Renyi accounting.
-        mean: of the number of tries.
-        beside: what each try releases beside its steps, its score among it.
-
-    Raises:
-        SettingError: a number outside its range, or no noise up to 10^6 reaches the target.
-
-    >>> round(calibrate_choice(3.0, 1e-5, 0.02, 1000, mean=8, beside=(StepEvent(1.0, 20.0),)), 2)
-    1.96
-    """
-    check_number("(0, inf)", target_epsilon=target_epsilon)
-    checked_delta(delta)
-
-    def run(sigma: float) -> dp_accounting.DpEvent:
-        noise = None if statistics_ratio is None else statistics_ratio * sigma
-        tried = ((StepEvent(sample_rate, sigma, noise), steps), *((event, 1) for event in beside))
-        return run_event((*spent, (ChoiceEvent(tried, mean), 1)))
-
-    rdp = ACCOUNTANTS["rdp"]
-    noise = _smallest(lambda event: rdp(event, delta), target_epsilon, run, 1.0, 2.0)
-    if noise is None:
-        raise SettingError(
-            f"a choice with {mean:g} tries on average cannot keep to epsilon={target_epsilon:g}: what is "
-            "released beside the steps leaves nothing to train with. Raise epsilon, or choose among fewer.",
-            field="target_epsilon",
-        )
-    return noise
 
 
 @remember

@@ -60,7 +60,7 @@ from equidp.kernel.epsilon import (
     replace_events,
     run_event,
 )
-from equidp.kernel.ledger import ChoiceEvent, Event, GroupedStepEvent, StepEvent, kind_of
+from equidp.kernel.ledger import Event, GroupedStepEvent, StepEvent, kind_of
 
 Floats = npt.NDArray[np.float64]
 EventCounts = tuple[tuple[Event, int], ...]
@@ -336,7 +336,7 @@ def unstated_entries(spent: EventCounts, stated: EventCounts) -> EventCounts:
 
 def _mechanism(event: Event) -> Event | tuple[float, float]:
     """Key of an event's mechanism: equal for events of the same mechanism."""
-    if isinstance(event, ChoiceEvent | GroupedStepEvent):
+    if isinstance(event, GroupedStepEvent):
         return event
     noise = effective_noise_multiplier(event.noise_multiplier, event.statistics_noise)
     return float(event.sample_rate), noise

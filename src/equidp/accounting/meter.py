@@ -82,9 +82,8 @@ def _coarse_epsilon(entries: tuple[tuple[Event, int], ...], delta: float, accoun
     whole = run_event(entries)
     if accountant != "pld":
         return ACCOUNTANTS[accountant](whole, delta)
-    kinds, choices = count_kinds(entries)
-    ((rate, noise), steps), *others = kinds.items()
-    if others or choices or not noise or transforms_lose_digits(whole, delta):
+    ((rate, noise), steps), *others = count_kinds(entries).items()
+    if others or not noise or transforms_lose_digits(whole, delta):
         return pld_epsilon(_COARSE)(whole, delta)
     # The losses of one step, most of the work, are the same at each number of steps.
     orders, divergences = renyi_divergences(StepEvent(rate, noise))

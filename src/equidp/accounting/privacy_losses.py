@@ -17,8 +17,6 @@ from equidp.kernel.epsilon import (
     TRANSFORM_LOSS,
     WIDEST,
     count_steps,
-    renyi_accountant,
-    repeats,
     transforms_lose_digits,
 )
 
@@ -73,7 +71,7 @@ def privacy_profile(
 
     Args:
         event: a `run_event`.
-        epsilons: increasing, [n]; >= 0 where the event holds no step or a private choice.
+        epsilons: increasing, [n]; >= 0 where the event holds no step.
         usual: about the epsilon at a small delta; bins are a small part of it.
 
     >>> from equidp.kernel.epsilon import run_event
@@ -84,9 +82,6 @@ def privacy_profile(
     """
     if event == dp_accounting.NoOpDpEvent():
         return np.zeros(len(epsilons))
-    if repeats(event):
-        renyi = renyi_accountant(event)
-        return np.array([min(1.0, float(renyi.get_delta(each))) for each in epsilons])
     width = max(FINE, _PROFILE * usual)
     distribution = None if usual > 1 / WIDEST else loss_distribution(event, width)
     if distribution is None:
@@ -100,7 +95,7 @@ def has_profile(event: dp_accounting.DpEvent, delta: float) -> bool:
     private = not any(
         isinstance(each, dp_accounting.NonPrivateDpEvent) for each in getattr(event, "events", [event])
     )
-    known = event != dp_accounting.NoOpDpEvent() and not repeats(event) and private
+    known = event != dp_accounting.NoOpDpEvent() and private
     return known and not transforms_lose_digits(event, delta)
 
 

@@ -25,7 +25,6 @@ from equidp.kernel.epsilon import (
     count_kinds,
     count_steps,
     renyi_accountant,
-    repeats,
     run_event as event_of_one_row,
 )
 from equidp.kernel.ledger import Event
@@ -52,7 +51,6 @@ def epsilon(entries: Entries, delta: float, accountant: str = "pld", rows: int =
     | --- | --- |
     | one row | `equidp.kernel.epsilon.epsilon` |
     | several rows, and steps by group | as if each row were drawn at the largest rate, with whole bounds |
-    | several rows, and a private choice | what follows from the epsilon of one row at smaller deltas |
     | several rows, delta < 10^-10 or near the rounding of so many steps | the looser `crude_epsilon` |
     | several rows, epsilon above about 10^7 | the same |
     | several rows, an accountant other than pld | SettingError |
@@ -94,7 +92,6 @@ def run_event(entries: Entries, rows: int = 1) -> dp_accounting.DpEvent:
     | --- | --- |
     | no step | NoOpDpEvent |
     | a step without noise | contains NonPrivateDpEvent: epsilon is infinite |
-    | a private choice | NonPrivateDpEvent, an upper bound |
     | sample rate 1 | one Gaussian of sensitivity `rows` |
     | draws that are too rare or too many to list | counted as more rows drawn |
 
@@ -103,11 +100,8 @@ def run_event(entries: Entries, rows: int = 1) -> dp_accounting.DpEvent:
     """
     if checked_rows(rows) == 1:
         return event_of_one_row(entries)
-    kinds, choices = count_kinds(entries)
-    events = [_steps_event(*kind, steps, int(rows)) for kind, steps in kinds.items() if steps]
-    return compose_events(
-        [*events, *(dp_accounting.NonPrivateDpEvent() for count in choices.values() if count)]
-    )
+    kinds = count_kinds(entries)
+    return compose_events([_steps_event(*kind, steps, int(rows)) for kind, steps in kinds.items() if steps])
 
 
 def _steps_event(sample_rate: float, sigma: float, steps: int, rows: int) -> dp_accounting.DpEvent:
@@ -163,8 +157,6 @@ def _epsilon_of_rows(entries: tuple[tuple[Event, int], ...], delta: float, rows:
     single = event_of_one_row(entries)
     if single == dp_accounting.NoOpDpEvent():
         return 0.0
-    if repeats(single):
-        return _group_epsilon(single, delta, rows)
     renyi, event = renyi_accountant(single), run_event(entries, rows)
     orders, divergences = np.asarray(renyi.orders, dtype=float), np.asarray(renyi.rdp, dtype=float)
     found = crude_epsilon(event, rows, delta, orders, divergences)
@@ -178,17 +170,6 @@ def _epsilon_of_rows(entries: tuple[tuple[Event, int], ...], delta: float, rows:
         if width == _COARSE:
             break
     return found
-
-
-def _group_epsilon(event: dp_accounting.DpEvent, delta: float, rows: int) -> float:
-    """Epsilon by group privacy (Vadhan 2017, Lemma 2.2): (e, d) of one row is (k e, d sum_i e^(i e)) of k."""
-    renyi, best = renyi_accountant(event), math.inf
-    for exponent in np.linspace(0.0, 300.0, 301):
-        smaller = delta * math.exp(-exponent)
-        single = float(renyi.get_epsilon(smaller)) if smaller > 0 else math.inf
-        if rows * single < 600 and smaller * sum(math.exp(i * single) for i in range(rows)) <= delta:
-            best = min(best, rows * single)
-    return best
 
 
 def crude_epsilon(

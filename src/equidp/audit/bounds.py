@@ -176,10 +176,7 @@ class NoiseFamily:
     """
 
     def __init__(self, entries: Entries) -> None:
-        given = tuple(entries)
-        self.entries = tuple((event, steps) for event, steps in given if isinstance(event, StepEvent))
-        if len(self.entries) < len(given):
-            raise SettingError("a private choice has no family of noises; audit a run without one.")
+        self.entries = tuple(entries)
         if not self.entries or any(_sigma(event) == 0 for event, _ in self.entries):
             raise SettingError(
                 "steps without noise claim no privacy; there is nothing to audit.", field="noise_multiplier"

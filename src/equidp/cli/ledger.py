@@ -21,7 +21,6 @@ from equidp.kernel.epsilon import (
 )
 from equidp.kernel.ledger import (
     PEOPLE,
-    ChoiceEvent,
     FilteredStepEvent,
     GroupedStepEvent,
     ReleaseEvent,
@@ -105,9 +104,8 @@ def _epsilon_of_groups(entries: Entries, delta: float) -> dict[str, float]:
 def _session_lines(blocks: list[Spent], one: str) -> list[str]:
     """Lines about the spending of one process; `one` is the kind of example."""
     runs = ", ".join(dict.fromkeys(run_of(block.session) for block in blocks))
-    days = [block.time for block in blocks if block.time]
-    when = f", from {days[0]} to {days[-1]}" if days else ""
-    lines = [f"{blocks[0].run or 'recovered'}{when}, run {runs}:"]
+    when = f"from {blocks[0].time} to {blocks[-1].time}"
+    lines = [f"{blocks[0].run or 'recovered'}, {when}, run {runs}:"]
     for event in dict.fromkeys(kind_of(block.event) for block in blocks):
         count = sum(block.steps for block in blocks if kind_of(block.event) == event)
         if isinstance(event, ReleaseEvent):
@@ -115,9 +113,6 @@ def _session_lines(blocks: list[Spent], one: str) -> list[str]:
                 f"  {count_text(count, 'release')} of {event.name}, of all {one}s at once, noise multiplier "
                 f"{event.noise_multiplier:.6g}."
             )
-            continue
-        if isinstance(event, ChoiceEvent):
-            lines.append(f"  {count_text(count, 'choice')}: {event}.")
             continue
         if isinstance(event, GroupedStepEvent | FilteredStepEvent):
             lines.append(f"  {count_text(count, 'step')}, {event}.")

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import torch
 from cyclopts import App, ArgumentCollection, Group, Parameter
 
+from equidp._files import command_line
 from equidp.accounting.cache import epsilon_of_run
 from equidp.accounting.planned import PlannedRun
 from equidp.advice.advise import AUTO
@@ -25,7 +26,6 @@ from equidp.advice.chosen_plan import (
 )
 from equidp.cli import metrics, options, releases
 from equidp.cli.app import command, read_options
-from equidp.cli.choice import ChoiceOptions, choose_among, print_people, stopped_sentence
 from equidp.cli.evaluate import print_run
 from equidp.cli.messages import say, stoppable
 from equidp.cli.process import rank, several_processes
@@ -46,7 +46,6 @@ from equidp.report.planned import epsilon_of_groups_text, planned_sentences
 from equidp.runs.begin import begin, check_new
 from equidp.runs.cards import DIVERGED, unmeasured_costs
 from equidp.runs.config import CardTexts, Measures, TrainConfig
-from equidp.runs.experimental.private_choice import finish_choice, is_chosen
 from equidp.runs.layout import CONFIG, LEDGER, how_to_continue
 from equidp.runs.prepare import Loaded, PreparedRun, prepare
 from equidp.runs.train import train
@@ -118,7 +117,6 @@ def train_command(
         Parameter(help="Text file that the card shows: who answers, purpose, access, how long it is kept."),
     ] = None,
     decision: metrics.DecisionOptions = metrics.DecisionOptions(),
-    choice: ChoiceOptions = ChoiceOptions(),
     device: options.Device = "cpu",
     resumed: ResumeOptions = ResumeOptions(),
 ) -> None:
@@ -156,25 +154,16 @@ def train_command(
         STANDARD if method == AUTO else method,
         Plan().with_changes(changed),
         target,
-        budget.file(data, config, table.recipe, choice.choose_from),
-        (*released, *choice.releases()),
+        budget.file(data, config, table.recipe),
+        released,
         Measures(metric, decision.decision_to_train()),
         CardTexts(notes="" if card_notes is None else _read_notes(card_notes)),
         execution.execution(),
     )
     if published:
         check_published(wanted.data.source())
-    with stoppable(lambda: f"stopped. {stopped_sentence(None if dry_run else out, wanted)}"):
+    with stoppable(lambda: f"stopped. {_stopped_sentence(None if dry_run else out, wanted)}"):
         choose = partial(_choose_plan, wanted, changed, settings_from, method)
-        if choice.choose is not None:
-            # The reasons are on settings that the choice may not take.
-            chosen, _, why = choose()
-            wanted = replace(chosen, card=replace(chosen.card, reasons=(), origins={}))
-            print(*why, sep="", end="", flush=True)
-            choose_among(
-                wanted, None if dry_run else out, place, lambda folder, trained: _report(folder, *trained)
-            )
-            return
         if dry_run or out is None:
             chosen, loaded, why = choose()
             prepared = prepare(chosen, place, loaded)
@@ -192,14 +181,9 @@ def train_command(
 
 
 def _resume(folder: Path, previous: bool, callbacks: Sequence[Callback], device: torch.device) -> None:
-    """Continue the run or the private choice in a folder, and report on it."""
+    """Continue the run in a folder, and report on it."""
     with several_processes(device), _resumable(folder):
-        if is_chosen(folder):
-            trained = finish_choice(folder, device)
-        else:
-            trained = train(
-                folder, previous=previous, callbacks=callbacks, on_resume=_say_resumed, device=device
-            )
+        trained = train(folder, previous=previous, callbacks=callbacks, on_resume=_say_resumed, device=device)
     _report(folder, *trained)
 
 
@@ -281,6 +265,20 @@ def _choose_plan(
     return found, loaded if inputs["features"] == data.features else None, why
 
 
+def _stopped_sentence(folder: Path | None, config: TrainConfig) -> str:
+    """Sentence on what a run that was stopped has spent, and how to go on; folder: None for a dry run."""
+    if folder is not None and (folder / CONFIG).exists():
+        return how_to_continue(folder)
+    paid = config.release_costs
+    early = [each.name for each in config.all_releases if each.name in paid and not each.after_training]
+    if folder is not None and config.budget is not None and early:
+        shown = command_line("equidp", "ledger", "show", config.budget.path)
+        return (
+            f"Nothing was written. The budget may be charged for {', '.join(early)}; this shows it:\n{shown}"
+        )
+    return "Nothing was spent or written: the same command begins again."
+
+
 @contextmanager
 def _resumable(folder: Path) -> Iterator[None]:
     """Name the command that continues a run which was stopped, or whose files could not be used."""
@@ -332,7 +330,9 @@ def _say_plan(prepared: PreparedRun) -> None:
                 for each in trainer.event.by_group
             }
             print(f"By group, in all: epsilon {epsilon_of_groups_text(own)} ({accountant}).")
-    print_people(prepared)
+    if (rows := prepared.split.train.rows) is not None:
+        people = len(prepared.split.train)
+        print(f"This holds for each of {people:,} people, of whose rows at most {rows} are used.")
     print("Nothing was spent or written.")
 
 

@@ -14,7 +14,7 @@ from equidp.errors import SettingError
 from equidp.individual.histories import Counts, Floats, Histories, Integers, chunks
 from equidp.individual.tight import tight_epsilons, tight_profiles
 from equidp.kernel.epsilon import Entries, checked_delta, effective_noise_multiplier, renyi_divergences
-from equidp.kernel.ledger import ChoiceEvent, GroupedStepEvent, StepEvent
+from equidp.kernel.ledger import GroupedStepEvent, StepEvent
 
 Mechanisms = tuple[tuple[float, float], ...]
 """(noise multiplier, sample rate) pairs."""
@@ -140,8 +140,6 @@ def _mechanisms(shares: Floats, event: StepEvent, releases: Entries) -> Mechanis
     """Mechanisms of the columns of `_append_releases`: a step at each share, then each release."""
     own = [(own_noise_multiplier(event, share), event.sample_rate) for share in shares]
     for each, _ in releases:
-        if isinstance(each, ChoiceEvent):
-            raise SettingError("a private choice has no account of single examples; train without one.")
         noise = effective_noise_multiplier(each.noise_multiplier, each.statistics_noise)
         own.append((noise, each.sample_rate))
     return tuple(own)

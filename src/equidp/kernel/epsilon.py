@@ -17,7 +17,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from equidp._validate import check_number, check_whole, unknown_name
 from equidp.errors import SettingError
-from equidp.kernel.ledger import ChoiceEvent, Event, FilteredStepEvent, GroupedStepEvent, StepEvent
+from equidp.kernel.ledger import Event, FilteredStepEvent, GroupedStepEvent, StepEvent
 
 Entries = Iterable[tuple[Event, int]]
 """(event, number of steps) pairs, as `Ledger.entries` gives them."""
@@ -67,7 +67,7 @@ def checked_entries(entries: Entries) -> tuple[tuple[Event, int], ...]:
     pairs = []
     for entry in entries if isinstance(entries, Iterable) else [entries]:
         pair = isinstance(entry, tuple | list) and len(entry) == 2
-        if not pair or not isinstance(entry[0], StepEvent | ChoiceEvent):
+        if not pair or not isinstance(entry[0], StepEvent):
             raise SettingError(
                 f"entries hold {entry!r}; expected (event, number of steps) pairs, such as "
                 "[(StepEvent(sample_rate=0.02, noise_multiplier=1.0), 100)].",
@@ -78,17 +78,13 @@ def checked_entries(entries: Entries) -> tuple[tuple[Event, int], ...]:
     return tuple(pairs)
 
 
-def count_kinds(entries: Entries) -> tuple[Counter[tuple[float, float]], Counter[ChoiceEvent]]:
-    """Return steps by (sample rate, effective noise multiplier), and private choices; each in order."""
+def count_kinds(entries: Entries) -> Counter[tuple[float, float]]:
+    """Return the number of steps by (sample rate, effective noise multiplier), in order."""
     steps: Counter[tuple[float, float]] = Counter()
-    choices: Counter[ChoiceEvent] = Counter()
     for event, count in entries:
-        if isinstance(event, ChoiceEvent):
-            choices[event] += count
-        else:
-            sigma = effective_noise_multiplier(event.noise_multiplier, event.statistics_noise)
-            steps[(float(event.sample_rate), sigma)] += count
-    return steps, choices
+        sigma = effective_noise_multiplier(event.noise_multiplier, event.statistics_noise)
+        steps[(float(event.sample_rate), sigma)] += count
+    return steps
 
 
 def project_groups(entries: Entries) -> tuple[tuple[tuple[Event, int], ...], ...]:
@@ -196,13 +192,9 @@ def run_event(entries: Entries) -> dp_accounting.DpEvent:
     | a step without noise | contains NonPrivateDpEvent: epsilon is infinite |
     | the same kind in several entries | counted together, so their order does not matter |
     | whole-number multipliers | made floats: dp_accounting 0.6.0 misreads others in composed events |
-    | a private choice | its tries, repeated a geometric number of times and selected from: Renyi's alone |
     """
-    kinds, choices = count_kinds(entries)
-    events = [_steps_event(*kind, steps) for kind, steps in kinds.items() if steps]
-    return compose_events(
-        [*events, *(_choices_event(event, count) for event, count in choices.items() if count)]
-    )
+    kinds = count_kinds(entries)
+    return compose_events([_steps_event(*kind, steps) for kind, steps in kinds.items() if steps])
 
 
 def compose_events(events: Sequence[dp_accounting.DpEvent]) -> dp_accounting.DpEvent:
@@ -217,19 +209,6 @@ def _steps_event(sample_rate: float, sigma: float, steps: int) -> dp_accounting.
         return dp_accounting.NonPrivateDpEvent()
     step = dp_accounting.PoissonSampledDpEvent(sample_rate, dp_accounting.GaussianDpEvent(sigma))
     return dp_accounting.SelfComposedDpEvent(step, int(steps))
-
-
-def _choices_event(choice: ChoiceEvent, count: int) -> dp_accounting.DpEvent:
-    if any(0 in (each.noise_multiplier, each.statistics_noise) for each, _ in choice.tried):
-        return dp_accounting.NonPrivateDpEvent()
-    tries = dp_accounting.dp_event.RepeatAndSelectDpEvent(run_event(choice.tried), float(choice.mean), 1.0)
-    return dp_accounting.SelfComposedDpEvent(tries, int(count))
-
-
-def repeats(event: dp_accounting.DpEvent) -> bool:
-    """Return whether a `run_event` holds a private choice, which Renyi accounting alone can account for."""
-    parts = [getattr(each, "event", each) for each in getattr(event, "events", [event])]
-    return any(isinstance(each, dp_accounting.dp_event.RepeatAndSelectDpEvent) for each in parts)
 
 
 def count_steps(event: dp_accounting.DpEvent) -> int:
@@ -249,9 +228,7 @@ def pld_epsilon(interval: float) -> Callable[[dp_accounting.DpEvent, float], flo
         # Wider bins for an epsilon in the thousands, which would take billions of them.
         renyi = _rdp(event, delta)
         width = max(interval, WIDEST * renyi)
-        if (
-            width > 1 or transforms_lose_digits(event, delta) or repeats(event)
-        ):  # bins wider than 1 are useless
+        if width > 1 or transforms_lose_digits(event, delta):  # bins wider than 1 are useless
             return renyi
         return float(_pld_accountant(event, width).get_epsilon(delta))
 
@@ -342,7 +319,6 @@ def epsilon(entries: Entries, delta: float, accountant: str = "pld") -> float:
     | steps by group | the largest over the groups that an example may be in (`project_groups`) |
     | a step without noise | infinite |
     | hardly any noise: epsilon above about 10^5 | Renyi's bound, by any accountant |
-    | pld, with a private choice among the entries | Renyi's bound |
     | pld, delta < 10^-10 or near the rounding of so many steps | Renyi's bound |
 
     Args:

@@ -275,53 +275,17 @@ class ReleaseEvent(StepEvent):
             )
 
 
-@dataclass(frozen=True)
-class ChoiceEvent:
-    """A private choice: the same queries made a random number of times, of which one outcome is released.
-
-    The number of tries is geometric (`equidp.runs.experimental.private_choice`). The outcome that is released
-    is the best by a score that is itself among the queries. All others are discarded.
-
-    Attributes:
-        tried: (step event, number of steps) pairs of one try.
-        mean: of the number of tries, in [1, inf).
-
-    Raises:
-        SettingError: a mean outside its range, nothing tried, or steps that differ by group.
-
-    >>> ChoiceEvent(((StepEvent(0.1, 1.0), 5), (StepEvent(1.0, 20.0), 1)), 8.0).mean
-    8.0
-    """
-
-    tried: tuple[tuple[StepEvent, int], ...]
-    mean: float
-
-    def __post_init__(self) -> None:
-        check_number("[1, inf)", ", the mean number of tries", mean=self.mean)
-        check_whole(1, " in each try", steps=sum(count for _, count in self.tried))
-        if any(isinstance(event, GroupedStepEvent) for event, _ in self.tried):
-            raise SettingError(
-                "a private choice among runs whose rates or bounds differ by group has no account; give all "
-                "groups the same.",
-                field="tried",
-            )
-
-    def __str__(self) -> str:
-        listed = "; ".join(f"{count:,} at {event}" for event, count in self.tried)
-        return f"a private choice: a random number of tries, {self.mean:g} on average, each of {listed}"
-
-
-Event = StepEvent | ChoiceEvent
+Event = StepEvent
 """Event that a ledger counts."""
 
 
 def is_step(event: Event) -> bool:
-    """True for a step of a run, of all groups alike or by group; False for releases and choices.
+    """True for a step of a run, of all groups alike or by group; False for releases.
 
     >>> is_step(StepEvent(0.1, 1.0)), is_step(ReleaseEvent(1.0, 20.0, name="counts"))
     (True, False)
     """
-    return isinstance(event, StepEvent) and not isinstance(event, ReleaseEvent)
+    return not isinstance(event, ReleaseEvent)
 
 
 ROWS, PEOPLE = "rows", "people"

@@ -21,7 +21,7 @@ from weakref import WeakSet
 
 from equidp._validate import checked_path
 from equidp.errors import BudgetError
-from equidp.kernel.ledger import ChoiceEvent, Event, Ledger, MemoryLedger, checked_unit, new_session
+from equidp.kernel.ledger import Event, Ledger, MemoryLedger, checked_unit, new_session
 from equidp.ledger.append_only import AppendOnlyFile, check_ledger_place
 from equidp.ledger.format import (
     FORMAT,
@@ -73,8 +73,6 @@ class LedgerFile(Ledger):
         path: the file; made if there is none.
         run: a name for what this process does; for readers.
         facts: plain values that a new file begins with.
-        dated: whether lines say on which day they were written. Lines of private choices never do: with the
-            time of the outcome, it would tell how many tries there were.
 
     Raises:
         SettingError: the path is no text and no Path.
@@ -97,9 +95,8 @@ class LedgerFile(Ledger):
         *,
         run: str = "run",
         facts: Mapping[str, Any] | None = None,
-        dated: bool = True,
     ) -> None:
-        self.path, self.run, self._dated = checked_path(path=path), run, dated
+        self.path, self.run = checked_path(path=path), run
         self._spent, self._ahead = MemoryLedger(), PayAhead()
         self._announced = False
         self._threads = threading.RLock()
@@ -192,7 +189,7 @@ class LedgerFile(Ledger):
             # Ended first: nothing is spent from a block whose rest may have been given back, written or not.
             self._append({"unspent": self._ahead.end()})
         if not self._announced:
-            self._append({"run": self.run, "time": self._day(kind[0])})
+            self._append({"run": self.run, "time": _today()})
             self._announced = True
         steps = self._ahead.size(kind, time.monotonic(), previous)
         self._append(self._block_record(kind, steps))
@@ -218,7 +215,7 @@ class LedgerFile(Ledger):
         self._session = new_session(read.facts.get("id", ""))
         self.facts = {**facts, "id": self.run_id} if not read.checks else read.facts
         if not read.checks:
-            self._append({"equidp_ledger": FORMAT, "id": self.run_id, "time": self._day(), **facts})
+            self._append({"equidp_ledger": FORMAT, "id": self.run_id, "time": _today(), **facts})
         self._write_seal(sync=True)
         for block in read.blocks:
             self._spent.count(block.event, block.steps, block.session)
@@ -228,13 +225,7 @@ class LedgerFile(Ledger):
             self._spent.count(last.event, steps, last.session)
 
     def _block_record(self, kind: Kind, steps: int) -> dict[str, Any]:
-        return {**plain(kind[0]), "steps": steps, "for": kind[1], "time": self._day(kind[0])}
-
-    def _day(self, event: Event | None = None) -> str:
-        """The day, by the machine's clock; "" where it is not kept."""
-        if not self._dated or isinstance(event, ChoiceEvent):
-            return ""
-        return _today()
+        return {**plain(kind[0]), "steps": steps, "for": kind[1], "time": _today()}
 
 
 def _read(path: Path) -> tuple[bytes, LedgerContent]:

@@ -3,9 +3,8 @@ file.
 
 The first line says what the file is, with a random `id`. Then `run` begins what one process wrote, `spend`
 pays for a block of equal steps of the session that it names, `grouped` for steps whose rates or bounds differ
-by group, `filtered` for steps in which single examples have accounts, `choice` for private choices in the
-same way, with all queries of one try and the mean number of tries, and `release` for one release beside the
-steps, with its name and the random id of this payment. A version of equidp that lacks one of these words
+by group, `filtered` for steps in which single examples have accounts, and `release` for one release beside
+the steps, with its name and the random id of this payment. A version of equidp that lacks one of these words
 refuses the file. `unspent` says how many steps of the block before were not spent, and `facts` adds to those
 of the first line, among them the `unit`, whose privacy is counted.
 The seal holds the number of lines and the last checksum, so that lines missing at the end are
@@ -24,7 +23,6 @@ from typing import Any
 
 from equidp.errors import BudgetError
 from equidp.kernel.ledger import (
-    ChoiceEvent,
     Event,
     FilteredStepEvent,
     GroupedStepEvent,
@@ -47,10 +45,10 @@ class Spent:
         process: number of the process that wrote it, from 1 on.
         run: the name that process gave.
         session: random name of the session that it paid for: "run.stretch", see `Ledger.session`.
-        event: one step, one private choice, or one release.
+        event: one step or one release.
         steps: number that counts as spent.
         exact: whether the count is exact. The block that a process was killed in counts in full.
-        time: day of writing, by the machine's clock, for readers only; "" where it is not kept.
+        time: day of writing, by the machine's clock, for readers only.
     """
 
     process: int
@@ -212,7 +210,6 @@ def plain(event: Event) -> dict[str, Any]:
     """Return an event as JSON reads it from a ledger's line; `event_of` makes the event of it."""
     names = {
         ReleaseEvent: "release",
-        ChoiceEvent: "choice",
         GroupedStepEvent: "grouped",
         FilteredStepEvent: "filtered",
     }
@@ -221,9 +218,6 @@ def plain(event: Event) -> dict[str, Any]:
 
 def event_of(record: Mapping[str, Any]) -> Event:
     """The event of a line, or of what `plain` gave."""
-    if "choice" in record:
-        tried = tuple((StepEvent(**event), int(count)) for event, count in record["choice"]["tried"])
-        return ChoiceEvent(tried, record["choice"]["mean"])
     if "grouped" in record:
         shares = tuple(GroupShare(**each) for each in record["grouped"]["by_group"])
         return GroupedStepEvent(**{**record["grouped"], "by_group": shares})

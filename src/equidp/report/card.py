@@ -27,8 +27,8 @@ from equidp.errors import DataError, SettingError, count_text
 from equidp.evaluation.effects import Effect
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.small_cells import FEWEST
-from equidp.kernel.epsilon import binding_filter, costliest_entries, epsilon, repeats
-from equidp.kernel.ledger import Event, GroupedStepEvent, ReleaseEvent, StepEvent
+from equidp.kernel.epsilon import binding_filter, costliest_entries, epsilon
+from equidp.kernel.ledger import Event, GroupedStepEvent, ReleaseEvent
 from equidp.report.document import (
     Block,
     Callout,
@@ -431,15 +431,14 @@ def _parameters(run: Run, spent: float) -> list[tuple[str, str]]:
         ("initial weights", _start_text(run.facts.start)),
         ("sampling", f"Poisson: each {privacy_unit(run.facts)} joins each step's sample independently"),
     ]
-    renyi_alone = repeats(run_event(run.entries)) or binding_filter(run.entries, run.delta)[0] is not None
-    if math.isfinite(spent) and not renyi_alone:
+    if math.isfinite(spent) and binding_filter(run.entries, run.delta)[0] is None:
         others = [name for name in ("pld", "rdp") if name != run.accountant]
         rows += [(f"epsilon by {name}", f"{epsilon(run.entries, run.delta, name):.6g}") for name in others]
     counts: Counter[Event] = Counter()
     for event, steps in run.entries:
         counts[event] += steps
     for event, steps in counts.items():
-        what = count_text(steps, "step" if isinstance(event, StepEvent) else "choice")
+        what = count_text(steps, "step")
         if isinstance(event, ReleaseEvent):
             what = f"{count_text(steps, 'release')} of {event.name}"
         rows.append((what, str(event)))
@@ -500,11 +499,6 @@ def _recomputing_code(run: Run) -> str:
             f"print(RdpAccountant([{filtered.order!r}]).compose(event).get_epsilon({run.delta!r}))"
         )
     event = run_event(costliest_entries(run.entries, run.delta, "pld"))  # of the group, for this accountant
-    if repeats(event):
-        return (
-            "from dp_accounting.dp_event import *\nfrom dp_accounting.rdp import RdpAccountant\n\n"
-            f"event = {event}\nprint(RdpAccountant().compose(event).get_epsilon({run.delta!r}))"
-        )
     return (
         "from dp_accounting import ComposedDpEvent, GaussianDpEvent, PoissonSampledDpEvent, "
         "SelfComposedDpEvent\n"

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION, TRAINING_LOSS
 from equidp.display import shown_epsilon
 from equidp.kernel.epsilon import binding_filter, capped_entries
-from equidp.kernel.ledger import ChoiceEvent, FilteredStepEvent, GroupedStepEvent
+from equidp.kernel.ledger import FilteredStepEvent, GroupedStepEvent
 from equidp.report.format import upper
 from equidp.training.run import Run, RunFacts
 
@@ -24,7 +24,6 @@ _FILES_OF_RELEASES: Mapping[str, Sequence[str]] = {
 }
 """Files of the releases that equidp defines. Estimators and loops of the user draw them too."""
 _PEOPLE_FILES = ("data/people.py", "engines/units.py")
-_CHOICE_FILES = ("runs/experimental/private_choice.py", "tables/release.py")
 _ENGINE_FILES = {
     "GhostEngine": "engines/ghost.py, engines/layers/",
     "FunctionalEngine": "engines/functional.py",
@@ -278,8 +277,6 @@ def files_to_review(
     for name in releases:
         if name in of_releases:
             files[name] = (*of_releases[name], *_RELEASE_FILES)
-    if any(isinstance(event, ChoiceEvent) for event in events):
-        files["a private choice of settings"] = _CHOICE_FILES
     if facts.processes > 1:
         files["several processes"] = _PROCESS_FILES
     if in_budget:

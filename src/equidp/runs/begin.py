@@ -85,8 +85,7 @@ def _pay_and_draw(prepared: PreparedRun, draft: Path) -> PreparedRun:
         if not releases:
             return prepared
         train = prepared.split.train
-        dated = all(each.dated for each in config.releases)
-        ledger: Ledger = stack.enter_context(LedgerFile(draft / layout.LEDGER, run=config.name, dated=dated))
+        ledger: Ledger = stack.enter_context(LedgerFile(draft / layout.LEDGER, run=config.name))
         if budget is not None:
             budget.for_data(train.source, train.unit)
             ledger = budget.ledger(ledger)

@@ -7,7 +7,6 @@ import json
 import os
 import textwrap
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -140,16 +139,8 @@ def resume_command(place: Path) -> str:
 
 
 def how_to_continue(place: Path) -> str:
-    """Command that continues a run which was stopped, after a sentence; or why none does, and what to do."""
-    with suppress(EquidpError):
-        if advice := advice_without_steps(read_config(place)[0], place):
-            return advice
+    """Command that continues a run which was stopped, after a sentence."""
     return f"To continue:\n{resume_command(place)}"
-
-
-def advice_without_steps(config: TrainConfig, place: Path) -> str:
-    """Return what to do with a stopped run in which a release takes the place of steps; else nothing."""
-    return next(filter(None, (each.how_to_continue(place) for each in config.releases)), "")
 
 
 def refuse_unfinished(place: Path) -> NoReturn:

@@ -24,9 +24,8 @@ Entry = tuple[Mapping[str, Any], int]
 """An event as settings.json has it, and how often the run spent it."""
 Cost = tuple[float, float]
 """Sample rate and noise multiplier of a step, to an example of one group; noise 0: no privacy."""
-WORDS = ("spend", "release", "grouped", "choice", "filtered")
-"""Kinds of entries: a step, a release, a step by group, a private choice, a step in which single examples
-have accounts."""
+WORDS = ("spend", "release", "grouped", "filtered")
+"""Kinds of entries: a step, a release, a step by group, a step in which single examples have accounts."""
 MOST_COMBINATIONS = 64
 """Combinations of groups that are composed one by one; kinds of steps beyond them are composed whole."""
 SURE_DELTA, TRANSFORM_LOSS = 1e-10, 1e-15
@@ -93,13 +92,9 @@ def _composed_epsilon(
 ) -> float:
     """Return the epsilon of the composition; by Renyi's bound at one order where it is given."""
     left = iter(costs)
-    events, renyi_alone, steps = [], delta < SURE_DELTA, 0
+    events, steps = [], 0
     for event, count in entries:
-        made: dp_accounting.DpEvent | None
-        if "choice" in event:
-            made, renyi_alone = _choice_event(event["choice"]), True
-        else:
-            made = _step_event(next(left) if "grouped" in event else _cost(next(iter(event.values()))))
+        made = _step_event(next(left) if "grouped" in event else _cost(next(iter(event.values()))))
         if made is not None and count:
             events.append(dp_accounting.SelfComposedDpEvent(made, count))
             steps += count
@@ -112,7 +107,7 @@ def _composed_epsilon(
     if order is not None:
         return by_orders
     width = max(1e-4, 1e-5 * by_orders)  # of the bins of privacy losses; narrower ones would fill memory
-    if renyi_alone or width > 1 or steps * TRANSFORM_LOSS > 1e-3 * delta:
+    if delta < SURE_DELTA or width > 1 or steps * TRANSFORM_LOSS > 1e-3 * delta:
         return by_orders
     return float(PLDAccountant(value_discretization_interval=width).compose(composed).get_epsilon(delta))
 
@@ -148,16 +143,6 @@ def _step_event(cost: Cost | None) -> dp_accounting.DpEvent | None:
     if not noise:
         return dp_accounting.NonPrivateDpEvent()
     return dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
-
-
-def _choice_event(choice: Mapping[str, Any]) -> dp_accounting.DpEvent:
-    """Return the event of a private choice: its queries, a geometric number of times."""
-    tried = [
-        dp_accounting.SelfComposedDpEvent(_step_event(_cost(each)), int(count))
-        for each, count in choice["tried"]
-    ]
-    whole = dp_accounting.ComposedDpEvent(tried)
-    return dp_accounting.dp_event.RepeatAndSelectDpEvent(whole, float(choice["mean"]), 1.0)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -323,22 +323,6 @@ def open_run(folder: str | os.PathLike[str]) -> FinishedRun:
     )
 
 
-def read_trained(
-    place: Path, config: TrainConfig, plan: ResolvedPlan, facts: Mapping[str, Any], entries: Entries
-) -> Run:
-    """Read a run whose model is kept, with or without its card.
-
-    Args:
-        place: folder of the run.
-        config, plan, facts: as `layout.read_config` returns them.
-        entries: that it spent.
-
-    Raises:
-        DataError: the weights are not as equidp wrote them.
-    """
-    return _run_of(_read_model(place, config, plan, facts), config, plan, facts, entries)
-
-
 def _read_model(place: Path, config: TrainConfig, plan: ResolvedPlan, facts: Mapping[str, Any]) -> nn.Module:
     bounds = config.data.recipe.target_bounds
     model = in_units(plan.plan.factory, bounds)(tuple(facts["input_shape"]), len(facts["class_names"]) or 1)

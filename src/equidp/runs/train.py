@@ -16,7 +16,7 @@ from equidp._extras import require_extra
 from equidp._files import write_whole
 from equidp.data.dataset import DataSplit
 from equidp.distributed.group import processes_here
-from equidp.errors import BudgetError, DataError
+from equidp.errors import BudgetError
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.individual.filter_option import filter_callbacks
 from equidp.kernel.ledger import Ledger, ReleaseEvent, is_step
@@ -69,8 +69,6 @@ def train(
     """
     place, processes = Path(folder), processes_here()
     config, plan, facts, encoder = processes.broadcast_from_first(lambda: _read_settings(place, prepared))
-    if advice := layout.advice_without_steps(config, place):
-        raise DataError(advice, field="resume")
     if prepared is not None:
         split = prepared.split
     else:

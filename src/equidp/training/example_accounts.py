@@ -26,7 +26,6 @@ CONFLICTS: Mapping[str, str] = MappingProxyType(
         "counts of classes, private preprocessing and released epsilons",
         "individual": "individual epsilons are of steps that everyone is in; leave one of the two out",
         "audit": "an audit is of steps that everyone is in; leave the accounts out",
-        "choice": "a private choice has no account of its single tries' examples; leave one of the two out",
     }
 )
 """Property that a run with accounts cannot have -> end of the error that says so."""

@@ -17,7 +17,6 @@ from equidp.ledger.format import read_ledger
 from equidp.runs import layout
 from equidp.runs.begin import begin
 from equidp.runs.config import RunData, TrainConfig
-from equidp.runs.experimental.private_choice import PrivateChoice
 from equidp.runs.prepare import prepare
 from equidp.runs.releases import TrainingLossRelease
 from equidp.runs.train import train
@@ -115,12 +114,10 @@ def test_a_run_that_is_killed_as_its_only_loss_is_drawn_finishes_and_is_read_aga
     assert again.entries == run.entries
 
 
-def test_a_training_loss_needs_a_target_epsilon_and_no_private_choice(config):
+def test_a_training_loss_needs_a_target_epsilon(config):
     open_target = replace(config, target=Target(accountant="rdp"))
     with raises_field(SettingError, "training_loss"):
         prepare(open_target)
-    with raises_field(SettingError, "training_loss"):
-        replace(config, releases=(PrivateChoice(tries=3),))
     with raises_field(SettingError, "training_loss"):
         equidp.Plan(training_loss=1.0)
 

@@ -83,7 +83,6 @@ class RunRelease(ABC):
         between_steps: True for releases that the Trainer pays for and draws, one after each epoch.
         group: heading of its options on the command line.
         audited: files of `src/equidp` that hold its guarantee.
-        dated: False where the ledger must not say when its lines were written.
     """
 
     name: ClassVar[str]
@@ -93,7 +92,6 @@ class RunRelease(ABC):
     between_steps: ClassVar[bool] = False
     group: ClassVar[str] = "Releases"
     audited: ClassVar[tuple[str, ...]] = ()
-    dated: ClassVar[bool] = True
 
     @classmethod
     def options(cls) -> list[MethodSetting]:
@@ -163,11 +161,6 @@ class RunRelease(ABC):
     def adapt_model(self, model: nn.Module, classes: int) -> nn.Module:
         """Return a model of the structure that the release leaves it with, to load weights into."""
         return model
-
-    def how_to_continue(self, folder: Path) -> str:
-        """Return what a stopped run in this folder has spent, and what to do, where it takes the place of
-        the run's steps; empty where the run takes steps, and continues from its checkpoint."""
-        return ""
 
     def card_entries(self, epsilon: float | None, folder: Path, units: str) -> dict[str, str]:
         """Return entries of the card beside what the ledger counts, by name; units: "rows" or "people"."""

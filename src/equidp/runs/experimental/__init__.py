@@ -1,1 +1,0 @@
-"""Young kinds of runs; docs/experimental.md says what moves one up. Only commands and tests import it."""
