@@ -66,6 +66,7 @@ def evaluate_command(
     json_file: options.JsonFile = None,
     figures: options.Figures = None,
     device: options.Device = "cpu",
+    trust_code: options.TrustCode = False,
 ) -> None:
     """Show the guarantee of a run, its metrics by group, and what privacy cost each group.
 
@@ -79,10 +80,10 @@ def evaluate_command(
         from equidp.report.figures import save_evaluation_figures
 
         check_folder(figures)
-    kept = open_run(run).with_file_format(sep, charset)
+    kept = open_run(run, trust_code=trust_code).with_file_format(sep, charset)
     check_outputs({"--json": json_file}, kept.config.data.name)
     data = kept.test() if test is None else kept.read_grouped(test)
-    other = None if baseline is None else _open_baseline(kept, baseline).run.model.to(place)
+    other = None if baseline is None else _open_baseline(kept, baseline, trust_code).run.model.to(place)
     found = evaluate(
         kept.run.model.to(place),
         data,
@@ -150,8 +151,8 @@ def _gap_sentence(costs: pd.DataFrame, metric: Metric) -> str:
     )
 
 
-def _open_baseline(kept: FinishedRun, folder: Path) -> FinishedRun:
-    other = open_run(folder)
+def _open_baseline(kept: FinishedRun, folder: Path, trust_code: bool) -> FinishedRun:
+    other = open_run(folder, trust_code=trust_code)
     if other.config.method != BASELINE:
         raise SettingError(
             f"{str(folder)!r} was trained by {other.config.method}; a baseline is a run by {BASELINE}, "

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import json
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import App, Parameter
 
 from equidp.accounting.budget import limit_of
 from equidp.accounting.cache import epsilon_of_run
-from equidp.errors import DataError, count_text
+from equidp.errors import count_text
 from equidp.kernel.epsilon import (
     Entries,
     binding_filter,
@@ -29,9 +31,6 @@ from equidp.kernel.ledger import (
 )
 from equidp.ledger.format import LedgerContent, Spent, read_ledger
 from equidp.report.planned import epsilon_of_groups_text
-
-if TYPE_CHECKING:
-    from equidp.runs.config import TrainConfig
 
 app = App(name="ledger", help="Explain what a run or a budget has spent.")
 _DELTAS = (1e-5, 1e-6, 1e-7)
@@ -61,8 +60,8 @@ def show_command(
 
 def _describe_ledger(path: Path, content: LedgerContent, delta: float | None) -> list[str]:
     lines = [f"{path}: {len(content.checks):,} lines, the last with checksum {content.checks[-1]}."]
-    config, of_run = _read_run(path)
-    people = content.facts.get("unit") == PEOPLE or (config is not None and config.data.recipe.person)
+    of_people, of_run = _read_run(path)
+    people = content.facts.get("unit") == PEOPLE or of_people
     for _, blocks in itertools.groupby(content.blocks, key=lambda block: block.process):
         lines += ["", *_session_lines(list(blocks), "person" if people else "example")]
     if content.torn:
@@ -132,14 +131,11 @@ def _session_lines(blocks: list[Spent], one: str) -> list[str]:
     return lines
 
 
-def _read_run(path: Path) -> tuple[TrainConfig | None, float | None]:
-    """Settings and delta of the run in whose folder the ledger is; None for a ledger elsewhere."""
-    if not any((path.parent / name).exists() for name in ("config.json", "settings.json")):
-        return None, None  # and reading a budget needs no extra
-    from equidp.runs.layout import read_config
-
-    try:
-        config, plan, _ = read_config(path.parent)
-        return config, plan.delta
-    except DataError:
-        return None, None
+def _read_run(path: Path) -> tuple[bool, float | None]:
+    """Whether the run of the ledger's folder counts people, and its delta; None for a ledger elsewhere."""
+    for name in ("config.json", "settings.json"):
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            content = json.loads((path.parent / name).read_text())
+            people = content["config"]["data"]["recipe"].get("person") is not None
+            return people, float(content["plan"]["delta"])
+    return False, None

@@ -15,15 +15,12 @@ from equidp.evaluation.metrics import METRICS
 from equidp.evaluation.predictions import Decision, base_rate_decision
 
 if TYPE_CHECKING:
-    NameOrPath = str
+    MetricName = str
 else:
-    NameOrPath = Literal[tuple(METRICS)] | str  # completes to names
+    MetricName = Literal[tuple(METRICS)] | str  # completes to names
 
 BASE_RATE = "base-rate"
-METRIC_HELP = (
-    f"Metric of costs, gaps and verdicts: {', '.join(METRICS)}, or one of your own as module:Name, an "
-    "equidp.Metric."
-)
+METRIC_HELP = f"Metric of costs, gaps and verdicts: {', '.join(METRICS)}."
 
 
 @Parameter(name="*", group=Group("Decision between two classes", sort_key=5))
@@ -87,4 +84,4 @@ class DecisionOptions:
             ) from None
 
 
-Metric = Annotated[NameOrPath, Parameter(help=METRIC_HELP)]
+Metric = Annotated[MetricName, Parameter(help=METRIC_HELP)]

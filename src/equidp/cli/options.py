@@ -95,6 +95,13 @@ JsonFile = Annotated[
 Figures = Annotated[Path | None, Parameter(help=_FIGURES_HELP)]
 Config = Annotated[Path | None, Parameter(help=_TOML_HELP)]
 RunFolder = Annotated[Path, Parameter(help="A folder that equidp train made.")]
+TrustCode = Annotated[
+    bool,
+    Parameter(
+        help="Import code that the folder names as module:name. It can do anything, so only for folders of "
+        "people whom you trust."
+    ),
+]
 Rows = Annotated[Path | None, Parameter(help=_ROWS_HELP)]
 RowsSep = Annotated[
     str | None, Parameter(name="--sep", help="Character between its columns; default: as of the run's table.")
@@ -109,13 +116,13 @@ _METHOD_HELP = "Default: of the dataset, or of the method (equidp methods NAME).
 
 
 @Parameter(name="*", group=_PLAN)
-@options_from(part_settings(Plan))
+@options_from(part_settings(Plan, leave_out=("loss",)))
 class PlanOptions:
     """Options of training."""
 
 
 @Parameter(name="*", group=_PLAN)
-@options_from(part_settings(Plan, leave_out=("noise_multiplier", "delta", "views", "augmentation")))
+@options_from(part_settings(Plan, leave_out=("loss", "noise_multiplier", "delta", "views", "augmentation")))
 class NoiselessPlanOptions:
     """Options of training without noise."""
 

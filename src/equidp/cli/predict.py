@@ -53,6 +53,7 @@ def predict_command(
         Path | None, Parameter(help="CSV file; default: standard output.", converter=options.file_name)
     ] = None,
     device: options.Device = "cpu",
+    trust_code: options.TrustCode = False,
 ) -> None:
     """Predict the class of each row, with probabilities, or its number, in the order of the rows.
 
@@ -64,7 +65,7 @@ def predict_command(
         raise SettingError(f"--keep {','.join(keep)} names columns of a table; give the table too.")
     if keep and table is not None:
         check_read_twice(table, "--keep reads it again")
-    kept = open_run(run).with_file_format(sep, charset)
+    kept = open_run(run, trust_code=trust_code).with_file_format(sep, charset)
     check_outputs({"--out": out}, kept.config.data.name)
     shown = decision.decision(kept.config.decision, kept.class_counts)
     beside: Iterator[pd.DataFrame] = itertools.repeat(pd.DataFrame())

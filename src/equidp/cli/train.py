@@ -59,7 +59,7 @@ from equidp.training.trainer import Callback
 def resume_alone(_: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Refuse other options beside `--resume`: a run continues with its own settings."""
     names = [argument.name for argument in arguments if argument.tokens]
-    others = [name for name in names if name not in ("--resume", "--previous", "--device")]
+    others = [name for name in names if name not in ("--resume", "--previous", "--trust-code", "--device")]
     if "--resume" in names and others:
         raise SettingError(f"--resume continues with the settings of the run; leave out {', '.join(others)}.")
 
@@ -88,6 +88,7 @@ class ResumeOptions:
     """Continue the run in this folder, with its own settings."""
     previous: bool = False
     """With --resume: start from the checkpoint before the last."""
+    trust_code: options.TrustCode = False
 
 
 @app.default
@@ -129,10 +130,10 @@ def train_command(
     place = chosen_device(device)
     bar = (ProgressBar(),) if sys.stdout.isatty() and not rank() else ()
     if resumed.resume is not None:
-        _resume(resumed.resume, resumed.previous, bar, place)
+        _resume(resumed.resume, resumed, bar, place)
         return
-    if resumed.previous:
-        raise SettingError("--previous is for --resume.")
+    if resumed.previous or resumed.trust_code:
+        raise SettingError(f"{'--previous' if resumed.previous else '--trust-code'} is for --resume.")
     if data is None:
         raise SettingError("nothing to train on: give DATA and --out, or --resume with the folder of a run.")
     if out is None and not dry_run:
@@ -180,10 +181,17 @@ def train_command(
     _report(out, *trained, given=list(changed) if by_rules else None)
 
 
-def _resume(folder: Path, previous: bool, callbacks: Sequence[Callback], device: torch.device) -> None:
+def _resume(folder: Path, given: ResumeOptions, callbacks: Sequence[Callback], device: torch.device) -> None:
     """Continue the run in a folder, and report on it."""
     with several_processes(device), _resumable(folder):
-        trained = train(folder, previous=previous, callbacks=callbacks, on_resume=_say_resumed, device=device)
+        trained = train(
+            folder,
+            previous=given.previous,
+            callbacks=callbacks,
+            on_resume=_say_resumed,
+            device=device,
+            trust_code=given.trust_code,
+        )
     _report(folder, *trained)
 
 

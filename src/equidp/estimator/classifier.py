@@ -72,7 +72,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         epsilon_levels: epsilons that people chose among, such as [0.5, 1, 3], for fit's `epsilons`; each
             person has at most the chosen one (`run_.epsilon_by_level()`), and the largest is `epsilon`.
         protect_by: "sampling" or "scaling": rates, or shares of the bound, follow; see `equidp.Trainer`.
-        loss: what is trained on: an import path such as "my_module:my_loss", or a function of (outputs
+        loss: what is trained on: a function of (outputs
             [batch, classes], codes of classes [batch]) that gives one loss for each; None: cross-entropy.
         budget: what all fits together may spend, also those of clones; one beyond it raises a BudgetError.
         device: where to train and predict: "cpu", "cuda", "cuda:1", "mps"; or "auto", the first of cuda, mps

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from equidp._extras import require_extra
-from equidp._parts import is_import_path, own_part
 from equidp._validate import unknown_name
 from equidp.errors import SettingError, error_text
 from equidp.evaluation import intervals
@@ -268,14 +267,12 @@ def metric_named(metric: str | Metric | Any) -> Metric:
     """Return a metric of the table by its name, or a user-defined one.
 
     Args:
-        metric: a name from `METRICS`, a `Metric`, an object with its name, function, higher_is_better and
-            range, or where such a one is, as module:name.
+        metric: a name from `METRICS`, a `Metric`, or an object with its name, function, higher_is_better and
+            range.
 
     Raises:
         SettingError: no such name, or an object that lacks one of these.
     """
-    if isinstance(metric, str) and is_import_path(metric):
-        metric = own_part(metric, "metric", _is_metric, f"an equidp.Metric, with {', '.join(_NEEDED)}")
     if isinstance(metric, Metric):
         return metric
     if isinstance(metric, str):

@@ -28,7 +28,7 @@ from equidp.kernel.ledger import ReleaseEvent
 from equidp.kernel.noise import SeededRandomness
 from equidp.policies.methods import method_named
 from equidp.runs.plain import part_of, plain_fields
-from equidp.runs.releases import RecalibrationRelease, TrainingLossRelease
+from equidp.runs.releases import RecalibrationRelease, TrainingLossRelease, release_of
 from equidp.runs.releases.preprocessing import PreprocessingRelease
 from equidp.runs.releases.release import RunRelease
 from equidp.tables.encode import TableEncoder
@@ -138,8 +138,8 @@ class Measures:
     """Measures of a trained model on its test examples: metric and decision.
 
     Attributes:
-        metric: that the card judges it by; a name from `METRICS`, or module:Name; None: accuracy, and of
-            predicted numbers rmse.
+        metric: that the card judges it by; a name from `METRICS`; None: accuracy, and of predicted numbers
+            rmse.
         decision: of two classes, which is the positive one, and from which risk on it is predicted. See
             `TrainConfig.decision`.
     """
@@ -333,4 +333,5 @@ class TrainConfig:
     def from_plain(cls, content: Mapping[str, Any]) -> TrainConfig:
         """Read the values that `to_plain` returned."""
         method_named(content["method"])  # one of the user's own brings the settings that a plan may have
-        return part_of(cls, content)
+        made = part_of(cls, {**content, "releases": ()})
+        return replace(made, releases=tuple(map(release_of, content["releases"])))

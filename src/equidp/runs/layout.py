@@ -7,11 +7,13 @@ import json
 import os
 import textwrap
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from equidp._files import command_line, write_whole
+from equidp._parts import is_import_path
 from equidp.accounting.limit import merge_entries
 from equidp.data.dataset import DataSplit
 from equidp.digest import object_digest
@@ -135,7 +137,10 @@ def notice(config: TrainConfig) -> str:
 
 def resume_command(place: Path) -> str:
     """Command that continues a run, to be printed on a separate line."""
-    return command_line("equidp", "train", "--resume", place)
+    trusting = []
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        trusting = ["--trust-code"] if _own_parts(json.loads((place / CONFIG).read_text())) else []
+    return command_line("equidp", "train", "--resume", place, *trusting)
 
 
 def how_to_continue(place: Path) -> str:
@@ -343,11 +348,26 @@ def check_folder_of_run(place: Path) -> None:
         )
 
 
-def read_config(place: Path) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any]]:
-    """Read the configuration of a run, its plan, and the facts that followed."""
+def read_config(place: Path, *, trust_code: bool = False) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any]]:
+    """Read the configuration of a run, its plan, and the facts that followed.
+
+    Args:
+        place: folder of the run.
+        trust_code: import a method and a model of the user's that the folder names.
+
+    Raises:
+        DataError: no run; one that cannot be read; or code that the folder names and is not trusted.
+    """
     check_folder_of_run(place)
     try:
         content = json.loads((place / (SETTINGS if is_given(place) else CONFIG)).read_text())
+        own = _own_parts(content)
+        if own and not trust_code:
+            raise DataError(
+                f"this folder names code of its own, {', '.join(own)}; expected a part of equidp; if you "
+                "trust whoever sent it, add --trust-code (trust_code=True in Python).",
+                field="trust_code",
+            )
         config, plan = TrainConfig.from_plain(content["config"]), ResolvedPlan.from_plain(content["plan"])
         return config, plan, content["facts"]
     except EquidpError as error:
@@ -363,10 +383,25 @@ def read_config(place: Path) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any]]
         ) from error
 
 
+def _own_parts(content: Any) -> list[str]:
+    """Import paths that the settings of a run name for a method, a model or data, wherever they stand."""
+    found: list[str] = []
+    for name, value in content.items() if isinstance(content, dict) else enumerate(content):
+        if isinstance(name, str) and is_import_path(name):  # of settings by method
+            found.append(name)
+        if name in ("method", "model") and is_import_path(value):
+            found.append(value)
+        if name == "data" and isinstance(value, dict) and is_import_path(value.get("name")):
+            found.append(value["name"])
+        if isinstance(value, dict | list):
+            found += _own_parts(value)
+    return list(dict.fromkeys(found))
+
+
 def own_code(plan: ResolvedPlan) -> dict[str, str]:
     """Digests of the user-defined code that a plan trains with, by kind of part; of code with source."""
-    parts = {"method": type(plan.policy), "model": plan.plan.factory, "loss": plan.plan.loss_function}
-    digests = {name: object_digest(part) for name, part in parts.items() if part is not None}
+    parts = {"method": type(plan.policy), "model": plan.plan.factory}
+    digests = {name: object_digest(part) for name, part in parts.items()}
     return {name: digest for name, digest in digests.items() if digest and not digest.startswith("equidp.")}
 
 
@@ -374,13 +409,13 @@ def check_code(
     plan: ResolvedPlan,
     facts: dict[str, Any],
     place: Path,
-    parts: tuple[str, ...] = ("method", "model", "loss"),
+    parts: tuple[str, ...] = ("method", "model"),
 ) -> None:
     """Raise a DataError if user-defined code has changed since the run began."""
     began = facts.get("own_code", {})
     now = own_code(plan)
     if changed := [part for part in parts if part in began and now.get(part) != began[part]]:
-        names = {"method": plan.method, "model": plan.plan.model_name, "loss": plan.plan.loss_name}
+        names = {"method": plan.method, "model": plan.plan.model_name}
         listed = ", ".join(f"{part} {names[part]!r}" for part in changed)
         raise DataError(
             f"the code of {listed} is not the one that the run in {os.fspath(place)!r} was trained with; "

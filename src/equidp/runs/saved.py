@@ -294,18 +294,24 @@ class FinishedRun:
         )
 
 
-def open_run(folder: str | os.PathLike[str]) -> FinishedRun:
+def open_run(folder: str | os.PathLike[str], *, trust_code: bool = False) -> FinishedRun:
     """Read a finished run.
 
+    Args:
+        folder: of the run, or a copy of its shareable files.
+        trust_code: import the method and the model that the folder names by import path. Such code can do
+            anything on this machine, so give it for folders of people whom you trust alone.
+
     Raises:
-        DataError: there is no run, it is not finished, or files were changed or replaced.
+        DataError: there is no run, it is not finished, files were changed or replaced, or it names code that
+            is not trusted.
         BudgetError: its ledger was damaged or edited.
     """
     place = Path(folder)
-    config, plan, facts = layout.read_config(place)
+    config, plan, facts = layout.read_config(place, trust_code=trust_code)
     if not (place / layout.MODEL).exists():
         layout.refuse_unfinished(place)
-    layout.check_code(plan, facts, place, ("model", "loss"))
+    layout.check_code(plan, facts, place, ("model",))
     encoder = layout.read_encoder(place, config)
     model = _read_model(place, config, plan, facts)
     if layout.is_given(place):

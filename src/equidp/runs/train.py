@@ -47,6 +47,7 @@ def train(
     prepared: PreparedRun | None = None,
     on_resume: Callable[[int, int], None] | None = None,
     device: torch.device = CPU,
+    trust_code: bool = False,
 ) -> tuple[Run, Evaluation]:
     """Take the remaining steps of a folder's run, and write model and card.
 
@@ -59,6 +60,7 @@ def train(
         prepared: what `begin` returned; None: the run is read from its folder, and its data loaded.
         on_resume: called with (steps spent, steps lost) when a run is resumed.
         device: to train on; a run may be resumed on another one.
+        trust_code: see `equidp.runs.saved.open_run`.
 
     Returns:
         The run, and the evaluation that its card shows, in full.
@@ -68,7 +70,9 @@ def train(
         EquidpError: the folder, its data, code or budget does not allow training; the message says why.
     """
     place, processes = Path(folder), processes_here()
-    config, plan, facts, encoder = processes.broadcast_from_first(lambda: _read_settings(place, prepared))
+    config, plan, facts, encoder = processes.broadcast_from_first(
+        lambda: _read_settings(place, prepared, trust_code)
+    )
     if prepared is not None:
         split = prepared.split
     else:
@@ -129,7 +133,7 @@ def train(
 
 
 def _read_settings(
-    place: Path, prepared: PreparedRun | None
+    place: Path, prepared: PreparedRun | None, trust_code: bool
 ) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any], TableEncoder | None]:
     """Return settings and encoder of a run, read from its folder unless the caller has them.
 
@@ -137,7 +141,7 @@ def _read_settings(
     """
     if prepared is not None:
         return prepared.config, prepared.plan, prepared.facts, prepared.encoder
-    config, plan, facts = layout.read_config(place)
+    config, plan, facts = layout.read_config(place, trust_code=trust_code)
     if (place / layout.MANIFEST).exists():
         layout.check_files(place, config)
     return config, plan, facts, layout.read_encoder(place, config)

@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import nn
 
-from equidp._parts import is_import_path, own_part
 from equidp._validate import check_number, check_whole, unknown_name
 from equidp.accounting.calibration import PROTECTIONS
 from equidp.accounting.groups import GroupSettings
@@ -30,6 +29,7 @@ from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import checked_delta
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.policy import Policy
+from equidp.losses import LOSSES
 from equidp.models import MODELS, model_named
 from equidp.policies.methods import MethodLike, all_settings, fixed_options, make_policy, name_of
 from equidp.training.averages import AVERAGES, WeightAverage
@@ -120,8 +120,11 @@ def _check_model(name: str, value: Any) -> None:
 
 
 def _check_loss(name: str, value: Any) -> None:
-    if isinstance(value, str):
-        loss_named(value)
+    if isinstance(value, str) and value not in LOSSES:
+        raise SettingError(
+            f"loss={value!r}; expected a function of (outputs, targets) that gives a loss for each example.",
+            field=name,
+        )
 
 
 @dataclass(frozen=True)
@@ -136,8 +139,8 @@ class Plan:
         epochs: passes over the training data.
         noise_multiplier: sigma.
         delta: None: a tenth of 1 / n, rounded down to a power of ten.
-        loss: what is trained on: an import path such as "my_module:my_loss", or a function of (outputs,
-            targets) that gives one loss for each example; None: cross entropy.
+        loss: what is trained on: a function of (outputs, targets) that gives one loss for each example;
+            None: cross entropy.
         momentum, weight_decay: of the optimizer; they act on private gradients, so they cost no privacy.
         schedule: of the learning rate, over all steps: "constant", "linear" or "cosine"; the last two end at
             zero. A run that a budget cuts short has its schedule over the steps that the budget holds.
@@ -253,7 +256,7 @@ class Plan:
     )
     loss: str | LossFunction | None = option(
         None,
-        "User-defined loss of each example, my_module:my_loss; default: cross entropy.",
+        "User-defined loss of each example; default: cross entropy.",
         _check_loss,
     )
     recalibration: float = option(
@@ -357,7 +360,7 @@ class Plan:
     @property
     def loss_function(self) -> LossFunction | None:
         """The loss; None for cross entropy."""
-        return loss_named(self.loss) if isinstance(self.loss, str) else self.loss
+        return LOSSES[self.loss] if isinstance(self.loss, str) else self.loss
 
     @property
     def loss_name(self) -> str:
@@ -669,7 +672,7 @@ class ResolvedPlan:
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> ResolvedPlan:
-        """Read what `to_plain` gave; method, model and loss must have a name or an import path."""
+        """Read what `to_plain` gave; method and model must have a name or an import path."""
         policy = make_policy(content["method"], content["policy"])  # before the plan, which has its settings
         return cls(**{**content, "policy": policy, "plan": Plan(**content["plan"])})
 
@@ -703,21 +706,3 @@ def checked_seeds(seeds: int | Sequence[int]) -> list[int]:
     for seed in listed:
         check_whole(0, ", each seed", seeds=seed)
     return [int(seed) for seed in listed]
-
-
-def loss_named(path: str) -> LossFunction:
-    """The loss of an import path: a function, or a class that is made without arguments.
-
-    Raises:
-        SettingError: no object has this path, or the object is not a loss.
-    """
-    expected = "a function of (outputs, targets) that gives one loss for each example"
-    if not is_import_path(path):
-        raise SettingError(f"loss {path!r}; expected an import path, such as my_module:my_loss: {expected}.")
-    found = own_part(path, "loss", callable, expected)
-    try:
-        loss: LossFunction = found() if isinstance(found, type) else found
-    except TypeError as error:
-        message = f"loss {path!r} is a class that needs arguments ({error}); name an object."
-        raise SettingError(message) from error
-    return loss

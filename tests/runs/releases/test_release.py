@@ -20,6 +20,7 @@ from equidp.runs import layout
 from equidp.runs.begin import begin
 from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.prepare import prepare
+from equidp.runs.releases import RELEASES
 from equidp.runs.train import train
 from support.errors import raises_field
 from support.releases import paid_for
@@ -83,6 +84,7 @@ def kind(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "group_counts", raising=False)
     import group_counts
 
+    monkeypatch.setitem(RELEASES, "group counts", group_counts.GroupCountsRelease)
     return group_counts.GroupCountsRelease
 
 
@@ -118,7 +120,7 @@ def test_release_of_one_file_is_in_config_dry_run_ledger_notice_and_card(kind, t
     assert "group_counts.py" in card
 
     drawn = (place / kind.file).read_bytes()
-    train(place)  # reads the kind of release by its import path
+    train(place)  # reads the kind of release by its name
     assert (place / kind.file).read_bytes() == drawn
     with raises_field(SettingError, "group_counts_share"):
         kind(0.2).check(None, "dpsgd", plan)

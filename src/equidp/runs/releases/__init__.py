@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from equidp._validate import unknown_name
+from equidp.runs.plain import part_of
 from equidp.runs.releases.counts import CountsRelease
 from equidp.runs.releases.individual import IndividualRelease
 from equidp.runs.releases.preprocessing import PreprocessingRelease
@@ -17,6 +22,7 @@ __all__ = [
     "RecalibrationRelease",
     "RunRelease",
     "TrainingLossRelease",
+    "release_of",
 ]
 
 RELEASES: dict[str, type[RunRelease]] = {
@@ -30,3 +36,16 @@ RELEASES: dict[str, type[RunRelease]] = {
     )
 }
 """Kinds of releases by name, in the order in which they are drawn."""
+
+
+def release_of(content: Mapping[str, Any]) -> RunRelease:
+    """Return the release of plain values that its `to_plain` returned.
+
+    Raises:
+        SettingError: a kind that is not in `RELEASES`, or settings that it refuses.
+    """
+    settings = dict(content)
+    kind = settings.pop("kind")
+    if kind not in RELEASES:
+        raise unknown_name("kind of release", kind, RELEASES)
+    return part_of(RELEASES[kind], settings)

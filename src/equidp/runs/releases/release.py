@@ -11,14 +11,13 @@ from typing import Any, ClassVar, Self
 
 from torch import nn
 
-from equidp._parts import own_part
 from equidp.data import DataSource, DataSplit
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError
 from equidp.evaluation.predictions import Decision
 from equidp.kernel.ledger import Payment
 from equidp.policies.setting import MethodSetting, settings_of
-from equidp.runs.plain import part_of, plain_fields
+from equidp.runs.plain import plain_fields
 from equidp.tables.encode import TableEncoder
 from equidp.training.plan import Plan, ResolvedPlan
 from equidp.training.run import Run
@@ -106,21 +105,8 @@ class RunRelease(ABC):
         return cls(**own) if own else None
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the import path of its kind and its settings as plain values."""
-        kind = type(self)
-        return {"kind": f"{kind.__module__}:{kind.__qualname__}", **plain_fields(self)}
-
-    @staticmethod
-    def from_plain(content: Mapping[str, Any]) -> RunRelease:
-        """Return the release of plain values that `to_plain` returned.
-
-        Raises:
-            SettingError: its kind cannot be imported, or is none.
-        """
-        settings = dict(content)
-        kind = own_part(settings.pop("kind"), "release", _is_kind, "a subclass of RunRelease")
-        made: RunRelease = part_of(kind, settings)
-        return made
+        """Return its name and its settings as plain values."""
+        return {"kind": self.name, **plain_fields(self)}
 
     @abstractmethod
     def epsilon(self, target: float | None) -> float | None:
@@ -177,7 +163,3 @@ class RunRelease(ABC):
             "bring it back.",
             field=self.file,
         )
-
-
-def _is_kind(part: Any) -> bool:
-    return isinstance(part, type) and issubclass(part, RunRelease)

@@ -1,0 +1,105 @@
+"""The folder of a run, whoever made it, runs no code unless the user trusts it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from equidp.errors import DataError, EquidpError
+from equidp.runs import layout
+from equidp.runs.saved import open_run
+from support.errors import raises_field
+
+EVIL = """
+from pathlib import Path
+Path("ran").touch()
+def make(*_): ...
+class Evil: ...
+"""
+PARTS = {
+    "method": lambda content: content["config"].update(method="evil:Evil"),
+    "method of the plan": lambda content: content["plan"].update(method="evil:Evil"),
+    "model": lambda content: content["config"]["plan"].update(model="evil:make"),
+    "model of the plan": lambda content: content["plan"]["plan"].update(model="evil:make"),
+    "settings by method": lambda content: content["config"]["plan"].update(by_method={"evil:Evil": {}}),
+    "model by method": lambda content: content["config"]["plan"].update(
+        by_method={"dpsgd": {"model": "evil:make"}}
+    ),
+    "loss": lambda content: content["plan"]["plan"].update(loss="evil:make"),
+    "release": lambda content: content["config"].update(releases=[{"kind": "evil:Evil"}]),
+    "metric": lambda content: content["config"]["measures"].update(metric="evil:make"),
+    "features": lambda content: content["config"]["data"].update(features="evil:make"),
+    "data": lambda content: content["config"]["data"].update(name="evil:Evil"),
+}
+"""Part of a run -> names evil code for it in the settings of a folder."""
+TRUSTED = {"method", "method of the plan", "model", "model of the plan", "model by method"}
+
+
+@pytest.fixture
+def evil(tmp_path, monkeypatch):
+    """The current folder, with a module that leaves a file when it runs."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.py").write_text(EVIL)
+    yield tmp_path
+    sys.modules.pop("evil", None)
+
+
+def received(finished: Path, place: Path, part: str, *, forged: bool) -> Path:
+    """A copy of a run's shareable files that names evil code; forged: of all files."""
+    if forged:
+        shutil.copytree(finished, place)
+    else:
+        place.mkdir()
+        for name, _ in layout.read_checksums((finished / layout.GIVEN).read_text()):
+            shutil.copy(finished / name, place)
+        shutil.copy(finished / layout.GIVEN, place)
+    for name in {layout.SETTINGS, layout.CONFIG} & {each.name for each in place.iterdir()}:
+        content = json.loads((place / name).read_text())
+        PARTS[part](content)
+        (place / name).write_text(json.dumps(content))
+    for name in (layout.GIVEN, layout.MANIFEST):  # as whoever wrote the files can
+        if (place / name).exists():
+            names = [each for each, _ in layout.read_checksums((place / name).read_text())]
+            lines = [f"{layout.file_digest(place / each)}  {each}\n" for each in names]
+            (place / name).write_text("".join(lines))
+    return place
+
+
+@pytest.mark.parametrize("forged", [False, True])
+@pytest.mark.parametrize("part", PARTS)
+def test_a_folder_that_names_code_of_its_own_runs_none(finished, evil, command, part, forged):
+    place = received(finished.folder, evil / "received", part, forged=forged)
+    if part not in ("metric", "features"):  # which are looked up when they are used
+        with pytest.raises(DataError, match="evil:"):
+            open_run(place)
+    for typed in ("predict received people.csv", "evaluate received", "train --resume received"):
+        _, _, err = command(*typed.split(), cwd=evil)
+        assert "Traceback" not in err
+    command("verify", "received", cwd=evil)
+    if forged:
+        assert command("ledger", "show", "received", cwd=evil)[0] == 0
+    assert not (evil / "ran").exists()
+    assert "evil" not in sys.modules
+
+
+def test_what_is_refused_says_how_to_trust_it(finished, evil, command):
+    place = received(finished.folder, evil / "received", "model", forged=False)
+    with raises_field(DataError, "trust_code", "code of its own, evil:make; expected a part of equidp"):
+        open_run(place)
+    code, _, err = command("predict", "received", "people.csv", cwd=evil)
+    assert code == 2
+    assert "evil:make" in err
+    assert "add --trust-code" in err
+
+
+@pytest.mark.parametrize("part", sorted(TRUSTED))
+def test_trusted_code_is_run(finished, evil, part):
+    place = received(finished.folder, evil / "received", part, forged=False)
+    with suppress(EquidpError):  # the model may be another one
+        open_run(place, trust_code=True)
+    assert (evil / "ran").exists()
