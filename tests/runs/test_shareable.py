@@ -24,6 +24,7 @@ from equidp.runs.prepare import prepare
 from equidp.runs.releases import CountsRelease, PreprocessingRelease
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
+from equidp.runs.verify import verify_run
 from support.errors import raises_field
 
 # Noise decides which categories private preprocessing keeps; others are named in a warning.
@@ -64,11 +65,26 @@ def run(tmp_path_factory):
 def given(run: Path, place: Path, *further: str) -> Path:
     """A folder with the shareable files, as the notice lists them."""
     place.mkdir()
-    config = layout.read_config(run)[0]
-    for name, (kind, _) in layout.files(config).items():
+    config, plan, _ = layout.read_config(run)
+    for name, (kind, _) in layout.files(config, plan).items():
         if (kind == layout.SHAREABLE or name in further) and (run / name).exists():
             shutil.copy(run / name, place)
     return place
+
+
+@pytest.mark.parametrize("method", ["sgd", "dpsgd"])
+def test_nothing_of_a_run_without_privacy_is_for_sharing(method, tmp_path):
+    plan = equidp.Plan(batch_size=300, epochs=0.3, noise_multiplier=0.0, delta=1e-4)
+    begin(prepare(TrainConfig(RunData("digits"), method, plan)), tmp_path / "run")
+    train(tmp_path / "run")
+    notice = " ".join((tmp_path / "run" / layout.NOTICE).read_text().split())
+    assert notice.startswith("This run is without privacy")
+    assert "Nothing of it is for sharing" in notice
+    assert "Shareable" not in notice
+    assert f"Confidential: {layout.PAGE}: the model card" in notice
+    listed = layout.read_checksums((tmp_path / "run" / layout.GIVEN).read_text())
+    assert [name for name, _ in listed] == [layout.NOTICE]
+    assert all(check.passed is not False for check in verify_run(tmp_path / "run").checks)
 
 
 @pytest.mark.soak

@@ -49,7 +49,7 @@ def begin(prepared: PreparedRun, folder: str | os.PathLike[str]) -> PreparedRun:
             "plan": prepared.plan.to_plain(),
             "facts": prepared.facts,
         }
-        write_whole(draft / layout.NOTICE, layout.notice(prepared.config))
+        write_whole(draft / layout.NOTICE, layout.notice(prepared.config, prepared.plan))
         write_whole(draft / layout.CONFIG, layout.salted_json(content).encode())
         if prepared.encoder is not None:
             write_whole(

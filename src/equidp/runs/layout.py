@@ -117,19 +117,35 @@ COPIES = (
 """Advice on a run that is resumed twice, from copies of its folder."""
 
 
-def files(config: TrainConfig) -> dict[str, tuple[str, str]]:
-    """`FILES` for a run of this configuration."""
+def _without_privacy(plan: ResolvedPlan) -> bool:
+    """True for a run whose steps have no noise, so that no guarantee holds for anything it writes."""
+    event = plan.step_event()
+    return 0 in (event.noise_multiplier, event.statistics_noise)
+
+
+def files(config: TrainConfig, plan: ResolvedPlan) -> dict[str, tuple[str, str]]:
+    """`FILES` for a run of this configuration; without privacy, all but the notice is confidential."""
+    if _without_privacy(plan):
+        own = (NOTICE, GIVEN)
+        return {name: (kind if name in own else CONFIDENTIAL, what) for name, (kind, what) in FILES.items()}
     drawn = {each.file: (SHAREABLE, each.contents) for each in config.all_releases}
     if config.preprocessing is None:
         return FILES | drawn
     return {name: (kind, what.removesuffix(_SHAPE)) for name, (kind, what) in FILES.items()} | drawn
 
 
-def notice(config: TrainConfig) -> str:
+def notice(config: TrainConfig, plan: ResolvedPlan) -> str:
     """Text of the notice in a run's folder: which of its files are shareable."""
     lines = ["Files that a run may write here. The folder as a whole is confidential.", ""]
-    for heading in (SHAREABLE, RESTRICTED, CONFIDENTIAL):
-        listed = [f"{name}: {what}" for name, (kind, what) in files(config).items() if kind == heading]
+    headings = [SHAREABLE, RESTRICTED, CONFIDENTIAL]
+    if _without_privacy(plan):
+        why = (
+            "This run is without privacy: its model was trained without noise and may reveal its training "
+            "data. Nothing of it is for sharing but this notice."
+        )
+        lines, headings = [textwrap.fill(why, 88), ""], [CONFIDENTIAL]
+    for heading in headings:
+        listed = [f"{name}: {what}" for name, (kind, what) in files(config, plan).items() if kind == heading]
         texts = [textwrap.fill(text, 88, subsequent_indent="    ") for text in listed]
         lines += [f"{heading}:", "", *texts, ""]
     return "\n".join([*lines, textwrap.fill(COPIES, 88), ""])
@@ -172,9 +188,9 @@ def manifest(place: Path, config: TrainConfig) -> str:
     return _checksums(place, dict.fromkeys((*names, *own)))
 
 
-def manifest_of_given(place: Path, config: TrainConfig) -> str:
+def manifest_of_given(place: Path, config: TrainConfig, plan: ResolvedPlan) -> str:
     """Lines of SHA-256 and name of the shareable files, without this manifest itself."""
-    names = [name for name, (kind, _) in files(config).items() if kind == SHAREABLE and name != GIVEN]
+    names = [name for name, (kind, _) in files(config, plan).items() if kind == SHAREABLE and name != GIVEN]
     return _checksums(place, names)
 
 
@@ -215,7 +231,7 @@ def write_last(
     """Write the last files of a finished run: the shareable settings, and both manifests."""
     content = settings_to_give(config, plan, facts, entries)
     write_whole(place / SETTINGS, (json.dumps(content, indent=2) + "\n").encode())
-    write_whole(place / GIVEN, manifest_of_given(place, config))
+    write_whole(place / GIVEN, manifest_of_given(place, config, plan))
     write_whole(place / MANIFEST, manifest(place, config))
 
 
