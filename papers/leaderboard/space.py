@@ -125,8 +125,8 @@ def _is_tuned(name: str) -> bool:
 
 
 PRIVATE = tuple(filter(_is_tuned, METHODS))
-"""Compared methods: all private ones but fairlens, which takes two groups and small models alone, prototypes,
-which fixes the settings that are drawn, and asc, which is DP-SGD unless groups differ in their rates."""
+"""Compared methods: all private ones but fairlens, which takes two groups and small models alone, and
+prototypes, which fixes the settings that are drawn."""
 _SCHEDULE: Mapping[str, Range] = {
     "schedule": OneOf(("constant", "linear", "cosine")),
     "average": OneOf(("none", "tail", "ema")),

@@ -34,8 +34,8 @@ _HOMES = {
     "kernel.noisy_sum": "private_sum",
     "kernel.step": "PrivateStep",
     "kernel.policy": "NoState Policy Setting",
-    "policies": "ASC DPSGD DPSGDF PSAC SGD Automatic DPSGDFCode FairLens Global GlobalAdapt GroupDRO "
-    "Naive Prototypes Quantile QuantileBounded SlaClip SoftAdaClip check_policy",
+    "policies": "DPSGD DPSGDF PSAC SGD Automatic DPSGDFCode FairLens Global GlobalAdapt "
+    "Naive Prototypes Quantile QuantileBounded SoftAdaClip check_policy",
     "policies.table": "METHODS Method",
     "report.audit": "print_audit",
     "report.card": "write_card",

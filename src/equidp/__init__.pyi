@@ -54,7 +54,6 @@ from equidp.kernel.policy import NoState as NoState, Policy as Policy, Setting a
 from equidp.kernel.step import PrivateStep as PrivateStep
 from equidp.ledger.file import LedgerFile as LedgerFile
 from equidp.policies import (
-    ASC as ASC,
     DPSGD as DPSGD,
     DPSGDF as DPSGDF,
     PSAC as PSAC,
@@ -64,12 +63,10 @@ from equidp.policies import (
     FairLens as FairLens,
     Global as Global,
     GlobalAdapt as GlobalAdapt,
-    GroupDRO as GroupDRO,
     Naive as Naive,
     Prototypes as Prototypes,
     Quantile as Quantile,
     QuantileBounded as QuantileBounded,
-    SlaClip as SlaClip,
     SoftAdaClip as SoftAdaClip,
     check_policy as check_policy,
 )

@@ -11,23 +11,18 @@ from torch import Tensor, nn
 
 from equidp.engines import ENGINES, dataset_norms
 from equidp.engines.functional import FunctionalEngine
-from equidp.engines.units import UnitModel
 from equidp.kernel.engine import LossFunction, Sums
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.noise import SeededRandomness
 from equidp.kernel.step import PrivateStep
-from equidp.losses import Loss
 from equidp.models import MODELS
 from equidp.policies import SGD
 from support.oracle import SumOfSquares, assert_exact, drawn, loss, single_gradients
 from support.toy import make_trainer, toy
-from support.units import LOSS, ragged
 
 
 class OneByOne:
     """A user-defined engine: a forward and a backward pass for each example."""
-
-    measures_losses = True
 
     def __init__(self, model: nn.Module, loss: LossFunction) -> None:
         self.model, self.loss = model, loss
@@ -35,13 +30,12 @@ class OneByOne:
     def __call__(self, inputs: Tensor, targets: Tensor) -> OneByOneMeasured:
         torch.clear_autocast_cache()
         trained = [each for each in self.model.parameters() if each.requires_grad]
-        rows, losses = [], []
+        rows = []
         for x, y in zip(inputs.split(1), targets.split(1), strict=True):
             alone = self.loss(self.model(x), y).sum()
             rows.append(torch.autograd.grad(alone, trained, allow_unused=True, materialize_grads=True))
-            losses.append(alone.detach())
         gradients = [torch.stack(each) for each in zip(*rows, strict=True)]
-        return OneByOneMeasured(trained, gradients, torch.stack(losses))
+        return OneByOneMeasured(trained, gradients)
 
 
 class OneByOneMeasured:
@@ -49,8 +43,8 @@ class OneByOneMeasured:
 
     terms = None
 
-    def __init__(self, trained: list[nn.Parameter], gradients: list[Tensor], losses: Tensor) -> None:
-        self._trained, self._gradients, self.losses = trained, gradients, losses
+    def __init__(self, trained: list[nn.Parameter], gradients: list[Tensor]) -> None:
+        self._trained, self._gradients = trained, gradients
         rows = torch.cat([each.reshape(len(each), -1) for each in gradients], dim=1)
         self.norms = rows.norm(dim=1)
         self._finite = self.norms.isfinite()
@@ -106,29 +100,6 @@ def test_norms_are_of_the_batch_and_sums_float64_and_left_out_of_gradients(engin
     assert all(total.dtype == torch.float64 for total in sums.values())
     assert all(total.shape == parameter.shape for parameter, total in sums.items())
     assert all(parameter.grad is None for parameter in model.parameters())
-
-
-@pytest.mark.parametrize("engine", MAKERS)
-def test_losses_are_those_of_a_forward_pass_of_each_example_alone(engine):
-    model, inputs, targets = MODELS["small-cnn"]((1, 8, 8), 3), torch.randn(4, 1, 8, 8), torch.arange(4) % 3
-    made = MAKERS[engine](model, Loss(loss, class_weights=torch.tensor([1.0, 3.0, 0.5])))
-    measured = made(inputs, targets)
-    assert made.measures_losses
-    assert measured.losses.shape == (4,)
-    assert not measured.losses.requires_grad
-    alone = [made.loss(model(x), y) for x, y in zip(inputs.split(1), targets.split(1), strict=True)]
-    torch.testing.assert_close(measured.losses, torch.cat(alone).detach(), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_the_loss_of_a_person_is_the_weighted_sum_over_their_rows(engine):
-    """Also of people with fewer rows than others, and of views, whose weights add up to 1."""
-    model, inputs, targets = nn.Linear(4, 2).double(), drawn(5, 3, 4), ragged(5, 3)
-    measured = ENGINES[engine](UnitModel(model), LOSS)(inputs, targets)
-    rows = [
-        loss(model(x), pairs[:, 0].long()) @ pairs[:, 1] for x, pairs in zip(inputs, targets, strict=True)
-    ]
-    torch.testing.assert_close(measured.losses, torch.stack(rows).detach())
 
 
 @pytest.mark.parametrize("engine", MAKERS)

@@ -12,7 +12,6 @@ import torch
 from equidp.kernel.bounding import capped_weights, example_weights
 from equidp.kernel.policy import Policy, Setting, checked_sensitivity, checked_state, restored_state
 from equidp.policies import (
-    ASC,
     DPSGD,
     DPSGDF,
     METHODS,
@@ -23,12 +22,10 @@ from equidp.policies import (
     FairLens,
     Global,
     GlobalAdapt,
-    GroupDRO,
     Naive,
     Prototypes,
     Quantile,
     QuantileBounded,
-    SlaClip,
     SoftAdaClip,
     check_policy,
 )
@@ -52,8 +49,6 @@ CASES = [
     Case(DPSGDFCode(0.7, smoothing=0.9)),
     Case(FairLens(0.7), groups=(2,)),
     Case(FairLens(0.7, smoothing=0.0, min_count=0.5), groups=(2,)),
-    Case(GroupDRO(0.7)),
-    Case(GroupDRO(0.7, group_learning_rate=2.0, group_decay=0.1, smoothing=0.0)),
     Case(Naive(0.7)),
     Case(Global(0.7, 20.0)),
     Case(GlobalAdapt(0.7)),
@@ -62,12 +57,9 @@ CASES = [
     Case(QuantileBounded(0.7)),
     Case(QuantileBounded(0.7, lowest_bound=2.0)),
     Case(SoftAdaClip(0.7)),
-    Case(SlaClip(0.7)),
-    Case(SlaClip(0.7, slots=1, lowest_bound=0.9)),
     Case(Automatic(0.7)),
     Case(PSAC(0.7)),
     Case(Prototypes()),
-    Case(ASC(0.7)),
 ]
 
 

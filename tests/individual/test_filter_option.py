@@ -77,7 +77,6 @@ def test_a_plan_without_it_and_a_method_without_privacy_have_no_accounts():
 
 REFUSED = {
     "statistics": ("dpsgd-f", {}, {}),
-    "losses": ("group-dro", {}, {}),
     "rates": ("dpsgd", {"rates": "a=2"}, {}),
     "budgets by group": ("dpsgd", {"epsilon_by_group": "a=1,*=2"}, {}),
     "levels": ("dpsgd", {"epsilon_levels": "1,2"}, {}),

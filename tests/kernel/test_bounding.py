@@ -23,8 +23,6 @@ from equidp.kernel.bounding import (
     each_at_once,
     example_rows,
     example_weights,
-    made_up_numbers,
-    numbers_read_by,
 )
 from equidp.kernel.policy import SMALLEST_SENSITIVITY, NoState, copy_state
 from equidp.policies import DPSGD, DPSGDF, SGD, Global
@@ -142,8 +140,7 @@ def test_what_a_rule_gives_an_example_is_what_it_gives_it_alone(name, rows):
     groups = torch.tensor([group for _, group in rows])
     rules = [policy.weight] if policy.statistics_ratio is None else [policy.weight, policy.statistics]
     for rule in rules:
-        losses = (norms.flip(0),) if policy.loss_readers else ()
-        examples = norms, groups, *numbers_read_by(policy, rule.__name__, losses)
+        examples = norms, groups
         together = each_alone(rule, state, *examples)
         alone = [
             each_alone(rule, state, *(each[at : at + 1] for each in examples)) for at in range(len(rows))
@@ -234,7 +231,7 @@ def test_step_weights_stay_below_the_sensitivity(name, rows):
     policy = POLICIES[name]
     state = state_of(policy)
     norms, groups = torch.tensor([norm for norm, _ in rows]), torch.tensor([group for _, group in rows])
-    weights = step_weights(policy, state, norms, groups, made_up_numbers(policy, norms))
+    weights = step_weights(policy, state, norms, groups)
     sensitivity = policy.sensitivity(copy_state(state))
     assert (weights >= 0).all()
     assert (weights.double() * norms.double() <= sensitivity * (1 + 1e-6)).all()

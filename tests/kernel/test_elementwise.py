@@ -159,5 +159,4 @@ def test_weights_of_every_method_are_elementwise(name):
     """Otherwise a step of a small model takes a tenth more."""
     policy = make_policy(name, {"clipping_bound": 1.0, "strict_bound": 2.0})
     state = policy.init(Setting(2, 5.0, 1.0, 10))
-    losses = (NORMS,) if "weight" in policy.loss_readers else ()
-    assert apply_elementwise(policy.weight, state, (NORMS, GROUPS % 2, *losses)) is not None
+    assert apply_elementwise(policy.weight, state, (NORMS, GROUPS % 2)) is not None

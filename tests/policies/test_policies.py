@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pytest
@@ -26,7 +26,6 @@ from equidp.policies import (
     Naive,
     Quantile,
     QuantileBounded,
-    SlaClip,
     SoftAdaClip,
     check_policy,
 )
@@ -405,49 +404,6 @@ def test_softadaclip_is_smooth_below_its_bound_and_keeps_the_order_of_lengths():
     assert (found <= hard + 1e-6).all()
 
 
-@pytest.mark.parametrize(("slots", "norms"), [(1, [0.5, 3.0]), (4, [0.0, 0.3, 1.1, 2.0, 9.0])])
-def test_slaclip_moves_its_bound_by_released_slacks(slots, norms):
-    """Against slots that are filled one after the other, as the paper has them, in plain Python."""
-    bound, batch, policy = 2.0, len(norms) + 3.0, SlaClip(2.0, slots=slots, tolerance=0.4)
-    state = state_of(policy, b=batch)
-    filled = []
-    for norm in norms:
-        slack, shares = max(0.0, bound - norm), []
-        for _ in range(slots):
-            part = min(slack, bound / slots)
-            shares.append(part / (bound / slots))
-            slack -= part
-        filled.append(shares)
-    rows = torch.stack([policy.statistics(state, torch.tensor(norm), torch.tensor(0)) for norm in norms])
-    torch.testing.assert_close(rows * math.sqrt(slots), torch.tensor(filled), atol=1e-6, rtol=1e-5)
-    lengths = rows.square().sum(dim=1) * bound**2 + torch.tensor(norms).clamp(max=bound).square()
-    assert (lengths <= bound**2 + 1e-5).all()  # the authors' joint release would need no more noise
-    noise = torch.linspace(-0.3, 0.3, slots)
-    released = rows.sum(dim=0) + noise
-    shares = [
-        min(max((sum(column) + math.sqrt(slots) * float(one)) / batch, 0.0), 1.0)
-        for column, one in zip(zip(*filled, strict=True), noise, strict=True)
-    ]
-    expected = bound * math.exp(0.5 * (1 - 0.4 * (1 - shares[-1]) - shares[0]))
-    moved = policy.update(state, released)
-    assert policy.sensitivity(moved) == pytest.approx(expected)
-    torch.testing.assert_close(weights(policy, moved, [0.01, 50.0]), torch.tensor([1.0, expected / 50]))
-
-
-def test_slaclips_bound_stays_within_its_lowest_and_highest():
-    policy = SlaClip(9.0, lowest_bound=0.5, highest_bound=4.0)
-    state = state_of(policy, b=10.0)
-    assert policy.sensitivity(state) == 4.0
-    row = torch.full((8,), 10 / math.sqrt(8))
-    assert policy.sensitivity(policy.update(state, -row)) == 4.0
-    falling = replace(policy, tolerance=1.0)
-    half_full = row.clone()
-    half_full[-1] = 0.0
-    for _ in range(20):
-        state = falling.update(state, half_full)
-    assert falling.sensitivity(state) == 0.5
-
-
 def test_automatic_and_psac_formulas():
     torch.testing.assert_close(
         weights(Automatic(3.0, stability=0.5), NoState(), [0.0, 2.0]), torch.tensor([6.0, 1.2])
@@ -474,10 +430,6 @@ def test_automatic_and_psac_formulas():
         (lambda: QuantileBounded(1.0, lowest_bound=0.0), "lowest_bound"),
         (lambda: SoftAdaClip(1.0, target_quantile=1.0), "target_quantile"),
         (lambda: Automatic(1.0, stability=0.0), "stability"),
-        (lambda: SlaClip(1.0, slots=0), "slots"),
-        (lambda: SlaClip(1.0, slots=2.5), "slots"),
-        (lambda: SlaClip(1.0, tolerance=1.5), "tolerance"),
-        (lambda: SlaClip(1.0, lowest_bound=60.0), "lowest_bound"),
         (lambda: PSAC(1.0, stability=0.0), "stability"),
     ],
 )

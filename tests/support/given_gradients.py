@@ -15,17 +15,14 @@ from equidp.kernel.step import PrivateStep
 
 
 class GivenGradients:
-    """Per-example gradients are the inputs, [batch, d], and losses the targets, [batch], to see what the
-    private step does with them."""
-
-    measures_losses = True
+    """Per-example gradients are the inputs, [batch, d], to see what the private step does with them."""
 
     def __init__(self, parameter: torch.nn.Parameter) -> None:
         self.parameter = parameter
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> MeasuredBatch:
         norms = torch.linalg.vector_norm(inputs, dim=1)
-        return MeasuredBatch(norms, partial(self._sums, inputs), losses=targets)
+        return MeasuredBatch(norms, partial(self._sums, inputs))
 
     def _sums(self, gradients: Tensor, weights: Tensor) -> Sums:
         kept = torch.isfinite(gradients).all(dim=1, keepdim=True)

@@ -17,11 +17,9 @@ from equidp.policies import (
     DPSGDFCode,
     Global,
     GlobalAdapt,
-    GroupDRO,
     Naive,
     Quantile,
     QuantileBounded,
-    SlaClip,
     SoftAdaClip,
 )
 
@@ -63,30 +61,6 @@ class Rogue(Policy):
         before = float(state.largest)
         state.largest.mul_(2.0)
         return before
-
-
-@dataclass(frozen=True)
-class RogueLosses(Policy):
-    """Huge rows and weights that follow from losses, each written to in place."""
-
-    statistics_ratio: float = 1.0
-    loss_readers: ClassVar[tuple[str, ...]] = ("statistics", "weight")
-
-    def statistics(  # type: ignore[override]
-        self, state: Any, norm: Tensor, group: Tensor, loss: Tensor
-    ) -> Tensor:
-        return 1e6 * loss.mul_(3.0) * torch.ones(2)
-
-    def update(self, state: Any, released: Tensor) -> Any:
-        return state
-
-    def weight(  # type: ignore[override]
-        self, state: Any, norm: Tensor, group: Tensor, loss: Tensor
-    ) -> Tensor:
-        return 1e6 * loss.mul_(-7.0).abs()
-
-    def sensitivity(self, state: Any) -> float:
-        return 1.0
 
 
 @dataclass(frozen=True)
@@ -150,18 +124,15 @@ POLICIES: dict[str, Policy] = {
     "dpsgd-f": DPSGDF(1.0),
     "dpsgd-f smooth": DPSGDF(1.0, smoothing=0.5),
     "dpsgd-f-code": DPSGDFCode(1.0),
-    "group-dro": GroupDRO(1.0),
     "naive": Naive(1.0),
     "global": Global(1.0, 3.0),
     "global-adapt": GlobalAdapt(1.0, initial_bound=3.0),
     "quantile": Quantile(1.0),
     "quantile-bounded": QuantileBounded(1.0, lowest_bound=0.9),
     "softadaclip": SoftAdaClip(1.0),
-    "slaclip": SlaClip(1.0),
     "automatic": Automatic(1.0),
     "psac": PSAC(1.0),
     "rogue": Rogue(),
-    "rogue losses": RogueLosses(),
     "negative": Negative(),
     "overwriting": Overwriting(),
 }

@@ -20,8 +20,6 @@ from equidp.kernel.noise import to_double
 from equidp.kernel.policy import Policy
 from equidp.policies.weights import step_weights
 
-_LOSS = 1e9
-"""Loss of a canary: beyond every bound, so that its row of statistics is as long as any."""
 _NORMS = torch.logspace(-3, 6, 2001, dtype=torch.float32)
 _TIE = 1e-4
 
@@ -94,11 +92,6 @@ class CanaryEngine:
         self.background = torch.zeros(len(directions), dtype=torch.float64)
         self.total: Tensor | None = None
 
-    @property
-    def measures_losses(self) -> bool:
-        """True where the inner engine measures losses."""
-        return getattr(self.engine, "measures_losses", False)
-
     def take_sums(self) -> tuple[Tensor, Tensor | None]:
         """Return `background` and `total` of a step over all of its parts, and reset both."""
         taken = self.background, self.total
@@ -117,10 +110,7 @@ class CanaryEngine:
         if others is not None:
             norms[~canary] = others.norms.detach()
             norms[canary] = own.to(norms)
-        losses = torch.full_like(norms, _LOSS)
-        if others is not None and self.measures_losses and others.losses is not None:
-            losses[~canary] = others.losses.detach().to(losses)
-        return MeasuredBatch(norms, partial(self._sums, others, canary, which), losses=losses)
+        return MeasuredBatch(norms, partial(self._sums, others, canary, which))
 
     def _sums(self, others: Measured | None, canary: Tensor, which: Tensor, weights: Tensor) -> Sums:
         sums = {} if others is None else others.sum_gradients(weights[~canary])

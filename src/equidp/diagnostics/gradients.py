@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from equidp.data.dataset import GroupedDataset
 from equidp.engines.model import call_model, device_of, flat, flat_sums
-from equidp.kernel.bounding import example_context, measured_numbers
+from equidp.kernel.bounding import example_context, measured_terms
 from equidp.kernel.engine import Engine, LossFunction, Measured, measure
 from equidp.kernel.inputs import Inputs, moved_to, taken
 from equidp.kernel.noise import to_double
@@ -80,7 +80,7 @@ class Subject:
 
         for chunk in self.chunks(data, members):
             measured = measured_chunk()
-            norms = measured.norms if policy is None else measured_numbers(policy, measured)[0]
+            norms = measured.norms if policy is None else measured_terms(policy, measured)[0]
             finite = torch.isfinite(norms)
             if not finite.all():
                 chunk = taken(chunk, finite)
@@ -154,8 +154,8 @@ def batch_gradients(
     """
     mean, clipped = subject.zeros(), subject.zeros()
     for measured, (inputs, targets, groups, _) in subject.measure_chunks(data, sample, policy, state):
-        norms, numbers = measured_numbers(policy, measured)
-        clipped += subject.sum_gradients(measured, step_weights(policy, state, norms, groups, numbers))
+        norms, _ = measured_terms(policy, measured)
+        clipped += subject.sum_gradients(measured, step_weights(policy, state, norms, groups))
         mean += subject.plain_sum(inputs, targets)
     subject.total(mean, clipped)
     return BatchGradients(mean / expected_batch_size, clipped / expected_batch_size)

@@ -22,7 +22,6 @@ from equidp.diagnostics.effort import Effort
 from equidp.diagnostics.gradients import BatchGradients, Subject, batch_gradients
 from equidp.engines.model import call_model
 from equidp.errors import DataError
-from equidp.kernel.bounding import made_up_numbers
 from equidp.kernel.noise import SeededRandomness, to_double
 from equidp.kernel.policy import Policy
 from equidp.kernel.sampling import PoissonSampler
@@ -99,29 +98,25 @@ def view_group(
     total, loss = subject.zeros(), torch.zeros(1, dtype=torch.float64)
     mine = subject.share_of(members)
     precision = torch.promote_types(total.dtype, torch.float32)
-    reads = bool(step.policy.loss_readers)  # then weights may follow from losses, the second column
-    known = torch.full((len(mine), 1 + reads), math.nan, dtype=precision, device=total.device)
+    known = torch.full((len(mine),), math.nan, dtype=precision, device=total.device)
     for measured, (inputs, targets, _, which) in subject.measure_chunks(data, members):
         norms = measured.norms.detach()
         total += subject.sum_gradients(measured, torch.ones_like(norms))
         with torch.no_grad():
             loss += to_double(subject.loss(call_model(subject.model, inputs), targets)).sum().cpu()
-        columns = [norms, measured.losses] if reads and measured.losses is not None else [norms]
-        found = torch.stack([each.to(precision) for each in columns], dim=1)
-        known[torch.isin(mine, which.to(mine.device)).to(known.device)] = found
+        known[torch.isin(mine, which.to(mine.device)).to(known.device)] = norms.to(precision)
     subject.total(total, loss)
     known = subject.processes.gather_shards(known, len(members))
-    finite = torch.isfinite(known).all(dim=1)
+    finite = torch.isfinite(known)
     if not finite.any():
         raise DataError(
             f"no example of group {data.group_names[group]!r} has a finite gradient; look at its inputs and "
             "the learning rate.",
             field="group",
         )
-    norms, *losses = known[finite].unbind(dim=1)
-    numbers = (*losses, *made_up_numbers(step.policy, norms)[len(losses) :])
+    norms = known[finite]
     groups = torch.full_like(norms, group, dtype=torch.int64)
-    weights = step_weights(step.policy, step.state, norms, groups, numbers)
+    weights = step_weights(step.policy, step.state, norms, groups)
     left_out = members[~finite.to(members.device)]
     return GroupView(
         name=data.group_names[group],
@@ -132,7 +127,7 @@ def view_group(
         loss=float(loss) / len(norms),
         norms=norms,
         weights=weights,
-        share_clipped=share_clipped(step.policy, step.state, weights, groups, numbers),
+        share_clipped=share_clipped(step.policy, step.state, weights, groups),
         not_finite=len(left_out),
     )
 

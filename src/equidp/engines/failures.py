@@ -37,7 +37,7 @@ def measure_despite_failures(
       others are measured without it, with fresh random numbers |
     | the others still fail together, as where a layer reads some of them | each is measured alone: exact and
       slow |
-    | no example can be measured | all norms are infinite, and `terms` and `losses` are None |
+    | no example can be measured | all norms are infinite, and `terms` is None |
     | the model fails on the first public example too | the error is raised |
     | `public` is None, and all examples fail alone, or none does | the error is raised: nothing shows whether
       the model can be measured at all |
@@ -88,7 +88,6 @@ def measure_despite_failures(
         lambda weights: measured.sum_gradients(weights[places]),
         with_zeros_of_failed(measured.redraw_mask),
         with_zeros_of_failed(measured.terms),
-        with_zeros_of_failed(measured.losses),
     )
 
 
@@ -107,22 +106,19 @@ def _has_gradients(model: nn.Module, loss: LossFunction, example: Examples) -> b
     return _result_of(partial(_gradients, model, loss, example)) is not None
 
 
-def _gradients(model: nn.Module, loss: LossFunction, example: Examples) -> tuple[list[Tensor], Tensor]:
-    """Gradients of one example [1, ...] by the trained parameters, in their order, and its loss, [1]."""
+def _gradients(model: nn.Module, loss: LossFunction, example: Examples) -> list[Tensor]:
+    """Gradients of one example [1, ...] by the trained parameters, in their order."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     with without_fused_layers(model), torch.enable_grad():  # on a GPU, fused ones in evaluation mode fail
         losses = loss(call_model(model, map_tensors(Tensor.detach, example[0])), example[1])
-        total = losses.sum()
-        found = torch.autograd.grad(total, trained, allow_unused=True, materialize_grads=True)
-        return list(found), total.detach().reshape(1)
+        return list(torch.autograd.grad(losses.sum(), trained, allow_unused=True, materialize_grads=True))
 
 
 class _MeasuredExample(NamedTuple):
-    """Norm of one example, its gradients in float64, its loss, [1], and terms of that, [1, terms]."""
+    """Norm of one example, its gradients in float64, and terms of its loss, [1, terms]."""
 
     norm: float
     gradients: list[Tensor]
-    loss: Tensor | None
     terms: Tensor | None
 
 
@@ -138,23 +134,20 @@ def _measure_one_by_one(
             measured = measure_batch(*example)
             sums = measured.sum_gradients(torch.ones_like(measured.norms))
             gradients = [sums[each] if each in sums else torch.zeros_like(each) for each in trained]
-            return _MeasuredExample(float(measured.norms), gradients, measured.losses, measured.terms)
-        found, own = _gradients(model, loss, example)
-        gradients = [to_double(each) for each in found]
+            return _MeasuredExample(float(measured.norms), gradients, measured.terms)
+        gradients = [to_double(each) for each in _gradients(model, loss, example)]
         return _MeasuredExample(
             float(torch.linalg.vector_norm(torch.cat([each.flatten() for each in gradients]))),
             gradients,
-            own,
             None,
         )
 
-    states, norms, losses, terms = [], [], [], []
+    states, norms, terms = [], [], []
     device = tensors(batch[1])[0].device
     for place in range(count_in(batch[1])):
         states.append(GeneratorStates(device))
         alone = _result_of(partial(measure_alone, place))
         norms.append(math.inf if alone is None else alone.norm)
-        losses.append(None if alone is None else alone.loss)
         terms.append(None if alone is None else alone.terms)
         del alone  # frees its gradients
 
@@ -178,7 +171,6 @@ def _measure_one_by_one(
         torch.tensor(norms, dtype=torch.float64).to(device, dtype),
         sum_gradients,
         terms=_join_rows(terms),
-        losses=_join_rows(losses),
     )
 
 

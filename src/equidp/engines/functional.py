@@ -50,14 +50,12 @@ class FunctionalEngine:
     Attributes:
         public: examples that model and loss accepted in a trial; None: no trial was made, and a batch that
             fails may end in its error (`engines.failures`).
-        measures_losses: True.
 
     Raises:
         SettingError: chunk_size < 1.
     """
 
     public: Examples | None = None
-    measures_losses = True
 
     def __init__(
         self,
@@ -82,15 +80,15 @@ class FunctionalEngine:
         """Measure a batch in one pass, or fail."""
         batch = inputs, targets, context
         if count_in(targets) <= self.chunk_size:
-            ((gradients, losses, terms),) = self._chunks(*batch)
+            ((gradients, terms),) = self._chunks(*batch)
             norms = _norms_of(gradients)
-            return MeasuredBatch(norms, partial(self._sums, gradients, norms), terms=terms, losses=losses)
+            return MeasuredBatch(norms, partial(self._sums, gradients, norms), terms=terms)
         random = GeneratorStates(tensors(targets)[0].device)
-        chunks = [(_norms_of(gradients), losses, terms) for gradients, losses, terms in self._chunks(*batch)]
-        norms, losses = (torch.cat(parts) for parts in list(zip(*chunks, strict=True))[:2])
-        terms = torch.cat([each for *_, each in chunks if each is not None]) if context else None
+        chunks = [(_norms_of(gradients), terms) for gradients, terms in self._chunks(*batch)]
+        norms = torch.cat([each for each, _ in chunks])
+        terms = torch.cat([each for _, each in chunks if each is not None]) if context else None
         again = partial(self._sum_again, batch, random, norms.clone())
-        return MeasuredBatch(norms, again, terms=terms, losses=losses)
+        return MeasuredBatch(norms, again, terms=terms)
 
     def _sum_again(
         self, batch: tuple[Inputs, Inputs, Context], random: GeneratorStates, norms: Tensor, weights: Tensor
@@ -99,7 +97,7 @@ class FunctionalEngine:
         parts = zip(weights.split(self.chunk_size), norms.split(self.chunk_size), strict=True)
         sums: Sums = {}
         with random.again():
-            for (gradients, *_), (part, before) in zip(self._chunks(*batch), parts, strict=True):
+            for (gradients, _), (part, before) in zip(self._chunks(*batch), parts, strict=True):
                 now = _norms_of(gradients)
                 held = held_to_norms(part, gradients, before, now)
                 for parameter, total in self._sums(gradients, now, held).items():
@@ -118,8 +116,8 @@ class FunctionalEngine:
 
     def _chunks(
         self, inputs: Inputs, targets: Inputs, context: Context
-    ) -> Iterator[tuple[dict[str, Tensor], Tensor, Tensor | None]]:
-        """Per-example gradients by parameter name, [chunk, *shape] each, losses and terms of the losses."""
+    ) -> Iterator[tuple[dict[str, Tensor], Tensor | None]]:
+        """Per-example gradients by parameter name, [chunk, *shape] each, and terms of the losses."""
         parameters = dict(self.model.named_parameters())
         trained = {name: value.detach() for name, value in parameters.items() if value.requires_grad}
         fixed = {name: value.detach() for name, value in parameters.items() if not value.requires_grad}
@@ -147,7 +145,7 @@ class FunctionalEngine:
             part = taken(examples, slice(start, start + self.chunk_size))
             try:
                 with without_fused_layers(self.model), second_derivatives() if context else nullcontext():
-                    gradients, (losses, aside) = gradient(trained, *part)
+                    gradients, (_, aside) = gradient(trained, *part)
             except RuntimeError as error:
                 if "data-dependent control flow" not in str(error):
                     raise
@@ -156,7 +154,7 @@ class FunctionalEngine:
                     "attention masks, and torch.func cannot follow that.",
                     field="model",
                 ) from error
-            yield gradients, losses.detach(), aside if context else None
+            yield gradients, aside if context else None
 
 
 def second_derivatives() -> AbstractContextManager[None]:

@@ -61,11 +61,9 @@ class GhostEngine:
     Attributes:
         public: examples that model and loss accepted in a trial; None: no trial was made, and a batch that
             fails may end in its error (`engines.failures`).
-        measures_losses: True.
     """
 
     public: Examples | None = None
-    measures_losses = True
 
     def __init__(self, model: nn.Module, loss: LossFunction) -> None:
         self.model, self.loss = model, loss
@@ -124,7 +122,7 @@ class GhostEngine:
             backward = _Backward(calls, batch, losses.device)
         drawn = [call.redraw_mask for call in calls if call.redraw_mask is not None]
         redraw_mask = torch.stack(drawn).any(dim=0) if drawn else None
-        return MeasuredBatch(backward.norms, backward.sum_gradients, redraw_mask, losses=losses.detach())
+        return MeasuredBatch(backward.norms, backward.sum_gradients, redraw_mask)
 
     def _losses(self, tape: Tape, inputs: Inputs, targets: Inputs) -> Tensor:
         # Detached: inputs that require gradients would hide where the backward pass may end.

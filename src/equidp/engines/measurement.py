@@ -27,8 +27,6 @@ class MeasuredBatch:
             [batch]; None: no example did.
         terms: terms that a policy adds to the losses, [batch, terms]; None: no context, or no example
             could be measured.
-        losses: that the gradients are of, [batch]; None: the engine does not give them, or no example could
-            be measured.
     """
 
     def __init__(
@@ -37,9 +35,8 @@ class MeasuredBatch:
         sum_under: Callable[[Tensor], Sums],
         redraw_mask: Tensor | None = None,
         terms: Tensor | None = None,
-        losses: Tensor | None = None,
     ) -> None:
-        self.norms, self.redraw_mask, self.terms, self.losses = norms, redraw_mask, terms, losses
+        self.norms, self.redraw_mask, self.terms = norms, redraw_mask, terms
         self._sum_under: Callable[[Tensor], Sums] | None = sum_under
 
     def sum_gradients(self, weights: Tensor) -> Sums:

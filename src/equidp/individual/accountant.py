@@ -30,7 +30,6 @@ from equidp.kernel.epsilon import entries_of_group, epsilon
 from equidp.kernel.generators import restore_generators
 from equidp.kernel.inputs import Inputs, taken, tensors
 from equidp.kernel.ledger import GroupedStepEvent, StepEvent
-from equidp.kernel.policy import Policy
 from equidp.training.assemble import IMAGES_AT_A_TIME, are_images
 from equidp.training.checkpoint import KeptCallback
 from equidp.training.trainer import Trainer
@@ -83,16 +82,6 @@ def take_norms(trainer: Trainer, data: GroupedDataset, chunk_size: int | None) -
         norms = dataset_norms(trainer.engine, inputs, targets, chunk, device, context)
     norms = processes.gather_shards(norms, len(data))
     return torch.where(torch.isfinite(norms), norms, 0.0)
-
-
-def check_weights_read_no_losses(policy: Policy, purpose: str) -> None:
-    """Refuse a policy whose weights do not follow from norms and groups alone; `purpose` begins the error."""
-    if "weight" in policy.loss_readers:
-        raise SettingError(
-            f"{purpose} weights that follow from norms and groups, and those of {type(policy).__name__} read "
-            "losses; leave individual accounting out, or let statistics alone read losses.",
-            field="policy",
-        )
 
 
 _PURPOSE = "individual accounting needs"
@@ -162,7 +151,6 @@ class ExampleAccount(KeptCallback):
                 "policy.",
                 field="noise_multiplier",
             )
-        check_weights_read_no_losses(trainer.policy, _PURPOSE)
         if self._interval == "sampled" and trainer.processes.count > 1:
             raise SettingError(
                 f'interval="sampled" in {trainer.processes.count} processes, each of which sees the norms of '

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import threshold
 
-from equidp.errors import PolicyError, SettingError, shape_text
+from equidp.errors import PolicyError, shape_text
 from equidp.kernel.elementwise import apply_elementwise
 from equidp.kernel.engine import Context, Measured
 from equidp.kernel.noise import to_double
@@ -212,55 +212,23 @@ def each_at_once(rule: Callable[..., Any], state: Any, *examples: Tensor) -> Any
     return each_alone(rule, state, *examples) if found is None else found
 
 
-Numbers = tuple[Tensor, ...]
-"""Numbers of examples that rules of a policy read beside norm and group, [batch] each: losses first where a
-rule reads them, then terms of losses; empty for a policy that reads neither."""
+def measured_terms(policy: Policy, measured: Measured) -> tuple[Tensor, Tensor]:
+    """Norms of measured examples, [batch], and the terms that the policy added to their losses.
 
-
-def measured_numbers(policy: Policy, measured: Measured) -> tuple[Tensor, Numbers]:
-    """Norms of measured examples, [batch], and the numbers that rules of the policy read beside them.
-
-    Formal guarantee: those of an example follow from that example, as its norm does (`engine.Measured`). They
-    reach nothing but its own row and weight, through `each_at_once`, and these are bounded whatever they are.
+    Formal guarantee: those of an example follow from that example, as its norm does (`engine.Measured`).
+    Terms reach nothing but its own row of statistics, which is bounded whatever they are.
 
     | case | result |
     | --- | --- |
-    | a policy that reads neither losses nor terms | norms as they were measured, () |
-    | a number of an example is infinite or NaN | its norm is infinite: the step leaves it out, as if its
-      gradient were not finite |
+    | a policy that leaves losses | norms as they were measured, terms [batch, 0] |
+    | a term of an example is infinite or NaN | its norm is infinite: the step leaves it out |
     | no example could be measured | zeros, beside norms of which none is finite |
-    | an engine that gives no losses to a policy that reads them | SettingError |
     """
     norms = measured.norms.detach()
-    found = [measured.losses] if policy.loss_readers else []
-    found += [measured.terms] if policy.loss_terms else []
-    if not found:
-        return norms, ()
-    if any(each is None for each in found):
-        if torch.isfinite(norms).any():
-            raise SettingError(
-                f"the engine gives none of the losses that {type(policy).__name__} reads; expected an engine "
-                "whose measured batches have losses, [batch].",
-                field="engine",
-            )
-        return norms, made_up_numbers(policy, norms)
-    columns = torch.cat(
-        [each.detach().reshape(len(norms), -1).to(norms) for each in found if each is not None], 1
-    )
-    norms = torch.where(torch.isfinite(columns).all(dim=1), norms, torch.inf)
-    return norms, columns.unbind(dim=1)
-
-
-def made_up_numbers(policy: Policy, norms: Tensor) -> Numbers:
-    """Zeros in place of the numbers that rules of the policy read, for examples that are made up."""
-    return (torch.zeros_like(norms),) * (bool(policy.loss_readers) + policy.loss_terms)
-
-
-def numbers_read_by(policy: Policy, rule: str, numbers: Numbers) -> Numbers:
-    """Numbers that the rule of this name reads: the loss if it is a reader, and terms in statistics."""
-    first = int(bool(policy.loss_readers))
-    losses = numbers[:first] if rule in policy.loss_readers else ()
-    return (*losses, *(numbers[first:] if rule == "statistics" else ()))
+    if not policy.loss_terms or measured.terms is None:
+        return norms, norms.new_zeros(len(norms), policy.loss_terms)
+    terms = measured.terms.detach().to(norms)
+    return torch.where(torch.isfinite(terms).all(dim=1), norms, torch.inf), terms
 
 
 def example_weights(
@@ -268,16 +236,14 @@ def example_weights(
     state: Any,
     norms: Tensor,
     groups: Tensor,
-    numbers: Numbers = (),
     apply: Callable[..., Any] = each_at_once,
 ) -> Tensor:
     """The policy's weights before they are capped, [batch].
 
     Args:
-        numbers: of the examples, from `measured_numbers`.
         apply: applies a rule to examples; `each_alone` refuses one that draws random numbers.
     """
-    weights: Tensor = apply(policy.weight, state, norms, groups, *numbers_read_by(policy, "weight", numbers))
+    weights: Tensor = apply(policy.weight, state, norms, groups)
     if weights.shape != norms.shape:
         raise PolicyError(
             f"weights have shape {_shape(weights, norms)}; expected one per example, [batch].", field="weight"
@@ -290,17 +256,18 @@ def example_rows(
     state: Any,
     norms: Tensor,
     groups: Tensor,
-    numbers: Numbers = (),
+    terms: Tensor | None = None,
     apply: Callable[..., Any] = each_at_once,
 ) -> Tensor:
     """The policy's rows of statistics before they are bounded, [batch, cells].
 
     Args:
-        numbers, apply: as those of `example_weights`.
+        terms: of the examples' losses, [batch, terms], from `measured_terms`; None: zeros, for made-up
+            examples.
+        apply: as that of `example_weights`.
     """
-    rows: Tensor = apply(
-        policy.statistics, state, norms, groups, *numbers_read_by(policy, "statistics", numbers)
-    )
+    terms = norms.new_zeros(len(norms), policy.loss_terms) if terms is None else terms
+    rows: Tensor = apply(policy.statistics, state, norms, groups, *terms.unbind(dim=1))
     if rows.dim() != 2:
         raise PolicyError(
             f"statistics have shape {_shape(rows, norms)}; expected one row per example, [batch, cells].",

@@ -28,7 +28,7 @@ Sums = dict[nn.Parameter, Tensor]
 class Measured(Protocol):
     """A batch after its forward and backward pass: a value, independent of other batches.
 
-    What is measured of an example, its loss too, follows from that example, its row of the context, and
+    What is measured of an example follows from that example, its row of the context, and
     random numbers of the model, alone.
 
     | example | norm | in the weighted sum |
@@ -40,12 +40,6 @@ class Measured(Protocol):
     @property
     def norms(self) -> Tensor:
         """Norms of the per-example gradients over all trainable parameters, [batch], float32 or wider."""
-
-    @property
-    def losses(self) -> Tensor | None:
-        """Losses that the gradients are of, [batch]: with weights of rows and classes, added over the rows of
-        an example, and with the terms of a policy that changes losses. None from an engine without
-        `measures_losses`, and where no example could be measured: then no norm is finite."""
 
     @property
     def terms(self) -> Tensor | None:
@@ -68,8 +62,7 @@ class Measured(Protocol):
 class Engine(Protocol):
     """Measures batches. Made from a model and a per-example loss; never sees groups, policies or noise.
 
-    It keeps nothing about a batch: several measured batches may be in use at a time. One whose measured
-    batches have losses, for policies that read them, has an attribute `measures_losses`, True.
+    It keeps nothing about a batch: several measured batches may be in use at a time.
     """
 
     def __call__(self, inputs: Inputs, targets: Inputs, /) -> Measured:

@@ -64,9 +64,6 @@ class Policy(ABC):
     The kernel gives them a copy of the state and enforces the bounds, so a mistake here costs accuracy, not
     privacy.
 
-    A rule that `loss_readers` names also gets the example's own loss, a 0-dimensional tensor after the group:
-    the loss whose gradient is clipped, from the same pass. The same bounds hold for rows and weights.
-
     A policy may also change losses, by `loss_terms` terms that it adds to the loss of each example. Its
     `context` then sees each example's group before the batch is measured, with a state from the releases of
     earlier steps; the engine measures `objective` of the example and that context; `statistics` gets the
@@ -78,8 +75,6 @@ class Policy(ABC):
             statistics.
         private: False for plain SGD alone, which takes no noise.
         needs_groups: whether the method treats groups differently, and so needs them.
-        loss_readers: the rules, of "statistics" and "weight", that read the loss of an example. They take an
-            engine that measures losses (`measures_losses`).
         loss_terms: number of terms that the method adds to losses; 0: it leaves losses as they are. Others
             take an engine that measures them (`kernel.engine.ObjectiveEngine`).
 
@@ -99,7 +94,6 @@ class Policy(ABC):
     statistics_ratio: float | None = None
     private: ClassVar[bool] = True
     needs_groups: ClassVar[bool] = False
-    loss_readers: ClassVar[tuple[str, ...]] = ()
     loss_terms: ClassVar[int] = 0
 
     def init(self, setting: Setting) -> NamedTuple:
@@ -109,9 +103,8 @@ class Policy(ABC):
     def statistics(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
         """The row of one example, [cells], of L2 norm <= 1.
 
-        With "statistics" in `loss_readers`, `statistics(self, state, norm, group, loss)`. A policy that
-        changes losses also gets the terms of the example's loss, `loss_terms` further numbers:
-        `statistics(self, state, norm, group, *terms)`, after the loss where both are read.
+        A policy that changes losses also gets the terms of the example's loss, `loss_terms` further numbers:
+        `statistics(self, state, norm, group, *terms)`.
         """
         raise NotImplementedError(f"{type(self).__name__} reads no statistics.")
 
@@ -150,10 +143,7 @@ class Policy(ABC):
 
     @abstractmethod
     def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
-        """The weight of one example, a number >= 0 with weight * norm <= sensitivity.
-
-        With "weight" in `loss_readers`, `weight(self, state, norm, group, loss)`.
-        """
+        """The weight of one example, a number >= 0 with weight * norm <= sensitivity."""
 
     @abstractmethod
     def sensitivity(self, state: Any) -> float:
@@ -165,9 +155,6 @@ class Policy(ABC):
         return {"clipping_bound": torch.tensor(self.sensitivity(state), dtype=torch.float64)}
 
 
-_MAY_READ_LOSSES = ("statistics", "weight")
-
-
 def check_settings(policy: object) -> None:
     """Refuse what is not a frozen dataclass of plain values: state is explicit or absent.
 
@@ -177,7 +164,6 @@ def check_settings(policy: object) -> None:
     | no dataclass, or not frozen | PolicyError |
     | slots, or an attribute that is no field | PolicyError |
     | a field or a class attribute that could hold state, such as a list or a tensor | PolicyError |
-    | `loss_readers` is no tuple of rules that may read losses | PolicyError |
 
     Raises:
         PolicyError: names the attribute.
@@ -205,13 +191,6 @@ def check_settings(policy: object) -> None:
                 "tensors in the state.",
                 field=field,
             )
-    readers = policy.loss_readers
-    if not isinstance(readers, tuple) or not set(readers) <= set(_MAY_READ_LOSSES):
-        raise PolicyError(
-            f"{name}.loss_readers is {readers!r}; expected a tuple of the rules that read losses, of "
-            f"{', '.join(map(repr, _MAY_READ_LOSSES))}.",
-            field="loss_readers",
-        )
     for owner in _holders(policy):
         for field, value in vars(owner).items():
             slot = isinstance(value, MemberDescriptorType) and field not in own

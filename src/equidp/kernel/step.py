@@ -1,12 +1,11 @@
 """The private step: the one place where gradients meet noise.
 
 A policy says how much each gradient counts, and may adapt to *statistics*: a noisy sum of one short row per
-example, such as whether its norm was above a bound. A policy may read the loss of each example too. One that
-changes losses also gets *terms*, numbers that it added to each loss, and gives each example a *context* of
-public numbers (`policy.Policy`).
+example, such as whether its norm was above a bound. One that changes losses also gets *terms*, numbers that
+it added to each loss, and gives each example a *context* of public numbers (`policy.Policy`).
 
-Nothing here trusts a policy. What it returns is bounded, what it sees of an example is that example's norm,
-group and loss, and its state changes by releases alone. A wrong policy costs accuracy, not privacy:
+Nothing here trusts a policy. What it returns is bounded, what it sees of an example is that example's norm
+and group, and its state changes by releases alone. A wrong policy costs accuracy, not privacy:
 
 - Statistics rows are scaled to norm <= 1, weights capped at sensitivity / norm (`bounding`): one example
   moves either query by at most its sensitivity.
@@ -15,11 +14,9 @@ group and loss, and its state changes by releases alone. A wrong policy costs ac
   writes to the policy or its class all the same ends the step (`policy.check_unchanged`).
 - The sensitivity is read before the weights, from a state that follows from releases.
 - Examples are added in float64, and noise covers what rounding adds to the sensitivity (`bounding.ROUNDING`).
-- A sample is measured once. An example without a finite gradient changes nothing for the others, nor does one
-  without a finite loss where the policy reads losses.
-- A loss reaches the example's own row and weight and nothing else (`bounding.measured_numbers`).
+- A sample is measured once. An example without a finite gradient changes nothing for the others.
 - What a policy adds to the loss of an example follows from that example and from the releases of earlier
-  steps (`bounding.example_context`).
+  steps (`bounding.example_context`). Its terms reach its own row alone (`bounding.measured_terms`).
 - An empty sample releases noise like any other.
 - The ledger is charged before a sample is looked at. A step that fails later is spent.
 
@@ -40,7 +37,6 @@ from torch import Tensor
 from equidp._validate import check_number, check_whole
 from equidp.errors import PolicyError, SettingError
 from equidp.kernel.bounding import (
-    Numbers,
     are_finite,
     bounded_rows,
     bounded_shares,
@@ -50,8 +46,7 @@ from equidp.kernel.bounding import (
     example_context,
     example_rows,
     example_weights,
-    made_up_numbers,
-    measured_numbers,
+    measured_terms,
 )
 from equidp.kernel.engine import Context, Engine, Measured, measure
 from equidp.kernel.filter import ExampleAccounts
@@ -107,10 +102,8 @@ class PrivateStep:
     | gradient zero | its weight is capped as if its norm were 1e-10 |
     | the sum is longer than weights times norms | cut to that (`bounding.bounded_sums`); not finite: zeros |
     | gradient infinite or NaN | the example is in no statistics and in no sum; the others are as without it |
-    | a policy that reads losses, and an example whose loss is infinite or NaN | the same |
     | a policy that changes losses | contexts of the whole batch are from before any of it was measured |
     | such a policy, and an engine without its objective | SettingError, before anything is spent |
-    | a policy that reads losses, and an engine that does not measure them | the same |
     | a group that is absent from the sample | counts in the sensitivity like any other |
     | a group with no share of the bound, or of the row | adds zeros there |
     | a `FilteredStepEvent` | charges the accounts of examples with the ledger; an example whose account the
@@ -209,12 +202,6 @@ class PrivateStep:
             raise SettingError(
                 f"engine={engine!r} measures losses as they are, and {type(policy).__name__} adds terms to "
                 "them; make the engine by make_engine('functional', model, loss, policy)."
-            )
-        if policy.loss_readers and not getattr(engine, "measures_losses", False):
-            raise SettingError(
-                f"engine={engine!r} does not measure losses, and {type(policy).__name__} reads them; give "
-                "its measured batches losses, [batch], and the engine measures_losses = True, or name an "
-                "engine, such as 'ghost'."
             )
         self.engine, self.policy = engine, policy
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
@@ -326,10 +313,9 @@ class PrivateStep:
                     f"after_gradient of {name} changes the shapes of its state; keep them.",
                     field="after_gradient",
                 )
-        numbers = made_up_numbers(self.policy, norms)
-        example_weights(self.policy, self.state, norms, groups, numbers, each_alone)
+        example_weights(self.policy, self.state, norms, groups, each_alone)
         if self.event.statistics_noise is not None:
-            example_rows(self.policy, self.state, norms, groups, numbers, each_alone)
+            example_rows(self.policy, self.state, norms, groups, apply=each_alone)
         check_unchanged(self.policy, self._attributes)
 
     def restore(self, values: Mapping[str, Tensor]) -> None:
@@ -353,27 +339,27 @@ class PrivateStep:
         self, parts: Sequence[Part], groups: Tensor, labels: Tensor
     ) -> list[tuple[Part, Measured | None]]:
         """Update the state by the noisy sum of rows; return the parts, measured if there is one alone."""
-        seen: list[tuple[Tensor, Numbers]] = []
+        seen: list[tuple[Tensor, Tensor]] = []
         known: list[tuple[Part, Measured | None]] = []
         for part in parts:
             measured = self._measure_part(part)
-            seen.append(measured_numbers(self.policy, measured))
+            seen.append(measured_terms(self.policy, measured))
             known.append((part, measured if len(parts) == 1 else None))
             del measured  # frees its activations before the next part's forward pass
-        norms = torch.cat([each for each, _ in seen]) if seen else torch.empty(0, device=groups.device)
+        if not seen:
+            none = torch.empty(0, device=groups.device)
+            seen.append((none, none.new_zeros(0, self.policy.loss_terms)))
+        norms, terms = (torch.cat(column) for column in zip(*seen, strict=True))
         finite = torch.isfinite(norms)
-        columns = zip(*(numbers for _, numbers in seen), strict=True)
-        numbers = tuple(torch.cat(column)[finite] for column in columns)
-        self._update_state(norms[finite], groups[finite], labels[finite], numbers)
+        self._update_state(norms[finite], groups[finite], labels[finite], terms[finite])
         return known
 
-    def _update_state(self, norms: Tensor, groups: Tensor, labels: Tensor, numbers: Numbers) -> None:
+    def _update_state(self, norms: Tensor, groups: Tensor, labels: Tensor, terms: Tensor) -> None:
         assert self.event.statistics_noise is not None
-        examples = norms, groups, numbers
-        if not len(norms):  # one made-up example shows how many cells an empty batch has, and is dropped
-            one = norms.new_zeros(1)
-            examples = one, groups.new_zeros(1), made_up_numbers(self.policy, one)
-        rows = example_rows(self.policy, self.state, *examples)[: len(norms)]
+        if len(norms):
+            rows = example_rows(self.policy, self.state, norms, groups, terms)
+        else:  # one made-up example shows how many cells an empty batch has, and is dropped
+            rows = example_rows(self.policy, self.state, norms.new_zeros(1), groups.new_zeros(1))[:0]
         check_unchanged(self.policy, self._attributes)  # before update could read what statistics wrote
         if self._row_shares is not None:
             rows = bounded_rows(rows, self._row_shares[labels.cpu()])
@@ -394,15 +380,14 @@ class PrivateStep:
     ) -> list[Tensor]:
         """The weighted sums of the gradients of a measured part, [numbers] of each block."""
         _, _, groups, indices, _, labels = part
-        norms, numbers = measured_numbers(self.policy, measured)
+        norms, _ = measured_terms(self.policy, measured)
         if len(norms) and are_finite(norms):
-            kept = weights = self._capped_weights(norms, groups, numbers, indices, labels, sensitivity)
+            kept = weights = self._capped_weights(norms, groups, indices, labels, sensitivity)
         else:
             finite = torch.isfinite(norms)
             weights, norms = torch.zeros_like(norms), norms[finite]
             if len(norms):
-                read = tuple(each[finite] for each in numbers)
-                own = groups[finite], read, indices[finite], labels[finite]
+                own = groups[finite], indices[finite], labels[finite]
                 weights[finite] = self._capped_weights(norms, *own, sensitivity)
             kept = weights[finite]
         return bounded_sums(join_sums(blocks, measured.sum_gradients(weights)), kept, norms)
@@ -411,13 +396,12 @@ class PrivateStep:
         self,
         norms: Tensor,
         groups: Tensor,
-        numbers: Numbers,
         indices: Tensor,
         labels: Tensor,
         sensitivity: float,
     ) -> Tensor:
         """The capped weights of examples with finite norms, [batch]."""
-        weights = example_weights(self.policy, self.state, norms, groups, numbers)
+        weights = example_weights(self.policy, self.state, norms, groups)
         check_unchanged(self.policy, self._attributes)
         limits = None if self.share_limits is None else self.share_limits(indices, norms.clone())
         shares = None if limits is None else bounded_shares(limits, norms)

@@ -8,14 +8,11 @@ from equidp._lazy import lazy_names
 
 if TYPE_CHECKING:
     from equidp.kernel.policy import NoState, Policy, Setting
-    from equidp.policies.asc import ASC
     from equidp.policies.automatic import Automatic
     from equidp.policies.checks import check_policy
     from equidp.policies.dpsgd import DPSGD
     from equidp.policies.dpsgd_f import DPSGDF, DPSGDFCode
     from equidp.policies.experimental.fairlens import FairLens
-    from equidp.policies.experimental.group_dro import GroupDRO
-    from equidp.policies.experimental.slaclip import SlaClip
     from equidp.policies.global_ import Global
     from equidp.policies.global_adapt import GlobalAdapt
     from equidp.policies.methods import make_policy
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
     from equidp.policies.table import METHODS, Method
 
 __all__ = [
-    "ASC",
     "DPSGD",
     "DPSGDF",
     "METHODS",
@@ -39,7 +35,6 @@ __all__ = [
     "FairLens",
     "Global",
     "GlobalAdapt",
-    "GroupDRO",
     "Method",
     "Naive",
     "NoState",
@@ -48,7 +43,6 @@ __all__ = [
     "Quantile",
     "QuantileBounded",
     "Setting",
-    "SlaClip",
     "SoftAdaClip",
     "check_policy",
     "make_policy",
@@ -58,14 +52,11 @@ __getattr__ = lazy_names(
     __name__,
     {
         "equidp.kernel.policy": "NoState Policy Setting",
-        "equidp.policies.asc": "ASC",
         "equidp.policies.automatic": "Automatic",
         "equidp.policies.checks": "check_policy",
         "equidp.policies.dpsgd": "DPSGD",
         "equidp.policies.dpsgd_f": "DPSGDF DPSGDFCode",
         "equidp.policies.experimental.fairlens": "FairLens",
-        "equidp.policies.experimental.group_dro": "GroupDRO",
-        "equidp.policies.experimental.slaclip": "SlaClip",
         "equidp.policies.global_": "Global",
         "equidp.policies.global_adapt": "GlobalAdapt",
         "equidp.policies.methods": "make_policy",

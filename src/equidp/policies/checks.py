@@ -6,6 +6,7 @@ The kernel holds the guarantee either way; a broken contract costs accuracy, and
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,12 +14,9 @@ from torch import Tensor
 
 from equidp.errors import PolicyError
 from equidp.kernel.bounding import (
-    Numbers,
     each_alone,
     example_rows,
     example_weights,
-    made_up_numbers,
-    numbers_read_by,
 )
 from equidp.kernel.policy import (
     Policy,
@@ -36,7 +34,7 @@ _SLACK = 1 + 1e-5  # float32 rounding
 
 
 def check_policy(policy: Policy, num_groups: int = 2, *, noise_multiplier: float = 1.0) -> None:
-    """Try a policy on random and extreme norms, groups, losses and releases.
+    """Try a policy on random and extreme norms, groups and releases.
 
     Checked: settings are frozen and plain, and stay as they are; the state is a NamedTuple of tensors; both
     rules can be applied to one example at a time; rows and weights are bounded for every group, present or
@@ -64,7 +62,7 @@ def check_policy(policy: Policy, num_groups: int = 2, *, noise_multiplier: float
         checked_state(policy, state)
         for _ in range(_TRIALS):
             norms, groups = _batch(generator, num_groups)
-            _check_rules(policy, state, norms, groups, _numbers(policy, norms, generator))
+            _check_rules(policy, state, norms, groups)
             state = _check_update(policy, state, norms[:1], groups[:1], generator)
             check_unchanged(policy, before)
     except PolicyError:
@@ -81,31 +79,21 @@ def _batch(generator: torch.Generator, num_groups: int) -> tuple[Tensor, Tensor]
     return norms, torch.randint(0, num_groups, (_BATCH,), generator=generator)
 
 
-def _numbers(policy: Policy, norms: Tensor, generator: torch.Generator) -> Numbers:
-    """Losses from -1e9 to 1e9, most of them around 1, where the policy reads them; terms of losses are 0."""
-    made_up = made_up_numbers(policy, norms)
-    if not policy.loss_readers:
-        return made_up
-    losses = torch.rand(_BATCH, generator=generator) * 3
-    losses[:4] = torch.tensor([0.0, -1.0, 1e9, -1e9])
-    return losses[torch.randperm(_BATCH, generator=generator)], *made_up[1:]
-
-
-def _check_rules(policy: Policy, state: Any, norms: Tensor, groups: Tensor, numbers: Numbers) -> None:
+def _check_rules(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -> None:
     name, before = type(policy).__name__, copy_state(state)
     sensitivity = policy.sensitivity(state)
     if not sensitivity > 0 or math.isnan(sensitivity):
         raise PolicyError(
             f"{name} has sensitivity {sensitivity}; expected a number > 0.", field="sensitivity"
         )
-    rules = {"weight": example_weights}
+    rules: dict[str, Callable[..., Tensor]] = {"weight": example_weights}
     if policy.statistics_ratio is not None:
         rules["statistics"] = example_rows
-    results = {rule: compute(policy, state, norms, groups, numbers) for rule, compute in rules.items()}
+    results = {rule: compute(policy, state, norms, groups) for rule, compute in rules.items()}
     # Called as it stands too: the kernel hands over a copy, so a change in place would go unnoticed above.
+    terms = norms.new_zeros(policy.loss_terms)
     for rule in rules:
-        read = (each[0].clone() for each in numbers_read_by(policy, rule, numbers))
-        getattr(policy, rule)(state, norms[0].clone(), groups[0], *read)
+        getattr(policy, rule)(state, norms[0].clone(), groups[0], *(terms if rule == "statistics" else ()))
     if not _equal(before, state) or policy.sensitivity(state) != sensitivity:
         raise PolicyError(
             f"{name} changes its state in statistics() or weight(); only update() may, from noisy sums.",
@@ -113,8 +101,7 @@ def _check_rules(policy: Policy, state: Any, norms: Tensor, groups: Tensor, numb
         )
     for rule, compute in rules.items():
         last = torch.arange(len(norms) - 1, -1, -1)
-        turned = tuple(each[last] for each in numbers)
-        again = compute(policy, state, norms[last], groups[last], turned, each_alone)[last]
+        again = compute(policy, state, norms[last], groups[last], apply=each_alone)[last]
         if not torch.allclose(results[rule].double(), again.double(), rtol=1e-6, equal_nan=True):
             raise PolicyError(
                 f"{name}.{rule} of an example changes with what came before it; it must follow from the "
@@ -166,7 +153,7 @@ def _check_update(policy: Policy, state: Any, norm: Tensor, group: Tensor, gener
     """Return the state after a random release of any size; a second update must give the same state."""
     if policy.statistics_ratio is None:
         return state
-    cells = example_rows(policy, state, norm, group, made_up_numbers(policy, norm)).shape[1]
+    cells = example_rows(policy, state, norm, group).shape[1]
     spread = 10 ** float(4 * torch.rand((), generator=generator) - 1)
     released = spread * torch.randn(cells, generator=generator)
     new, again = (policy.update(copy_state(state), released.clone()) for _ in range(2))

@@ -137,11 +137,6 @@ METHODS = MethodTable(
             "penalises what makes two groups lose differently; small models, functional engine (Tran 2021)",
             statistics_ratio=10.0,
         ),
-        "group-dro": Row(
-            "experimental.group_dro:GroupDRO",
-            "weighs groups by their released mean losses; needs groups (Sagawa 2020)",
-            statistics_ratio=10.0,
-        ),
         "naive": Row("naive:Naive", "reweights groups by size; a baseline (Xu 2021)", statistics_ratio=10.0),
         "global": Row(
             "global_:Global",
@@ -167,22 +162,12 @@ METHODS = MethodTable(
             "clips smoothly by tanh, at a bound that follows the median norm (Soleymani 2025)",
             statistics_ratio=10.0,
         ),
-        "slaclip": Row(
-            "experimental.slaclip:SlaClip",
-            "DP-SGD whose bound follows how far norms stay below it (Zou 2026)",
-            statistics_ratio=10.0,
-        ),
         "automatic": Row("automatic:Automatic", "normalises every gradient: no bound to tune (Bu 2022)"),
         "psac": Row("psac:PSAC", "normalises, without blowing up small gradients (Xia 2022)"),
         "prototypes": Row(
             "prototypes:Prototypes",
             "one noisy sum of unit features a class, no training: small epsilon, rare classes (Wahdany 2024)",
             options=_ONE_RELEASE,
-        ),
-        "asc": Row(
-            "asc:ASC",
-            "draws groups by --rates and bounds them so that all have one epsilon (Cairney-Leeming 2026)",
-            options=MappingProxyType({"protect_by": "scaling"}),
         ),
     }
 )

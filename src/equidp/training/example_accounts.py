@@ -11,8 +11,6 @@ CONFLICTS: Mapping[str, str] = MappingProxyType(
     {
         "statistics": "the method releases statistics, which everyone pays for in full; choose a method "
         "without statistics, such as dpsgd",
-        "losses": "the weights of the method read losses, so that norms do not say what an example may use; "
-        "choose another method, such as dpsgd",
         "noise": "a run without noise has no accounts; choose a private method, and an epsilon or noise",
         "groups": "rates, bounds, budgets and levels treat examples differently as well; give one of the two",
         "views": "norms are of examples as they are; leave out views and augmentation",

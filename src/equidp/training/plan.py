@@ -513,7 +513,6 @@ class Plan:
         found = {
             "noise": not policy.private or (target.is_open and self.noise_multiplier == 0),
             "statistics": policy.statistics_ratio is not None,
-            "losses": "weight" in policy.loss_readers,
             "groups": bool(self.groups),
             "views": self.image_views != Views(),
             "risk": target.risk is not None,

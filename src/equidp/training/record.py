@@ -20,7 +20,7 @@ from equidp.engines.units import as_units
 from equidp.errors import DataError
 from equidp.evaluation.groups import check_outputs, metrics_of
 from equidp.evaluation.predictions import predict
-from equidp.kernel.bounding import example_context, measured_numbers
+from equidp.kernel.bounding import example_context, measured_terms
 from equidp.kernel.engine import measure
 from equidp.kernel.inputs import moved_to, taken
 from equidp.losses import Loss
@@ -176,16 +176,16 @@ class EpochRecorder(Callback):
         groups = torch.full((len(sample),), group, device=device)
         context = example_context(trainer.policy, trainer.policy_state, groups)
         measured = measure(trainer.engine, rows[0], rows[1], context)
-        norms, numbers = measured_numbers(trainer.policy, measured)
+        norms, _ = measured_terms(trainer.policy, measured)
         sums = measured.sum_gradients(torch.full_like(norms, 1 / len(sample))).values()
         mean_gradient_norm = float(torch.stack([torch.linalg.vector_norm(each) for each in sums]).norm())
         weighed = trainer.policy, trainer.policy_state
-        weights = step_weights(*weighed, norms, groups, numbers)
+        weights = step_weights(*weighed, norms, groups)
         return {
             "mean_norm": float(norms.mean()),
             "max_norm": float(norms.max()),
             "mean_gradient_norm": mean_gradient_norm,
-            "share_clipped": share_clipped(*weighed, weights, groups, numbers),
+            "share_clipped": share_clipped(*weighed, weights, groups),
         }
 
 

@@ -16,7 +16,6 @@ from equidp._validate import check_number, check_whole
 from equidp.engines.model import device_of
 from equidp.errors import CheckpointError, DataError, SettingError
 from equidp.individual.accountant import (
-    check_weights_read_no_losses,
     compute_fingerprint,
     take_norms,
     training_data,
@@ -51,7 +50,7 @@ class IndividualFilter(KeptCallback):
 
     Raises:
         SettingError: settings out of range. At the start of training, before anything is spent: a Trainer
-            without `full_steps`, data in views, or a policy whose weights read losses.
+            without `full_steps`, or data in views.
 
     Example:
         >>> import torch, equidp
@@ -89,7 +88,6 @@ class IndividualFilter(KeptCallback):
     def before_training(self, trainer: Trainer) -> None:
         self._accounts_of(trainer)
         data = training_data(trainer, _PURPOSE)
-        check_weights_read_no_losses(trainer.policy, _PURPOSE)
         fingerprint = compute_fingerprint(data)
         if self._fingerprint not in (None, fingerprint):
             raise DataError(
