@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from equidp.kernel.bounding import capped_weights, example_weights
+from equidp.kernel.bounding import capped_weights, each_alone, example_weights
 from equidp.kernel.policy import Policy, Setting, checked_sensitivity, checked_state, restored_state
 from equidp.policies import (
     DPSGD,
@@ -103,6 +103,17 @@ class TestPolicy:
             if math.isfinite(sensitivity):
                 capped = capped_weights(weights, norms, sensitivity)
                 torch.testing.assert_close(capped[1:], weights[1:], rtol=1e-5, atol=0)
+
+    def test_weights_of_a_batch_are_those_of_each_example_alone(self, case: Case) -> None:
+        """To the last bit: the kernel computes them on the whole batch (`bounding.example_weights`)."""
+        state, norms = self.start(case), torch.logspace(-30, 30, 61).repeat(case.groups[0])
+        groups = torch.arange(case.groups[0]).repeat_interleave(61)
+        together = example_weights(case.policy, state, norms, groups)
+        alone = each_alone(case.policy.weight, state, norms, groups)
+        torch.testing.assert_close(together, alone, rtol=0, atol=0, equal_nan=True)
+        single = zip(norms, groups, strict=True)
+        apart = torch.stack([case.policy.weight(state, norm, group) for norm, group in single])
+        torch.testing.assert_close(together, apart, rtol=0, atol=0, equal_nan=True)
 
     def start(self, case: Case) -> NamedTuple:
         setting = Setting(case.groups[0], 64.0, case.noise_multiplier, 5)

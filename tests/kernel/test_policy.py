@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from equidp.errors import PolicyError
 from equidp.kernel.policy import (
@@ -21,16 +21,14 @@ from equidp.kernel.policy import (
     Policy,
     Setting,
     check_settings,
-    check_unchanged,
     checked_sensitivity,
     checked_state,
     copy_state,
     on_device,
-    snapshot_attributes,
 )
 from equidp.policies import DPSGD, METHODS
 from support.errors import raises_field
-from support.policies import POLICIES, Keeps, Largest
+from support.policies import POLICIES, Largest
 
 
 class Inherits(DPSGD):
@@ -68,32 +66,6 @@ class TensorField(Plain):
     kept: Any = field(default_factory=lambda: torch.zeros(2))
 
 
-@dataclass(frozen=True)
-class ClassList(Plain):
-    kept: ClassVar[list[Tensor]] = []
-
-
-@dataclass(frozen=True)
-class ClassTensor(Plain):
-    kept: ClassVar[Tensor] = torch.zeros(2)
-
-
-@dataclass(frozen=True)
-class ClassModule(Plain):
-    kept: ClassVar[nn.Module] = nn.Identity()
-
-
-@dataclass(frozen=True)
-class InheritedList(ClassList):
-    pass
-
-
-@dataclass(frozen=True)
-class Stray(Plain):
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "largest", 0.0)
-
-
 @pytest.mark.parametrize(
     ("policy", "field"),
     [
@@ -103,11 +75,6 @@ class Stray(Plain):
         (Mutable(), "policy"),
         (ListField(), "kept"),
         (TensorField(), "kept"),
-        (ClassList(), "kept"),
-        (InheritedList(), "kept"),
-        (ClassTensor(), "kept"),
-        (ClassModule(), "kept"),
-        (Stray(), "policy"),
     ],
 )
 def test_what_could_hold_state_is_refused(policy, field):
@@ -141,11 +108,6 @@ class Fine(Plain):
         return cls()
 
 
-@dataclass(frozen=True, slots=True)
-class Slotted(Plain):
-    clipping_bound: float = 1.0
-
-
 @pytest.mark.parametrize(
     "policy",
     [
@@ -155,63 +117,12 @@ class Slotted(Plain):
     ],
     ids=lambda policy: type(policy).__name__,
 )  # fmt: skip
-def test_plain_settings_pass_and_using_them_changes_nothing(policy):
+def test_plain_settings_pass(policy):
     check_settings(policy)
-    before = snapshot_attributes(policy)
     policy.init(Setting(2, 5.0, 1.0))
     assert repr(policy)
     assert hash(policy) == hash(replace(policy))
-    # Pickling and annotations write to the class, without a rule's doing.
     assert pickle.loads(pickle.dumps(policy)) == copy.deepcopy(policy) == policy
-    assert [owner.__annotations__ for owner in type(policy).__mro__ if owner is not object]
-    check_unchanged(policy, before)
-
-
-@pytest.mark.parametrize("where", ["object", "field", "class"])
-def test_what_a_rule_writes_to_the_policy_or_its_class_is_noticed(where, monkeypatch):
-    monkeypatch.setattr(Keeps, "kept", None)
-    policy = Keeps(f"{where} in weight")
-    before = snapshot_attributes(policy)
-    check_unchanged(policy, before)
-    policy.weight(NoState(), torch.ones(()), torch.zeros(()))
-    with raises_field(PolicyError, "settings"):
-        check_unchanged(policy, before)
-
-
-def test_an_attribute_that_goes_is_noticed_also_where_it_was_none(monkeypatch):
-    monkeypatch.setattr(Keeps, "kept", None)
-    before = snapshot_attributes(Keeps("object in weight"))
-    monkeypatch.delattr(Keeps, "kept")
-    with raises_field(PolicyError, "settings"):
-        check_unchanged(Keeps("object in weight"), before)
-
-
-class Number(float):
-    """A number that could hold more than itself."""
-
-
-@dataclass(frozen=True)
-class Memory(Plain):
-    __slots__ = ("memory",)
-
-
-@dataclass(frozen=True)
-class InTuple(Plain):
-    seen: ClassVar[tuple[list[int], ...]] = ([],)
-
-
-@pytest.mark.parametrize(
-    ("policy", "field"),
-    [
-        (Slotted(), "policy"),
-        (Memory(), "memory"),
-        (InTuple(), "seen"),
-        (Fine(Number(1.0)), "bound"),
-    ],
-)
-def test_hidden_places_for_state_are_refused(policy, field):
-    with raises_field(PolicyError, field):
-        check_settings(policy)
 
 
 class Mixed(NamedTuple):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -29,7 +29,7 @@ from equidp.kernel.step import PrivateStep
 from equidp.policies import DPSGD, DPSGDF, SGD, Naive
 from support.errors import raises_field
 from support.given_gradients import GivenGradients
-from support.policies import DIMENSION, EXPECTED, GROUPS, POLICIES, Keeps, Overwriting, Rogue
+from support.policies import DIMENSION, EXPECTED, GROUPS, POLICIES, Overwriting, Rogue
 
 
 class NoNoise(Randomness):
@@ -154,44 +154,6 @@ def test_what_rules_write_into_the_state_is_thrown_away():
     for _ in range(2):
         private_gradient(step, 100 * torch.ones(3, DIMENSION), nobody(3))
         assert float(step.state.largest) == 1.0
-
-
-@pytest.mark.parametrize("rule", ["statistics", "weight"])
-@pytest.mark.parametrize("where", ["object", "field", "class"])
-@pytest.mark.parametrize("physical", [None, 1])
-def test_a_rule_that_keeps_norms_outside_the_state_ends_the_step(rule, where, physical, monkeypatch):
-    """Before what it kept could be read: by update after statistics, or by weight of the next part or
-    step."""
-    monkeypatch.setattr(Keeps, "kept", None)
-    updated = []
-    monkeypatch.setattr(Keeps, "update", lambda self, state, released: updated.append(released) or state)
-    ledger = MemoryLedger()
-    step = make_step(Keeps(f"{where} in {rule}"), NoNoise(), ledger=ledger, physical_batch_size=physical)
-    with raises_field(PolicyError, "settings"):
-        private_gradient(step, torch.ones(2, DIMENSION), nobody(2))
-    assert step.parameters[0].grad is None
-    assert len(updated) == (rule == "weight")
-    assert ledger.steps == 1
-
-
-@dataclass(frozen=True)
-class InUpdate(Naive):
-    """Keeps a release on its class: the state alone may change."""
-
-    kept: ClassVar[Any] = None
-
-    def update(self, state: Any, released: Tensor) -> Any:
-        type(self).kept = released
-        return state
-
-
-@pytest.mark.parametrize("size", [0, 2])
-def test_an_update_that_writes_elsewhere_than_to_the_state_ends_the_step(size, monkeypatch):
-    monkeypatch.setattr(InUpdate, "kept", None)
-    step = make_step(InUpdate(), NoNoise())
-    with raises_field(PolicyError, "settings"):
-        private_gradient(step, torch.ones(size, DIMENSION), nobody(size))
-    assert step.parameters[0].grad is None
 
 
 @dataclass(frozen=True)

@@ -127,29 +127,6 @@ class RowsWriteToState(_Broken):
         return torch.ones(1)
 
 
-class WritesToClass(_Broken):
-    def weight(self, state: _State, norm: Tensor, group: Tensor) -> Tensor:
-        type(self).kept = 1.0
-        return super().weight(state, norm, group)
-
-
-class WritesToObject(_Broken):
-    def weight(self, state: _State, norm: Tensor, group: Tensor) -> Tensor:
-        object.__setattr__(self, "kept", 1.0)
-        return super().weight(state, norm, group)
-
-
-CALLS: list[None] = []
-
-
-class Counts(_Broken):
-    """Keeps count of its calls where the kernel cannot look."""
-
-    def weight(self, state: _State, norm: Tensor, group: Tensor) -> Tensor:
-        CALLS.append(None)
-        return super().weight(state, norm, group) / len(CALLS)
-
-
 class Draws(_Broken):
     def weight(self, state: _State, norm: Tensor, group: Tensor) -> Tensor:
         return super().weight(state, norm, group) * torch.rand(())
@@ -229,10 +206,7 @@ class Thawed(Policy):
         (NegativeWeights(), "weight", ">= 0"),
         (WritesToState(), "state", "WritesToState"),
         (RowsWriteToState(), "state", "RowsWriteToState"),
-        (WritesToClass(), "settings", "WritesToClass"),
-        (WritesToObject(), "settings", "WritesToObject"),
         (Draws(), "Draws.weight", "random operation"),
-        (Counts(), "weight", "the example alone"),
         (UpdatesAnew(), "update", "UpdatesAnew"),
         (LeavesState(), "state", "NamedTuple"),
         (Unbounded(), "sensitivity", "nan"),

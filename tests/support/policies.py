@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -82,38 +82,6 @@ class Negative(Policy):
 
     def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
         return torch.where(norm > 1, torch.nan, -1.0)
-
-    def sensitivity(self, state: Any) -> float:
-        return 1.0
-
-
-@dataclass(frozen=True)
-class Keeps(Policy):
-    """Keeps what the rule named by `where` sees on the object or on its class; `update` and `weight` read
-    it."""
-
-    where: str = "object in weight"
-    statistics_ratio: float = 1.0
-    kept: ClassVar[Any] = None
-
-    def _keep(self, rule: str, norm: Tensor) -> None:
-        if self.where == f"object in {rule}":
-            object.__setattr__(self, "hidden", norm)
-        elif self.where == f"field in {rule}":
-            object.__setattr__(self, "statistics_ratio", norm)
-        elif self.where == f"class in {rule}":
-            type(self).kept = norm
-
-    def statistics(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
-        self._keep("statistics", norm)
-        return torch.ones(1)
-
-    def update(self, state: Any, released: Tensor) -> Any:
-        raise AssertionError("update was asked after statistics kept what it saw")
-
-    def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
-        self._keep("weight", norm)
-        return torch.ones_like(norm)
 
     def sensitivity(self, state: Any) -> float:
         return 1.0

@@ -995,36 +995,6 @@ def test_what_does_not_augment_is_refused_before_anything_is_spent(augment, erro
     assert not ledger.steps
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("model", nn.Linear(5, 2)),
-        ("optimizer", torch.optim.SGD(nn.Linear(5, 2).parameters(), lr=0.1)),
-        ("policy", equidp.DPSGD(9.0)),
-        ("event", StepEvent(0.5, 9.0)),
-        ("noise_multiplier", 9.0),
-        ("steps", 999),
-        ("ledger", MemoryLedger()),
-        ("delta", 0.9),
-        ("accountant", "rdp"),
-        ("train", toy(seed=3)),
-        ("num_examples", 9),
-    ],
-)
-def test_what_a_trainer_was_made_with_cannot_be_set_later(name, value):
-    """It would change what the card says of the run, and nothing of the run."""
-    trainer = make_trainer()
-    samples = iter(trainer.batches())
-    trainer.step(next(samples))
-    batch = next(samples)
-    setattr(trainer, name, value)
-    with raises_field(SettingError, name):
-        trainer.step(batch)
-    for method in (trainer.batches, trainer.run):
-        with raises_field(SettingError, name):
-            method()
-
-
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_a_trainer_is_not_copied(copied):
     with raises_field(SettingError, "trainer"):

@@ -44,8 +44,7 @@ class FunctionalEngine:
             several rows.
         loss: (outputs, targets) -> losses [batch].
         chunk_size: examples at a time; None: the number that keeps gradients within a quarter of a gibibyte.
-        objective: what is differentiated in place of the loss where examples come with a context; see
-            `kernel.engine.ObjectiveEngine`.
+        objective: what is differentiated in place of the loss where examples come with a context.
 
     Attributes:
         public: examples that model and loss accepted in a trial; None: no trial was made, and a batch that
@@ -71,7 +70,7 @@ class FunctionalEngine:
         self.chunk_size = chunk_size or max(1, _CHUNK_NUMBERS // max(1, size))
 
     def __call__(self, inputs: Inputs, targets: Inputs, *context: Tensor) -> MeasuredBatch:
-        """See `kernel.engine.ObjectiveEngine`."""
+        """See `kernel.engine.Engine` and `kernel.engine.measure`."""
         return measure_despite_failures(
             self.measure_together, self.model, self.loss, (inputs, targets), *context, public=self.public
         )

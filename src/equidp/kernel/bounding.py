@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,6 @@ from torch import Tensor
 from torch.nn.functional import threshold
 
 from equidp.errors import PolicyError, shape_text
-from equidp.kernel.elementwise import apply_elementwise
 from equidp.kernel.engine import Context, Measured
 from equidp.kernel.noise import to_double
 from equidp.kernel.policy import Policy, copy_state, on_device
@@ -114,39 +114,6 @@ def capped_weights(weights: Tensor, norms: Tensor, sensitivity: float | Tensor) 
     return torch.minimum(weights.clamp_min_(0.0), caps)
 
 
-def bounded_sums(sums: list[Tensor], weights: Tensor, norms: Tensor) -> list[Tensor]:
-    """A weighted sum of gradients, no longer than the sum of what its examples were measured to add.
-
-    Formal guarantee: where each true norm is at most max(norm, 1e-10) (1 + 2^-12), as engines promise, the
-    true sum is no longer than R = (1 + 2^-12) sum_i weight_i max(norm_i, 1e-10), and what is returned is no
-    farther from it than what was given: it is the nearest point of the ball of radius R, which holds the true
-    sum. So it adds nothing to what one example moves. Where an engine breaks its promise there is no
-    guarantee to restore; then nothing longer than R is released, whatever a device or a user's module did.
-
-    | sum | result |
-    | --- | --- |
-    | length <= R | the same tensors, unchanged |
-    | length > R | scaled in place to length R |
-    | an infinite or NaN entry | zeros |
-
-    Args:
-        sums: in float64, [numbers] each, joined as `noisy_sum.join_sums` has them.
-        weights, norms: [batch], finite.
-    """
-    if not sums:
-        return sums
-    found = [torch.dot(to_double(weights), to_double(norms.clamp_min(SMALLEST_NORM)))]
-    found += [torch.dot(each, each) for each in sums]
-    # A device is waited for once; on the CPU, each number is read at once.
-    reach, *squares = map(float, found) if sums[0].is_cpu else torch.stack(found).tolist()
-    longest, length = (1 + ROUNDING) * reach, math.sqrt(sum(squares))
-    if length <= longest:
-        return sums
-    if not math.isfinite(length):
-        return [torch.zeros_like(total) for total in sums]
-    return [total.mul_(longest / length) for total in sums]
-
-
 def bounded_shares(shares: Tensor, norms: Tensor) -> Tensor:
     """Shares of the sensitivity, [batch], brought into [0, 1]; NaN becomes 0.
 
@@ -161,7 +128,7 @@ def bounded_shares(shares: Tensor, norms: Tensor) -> Tensor:
     return shares.to(norms.dtype).nan_to_num(nan=0.0).clamp(0.0, 1.0)
 
 
-def each_alone(rule: Callable[..., Any], state: Any, *examples: Tensor) -> Any:
+def each_alone(rule: Callable[..., Any], state: Any, *examples: Tensor, at_once: bool = False) -> Any:
     """`rule(state, *example)` of each example, [batch, ...], by `torch.vmap`.
 
     Formal guarantee: what is returned for an example follows from the state and the example's own numbers.
@@ -177,11 +144,13 @@ def each_alone(rule: Callable[..., Any], state: Any, *examples: Tensor) -> Any:
         rule: `statistics`, `weight` or `context` of a policy.
         state: of the policy.
         examples: numbers of the examples, such as norms and groups, [batch] each, not empty.
+        at_once: the rule is known to be elementwise, and called on the whole batch.
     """
     name = getattr(rule, "__qualname__", repr(rule))
     own = on_device(copy_state(state), examples[0].device)
+    apply = partial(rule, own)
     try:
-        return torch.vmap(lambda *example: rule(own, *example))(*(each.clone() for each in examples))
+        return (apply if at_once else torch.vmap(apply))(*(each.clone() for each in examples))
     except IndexError as error:
         raise PolicyError(
             f"{name} failed on some group ({error}); the state must be made for as many groups as the data "
@@ -195,21 +164,6 @@ def each_alone(rule: Callable[..., Any], state: Any, *examples: Tensor) -> Any:
             "example.",
             field=name,
         ) from error
-
-
-def each_at_once(rule: Callable[..., Any], state: Any, *examples: Tensor) -> Any:
-    """`rule(state, *example)` of each example, [batch, ...]: by elementwise operations, or else `each_alone`.
-
-    Formal guarantee: that of `each_alone`. An elementwise rule gets a copy of the state, and columns that it
-    cannot write to (`elementwise.apply_elementwise`).
-
-    | case | result |
-    | --- | --- |
-    | a rule that `each_alone` refuses, but for random numbers that it draws | PolicyError, as there |
-    | a rule that draws random numbers | not refused here; `PrivateStep.rehearse` refuses it |
-    """
-    found = apply_elementwise(rule, on_device(copy_state(state), examples[0].device), examples)
-    return each_alone(rule, state, *examples) if found is None else found
 
 
 def measured_terms(policy: Policy, measured: Measured) -> tuple[Tensor, Tensor]:
@@ -231,19 +185,15 @@ def measured_terms(policy: Policy, measured: Measured) -> tuple[Tensor, Tensor]:
     return torch.where(torch.isfinite(terms).all(dim=1), norms, torch.inf), terms
 
 
-def example_weights(
-    policy: Policy,
-    state: Any,
-    norms: Tensor,
-    groups: Tensor,
-    apply: Callable[..., Any] = each_at_once,
-) -> Tensor:
+def example_weights(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -> Tensor:
     """The policy's weights before they are capped, [batch].
 
-    Args:
-        apply: applies a rule to examples; `each_alone` refuses one that draws random numbers.
+    Formal guarantee: the weight of an example follows from the state and its own norm and group: `each_alone`
+    sees to it. The weights of equidp's own methods are elementwise and computed on the whole batch, which
+    saves time; `tests/conformance/test_policies.py` compares both ways.
     """
-    weights: Tensor = apply(policy.weight, state, norms, groups)
+    own = type(policy).__module__.startswith("equidp.policies.")
+    weights: Tensor = each_alone(policy.weight, state, norms, groups, at_once=own)
     if weights.shape != norms.shape:
         raise PolicyError(
             f"weights have shape {_shape(weights, norms)}; expected one per example, [batch].", field="weight"
@@ -257,17 +207,15 @@ def example_rows(
     norms: Tensor,
     groups: Tensor,
     terms: Tensor | None = None,
-    apply: Callable[..., Any] = each_at_once,
 ) -> Tensor:
     """The policy's rows of statistics before they are bounded, [batch, cells].
 
     Args:
         terms: of the examples' losses, [batch, terms], from `measured_terms`; None: zeros, for made-up
             examples.
-        apply: as that of `example_weights`.
     """
     terms = norms.new_zeros(len(norms), policy.loss_terms) if terms is None else terms
-    rows: Tensor = apply(policy.statistics, state, norms, groups, *terms.unbind(dim=1))
+    rows: Tensor = each_alone(policy.statistics, state, norms, groups, *terms.unbind(dim=1))
     if rows.dim() != 2:
         raise PolicyError(
             f"statistics have shape {_shape(rows, norms)}; expected one row per example, [batch, cells].",
@@ -277,28 +225,12 @@ def example_rows(
 
 
 def example_context(policy: Policy, state: Any, groups: Tensor) -> Context:
-    """Context of the losses of examples, [batch, ...] each; empty where the policy leaves losses.
+    """Context of the losses of examples, [batch, ...] each; () without examples, or where losses are left.
 
     Formal guarantee: an example's context follows from the state and its own group (`each_alone`), and so its
-    gradient from the example, the parameters and releases: a cap on it bounds what the example moves, as it
-    does without a context.
-
-    | case | result |
-    | --- | --- |
-    | a policy without `loss_terms`, no examples (batch = 0) | () |
-    | a number is infinite or NaN | if the example's loss is so too, the step leaves the example out |
-    | a group that is absent from the batch | not asked for |
-    | a group beyond those the state was made for, a Python branch on the group | PolicyError |
+    gradient from the example, the parameters and releases: a cap on it bounds what the example moves.
     """
-    if not (policy.loss_terms and len(groups)):
-        return ()
-    context = each_alone(policy.context, state, groups)
-    if not isinstance(context, tuple):
-        raise PolicyError(
-            f"context of {type(policy).__name__} is {context!r}; expected a tuple of tensors.",
-            field="context",
-        )
-    return context
+    return each_alone(policy.context, state, groups) if policy.loss_terms and len(groups) else ()
 
 
 def _shape(values: Tensor, norms: Tensor) -> str:

@@ -69,20 +69,11 @@ class Engine(Protocol):
         """Run forward and backward over examples [batch, ...], batch >= 1."""
 
 
-class ObjectiveEngine(Engine, Protocol):
-    """An engine that also measures losses which a policy changes.
-
-    Attributes:
-        objective: `Policy.objective` of that policy; applied to one example at a time.
-    """
-
-    objective: Callable[[LossOfExample, dict[str, Tensor], Context], tuple[Tensor, Tensor]] | None
-
-    def __call__(self, inputs: Inputs, targets: Inputs, /, *context: Tensor) -> Measured:
-        """Run forward and backward, with a context, [batch, ...] each, which sets `terms` of the result."""
-
-
 def measure(engine: Engine, inputs: Inputs, targets: Inputs, context: Context = ()) -> Measured:
-    """Measure examples, [batch, ...], with their context where there is one: then by an `ObjectiveEngine`."""
+    """Measure examples, [batch, ...], with their context where there is one.
+
+    Then the engine has an attribute `objective`, that of the policy, which it applies to one example at a
+    time, and takes the context after the targets.
+    """
     measure: Callable[..., Measured] = engine
     return measure(inputs, targets, *context)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from types import MemberDescriptorType
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -60,9 +58,8 @@ class Policy(ABC):
     In each step the kernel asks, in this order: `statistics` (only where `statistics_ratio` is set), `update`
     with the noisy sum of those rows, `sensitivity`, `weight`. `statistics` and `weight` see one example, a
     norm and a group as 0-dimensional tensors, under `torch.vmap`: use torch operations, and `torch.where` in
-    place of `if`. Rules of elementwise operations get all examples at once, as columns that behave like one.
-    The kernel gives them a copy of the state and enforces the bounds, so a mistake here costs accuracy, not
-    privacy.
+    place of `if`. The kernel gives them a copy of the state and enforces the bounds, so a mistake here costs
+    accuracy, not privacy.
 
     A policy may also change losses, by `loss_terms` terms that it adds to the loss of each example. Its
     `context` then sees each example's group before the batch is measured, with a state from the releases of
@@ -162,8 +159,7 @@ def check_settings(policy: object) -> None:
     | --- | --- |
     | not a Policy, also the class in place of an object | PolicyError |
     | no dataclass, or not frozen | PolicyError |
-    | slots, or an attribute that is no field | PolicyError |
-    | a field or a class attribute that could hold state, such as a list or a tensor | PolicyError |
+    | a field that could hold state, such as a list or a tensor | PolicyError |
 
     Raises:
         PolicyError: names the attribute.
@@ -176,80 +172,14 @@ def check_settings(policy: object) -> None:
             f"{name} is not a frozen dataclass; write @dataclass(frozen=True) above the class.",
             field="policy",
         )
-    own = {each.name: getattr(policy, each.name) for each in fields(policy)}
-    if slots := [each for each in own if each not in vars(policy)]:
-        raise PolicyError(f"{name} keeps {', '.join(slots)} in slots; leave slots=True out.", field="policy")
-    if stray := sorted(vars(policy).keys() - own.keys()):
-        raise PolicyError(
-            f"{name} has attributes that are no fields ({', '.join(stray)}); keep state in init and update.",
-            field="policy",
-        )
-    for field, value in own.items():
-        if not isinstance(value, int | float | str | None) or hasattr(value, "__dict__"):
+    for field in (each.name for each in fields(policy)):
+        value = getattr(policy, field)
+        if not isinstance(value, int | float | str | None):
             raise PolicyError(
                 f"{name}.{field} is a {type(value).__name__}; expected a number, a text or None. Keep "
                 "tensors in the state.",
                 field=field,
             )
-    for owner in _holders(policy):
-        for field, value in vars(owner).items():
-            slot = isinstance(value, MemberDescriptorType) and field not in own
-            if not field.startswith(("__", "_abc_")) and (slot or not _is_constant(value)):
-                raise PolicyError(
-                    f"{owner.__name__}.{field} is a {type(value).__name__}, which rules could write to; "
-                    "expected a number, a text or a tuple of them. Keep what changes in the state.",
-                    field=field,
-                )
-
-
-def _is_constant(value: object) -> bool:
-    """True for a class attribute that cannot change: a function, a class or a plain value."""
-    if isinstance(value, tuple | frozenset):
-        return all(map(_is_constant, value))
-    return hasattr(value, "__get__") or isinstance(value, int | float | str | type | None)
-
-
-Snapshot = tuple[tuple[Mapping[str, object], frozenset[str], tuple[str, ...], tuple[object, ...]], ...]
-"""Namespaces of a policy and its classes, each with all its names, and with the names and the values of those
-that rules could change."""
-
-
-def snapshot_attributes(policy: Policy) -> Snapshot:
-    """Attributes of the policy and its classes, which must not change while the policy is used."""
-    spaces = (vars(policy), *map(vars, _holders(policy)))
-    found = []
-    for space in spaces:
-        own = {name: value for name, value in space.items() if not _is_pythons(name)}
-        found.append((space, frozenset(space), tuple(own), tuple(own.values())))
-    return tuple(found)
-
-
-def check_unchanged(policy: Policy, before: Snapshot) -> None:
-    """Refuse a policy that holds anything else than `snapshot_attributes` found before.
-
-    Raises:
-        PolicyError: a rule wrote to the policy or its class.
-    """
-    for space, names, own, values in before:
-        try:
-            same = all(map(operator.is_, map(space.__getitem__, own), values))
-        except KeyError:
-            same = False
-        if not same or not all(map(_is_pythons, space.keys() - names)):
-            raise PolicyError(
-                f"{type(policy).__name__} changed its settings; keep what changes in the state.",
-                field="settings",
-            )
-
-
-def _is_pythons(name: str) -> bool:
-    """True for names of attributes that Python itself may write to, as pickling does."""
-    return name.startswith(("__", "_abc_"))
-
-
-def _holders(policy: Policy) -> Iterator[type]:
-    """The policy's classes, which could hold state too."""
-    return (owner for owner in type(policy).__mro__ if owner not in (ABC, object))
 
 
 def statistics_noise(policy: Policy, noise_multiplier: float) -> float | None:

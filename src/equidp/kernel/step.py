@@ -9,9 +9,8 @@ and group, and its state changes by releases alone. A wrong policy costs accurac
 
 - Statistics rows are scaled to norm <= 1, weights capped at sensitivity / norm (`bounding`): one example
   moves either query by at most its sensitivity.
-- Rows and weights are computed for each example alone, from a copy of the state (`bounding.each_at_once`).
-- The state changes through `Policy.update` alone, which sees noisy sums. Policies are frozen, and a rule that
-  writes to the policy or its class all the same ends the step (`policy.check_unchanged`).
+- Rows and weights are computed for each example alone, from a copy of the state (`bounding.each_alone`).
+- The state changes through `Policy.update` alone, which sees noisy sums. Policies are frozen.
 - The sensitivity is read before the weights, from a state that follows from releases.
 - Examples are added in float64, and noise covers what rounding adds to the sensitivity (`bounding.ROUNDING`).
 - A sample is measured once. An example without a finite gradient changes nothing for the others.
@@ -35,14 +34,12 @@ import torch
 from torch import Tensor
 
 from equidp._validate import check_number, check_whole
-from equidp.errors import PolicyError, SettingError
+from equidp.errors import SettingError
 from equidp.kernel.bounding import (
     are_finite,
     bounded_rows,
     bounded_shares,
-    bounded_sums,
     capped_weights,
-    each_alone,
     example_context,
     example_rows,
     example_weights,
@@ -65,12 +62,10 @@ from equidp.kernel.policy import (
     Policy,
     Setting,
     check_settings,
-    check_unchanged,
     checked_sensitivity,
     checked_state,
     copy_state,
     restored_state,
-    snapshot_attributes,
     statistics_noise,
 )
 from equidp.kernel.processes import ALONE, Processes
@@ -100,7 +95,6 @@ class PrivateStep:
     | --- | --- |
     | empty sample | charged; noise alone is released |
     | gradient zero | its weight is capped as if its norm were 1e-10 |
-    | the sum is longer than weights times norms | cut to that (`bounding.bounded_sums`); not finite: zeros |
     | gradient infinite or NaN | the example is in no statistics and in no sum; the others are as without it |
     | a policy that changes losses | contexts of the whole batch are from before any of it was measured |
     | such a policy, and an engine without its objective | SettingError, before anything is spent |
@@ -211,7 +205,6 @@ class PrivateStep:
         size = sum(parameter.numel() for parameter in self.parameters)
         setting = Setting(num_groups, self.expected_batch_size, event.noise_multiplier, size)
         self.state = self.weights_state = self._checked_copy(policy.init(setting))
-        self._attributes = snapshot_attributes(policy)
         self._paid_by = 0  # id of the process that paid for the next call; 0: none did
 
     def __call__(
@@ -297,26 +290,10 @@ class PrivateStep:
         """
         norms = torch.ones(len(groups), device=groups.device)
         self._sensitivity()
-        if self.policy.loss_terms:
-            name = type(self.policy).__name__
-            example_context(self.policy, self.state, groups)
-            try:
-                after = self._after_gradient([torch.zeros_like(each) for each in self.parameters])
-            except PolicyError:
-                raise
-            except Exception as error:
-                raise PolicyError(
-                    f"after_gradient of {name} fails: {error!r}.", field="after_gradient"
-                ) from error
-            if [part.shape for part in after] != [part.shape for part in self.state]:
-                raise PolicyError(
-                    f"after_gradient of {name} changes the shapes of its state; keep them.",
-                    field="after_gradient",
-                )
-        example_weights(self.policy, self.state, norms, groups, each_alone)
+        example_context(self.policy, self.state, groups)
+        example_weights(self.policy, self.state, norms, groups)
         if self.event.statistics_noise is not None:
-            example_rows(self.policy, self.state, norms, groups, apply=each_alone)
-        check_unchanged(self.policy, self._attributes)
+            example_rows(self.policy, self.state, norms, groups)
 
     def restore(self, values: Mapping[str, Tensor]) -> None:
         """Set the state to saved values, by name.
@@ -360,7 +337,6 @@ class PrivateStep:
             rows = example_rows(self.policy, self.state, norms, groups, terms)
         else:  # one made-up example shows how many cells an empty batch has, and is dropped
             rows = example_rows(self.policy, self.state, norms.new_zeros(1), groups.new_zeros(1))[:0]
-        check_unchanged(self.policy, self._attributes)  # before update could read what statistics wrote
         if self._row_shares is not None:
             rows = bounded_rows(rows, self._row_shares[labels.cpu()])
         noise = self.event.statistics_noise
@@ -382,15 +358,14 @@ class PrivateStep:
         _, _, groups, indices, _, labels = part
         norms, _ = measured_terms(self.policy, measured)
         if len(norms) and are_finite(norms):
-            kept = weights = self._capped_weights(norms, groups, indices, labels, sensitivity)
+            weights = self._capped_weights(norms, groups, indices, labels, sensitivity)
         else:
             finite = torch.isfinite(norms)
             weights, norms = torch.zeros_like(norms), norms[finite]
             if len(norms):
                 own = groups[finite], indices[finite], labels[finite]
                 weights[finite] = self._capped_weights(norms, *own, sensitivity)
-            kept = weights[finite]
-        return bounded_sums(join_sums(blocks, measured.sum_gradients(weights)), kept, norms)
+        return join_sums(blocks, measured.sum_gradients(weights))
 
     def _capped_weights(
         self,
@@ -402,7 +377,6 @@ class PrivateStep:
     ) -> Tensor:
         """The capped weights of examples with finite norms, [batch]."""
         weights = example_weights(self.policy, self.state, norms, groups)
-        check_unchanged(self.policy, self._attributes)
         limits = None if self.share_limits is None else self.share_limits(indices, norms.clone())
         shares = None if limits is None else bounded_shares(limits, norms)
         if self.accounts is not None:
@@ -437,7 +411,6 @@ class PrivateStep:
 
     def _sensitivity(self) -> float:
         """The sensitivity under the present state; refuses one that noise cannot be scaled to."""
-        check_unchanged(self.policy, self._attributes)
         return checked_sensitivity(self.policy, self.state, self.event.noise_multiplier)
 
     def _release(self, blocks: Blocks, totals: list[Tensor], sensitivity: float) -> None:
@@ -447,17 +420,9 @@ class PrivateStep:
         means = split_sums(blocks, totals)
         for parameter, mean in zip(self.parameters, means, strict=True):
             parameter.grad = mean
-        if self.policy.loss_terms:
-            check_unchanged(self.policy, self._attributes)
-            self.state = self._after_gradient(means)
-
-    def _after_gradient(self, gradients: Sequence[Tensor]) -> Any:
-        """The state of a policy that changes losses after a private gradient, parameter by parameter.
-
-        Formal guarantee: it follows from the state and from a release.
-        """
-        gradient = torch.cat([each.flatten() for each in gradients]).to("cpu", torch.float32)
-        return self._checked_copy(self.policy.after_gradient(copy_state(self.state), gradient))
+        if self.policy.loss_terms:  # what follows from a release is one
+            gradient = torch.cat([each.flatten() for each in means]).to("cpu", torch.float32)
+            self.state = self._checked_copy(self.policy.after_gradient(copy_state(self.state), gradient))
 
     def _checked_copy(self, state: Any) -> Any:
         """Copy of a state that a rule returned; refuses what is no state."""

@@ -41,27 +41,6 @@ _LEAST_AT_A_TIME = 64
 """Examples that a training loss is taken of at a time where samples are small."""
 
 
-_FIXED = (
-    "model",
-    "optimizer",
-    "train",
-    "policy",
-    "event",
-    "noise_multiplier",
-    "delta",
-    "accountant",
-    "sample_rate",
-    "num_examples",
-    "num_groups",
-    "expected_batch_size",
-    "steps",
-    "loss",
-    "engine",
-    "ledger",
-)
-"""Attributes of a Trainer from which its private step was made, or its epsilon follows."""
-
-
 class Callback:
     """Watches a run. Does nothing; override what you need.
 
@@ -483,7 +462,6 @@ class Trainer:
         self.ledger, self.steps, self.randomness, self._step = ledger, steps, randomness, step
         self._load = load
         self.averaging, self.start, self.steps_at_start = averaging, start, done
-        self._made_with = {name: getattr(self, name) for name in _FIXED}
 
     def __getstate__(self) -> Any:
         raise SettingError(
@@ -491,16 +469,6 @@ class Trainer:
             "original knows. Save it by equidp.Checkpoints, and keep what was trained by run().",
             field="trainer",
         )
-
-    def _check_as_made(self) -> None:
-        """Refuse attributes that were set since, which would change what is said of the run, not the run."""
-        for name, value in self._made_with.items():
-            if getattr(self, name) is not value:
-                raise SettingError(
-                    f"{name} of the Trainer was set after it was made, and what it trains and counts follows "
-                    f"from the first one. Make a new Trainer with another {name}.",
-                    field=name,
-                )
 
     def _note_start(self) -> None:
         """Note where the weights come from, which others may have set since the Trainer was made."""
@@ -630,7 +598,6 @@ class Trainer:
         Raises:
             BudgetError: the steps do not fit into the budget any more.
         """
-        self._check_as_made()
         self._note_start()
         agreement.check_models(self.processes, self.model, self.share_limits)
         if self._losses is not None:
@@ -665,7 +632,6 @@ class Trainer:
                 f"all {self.steps} planned steps are spent; make a new Trainer to plan and account for more.",
                 field="steps",
             )
-        self._check_as_made()
         self._loop.take(batch)
         with self.processes.leave_group_on_failure():
             done = self.steps_done
@@ -802,10 +768,8 @@ class Trainer:
         """Run so far: what was trained and spent; with steps left, it holds a copy of the model.
 
         Raises:
-            SettingError: an attribute of the Trainer was set after it was made.
             ModelError: the model cannot be copied.
         """
-        self._check_as_made()
         self._note_start()
         done = self.steps_done >= self.steps and not self._loop.has_unused_sample
         model = self.released_model

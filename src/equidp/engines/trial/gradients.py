@@ -676,23 +676,10 @@ def check_objective(
     engine: FunctionalEngine, policy: Policy, state: Any, inputs: Inputs, targets: Inputs
 ) -> None:
     """Refuse a model for which the engine's gradients of a policy's objective are not those of one example
-    at a time.
-
-    The model is tried in evaluation mode, in which it draws no random numbers, and under a made-up context.
-
-    Args:
-        engine: of the policy; its model is left as it was.
-        state: of the policy.
-        inputs, targets: a few examples, [batch, ...], best made up.
+    at a time, in evaluation mode and under a made-up context.
 
     Raises:
-        ModelError: the objective refuses the model, or there are no second derivatives.
-
-    >>> from equidp.policies import FairLens, Setting
-    >>> model, loss, policy = nn.Linear(3, 2), nn.CrossEntropyLoss(reduction="none"), FairLens()
-    >>> engine = FunctionalEngine(model, loss, objective=policy.objective)
-    >>> state = policy.init(Setting(2, 4.0, 1.0, num_parameters=8))
-    >>> check_objective(engine, policy, state, torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))
+        ModelError: the objective refuses the model, there are no second derivatives, or gradients differ.
     """
     model, loss = engine.model, engine.loss
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
