@@ -19,7 +19,6 @@ from equidp.engines.trial.gradients import (
     EngineRefusal,
     check_company,
     check_engine,
-    check_objective,
     check_padding,
     check_repetition,
 )
@@ -39,7 +38,6 @@ __all__ = [
     "check_company",
     "check_engine",
     "check_model",
-    "check_objective",
     "check_padding",
     "checked_engine",
     "dataset_norms",

@@ -167,16 +167,10 @@ def each_alone(rule: Callable[..., Any], state: Any, *examples: Tensor, at_once:
 
 
 def measured_terms(policy: Policy, measured: Measured) -> tuple[Tensor, Tensor]:
-    """Norms of measured examples, [batch], and the terms that the policy added to their losses.
+    """Norms of measured examples, [batch], and terms of their losses, [batch, terms]; zeros where none is.
 
-    Formal guarantee: those of an example follow from that example, as its norm does (`engine.Measured`).
-    Terms reach nothing but its own row of statistics, which is bounded whatever they are.
-
-    | case | result |
-    | --- | --- |
-    | a policy that leaves losses | norms as they were measured, terms [batch, 0] |
-    | a term of an example is infinite or NaN | its norm is infinite: the step leaves it out |
-    | no example could be measured | zeros, beside norms of which none is finite |
+    Formal guarantee: both follow from the example (`engine.Measured`). A norm is infinite where a term is not
+    finite, and terms reach nothing but the example's own row of statistics, which is bounded.
     """
     norms = measured.norms.detach()
     if not policy.loss_terms or measured.terms is None:

@@ -73,7 +73,7 @@ class Policy(ABC):
         private: False for plain SGD alone, which takes no noise.
         needs_groups: whether the method treats groups differently, and so needs them.
         loss_terms: number of terms that the method adds to losses; 0: it leaves losses as they are. Others
-            take an engine that measures them (`kernel.engine.ObjectiveEngine`).
+            take an engine that measures them (`kernel.engine.measure`).
 
     Example:
         >>> import torch, equidp
@@ -119,23 +119,12 @@ class Policy(ABC):
     def objective(
         self, loss: LossOfExample, parameters: dict[str, Tensor], context: Context
     ) -> tuple[Tensor, Tensor]:
-        """Loss of one example with what the policy adds to it, a number, and its terms, [loss_terms].
-
-        The engine differentiates it under `torch.vmap`, so it may take derivatives by `torch.func`.
-
-        Args:
-            loss: of the example, as a function of parameters.
-            parameters: trained ones by name, in the model's order.
-            context: of the example, from `context`.
-        """
+        """Loss of one example with what the policy adds, a number, and its terms, [loss_terms], of trained
+        parameters by name. The engine differentiates it under `torch.vmap`."""
         raise NotImplementedError(f"{type(self).__name__} adds nothing to losses.")
 
     def after_gradient(self, state: Any, gradient: Tensor) -> NamedTuple:
-        """The state after the private gradient of a step, flat, [parameters], for a policy that changes
-        losses.
-
-        The gradient is a release, so a state that follows from it costs nothing. Both are on the CPU.
-        """
+        """The state after the private gradient of a step, flat, [parameters], which is a release."""
         return state  # type: ignore[no-any-return]
 
     @abstractmethod

@@ -35,7 +35,6 @@ from equidp.data.views import Views
 from equidp.engines import (
     TriedEngine,
     check_company,
-    check_objective,
     check_padding,
     checked_engine,
     made_up_examples,
@@ -45,9 +44,19 @@ from equidp.engines.model import call_model, device_of
 from equidp.engines.trial.running import losses_of, outputs_of, try_model
 from equidp.engines.units import by_row
 from equidp.errors import DataError, ModelError, PrivacyWarning, SettingError, error_text
+from equidp.kernel.bounding import example_context
 from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.epsilon import Entries, epsilon_of_group, renyi_accountant, run_event
-from equidp.kernel.inputs import Inputs, in_parts, join_batches, map_tensors, moved_to, taken, tensors
+from equidp.kernel.inputs import (
+    Inputs,
+    count_in,
+    in_parts,
+    join_batches,
+    map_tensors,
+    moved_to,
+    taken,
+    tensors,
+)
 from equidp.kernel.ledger import (
     ROWS,
     FilteredStepEvent,
@@ -917,13 +926,26 @@ def _check_examples(examples: object, row: tuple[Inputs, Inputs], train: object)
 
 
 def try_objective(engine: Engine, policy: Policy, state: Any) -> None:
-    """Try an engine that was made by name on the objective of a policy that changes losses.
+    """Refuse a model that an engine which was made by name cannot measure for a policy that changes losses.
 
     Raises:
-        ModelError: the model is not for this policy.
+        ModelError: the policy refuses the model, or there are no second derivatives.
     """
-    if policy.loss_terms and isinstance(engine, FunctionalEngine) and engine.public is not None:
-        check_objective(engine, policy, state, *engine.public)
+    if not (policy.loss_terms and isinstance(engine, FunctionalEngine) and engine.public is not None):
+        return
+    inputs, targets = taken(engine.public, slice(4))
+    context = example_context(policy, state, tensors(targets)[0].new_zeros(count_in(targets)).long())
+    try:
+        with try_model(engine.model, engine.loss):
+            engine.measure_together(inputs, targets, *context)
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"{type(policy).__name__} needs second derivatives of model and loss: {error_text(error)}. "
+            "Choose another method, or a model of plain layers.",
+            field="policy",
+        ) from error
 
 
 def check_engine_again(engine: Engine, policy: Policy, steps_done: int) -> None:

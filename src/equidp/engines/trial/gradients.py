@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
-from equidp.engines.functional import FunctionalEngine, second_derivatives
+from equidp.engines.functional import FunctionalEngine
 from equidp.engines.ghost import GhostEngine
 from equidp.engines.measurement import Examples, MeasuredBatch
-from equidp.engines.model import arguments, call_model, call_with, flat, flat_sums, outputs_in, same
+from equidp.engines.model import call_model, same
 from equidp.engines.trial.mixing import moved_parameters
 from equidp.engines.trial.rows import MadeUpInputs, TrialRows
 from equidp.engines.trial.running import (
@@ -26,11 +26,9 @@ from equidp.engines.trial.running import (
     try_model,
 )
 from equidp.errors import ModelError, error_text
-from equidp.kernel.bounding import example_context
 from equidp.kernel.engine import Engine, LossFunction, Sums
 from equidp.kernel.inputs import Inputs, count_in, in_parts, taken, tensors
-from equidp.kernel.policy import Policy
-from equidp.losses import as_plain, output_tensors
+from equidp.losses import output_tensors
 
 _TOLERANCE = 0.02
 """Largest difference of norms, relative to the largest norm; wrong gradients differ by far more."""
@@ -670,52 +668,3 @@ def _show_sizes(engine: Engine, inputs: Inputs, targets: Inputs) -> None:
     for size in (2, 3):
         with suppress(Exception):
             engine(*taken((inputs, targets), slice(size)))
-
-
-def check_objective(
-    engine: FunctionalEngine, policy: Policy, state: Any, inputs: Inputs, targets: Inputs
-) -> None:
-    """Refuse a model for which the engine's gradients of a policy's objective are not those of one example
-    at a time, in evaluation mode and under a made-up context.
-
-    Raises:
-        ModelError: the objective refuses the model, there are no second derivatives, or gradients differ.
-    """
-    model, loss = engine.model, engine.loss
-    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
-    parameters, generator = list(trained.values()), torch.Generator().manual_seed(0)
-    inputs, targets = taken((inputs, targets), slice(4))
-    rows = example_context(policy, state, torch.zeros(count_in(targets), dtype=torch.int64))
-    made_up = (torch.randn(row.shape, generator=generator) / max(1, row[0].numel()) ** 0.5 for row in rows)
-    context = tuple(each.to(tensors(targets)[0].device) for each in made_up)
-
-    def gradient_alone(place: int) -> Tensor:
-        x, y, own = taken((inputs, targets, context), [place])
-
-        def loss_of(values: dict[str, Tensor]) -> tuple[Tensor, Any]:
-            outputs = outputs_in(call_with(model, values, *arguments(x)))
-            return loss(outputs, y).squeeze(0), as_plain(outputs)
-
-        total, _ = policy.objective(loss_of, {**trained}, tuple(each[0] for each in own))
-        return flat(torch.autograd.grad(total, parameters, materialize_grads=True), parameters)
-
-    with try_model(model, loss), torch.enable_grad(), second_derivatives():
-        model.eval()
-        try:
-            measured = engine(inputs, targets, *context)
-            found = flat_sums(measured.sum_gradients(torch.ones_like(measured.norms)), parameters)
-            true = torch.stack([gradient_alone(place) for place in range(count_in(targets))]).sum(dim=0)
-        except ModelError:
-            raise
-        except Exception as error:
-            raise ModelError(
-                f"{type(policy).__name__} needs second derivatives of model and loss: {error_text(error)}. "
-                "Choose another method, or a model of plain layers.",
-                field="policy",
-            ) from error
-    if not torch.linalg.vector_norm(found - true) <= _TOLERANCE * torch.linalg.vector_norm(true):
-        raise ModelError(
-            f"the gradients of {count_in(targets)} examples under {type(policy).__name__} differ from those "
-            "of one backward pass each; choose another method, or a model of plain layers.",
-            field="gradients",
-        )
