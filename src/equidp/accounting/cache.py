@@ -85,22 +85,6 @@ def epsilon(entries: Entries, delta: float, accountant: str = "pld", rows: int =
     return _epsilon(equidp.kernel.epsilon.checked_entries(entries), delta, accountant, rows)
 
 
-def epsilon_of_run(entries: Entries, delta: float, accountant: str = "pld", rows: int = 1) -> float:
-    """Epsilon of one run's ledger; by Renyi's bound where accounts of single examples say less.
-
-    Args:
-        entries, delta, accountant, rows: as those of `epsilon`; several rows of a person have no accounts.
-
-    >>> from equidp.kernel.ledger import FilteredStepEvent
-    >>> event = FilteredStepEvent(1.0, 2.0, order=4.0, full_steps=8)
-    >>> epsilon_of_run([(event, 16)], 1e-5) < epsilon([(event, 16)], 1e-5)
-    True
-    """
-    entries = tuple(entries)
-    found = epsilon(entries, delta, accountant, rows)
-    return found if rows > 1 else min(found, equidp.kernel.epsilon.filtered_epsilon(entries, delta))
-
-
 @cache
 def _code_digest() -> str:
     """A digest of the code that decides an epsilon or a calibration, and dp_accounting's version."""

@@ -20,7 +20,6 @@ from equidp.kernel.epsilon import (
     checked_delta,
     count_kinds,
     epsilon,
-    filtered_epsilon,
     largest_over_groups,
     pld_epsilon,
     renyi_divergences,
@@ -68,12 +67,10 @@ class EpsilonMeter:
         reached = self._grid[bisect.bisect_left(self._grid, steps)] if steps else 0
         entries = (*self._before, *([(self._event, reached)] if reached else ()))
         if reached == self._grid[-1]:
-            found = epsilon(entries, self._delta, self._accountant)
-        else:
-            found = largest_over_groups(
-                lambda each: _coarse_epsilon(each, self._delta, self._accountant) if each else 0.0, entries
-            )
-        return min(found, filtered_epsilon(entries, self._delta)) if reached else found
+            return epsilon(entries, self._delta, self._accountant)
+        return largest_over_groups(
+            lambda each: _coarse_epsilon(each, self._delta, self._accountant) if each else 0.0, entries
+        )
 
 
 @lru_cache(maxsize=4096)

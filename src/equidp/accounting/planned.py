@@ -10,7 +10,7 @@ import dp_accounting
 
 from equidp import policies
 from equidp._validate import check_number, check_whole
-from equidp.accounting.cache import epsilon_of_run
+from equidp.accounting.cache import epsilon
 from equidp.accounting.calibration import (
     PROTECTIONS,
     calibrate_noise,
@@ -21,7 +21,6 @@ from equidp.accounting.groups import ByGroup, GroupSettings, Levels
 from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk, RiskTarget
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import (
-    capped_entries,
     checked_accountant,
     checked_delta,
     costliest_entries,
@@ -221,11 +220,8 @@ class PlannedRun:
         }
 
     def epsilon(self, accountant: str = "pld", rows: int = 1) -> float:
-        """Epsilon of the whole run by a name from `ACCOUNTANTS`; of several rows of one person by "pld".
-
-        Where each example has an account, that of the steps that fill it, if it is less.
-        """
-        return epsilon_of_run(self.entries, self.delta, accountant, rows)
+        """Epsilon of the whole run by a name from `ACCOUNTANTS`; of several rows of one person by "pld"."""
+        return epsilon(self.entries, self.delta, accountant, rows)
 
     def risk(self, false_positive_rates: tuple[float, ...] = FALSE_POSITIVE_RATES, rows: int = 1) -> Risk:
         """The most that any membership attack achieves on the whole run; see `Risk`."""
@@ -234,7 +230,7 @@ class PlannedRun:
     def dp_event(self) -> dp_accounting.DpEvent:
         """The run as a dp_accounting event, of the group with the largest epsilon, to check it
         independently."""
-        return run_event(costliest_entries(capped_entries(self.entries)[1], self.delta))
+        return run_event(costliest_entries(self.entries, self.delta))
 
 
 def account(

@@ -37,8 +37,7 @@ AUTO = "auto"
 DEFAULT_EPSILON = 3.0
 """Epsilon of advice and of comparisons that no privacy is given for."""
 SHARED = (
-    *("delta", "loss", "class_weight", "noise_multiplier", "recalibration"),
-    *("training_loss", "loss_bound", "individual_filter"),
+    *("delta", "loss", "class_weight", "noise_multiplier", "recalibration", "training_loss", "loss_bound"),
 )
 """Options of a plan that say what is trained for and how privately; no advice is on them."""
 

@@ -20,7 +20,6 @@ from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.policies.methods import MethodLike
 from equidp.training.assemble import check_own_policy
 from equidp.training.build import build_model
-from equidp.training.example_accounts import check_conflicts
 from equidp.training.plan import Plan, ResolvedPlan
 
 
@@ -65,7 +64,6 @@ def resolve_plan(plan: Plan, method: MethodLike, train: GroupedDataset) -> Resol
             "an audit is of the steps of training; leave out the training loss, a release of its own.",
             field="training_loss",
         )
-    check_conflicts("individual_filter", plan.for_method(method).individual_filter, {"audit": True})
     if train.target_bounds is not None:
         raise SettingError("an audit trains classifiers; give data with classes.", field="train")
     found = plan.for_method(method).without_groups().resolve(method, len(train))

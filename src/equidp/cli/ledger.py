@@ -11,11 +11,10 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from equidp.accounting.budget import limit_of
-from equidp.accounting.cache import epsilon_of_run
+from equidp.accounting.cache import epsilon
 from equidp.errors import count_text
 from equidp.kernel.epsilon import (
     Entries,
-    binding_filter,
     checked_delta,
     costliest_entries,
     epsilon_of_group,
@@ -23,7 +22,6 @@ from equidp.kernel.epsilon import (
 )
 from equidp.kernel.ledger import (
     PEOPLE,
-    FilteredStepEvent,
     GroupedStepEvent,
     ReleaseEvent,
     kind_of,
@@ -77,17 +75,14 @@ def _describe_ledger(path: Path, content: LedgerContent, delta: float | None) ->
         spent = (
             limit_of(content.facts, len(entries)).compute_epsilon(entries, each)
             if budget
-            else epsilon_of_run(entries, each)
+            else epsilon(entries, each)
         )
         of = f" of a budget of {budget['epsilon']:g}" if budget and each == budget["delta"] else ""
         lines.append(f"Together: epsilon {spent:.6g}{of} at delta {each:g}.")
         if named := _epsilon_of_groups(entries, each):
             lines.append(f"  By group: epsilon {epsilon_of_groups_text(named)}.")
     checked = own or _DELTAS[0]
-    filtered, capped = (None, entries) if budget else binding_filter(entries, checked)
-    event = run_event(costliest_entries(capped, checked))
-    at_order = "" if filtered is None else f" (Renyi, at order {filtered.order:g})"
-    lines.append(f"To check with dp_accounting{at_order}: {event}")
+    lines.append(f"To check with dp_accounting: {run_event(costliest_entries(entries, checked))}")
     return lines
 
 
@@ -113,7 +108,7 @@ def _session_lines(blocks: list[Spent], one: str) -> list[str]:
                 f"{event.noise_multiplier:.6g}."
             )
             continue
-        if isinstance(event, GroupedStepEvent | FilteredStepEvent):
+        if isinstance(event, GroupedStepEvent):
             lines.append(f"  {count_text(count, 'step')}, {event}.")
             continue
         noise = event.statistics_noise

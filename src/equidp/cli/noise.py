@@ -23,11 +23,5 @@ _RISK_HELP = (
 
 Method = Annotated[MethodName, Parameter(help=BOUNDED_HELP)]
 Accountant = Annotated[str, Parameter(help="How epsilon is worked out.", choices=ACCOUNTANTS)]
-RunAccountant = Annotated[
-    str | None,
-    Parameter(
-        help="How epsilon is worked out; default: pld, or rdp with --individual-filter.", choices=ACCOUNTANTS
-    ),
-]
 Delta = Annotated[float | None, Parameter(help=_DELTA_HELP)]
 Risk = Annotated[str | None, Parameter(help=_RISK_HELP)]

@@ -22,10 +22,10 @@ from equidp.advice.advise import AUTO
 from equidp.advice.chosen_plan import SETTINGS
 from equidp.cli.noise import (
     BOUNDED_HELP,
+    Accountant,
     Method as Method,
     MethodName as MethodName,
     Risk as Risk,
-    RunAccountant as RunAccountant,
 )
 from equidp.cli.settings import method_settings, options_from, part_settings, part_values
 from equidp.data import SOURCES, DataSource, Recipe, open_source
@@ -36,7 +36,6 @@ from equidp.ledger.append_only import check_ledger_place
 from equidp.policies.table import METHODS
 from equidp.runs.config import BudgetFile, Execution, RunData
 from equidp.tables.recipe import ALL_COLUMNS, MARKS, MISSING_RULES
-from equidp.training.example_accounts import check_conflicts
 from equidp.training.plan import Plan
 
 if TYPE_CHECKING:
@@ -240,15 +239,13 @@ class TargetOptions:
     epsilon: float | None = None
     """Target epsilon, which the noise is calibrated to."""
     risk: Risk = None
-    accountant: RunAccountant = None
+    accountant: Accountant = "pld"
 
     def target(self, changes: Mapping[str, Any]) -> Target:
         """Return the target, or the largest budget of groups among settings that are given."""
         risk = None if self.risk is None else RiskTarget.parse(self.risk)
         budgets = GroupSettings.of(None, None, changes.get(BUDGETS), epsilon_levels=changes.get(LEVELS))
-        others = {"accountant": self.accountant not in (None, "rdp")}
-        check_conflicts("individual_filter", changes.get("individual_filter") or 0.0, others)
-        return Target(budgets.run_epsilon(self.epsilon), risk, self.accountant or "pld")
+        return Target(budgets.run_epsilon(self.epsilon), risk, self.accountant)
 
 
 @Parameter(name="*")

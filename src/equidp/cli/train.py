@@ -14,7 +14,7 @@ import torch
 from cyclopts import App, ArgumentCollection, Group, Parameter
 
 from equidp._files import command_line
-from equidp.accounting.cache import epsilon_of_run
+from equidp.accounting.cache import epsilon
 from equidp.accounting.planned import PlannedRun
 from equidp.advice.advise import AUTO
 from equidp.advice.chosen_plan import (
@@ -330,7 +330,7 @@ def _say_plan(prepared: PreparedRun) -> None:
     if config.release_costs:
         costs = " and ".join(f"{name} (epsilon {cost:g})" for name, cost in config.release_costs.items())
         accountant = config.target.accountant
-        in_all = epsilon_of_run(prepared.stated, trainer.delta, accountant)
+        in_all = epsilon(prepared.stated, trainer.delta, accountant)
         print(f"Beside the steps it would release {costs}: epsilon {in_all:.4f} in all ({accountant}).")
         if isinstance(trainer.event, GroupedStepEvent):
             own = {

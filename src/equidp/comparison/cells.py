@@ -41,13 +41,12 @@ from equidp.evaluation.costs import EPSILON_OF_GROUP
 from equidp.evaluation.groups import metrics_of
 from equidp.evaluation.predictions import Decision, Predictions, base_rate_decision, predict
 from equidp.individual import IndividualAccountant
-from equidp.individual.filter_option import filter_callbacks
 from equidp.kernel.ledger import GroupedStepEvent, MemoryLedger
 from equidp.kernel.noise import SeededRandomness
 from equidp.store import FIGURES, Claim, Entry, Store, key_of
 from equidp.training.build import build
 from equidp.training.device import chosen_device
-from equidp.training.plan import FILTER_OPTIONS, GROUP_OPTIONS, LOSS_OPTIONS, ResolvedPlan
+from equidp.training.plan import GROUP_OPTIONS, LOSS_OPTIONS, ResolvedPlan
 from equidp.training.recalibration import recalibrate
 from equidp.training.record import EpochRecorder, RunRecord
 from equidp.training.trainer import Callback, Trainer
@@ -181,8 +180,6 @@ class Cell:
             plan = {name: value for name, value in plan.items() if name not in GROUP_OPTIONS}
         if self.plan.loss_epsilon is None:
             plan = {name: value for name, value in plan.items() if name not in LOSS_OPTIONS}
-        if self.plan.full_steps is None:
-            plan = {name: value for name, value in plan.items() if name not in FILTER_OPTIONS}
         code = part_digests(self.plan)
         if None in code.values():
             return None
@@ -217,7 +214,7 @@ class Cell:
             secure=False,
             device=chosen_device(self.device),
             engine=self.engine,
-            callbacks=[*callbacks, *filter_callbacks(self.plan)],
+            callbacks=callbacks,
             ledger=self.ledger() if ledger is None else ledger,
         )
 

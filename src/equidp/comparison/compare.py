@@ -18,7 +18,7 @@ from equidp._extras import require_extra
 from equidp._provenance import versions
 from equidp._validate import check_whole
 from equidp.accounting import calibrate_noise
-from equidp.accounting.cache import epsilon_of_run, remembered
+from equidp.accounting.cache import epsilon, remembered
 from equidp.accounting.planned import share_noise
 from equidp.advice.advise import AUTO
 from equidp.advice.chosen_plan import (
@@ -83,7 +83,6 @@ from equidp.policies.methods import MethodLike
 from equidp.policies.table import BASELINE
 from equidp.store import Store
 from equidp.training.device import chosen_device
-from equidp.training.example_accounts import check_conflicts
 from equidp.training.plan import Plan
 
 with require_extra("tables"):
@@ -339,7 +338,7 @@ class PlannedKind(NamedTuple):
 
     @property
     def epsilon(self) -> float:
-        return epsilon_of_run(self.entries, self.delta) if self.noise_multiplier else math.inf
+        return epsilon(self.entries, self.delta) if self.noise_multiplier else math.inf
 
 
 class Counts(NamedTuple):
@@ -587,7 +586,6 @@ def _private_cells(
         device: to train on.
     """
     asked, plan = choice.asked, choice.shared.plan
-    released = {"individual": asked.release_epsilon is not None}
     cells = []
     for seed, size in sizes.items():
         for variant, source in private:
@@ -595,7 +593,6 @@ def _private_cells(
             resolved = variant.resolve(size, releases_of(own), group_names)
             if isinstance(own, WithFeatures):
                 check_not_varied(own.label, Views(resolved.plan.views, resolved.plan.augmentation))
-            check_conflicts("individual_filter", resolved.plan.individual_filter, released)
             is_private = resolved.policy.private
             target = variant.epsilon if choice.epsilons else None
             cells.append(

@@ -58,7 +58,6 @@ _OF_BASELINE = (
     "noise_multiplier",
     "recalibration_noise",
     "loss_epsilon",
-    "full_steps",
 )  # of what a plan holds
 
 

@@ -226,7 +226,7 @@ def automatic_variants(
     policy = own.policy(method)
     if not epsilons:
         standard = plan.resolve(STANDARD, num_train)
-        spent = epsilon_of([(standard.step_event(), standard.charged_steps)], standard.delta)
+        spent = epsilon_of([(standard.step_event(), standard.steps)], standard.delta)
         return [Variant(AUTO, policy, own, spent, "", {})]
     shown = {epsilon: label_of({"epsilon": epsilon}) if len(epsilons) > 1 else "" for epsilon in epsilons}
     return [Variant(AUTO, policy, own, epsilon, label, {}) for epsilon, label in shown.items()]

@@ -17,7 +17,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from equidp._validate import check_number, check_whole, unknown_name
 from equidp.errors import SettingError
-from equidp.kernel.ledger import Event, FilteredStepEvent, GroupedStepEvent, StepEvent
+from equidp.kernel.ledger import Event, GroupedStepEvent, StepEvent
 
 Entries = Iterable[tuple[Event, int]]
 """(event, number of steps) pairs, as `Ledger.entries` gives them."""
@@ -336,74 +336,6 @@ def epsilon(entries: Entries, delta: float, accountant: str = "pld") -> float:
     checked_delta(delta), checked_accountant(accountant)
     entries = checked_entries(entries)
     return largest_over_groups(lambda each: _with_accountant(each, delta, accountant), entries)
-
-
-def capped_entries(entries: Entries) -> tuple[FilteredStepEvent | None, tuple[tuple[Event, int], ...]]:
-    """Return the steps in which examples have accounts, and the entries with no more than what fills these.
-
-    None, and the entries as they are, where there are none or of several runs: these count in full.
-    """
-    given = tuple(entries)
-    filtered = {event for event, _ in given if isinstance(event, FilteredStepEvent)}
-    if len(filtered) != 1:
-        return None, given
-    (event,) = filtered
-    steps = sum(count for each, count in given if each == event)
-    others = tuple((each, count) for each, count in given if each != event)
-    return event, (*others, (event.whole_step, min(steps, event.full_steps)))
-
-
-def filtered_epsilon(entries: Entries, delta: float) -> float:
-    """Return the epsilon of one run in which each example has an account, by Renyi's bound at their order.
-
-    Guarantee: let the entries be the ledger of one run, which went on from each of its states once. The
-    composed mechanism is (epsilon, delta)-differentially private for datasets that differ in one example,
-    added or removed. For an account ends before the divergences of the example's steps add up to more than
-    those of `full_steps` whole steps, whatever was released before: then the divergence of all steps together
-    at this order is no more than that (the Renyi filter of Feldman and Zrnic 2021). Divergences of other
-    entries add to it, at the same order. The conversion to (epsilon, delta) is that of dp_accounting.
-
-    | case | epsilon |
-    | --- | --- |
-    | no step with accounts | infinite: `epsilon` says it |
-    | steps with accounts of several runs | infinite: `epsilon` counts all of them in full |
-    | fewer steps than fill an account | those steps alone |
-    | ledgers of two copies of a run, taken together | no guarantee: both may have filled the account |
-
-    Args:
-        entries: (event, number of steps) pairs, of one ledger.
-        delta: in (0, 1).
-
-    >>> event = FilteredStepEvent(1.0, 2.0, order=4.0, full_steps=8)
-    >>> found = [filtered_epsilon([(event, steps)], 1e-5) for steps in (4, 8, 16)]
-    >>> found[0] < found[1] == found[2] < epsilon([(event, 16)], 1e-5)
-    True
-    """
-    checked_delta(delta)
-    event, capped = capped_entries(entries)
-    if event is None:
-        return math.inf
-    order = event.order
-    return largest_over_groups(
-        lambda each: float(renyi_accountant(run_event(each), (order,)).get_epsilon(delta)), capped
-    )
-
-
-def binding_filter(
-    entries: Entries, delta: float, accountant: str = "pld"
-) -> tuple[FilteredStepEvent | None, tuple[tuple[Event, int], ...]]:
-    """Return `capped_entries` where they say less than all steps in full; None, and the entries, elsewhere.
-
-    So a run that was stopped early, or took no more than full steps, has the epsilon of its steps.
-
-    >>> event = FilteredStepEvent(1.0, 2.0, order=4.0, full_steps=8)
-    >>> [binding_filter([(event, steps)], 1e-5)[0] == event for steps in (4, 16)]
-    [False, True]
-    """
-    given = tuple(entries)
-    if filtered_epsilon(given, delta) < epsilon(given, delta, accountant):
-        return capped_entries(given)
-    return None, given
 
 
 def epsilon_of_group(entries: Entries, name: str, delta: float, accountant: str = "pld") -> float:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, final
 
-from equidp._validate import check_number, check_whole, unknown_name
+from equidp._validate import check_number, unknown_name
 from equidp.errors import BudgetError, SettingError
 
 
@@ -194,56 +194,6 @@ def make_step_event(
     if all((each.sample_rate, each.bound_share, each.row_share) == (largest, 1, 1) for each in by_group):
         return StepEvent(largest, noise_multiplier, statistics_noise)
     return GroupedStepEvent(largest, noise_multiplier, statistics_noise, by_group)
-
-
-@dataclass(frozen=True)
-class FilteredStepEvent(StepEvent):
-    """One private step of a run in which each example has an account, and is drawn no more once it is full.
-
-    Read as a plain `StepEvent`, the event says what a step costs an example that may use the whole bound, so
-    that code which does not know of accounts says too much, never too little. What the steps of one run cost
-    together is at most `full_steps` such steps, in Renyi divergence at `order`: `epsilon.filtered_epsilon`.
-
-    Attributes:
-        order: of the Renyi divergence that accounts are kept in, above 1.
-        full_steps: T_0, number of steps at the whole bound that fill an account.
-        run: random name of the run, `Ledger.run_id`: steps of two runs have two accounts. "": of a plan.
-
-    Raises:
-        SettingError: a value outside its range, no noise, or a statistics query, in which an example has no
-            account.
-
-    >>> event = FilteredStepEvent(0.02, 1.0, order=6.0, full_steps=500)
-    >>> event == StepEvent(0.02, 1.0), event.whole_step == StepEvent(0.02, 1.0)
-    (False, True)
-    """
-
-    order: float = 2.0
-    full_steps: int = 1
-    run: str = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.statistics_noise is not None:
-            raise SettingError(
-                f"statistics_noise={self.statistics_noise} in a step with accounts of single examples; "
-                "expected none: accounts are of gradients alone. Choose a method without statistics.",
-                field="statistics_noise",
-            )
-        check_number("(0, inf)", noise_multiplier=self.noise_multiplier)
-        check_number("(1, inf)", ", the order of a Renyi divergence", order=self.order)
-        check_whole(1, full_steps=self.full_steps)
-
-    @property
-    def whole_step(self) -> StepEvent:
-        """Step as it costs an example that may use the whole bound."""
-        return StepEvent(self.sample_rate, self.noise_multiplier)
-
-    def __str__(self) -> str:
-        return (
-            f"{super().__str__()}, accounts of single examples that {self.full_steps:,} whole steps fill, at "
-            f"order {self.order:g}"
-        )
 
 
 @dataclass(frozen=True)

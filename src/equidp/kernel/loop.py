@@ -72,7 +72,6 @@ class PrivateLoop:
     | a sample is drawn and not taken | charged; a PrivacyWarning when another is asked for |
     | the optimizer steps by other gradients while samples are drawn | a PrivacyWarning |
     | the ledger cannot record | BudgetError before the sample is given out |
-    | an account of the step does not fit an example of the sample | the step leaves it out |
     | others spend steps of the run in the same ledger | `batches` ends once all are spent |
     | `batches` or `close` is called | iterators from before give no more samples: SettingError |
     | another batch than the last sample, or the same one twice | SettingError |

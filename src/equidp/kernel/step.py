@@ -46,9 +46,8 @@ from equidp.kernel.bounding import (
     measured_terms,
 )
 from equidp.kernel.engine import Context, Engine, Measured, measure
-from equidp.kernel.filter import ExampleAccounts
-from equidp.kernel.inputs import Inputs, in_parts, taken, tensors
-from equidp.kernel.ledger import FilteredStepEvent, GroupedStepEvent, Ledger, StepEvent
+from equidp.kernel.inputs import Inputs, in_parts, tensors
+from equidp.kernel.ledger import GroupedStepEvent, Ledger, StepEvent
 from equidp.kernel.noise import Randomness
 from equidp.kernel.noisy_sum import (
     Blocks,
@@ -100,11 +99,6 @@ class PrivateStep:
     | such a policy, and an engine without its objective | SettingError, before anything is spent |
     | a group that is absent from the sample | counts in the sensitivity like any other |
     | a group with no share of the bound, or of the row | adds zeros there |
-    | a `FilteredStepEvent` | charges the accounts of examples with the ledger; an example whose account the
-      charge does not fit is left out before anything is measured, and others are weighted to their shares |
-    | such an event without accounts of its own, accounts with another event, or no shares set | SettingError,
-      before anything is spent |
-    | accounts, and indices that are missing, one twice, or of no example | the same |
     | a label below 0, beyond the groups or not in int64, where shares differ | SettingError, before anything
       is spent |
     | another number of groups than `num_groups` without labels of their own, or no bound to have shares of
@@ -129,7 +123,6 @@ class PrivateStep:
             sums of parts are added before noise. With statistics, the engine then sees each part twice.
         processes: that take the step together, each with its shard of the sample (`kernel.processes`).
         own_labels: shares of the event are of labels that each call gives, in place of the groups.
-        accounts: of single examples, for a `FilteredStepEvent`; charged with the ledger.
 
     Attributes:
         state: of the policy, a NamedTuple of tensors; follows from releases.
@@ -169,7 +162,6 @@ class PrivateStep:
         physical_batch_size: int | None = None,
         processes: Processes = ALONE,
         own_labels: bool = False,
-        accounts: ExampleAccounts | None = None,
     ) -> None:
         check_settings(policy)
         check_number("(0, inf)", expected_batch_size=expected_batch_size)
@@ -181,15 +173,6 @@ class PrivateStep:
                 f"{statistics_noise(policy, event.noise_multiplier)}; make the event for this policy.",
                 field="event",
             )
-        if (accounts.event if accounts is not None else None) != (
-            event if isinstance(event, FilteredStepEvent) else None
-        ):
-            raise SettingError(
-                f"event={event} and {'no' if accounts is None else 'other'} accounts; expected accounts of "
-                "single examples for their own event, and for no other.",
-                field="accounts",
-            )
-        self.accounts = accounts
         self.own_labels = own_labels and isinstance(event, GroupedStepEvent)
         self._bound_shares, self._row_shares = _shares_of(event, policy, None if own_labels else num_groups)
         if policy.loss_terms and getattr(engine, "objective", None) is None:
@@ -220,23 +203,16 @@ class PrivateStep:
         Args:
             inputs, targets: [batch, ...], each perhaps several such; the batch may be empty.
             groups: [batch], int64; those that examples were drawn by, without `own_labels`.
-            indices: [batch], int64, places in the dataset, for `share_limits` and accounts; default: 0 to
-                batch - 1, and refused with accounts.
+            indices: [batch], int64, places in the dataset, for `share_limits`; default: 0 to batch - 1.
             labels: [batch], int64; those that examples were drawn by, with `own_labels` alone.
         """
         self._clear_gradients()
         try:
             labels = self._checked_labels(groups, labels)
-            if self.accounts is not None:
-                self.accounts.check_indices(indices, len(groups))
             indices = torch.arange(len(groups), device=groups.device) if indices is None else indices
             if self._paid_by != os.getpid():  # a forked process has no payment
                 self.pay()
             self._paid_by = 0
-            if self.accounts is not None:
-                within = (self.accounts.shares(indices) > 0).to(groups.device)
-                columns = inputs, targets, groups, indices, labels
-                inputs, targets, groups, indices, labels = taken(columns, within)
             context = example_context(self.policy, self.state, groups)
             examples = inputs, targets, groups, indices, context, labels
             parts: list[Part] = in_parts(examples, self.physical_batch_size)
@@ -268,14 +244,9 @@ class PrivateStep:
         def spend() -> None:
             if stop is not None:
                 raise stop
-            if self.accounts is not None:
-                self.accounts.check_ready()
             self.ledger.spend(self.event)
 
         self.processes.run_on_first(spend)
-        if self.accounts is not None:
-            self.accounts.catch_up(self.ledger.count_of(self.event) - 1)
-            self.accounts.charge()
         self._paid_by = os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -379,9 +350,6 @@ class PrivateStep:
         weights = example_weights(self.policy, self.state, norms, groups)
         limits = None if self.share_limits is None else self.share_limits(indices, norms.clone())
         shares = None if limits is None else bounded_shares(limits, norms)
-        if self.accounts is not None:
-            own = self.accounts.shares(indices).to(norms)
-            shares = own if shares is None else torch.minimum(shares, own)
         if self._bound_shares is not None:
             own = self._bound_shares[labels.cpu()].to(norms)
             shares = own if shares is None else torch.minimum(shares, own)

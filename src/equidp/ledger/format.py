@@ -3,10 +3,10 @@ file.
 
 The first line says what the file is, with a random `id`. Then `run` begins what one process wrote, `spend`
 pays for a block of equal steps of the session that it names, `grouped` for steps whose rates or bounds differ
-by group, `filtered` for steps in which single examples have accounts, and `release` for one release beside
-the steps, with its name and the random id of this payment. A version of equidp that lacks one of these words
-refuses the file. `unspent` says how many steps of the block before were not spent, and `facts` adds to those
-of the first line, among them the `unit`, whose privacy is counted.
+by group, and `release` for one release beside the steps, with its name and the random id of this payment. A
+version of equidp that lacks one of these words refuses the file. `unspent` says how many steps of the block
+before were not spent, and `facts` adds to those of the first line, among them the `unit`, whose privacy is
+counted.
 The seal holds the number of lines and the last checksum, so that lines missing at the end are
 noticed.
 """
@@ -24,7 +24,6 @@ from typing import Any
 from equidp.errors import BudgetError
 from equidp.kernel.ledger import (
     Event,
-    FilteredStepEvent,
     GroupedStepEvent,
     GroupShare,
     ReleaseEvent,
@@ -211,7 +210,6 @@ def plain(event: Event) -> dict[str, Any]:
     names = {
         ReleaseEvent: "release",
         GroupedStepEvent: "grouped",
-        FilteredStepEvent: "filtered",
     }
     return {names.get(type(event), "spend"): json.loads(json.dumps(asdict(event)))}  # tuples become lists
 
@@ -221,8 +219,6 @@ def event_of(record: Mapping[str, Any]) -> Event:
     if "grouped" in record:
         shares = tuple(GroupShare(**each) for each in record["grouped"]["by_group"])
         return GroupedStepEvent(**{**record["grouped"], "by_group": shares})
-    if "filtered" in record:
-        return FilteredStepEvent(**record["filtered"])
     return ReleaseEvent(**record["release"]) if "release" in record else StepEvent(**record["spend"])
 
 

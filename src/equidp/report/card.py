@@ -27,7 +27,7 @@ from equidp.errors import DataError, SettingError, count_text
 from equidp.evaluation.effects import Effect
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.small_cells import FEWEST
-from equidp.kernel.epsilon import binding_filter, costliest_entries, epsilon
+from equidp.kernel.epsilon import costliest_entries, epsilon
 from equidp.kernel.ledger import Event, GroupedStepEvent, ReleaseEvent
 from equidp.report.document import (
     Block,
@@ -431,7 +431,7 @@ def _parameters(run: Run, spent: float) -> list[tuple[str, str]]:
         ("initial weights", _start_text(run.facts.start)),
         ("sampling", f"Poisson: each {privacy_unit(run.facts)} joins each step's sample independently"),
     ]
-    if math.isfinite(spent) and binding_filter(run.entries, run.delta)[0] is None:
+    if math.isfinite(spent):
         others = [name for name in ("pld", "rdp") if name != run.accountant]
         rows += [(f"epsilon by {name}", f"{epsilon(run.entries, run.delta, name):.6g}") for name in others]
     counts: Counter[Event] = Counter()
@@ -488,16 +488,6 @@ def _replacement_text(run: Run, spent: float) -> str:
 
 def _recomputing_code(run: Run) -> str:
     """Python that recomputes epsilon with dp-accounting alone."""
-    filtered, capped = binding_filter(run.entries, run.delta, run.accountant)
-    if filtered is not None:
-        event = run_event(costliest_entries(capped, run.delta, "rdp"))
-        return (
-            "from dp_accounting import ComposedDpEvent, GaussianDpEvent, PoissonSampledDpEvent, "
-            "SelfComposedDpEvent\n"
-            "from dp_accounting.rdp import RdpAccountant\n\n"
-            f"event = {event}\n"
-            f"print(RdpAccountant([{filtered.order!r}]).compose(event).get_epsilon({run.delta!r}))"
-        )
     event = run_event(costliest_entries(run.entries, run.delta, "pld"))  # of the group, for this accountant
     return (
         "from dp_accounting import ComposedDpEvent, GaussianDpEvent, PoissonSampledDpEvent, "

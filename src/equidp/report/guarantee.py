@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION, TRAINING_LOSS
 from equidp.display import shown_epsilon
-from equidp.kernel.epsilon import binding_filter, capped_entries
-from equidp.kernel.ledger import FilteredStepEvent, GroupedStepEvent
+from equidp.kernel.ledger import GroupedStepEvent
 from equidp.report.format import upper
 from equidp.training.run import Run, RunFacts
 
@@ -71,7 +70,6 @@ def guarantee_sentences(run: Run) -> list[str]:
         f"of about {delta:g}.",
         f"This holds for every {who} of every group.",
         *group_sentences(run),
-        *account_sentences(run),
     ]
     sentences += _start_sentences(run)
     examples = run.facts.num_examples
@@ -116,26 +114,6 @@ def group_sentences(run: Run) -> list[str]:
             "that treats groups equally."
         )
     return sentences
-
-
-def account_sentences(run: Run) -> list[str]:
-    """Sentences on accounts of single examples, of a run in which they end; empty for others."""
-    event, _ = capped_entries(run.entries)
-    if event is None:
-        return []
-    who = privacy_unit(run.facts)
-    if binding_filter(run.entries, run.delta, run.accountant)[0] is None:
-        what = "epsilon is that of the steps taken, which is no more"
-    else:
-        what = (
-            f"epsilon is that of so many steps, by Renyi's bound at order {event.order:g}, however many "
-            "steps were taken"
-        )
-    return [
-        f"Each {who} has an account of what its own gradients cost, and is drawn no more once the account "
-        f"holds what {event.full_steps:,} steps at the whole bound cost: {what}. It is the same for all. "
-        f"How full an account is, and who was drawn to the end, follows from the {who} and is not released."
-    ]
 
 
 def _level_sentences(run: Run) -> list[str]:
@@ -267,8 +245,6 @@ def files_to_review(
     events = {event for event, _ in run.entries}
     if any(isinstance(event, GroupedStepEvent) for event in events):
         files["rates and bounds by group"] = _GROUP_FILES
-    if any(isinstance(event, FilteredStepEvent) for event in events):
-        files["the individual filter"] = ("individual/",)
     if _method_name(run) == "prototypes":
         files["prototypes"] = _PROTOTYPE_FILES
     if facts.rows is not None:

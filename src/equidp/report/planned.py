@@ -8,7 +8,7 @@ from equidp.accounting.groups import OTHER_GROUPS, is_level
 from equidp.accounting.planned import PlannedRun
 from equidp.accounting.rows import checked_rows
 from equidp.kernel.epsilon import ACCOUNTANTS, effective_noise_multiplier
-from equidp.kernel.ledger import FilteredStepEvent, GroupedStepEvent
+from equidp.kernel.ledger import GroupedStepEvent
 
 
 def planned_sentences(planned: PlannedRun, rows_per_person: Sequence[int] = ()) -> list[str]:
@@ -34,7 +34,6 @@ def planned_sentences(planned: PlannedRun, rows_per_person: Sequence[int] = ()) 
     at = f"at delta {planned.delta:g}"
     groups = planned.event.by_group if isinstance(planned.event, GroupedStepEvent) else ()
     own = planned.epsilon_by_group()
-    in_full = ", as if every example were in all steps" if isinstance(event, FilteredStepEvent) else ""
     return [
         f"{planned.steps:,} steps, each on a Poisson sample at rate {event.sample_rate:.6g}; {noise}.",
         *(
@@ -47,25 +46,14 @@ def planned_sentences(planned: PlannedRun, rows_per_person: Sequence[int] = ()) 
             f"{each.noise_multiplier:.6g}."
             for each, count in planned.releases
         ),
-        *_epsilon_lines(planned, at),
-        f"any membership attack: {planned.risk()}{in_full}",
+        *(f"epsilon {_epsilon_text(planned.epsilon(name))} {at} ({name})" for name in ACCOUNTANTS),
+        f"any membership attack: {planned.risk()}",
         *(
             f"{rows} rows of one person: epsilon {_epsilon_text(planned.epsilon(rows=rows))} {at} (pld); "
-            f"{planned.risk(rows=rows)}{in_full}"
+            f"{planned.risk(rows=rows)}"
             for rows in several
         ),
         f"To check with dp_accounting: {planned.dp_event()}",
-    ]
-
-
-def _epsilon_lines(planned: PlannedRun, at: str) -> list[str]:
-    """Lines on epsilon: by every accountant, or of accounts of single examples, which have one."""
-    event = planned.event
-    if not isinstance(event, FilteredStepEvent):
-        return [f"epsilon {_epsilon_text(planned.epsilon(name))} {at} ({name})" for name in ACCOUNTANTS]
-    return [
-        f"epsilon {_epsilon_text(planned.epsilon('rdp'))} {at} (rdp, order {event.order:g}): that of "
-        f"{event.full_steps:,} steps at the whole bound, which fill the account of an example"
     ]
 
 

@@ -34,7 +34,6 @@ from equidp.runs.releases.release import RunRelease
 from equidp.tables.encode import TableEncoder
 from equidp.tables.release import Release
 from equidp.training.assemble import BEYOND_BUDGET
-from equidp.training.example_accounts import check_conflicts
 from equidp.training.plan import Plan, ResolvedPlan, check_options, one_of, option
 
 
@@ -202,12 +201,6 @@ class TrainConfig:
                 "or choose a private method.",
                 field=groups.field,
             )
-
-        if share := self.plan.for_method(self.method).individual_filter:
-            private = method_named(self.method).policy.private
-            found = {"budget": self.budget is not None, "noise": not private}
-            check_conflicts("individual_filter", share, found)
-            object.__setattr__(self, "target", replace(self.target, accountant="rdp"))
 
     @property
     def name(self) -> str:

@@ -39,7 +39,7 @@ TRAINING_LOSS = TrainingLossRelease.file
 CARD, PAGE, RECORD, MANIFEST = "card.md", "card.html", "record.parquet", "files.sha256"
 SETTINGS, GIVEN = "settings.json", "shareable.sha256"
 LEDGER, SEAL, CHECKPOINTS, NOTICE = "ledger", "ledger.seal", "checkpoint-*.pt", "SHARING.txt"
-HISTORIES, ACCOUNTS = "sensitive-histories-*", "sensitive-accounts-*"
+HISTORIES = "sensitive-histories-*"
 
 SHAREABLE, CONFIDENTIAL = "Shareable", "Confidential"
 RESTRICTED = "Shareable if its contents may be public"
@@ -100,11 +100,6 @@ FILES = {
         CONFIDENTIAL,
         "how much of the sensitivity each training example used in each step so far, of a run with "
         "--individual: private training data. Deleted when the run is complete.",
-    ),
-    ACCOUNTS: (
-        CONFIDENTIAL,
-        "what the steps so far cost each training example, of a run with --individual-filter: private "
-        "training data. Deleted when the run is complete.",
     ),
 }
 """Each file of a run's folder -> its kind (shareable or not), and a description."""

@@ -14,14 +14,13 @@ from equidp._provenance import kernel_digest, versions
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.limit import EventCounts
 from equidp.data.dataset import DataSplit
-from equidp.distributed.group import alone, processes_here
+from equidp.distributed.group import alone
 from equidp.kernel.ledger import Ledger, MemoryLedger
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
 from equidp.tables.encode import TableEncoder
 from equidp.training.build import build
 from equidp.training.device import CPU
-from equidp.training.example_accounts import check_conflicts
 from equidp.training.plan import ResolvedPlan
 from equidp.training.trainer import Callback, Trainer
 
@@ -90,8 +89,6 @@ def prepare(config: TrainConfig, device: torch.device = CPU, loaded: Loaded | No
         each.check_data(split.train)
     config.check_measures(split.test.class_names)
     plan = config.resolve(len(split.train), split.train.group_names)
-    several = {"processes": processes_here().count > 1}
-    check_conflicts("individual_filter", plan.plan.individual_filter, several)
     with ExitStack() as stack, alone():
         budget = None
         if config.budget is not None:

@@ -24,8 +24,8 @@ Entry = tuple[Mapping[str, Any], int]
 """An event as settings.json has it, and how often the run spent it."""
 Cost = tuple[float, float]
 """Sample rate and noise multiplier of a step, to an example of one group; noise 0: no privacy."""
-WORDS = ("spend", "release", "grouped", "filtered")
-"""Kinds of entries: a step, a release, a step by group, a step in which single examples have accounts."""
+WORDS = ("spend", "release", "grouped")
+"""Kinds of entries: a step, a release, a step by group."""
 MOST_COMBINATIONS = 64
 """Combinations of groups that are composed one by one; kinds of steps beyond them are composed whole."""
 SURE_DELTA, TRANSFORM_LOSS = 1e-10, 1e-15
@@ -62,35 +62,11 @@ def recompute_epsilon(entries: Sequence[Entry], delta: float) -> float:
                 costs = [_cost(event["grouped"])]
             choices.append(costs)
             combinations *= len(costs)
-    return max(_epsilon_of_groups(entries, costs, delta) for costs in itertools.product(*choices))
+    return max(_composed_epsilon(entries, costs, delta) for costs in itertools.product(*choices))
 
 
-def _epsilon_of_groups(entries: Sequence[Entry], costs: Sequence[Cost | None], delta: float) -> float:
+def _composed_epsilon(entries: Sequence[Entry], costs: Sequence[Cost | None], delta: float) -> float:
     """Return the epsilon of an example to which the kinds of steps by group have these costs."""
-    found = _composed_epsilon(entries, costs, delta)
-    filtered = [step for event, _ in entries if (step := event.get("filtered")) is not None]
-    if not filtered or any(step != filtered[0] for step in filtered):
-        return found
-    return min(
-        found, _composed_epsilon(_capped_entries(entries, filtered[0]), costs, delta, filtered[0]["order"])
-    )
-
-
-def _capped_entries(entries: Sequence[Entry], step: Mapping[str, Any]) -> list[Entry]:
-    """Return the entries with no more steps than fill the accounts of single examples (Feldman and Zrnic
-    2021)."""
-    left, capped = int(step["full_steps"]), []
-    for event, count in entries:
-        if "filtered" in event:
-            count, left = min(count, left), left - min(count, left)
-        capped.append((event, count))
-    return capped
-
-
-def _composed_epsilon(
-    entries: Sequence[Entry], costs: Sequence[Cost | None], delta: float, order: float | None = None
-) -> float:
-    """Return the epsilon of the composition; by Renyi's bound at one order where it is given."""
     left = iter(costs)
     events, steps = [], 0
     for event, count in entries:
@@ -102,10 +78,7 @@ def _composed_epsilon(
         return 0.0
     composed = dp_accounting.ComposedDpEvent(events)
     absl.logging.set_verbosity(absl.logging.ERROR)  # orders that do not converge are left out, which is safe
-    orders = None if order is None else [float(order)]
-    by_orders = float(RdpAccountant(orders).compose(composed).get_epsilon(delta))
-    if order is not None:
-        return by_orders
+    by_orders = float(RdpAccountant().compose(composed).get_epsilon(delta))
     width = max(1e-4, 1e-5 * by_orders)  # of the bins of privacy losses; narrower ones would fill memory
     if delta < SURE_DELTA or width > 1 or steps * TRANSFORM_LOSS > 1e-3 * delta:
         return by_orders

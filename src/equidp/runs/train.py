@@ -18,7 +18,6 @@ from equidp.data.dataset import DataSplit
 from equidp.distributed.group import processes_here
 from equidp.errors import BudgetError
 from equidp.evaluation.evaluation import Evaluation, evaluate
-from equidp.individual.filter_option import filter_callbacks
 from equidp.kernel.ledger import Ledger, ReleaseEvent, is_step
 from equidp.ledger.file import LedgerFile
 from equidp.ledger.format import read_ledger
@@ -99,7 +98,6 @@ def train(
         releases, events = _releases_after_training(config), config.release_events(plan.delta)
         watchers = [
             *_callbacks_of(releases, place),
-            *(filter_callbacks(plan) if spent < plan.steps else ()),  # accounts of finished runs are deleted
             EpochRecorder(record, split.test),
             *callbacks,
             checkpoints,
@@ -108,7 +106,7 @@ def train(
         account.promise([(events[name], 1) for name in owed])
         trainer = None if prepared is None else prepared.trainer
         alone = processes.count == 1 and prepared is not None and prepared.device == device
-        if alone and trainer is not None and trainer.accounts is None and not trainer.steps_done:
+        if alone and trainer is not None and not trainer.steps_done:
             beyond = config.execution.beyond_budget
             trainer.attach(account, budget, beyond_budget=beyond, callbacks=watchers)
         else:

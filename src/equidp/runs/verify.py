@@ -26,7 +26,7 @@ from equidp.runs.recompute import recompute_epsilon
 _STATED = re.compile(r"\bTraining was \(([0-9.e+-]+), ([0-9.e+-]+)\)-differentially private")
 _CHECKED = {*layout.FILES} - {
     *(layout.GIVEN, layout.MANIFEST, layout.LEDGER, layout.SEAL),
-    *(layout.CHECKPOINTS, layout.HISTORIES, layout.ACCOUNTS),
+    *(layout.CHECKPOINTS, layout.HISTORIES),
 }
 """Files that the lists of checksums name, where they are there."""
 

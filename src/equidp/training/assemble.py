@@ -46,7 +46,7 @@ from equidp.engines.units import by_row
 from equidp.errors import DataError, ModelError, PrivacyWarning, SettingError, error_text
 from equidp.kernel.bounding import example_context
 from equidp.kernel.engine import Engine, LossFunction
-from equidp.kernel.epsilon import Entries, epsilon_of_group, renyi_accountant, run_event
+from equidp.kernel.epsilon import Entries, epsilon_of_group
 from equidp.kernel.inputs import (
     Inputs,
     count_in,
@@ -59,7 +59,6 @@ from equidp.kernel.inputs import (
 )
 from equidp.kernel.ledger import (
     ROWS,
-    FilteredStepEvent,
     GroupedStepEvent,
     Ledger,
     MemoryLedger,
@@ -70,7 +69,6 @@ from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.kernel.policy import Policy, check_settings
 from equidp.losses import Loss, map_outputs
 from equidp.policies.checks import check_policy
-from equidp.training.example_accounts import check_conflicts
 from equidp.training.training_loss import TrainingLoss
 
 BEYOND_BUDGET = ("refuse", "stop")
@@ -265,8 +263,8 @@ def chosen_event(
     accountant: str,
     num_groups: int | None,
     groups: GroupSettings,
-    group_names: tuple[str, ...] = (),
-    spent: tuple[tuple[StepEvent, int], ...] = (),
+    group_names: tuple[str, ...],
+    spent: tuple[tuple[StepEvent, int], ...],
 ) -> StepEvent:
     """Return the event of a step, with noise as given or calibrated, and rates or shares that meet budgets.
 
@@ -307,82 +305,6 @@ def chosen_event(
     if groups.levels and not groups.budgets:  # rates or shares were worked out before, by a plan
         _check_levels(groups, ((event, schedule.steps), *spent), delta, accountant)
     return event
-
-
-def chosen_filtered_event(
-    full_steps: int,
-    policy: Policy,
-    noise_multiplier: float | None,
-    target_epsilon: float | None,
-    delta: float,
-    schedule: Schedule,
-    num_groups: int | None,
-    groups: GroupSettings,
-    spent: tuple[tuple[StepEvent, int], ...],
-    *,
-    train: object,
-    ledger: Ledger,
-    budget: PrivacyBudget | None,
-    processes: int,
-    accountant: str | None,
-) -> FilteredStepEvent:
-    """Return the event of steps in which each example has an account that `full_steps` whole steps fill.
-
-    Noise follows from the target epsilon as for a run of `full_steps` steps, by Renyi's bound, and the order
-    of the accounts is the best one for it.
-
-    Args:
-        full_steps: number of steps at the whole bound that fill an account.
-        policy, noise_multiplier, target_epsilon, delta, schedule, num_groups, groups, spent: as those of
-            `chosen_event`.
-        train, ledger, budget: as those of `Trainer`.
-        processes: number of processes that train together.
-        accountant: name that the user gave; None: the user gave none.
-
-    Raises:
-        SettingError: a setting that is refused together with accounts (`example_accounts.CONFLICTS`), or
-            `full_steps` beyond the number of steps.
-    """
-    check_whole(1, full_steps=full_steps)
-    if full_steps > schedule.steps:
-        raise SettingError(
-            f"full_steps={full_steps}, and the plan has {schedule.steps} steps; expected at most these: "
-            "examples whose gradients are always at the bound are drawn in that many steps, others in more."
-        )
-    check_conflicts(
-        "full_steps",
-        full_steps,
-        {
-            "noise": not policy.private or noise_multiplier == 0,
-            "statistics": policy.statistics_ratio is not None,
-            "groups": bool(groups),
-            "budget": budget is not None,
-            "data": not isinstance(train, GroupedDataset),
-            "processes": processes > 1,
-            "accountant": accountant not in (None, "rdp"),
-        },
-    )
-    counted = Schedule(schedule.sample_rate, full_steps)
-    event = chosen_event(
-        policy,
-        noise_multiplier,
-        target_epsilon,
-        delta,
-        counted,
-        "rdp",
-        num_groups,
-        groups,
-        spent=spent,
-    )
-    divergences = renyi_accountant(run_event(((event, full_steps), *spent)))
-    _, order = divergences.get_epsilon_and_optimal_order(delta)
-    return FilteredStepEvent(
-        event.sample_rate,
-        event.noise_multiplier,
-        order=float(order),
-        full_steps=int(full_steps),
-        run=ledger.run_id,
-    )
 
 
 def _check_levels(groups: GroupSettings, entries: Entries, delta: float, accountant: str) -> None:

@@ -95,7 +95,7 @@ def build(
     loss: LossFunction | None = None,
     class_weight: Mapping[str, float] | None = None,
     engine: str | Engine = "ghost",
-    accountant: str | None = None,
+    accountant: str = "pld",
     callbacks: Sequence[Callback] = (),
     ledger: Ledger | None = None,
     budget: PrivacyBudget | None = None,
@@ -166,7 +166,6 @@ def build(
         sample_rate=sample_rate,
         loss_epsilon=None if plan.loss_epsilon is None else plan.loss_epsilon or _WITHOUT_PRIVACY,
         loss_bound=given.loss_bound,
-        full_steps=plan.full_steps,
     )
     trainer.plan = plan
     if plan.recalibration_noise is not None:

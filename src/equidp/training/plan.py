@@ -33,7 +33,6 @@ from equidp.losses import LOSSES
 from equidp.models import MODELS, model_named
 from equidp.policies.methods import MethodLike, all_settings, fixed_options, make_policy, name_of
 from equidp.training.averages import AVERAGES, WeightAverage
-from equidp.training.example_accounts import check_conflicts
 from equidp.training.optimizers import ADAM_RATE, OPTIMIZERS, SCHEDULES, check_optimizer_name
 from equidp.training.training_loss import LOSS_BOUND
 
@@ -41,8 +40,6 @@ GROUP_OPTIONS = ("rates", "bound_shares", "epsilon_by_group", "epsilon_levels", 
 """Options of a plan by which groups differ; keys of results that were kept before them leave them out."""
 LOSS_OPTIONS = ("training_loss", "loss_bound", "loss_epsilon")
 """Options of a plan that release the training loss; the same holds for them."""
-FILTER_OPTIONS = ("individual_filter", "full_steps")
-"""Options of a plan that give each example an account of its own; the same holds for them."""
 ModelFactory = Callable[[tuple[int, ...], int], nn.Module]
 """(shape of one input, number of classes) -> a model with fresh weights from torch's global generator."""
 Check = Callable[[str, Any], None]
@@ -163,9 +160,6 @@ class Plan:
         training_loss: share of epsilon that releases the mean training loss after each epoch, in [0, 1); 0:
             none. Runs without privacy state the exact mean.
         loss_bound: public bound that the loss of each example is clipped to in that mean.
-        individual_filter: share of the steps, in (0, 1], that fill an example's own account at the whole
-            bound, after which it is drawn no more (`full_steps` of `Trainer`); 0: no accounts. A method
-            without privacy ignores it. Experimental.
         method_settings: settings of methods by name, such as clipping_bound; each method takes those it has.
         by_method: method -> fields of the plan and settings of the method that differ for it.
 
@@ -305,13 +299,6 @@ class Plan:
         label="bound of a loss in the mean training loss",
         on_card=lambda plan: plan.training_loss > 0,
     )
-    individual_filter: float = option(
-        0.0,
-        "Share of the steps, in (0, 1], that fill an example's own account, after which it is drawn no more; "
-        "default: 0, no accounts. Experimental.",
-        _number("[0, 1]", ", a share of the steps; 0: no accounts of single examples"),
-        label="share of the steps that fill an example's account",
-    )
     method_settings: Mapping[str, Any] = field(default_factory=dict)
     by_method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -445,7 +432,7 @@ class Plan:
         own, policy = self.for_method(method), self.policy(method)
         own = replace(own, batch_size=own.batch_size or num_examples)
         if not policy.private:
-            own = own.treating_all_equally()
+            own = own.without_groups()
         groups = own.groups
         target = _with_budgets(target, groups, group_names)
         delta = checked_delta(default_delta(num_examples) if own.delta is None else own.delta)
@@ -453,10 +440,6 @@ class Plan:
         fit = own.recalibration_noise(target, delta, policy.private)
         loss_epsilon = own.loss_epsilon(target, policy.private)
         also_spent = (*also_spent, *([(StepEvent(1.0, fit), 1)] if fit else []))
-        if own.individual_filter:
-            own.check_filter(policy, target, also_spent)
-            target = replace(target, accountant="rdp")
-        full_steps = max(1, round(own.individual_filter * steps)) if own.individual_filter else None
         if loss_epsilon:
             also_spent = (*also_spent, loss_release(loss_epsilon, delta, Schedule(rate, steps)))
         if not policy.private:
@@ -469,7 +452,7 @@ class Plan:
             noise: float | None = 0.0
         else:
             unit = groups.step_event(rate, 1.0, policy.statistics_ratio, group_names)
-            noise = target.noise_multiplier(delta, unit, full_steps or steps, also_spent)
+            noise = target.noise_multiplier(delta, unit, steps, also_spent)
         noise = own.noise_multiplier if noise is None else noise
         if groups.is_open:
             groups = groups.meet_budgets(
@@ -494,31 +477,7 @@ class Plan:
             rates=groups.rates or None,
             bound_shares=groups.bound_shares or None,
             loss_epsilon=loss_epsilon,
-            full_steps=full_steps,
         )
-
-    def check_filter(
-        self, policy: Policy, target: Target, also_spent: tuple[tuple[StepEvent, int], ...] = ()
-    ) -> None:
-        """Refuse what accounts of single examples do not go with; called where the plan has them.
-
-        Args:
-            policy: of the method.
-            target: that the noise is calibrated to.
-            also_spent: beside the steps, but for training losses.
-
-        Raises:
-            SettingError: of the field `individual_filter` (`example_accounts.CONFLICTS`).
-        """
-        found = {
-            "noise": not policy.private or (target.is_open and self.noise_multiplier == 0),
-            "statistics": policy.statistics_ratio is not None,
-            "groups": bool(self.groups),
-            "views": self.image_views != Views(),
-            "risk": target.risk is not None,
-            "releases": bool(also_spent),
-        }
-        check_conflicts("individual_filter", self.individual_filter, found)
 
     def recalibration_noise(self, target: Target, delta: float, private: bool = True) -> float | None:
         """Noise multiplier of the recalibration at a target epsilon; None without a recalibration."""
@@ -527,10 +486,6 @@ class Plan:
         if not private or (target.is_open and self.noise_multiplier == 0):
             return 0.0
         return share_noise("recalibration", self.recalibration, target.epsilon, delta)
-
-    def treating_all_equally(self) -> Plan:
-        """Return the plan as a method without privacy takes it: nothing differs by group or by example."""
-        return replace(self.without_groups(), individual_filter=0.0)
 
     def without_groups(self) -> Plan:
         """Return the plan with no rates, bounds and budgets by group or level."""
@@ -589,8 +544,6 @@ class ResolvedPlan:
             no recalibration.
         rates, bound_shares: of groups, as given or as they follow from budgets; None: all are 1.
         loss_epsilon: epsilon of the training losses alone, 0 without privacy; None: none are released.
-        full_steps: T_0, number of steps at the whole bound that fill the account of an example; None: none
-            has one.
     """
 
     plan: Plan
@@ -605,12 +558,6 @@ class ResolvedPlan:
     rates: Mapping[str, float] | None = None
     bound_shares: Mapping[str, float] | None = None
     loss_epsilon: float | None = None
-    full_steps: int | None = None
-
-    @property
-    def charged_steps(self) -> int:
-        """Number of whole steps that epsilon counts: all, or as many as fill an account."""
-        return self.full_steps or self.steps
 
     def step_event(self, group_names: Sequence[str] = ()) -> StepEvent:
         """Event of each step at the whole bound, for data with these groups; empty: not known."""

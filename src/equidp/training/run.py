@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from equidp.accounting.cache import epsilon_of_run
+from equidp.accounting.cache import epsilon
 from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
@@ -17,7 +17,7 @@ from equidp.display import Column, Table, shown_epsilon
 from equidp.errors import DataError
 from equidp.evaluation.predictions import predict
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.epsilon import Entries, epsilon_of_group, filtered_epsilon
+from equidp.kernel.epsilon import Entries, epsilon_of_group
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.policy import Policy
 from equidp.losses import Loss
@@ -177,7 +177,7 @@ class Run:
         """
         usual = self.accountant if rows == 1 else "pld"
         delta = self.delta if delta is None else delta
-        return epsilon_of_run(self.entries, delta, accountant or usual, rows)
+        return epsilon(self.entries, delta, accountant or usual, rows)
 
     def epsilon_by_group(self, delta: float | None = None, accountant: str | None = None) -> dict[str, float]:
         """Epsilon of an example of each group, by name; equal where rates and bounds do not differ.
@@ -202,8 +202,7 @@ class Run:
             {'rare': 0.2, 'usual': 0.56}
         """
         own = self.delta if delta is None else delta, accountant or self.accountant
-        of_run = filtered_epsilon(self.entries, own[0])  # infinite without accounts of single examples
-        return {name: min(epsilon_of_group(self.entries, name, *own), of_run) for name in self.facts.groups}
+        return {name: epsilon_of_group(self.entries, name, *own) for name in self.facts.groups}
 
     def epsilon_by_level(self, delta: float | None = None, accountant: str | None = None) -> dict[str, float]:
         """Epsilon of an example that chose each level, by its name, such as "level 0.5"; {} without levels.
@@ -238,7 +237,7 @@ class Run:
             planned.count(self.facts.event, self.facts.steps_left)
         for event, count in self.facts.releases_left:
             planned.count(event, count)
-        return epsilon_of_run(planned.entries, self.delta, self.accountant)
+        return epsilon(planned.entries, self.delta, self.accountant)
 
     def _repr_html_(self) -> str:
         spent, facts = self.epsilon(), self.facts

@@ -23,10 +23,9 @@ from equidp.engines import runs_batches
 from equidp.errors import BudgetError, SettingError
 from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.epsilon import checked_accountant
-from equidp.kernel.filter import ExampleAccounts
 from equidp.kernel.generators import owned_generators
 from equidp.kernel.inputs import Inputs
-from equidp.kernel.ledger import FilteredStepEvent, Ledger, MemoryLedger, ReleaseEvent, StepEvent
+from equidp.kernel.ledger import Ledger, ReleaseEvent, StepEvent
 from equidp.kernel.loop import Batch, PrivateLoop
 from equidp.kernel.noise import Randomness
 from equidp.kernel.policy import Policy
@@ -104,8 +103,7 @@ class Trainer:
         loss: (outputs, targets) -> losses [batch], one per example; of a mapping it gets the `logits`.
         engine: a name in `equidp.engines.ENGINES`, which is tried on made-up rows; or an engine of this model
             and loss as an object, which is used without a trial.
-        accountant: a name in `equidp.accounting.ACCOUNTANTS`; None: pld, or rdp with `full_steps`, beside
-            which others are refused.
+        accountant: a name in `equidp.accounting.ACCOUNTANTS`.
         secure, seed: draw samples and noise from the operating system; or, for research alone, from a seed.
         randomness: draws samples and noise in place of the operating system; `secure=False` or a seed
             beside it is refused.
@@ -125,9 +123,6 @@ class Trainer:
         loss_epsilon: epsilon that the mean training loss costs alone, which is released with noise after each
             epoch (`training_losses`); a `target_epsilon` covers it. None: it is not released.
         loss_bound: public bound that the loss of each example is clipped to in that mean.
-        full_steps: T_0 <= T; each example has an account, which T_0 steps at the whole bound fill, and is
-            drawn no more once it is full; noise is calibrated to T_0 steps, and T of them can be taken. For
-            the callback `equidp.individual.experimental.IndividualFilter`, without which it is refused.
         scheduler: of the learning rate, stepped after each step: a torch scheduler, or a name in `SCHEDULES`.
         average: of the weights, which the run releases in place of the last ones.
         callbacks: watch the run.
@@ -192,7 +187,7 @@ class Trainer:
         num_groups: int | None = None,
         loss: LossFunction | None = None,
         engine: str | Engine = "ghost",
-        accountant: str | None = None,
+        accountant: str = "pld",
         secure: bool = True,
         seed: int | None = None,
         scheduler: torch.optim.lr_scheduler.LRScheduler | str | None = None,
@@ -216,7 +211,6 @@ class Trainer:
         protect_by: str = "sampling",
         loss_epsilon: float | None = None,
         loss_bound: float = LOSS_BOUND,
-        full_steps: int | None = None,
     ) -> None:
         assemble.check_kinds(model, train, policy, ledger, budget, callbacks)
         assemble.check_loading(workers, physical_batch_size, views, randomness)
@@ -231,8 +225,7 @@ class Trainer:
             self.num_examples, batch_size, epochs=epochs, steps=steps, sample_rate=sample_rate
         )
         self.sample_rate, self.planned_steps = planned
-        usual = "pld" if full_steps is None else "rdp"
-        self.delta, self.accountant = delta, checked_accountant(accountant or usual)
+        self.delta, self.accountant = delta, checked_accountant(accountant)
         check_delta(delta, self.num_examples)
         noise = noise_multiplier, target_epsilon
         groups = GroupSettings.of(rates, bound_shares, epsilon_by_group, protect_by, epsilon_levels)
@@ -244,20 +237,9 @@ class Trainer:
             loss_epsilon, loss_bound, delta, planned, target_epsilon
         )
         spent = () if losses is None else ((losses.event, losses.times),)
-        if full_steps is None:
-            self.event: StepEvent = assemble.chosen_event(
-                policy, *noise, delta, planned, self.accountant, num_groups, groups, names, spent
-            )
-        else:
-            ledger = MemoryLedger() if ledger is None else ledger
-            self.event = assemble.chosen_filtered_event(
-                *(full_steps, policy, *noise, delta, planned, num_groups, groups, spent),
-                train=train,
-                ledger=ledger,
-                budget=budget,
-                processes=processes_here().count,
-                accountant=accountant,
-            )
+        self.event: StepEvent = assemble.chosen_event(
+            policy, *noise, delta, planned, self.accountant, num_groups, groups, names, spent
+        )
         self.level_names = names if levels is not None else ()
         if levels is None:
             train = assemble.in_groups_of_event(train, self.event)
@@ -343,12 +325,6 @@ class Trainer:
             BudgetError: the plan does not fit into the budget.
         """
         assemble.check_kinds(self.model, self.train, self.policy, ledger, budget, callbacks)
-        if isinstance(self.event, FilteredStepEvent):
-            raise SettingError(
-                "accounts of single examples belong to the run of one ledger; give it to the Trainer when it "
-                "is made.",
-                field="ledger",
-            )
         with self.processes.leave_group_on_failure():
             agreement.check_ledger_holder(self.processes, ledger, budget)
             ledger, steps = self._open_ledger(ledger, budget, beyond_budget, replaces=True)
@@ -422,9 +398,6 @@ class Trainer:
         done, scheduler = ledger.count_of(self.event), self._arguments.scheduler
         if not isinstance(scheduler, str):
             optimizers.check_scheduler(scheduler, optimizer, steps - done)
-        accounts = None
-        if isinstance(self.event, FilteredStepEvent):
-            accounts = ExampleAccounts(self.event, self.num_examples, done)
         step = PrivateStep(
             self.engine,
             self.policy,
@@ -437,7 +410,6 @@ class Trainer:
             physical_batch_size=self._physical_batch_size,
             processes=self.processes,
             own_labels=self._levels is not None,
-            accounts=accounts,
         )
         averaging = averages.RunningAverage(self._arguments.average, model, steps)
         start = start_of(model, optimizer, ledger, private=self.policy.private)
@@ -485,11 +457,6 @@ class Trainer:
     def steps_done(self) -> int:
         """Private steps spent; the ledger may hold releases too."""
         return self._loop.steps_done
-
-    @property
-    def accounts(self) -> ExampleAccounts | None:
-        """Account of each example, where `full_steps` was given; private."""
-        return self._step.accounts
 
     @property
     def labels(self) -> torch.Tensor | None:
