@@ -237,14 +237,13 @@ def test_rows_beyond_float32_have_no_prediction(estimator):
         ({"X": pd.DataFrame({"time": pd.to_timedelta(np.arange(N), unit="D")})}, "X"),
         ({"X": np.arange(N).astype("datetime64[D]")[:, None]}, "X"),
         ({"sample_weight": ["heavy"] * N}, "sample_weight"),
-        ({"epsilons": ["low"] * N}, "epsilons"),
         ({"sensitive_features": "sex"}, "sensitive_features"),
         ({"sensitive_features": np.zeros((N, 2, 2))}, "sensitive_features"),
     ],
 )
 def test_wrong_inputs_are_refused(change, field):
     X, y = table(seed=22)
-    model = quick(epsilon_levels=[1.0, 3.0] if "epsilons" in change else None)
+    model = quick()
     with raises_field(DataError, field):
         model.fit(**{"X": X, "y": np.array(y, dtype=object), **change})
     assert not hasattr(model, "epsilon_total_")

@@ -183,7 +183,6 @@ def calibrate_share(
     protect_by: str = PROTECTIONS[0],
     accountant: str = "pld",
     spent: tuple[tuple[StepEvent, int], ...] = (),
-    setting: str = "epsilon_by_group",
 ) -> float:
     """Return the share, of the sample rate or of the bound, at which a run costs a group at most its budget.
 
@@ -198,7 +197,6 @@ def calibrate_share(
         protect_by: "sampling", of the rate; "scaling", of the bound, which statistics are bounded by too.
         accountant: a name from `ACCOUNTANTS`.
         spent: what counts for the group beside the steps.
-        setting: name of the setting that the budget is of, for errors.
 
     Returns:
         The share, in (0, 1]; of a bound, at least 1/16.
@@ -211,7 +209,7 @@ def calibrate_share(
     >>> round(share, 2), 0.99 < epsilon([(StepEvent(0.02 * share, 1.22), 1000)], 1e-5, "rdp") <= 1.0
     (0.35, True)
     """
-    check_number("(0, inf)", "", **{setting: budget})
+    check_number("(0, inf)", "", epsilon_by_group=budget)
     checked_delta(delta)
     by_rate = protect_by == PROTECTIONS[0]
 
@@ -228,7 +226,7 @@ def calibrate_share(
     if cost(1.0) <= budget:
         return 1.0
     if cost(least) > budget:
-        raise _unmet_budget(setting, budget, cost(least), epsilon(spent, delta, accountant), protect_by)
+        raise _unmet_budget(budget, cost(least), epsilon(spent, delta, accountant), protect_by)
     low, high, aim = least, 1.0, budget * (1 + _BUDGET_USED) / 2
     share = max(least, aim / cost(1.0))
     for _ in range(_MOST_SHARES):
@@ -259,7 +257,7 @@ def _next_share(below: tuple[float, float], above: tuple[float, float], aim: flo
     return low * math.exp(width * (place if 1e-3 < place < 1 - 1e-3 else 0.5))
 
 
-def _unmet_budget(setting: str, budget: float, found: float, beside: float, protect_by: str) -> SettingError:
+def _unmet_budget(budget: float, found: float, beside: float, protect_by: str) -> SettingError:
     """Error on a budget that the smallest share exceeds."""
     if beside >= budget:
         why = f"what is released beside the steps costs every group epsilon {beside:.4g}"
@@ -270,8 +268,8 @@ def _unmet_budget(setting: str, budget: float, found: float, beside: float, prot
         why = f"a bound of 1/{1 / SMALLEST_SHARE:.0f}, the smallest, costs epsilon {found:.4g}"
         todo = f"give a larger budget or a smaller rate, or protect by {PROTECTIONS[0]}"
     return SettingError(
-        f"{setting}: at most {budget:g} for a group cannot be met: {why}; {todo}.",
-        field=setting,
+        f"epsilon_by_group: at most {budget:g} for a group cannot be met: {why}; {todo}.",
+        field="epsilon_by_group",
     )
 
 

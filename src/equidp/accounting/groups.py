@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
@@ -17,15 +16,8 @@ OTHER_GROUPS = "*"
 """Name of all groups that are not named."""
 ByGroup = Mapping[str, float] | str | None
 """Numbers by name of a group, also as a text such as "rare=2,*=1"; None: none."""
-Levels = Sequence[float] | str | None
-"""Epsilons that people chose among, also as a text such as "0.5,1,3"; None: none."""
 BUDGETS = "epsilon_by_group"
 """Name of the setting that gives each group an epsilon."""
-LEVELS = "epsilon_levels"
-"""Name of the setting that lists the epsilons that people chose among."""
-_LEVEL = "level "
-MOST_LEVELS = 10
-"""Most levels of a run: the fewer people chose one, the more it says of them that it is listed."""
 _RANGES = {
     "rates": ("[0, inf)", " for each group, a multiple of the sample rate"),
     "bound_shares": (f"[{SMALLEST_SHARE}, 1]", " for each group, a share of the bound"),
@@ -53,52 +45,6 @@ def numbers_by_group(setting: str, given: ByGroup) -> dict[str, float]:
         interval, hint = _RANGES[setting]
         check_number(interval, f"{hint}; group {name!r} has another", **{setting: value})
     return {str(name): float(value) for name, value in given.items()}
-
-
-def parse_levels(given: Levels) -> tuple[float, ...]:
-    """Return the levels of a sequence or of a text, the smallest first; (): none are given.
-
-    Raises:
-        SettingError: of the field `epsilon_levels`: another form, a number that is not above 0 and finite,
-            equal numbers, none, or more than `MOST_LEVELS`.
-
-    >>> parse_levels("3, 0.5,1")
-    (0.5, 1.0, 3.0)
-    """
-    if given is None:
-        return ()
-    example = "0.5,1,3, or [0.5, 1, 3] in Python"
-    try:
-        levels = sorted(float(each) for each in (names(given) if isinstance(given, str) else given))
-    except (TypeError, ValueError):
-        raise SettingError(
-            f"{LEVELS}={given!r}; expected the epsilons that people chose among, such as {example}."
-        ) from None
-    for level in levels:
-        check_number("(0, inf)", " for each level that people chose among", **{LEVELS: level})
-    if not levels or len({*map(level_name, levels)}) < len(levels) or len(levels) > MOST_LEVELS:
-        raise SettingError(
-            f"{LEVELS}={given!r}; expected 1 to {MOST_LEVELS} epsilons that differ, such as {example}."
-        )
-    return tuple(levels)
-
-
-def level_name(level: float) -> str:
-    """Return the name that a level has in events, ledgers and pages.
-
-    >>> level_name(0.5)
-    'level 0.5'
-    """
-    return f"{_LEVEL}{level:.6g}"
-
-
-def is_level(name: str) -> bool:
-    """Return whether a name in an event reads as the name of a level, for pages.
-
-    >>> is_level("level 0.5"), is_level("level head")
-    (True, False)
-    """
-    return re.fullmatch(rf"{_LEVEL}[0-9.e+-]+", name) is not None
 
 
 def _parse_text(setting: str, text: str, example: str) -> dict[str, Any]:
@@ -132,9 +78,6 @@ class GroupSettings:
             given. Rates or shares follow from them.
         protect_by: "sampling": rates follow from budgets, for the shares that are given; "scaling": shares
             follow, for the rates that are given, and without budgets from the epsilon of the run for all.
-        levels: public epsilons that each example chose one of. All names are then names of levels
-            (`level_name`) in place of groups, and each level is the budget of its own examples, unless rates
-            or shares that were worked out from them are given.
 
     Raises:
         SettingError: a number outside its range, an unknown name, or what follows given too.
@@ -148,15 +91,12 @@ class GroupSettings:
     bound_shares: Mapping[str, float] = field(default_factory=dict)
     budgets: Mapping[str, float] = field(default_factory=dict)
     protect_by: str = PROTECTIONS[0]
-    levels: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.levels and not (self.rates or self.bound_shares or self.budgets):
-            object.__setattr__(self, "budgets", {level_name(level): level for level in self.levels})
         if self.protect_by not in PROTECTIONS:
             raise unknown_name("protect_by", self.protect_by, PROTECTIONS)
         if self.is_open and getattr(self, self._following):
-            given = self._budgets_field if self.budgets else "rates"
+            given = BUDGETS if self.budgets else "rates"
             raise SettingError(
                 f"{self._following} beside {given}, which they follow from with protect_by="
                 f"{self.protect_by!r}; leave one of the two out.",
@@ -170,32 +110,22 @@ class GroupSettings:
         bound_shares: ByGroup,
         epsilon_by_group: ByGroup,
         protect_by: str = PROTECTIONS[0],
-        epsilon_levels: Levels = None,
     ) -> GroupSettings:
         """Read settings as users give them.
 
         Raises:
-            SettingError: as the class; or levels beside budgets of groups.
+            SettingError: as the class.
 
         >>> GroupSettings.of(None, None, "rare=1,*=3").budgets
         {'rare': 1.0, '*': 3.0}
-        >>> GroupSettings.of(None, None, None, epsilon_levels="1,3").budgets
-        {'level 1': 1.0, 'level 3': 3.0}
         """
         given = {"rates": rates, "bound_shares": bound_shares, BUDGETS: epsilon_by_group}
         numbers = [numbers_by_group(setting, value) for setting, value in given.items()]
-        levels = parse_levels(epsilon_levels)
-        if levels and numbers[2]:
-            raise SettingError(
-                f"{LEVELS} beside {BUDGETS}: an example has the epsilon that it chose, or that of its group; "
-                "leave one of the two out.",
-                field=LEVELS,
-            )
-        return cls(numbers[0], numbers[1], numbers[2], protect_by, levels)
+        return cls(numbers[0], numbers[1], numbers[2], protect_by)
 
     def __bool__(self) -> bool:
         """Return True where groups may be treated differently."""
-        return bool(self.rates or self.bound_shares or self.budgets or self.levels)
+        return bool(self.rates or self.bound_shares or self.budgets)
 
     @property
     def is_open(self) -> bool:
@@ -210,31 +140,10 @@ class GroupSettings:
     @property
     def field(self) -> str:
         """Name of the first setting that is given."""
-        if self.levels:
-            return LEVELS
         return "rates" if self.rates else "bound_shares" if self.bound_shares else BUDGETS
-
-    @property
-    def _budgets_field(self) -> str:
-        """Name of the setting that gives the budgets."""
-        return LEVELS if self.levels else BUDGETS
-
-    def check_levels(self) -> None:
-        """Refuse rates and shares that a user gives beside levels, which they follow from.
-
-        Raises:
-            SettingError: of the field `epsilon_levels`.
-        """
-        if self.levels and not self.budgets:
-            raise SettingError(
-                f"{LEVELS} beside rates or bound_shares, which follow from the levels; leave them out.",
-                field=LEVELS,
-            )
 
     def names(self, group_names: Sequence[str] = ()) -> tuple[str, ...]:
         """Return the names of the groups; where they are not known, those that are given, and "*".
-
-        With levels, they are the names of the levels, whatever the groups.
 
         Raises:
             SettingError: a name that no group has.
@@ -243,7 +152,6 @@ class GroupSettings:
         ('rare', '*')
         """
         by_setting = {"rates": self.rates, "bound_shares": self.bound_shares, BUDGETS: self.budgets}
-        group_names = tuple(map(level_name, self.levels)) or group_names
         if not group_names:
             return tuple(
                 dict.fromkeys([*(name for each in by_setting.values() for name in each), OTHER_GROUPS])
@@ -313,7 +221,7 @@ class GroupSettings:
             SettingError: of the field that rates or shares follow from.
         """
         if risk is not None and self.is_open:
-            given = self._budgets_field if self.budgets else "rates"
+            given = BUDGETS if self.budgets else "rates"
             raise SettingError(
                 f"{given} beside risk {risk}, and the {self._following} of groups follow from an epsilon, at "
                 "which their risks differ; give an epsilon in place of the risk, or rates and bound_shares "
@@ -342,15 +250,15 @@ class GroupSettings:
         largest = max(found, key=found.__getitem__)
         if found[largest] > most:
             raise SettingError(
-                f"{self._budgets_field} has {found[largest]:g} for {largest!r}, above epsilon {most:g} of "
+                f"{BUDGETS} has {found[largest]:g} for {largest!r}, above epsilon {most:g} of "
                 "the run; give a smaller budget, or a larger epsilon.",
-                field=self._budgets_field,
+                field=BUDGETS,
             )
         if epsilon is not None and found[largest] < epsilon:
             raise SettingError(
-                f"{self._budgets_field} has at most {found[largest]:g}, and nobody the epsilon {epsilon:g} "
+                f"{BUDGETS} has at most {found[largest]:g}, and nobody the epsilon {epsilon:g} "
                 "of the run; leave the epsilon out, or give some that budget.",
-                field=self._budgets_field,
+                field=BUDGETS,
             )
         return found
 
@@ -401,7 +309,7 @@ class GroupSettings:
             assert own is not None  # shares of a bound are above 0
             if own != step or budget < largest:  # the noise was calibrated to the others
                 met[share.name] = calibrate_share(
-                    budget, delta, own, steps, self.protect_by, accountant, spent, self._budgets_field
+                    budget, delta, own, steps, self.protect_by, accountant, spent
                 )
         if self.protect_by == PROTECTIONS[0]:
             return replace(self, rates=met, budgets={})

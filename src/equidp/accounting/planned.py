@@ -17,7 +17,7 @@ from equidp.accounting.calibration import (
     calibrate_step,
     calibrate_step_to_risk,
 )
-from equidp.accounting.groups import ByGroup, GroupSettings, Levels
+from equidp.accounting.groups import ByGroup, GroupSettings
 from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk, RiskTarget
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import (
@@ -248,7 +248,6 @@ def account(
     rates: ByGroup = None,
     bound_shares: ByGroup = None,
     epsilon_by_group: ByGroup = None,
-    epsilon_levels: Levels = None,
     protect_by: str = PROTECTIONS[0],
     training_loss: float = 0.0,
 ) -> PlannedRun:
@@ -265,7 +264,6 @@ def account(
         accountant: the one that `target_epsilon` is meant for.
         rates, bound_shares, epsilon_by_group, protect_by: by name of a group, as `equidp.Trainer` takes them;
             budgets take the place of `target_epsilon`, or go with it as the largest.
-        epsilon_levels: epsilons that people choose among, in the place of groups and their budgets.
         training_loss: share of `target_epsilon`, in [0, 1), that releases the mean training loss after each
             epoch; 0: none.
 
@@ -288,8 +286,7 @@ def account(
         raise SettingError("sgd takes no noise and has no epsilon; name a private method.", field="method")
     if row is not None:  # whose options the method fixes, as in a `Plan`
         protect_by = row.options.get("protect_by", protect_by)
-    groups = GroupSettings.of(rates, bound_shares, epsilon_by_group, protect_by, epsilon_levels)
-    groups.check_levels()
+    groups = GroupSettings.of(rates, bound_shares, epsilon_by_group, protect_by)
     groups.check_risk(risk)
     target_epsilon = groups.run_epsilon(target_epsilon)
     if (noise_multiplier, target_epsilon, risk).count(None) != 2:

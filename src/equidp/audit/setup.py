@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from equidp._validate import check_seed
-from equidp.accounting.groups import LEVELS
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
 from equidp.engines import checked_engine
@@ -45,12 +44,6 @@ def resolve_plan(plan: Plan, method: MethodLike, train: GroupedDataset) -> Resol
     Raises:
         SettingError, DataError, PolicyError: data, plan or method cannot be audited.
     """
-    if plan.for_method(method).groups.levels or train.epsilons is not None:
-        raise SettingError(
-            f"{LEVELS}: an audit has claims for all or by group, and none by what people chose; leave out "
-            "the levels and the column of choices, or make the levels groups with budgets.",
-            field=LEVELS,
-        )
     if plan.class_weight is not None:
         raise SettingError("an audit trains without class weights; leave them out.", field="class_weight")
     Views(plan.views, plan.augmentation).refuse("an audit needs")

@@ -47,11 +47,8 @@ class PlannedOptions:
     """Public shares of the clipping bound by group, from 1/16 to 1: rare=0.5,*=1."""
     epsilon_by_group: str | None = None
     """Epsilon of each group, to work out the noise from, and rates or bounds: rare=1,*=3."""
-    epsilon_levels: str | None = None
-    """Epsilons that people choose among, in place of groups: 0.5,1,3."""
     protect_by: Annotated[str, Parameter(choices=("sampling", "scaling"))] = "sampling"
-    """Rates follow from --epsilon-by-group or --epsilon-levels (sampling), or shares of bounds from them or
-    --rates (scaling)."""
+    """Rates follow from --epsilon-by-group (sampling), or shares of bounds from it or --rates (scaling)."""
     training_loss: float = 0.0
     """Share of --epsilon that releases the mean training loss after each epoch."""
 

@@ -15,7 +15,7 @@ from cyclopts import Group, Parameter, Token
 
 from equidp._files import check_writable
 from equidp._validate import names
-from equidp.accounting.groups import BUDGETS, LEVELS, GroupSettings
+from equidp.accounting.groups import BUDGETS, GroupSettings
 from equidp.accounting.risk import RiskTarget
 from equidp.accounting.target import Target
 from equidp.advice.advise import AUTO
@@ -169,8 +169,6 @@ class TableOptions:
     """Column that says whose row it is: epsilon then holds for people; needs --rows-per-person."""
     rows_per_person: int | None = None
     """The most rows of a person that are trained on; a public number."""
-    epsilon_column: str | None = None
-    """Column of the epsilon that each person chose, one of --epsilon-levels; not an input."""
     missing: Annotated[str | None, Parameter(choices=MISSING_RULES)] = None
     """Treatment of missing values: refuse them (default), or make them a category."""
     bounds: str = ""
@@ -244,7 +242,7 @@ class TargetOptions:
     def target(self, changes: Mapping[str, Any]) -> Target:
         """Return the target, or the largest budget of groups among settings that are given."""
         risk = None if self.risk is None else RiskTarget.parse(self.risk)
-        budgets = GroupSettings.of(None, None, changes.get(BUDGETS), epsilon_levels=changes.get(LEVELS))
+        budgets = GroupSettings.of(None, None, changes.get(BUDGETS))
         return Target(budgets.run_epsilon(self.epsilon), risk, self.accountant)
 
 
@@ -295,7 +293,7 @@ def check_noise(epsilons: Sequence[float], changes: Mapping[str, Any], risk: str
         if not 0 < epsilon < math.inf:
             raise SettingError(f"--epsilon {epsilon:g}; expected a finite number above 0, such as 3.")
     levels = [f"--epsilon {','.join(map(str, epsilons))}"] if epsilons else []
-    levels += [f"--{name.replace('_', '-')} {changes[name]}" for name in (BUDGETS, LEVELS) if name in changes]
+    levels += [f"--epsilon-by-group {changes[BUDGETS]}"] if BUDGETS in changes else []
     given = [" with ".join(levels)] if levels else []
     given += [] if risk is None else [f"--risk {risk}"]
     if "noise_multiplier" in changes:

@@ -53,7 +53,7 @@ from equidp.comparison.cells import (
     train_all,
 )
 from equidp.comparison.choice import ComparisonChoice, choose_plans
-from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan, Search, levels_error
+from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan, Search
 from equidp.comparison.result import Comparison, DataFacts, Setup, TrainingFacts
 from equidp.comparison.sweep import Kind, Sweep, Variant
 from equidp.comparison.tune import PLAIN, SettingSearch, Tuning, TuningPlan, tuning_seeds
@@ -469,8 +469,6 @@ def prepare(
     smallest = min(sizes, key=sizes.__getitem__)  # whose batch no other seed's training part is too small for
     train = split(read, smallest).train
     check_classes(train)
-    if train.epsilons is not None:
-        raise levels_error()
     choice = choose_plans(asked, source, train, smallest, max(sizes.values()))
     source, plan = choice.shared.source(source), choice.shared.plan
     data_split = split(source, next(iter(sizes)))

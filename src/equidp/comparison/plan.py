@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, final, get_args
 
 from equidp._validate import check_number, unknown_name
-from equidp.accounting.groups import LEVELS, GroupSettings
+from equidp.accounting.groups import GroupSettings
 from equidp.advice.advise import AUTO
 from equidp.advice.chosen_plan import RECOMMENDED, SETTINGS
 from equidp.comparison.cells import DecisionRule
@@ -26,16 +26,6 @@ from equidp.training.plan import Plan, checked_seeds
 Search = Literal["best", "plan"]
 """Baselines of a comparison: the best of several candidates, or plain SGD by the plan alone."""
 DEFAULT_METHODS = ("sgd", "dpsgd", "dpsgd-f", "global-adapt", AUTO)
-
-
-def levels_error() -> SettingError:
-    """Error on epsilons that people chose: runs of a comparison share one epsilon."""
-    return SettingError(
-        f"{LEVELS}: a comparison trains its methods at one epsilon for all, and people who chose less would "
-        "have more than they agreed to; leave out the levels and the column of choices (drop it), or compare "
-        "at the smallest level, and give the levels to the run that is released (equidp train).",
-        field=LEVELS,
-    )
 
 
 @final
@@ -94,8 +84,6 @@ class ComparisonPlan:
             raise SettingError(
                 f"settings={self.settings!r} beside a plan, which has its own settings; give one of the two."
             )
-        if (self.plan is not None and self.plan.groups.levels) or LEVELS in self.changes:
-            raise levels_error()
         _ = self.seed_numbers, self.policies, self.cost_metric  # refuse what they cannot be
         if self.tuning is not None and self.sweep:
             raise SettingError(

@@ -39,7 +39,6 @@ _NOT_SWEPT = {
     "rates": "it is a table",
     "bound_shares": "it is a table",
     "epsilon_by_group": "it is a table",
-    "epsilon_levels": "it is a list",
     "method_settings": "name the setting itself, such as clipping_bound",
     "by_method": "name the setting itself, such as clipping_bound",
 }

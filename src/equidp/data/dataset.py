@@ -25,7 +25,6 @@ from equidp.losses import Loss, SquaredError
 ALL = "all"
 """Name of all groups together in tables."""
 _PART = 2**22  # numbers that are checked at a time
-_SAME_LEVEL = 1e-6  # share by which a chosen epsilon and its level may differ: float32 in a file
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,8 +51,6 @@ class GroupedDataset:
         people: [n], int64: person of each test example, so that cards hide metrics of a few people; None:
             each example is another person's. Training ignores it: see `equidp.by_person`.
         row_groups: [n, rows], int64: group of each row of an example; None: that of the example.
-        epsilons: [n], float64: the epsilon that each example chose, for `Trainer(epsilon_levels=...)`; never
-            an input of the model. None: none did.
         repeats_rows: True where `subset` took an example several times; a Trainer warns of it, since epsilon
             is promised to each of them alone.
 
@@ -76,7 +73,6 @@ class GroupedDataset:
     target_bounds: tuple[float, float] | None = None
     people: Tensor | None = None
     row_groups: Tensor | None = None
-    epsilons: Tensor | None = None
     repeats_rows: bool = field(default=False, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
@@ -118,8 +114,6 @@ class GroupedDataset:
                 "with several rows.",
                 field="row_groups",
             )
-        if self.epsilons is not None:
-            _check_epsilons(self.epsilons, n)
         if self.groups.dtype != torch.int64:
             raise DataError(
                 f"groups has dtype {self.groups.dtype}; expected torch.int64 indices of groups.",
@@ -271,41 +265,6 @@ class GroupedDataset:
         first = of_rows.argmax(dim=1, keepdim=True)
         return replace(self, groups=self.row_groups.gather(1, first).squeeze(1).to(self.groups.device))
 
-    def level_codes(self, levels: Sequence[float]) -> Tensor:
-        """Return the place in `levels` of the epsilon that each example chose, [n], int64.
-
-        Args:
-            levels: those that were published, each > 0.
-
-        Raises:
-            DataError: no epsilon was chosen, or one that is no level.
-
-        >>> inputs, codes = torch.eye(2), torch.tensor([0, 1])
-        >>> chosen = torch.tensor([3.0, 0.5], dtype=torch.float64)
-        >>> data = GroupedDataset(inputs, codes, codes, ("a", "b"), ("n", "y"), epsilons=chosen)
-        >>> data.level_codes([0.5, 3])
-        tensor([1, 0])
-        """
-        if self.epsilons is None:
-            raise DataError(
-                "the data does not say which epsilon each example chose; give the column that does "
-                "(GroupedDataset(epsilons=...), --epsilon-column NAME), or leave the levels out.",
-                field="epsilons",
-            )
-        known = torch.tensor(list(levels), dtype=torch.float64)
-        chosen = self.epsilons.cpu()
-        codes = (chosen.unsqueeze(1) - known).abs().argmin(dim=1)
-        other = (chosen - known[codes]).abs() > _SAME_LEVEL * chosen
-        if bool(other.any()):
-            raise DataError(
-                f"{int(other.sum())} of {len(self)} examples chose an epsilon that is no level, such as "
-                f"{float(chosen[other][0]):g}; expected one of {', '.join(f'{each:g}' for each in levels)}. "
-                "Correct the column, or list all levels that were offered: they are never read off the rows, "
-                "since that an epsilon occurs may say who is in the data.",
-                field="epsilons",
-            )
-        return codes
-
     def subset(self, indices: Tensor | Sequence[int] | slice) -> GroupedDataset:
         """Return the examples at `indices`, in that order.
 
@@ -330,7 +289,7 @@ class GroupedDataset:
         return self if there else replace(self, **moved_to(self._columns(), device))
 
     def _columns(self) -> dict[str, Any]:
-        names = ("inputs", "targets", "groups", "weights", "people", "row_groups", "epsilons")
+        names = ("inputs", "targets", "groups", "weights", "people", "row_groups")
         return {name: each for name in names if (each := getattr(self, name)) is not None}
 
 
@@ -423,23 +382,6 @@ class DataSplit:
             for tensor in tensors(part._columns()):
                 digest.update(tensor.cpu().contiguous().numpy().reshape(-1).data)
         return digest.hexdigest()
-
-
-def _check_epsilons(epsilons: Tensor, n: int) -> None:
-    """Refuse chosen epsilons that are not one number above 0 for each example."""
-    if epsilons.shape != (n,) or epsilons.dtype != torch.float64:
-        raise DataError(
-            f"epsilons are {epsilons.dtype} of shape {tuple(epsilons.shape)} beside {n} examples; expected "
-            f"torch.float64, {(n,)}.",
-            field="epsilons",
-        )
-    wrong = ~(torch.isfinite(epsilons) & (epsilons > 0))
-    if bool(wrong.any()):
-        raise DataError(
-            f"epsilons are missing, infinite or not above 0 in {int(wrong.sum())} of {n} examples, such as "
-            f"{float(epsilons[wrong][0]):g}; expected the number above 0 that each chose.",
-            field="epsilons",
-        )
 
 
 def _not_finite(values: Tensor) -> int:

@@ -111,9 +111,6 @@ class PeoplesRows:
             "weights": weights,
             "row_groups": None if bool((of_rows == groups[:, None]).all()) else of_rows,
         }
-        if rows.epsilons is not None:
-            chosen = rows.epsilons[at.to(rows.epsilons.device)].reshape(shape)
-            columns["epsilons"] = chosen.min(dim=1).values
         return replace(rows, people=None, repeats_rows=False, **columns)
 
     @property
@@ -143,9 +140,8 @@ def by_person(rows: GroupedDataset, people: Any, most_rows: int, seed: int = 0) 
     A person's rows share one clipped gradient, that of the sum of their losses. For a person with more than
     `most_rows` rows, `most_rows` are drawn, by that person's own rows and the seed alone; a DataWarning gives
     the owner of the data the number of these people and of the rows left out. A person is in the group of the
-    first of these rows; where groups are sampled at several rates, in the one of them with the largest. A
-    person who chose several epsilons has the smallest, also of a row that is left out. The batch size, the
-    sample rate and the default delta count people.
+    first of these rows; where groups are sampled at several rates, in the one of them with the largest. The
+    batch size, the sample rate and the default delta count people.
 
     Args:
         rows: each example is a row.
@@ -184,8 +180,6 @@ def by_person(rows: GroupedDataset, people: Any, most_rows: int, seed: int = 0) 
     chosen = PeoplesRows.choose_rows(people, most_rows, seed)
     if message := chosen.left_out_message():
         warnings.warn(message, DataWarning, stacklevel=2)
-    if rows.epsilons is not None:
-        rows = replace(rows, epsilons=smallest_epsilons(rows.epsilons, people))
     return chosen.gather_examples(rows)
 
 
@@ -228,22 +222,6 @@ def person_codes(people: Any) -> Codes:
             field="people",
         )
     return codes
-
-
-def smallest_epsilons(epsilons: torch.Tensor, people: Any) -> torch.Tensor:
-    """Return the smallest epsilon that the person of each row chose in any of their rows, [n].
-
-    Args:
-        epsilons: that each row has, [n].
-        people: identifier of each row's person, [n].
-
-    >>> smallest_epsilons(torch.tensor([3.0, 1.0, 0.5]), ["ann", "bob", "ann"])
-    tensor([0.5000, 1.0000, 0.5000])
-    """
-    codes = person_codes(people)
-    smallest = np.full(codes.max() + 1, np.inf)
-    np.minimum.at(smallest, codes, epsilons.cpu().double().numpy())
-    return torch.from_numpy(smallest[codes]).to(epsilons)
 
 
 def first_rows(data: GroupedDataset) -> GroupedDataset:

@@ -13,7 +13,7 @@ import torch
 
 from equidp._extras import require_extra
 from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
-from equidp.data.people import PeoplesRows, rows_by_person, smallest_epsilons
+from equidp.data.people import PeoplesRows, rows_by_person
 from equidp.errors import DataWarning, SettingError
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.noise import SeededRandomness
@@ -126,7 +126,6 @@ class TableSource:
             people=people,
             person_of=person_of,
             key=key,
-            epsilons=self._epsilons(table, person_of),
             textual=tuple(each for each in label_columns(self.recipe) if table[each].dtype != float),
         )
 
@@ -170,13 +169,6 @@ class TableSource:
             return None
         return torch.from_numpy(table[self.recipe.weight].to_numpy(dtype=np.float32))
 
-    def _epsilons(self, table: pd.DataFrame, person_of: npt.NDArray[np.int64] | None) -> torch.Tensor | None:
-        """Return the epsilon that each row's person chose, the smallest of several; None without a column."""
-        if self.recipe.epsilon_column is None:
-            return None
-        chosen = torch.tensor(table[self.recipe.epsilon_column].to_numpy(), dtype=torch.float64)
-        return chosen if person_of is None else smallest_epsilons(chosen, person_of)
-
     def _table(self) -> tuple[pd.DataFrame, str]:
         """Return the checked columns of the file without dropped ones, and the key of a table on disk."""
         read = read_table(Path(self.path), self.recipe)
@@ -211,7 +203,6 @@ class Unencoded:
         person_of: person of each row, [n]; None: each row is another person's.
         key: cache key of the table on disk, so that its inputs are cached there too; "": all in memory.
         textual: names of the target and group columns that hold texts.
-        epsilons: that each row's person chose, [n]; None: nobody did.
     """
 
     features: pd.DataFrame
@@ -229,7 +220,6 @@ class Unencoded:
     person_of: npt.NDArray[np.int64] | None = None
     key: str = ""
     textual: tuple[str, ...] = ()
-    epsilons: torch.Tensor | None = None
 
     @property
     def training(self) -> pd.DataFrame:
@@ -250,7 +240,6 @@ class Unencoded:
             self.weights,
             self.target_bounds,
             None if self.person_of is None else torch.from_numpy(self.person_of),
-            epsilons=self.epsilons,
         )
         trained, tested = (whole.subset(torch.from_numpy(rows)) for rows in (self.train, self.test))
         return DataSplit(self._by_person(trained), tested, (*notes, *self.notes))
@@ -268,8 +257,6 @@ class Unencoded:
             columns["weights"] = self.weights.numpy()
         if self.person_of is not None:
             columns["people"] = self.person_of
-        if self.epsilons is not None:
-            columns["epsilons"] = self.epsilons.numpy()
         parts = stored_parts(
             f"the inputs of {self.source!r}",
             key_of("inputs", self.key, encoder.to_json()),
@@ -287,7 +274,6 @@ class Unencoded:
                 part.get("weights"),
                 self.target_bounds,
                 part.get("people"),
-                epsilons=part.get("epsilons"),
             )
             for part in parts.values()
         )

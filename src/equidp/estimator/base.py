@@ -35,12 +35,10 @@ from equidp.estimator.inputs import (
     check_order,
     dense,
     dense_parts,
-    epsilons_of,
     groups_of,
     of_people,
     people_of,
     weights_of_rows,
-    with_epsilons,
 )
 from equidp.evaluation.predictions import predict
 from equidp.kernel.engine import LossFunction
@@ -108,7 +106,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         sensitive_features: Any = None,
         sample_weight: Any = None,
         people: Any = None,
-        epsilons: Any = None,
     ) -> Self:
         """Train a fresh model, which spends `epsilon`: each fit does.
 
@@ -124,15 +121,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
                 so: above clipping bound / norm a weight has no further effect.
             people: [n], whose row each is. A person with all rows is then one example, of which n, the batch
                 size and epsilon are, as `equidp.by_person` says; needs `rows_per_person`. None: rows are.
-            epsilons: [n], the epsilon that each row's person chose, one of `epsilon_levels`, of a
-                classifier and a dense X; the smallest counts of a person who chose several.
 
         Raises:
             SettingError, DataError, ModelError, BudgetError, ValueError: before any budget is spent.
         """
         progress = Progress(spent=self._list_spent())
         with self._unchanged_unless_spent(progress):
-            return self._train(X, y, sensitive_features, sample_weight, progress, people, epsilons)
+            return self._train(X, y, sensitive_features, sample_weight, progress, people)
 
     def _list_spent(self) -> list[Fit]:
         """Return what all fits of this estimator spent: one list, to which fits in several threads add."""
@@ -147,10 +142,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         sample_weight: Any,
         progress: Progress,
         people: Any = None,
-        epsilons: Any = None,
     ) -> Self:
         """Train a fresh model on these rows, or the one of earlier calls further; features: of groups."""
-        of_rows = {"sample_weight": sample_weight, "people": people, "epsilons": epsilons}
+        of_rows = {"sample_weight": sample_weight, "people": people}
         check_order(X=X, y=y, sensitive_features=features, **of_rows)
         check_numbers(X)
         further = progress.model is not None
@@ -176,8 +170,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         self.group_names_ = progress.group_names = names
         owners = people_of(people, self.rows_per_person, X)
         plan = self._plan(len(targets) if owners is None else len(owners), progress)
-        chosen = epsilons_of(epsilons, people, len(targets))
-        trainer = self._trainer(plan, X, targets, groups, weights, progress, owners, chosen)
+        trainer = self._trainer(plan, X, targets, groups, weights, progress, owners)
         self.delta_, self.noise_multiplier_ = trainer.delta, trainer.noise_multiplier
         before, releases = progress.ledger.entries, self._releases(trainer.delta, progress)
         named = [(COUNTS, each) for each in releases] + [(RECALIBRATION, each) for each in plan.releases]
@@ -235,7 +228,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         weights: Any,
         progress: Progress,
         owners: Any,
-        epsilons: Tensor | None,
     ) -> Trainer:
         """Make the Trainer of a fit, checked and ready; nothing is spent yet."""
         seed = None
@@ -243,8 +235,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         loss = self._training_loss(plan.plan.loss_function or self._loss, progress)
         train, loss = self._build_dataset(X, y, groups, weights, loss)
-        if epsilons is not None:
-            train = with_epsilons(train, epsilons)
         return build(
             replace(plan, steps=plan.steps + progress.steps_like(plan)),
             train if owners is None else of_people(train, owners),

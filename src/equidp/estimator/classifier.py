@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -69,8 +69,6 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             fit's `sensitive_features` and a dense X; "*": all other groups. Each group then has an epsilon of
             its own (`run_.epsilon_by_group()`), and `epsilon` is the largest.
         epsilon_by_group: group -> budget, such as {"rare": 1.0, "*": 3.0}, the largest of which is `epsilon`.
-        epsilon_levels: epsilons that people chose among, such as [0.5, 1, 3], for fit's `epsilons`; each
-            person has at most the chosen one (`run_.epsilon_by_level()`), and the largest is `epsilon`.
         protect_by: "sampling" or "scaling": rates, or shares of the bound, follow; see `equidp.Trainer`.
         loss: what is trained on: a function of (outputs
             [batch, classes], codes of classes [batch]) that gives one loss for each; None: cross-entropy.
@@ -105,7 +103,6 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     rates: Mapping[str, float] | str | None = field(default=None, kw_only=True)
     bound_shares: Mapping[str, float] | str | None = field(default=None, kw_only=True)
     epsilon_by_group: Mapping[str, float] | str | None = field(default=None, kw_only=True)
-    epsilon_levels: Sequence[float] | str | None = field(default=None, kw_only=True)
     protect_by: str = field(default="sampling", kw_only=True)
 
     _loss = nn.CrossEntropyLoss(reduction="none")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -18,7 +17,7 @@ from torch.utils.data import Dataset
 from equidp._extras import require_extra
 from equidp._validate import check_some_weight, check_weights
 from equidp.data.dataset import GroupedDataset
-from equidp.data.people import PeoplesRows, person_codes, smallest_epsilons
+from equidp.data.people import PeoplesRows, person_codes
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.policies.methods import method_named
 from equidp.tables.checks import MOST_GROUPS
@@ -188,38 +187,6 @@ def weights_of_rows(sample_weight: Any, n: int) -> Tensor | None:
     check_weights(weights, "sample_weight", "sample_weight")
     check_some_weight(weights, "sample_weight", "sample_weight")
     return None if (weights == 1).all() else torch.from_numpy(weights.astype(np.float32))
-
-
-def epsilons_of(epsilons: Any, people: Any, n: int) -> Tensor | None:
-    """Return the epsilon of each row, [n], the smallest that its person chose; None where none was given.
-
-    Raises:
-        DataError: another number of epsilons.
-    """
-    if epsilons is None:
-        return None
-    chosen = _to_numbers(epsilons, "epsilons")
-    if chosen.shape != (n,):
-        raise DataError(
-            f"epsilons has shape {chosen.shape} beside {n} rows of X; expected ({n},).", field="epsilons"
-        )
-    found = torch.from_numpy(chosen)
-    return found if people is None else smallest_epsilons(found, people)
-
-
-def with_epsilons(train: GroupedDataset | Dataset[Any], epsilons: Tensor) -> GroupedDataset:
-    """Return the rows with the epsilon that each one's person chose, [n].
-
-    Raises:
-        SettingError: the rows are sparse, or the targets are numbers.
-    """
-    if not isinstance(train, GroupedDataset):
-        raise SettingError(
-            "epsilons are for classifiers and rows in memory: pass X.toarray(); to predict numbers, train "
-            "with equidp.Trainer.",
-            field="epsilons",
-        )
-    return replace(train, epsilons=epsilons)
 
 
 def people_of(people: Any, most_rows: int | None, rows: Any) -> PeoplesRows | None:

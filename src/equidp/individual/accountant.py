@@ -287,10 +287,9 @@ class ExampleAccount(KeptCallback):
         delta = trainer.delta if delta is None else delta
         event, steps = trainer.event, ((trainer.event, self._steps),)
         others = tuple(entry for entry in trainer.ledger.entries if entry[0] != event)
-        groups, names = data.groups.cpu().numpy(), trainer.level_names or data.group_names
-        labels = groups if trainer.labels is None else trainer.labels.cpu().numpy()
+        groups = data.groups.cpu().numpy()
         largest = epsilon((*steps, *others), delta, accountant)
-        own_steps = [entries_of_group(steps, name) for name in names]
+        own_steps = [entries_of_group(steps, name) for name in data.group_names]
         most, by_steps = (  # others may have had another grouping, also under the same names
             np.array([min(largest, epsilon((*own, *beside), delta, accountant)) for own in own_steps])
             for beside in (others, ())
@@ -300,18 +299,12 @@ class ExampleAccount(KeptCallback):
             found = individual_epsilons(histories, event, delta, accountant, others, labels)
             return np.asarray(np.minimum(found, most[labels]))
 
-        # A group's members are of the group's own rate and bound, or may have chosen any level.
-        levels = range(len(trainer.level_names))
-        of_groups = [np.full(data.num_groups, level) for level in levels] or [np.arange(data.num_groups)]
-        shares = counts.group_shares / self._steps
-        linear = [most[own] - by_steps[own] * (1 - _shares_of_own(event, shares, own)) for own in of_groups]
-        profiles = [
-            individual_profiles(counts.group_histories, event, EPSILONS, others, own) for own in of_groups
-        ]
+        own = np.arange(data.num_groups)  # a group's members are of the group's own rate and bound
+        shares = _shares_of_own(event, counts.group_shares / self._steps)
         return IndividualReport(
-            sensitive_epsilons=epsilons_of(counts.histories, labels),
-            group_epsilons=np.max([epsilons_of(counts.group_histories, own) for own in of_groups], axis=0),
-            linear_group_epsilons=np.max(linear, axis=0),
+            sensitive_epsilons=epsilons_of(counts.histories, groups),
+            group_epsilons=epsilons_of(counts.group_histories, own),
+            linear_group_epsilons=most - by_steps * (1 - shares),
             groups=groups,
             group_names=data.group_names,
             largest=largest,
@@ -319,7 +312,7 @@ class ExampleAccount(KeptCallback):
             guaranteed=self._guaranteed,
             ledger=trainer.ledger,
             randomness=trainer.randomness,
-            group_profiles=np.max(profiles, axis=0),
+            group_profiles=individual_profiles(counts.group_histories, event, EPSILONS, others, own),
             spent=(*steps, *others),
         )
 
@@ -373,11 +366,11 @@ class ExampleAccount(KeptCallback):
             self._started_counts.histories.periods.clear()
 
 
-def _shares_of_own(event: StepEvent, shares: Floats, labels: Integers) -> Floats:
-    """Shares of the sensitivity, [K], as shares of what an example of each label may use of it."""
+def _shares_of_own(event: StepEvent, shares: Floats) -> Floats:
+    """Shares of the sensitivity, [K], as shares of what an example of each group may use of it."""
     if not isinstance(event, GroupedStepEvent):
         return shares
-    most = np.array([each.bound_share for each in event.by_group])[labels]
+    most = np.array([each.bound_share for each in event.by_group])
     own: Floats = np.minimum(np.divide(shares, most, out=np.ones_like(shares), where=most > 0), 1.0)
     return own
 

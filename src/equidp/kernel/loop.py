@@ -83,8 +83,6 @@ class PrivateLoop:
       anything is spent |
     | such groups of a batch, or labels of the data, changed since the start | SettingError: an example is
       bounded as of the group that it was drawn by |
-    | the step has labels of its own (`PrivateStep.own_labels`) | groups may change; an example is bounded by
-      the label that it was drawn by, of which the loop keeps a copy |
     | parameters frozen, added or replaced since the start | SettingError, before a sample is drawn too |
     | gradients of parameters that the noise does not cover | dropped before the optimizer steps |
     | a buffer of the model is changed or added by a step | ModelError; what it held is put back, and the
@@ -104,8 +102,7 @@ class PrivateLoop:
         load: indices of samples, [batch] each -> their batches, in the same order.
         load_draws: whether `load` may draw random numbers, as a Dataset of the user's may; rows that are in
             memory draw none.
-        labels: group of each example, or with `step.own_labels` its label, [n], of which the loop keeps a
-            copy; for an event whose groups differ.
+        labels: group of each example, [n], of which the loop keeps a copy; for an event whose groups differ.
 
     Attributes:
         has_stepped: whether the model took steps of this plan, here or before it was restored.
@@ -276,13 +273,9 @@ class PrivateLoop:
         with self.private_step.processes.leave_group_on_failure():
             self._check_parameters()
             self._check_sample(batch)
-            labels = self._drawn_labels(batch)
             self._sample, self._drawn, self.has_stepped = None, ((), ()), True
             self._note_buffers()
-            if labels is None or self.private_step.own_labels:
-                self.private_step(*self.on_device(batch), labels)
-            else:
-                self.private_step(*self.on_device(self._with_drawn_groups(batch, labels)))
+            self.private_step(*self.on_device(self._with_drawn_groups(batch)))
             self._check_buffers()
             self._drop_other_gradients()
             stepping = _stepping.set(True)
@@ -349,13 +342,11 @@ class PrivateLoop:
                 field="batch",
             )
 
-    def _drawn_labels(self, batch: Batch) -> Tensor | None:
-        """Labels that the examples were drawn by, [batch], where rates or shares differ by label."""
-        return None if self._labels is None else self._labels[batch.indices.cpu()].to(torch.int64)
-
-    @staticmethod
-    def _with_drawn_groups(batch: Batch, drawn: Tensor) -> Batch:
-        """The batch with the groups that its examples were drawn by; refuses others."""
+    def _with_drawn_groups(self, batch: Batch) -> Batch:
+        """The batch with the groups that its examples were drawn by; refuses others, where groups differ."""
+        if self._labels is None:
+            return batch
+        drawn = self._labels[batch.indices.cpu()].to(torch.int64)
         if not torch.equal(batch.groups.cpu().to(torch.int64), drawn):
             raise SettingError(
                 "examples of the sample are of other groups than those that they were drawn by, whose rates "

@@ -72,8 +72,8 @@ from equidp.kernel.processes import ALONE, Processes
 ShareLimits = Callable[[Tensor, Tensor], Tensor | None]
 """(indices, norms), [batch] -> the share of the sensitivity that each may use at most, [batch]; None: all."""
 
-Part = tuple[Inputs, Tensor, Tensor, Tensor, Context, Tensor]
-"""Inputs, targets, groups, indices, context and labels of examples that the engine takes at once."""
+Part = tuple[Inputs, Tensor, Tensor, Tensor, Context]
+"""Inputs, targets, groups, indices and context of examples that the engine takes at once."""
 
 
 class PrivateStep:
@@ -86,9 +86,7 @@ class PrivateStep:
 
     With a `GroupedStepEvent`, and a sample in which an example of group k is with probability
     `event.drawn_rates[k]`: for two datasets that differ in one example of group k, it is that mechanism of
-    `event.of_group(k)`, since weights of the group are capped at c_k S / norm and its rows at norm r_k. With
-    `own_labels`, this holds of labels, such as the epsilon that a person chose, in place of groups: the
-    label alone decides the cap, and the policy, which sees groups, can only lower weights.
+    `event.of_group(k)`, since weights of the group are capped at c_k S / norm and its rows at norm r_k.
 
     | case | what happens |
     | --- | --- |
@@ -99,12 +97,9 @@ class PrivateStep:
     | such a policy, and an engine without its objective | SettingError, before anything is spent |
     | a group that is absent from the sample | counts in the sensitivity like any other |
     | a group with no share of the bound, or of the row | adds zeros there |
-    | a label below 0, beyond the groups or not in int64, where shares differ | SettingError, before anything
+    | a group below 0, beyond the groups or not in int64, where shares differ | SettingError, before anything
       is spent |
-    | another number of groups than `num_groups` without labels of their own, or no bound to have shares of
-      (SGD) | the same |
-    | labels of their own that are missing, or not one for each example; labels without `own_labels` | the
-      same |
+    | another number of groups than `num_groups`, or no bound to have shares of (SGD) | the same |
     | the model draws random numbers (dropout) | afresh for each forward pass, `Randomness.for_model`; passes
       are as many as parts, or twice as many with statistics of several parts |
     | engine, policy or device fails | charged; no un-noised sum is left in `p.grad` |
@@ -122,7 +117,6 @@ class PrivateStep:
         physical_batch_size: the most examples that the engine sees at a time; None: all. It bounds memory:
             sums of parts are added before noise. With statistics, the engine then sees each part twice.
         processes: that take the step together, each with its shard of the sample (`kernel.processes`).
-        own_labels: shares of the event are of labels that each call gives, in place of the groups.
 
     Attributes:
         state: of the policy, a NamedTuple of tensors; follows from releases.
@@ -161,7 +155,6 @@ class PrivateStep:
         randomness: Randomness,
         physical_batch_size: int | None = None,
         processes: Processes = ALONE,
-        own_labels: bool = False,
     ) -> None:
         check_settings(policy)
         check_number("(0, inf)", expected_batch_size=expected_batch_size)
@@ -173,8 +166,7 @@ class PrivateStep:
                 f"{statistics_noise(policy, event.noise_multiplier)}; make the event for this policy.",
                 field="event",
             )
-        self.own_labels = own_labels and isinstance(event, GroupedStepEvent)
-        self._bound_shares, self._row_shares = _shares_of(event, policy, None if own_labels else num_groups)
+        self._bound_shares, self._row_shares = _shares_of(event, policy, num_groups)
         if policy.loss_terms and getattr(engine, "objective", None) is None:
             raise SettingError(
                 f"engine={engine!r} measures losses as they are, and {type(policy).__name__} adds terms to "
@@ -191,34 +183,28 @@ class PrivateStep:
         self._paid_by = 0  # id of the process that paid for the next call; 0: none did
 
     def __call__(
-        self,
-        inputs: Inputs,
-        targets: Inputs,
-        groups: Tensor,
-        indices: Tensor | None = None,
-        labels: Tensor | None = None,
+        self, inputs: Inputs, targets: Inputs, groups: Tensor, indices: Tensor | None = None
     ) -> None:
         """Replace `p.grad` of every trainable parameter by the private mean gradient of this batch.
 
         Args:
             inputs, targets: [batch, ...], each perhaps several such; the batch may be empty.
-            groups: [batch], int64; those that examples were drawn by, without `own_labels`.
+            groups: [batch], int64; those that examples were drawn by.
             indices: [batch], int64, places in the dataset, for `share_limits`; default: 0 to batch - 1.
-            labels: [batch], int64; those that examples were drawn by, with `own_labels` alone.
         """
         self._clear_gradients()
         try:
-            labels = self._checked_labels(groups, labels)
+            self._check_groups(groups)
             indices = torch.arange(len(groups), device=groups.device) if indices is None else indices
             if self._paid_by != os.getpid():  # a forked process has no payment
                 self.pay()
             self._paid_by = 0
             context = example_context(self.policy, self.state, groups)
-            examples = inputs, targets, groups, indices, context, labels
+            examples = inputs, targets, groups, indices, context
             parts: list[Part] = in_parts(examples, self.physical_batch_size)
             measured: list[tuple[Part, Measured | None]] = [(part, None) for part in parts]
             if self.event.statistics_noise is not None:
-                measured = self._release_statistics(parts, groups, labels)
+                measured = self._release_statistics(parts, groups)
             sensitivity, self.weights_state = self._sensitivity(), self.state
             blocks = parameter_blocks(self.parameters)
             totals: list[Tensor] = []
@@ -279,12 +265,12 @@ class PrivateStep:
             parameter.grad = None
 
     def _measure_part(self, part: Part) -> Measured:
-        inputs, targets, _, _, context, _ = part
+        inputs, targets, _, _, context = part
         with self.randomness.for_model(tensors(inputs)[0].device):
             return measure(self.engine, inputs, targets, context)
 
     def _release_statistics(
-        self, parts: Sequence[Part], groups: Tensor, labels: Tensor
+        self, parts: Sequence[Part], groups: Tensor
     ) -> list[tuple[Part, Measured | None]]:
         """Update the state by the noisy sum of rows; return the parts, measured if there is one alone."""
         seen: list[tuple[Tensor, Tensor]] = []
@@ -299,17 +285,17 @@ class PrivateStep:
             seen.append((none, none.new_zeros(0, self.policy.loss_terms)))
         norms, terms = (torch.cat(column) for column in zip(*seen, strict=True))
         finite = torch.isfinite(norms)
-        self._update_state(norms[finite], groups[finite], labels[finite], terms[finite])
+        self._update_state(norms[finite], groups[finite], terms[finite])
         return known
 
-    def _update_state(self, norms: Tensor, groups: Tensor, labels: Tensor, terms: Tensor) -> None:
+    def _update_state(self, norms: Tensor, groups: Tensor, terms: Tensor) -> None:
         assert self.event.statistics_noise is not None
         if len(norms):
             rows = example_rows(self.policy, self.state, norms, groups, terms)
         else:  # one made-up example shows how many cells an empty batch has, and is dropped
             rows = example_rows(self.policy, self.state, norms.new_zeros(1), groups.new_zeros(1))[:0]
         if self._row_shares is not None:
-            rows = bounded_rows(rows, self._row_shares[labels.cpu()])
+            rows = bounded_rows(rows, self._row_shares[groups.cpu()])
         noise = self.event.statistics_noise
         released = private_sum(
             rows,
@@ -326,15 +312,15 @@ class PrivateStep:
         self, blocks: Blocks, part: Part, measured: Measured, sensitivity: float
     ) -> list[Tensor]:
         """The weighted sums of the gradients of a measured part, [numbers] of each block."""
-        _, _, groups, indices, _, labels = part
+        _, _, groups, indices, _ = part
         norms, _ = measured_terms(self.policy, measured)
         if len(norms) and are_finite(norms):
-            weights = self._capped_weights(norms, groups, indices, labels, sensitivity)
+            weights = self._capped_weights(norms, groups, indices, sensitivity)
         else:
             finite = torch.isfinite(norms)
             weights, norms = torch.zeros_like(norms), norms[finite]
             if len(norms):
-                own = groups[finite], indices[finite], labels[finite]
+                own = groups[finite], indices[finite]
                 weights[finite] = self._capped_weights(norms, *own, sensitivity)
         return join_sums(blocks, measured.sum_gradients(weights))
 
@@ -343,7 +329,6 @@ class PrivateStep:
         norms: Tensor,
         groups: Tensor,
         indices: Tensor,
-        labels: Tensor,
         sensitivity: float,
     ) -> Tensor:
         """The capped weights of examples with finite norms, [batch]."""
@@ -351,31 +336,23 @@ class PrivateStep:
         limits = None if self.share_limits is None else self.share_limits(indices, norms.clone())
         shares = None if limits is None else bounded_shares(limits, norms)
         if self._bound_shares is not None:
-            own = self._bound_shares[labels.cpu()].to(norms)
+            own = self._bound_shares[groups.cpu()].to(norms)
             shares = own if shares is None else torch.minimum(shares, own)
         return capped_weights(weights, norms, sensitivity if shares is None else sensitivity * shares)
 
-    def _checked_labels(self, groups: Tensor, labels: Tensor | None) -> Tensor:
-        """Labels that shares are looked up by, [batch]; refuses labels that no share is of."""
-        if (labels is not None) != self.own_labels or (labels is not None and labels.shape != groups.shape):
-            raise SettingError(
-                f"labels={None if labels is None else list(labels.shape)} beside {len(groups)} examples; "
-                f"expected {'one for each' if self.own_labels else 'none: shares are of groups'}.",
-                field="labels",
-            )
-        of, labels = ("groups", groups) if labels is None else ("labels", labels.to(groups.device))
-        if self._bound_shares is None or not len(labels):
-            return labels
-        if labels.dtype != torch.int64:  # true and false would choose among groups, in place of examples
-            raise SettingError(f"{of} of type {labels.dtype}; expected torch.int64.", field=of)
-        least, largest = int(labels.min()), int(labels.max())
+    def _check_groups(self, groups: Tensor) -> None:
+        """Refuse groups that no share is of, where shares differ."""
+        if self._bound_shares is None or not len(groups):
+            return
+        if groups.dtype != torch.int64:  # true and false would choose among groups, in place of examples
+            raise SettingError(f"groups of type {groups.dtype}; expected torch.int64.", field="groups")
+        least, largest = int(groups.min()), int(groups.max())
         if least < 0 or largest >= len(self._bound_shares):
             raise SettingError(
-                f"{of} from {least} to {largest}; expected numbers from 0 to "
+                f"groups from {least} to {largest}; expected numbers from 0 to "
                 f"{len(self._bound_shares) - 1}, of the groups of the event.",
-                field=of,
+                field="groups",
             )
-        return labels
 
     def _sensitivity(self) -> float:
         """The sensitivity under the present state; refuses one that noise cannot be scaled to."""
@@ -397,17 +374,15 @@ class PrivateStep:
         return copy_state(checked_state(self.policy, state))
 
 
-def _shares_of(
-    event: StepEvent, policy: Policy, num_groups: int | None
-) -> tuple[Tensor | None, Tensor | None]:
+def _shares_of(event: StepEvent, policy: Policy, num_groups: int) -> tuple[Tensor | None, Tensor | None]:
     """Shares of the bound and of the row by group, [groups] in float64; None: all have all of both.
 
     Args:
-        num_groups: of the data; None: shares are of labels of their own.
+        num_groups: of the data.
     """
     if not isinstance(event, GroupedStepEvent):
         return None, None
-    if num_groups is not None and len(event.by_group) != num_groups:
+    if len(event.by_group) != num_groups:
         raise SettingError(
             f"the event has {len(event.by_group)} groups, and the data {num_groups}; expected shares for "
             "each group of the data.",

@@ -446,11 +446,9 @@ def _parameters(run: Run, spent: float) -> list[tuple[str, str]]:
 
 
 def _epsilon_of_groups(run: Run) -> list[tuple[str, str]]:
-    """Epsilon of each group or level, of a run whose rates or bounds differ by it; empty for others."""
+    """Epsilon of each group, of a run whose rates or bounds differ by it; empty for others."""
     if not any(isinstance(event, GroupedStepEvent) for event, _ in run.entries):
         return []
-    if run.facts.levels:
-        return [(f"epsilon of {name}", f"{found:.6g}") for name, found in run.epsilon_by_level().items()]
     return [(f"epsilon of group {name}", f"{found:.6g}") for name, found in run.epsilon_by_group().items()]
 
 

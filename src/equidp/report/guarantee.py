@@ -92,8 +92,6 @@ def group_sentences(run: Run) -> list[str]:
     """Sentences on the epsilon of each group, and on what larger ones do; empty for equal groups."""
     if not any(isinstance(event, GroupedStepEvent) for event, _ in run.entries):
         return []
-    if run.facts.levels:
-        return _level_sentences(run)
     epsilons = run.epsilon_by_group()
     if not epsilons:
         return []
@@ -112,27 +110,6 @@ def group_sentences(run: Run) -> list[str]:
         sentences.append(
             f"{LARGER_EPSILON} equidp compare shows epsilon and accuracy of each group beside those of a run "
             "that treats groups equally."
-        )
-    return sentences
-
-
-def _level_sentences(run: Run) -> list[str]:
-    """Sentences on the epsilon of each level that people chose, and on what larger ones do."""
-    epsilons = run.epsilon_by_level()
-    people = run.facts.rows is not None
-    listed = ", ".join(f"{upper(each)} at {name}" for name, each in epsilons.items())
-    sentences = [
-        f"Each {'person' if people else 'example'} has the epsilon that was chosen, of levels that were "
-        f"published before training, whatever the others chose: at most {listed}. It follows from the rate "
-        "of sampling and from the bound of gradients at each level. The choice is no input of the model, and "
-        "how many chose which level is not released."
-    ]
-    if people:
-        sentences.append("A person who chose several levels has the smallest of them.")
-    if epsilons_differ(epsilons.values()):
-        sentences.append(
-            "People with a larger epsilon are easier to attack than under one epsilon for all (arXiv "
-            "2601.12922), and the model tends to be more accurate for people like them (arXiv 2605.07930)."
         )
     return sentences
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from equidp.accounting.groups import OTHER_GROUPS, is_level
+from equidp.accounting.groups import OTHER_GROUPS
 from equidp.accounting.planned import PlannedRun
 from equidp.accounting.rows import checked_rows
 from equidp.kernel.epsilon import ACCOUNTANTS, effective_noise_multiplier
@@ -62,19 +62,12 @@ def epsilon_of_groups_text(epsilons: Mapping[str, float]) -> str:
 
     >>> epsilon_of_groups_text({"rare": 0.9991, "*": 2.9999})
     'rare 0.9991, all other groups 2.9999'
-    >>> epsilon_of_groups_text({"level 0.5": 0.4991})
-    '0.4991 at level 0.5'
     """
     named = {"all other groups" if name == OTHER_GROUPS else name: each for name, each in epsilons.items()}
-    return ", ".join(
-        f"{_epsilon_text(found)} at {name}" if is_level(name) else f"{name} {_epsilon_text(found)}"
-        for name, found in named.items()
-    )
+    return ", ".join(f"{name} {_epsilon_text(found)}" for name, found in named.items())
 
 
 def _group_text(name: str) -> str:
-    if is_level(name):
-        return f"people of {name}"
     return "all other groups" if name == OTHER_GROUPS else f"group {name}"
 
 

@@ -120,7 +120,6 @@ def _data_entries(data: RunData, encoder: TableEncoder | None) -> dict[str, str]
         "public bounds": ", ".join(bounds) or "none",
         "missing values": "a category of their own" if recipe.missing == "category" else "refused",
         **({} if recipe.person is None else {"column of people": recipe.person}),
-        **({} if recipe.epsilon_column is None else {"column of chosen epsilons": recipe.epsilon_column}),
         "test examples": f"{units_of(recipe)} held out of the same file, by seed {data.seed}, a share of "
         f"about {recipe.test_share:g}",
     }

@@ -359,7 +359,6 @@ def _run_of(
         recalibrated=plan.recalibration_noise is not None,
         class_weighted=plan.plan.class_weight is not None,
         groups=tuple(facts["group_names"]),
-        levels=plan.level_names,
     )
     return Run(model, entries, plan.delta, loss, config.target.accountant, known)
 

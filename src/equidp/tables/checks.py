@@ -194,22 +194,6 @@ def weight_problem(column: pd.Series, first_text_phrase: str) -> list[str]:
     return []
 
 
-def epsilon_problem(column: pd.Series, first_text_phrase: str) -> list[str]:
-    """Return why a column cannot be the epsilons that people chose."""
-    if column.dtype != float:
-        what = f"it holds texts{first_text_phrase}"
-    elif unknown := int(column.isna().sum()):
-        what = f"{unknown} of {len(column)} rows lack it"
-    elif wrong := int((~(column > 0) | np.isinf(column)).sum()):
-        what = f"{wrong} of {len(column)} rows have one that is infinite, or not above 0"
-    else:
-        return []
-    return [
-        f"column {column.name!r} has the epsilon that each person chose, and {what}; expected a number above "
-        "0 in each row. Give rows without a choice the smallest level, or remove them."
-    ]
-
-
 def refuse_missing(table: pd.DataFrame, otherwise: str) -> None:
     """Raise a DataError if values are missing; `otherwise` is the remedy."""
     for problem in missing_problem(table, otherwise):
@@ -217,9 +201,8 @@ def refuse_missing(table: pd.DataFrame, otherwise: str) -> None:
 
 
 def label_columns(recipe: Recipe) -> list[str]:
-    """Return the columns with a role: target, groups, weight, person and chosen epsilon."""
-    named = recipe.weight, recipe.person, recipe.epsilon_column
-    others = (each for each in named if each is not None)
+    """Return the columns with a role: target, groups, weight and person."""
+    others = (each for each in (recipe.weight, recipe.person) if each is not None)
     return list(dict.fromkeys([str(recipe.target), *recipe.group, *others]))
 
 
@@ -277,8 +260,6 @@ def _label_problems(read: Columns, recipe: Recipe) -> list[str]:
         found.append(f"target {target!r} is missing in {absent} of {len(table)} rows; remove those rows.")
     if recipe.weight is not None:
         found += weight_problem(table[recipe.weight], read.first_text_phrase(recipe.weight))
-    if recipe.epsilon_column is not None:
-        found += epsilon_problem(table[recipe.epsilon_column], read.first_text_phrase(recipe.epsilon_column))
     if recipe.person is not None and (unknown := int(table[recipe.person].isna().sum())):
         found.append(
             f"person {recipe.person!r} is missing in {unknown} of {len(table)} rows, and epsilon is promised "
@@ -627,7 +608,7 @@ def _number_findings(known: Floats, num_rows: int, rules: ColumnRecipe) -> Itera
 def _found_codes(known: Floats, num_rows: int, rules: ColumnRecipe) -> Iterator[Finding]:
     """Yield a finding for each number that people write for a missing value, far from others or frequent."""
     present = known[np.isin(known, MISSING_NUMBERS)]
-    sure = not rules.roles & {"target", "weight", "epsilon_column"}
+    sure = not rules.roles & {"target", "weight"}
     for code in (code for code in MISSING_NUMBERS if (present == code).any()):
         rows, large = int((present == code).sum()), not SMALL_CODES[0] <= code <= SMALL_CODES[1]
         if _lies_apart(code, known[known != code]):
@@ -726,7 +707,7 @@ def _found_in_texts(values: Values, rules: ColumnRecipe) -> Iterator[Finding]:
         return
     lost = written.values.isna().to_numpy()
     options = written.options(rules)
-    sure = not rules.roles & {"target", "group", "weight", "epsilon_column"}
+    sure = not rules.roles & {"target", "group", "weight"}
     if options:
         either = "" if written.amounts or not text.str.fullmatch(_EITHER_MARK).all() else "either"
         yield Finding(

@@ -54,7 +54,7 @@ MOST_TEXTS = 2**16
 _FEWEST_ROWS = 10
 _NOT_OF_CELLS = (
     *("target", "group", "bounds", "target_bounds", "weight", "missing", "test_share", "positive"),
-    *("rows_per_person", "epsilon_column"),
+    "rows_per_person",
 )
 """Options of a recipe that do not change the meaning of a cell."""
 

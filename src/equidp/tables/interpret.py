@@ -63,7 +63,7 @@ _FIRST = 1000
 _FEW_SPELLINGS = 1000
 """Distinct numbers up to which it is counted how many are written in several ways."""
 _FORMS = ("iso", "dayfirst", "monthfirst", "duration")
-_ROLES = ("target", "group", "weight", "person", "epsilon_column")
+_ROLES = ("target", "group", "weight", "person")
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -84,8 +84,8 @@ class ColumnRecipe:
         missing: texts and numbers that stand for a missing value.
         absent_texts: texts without a value, these among them.
         was_numeric: True if it held numbers in the table that a model was trained on.
-        roles: those of "target", "group", "weight", "person" and "epsilon_column" that it has; "number" for a
-            target to predict as a number.
+        roles: those of "target", "group", "weight" and "person" that it has; "number" for a target to predict
+            as a number.
         sep: separator of the file.
     """
 
@@ -529,7 +529,7 @@ def _declared_findings(evidence: Evidence, rules: ColumnRecipe) -> tuple[Finding
 
 def found_word(word: str, rows: int, among: str, rules: ColumnRecipe, level: Level) -> Finding:
     """Return the finding on a word for a missing value among numbers or dates; targets must have values."""
-    sure = not rules.roles & {"target", "weight", "epsilon_column"}
+    sure = not rules.roles & {"target", "weight"}
     return Finding(Kind.WORD, level, (("na", word),), sure, rows, detail=word, other=among)
 
 
@@ -555,7 +555,7 @@ def date_options(form: str, rules: ColumnRecipe) -> tuple[tuple[str, str], ...]:
 
 def _found_code(kind: Kind, count: Count, rules: ColumnRecipe, *, sure: bool = True) -> Finding:
     """Return the finding on numbers that may be codes."""
-    options = () if rules.roles & {"weight", "epsilon_column"} else (("categorical", ""),)
+    options = () if "weight" in rules.roles else (("categorical", ""),)
     return Finding(kind, Level.DOUBT, options, sure, count.rows, first=count.first)
 
 

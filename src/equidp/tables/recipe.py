@@ -71,7 +71,7 @@ def parse_option(option: str, value: Any) -> Any:
         if not isinstance(value, bool):
             raise SettingError(f"{option} = {value!r}; expected true or false.", field=option)
         return value
-    if value is None and option in ("target", "weight", "person", "epsilon_column", "positive"):
+    if value is None and option in ("target", "weight", "person", "positive"):
         return value
     if not isinstance(value, str):
         raise SettingError(f"{option} = {value!r}; expected a text.", field=option)
@@ -115,23 +115,20 @@ TEST_SHARE = 0.2
 DATE_FORMATS = ("iso", "dayfirst", "monthfirst", "duration")
 """Formats of dates beside those of strptime, such as %d.%m.%Y."""
 _DEFAULT_DECIMAL = "."
-_SINGLE = ("target", "weight", "person", "epsilon_column")
+_SINGLE = ("target", "weight", "person")
 """Options that name one column."""
 _SEVERAL = ("group", "drop", "categorical", "numeric", "date", "fold", "na", "not_na", "thousands", "decimal")
 _APART: dict[str, set[str]] = {
-    "drop": {"target", "group", "categorical", "numeric", "date", "bounds", "fold", "epsilon_column"},
+    "drop": {"target", "group", "categorical", "numeric", "date", "bounds", "fold"},
     "target": {"drop", "bounds", "date"},
     "group": {"drop", "bounds", "date"},
     "categorical": {"drop", "numeric", "date", "bounds"},
     "numeric": {"drop", "categorical", "date", "fold"},
     "date": {"drop", "target", "group", "categorical", "numeric", "fold"},
     "bounds": {"drop", "target", "group", "categorical", "fold"},
-    "fold": {"drop", "numeric", "date", "bounds", "weight", "epsilon_column"},
+    "fold": {"drop", "numeric", "date", "bounds", "weight"},
     "weight": {"drop", "target", "group", "categorical", "date", "bounds", "person", "fold"},
     "person": {"drop", "target", "group", "categorical", "numeric", "date", "bounds", "weight"},
-    "epsilon_column": {
-        *("drop", "target", "group", "categorical", "date", "bounds", "fold", "weight", "person"),
-    },
 }
 """Options that exclude each other: a column of the one cannot be a column of the others."""
 
@@ -171,8 +168,6 @@ class Recipe:
         person: column that says whose row it is; not an input. All rows of a person are one example, which
             epsilon is promised to, and are either trained or tested on. Needs rows_per_person.
         rows_per_person: the most rows of a person that are trained on, as `equidp.by_person` draws them.
-        epsilon_column: column of the epsilon that each row's person chose; not an input. The levels that were
-            offered are an option of training (`epsilon_levels`).
         missing: "refuse" missing values, or make them a "category" (numbers: an indicator) of their own. A
             missing target is always refused.
         test_share: chance of each row to be in the test set, drawn from the seed and the row's content, or of
@@ -207,7 +202,6 @@ class Recipe:
     weight: str | None = None
     person: str | None = None
     rows_per_person: int | None = None
-    epsilon_column: str | None = None
     missing: str = "refuse"
     test_share: float = TEST_SHARE
     positive: str | None = None

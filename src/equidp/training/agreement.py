@@ -140,8 +140,7 @@ def _plain(content: Any) -> dict[str, Any]:
 def _content(train: object) -> Iterator[Any]:
     """Content by which datasets are compared: all of one in memory; of others, evenly spread examples."""
     if isinstance(train, GroupedDataset):
-        chosen = () if train.epsilons is None else (train.epsilons,)
-        for each in tensors((train.inputs, train.trained_targets, train.groups, *chosen)):
+        for each in tensors((train.inputs, train.trained_targets, train.groups)):
             yield from (each[start : start + _ROWS] for start in range(0, len(each), _ROWS))
         return
     yield repr(list(getattr(train, "indices", ())))  # of a Subset

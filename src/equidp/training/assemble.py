@@ -18,7 +18,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 from equidp._validate import check_number, check_some_weight, check_whole, unknown_name
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.calibration import calibrate_step
-from equidp.accounting.groups import BUDGETS, LEVELS, GroupSettings, level_name
+from equidp.accounting.groups import BUDGETS, GroupSettings
 from equidp.accounting.planned import Schedule, loss_release
 from equidp.data.batches import (
     NOT_FINITE_TRIED,
@@ -46,7 +46,6 @@ from equidp.engines.units import by_row
 from equidp.errors import DataError, ModelError, PrivacyWarning, SettingError, error_text
 from equidp.kernel.bounding import example_context
 from equidp.kernel.engine import Engine, LossFunction
-from equidp.kernel.epsilon import Entries, epsilon_of_group
 from equidp.kernel.inputs import (
     Inputs,
     count_in,
@@ -210,7 +209,7 @@ def checked_groups(policy: Policy, train: object, num_groups: int | None) -> int
 
 
 def checked_group_settings(train: object, groups: GroupSettings) -> tuple[str, ...]:
-    """Return the names of the data's groups, or of levels; empty where a run treats all examples equally.
+    """Return the names of the data's groups; empty where a run treats all examples equally.
 
     Raises:
         SettingError: data without groups in memory, or an unknown group.
@@ -224,34 +223,6 @@ def checked_group_settings(train: object, groups: GroupSettings) -> tuple[str, .
             field=groups.field,
         )
     return groups.names(train.group_names)
-
-
-def chosen_labels(
-    train: object, groups: GroupSettings, policy: Policy, noise_multiplier: float | None
-) -> Tensor | None:
-    """Return the number of the level that each example chose, [n], 0 for the smallest; None without levels.
-
-    Raises:
-        SettingError: levels of a method without privacy, or data that says what examples chose, in a private
-            run without levels.
-        DataError: examples that chose no epsilon, or one that is no level.
-    """
-    if not groups.levels:
-        if policy.private and noise_multiplier != 0 and getattr(train, "epsilons", None) is not None:
-            raise SettingError(
-                "each example of the data chose an epsilon (GroupedDataset.epsilons, --epsilon-column), and "
-                "no levels are given: list those that were offered (epsilon_levels=[0.5, 1, 3], "
-                "--epsilon-levels 0.5,1,3), or leave the choices out.",
-                field=LEVELS,
-            )
-        return None
-    if not policy.private:
-        raise SettingError(
-            f"{LEVELS} with {type(policy).__name__}, which bounds no gradient; choose a private method.",
-            field=LEVELS,
-        )
-    assert isinstance(train, GroupedDataset)  # by `checked_group_settings`
-    return train.level_codes(groups.levels)
 
 
 def chosen_event(
@@ -276,12 +247,12 @@ def chosen_event(
         schedule: sample rate and number of steps.
         num_groups: K; None: no groups are needed.
         groups: rates, bounds and budgets by group.
-        group_names: names of the data's groups or levels; empty where groups are treated equally.
+        group_names: names of the data's groups; empty where groups are treated equally.
         spent: (event, number) pairs of releases beside the steps, which target epsilon and budgets cover.
 
     Raises:
-        SettingError: budgets beside noise or of a method without privacy, a target or budget that no noise
-            meets, or levels that the given rates and shares do not keep.
+        SettingError: budgets beside noise or of a method without privacy, or a target or budget that no noise
+            meets.
         PolicyError: a user-defined policy breaks a promise.
     """
     if groups.budgets and (noise_multiplier is not None or not policy.private):
@@ -289,7 +260,7 @@ def chosen_event(
         raise SettingError(
             f"{groups.field} beside {given}; expected budgets of a private method alone, or with "
             "target_epsilon: the noise follows from the largest.",
-            field=groups.field if groups.levels else BUDGETS,
+            field=BUDGETS,
         )
 
     rate, ratio = schedule.sample_rate, policy.statistics_ratio
@@ -301,22 +272,7 @@ def chosen_event(
     met = groups.meet_budgets(
         largest, schedule.steps, delta, epsilon, accountant=accountant, spent=spent, group_names=group_names
     )
-    event = met.step_event(rate, noise, ratio, group_names)
-    if groups.levels and not groups.budgets:  # rates or shares were worked out before, by a plan
-        _check_levels(groups, ((event, schedule.steps), *spent), delta, accountant)
-    return event
-
-
-def _check_levels(groups: GroupSettings, entries: Entries, delta: float, accountant: str) -> None:
-    """Refuse rates and shares at which an example would pay more than the level that it chose."""
-    for level in groups.levels:
-        found = epsilon_of_group(entries, level_name(level), delta, accountant)
-        if found > level * (1 + 1e-9):
-            raise SettingError(
-                f"{LEVELS}: an example that chose {level:g} would have epsilon {found:.6g} at the rates and "
-                "shares that are given; leave them and the noise out, so that they follow from the levels.",
-                field=LEVELS,
-            )
+    return met.step_event(rate, noise, ratio, group_names)
 
 
 def in_groups_of_event(train: Any, event: StepEvent) -> Any:

@@ -153,7 +153,6 @@ def build(
         seed=None if secure or randomness is not None else seed,
         rates=plan.rates,
         bound_shares=plan.bound_shares,
-        epsilon_levels=given.epsilon_levels,
         scheduler=given.schedule,
         average=given.weight_average,
         views=given.image_views,

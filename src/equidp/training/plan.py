@@ -36,7 +36,7 @@ from equidp.training.averages import AVERAGES, WeightAverage
 from equidp.training.optimizers import ADAM_RATE, OPTIMIZERS, SCHEDULES, check_optimizer_name
 from equidp.training.training_loss import LOSS_BOUND
 
-GROUP_OPTIONS = ("rates", "bound_shares", "epsilon_by_group", "epsilon_levels", "protect_by")
+GROUP_OPTIONS = ("rates", "bound_shares", "epsilon_by_group", "protect_by")
 """Options of a plan by which groups differ; keys of results that were kept before them leave them out."""
 LOSS_OPTIONS = ("training_loss", "loss_bound", "loss_epsilon")
 """Options of a plan that release the training loss; the same holds for them."""
@@ -155,8 +155,6 @@ class Plan:
         epsilon_by_group: group -> epsilon, which also covers what is released beside the steps; see
             `Trainer`.
         protect_by: whether rates or bounds of groups follow from these epsilons; see `Trainer`.
-        epsilon_levels: public epsilons that people chose among, also as a text such as "0.5,1,3", where the
-            data says which each chose; see `Trainer`.
         training_loss: share of epsilon that releases the mean training loss after each epoch, in [0, 1); 0:
             none. Runs without privacy state the exact mean.
         loss_bound: public bound that the loss of each example is clipped to in that mean.
@@ -264,15 +262,9 @@ class Plan:
         "Epsilon of each group, at most that of the run: rare=1,*=3; *: all other groups.",
         label="epsilon that each group was to have at most",
     )
-    epsilon_levels: Sequence[float] | str | None = option(
-        None,
-        "Epsilons that people chose among, by --epsilon-column: 0.5,1,3; the largest is that of the run.",
-        label="epsilons that people chose among (public)",
-    )
     protect_by: str = option(
         PROTECTIONS[0],
-        "Rates follow from --epsilon-by-group or --epsilon-levels (sampling), or shares of bounds from "
-        "these or --rates (scaling).",
+        "Rates follow from --epsilon-by-group (sampling), or shares of bounds from it or --rates (scaling).",
         one_of(PROTECTIONS),
         PROTECTIONS,
     )
@@ -374,9 +366,7 @@ class Plan:
     def groups(self) -> GroupSettings:
         """Rates, bounds and budgets by group."""
         given = self.rates, self.bound_shares, self.epsilon_by_group
-        settings = GroupSettings.of(*given, self.protect_by, self.epsilon_levels)
-        settings.check_levels()
-        return settings
+        return GroupSettings.of(*given, self.protect_by)
 
     @property
     def model_name(self) -> str:
@@ -488,13 +478,12 @@ class Plan:
         return share_noise("recalibration", self.recalibration, target.epsilon, delta)
 
     def without_groups(self) -> Plan:
-        """Return the plan with no rates, bounds and budgets by group or level."""
+        """Return the plan with no rates, bounds and budgets by group."""
         return replace(
             self,
             rates=None,
             bound_shares=None,
             epsilon_by_group=None,
-            epsilon_levels=None,
             protect_by=PROTECTIONS[0],
         )
 
@@ -561,17 +550,9 @@ class ResolvedPlan:
 
     def step_event(self, group_names: Sequence[str] = ()) -> StepEvent:
         """Event of each step at the whole bound, for data with these groups; empty: not known."""
-        groups = GroupSettings.of(
-            self.rates, self.bound_shares, None, epsilon_levels=self.plan.epsilon_levels
-        )
+        groups = GroupSettings.of(self.rates, self.bound_shares, None)
         ratio = self.policy.statistics_ratio
         return groups.step_event(self.sample_rate, self.noise_multiplier, ratio, group_names)
-
-    @property
-    def level_names(self) -> tuple[str, ...]:
-        """Names of the levels that people chose among; empty where there are none."""
-        groups = self.plan.groups
-        return groups.names() if groups.levels else ()
 
     @property
     def releases(self) -> tuple[StepEvent, ...]:
@@ -603,13 +584,11 @@ class ResolvedPlan:
         What was worked out replaces what was given under its name; the policy replaces settings of methods.
         """
         given = {name: value for name, value in self.plan.to_plain().items() if name in Plan.names()}
-        groups = self.plan.groups
         return {
             **given,
             **self._worked_out(),
             "class_weight": self.plan.class_weights,
-            "epsilon_by_group": None if groups.levels else groups.budgets or None,
-            "epsilon_levels": list(groups.levels) or None,
+            "epsilon_by_group": self.plan.groups.budgets or None,
         }
 
     def to_plain(self) -> dict[str, Any]:

@@ -50,7 +50,6 @@ class RunFacts:
         learning_rate: of the optimizer's first group of parameters, before any schedule.
         randomness: name of the class that draws samples and noise.
         groups, classes: their names.
-        levels: names of the epsilons that people chose among; empty: rates and bounds, if any, are by group.
         rows: the most rows of one person, where an example is a person; None: an example is a row.
         views: views of each image in training.
         start: origin of the initial weights.
@@ -76,7 +75,6 @@ class RunFacts:
     engine: str = fact("gradient engine", "")
     randomness: str = fact("randomness", "SystemRandomness")
     groups: tuple[str, ...] = ()
-    levels: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     views: Views = field(default_factory=Views)
     start: Start = field(default_factory=Start)
@@ -114,7 +112,6 @@ class RunFacts:
             randomness=type(trainer.randomness).__name__,
             rows=None if train is None else train.rows,
             groups=() if train is None else train.group_names,
-            levels=trainer.level_names,
             classes=() if train is None else train.class_names,
             views=trainer.views,
             start=trainer.start,
@@ -203,28 +200,6 @@ class Run:
         """
         own = self.delta if delta is None else delta, accountant or self.accountant
         return {name: epsilon_of_group(self.entries, name, *own) for name in self.facts.groups}
-
-    def epsilon_by_level(self, delta: float | None = None, accountant: str | None = None) -> dict[str, float]:
-        """Epsilon of an example that chose each level, by its name, such as "level 0.5"; {} without levels.
-
-        Args:
-            delta, accountant: as in `epsilon`.
-
-        Example:
-            >>> import torch, equidp
-            >>> x, targets, groups = torch.randn(64, 3), torch.arange(64) // 32, torch.arange(64) % 2
-            >>> chosen = torch.tensor([0.5, 2.0], dtype=torch.float64).repeat(32)
-            >>> data = equidp.GroupedDataset(x, targets, groups, ("a", "b"), ("no", "yes"), epsilons=chosen)
-            >>> model = torch.nn.Linear(3, 2)
-            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            >>> trainer = equidp.Trainer(model, optimizer, data, policy=equidp.DPSGD(), batch_size=16,
-            ...                          steps=2, delta=1e-3, epsilon_levels=[0.5, 2.0], accountant="rdp")
-            >>> run = trainer.fit()
-            >>> {name: round(found, 1) for name, found in run.epsilon_by_level().items()}
-            {'level 0.5': 0.5, 'level 2': 2.0}
-        """
-        own = self.delta if delta is None else delta, accountant or self.accountant
-        return {name: epsilon_of_group(self.entries, name, *own) for name in self.facts.levels}
 
     def planned_epsilon(self) -> float:
         """Epsilon at `delta` of the whole plan: of what was spent, and of the steps and training losses that

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from equidp.accounting.budget import PrivacyBudget
-from equidp.accounting.groups import ByGroup, GroupSettings, Levels
+from equidp.accounting.groups import ByGroup, GroupSettings
 from equidp.accounting.meter import EpsilonMeter, check_delta
 from equidp.accounting.planned import Schedule, checked_schedule
 from equidp.data.collation import Collate, Collation
@@ -115,9 +115,6 @@ class Trainer:
             shares, each group has an epsilon of its own, the run has the largest (`Run.epsilon_by_group`).
         epsilon_by_group: budgets in the same form, `{"rare": 1.0, "*": 3.0}`; left out: `target_epsilon`,
             which is the largest budget where it is not given. Rates or shares follow from them, at most 1.
-        epsilon_levels: public epsilons that people chose among, such as `[0.5, 1, 3]`, where the data says
-            which each example chose (`GroupedDataset.epsilons`). Each has at most what it chose, by a rate
-            or share that follows; `target_epsilon` is the largest, or left out. Groups change nothing then.
         protect_by: "sampling": rates follow from the budgets; "scaling": shares of the bound do, for rates
             that are given, and without budgets from one epsilon for all.
         loss_epsilon: epsilon that the mean training loss costs alone, which is released with noise after each
@@ -152,7 +149,6 @@ class Trainer:
         averaging: the average of the weights so far.
         start: where the initial weights come from.
         steps_at_start: steps that were done before this Trainer, by its ledger.
-        level_names: names of the levels that examples chose among; empty where groups decide.
         processes: that train together; usually one.
         collation: `collate`, and the form of its batches; None: rows are tensors already.
 
@@ -207,7 +203,6 @@ class Trainer:
         rates: ByGroup = None,
         bound_shares: ByGroup = None,
         epsilon_by_group: ByGroup = None,
-        epsilon_levels: Levels = None,
         protect_by: str = "sampling",
         loss_epsilon: float | None = None,
         loss_bound: float = LOSS_BOUND,
@@ -228,11 +223,8 @@ class Trainer:
         self.delta, self.accountant = delta, checked_accountant(accountant)
         check_delta(delta, self.num_examples)
         noise = noise_multiplier, target_epsilon
-        groups = GroupSettings.of(rates, bound_shares, epsilon_by_group, protect_by, epsilon_levels)
-        if noise_multiplier is None:  # else rates or shares may have been worked out for it
-            groups.check_levels()
+        groups = GroupSettings.of(rates, bound_shares, epsilon_by_group, protect_by)
         names = assemble.checked_group_settings(train, groups)
-        levels = assemble.chosen_labels(train, groups, policy, noise_multiplier)
         self._losses = losses = assemble.chosen_training_loss(
             loss_epsilon, loss_bound, delta, planned, target_epsilon
         )
@@ -240,10 +232,7 @@ class Trainer:
         self.event: StepEvent = assemble.chosen_event(
             policy, *noise, delta, planned, self.accountant, num_groups, groups, names, spent
         )
-        self.level_names = names if levels is not None else ()
-        if levels is None:
-            train = assemble.in_groups_of_event(train, self.event)
-        self.train, self._levels = train, levels
+        self.train = train = assemble.in_groups_of_event(train, self.event)
         self.noise_multiplier = self.event.noise_multiplier
         self.expected_batch_size = float(batch_size)
         self.processes = processes_here()
@@ -263,7 +252,6 @@ class Trainer:
                 "workers": workers,
                 "average": average,
                 "views": views,
-                "levels": self.level_names,
                 "training loss": None if losses is None else (losses.event, losses.bound),
                 "augment": agreement.name_of(augment),
                 "collate": agreement.name_of(collate),
@@ -409,7 +397,6 @@ class Trainer:
             randomness=randomness,
             physical_batch_size=self._physical_batch_size,
             processes=self.processes,
-            own_labels=self._levels is not None,
         )
         averaging = averages.RunningAverage(self._arguments.average, model, steps)
         start = start_of(model, optimizer, ledger, private=self.policy.private)
@@ -429,7 +416,7 @@ class Trainer:
             steps=steps,
             load=load,
             load_draws=self._arguments.augment is not None or not isinstance(self.train, GroupedDataset),
-            labels=self.labels,
+            labels=self.train.groups if isinstance(self.train, GroupedDataset) else None,
         )
         self.ledger, self.steps, self.randomness, self._step = ledger, steps, randomness, step
         self._load = load
@@ -457,13 +444,6 @@ class Trainer:
     def steps_done(self) -> int:
         """Private steps spent; the ledger may hold releases too."""
         return self._loop.steps_done
-
-    @property
-    def labels(self) -> torch.Tensor | None:
-        """Labels that rates and bounds are of, [n]: levels that examples chose, or groups; None: unknown."""
-        if self._levels is not None:
-            return self._levels
-        return self.train.groups if isinstance(self.train, GroupedDataset) else None
 
     @property
     def training_losses(self) -> dict[int, float]:
