@@ -123,7 +123,6 @@ plans = st.builds(
     epochs=st.floats(1, 20),
     delta=st.just(1e-5),
     recalibration=st.sampled_from([0.0, 0.05]),
-    training_loss=st.sampled_from([0.0, 0.1]),
     rates=rates_by_group,
     bound_shares=shares_by_group,
 )
@@ -183,7 +182,7 @@ def check_runs_of_one_ledger(runs: list[tuple[equidp.Plan, str, float]], name: s
 
 @pytest.mark.parametrize("count", [2, pytest.param(30, marks=pytest.mark.soak)])
 def test_a_ledger_of_runs_has_the_epsilon_by_group_that_dp_accounting_alone_gives_it(count):
-    """Rates and bounds by hand, statistics, training losses, recalibrations; of one run or of two."""
+    """Rates and bounds by hand, statistics, recalibrations; of one run or of two."""
 
     @settings(max_examples=count)
     @given(runs=planned_runs)

@@ -36,7 +36,6 @@ OTHER = {
     "average": "ema", "average_share": 0.4, "views": 2, "augmentation": "flip",
     "class_weight": "low=1,high=3", "loss": "torch.nn.functional:cross_entropy", "recalibration": 0.2,
     "rates": "*=0.5", "bound_shares": "*=0.5", "epsilon_by_group": "*=2", "protect_by": "scaling",
-    "training_loss": 0.1, "loss_bound": 3.5,
     "clipping_bound": 3.5, "statistics_ratio": 4.0, "smoothing": 0.5, "max_ratio": 5.0, "slope_penalty": 0.3,
     "boundary_penalty": 0.3, "min_count": 7.0, "strict_bound": 60.0, "initial_bound": 7.0,
     "bound_learning_rate": 0.3, "tolerance": 0.6, "target_quantile": 0.6, "lowest_bound": 0.2,
@@ -49,10 +48,9 @@ TOGETHER = {
     "augmentation": {"views": 2},
     "views": {"augmentation": "flip"},
     "protect_by": {"epsilon_by_group": "*=2"},
-    "loss_bound": {"training_loss": 0.2},
 }
 """Option -> others without which it has no meaning."""
-OF_EPSILON = ("recalibration", "epsilon_by_group", "protect_by", "training_loss", "loss_bound")
+OF_EPSILON = ("recalibration", "epsilon_by_group", "protect_by")
 """Options that need a target epsilon."""
 NOISE = {"noise_multiplier": 2.0}
 EPSILON = 2.0

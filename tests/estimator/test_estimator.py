@@ -496,8 +496,6 @@ def test_options_of_a_plan_are_arguments_of_estimators_with_the_same_defaults():
         "noise_multiplier",  # follows from epsilon
         "views",  # of images
         "augmentation",
-        "training_loss",  # is released to callbacks, which `fit` has none of
-        "loss_bound",
     }
     own_defaults = {"batch_size", "learning_rate", "class_weight"}  # by the number of rows and the optimizer
     arguments = {each.name: each.default for each in dataclasses.fields(equidp.PrivateClassifier)}

@@ -153,22 +153,6 @@ def test_rows_are_mappings_through_a_collator_and_losses_too(tmp_path):
 
 
 @pytest.mark.soak
-def test_a_loss_that_is_paid_for_is_logged_and_can_be_monitored(tmp_path):
-    private = {**PRIVATE, "noise_multiplier": None, "target_epsilon": 5.0, "loss_epsilon": 0.5}
-    seen = []
-
-    class Watch(lightning.Callback):
-        def on_train_epoch_end(self, trainer, module):
-            seen.append(float(trainer.callback_metrics["train_loss"]))
-
-    strategy, _ = fit(tmp_path, private=private, callbacks=[Watch()])
-    losses = strategy.private_trainer.training_losses
-    assert list(losses) == [4, 8]
-    assert seen == pytest.approx(list(losses.values()), rel=1e-5)
-    assert 4.9 < strategy.run().epsilon() <= 5.0
-
-
-@pytest.mark.soak
 def test_callbacks_see_private_gradients_and_can_stop(tmp_path):
     class Stops(lightning.Callback):
         norms: list[float] = []  # noqa: RUF012

@@ -115,7 +115,6 @@ RELEASES = {
     "class counts": (CountsRelease(0.1),),
     "individual privacy": (IndividualRelease(0.1),),
     "recalibration": (),
-    "training loss": (),
 }
 
 
@@ -132,7 +131,6 @@ def config(tmp_path):
         plan = equidp.Plan(
             batch_size=20, epochs=1, delta=1e-5,
             recalibration=0.1 * (release == "recalibration"),
-            training_loss=0.1 * (release == "training loss"),
         )  # fmt: skip
         owners = {"person": person, "rows_per_person": 4} if person else {}
         recipe = Recipe(target="y", group=("g",), bounds=(("x", 0.0, 1.0),), **owners)

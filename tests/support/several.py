@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 import equidp
 from equidp.distributed.group import processes_here
 from equidp.errors import EquidpError
-from equidp.kernel.ledger import MemoryLedger, ReleaseEvent, StepEvent
+from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.kernel.policy import NoState, Policy, Setting, statistics_noise
 from equidp.kernel.step import PrivateStep
@@ -399,17 +399,6 @@ def started_apart() -> tuple[Tensor, Tensor]:
 def trained_for_two_blocks() -> dict[str, Any]:
     """A run of more steps than samples are drawn for at once, so that noise is drawn between two draws."""
     return trained(("dpsgd-f",), steps=70)
-
-
-def losses_released(noise: bool = True) -> tuple[dict[int, float], int]:
-    """Training losses of a run by the processes here, and how many of them this process paid for."""
-    torch.manual_seed(0)
-    private = {"noise_multiplier": 0.7} if noise else {"policy": equidp.SGD(), "noise_multiplier": 0.0}
-    given = {"model": _model(), "secure": False, "seed": 3, "steps": 10, "epochs": None, "batch_size": 60}
-    trainer = make_trainer(**given, **private, loss_epsilon=0.5)
-    trainer.fit()
-    spent = [event for each in trainer.ledger.by_session.values() for event in each]
-    return trainer.training_losses, sum(isinstance(event, ReleaseEvent) and bool(event.id) for event in spent)
 
 
 def recalibrated(noise: float) -> tuple[float, ...]:

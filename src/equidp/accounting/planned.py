@@ -27,11 +27,11 @@ from equidp.kernel.epsilon import (
     epsilon_of_group,
     run_event,
 )
-from equidp.kernel.ledger import GroupedStepEvent, ReleaseEvent, StepEvent
+from equidp.kernel.ledger import GroupedStepEvent, StepEvent
 from equidp.policies.table import METHODS
 
 PREPROCESSING, COUNTS, INDIVIDUAL = "preprocessing", "class counts", "individual privacy"
-RECALIBRATION, TRAINING_LOSS = "recalibration", "training loss"
+RECALIBRATION = "recalibration"
 """Names of what a run releases beside its steps."""
 RELEASE_EPSILON = 0.1
 """Default epsilon of a release of individual privacy (Yu et al., Table 2)."""
@@ -56,17 +56,6 @@ class Schedule(NamedTuple):
         """
         before, after = (math.floor(count * self.sample_rate + 1e-9) for count in (step - 1, step))
         return after > before or step == self.steps
-
-    def count_epochs(self, after: int = 0) -> int:
-        """Return the number of steps after a step, 0 to T, that end an epoch.
-
-        >>> Schedule(sample_rate=0.4, steps=7).count_epochs(), Schedule(0.4, 7).count_epochs(after=5)
-        (3, 1)
-        """
-        start, last, end = (
-            math.floor(count * self.sample_rate + 1e-9) for count in (after, self.steps - 1, self.steps)
-        )
-        return 0 if after >= self.steps else end - start + (end == last)
 
 
 def default_delta(num_examples: int) -> float:
@@ -131,29 +120,6 @@ def release_event(epsilon: float, delta: float) -> StepEvent:
     return StepEvent(1.0, calibrate_noise(epsilon, delta, 1.0, 1))
 
 
-def loss_release(epsilon: float, delta: float, schedule: Schedule) -> tuple[ReleaseEvent, int]:
-    """Return the event of one release of the mean training loss, and the number of releases: one an epoch.
-
-    All of them together are the Gaussian mechanism that costs (epsilon, delta) alone (Dong, Roth and Su 2022,
-    corollary 3.3): each has its noise times the root of their number.
-
-    Args:
-        epsilon: of all releases together, alone.
-        delta: of the whole run.
-        schedule: of the run, as planned.
-
-    Raises:
-        SettingError: an epsilon or a delta outside its range.
-
-    >>> event, times = loss_release(0.3, 1e-6, Schedule(sample_rate=0.1, steps=40))
-    >>> times, event.noise_multiplier == 2 * release_event(0.3, 1e-6).noise_multiplier
-    (4, True)
-    """
-    times = schedule.count_epochs()
-    noise = math.sqrt(times) * release_event(epsilon, delta).noise_multiplier
-    return ReleaseEvent(1.0, noise, name=TRAINING_LOSS), times
-
-
 def share_noise(name: str, share: float, epsilon: float | None, delta: float) -> float:
     """Return the noise multiplier of a release that takes a share of a target epsilon.
 
@@ -197,18 +163,16 @@ class PlannedRun:
         event: one step.
         steps: T.
         delta: of the whole run.
-        releases: (event, number) pairs of what it releases beside the steps.
     """
 
     event: StepEvent
     steps: int
     delta: float
-    releases: tuple[tuple[ReleaseEvent, int], ...] = ()
 
     @property
     def entries(self) -> tuple[tuple[StepEvent, int], ...]:
         """(event, number) pairs of all that it spends."""
-        return (*self.releases, (self.event, self.steps))
+        return ((self.event, self.steps),)
 
     def epsilon_by_group(self, accountant: str = "pld") -> dict[str, float]:
         """Epsilon of each group by name, "*" for all others; empty where groups are equal."""
@@ -249,7 +213,6 @@ def account(
     bound_shares: ByGroup = None,
     epsilon_by_group: ByGroup = None,
     protect_by: str = PROTECTIONS[0],
-    training_loss: float = 0.0,
 ) -> PlannedRun:
     """Plan a run from public numbers: epsilon from noise, or noise from epsilon or a risk.
 
@@ -264,8 +227,6 @@ def account(
         accountant: the one that `target_epsilon` is meant for.
         rates, bound_shares, epsilon_by_group, protect_by: by name of a group, as `equidp.Trainer` takes them;
             budgets take the place of `target_epsilon`, or go with it as the largest.
-        training_loss: share of `target_epsilon`, in [0, 1), that releases the mean training loss after each
-            epoch; 0: none.
 
     Raises:
         SettingError: a number outside its range, or an unknown name.
@@ -298,17 +259,12 @@ def account(
     delta = checked_delta(default_delta(num_examples) if delta is None else delta)
 
     unit = groups.step_event(rate, 1.0, ratio)
-    releases: tuple[tuple[ReleaseEvent, int], ...] = ()
-    if training_loss:
-        check_share("training_loss", training_loss, target_epsilon)
-        assert target_epsilon is not None
-        releases = (loss_release(training_loss * target_epsilon, delta, Schedule(rate, steps)),)
     if risk is not None:
         noise_multiplier = calibrate_step_to_risk(risk, unit, steps)
     elif target_epsilon is not None:
-        noise_multiplier = calibrate_step(target_epsilon, delta, unit, steps, accountant, releases)
+        noise_multiplier = calibrate_step(target_epsilon, delta, unit, steps, accountant)
     assert noise_multiplier is not None
     noise = float(noise_multiplier)
     event = groups.step_event(rate, noise, ratio)
-    groups = groups.meet_budgets(event, steps, delta, target_epsilon, accountant=accountant, spent=releases)
-    return PlannedRun(groups.step_event(rate, noise, ratio), steps, delta, releases)
+    groups = groups.meet_budgets(event, steps, delta, target_epsilon, accountant=accountant)
+    return PlannedRun(groups.step_event(rate, noise, ratio), steps, delta)

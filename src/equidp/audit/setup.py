@@ -52,11 +52,6 @@ def resolve_plan(plan: Plan, method: MethodLike, train: GroupedDataset) -> Resol
             "an audit is of the steps of training; leave out recalibration, which is a release of its own.",
             field="recalibration",
         )
-    if plan.for_method(method).training_loss:
-        raise SettingError(
-            "an audit is of the steps of training; leave out the training loss, a release of its own.",
-            field="training_loss",
-        )
     if train.target_bounds is not None:
         raise SettingError("an audit trains classifiers; give data with classes.", field="train")
     found = plan.for_method(method).without_groups().resolve(method, len(train))

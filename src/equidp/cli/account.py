@@ -49,8 +49,6 @@ class PlannedOptions:
     """Epsilon of each group, to work out the noise from, and rates or bounds: rare=1,*=3."""
     protect_by: Annotated[str, Parameter(choices=("sampling", "scaling"))] = "sampling"
     """Rates follow from --epsilon-by-group (sampling), or shares of bounds from it or --rates (scaling)."""
-    training_loss: float = 0.0
-    """Share of --epsilon that releases the mean training loss after each epoch."""
 
 
 @app.default

@@ -48,7 +48,7 @@ from equidp.evaluation.metrics import Metric, measure_metric
 from equidp.policies.table import BASELINE
 from equidp.store import FIGURES, key_of
 from equidp.tables.intervals import STANDARD
-from equidp.training.plan import LOSS_OPTIONS, Plan, ResolvedPlan
+from equidp.training.plan import Plan, ResolvedPlan
 
 with require_extra("tables"):
     import pandas as pd
@@ -298,7 +298,7 @@ def _class_of(variant: Variant, source: DataSource) -> ModelClass:
 
 def _key_of_settings(settings: Mapping[str, Any]) -> str:
     """Key of a baseline's settings, equal where they train alike but for the learning rate."""
-    left_out = ("method", "recalibration", *LOSS_OPTIONS, "learning_rate")
+    left_out = ("method", "recalibration", "learning_rate")
     return key_of({name: value for name, value in settings.items() if name not in left_out})
 
 

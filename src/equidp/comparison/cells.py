@@ -46,7 +46,7 @@ from equidp.kernel.noise import SeededRandomness
 from equidp.store import FIGURES, Claim, Entry, Store, key_of
 from equidp.training.build import build
 from equidp.training.device import chosen_device
-from equidp.training.plan import GROUP_OPTIONS, LOSS_OPTIONS, ResolvedPlan
+from equidp.training.plan import GROUP_OPTIONS, ResolvedPlan
 from equidp.training.recalibration import recalibrate
 from equidp.training.record import EpochRecorder, RunRecord
 from equidp.training.trainer import Callback, Trainer
@@ -178,8 +178,6 @@ class Cell:
         plan = {name: value for name, value in self.plan.settings.items() if name not in _NAMES}
         if self.plan.rates is None and self.plan.bound_shares is None:  # keys of runs stored before them
             plan = {name: value for name, value in plan.items() if name not in GROUP_OPTIONS}
-        if self.plan.loss_epsilon is None:
-            plan = {name: value for name, value in plan.items() if name not in LOSS_OPTIONS}
         code = part_digests(self.plan)
         if None in code.values():
             return None

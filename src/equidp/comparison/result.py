@@ -57,7 +57,6 @@ _OF_BASELINE = (
     "policy",
     "noise_multiplier",
     "recalibration_noise",
-    "loss_epsilon",
 )  # of what a plan holds
 
 

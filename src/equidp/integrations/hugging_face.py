@@ -33,7 +33,6 @@ from equidp.ledger.file import LedgerFile
 from equidp.training.optimizers import restore_scheduler
 from equidp.training.run import Run
 from equidp.training.trainer import Trainer
-from equidp.training.training_loss import LOSS_BOUND
 
 with require_extra("hf"):
     import transformers
@@ -65,8 +64,6 @@ class Privacy:
         ledger: where steps are recorded; None: the file `_ledger` in `output_dir`.
         budget: what all runs on this data together may spend.
         examples: a few public rows to try the model on, in the form of `train_dataset`'s.
-        loss_epsilon, loss_bound: cost of a noisy mean training loss after each epoch, alone, which is logged
-            then; and the bound of each row's loss in it.
     """
 
     policy: Policy
@@ -83,8 +80,6 @@ class Privacy:
     ledger: Ledger | None = None
     budget: PrivacyBudget | None = None
     examples: list[Any] | None = None
-    loss_epsilon: float | None = None
-    loss_bound: float = LOSS_BOUND
 
 
 class PrivateTrainer(transformers.Trainer):
@@ -94,8 +89,7 @@ class PrivateTrainer(transformers.Trainer):
     rows, of which `per_device_train_batch_size` are in the engine at a time. Rows of a sample are collated
     together, by a collator that pads them and does nothing else.
     Optimizer, schedule, evaluation, callbacks, checkpoints, `push_to_hub` and peft are those of transformers.
-    Epsilon is logged in place of the training loss and the gradient's norm, which are private; a noisy loss
-    with it where `Privacy(loss_epsilon=...)` pays for one.
+    Epsilon is logged in place of the training loss and the gradient's norm, which are private.
 
     Args:
         privacy: what a private run needs beside `args`.
@@ -273,12 +267,9 @@ class PrivateTrainer(transformers.Trainer):
     def _log_save_evaluate(self, private: Trainer, ignore_keys_for_eval: list[str] | None) -> None:
         """Log released values alone; evaluate and save where it is due."""
         if self.control.should_log and self.state.global_step > self._globalstep_last_logged:
-            losses = private.training_losses
-            losses = {step: loss for step, loss in losses.items() if step > self._globalstep_last_logged}
             self._globalstep_last_logged = self.state.global_step
             spent = private.epsilon_so_far(private.steps_done)
-            logs = {"epsilon": spent, "learning_rate": self._get_learning_rate()}
-            self.log({**logs, **({"loss": losses[max(losses)]} if losses else {})})
+            self.log({"epsilon": spent, "learning_rate": self._get_learning_rate()})
             self.control.should_log = False
         if self.control.should_evaluate:
             metrics = self._evaluate(None, ignore_keys_for_eval)
@@ -308,9 +299,7 @@ class PrivateTrainer(transformers.Trainer):
         warn_of_no_lesson(
             moved, finite, [each["eval_loss"] for each in self.state.log_history if "eval_loss" in each]
         )
-        losses = private.training_losses
-        last = losses[max(losses)] if losses else float("nan")
-        return transformers.trainer_utils.TrainOutput(self.state.global_step, last, metrics)
+        return transformers.trainer_utils.TrainOutput(self.state.global_step, float("nan"), metrics)
 
     def _make_private_trainer(self, checkpoint: str | None) -> Trainer:
         """Make the Trainer of the run; at the step of a checkpoint, if there is one."""
@@ -369,8 +358,6 @@ class PrivateTrainer(transformers.Trainer):
                 budget=privacy.budget,
                 examples=privacy.examples,
                 collate=collate,
-                loss_epsilon=privacy.loss_epsilon,
-                loss_bound=privacy.loss_bound,
             )
         if checkpoint is not None:
             self._restore(private, Path(checkpoint))

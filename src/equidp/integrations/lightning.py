@@ -35,7 +35,6 @@ from equidp.ledger.file import LedgerFile
 from equidp.training.assemble import has_repeats
 from equidp.training.run import Run
 from equidp.training.trainer import Trainer
-from equidp.training.training_loss import LOSS_BOUND
 
 with require_extra("lightning"):
     try:
@@ -59,8 +58,8 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
     `forward` and that loss are taken instead, by an engine that takes batches, which is faster for most
     models.
 
-    Epsilon is logged as `epsilon`, and a loss that `loss_epsilon` pays for as `train_loss`. Hooks and
-    callbacks get the number of a sample, from 1, in place of its rows.
+    Epsilon is logged as `epsilon`. Hooks and callbacks get the number of a sample, from 1, in place of its
+    rows.
 
     Args:
         policy: the method.
@@ -71,7 +70,6 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
         engine: name of an engine, where `loss` is given.
         physical_batch_size: the most rows in the engine at a time.
         num_groups, group: K, and a function from an item of the dataset to the number of its group.
-        loss_epsilon, loss_bound: of a noisy mean training loss after each epoch, see `equidp.Trainer`.
         accountant, secure, seed, augment, examples, budget: see `equidp.Trainer`.
         ledger: where steps are recorded; None: the file `_ledger` in the Trainer's `default_root_dir`.
         device: to train on; None: that of the Trainer's accelerator.
@@ -119,8 +117,6 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
         physical_batch_size: int | None = None,
         num_groups: int | None = None,
         group: Callable[[Any], int] | None = None,
-        loss_epsilon: float | None = None,
-        loss_bound: float = LOSS_BOUND,
         accountant: str = "pld",
         secure: bool = True,
         seed: int | None = None,
@@ -141,8 +137,6 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
             "engine": "functional" if loss is None else engine,
             "physical_batch_size": physical_batch_size,
             "num_groups": num_groups,
-            "loss_epsilon": loss_epsilon,
-            "loss_bound": loss_bound,
             "accountant": accountant,
             "secure": secure,
             "seed": seed,
@@ -225,16 +219,12 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
         with self.precision_plugin.train_step_context(), logging_refused(self.lightning_module):
             private.step(samples.drawn_sample())
         done, module = private.steps_done, self.lightning_module
-        losses = private.training_losses
         shown = {"on_step": True, "on_epoch": False, "prog_bar": True, "batch_size": 1}
-        if done in losses:
-            module.log("train_loss", losses[done], **shown)
         if not done % module.trainer.log_every_n_steps or Schedule(
             private.sample_rate, private.steps
         ).ends_epoch(done):
             module.log("epsilon", private.epsilon_so_far(done), **shown)
-        last = losses[max(losses)] if losses else float("nan")
-        return torch.tensor(last, device=self.root_device)
+        return torch.tensor(float("nan"), device=self.root_device)
 
     def backward(self, closure_loss: Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Return the loss: the private step has taken its gradients."""
@@ -383,8 +373,7 @@ def logging_refused(module: Any) -> Iterator[None]:
     def refuse(name: str, *_: Any, **__: Any) -> None:
         raise SettingError(
             f"a training step logs {name!r}, an exact value of training rows, which epsilon does not cover. "
-            "Take self.log and metrics out of training_step, forward and the loss; "
-            "PrivateStrategy(loss_epsilon=...) releases a noisy training loss.",
+            "Take self.log and metrics out of training_step, forward and the loss.",
             field="log",
         )
 

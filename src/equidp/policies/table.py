@@ -113,7 +113,6 @@ _ONE_RELEASE: Mapping[str, Any] = MappingProxyType(
         "views": 1,
         "augmentation": "none",
         "recalibration": 0.0,
-        "training_loss": 0.0,
     }
 )
 """Options of one step over all examples that adds minus the gradient's sum to weights of zero."""

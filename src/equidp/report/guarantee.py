@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION, TRAINING_LOSS
+from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION
 from equidp.display import shown_epsilon
 from equidp.kernel.ledger import GroupedStepEvent
 from equidp.report.format import upper
@@ -18,7 +18,6 @@ _FILES_OF_RELEASES: Mapping[str, Sequence[str]] = {
     PREPROCESSING: ("tables/release.py", "tables/private_encode.py"),
     COUNTS: ("tables/release.py",),
     RECALIBRATION: ("training/recalibration.py",),
-    TRAINING_LOSS: ("training/training_loss.py",),
     INDIVIDUAL: ("individual/",),
 }
 """Files of the releases that equidp defines. Estimators and loops of the user draw them too."""

@@ -41,11 +41,6 @@ def planned_sentences(planned: PlannedRun, rows_per_person: Sequence[int] = ()) 
             f"bound; epsilon {_epsilon_text(own[each.name])} {at} (pld)"
             for each in groups
         ),
-        *(
-            f"Beside the steps, {count:,} times: {each.name}, of all examples; noise multiplier "
-            f"{each.noise_multiplier:.6g}."
-            for each, count in planned.releases
-        ),
         *(f"epsilon {_epsilon_text(planned.epsilon(name))} {at} ({name})" for name in ACCOUNTANTS),
         f"any membership attack: {planned.risk()}",
         *(

@@ -28,7 +28,7 @@ from equidp.kernel.ledger import ReleaseEvent
 from equidp.kernel.noise import SeededRandomness
 from equidp.policies.methods import method_named
 from equidp.runs.plain import part_of, plain_fields
-from equidp.runs.releases import RecalibrationRelease, TrainingLossRelease, release_of
+from equidp.runs.releases import RecalibrationRelease, release_of
 from equidp.runs.releases.preprocessing import PreprocessingRelease
 from equidp.runs.releases.release import RunRelease
 from equidp.tables.encode import TableEncoder
@@ -172,7 +172,7 @@ class TrainConfig:
         plan: how to train.
         target: that the noise is calibrated to; without an epsilon or a risk, the noise is the plan's.
         budget: that the run is charged to; None: none.
-        releases: beside the steps, such as counts of classes; a recalibration and training losses follow from
+        releases: beside the steps, such as counts of classes; a recalibration follows from
             the plan.
         measures: of the trained model.
         card: texts for the card.
@@ -277,11 +277,9 @@ class TrainConfig:
         """Releases beside the steps in the order in which they are drawn, those of the plan among them."""
         plan = self.plan.for_method(self.method)
         private = method_named(self.method).policy.private
-        share = plan.training_loss
-        losses = (TrainingLossRelease(share, plan.loss_bound, private),) if share else ()
         fits = (RecalibrationRelease(plan.recalibration, private),) if plan.recalibration else ()
         before = tuple(each for each in self.releases if not each.after_training)
-        return (*before, *losses, *fits, *(each for each in self.releases if each.after_training))
+        return (*before, *fits, *(each for each in self.releases if each.after_training))
 
     @property
     def release_costs(self) -> dict[str, float]:
@@ -294,14 +292,12 @@ class TrainConfig:
     ) -> dict[str, ReleaseEvent]:
         """Return what releases beside the steps are charged as, by name, each when it is drawn.
 
-        Those between steps, which the Trainer pays for, are not among them (`Trainer.releases_left`).
-
         Args:
             delta: of the run.
             releases: whose events; None: all of the run.
         """
         given = self.all_releases if releases is None else releases
-        names = [each.name for each in given if not each.between_steps]
+        names = [each.name for each in given]
         costs = {name: cost for name, cost in self.release_costs.items() if name in names}
         noises = {name: release_event(cost, delta).noise_multiplier for name, cost in costs.items()}
         return {name: ReleaseEvent(1.0, noise, name=name) for name, noise in noises.items()}

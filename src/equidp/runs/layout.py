@@ -26,7 +26,6 @@ from equidp.runs.releases import (
     CountsRelease,
     IndividualRelease,
     RecalibrationRelease,
-    TrainingLossRelease,
 )
 from equidp.runs.releases.preprocessing import PreprocessingRelease
 from equidp.tables.encode import TableEncoder
@@ -35,7 +34,6 @@ from equidp.training.plan import ResolvedPlan
 CONFIG, MODEL = "config.json", "model.safetensors"
 ENCODER, COUNTS = PreprocessingRelease.file, CountsRelease.file
 RECALIBRATION, RELEASED = RecalibrationRelease.file, IndividualRelease.file
-TRAINING_LOSS = TrainingLossRelease.file
 CARD, PAGE, RECORD, MANIFEST = "card.md", "card.html", "record.parquet", "files.sha256"
 SETTINGS, GIVEN = "settings.json", "shareable.sha256"
 LEDGER, SEAL, CHECKPOINTS, NOTICE = "ledger", "ledger.seal", "checkpoint-*.pt", "SHARING.txt"

@@ -98,7 +98,7 @@ def prepare(config: TrainConfig, device: torch.device = CPU, loaded: Loaded | No
         releases = tuple((event, 1) for event in config.release_events(plan.delta).values())
         ledger.promise(releases)
         trainer = make_trainer(config, plan, split, ledger, budget, device=device)
-        stated: EventCounts = (*releases, *trainer.releases_left, (trainer.event, trainer.steps))
+        stated: EventCounts = (*releases, (trainer.event, trainer.steps))
         return PreparedRun(config, plan, split, encoder, trainer, device, stated)
 
 

@@ -19,7 +19,7 @@ from equidp._validate import check_number, check_some_weight, check_whole, unkno
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.calibration import calibrate_step
 from equidp.accounting.groups import BUDGETS, GroupSettings
-from equidp.accounting.planned import Schedule, loss_release
+from equidp.accounting.planned import Schedule
 from equidp.data.batches import (
     NOT_FINITE_TRIED,
     augmented_batches,
@@ -68,7 +68,6 @@ from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.kernel.policy import Policy, check_settings
 from equidp.losses import Loss, map_outputs
 from equidp.policies.checks import check_policy
-from equidp.training.training_loss import TrainingLoss
 
 BEYOND_BUDGET = ("refuse", "stop")
 IMAGES_AT_A_TIME = 128
@@ -235,7 +234,6 @@ def chosen_event(
     num_groups: int | None,
     groups: GroupSettings,
     group_names: tuple[str, ...],
-    spent: tuple[tuple[StepEvent, int], ...],
 ) -> StepEvent:
     """Return the event of a step, with noise as given or calibrated, and rates or shares that meet budgets.
 
@@ -248,7 +246,6 @@ def chosen_event(
         num_groups: K; None: no groups are needed.
         groups: rates, bounds and budgets by group.
         group_names: names of the data's groups; empty where groups are treated equally.
-        spent: (event, number) pairs of releases beside the steps, which target epsilon and budgets cover.
 
     Raises:
         SettingError: budgets beside noise or of a method without privacy, or a target or budget that no noise
@@ -266,11 +263,11 @@ def chosen_event(
     rate, ratio = schedule.sample_rate, policy.statistics_ratio
     epsilon = groups.run_epsilon(target_epsilon, group_names)
     unit = groups.step_event(rate, 1.0, ratio, group_names)
-    noise = _chosen_noise(policy, noise_multiplier, epsilon, delta, unit, schedule.steps, accountant, spent)
+    noise = _chosen_noise(policy, noise_multiplier, epsilon, delta, unit, schedule.steps, accountant)
     check_own_policy(policy, num_groups or 1, noise)
     largest = groups.step_event(rate, noise, ratio, group_names)
     met = groups.meet_budgets(
-        largest, schedule.steps, delta, epsilon, accountant=accountant, spent=spent, group_names=group_names
+        largest, schedule.steps, delta, epsilon, accountant=accountant, group_names=group_names
     )
     return met.step_event(rate, noise, ratio, group_names)
 
@@ -293,7 +290,6 @@ def _chosen_noise(
     unit: StepEvent,
     steps: int,
     accountant: str,
-    spent: tuple[tuple[StepEvent, int], ...],
 ) -> float:
     """Noise multiplier sigma, as given or calibrated to an epsilon; 0 for a policy without privacy."""
     if not policy.private:
@@ -311,7 +307,7 @@ def _chosen_noise(
             f"noise_multiplier={noise_multiplier} and target_epsilon={target_epsilon}; expected exactly one "
             "of the two."
         )
-    return calibrate_step(target_epsilon, delta, unit, steps, accountant, spent)
+    return calibrate_step(target_epsilon, delta, unit, steps, accountant)
 
 
 def check_own_policy(policy: Policy, num_groups: int, noise_multiplier: float) -> None:
@@ -347,18 +343,12 @@ def open_ledger(
     event: StepEvent,
     steps: int,
     beyond: str,
-    losses: TrainingLoss | None = None,
 ) -> tuple[Ledger, int]:
-    """Open the ledger to record in, charged to the budget if given; return it and the number of steps.
-
-    A budget sets aside what releases of the training loss will cost, before it counts how many steps fit.
-    """
+    """Open the ledger to record in, charged to the budget if given; return it and the number of steps."""
     ledger = MemoryLedger() if ledger is None else ledger
     if budget is not None:
         budget.for_data(source_of(train), unit_of(train))
         ledger = budget.ledger(ledger)
-        if losses is not None:
-            losses.set_aside(ledger, ledger.count_of(event))
         steps = _steps_within(budget, event, steps, ledger.count_of(event), beyond)
     ledger.take_unit(unit_of(train))
     return ledger, steps
@@ -848,27 +838,6 @@ def check_engine_again(engine: Engine, policy: Policy, steps_done: int) -> None:
             "so far may not keep to their epsilon either; this was found without looking at data.",
             field=error.field,
         ) from error
-
-
-def chosen_training_loss(
-    epsilon: float | None, bound: float, delta: float, schedule: Schedule, target_epsilon: float | None
-) -> TrainingLoss | None:
-    """Releases of the mean training loss that cost an epsilon alone; None: none are made.
-
-    Raises:
-        SettingError: an epsilon that leaves nothing of the target, or a number outside its range.
-    """
-    if epsilon is None:
-        return None
-    check_number("(0, inf)", loss_epsilon=epsilon)
-    check_number("(0, inf)", loss_bound=bound)
-    if target_epsilon is not None and epsilon >= target_epsilon:
-        raise SettingError(
-            f"loss_epsilon={epsilon:g} leaves nothing of target_epsilon={target_epsilon:g} to train with; "
-            "give a small part of it.",
-            field="loss_epsilon",
-        )
-    return TrainingLoss(*loss_release(epsilon, delta, schedule), float(bound), schedule)
 
 
 def source_of(train: object) -> str:

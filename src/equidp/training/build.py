@@ -29,9 +29,6 @@ from equidp.training.plan import ModelFactory, ResolvedPlan
 from equidp.training.recalibration import check_recalibrates
 from equidp.training.trainer import Callback, Trainer
 
-_WITHOUT_PRIVACY = 1.0
-"""Epsilon of the training losses of a run without privacy, which are exact whatever it is."""
-
 
 def build_model(factory: ModelFactory, shape: Sequence[int], outputs: int, seed: int | None) -> nn.Module:
     """Return a model with fresh weights; with a seed, torch's global random state stays as it was.
@@ -163,8 +160,6 @@ def build(
         examples=examples,
         randomness=randomness,
         sample_rate=sample_rate,
-        loss_epsilon=None if plan.loss_epsilon is None else plan.loss_epsilon or _WITHOUT_PRIVACY,
-        loss_bound=given.loss_bound,
     )
     trainer.plan = plan
     if plan.recalibration_noise is not None:

@@ -12,11 +12,8 @@ from equidp._validate import check_number, check_whole, unknown_name
 from equidp.accounting.calibration import PROTECTIONS
 from equidp.accounting.groups import GroupSettings
 from equidp.accounting.planned import (
-    Schedule,
-    check_share,
     checked_schedule,
     default_delta,
-    loss_release,
     share_noise,
 )
 from equidp.accounting.target import Target
@@ -34,12 +31,9 @@ from equidp.models import MODELS, model_named
 from equidp.policies.methods import MethodLike, all_settings, fixed_options, make_policy, name_of
 from equidp.training.averages import AVERAGES, WeightAverage
 from equidp.training.optimizers import ADAM_RATE, OPTIMIZERS, SCHEDULES, check_optimizer_name
-from equidp.training.training_loss import LOSS_BOUND
 
 GROUP_OPTIONS = ("rates", "bound_shares", "epsilon_by_group", "protect_by")
 """Options of a plan by which groups differ; keys of results that were kept before them leave them out."""
-LOSS_OPTIONS = ("training_loss", "loss_bound", "loss_epsilon")
-"""Options of a plan that release the training loss; the same holds for them."""
 ModelFactory = Callable[[tuple[int, ...], int], nn.Module]
 """(shape of one input, number of classes) -> a model with fresh weights from torch's global generator."""
 Check = Callable[[str, Any], None]
@@ -155,9 +149,6 @@ class Plan:
         epsilon_by_group: group -> epsilon, which also covers what is released beside the steps; see
             `Trainer`.
         protect_by: whether rates or bounds of groups follow from these epsilons; see `Trainer`.
-        training_loss: share of epsilon that releases the mean training loss after each epoch, in [0, 1); 0:
-            none. Runs without privacy state the exact mean.
-        loss_bound: public bound that the loss of each example is clipped to in that mean.
         method_settings: settings of methods by name, such as clipping_bound; each method takes those it has.
         by_method: method -> fields of the plan and settings of the method that differ for it.
 
@@ -277,19 +268,6 @@ class Plan:
         None,
         "Public shares of the clipping bound by group, from 1/16 to 1: rare=0.5,*=1.",
         label="shares of the bound by group (public)",
-    )
-    training_loss: float = option(
-        0.0,
-        "Share of --epsilon that releases the mean training loss after each epoch; default: 0, none.",
-        _number("[0, 1)", ", a share of epsilon; 0: none"),
-        on_card=_in_facts,
-    )
-    loss_bound: float = option(
-        LOSS_BOUND,
-        "Bound that each example's loss is clipped to in that mean.",
-        _number("(0, inf)"),
-        label="bound of a loss in the mean training loss",
-        on_card=lambda plan: plan.training_loss > 0,
     )
     method_settings: Mapping[str, Any] = field(default_factory=dict)
     by_method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -428,10 +406,7 @@ class Plan:
         delta = checked_delta(default_delta(num_examples) if own.delta is None else own.delta)
         rate, steps = checked_schedule(num_examples, own.batch_size, epochs=own.epochs)
         fit = own.recalibration_noise(target, delta, policy.private)
-        loss_epsilon = own.loss_epsilon(target, policy.private)
         also_spent = (*also_spent, *([(StepEvent(1.0, fit), 1)] if fit else []))
-        if loss_epsilon:
-            also_spent = (*also_spent, loss_release(loss_epsilon, delta, Schedule(rate, steps)))
         if not policy.private:
             if not target.is_open:
                 raise SettingError(
@@ -466,7 +441,6 @@ class Plan:
             recalibration_noise=fit,
             rates=groups.rates or None,
             bound_shares=groups.bound_shares or None,
-            loss_epsilon=loss_epsilon,
         )
 
     def recalibration_noise(self, target: Target, delta: float, private: bool = True) -> float | None:
@@ -486,16 +460,6 @@ class Plan:
             epsilon_by_group=None,
             protect_by=PROTECTIONS[0],
         )
-
-    def loss_epsilon(self, target: Target, private: bool = True) -> float | None:
-        """Epsilon of the training losses at a target epsilon; 0 without privacy; None: none are released."""
-        if not self.training_loss:
-            return None
-        if not private or (target.is_open and self.noise_multiplier == 0):
-            return 0.0
-        check_share("training_loss", self.training_loss, target.epsilon)
-        assert target.epsilon is not None
-        return self.training_loss * target.epsilon
 
     def _with_values(self, changes: Mapping[str, Any]) -> Plan:
         own = {name: value for name, value in changes.items() if name in self.names()}
@@ -532,7 +496,6 @@ class ResolvedPlan:
         recalibration_noise: noise multiplier of `equidp.recalibrate` after training, 0 without privacy; None:
             no recalibration.
         rates, bound_shares: of groups, as given or as they follow from budgets; None: all are 1.
-        loss_epsilon: epsilon of the training losses alone, 0 without privacy; None: none are released.
     """
 
     plan: Plan
@@ -546,7 +509,6 @@ class ResolvedPlan:
     recalibration_noise: float | None = None
     rates: Mapping[str, float] | None = None
     bound_shares: Mapping[str, float] | None = None
-    loss_epsilon: float | None = None
 
     def step_event(self, group_names: Sequence[str] = ()) -> StepEvent:
         """Event of each step at the whole bound, for data with these groups; empty: not known."""
@@ -556,12 +518,8 @@ class ResolvedPlan:
 
     @property
     def releases(self) -> tuple[StepEvent, ...]:
-        """Events of the plan itself beside its steps: of a recalibration, and of each training loss."""
-        fit = (StepEvent(1.0, self.recalibration_noise),) if self.recalibration_noise else ()
-        if not self.loss_epsilon:
-            return fit
-        event, times = loss_release(self.loss_epsilon, self.delta, Schedule(self.sample_rate, self.steps))
-        return (*fit, *(event,) * times)
+        """Events of the plan itself beside its steps: of a recalibration."""
+        return (StepEvent(1.0, self.recalibration_noise),) if self.recalibration_noise else ()
 
     @property
     def card_options(self) -> dict[str, Any]:

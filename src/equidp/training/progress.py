@@ -75,10 +75,9 @@ _REFUSED = re.compile(r"[^-\w. ]")
 class LogReleases(Callback):
     """Hands epsilon so far and what was released to a function, after each epoch.
 
-    That is what the method released, and the mean training loss with noise of a Trainer with `loss_epsilon`.
-    Exact losses of training data, gradient norms and sample sizes are private, and none of them is handed on.
-    It works in a loop of your own too. An error of the function stops training after the step is accounted
-    for; a further `fit` takes the remaining steps.
+    That is what the method released. Exact losses of training data, gradient norms and sample sizes are
+    private, and none of them is handed on. It works in a loop of your own too. An error of the function stops
+    training after the step is accounted for; a further `fit` takes the remaining steps.
 
     Args:
         log: called with (values, step): name -> number, and the number of private steps so far. A number for
@@ -128,8 +127,6 @@ def _settings(trainer: Trainer) -> dict[str, str]:
 def _released_values(trainer: Trainer) -> dict[str, float]:
     """Epsilon so far and released values, by name; by group where there is one number for each."""
     values = {"epsilon": trainer.epsilon_so_far(trainer.steps_done)}
-    if trainer.steps_done in (losses := trainer.training_losses):
-        values["training_loss"] = losses[trainer.steps_done]
     train = trainer.train
     for name, value in trainer.policy.released(trainer.policy_state).items():
         if not value.dim():

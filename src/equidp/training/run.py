@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +43,6 @@ class RunFacts:
         steps: number of steps that were taken.
         steps_left: number of planned steps that were not taken, where the run ended early.
         event: event of a step, which each step that is left would spend.
-        releases_left: (event, number) pairs of planned releases beside the steps that were not made.
         planned_steps: T, before a budget reduced it.
         optimizer, engine: names of their classes.
         learning_rate: of the optimizer's first group of parameters, before any schedule.
@@ -53,7 +51,6 @@ class RunFacts:
         rows: the most rows of one person, where an example is a person; None: an example is a row.
         views: views of each image in training.
         start: origin of the initial weights.
-        training_loss: mean training loss that was released last, with noise; None: none was released.
         recalibrated: True if the logits were recalibrated after training.
         class_weighted: True if losses have weights by class.
         processes: number of processes that trained together.
@@ -68,7 +65,6 @@ class RunFacts:
     steps: int | None = fact("steps")
     steps_left: int = 0
     event: StepEvent | None = None
-    releases_left: tuple[tuple[StepEvent, int], ...] = ()
     planned_steps: int | None = fact("steps of the whole plan")
     optimizer: str = fact("optimizer", "")
     learning_rate: float | None = fact("learning rate")
@@ -78,7 +74,6 @@ class RunFacts:
     classes: tuple[str, ...] = ()
     views: Views = field(default_factory=Views)
     start: Start = field(default_factory=Start)
-    training_loss: float | None = fact("mean training loss that was released last")
     recalibrated: bool = False
     class_weighted: bool = False
     processes: int = 1
@@ -104,7 +99,6 @@ class RunFacts:
             steps=trainer.steps_done,
             steps_left=max(0, trainer.steps - trainer.steps_done),
             event=trainer.event,
-            releases_left=trainer.releases_left,
             planned_steps=trainer.planned_steps,
             optimizer=type(trainer.optimizer).__name__,
             learning_rate=float(rates.get("initial_lr", rates["lr"])),
@@ -115,16 +109,10 @@ class RunFacts:
             classes=() if train is None else train.class_names,
             views=trainer.views,
             start=trainer.start,
-            training_loss=_last_of(trainer.training_losses),
             class_weighted=Loss.of(trainer.loss).class_weights is not None,
             processes=trainer.processes.count,
             run_id=trainer.ledger.run_id,
         )
-
-
-def _last_of(losses: Mapping[int, float]) -> float | None:
-    """Last loss, to four digits; None where none was released."""
-    return float(f"{list(losses.values())[-1]:.4g}") if losses else None
 
 
 @dataclass(frozen=True)
@@ -202,16 +190,13 @@ class Run:
         return {name: epsilon_of_group(self.entries, name, *own) for name in self.facts.groups}
 
     def planned_epsilon(self) -> float:
-        """Epsilon at `delta` of the whole plan: of what was spent, and of the steps and training losses that
-        the run ended before.
+        """Epsilon at `delta` of the whole plan: of what was spent, and of the steps that were left.
 
         It is what is promised where results, such as the accuracy of released weights, decided when to end.
         """
         planned = MemoryLedger(tuple(self.entries))
         if self.facts.event is not None:
             planned.count(self.facts.event, self.facts.steps_left)
-        for event, count in self.facts.releases_left:
-            planned.count(event, count)
         return epsilon(planned.entries, self.delta, self.accountant)
 
     def _repr_html_(self) -> str:

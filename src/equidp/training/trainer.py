@@ -19,13 +19,12 @@ from equidp.data.collation import Collate, Collation
 from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
 from equidp.distributed.group import processes_here
-from equidp.engines import runs_batches
 from equidp.errors import BudgetError, SettingError
 from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.epsilon import checked_accountant
 from equidp.kernel.generators import owned_generators
 from equidp.kernel.inputs import Inputs
-from equidp.kernel.ledger import Ledger, ReleaseEvent, StepEvent
+from equidp.kernel.ledger import Ledger, StepEvent
 from equidp.kernel.loop import Batch, PrivateLoop
 from equidp.kernel.noise import Randomness
 from equidp.kernel.policy import Policy
@@ -34,10 +33,6 @@ from equidp.training import agreement, assemble, averages, optimizers
 from equidp.training.initial_weights import copy_model, mark_trained, start_of
 from equidp.training.plan import ResolvedPlan
 from equidp.training.run import Run, RunFacts
-from equidp.training.training_loss import LOSS_BOUND, TrainingLoss
-
-_LEAST_AT_A_TIME = 64
-"""Examples that a training loss is taken of at a time where samples are small."""
 
 
 class Callback:
@@ -117,9 +112,6 @@ class Trainer:
             which is the largest budget where it is not given. Rates or shares follow from them, at most 1.
         protect_by: "sampling": rates follow from the budgets; "scaling": shares of the bound do, for rates
             that are given, and without budgets from one epsilon for all.
-        loss_epsilon: epsilon that the mean training loss costs alone, which is released with noise after each
-            epoch (`training_losses`); a `target_epsilon` covers it. None: it is not released.
-        loss_bound: public bound that the loss of each example is clipped to in that mean.
         scheduler: of the learning rate, stepped after each step: a torch scheduler, or a name in `SCHEDULES`.
         average: of the weights, which the run releases in place of the last ones.
         callbacks: watch the run.
@@ -204,8 +196,6 @@ class Trainer:
         bound_shares: ByGroup = None,
         epsilon_by_group: ByGroup = None,
         protect_by: str = "sampling",
-        loss_epsilon: float | None = None,
-        loss_bound: float = LOSS_BOUND,
     ) -> None:
         assemble.check_kinds(model, train, policy, ledger, budget, callbacks)
         assemble.check_loading(workers, physical_batch_size, views, randomness)
@@ -225,12 +215,8 @@ class Trainer:
         noise = noise_multiplier, target_epsilon
         groups = GroupSettings.of(rates, bound_shares, epsilon_by_group, protect_by)
         names = assemble.checked_group_settings(train, groups)
-        self._losses = losses = assemble.chosen_training_loss(
-            loss_epsilon, loss_bound, delta, planned, target_epsilon
-        )
-        spent = () if losses is None else ((losses.event, losses.times),)
         self.event: StepEvent = assemble.chosen_event(
-            policy, *noise, delta, planned, self.accountant, num_groups, groups, names, spent
+            policy, *noise, delta, planned, self.accountant, num_groups, groups, names
         )
         self.train = train = assemble.in_groups_of_event(train, self.event)
         self.noise_multiplier = self.event.noise_multiplier
@@ -252,7 +238,6 @@ class Trainer:
                 "workers": workers,
                 "average": average,
                 "views": views,
-                "training loss": None if losses is None else (losses.event, losses.bound),
                 "augment": agreement.name_of(augment),
                 "collate": agreement.name_of(collate),
             }
@@ -336,7 +321,7 @@ class Trainer:
             if replaces:
                 self._check_replaces(ledger)
             return assemble.open_ledger(
-                ledger, budget, self.train, self.event, self.planned_steps, beyond_budget, self._losses
+                ledger, budget, self.train, self.event, self.planned_steps, beyond_budget
             )
 
         return agreement.share_ledger(self.processes, open_ledger)
@@ -419,7 +404,6 @@ class Trainer:
             labels=self.train.groups if isinstance(self.train, GroupedDataset) else None,
         )
         self.ledger, self.steps, self.randomness, self._step = ledger, steps, randomness, step
-        self._load = load
         self.averaging, self.start, self.steps_at_start = averaging, start, done
 
     def __getstate__(self) -> Any:
@@ -446,22 +430,6 @@ class Trainer:
         return self._loop.steps_done
 
     @property
-    def training_losses(self) -> dict[int, float]:
-        """Mean training loss, with noise, by the number of steps after which it was released.
-
-        Empty without `loss_epsilon`. Exact, and not for release, where training is without privacy.
-        """
-        return {} if self._losses is None else dict(self._losses.by_step)
-
-    @property
-    def releases_left(self) -> tuple[tuple[ReleaseEvent, int], ...]:
-        """(event, number) pairs of what the plan will still release beside its steps: training losses."""
-        if self._losses is None or not self.event.noise_multiplier:
-            return ()
-        left = Schedule(self.sample_rate, self.steps).count_epochs(self.steps_done)
-        return ((self._losses.event, left),) if left else ()
-
-    @property
     def epoch(self) -> float:
         """Expected number of times that an example was drawn so far."""
         return self.steps_done * self.sample_rate
@@ -485,13 +453,12 @@ class Trainer:
         return self._step.weights_state
 
     def state(self) -> dict[str, Any]:
-        """Return what `restore` reads: marks of the run, and what it released beside its weights."""
+        """Return what `restore` reads: marks of the run, and what its method learnt from releases."""
         return {
             "run": self.ledger.run_id,
             "steps": self.steps_done,
             "event": asdict(self.event),
             "policy": self.policy_state._asdict(),
-            "training losses": self.training_losses,
         }
 
     def count_lost(self, state: Mapping[str, Any]) -> int:
@@ -533,8 +500,6 @@ class Trainer:
         lost = self.count_lost(state)
         self._step.restore(state["policy"])
         self._loop.mark_stepped()
-        if self._losses is not None:
-            self._losses.by_step = dict(state["training losses"])
         return lost
 
     def batches(self) -> Iterator[Batch]:
@@ -547,9 +512,6 @@ class Trainer:
         """
         self._note_start()
         agreement.check_models(self.processes, self.model, self.share_limits)
-        if self._losses is not None:
-            with self.processes.leave_group_on_failure():
-                self._losses.set_aside(self.ledger, self.steps_done)
         return self._watched_samples(self._loop.batches())
 
     def _watched_samples(self, samples: Iterator[Batch]) -> Iterator[Batch]:
@@ -586,30 +548,11 @@ class Trainer:
             self.averaging.add(self.model, done)
             if self.scheduler is not None:
                 self.scheduler.step()
-            ends_epoch = Schedule(self.sample_rate, self.steps).ends_epoch(done)
-            if ends_epoch and self._losses is not None:
-                self._release_loss(self._losses)
             for callback in self.callbacks:
                 callback.after_step(self)
-            if ends_epoch:
+            if Schedule(self.sample_rate, self.steps).ends_epoch(done):
                 for callback in self.callbacks:
                     callback.after_epoch(self)
-
-    def _release_loss(self, losses: TrainingLoss) -> None:
-        losses.release(
-            self.steps_done,
-            self.model,
-            self.loss,
-            self._load,
-            private=self.event.noise_multiplier > 0,
-            num_examples=self.num_examples,
-            mean_over=self.expected_batch_size / self.sample_rate,
-            at_a_time=self._physical_batch_size or max(_LEAST_AT_A_TIME, round(self.expected_batch_size)),
-            together=runs_batches(self.engine),
-            ledger=self.ledger,
-            randomness=self.randomness,
-            processes=self.processes,
-        )
 
     def stop(self, reason: BaseException | None = None) -> None:
         """End training once the step in progress is complete, unless it is the last one.
@@ -674,8 +617,6 @@ class Trainer:
                     ends.callback(callback.after_training, self)
                 self.optimizer.zero_grad(set_to_none=True)
                 self.model.train(was_training)
-                if self._losses is not None:
-                    self.ledger.expect(self._losses.event, 0)  # of a run that ends before its plan
                 self.ledger.settle()
 
     def fit(self) -> Run:

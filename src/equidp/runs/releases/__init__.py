@@ -12,7 +12,6 @@ from equidp.runs.releases.individual import IndividualRelease
 from equidp.runs.releases.preprocessing import PreprocessingRelease
 from equidp.runs.releases.recalibration import RecalibrationRelease
 from equidp.runs.releases.release import RunRelease
-from equidp.runs.releases.training_loss import TrainingLossRelease
 
 __all__ = [
     "RELEASES",
@@ -21,7 +20,6 @@ __all__ = [
     "PreprocessingRelease",
     "RecalibrationRelease",
     "RunRelease",
-    "TrainingLossRelease",
     "release_of",
 ]
 
@@ -30,7 +28,6 @@ RELEASES: dict[str, type[RunRelease]] = {
     for each in (
         PreprocessingRelease,
         CountsRelease,
-        TrainingLossRelease,
         RecalibrationRelease,
         IndividualRelease,
     )

@@ -69,17 +69,15 @@ class RunRelease(ABC):
     """One kind of release beside the steps of a run; subclasses are frozen dataclasses of its settings.
 
     It is charged as one Gaussian mechanism on all training examples, by its name, in the run's ledger and
-    budget; drawn once for that payment (releases between steps: one payment an epoch); and kept in a file of
-    the run's folder, which resumed runs and copies of the folder read. The dry run, the ledger, the notice of
-    the folder and the card show it by these attributes; fields made by `equidp.training.plan.option` are
-    options of `equidp train`.
+    budget; drawn once for that payment; and kept in a file of the run's folder, which resumed runs and copies
+    of the folder read. The dry run, the ledger, the notice of the folder and the card show it by these
+    attributes; fields made by `equidp.training.plan.option` are options of `equidp train`.
 
     Attributes:
         name: in the ledger.
         file: of the run's folder that keeps what was drawn.
         contents: description of this file, which is shareable.
-        after_training: True for a release after the last step, or between steps.
-        between_steps: True for releases that the Trainer pays for and draws, one after each epoch.
+        after_training: True for a release after the last step.
         group: heading of its options on the command line.
         audited: files of `src/equidp` that hold its guarantee.
     """
@@ -88,7 +86,6 @@ class RunRelease(ABC):
     file: ClassVar[str]
     contents: ClassVar[str]
     after_training: ClassVar[bool] = False
-    between_steps: ClassVar[bool] = False
     group: ClassVar[str] = "Releases"
     audited: ClassVar[tuple[str, ...]] = ()
 
