@@ -34,13 +34,12 @@ OTHER = {
     "model": "mlp", "learning_rate": 0.3, "batch_size": 64, "epochs": 3.0, "noise_multiplier": 2.5,
     "delta": 1e-3, "momentum": 0.4, "weight_decay": 0.02, "optimizer": "adam", "schedule": "constant",
     "average": "ema", "average_share": 0.4, "views": 2, "augmentation": "flip",
-    "class_weight": "low=1,high=3", "loss": "torch.nn.functional:cross_entropy", "recalibration": 0.2,
+    "class_weight": "low=1,high=3", "recalibration": 0.2,
     "rates": "*=0.5", "bound_shares": "*=0.5", "epsilon_by_group": "*=2", "protect_by": "scaling",
     "clipping_bound": 3.5, "statistics_ratio": 4.0, "smoothing": 0.5, "max_ratio": 5.0, "slope_penalty": 0.3,
     "boundary_penalty": 0.3, "min_count": 7.0, "strict_bound": 60.0, "initial_bound": 7.0,
     "bound_learning_rate": 0.3, "tolerance": 0.6, "target_quantile": 0.6, "lowest_bound": 0.2,
-    "stability": 0.02, "highest_bound": 40.0, "slots": 6, "largest_loss": 3.0, "group_learning_rate": 0.3,
-    "group_decay": 0.2,
+    "stability": 0.02,
 }  # fmt: skip
 """Option -> a value that is nowhere the default, the dataset's or the recommended one."""
 TOGETHER = {
