@@ -1,11 +1,12 @@
-"""Time and memory from a large CSV file to a trained model, its card and predictions.
+"""Time and memory from a large file to a trained model, its card and predictions.
 
-    python benchmarks/large.py --rows 1000000
+    python benchmarks/large.py --rows 10000000 --columns 40
+    python benchmarks/large.py --rows 1500000 --csv
 
-Makes a table of 16 columns (numbers, texts, two columns of groups, a skewed target), trains logistic
-regression privately, and predicts for all rows, each in a process of its own. Prints, for each stage, seconds
-by the clock and of CPU time, the most memory that was resident so far, pages of mapped files included,
-and what is now resident without these.
+Makes a table (numbers, texts, two columns of groups, a skewed target), trains logistic regression privately,
+and predicts for all rows, each in a process of its own. Prints, for each stage, seconds by the clock and of
+CPU time, and the most memory that was resident so far. Home, cache and temporary folders are empty before:
+the last line says which files are new in them.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ import numpy as np
 _BLOCK = 500_000
 
 
-def make(path: Path, rows: int) -> None:
+def make(path: Path, rows: int, columns: int) -> None:
     import pyarrow as pa
-    from pyarrow import csv
+    from pyarrow import csv, parquet
 
     draw = np.random.default_rng(0)
     writer = None
     for start in range(0, rows, _BLOCK):
         n = min(_BLOCK, rows - start)
-        lab = draw.normal(size=(n, 4))
+        lab = draw.normal(size=(n, max(4, columns - 11)))
         table = {
             "age": draw.integers(18, 95, n),
             "income": np.round(draw.lognormal(10, 1, n), 2),
-            **{f"lab {at}": np.round(10 + 3 * lab[:, at], 4) for at in range(4)},
+            **{f"lab {at}": np.round(10 + 3 * lab[:, at], 4) for at in range(lab.shape[1])},
             "visits": draw.poisson(3, n),
             "bmi": np.round(draw.normal(26, 4, n), 1),
             "hours": draw.integers(0, 80, n),
@@ -53,7 +54,13 @@ def make(path: Path, rows: int) -> None:
         table["ill"] = np.where(draw.random(n) < 1 / (1 + np.exp(-logit)), "yes", "no")
         part = pa.table(table)
         if writer is None:
-            writer = csv.CSVWriter(path, part.schema, write_options=csv.WriteOptions(quoting_style="none"))
+            options = csv.WriteOptions(quoting_style="none")
+            is_csv = path.suffix == ".csv"
+            writer = (
+                csv.CSVWriter(path, part.schema, write_options=options)
+                if is_csv
+                else parquet.ParquetWriter(path, part.schema)
+            )
         writer.write_table(part)
     assert writer is not None
     writer.close()
@@ -75,7 +82,7 @@ class Stages:
     def ends(self, name: str) -> None:
         clock, cpu = time.perf_counter(), time.process_time()
         print(
-            f"{name:<34}{clock - self._clock:>8.1f}{cpu - self._cpu:>8.1f}{_resident():>9.2f}{_own():>9.2f}",
+            f"{name:<34}{clock - self._clock:>8.1f}{cpu - self._cpu:>8.1f}{_resident():>9.2f}",
             flush=True,
         )
         self._clock, self._cpu = clock, cpu
@@ -83,15 +90,6 @@ class Stages:
 
 def _resident() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-
-
-def _own() -> float:
-    """GiB of this process now that are no pages of files; NaN where the system does not say."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return float("nan")
-    return sum(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 2**20
 
 
 def train(path: Path, folder: Path, batch_size: int, epochs: int) -> None:
@@ -135,6 +133,8 @@ def predict(path: Path, folder: Path, out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--columns", type=int, default=16)
+    parser.add_argument("--csv", action="store_true", help="a CSV file; default: Parquet")
     parser.add_argument("--batch-size", type=int, default=10_000)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--folder", type=Path, help="where to work; default: a temporary folder")
@@ -145,29 +145,36 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=given.folder) as folder:
             measure(Path(folder), given)
         return
-    path, run = given.folder / "people.csv", given.folder / "run"
+    path, run = given.folder / name_of(given), given.folder / "run"
     if given.stage == "train":
         train(path, run, given.batch_size, given.epochs)
     else:
         predict(path, run, given.folder / "predictions.csv")
 
 
+def name_of(given: argparse.Namespace) -> str:
+    return "people.csv" if given.csv else "people.parquet"
+
+
 def measure(folder: Path, given: argparse.Namespace) -> None:
-    path = folder / "people.csv"
-    make(path, given.rows)
+    path, apart = folder / name_of(given), folder / "apart"
+    make(path, given.rows, given.columns)
+    apart.mkdir()
     print(f"{given.rows:,} rows, {path.stat().st_size / 1e9:.2f} GB; {os.cpu_count()} cores")
-    print(f"{'stage':<34}{'clock s':>8}{'cpu s':>8}{'max GiB':>9}{'own GiB':>9}", flush=True)
-    began, environment = time.perf_counter(), {**os.environ, "EQUIDP_CACHE": str(folder / "cache")}
+    print(f"{'stage':<34}{'clock s':>8}{'cpu s':>8}{'max GiB':>9}", flush=True)
+    places = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "EQUIDP_CACHE", "TMPDIR"), str(apart))
+    began, environment = time.perf_counter(), {**os.environ, **places}
     for stage in ("train", "predict"):
         options = ["--batch-size", str(given.batch_size), "--epochs", str(given.epochs)]
         child = [sys.executable, __file__, "--stage", stage, "--folder", str(folder), *options]
-        subprocess.run(child, check=True, env=environment)
-    kept = sum(each.stat().st_size for each in (folder / "cache").rglob("*") if each.is_file())
+        subprocess.run([*child, *["--csv"] * given.csv], check=True, env=environment)
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(
         f"{time.perf_counter() - began:.1f} s in all, {usage.ru_utime + usage.ru_stime:.1f} s of "
-        f"CPU time; at most {usage.ru_maxrss / 2**20:.2f} GiB; {kept / 1e9:.2f} GB kept on disk"
+        f"CPU time; at most {usage.ru_maxrss / 2**20:.2f} GiB"
     )
+    new = sorted(str(each.relative_to(apart)) for each in apart.rglob("*") if each.is_file())
+    print(f"files outside of the run's folder: {', '.join(new) or 'none'}")
 
 
 if __name__ == "__main__":

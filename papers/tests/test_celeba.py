@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 
 from equidp.data import open_source
+from equidp.data.cache import image_store
 from equidp.errors import DataError, SettingError
-from equidp.tables.cache import table_store
 from papers.celeba import CelebA
 from support.data_folders import empty_source_folder
 from support.errors import raises_field
@@ -115,9 +115,9 @@ def test_any_attribute_is_a_target_or_a_group_and_several_are_crossed(place):
 def test_pixels_are_decoded_once_whatever_the_target(place):
     of_kaggle(place)
     open_source("papers.celeba:CelebA").split(0)
-    before = [(each.folder, each.place.stat().st_ino) for each in table_store().entries()]
+    before = [(each.folder, each.place.stat().st_ino) for each in image_store().entries()]
     CelebA(target="Young", group=("Male",)).everything()
-    assert [(each.folder, each.place.stat().st_ino) for each in table_store().entries()] == before
+    assert [(each.folder, each.place.stat().st_ino) for each in image_store().entries()] == before
     assert len(before) == 2
 
 
@@ -150,7 +150,7 @@ def test_images_that_are_missing_or_cut_are_named(place):
     path.write_bytes(whole[:300])
     with raises_field(DataError, "image", "000003"):
         open_source("papers.celeba:CelebA").split(0)
-    assert not table_store().entries()  # nothing half-made is left
+    assert not image_store().entries()  # nothing half-made is left
     path.unlink()
     with pytest.raises(DataError, match=r"000003\.jpg"):
         open_source("papers.celeba:CelebA").split(0)

@@ -37,7 +37,6 @@ ONCE = {
     "inspect": "people.csv --recipe r.toml --target income --group sex --person id --out r --json f.json",
     "account": "--examples 60000 --batch-size 256 --epochs 60 --steps 10 --noise-multiplier 0.8 --epsilon 3"
     " --delta 1e-6 --method dpsgd-f --accountant rdp-classic",
-    "cache": "--clear --older-than 30",
     "methods": "--json",
     "evaluate": "run others.csv --baseline run-sgd --level 0.9 --json figures.json",
     "predict": "run new.csv --keep id,since --out p.csv",

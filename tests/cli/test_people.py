@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from equidp.data import Recipe, open_source
+from equidp.data.table import split_and_encode
 from equidp.errors import DataError, SettingError
 from equidp.runs.saved import open_run
 from support.errors import raises_field
@@ -124,16 +125,14 @@ def test_nobody_is_on_both_sides_and_others_do_not_decide_on_which(file):
 
 
 @pytest.mark.filterwarnings("ignore::equidp.DataWarning")
-def test_large_tables_on_disk_give_the_same_people(file, tmp_path, monkeypatch):
-    monkeypatch.setenv("EQUIDP_CACHE", str(tmp_path / "cache"))
-    memory = open_source(str(file), recipe=RECIPE).split(0)
-    monkeypatch.setattr("equidp.tables.columns.is_large", lambda path: True)
-    disk = open_source(str(file), recipe=RECIPE).split(0)
-    assert disk.train.targets.tolist() == memory.train.targets.tolist()
-    assert disk.train.weights.tolist() == memory.train.weights.tolist()
-    assert disk.test.people.tolist() == memory.test.people.tolist()
-    assert disk.train.people is None
-    assert disk.train.inputs.allclose(memory.train.inputs, atol=1e-6)
+def test_parquet_gives_the_same_people(file):
+    parquet = file.with_suffix(".parquet")
+    pd.read_csv(file, dtype={"id": str}).to_parquet(parquet)
+    (known, expected), (read, found) = (
+        split_and_encode(open_source(str(path), recipe=RECIPE), 0) for path in (file, parquet)
+    )
+    assert found == expected
+    assert read.digest() == known.digest()
 
 
 @pytest.mark.filterwarnings("ignore::equidp.DataWarning")

@@ -19,12 +19,9 @@ from equidp.data.features import WithFeatures
 from equidp.errors import CacheWarning, DataError
 from equidp.kernel.ledger import StepEvent
 from equidp.store import Claim, Store, key_of
-from equidp.tables.columns import read_table
-from equidp.tables.recipe import Recipe
 from equidp.training.plan import Plan
 from support.toy import RandomImages
 
-WRITING = threading.Lock()
 PLAN = Plan("logistic", batch_size=40, epochs=1, delta=1e-4)
 
 
@@ -77,26 +74,7 @@ def featured(folder: Path, *, seed: int = 0) -> Any:
     return [part.inputs.tolist() for part in (split.train, split.test)]
 
 
-def tabled(folder: Path, *, first: str = "cook", recipe: Recipe = Recipe()) -> Any:
-    """Columns of a large table, which are mapped into memory."""
-    os.environ |= {"EQUIDP_CACHE": str(folder), "EQUIDP_STREAM_ABOVE": "0"}
-    path = folder.parent / f"{folder.name}-{first}.csv"
-    with WRITING:  # a file that changes while it is read would be refused
-        if not path.exists():
-            path.write_text(f"age,job\n30,{first}\n" + "31,clerk\n40,nurse\n" * 9, encoding="utf-8")
-    read = read_table(path, recipe)
-    return [read.table[name].astype(object).tolist() for name in read.table]
-
-
 CASES = {
-    "tables": Case(
-        tabled,
-        {
-            "data": lambda folder: tabled(folder, first="clerk"),
-            "the recipe": lambda folder: tabled(folder, recipe=Recipe(categorical=("age",))),
-        },
-        large=True,
-    ),
     "features": Case(
         featured,
         {"data": lambda folder: featured(folder, seed=1)},
@@ -132,7 +110,6 @@ CASES = {
 def own_cache(tmp_path, monkeypatch):
     """Let a case name the folder of caches, which is what it was after each test."""
     monkeypatch.setenv("EQUIDP_CACHE", str(tmp_path))
-    monkeypatch.setenv("EQUIDP_STREAM_ABOVE", "64")
 
 
 @pytest.fixture(params=CASES)

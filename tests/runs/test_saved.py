@@ -58,7 +58,7 @@ def test_a_table_is_read_by_the_runs_columns_in_any_order(finished, tmp_path):
 
 
 @pytest.mark.soak
-def test_rows_of_one_person_in_a_new_file_count_as_one_person(finished, tmp_path, monkeypatch):
+def test_rows_of_one_person_in_a_new_file_count_as_one_person(finished, tmp_path):
     kept = open_run(finished.folder)
     data = kept.config.data
     data = replace(data, recipe=data.recipe.with_changes({"person": "id", "rows_per_person": 2}))
@@ -66,18 +66,15 @@ def test_rows_of_one_person_in_a_new_file_count_as_one_person(finished, tmp_path
     table = pd.read_csv(finished.table)
     ids = [f"0{row}" if sex == "M" else "one" for row, sex in enumerate(table.sex)]
     table.assign(id=ids).to_csv(tmp_path / "new.csv", index=False)
-    for limit in ("inf", "0"):  # in memory and by batches
-        monkeypatch.setenv("EQUIDP_STREAM_ABOVE", limit)
-        found = evaluate(kept.run.model, kept.read_grouped(tmp_path / "new.csv"))
-        assert found.people == 1 + (table.sex == "M").sum()
-        assert found.small.groups == ("F",)
+    found = evaluate(kept.run.model, kept.read_grouped(tmp_path / "new.csv"))
+    assert found.people == 1 + (table.sex == "M").sum()
+    assert found.small.groups == ("F",)
     table.assign(further="x").to_csv(tmp_path / "new.csv", index=False)
     with pytest.warns(DataWarning, match=r"lacks 'id', which says whose rows they are: each of its 200 rows"):
         assert kept.read_grouped(tmp_path / "new.csv").people is None
 
 
-@pytest.mark.parametrize("limit", ["inf", "0"])  # in memory and by batches
-def test_rows_that_were_trained_on_are_named_in_another_file(tmp_path, monkeypatch, limit):
+def test_rows_that_were_trained_on_are_named_in_another_file(tmp_path):
     draw = np.random.default_rng(0)
     table = pd.DataFrame(
         {
@@ -88,7 +85,6 @@ def test_rows_that_were_trained_on_are_named_in_another_file(tmp_path, monkeypat
         }
     )
     table.to_csv(tmp_path / "all.csv", index=False)
-    monkeypatch.setenv("EQUIDP_STREAM_ABOVE", limit)
     bounds = (("age", -9.0, 9.0), ("pay", -9.0, 9.0))
     recipe = Recipe(target="y", group=("sex",), bounds=bounds)
     plan = equidp.Plan(model="logistic", batch_size=50, epochs=1, learning_rate=1.0, noise_multiplier=1.0)
@@ -169,8 +165,7 @@ def test_test_examples_are_those_that_the_run_began_with(finished):
 
 
 @pytest.fixture
-def small_batches(tmp_path, monkeypatch):
-    monkeypatch.setenv("EQUIDP_CACHE", str(tmp_path / "cache"))
+def small_batches(monkeypatch):
     monkeypatch.setattr(stream, "_BATCH_ROWS", 70)
     for module in (saved, command):
         monkeypatch.setattr(module, "ROWS", 33)
@@ -182,12 +177,6 @@ def rows(finished, tmp_path, small_batches):
     table = pd.read_csv(finished.table).assign(id=lambda table: [f"id {at}" for at in table.index])
     table.assign(job=lambda table: table["job"].mask(table.index == 150, "cleaner")).to_csv(path, index=False)
     return path
-
-
-def ways(monkeypatch):
-    for limit in ("inf", "0"):
-        monkeypatch.setenv("EQUIDP_STREAM_ABOVE", limit)
-        yield limit
 
 
 def predicted(*arguments):
@@ -202,33 +191,20 @@ def predicted(*arguments):
 
 
 @pytest.mark.soak
-def test_predictions_of_batches_are_those_of_the_whole_file(finished, rows, tmp_path, monkeypatch, capsys):
-    written = []
-    for limit in ways(monkeypatch):
-        predicted(finished.folder, rows, "--keep", "id,age", "--out", tmp_path / f"{limit}.csv")
-        capsys.readouterr()
-        predicted(finished.folder, rows, "--keep", "id,age")
-        assert capsys.readouterr().out == (tmp_path / f"{limit}.csv").read_text()
-        written.append((tmp_path / f"{limit}.csv").read_text())
-    assert written[0] == written[1]
-    table = pd.read_csv(tmp_path / "0.csv")
+def test_predictions_of_batches_are_those_of_the_whole_file(finished, rows, tmp_path, capsys):
+    predicted(finished.folder, rows, "--keep", "id,age", "--out", tmp_path / "p.csv")
+    capsys.readouterr()
+    predicted(finished.folder, rows, "--keep", "id,age")
+    assert capsys.readouterr().out == (tmp_path / "p.csv").read_text()
+    pd.read_csv(rows).to_parquet(rows.with_suffix(".parquet"))
+    predicted(finished.folder, rows.with_suffix(".parquet"), "--keep", "id,age")
+    assert capsys.readouterr().out == (tmp_path / "p.csv").read_text()
+    table = pd.read_csv(tmp_path / "p.csv")
     assert table["id"].tolist() == [f"id {at}" for at in range(200)]
     kept = open_run(finished.folder)
     with pytest.warns(DataWarning, match="'job': 1"):
         outputs = torch.softmax(kept.run.model(kept.inputs(rows)), 1)
     assert torch.allclose(torch.from_numpy(table["p(low)"].to_numpy()), outputs[:, 1].double(), atol=1e-5)
-    assert not list((tmp_path / "cache" / "tables").glob("[!.]*"))
-
-
-def test_evaluation_of_others_reads_the_same_examples(finished, rows, monkeypatch):
-    kept, found = open_run(finished.folder), []
-    for _ in ways(monkeypatch):
-        with pytest.warns(DataWarning, match="'job': 1"):
-            data = kept.read_grouped(rows)
-        found.append((data.inputs.tolist(), data.targets.tolist(), data.groups.tolist(), data.group_names))
-        with pytest.warns(DataWarning, match="is the file that the run was trained on"):
-            kept.read_grouped(finished.table)
-    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(
@@ -240,14 +216,13 @@ def test_evaluation_of_others_reads_the_same_examples(finished, rows, monkeypatc
     ],
 )
 def test_a_bad_row_at_the_end_is_refused_before_anything_is_written(
-    finished, rows, tmp_path, monkeypatch, capsys, column, row, value, field, given
+    finished, rows, tmp_path, capsys, column, row, value, field, given
 ):
     table = pd.read_csv(rows, dtype=str)
     table.loc[row, column] = value
     table.to_csv(rows, index=False)
-    for _ in ways(monkeypatch):
-        for options in ((), ("--out", tmp_path / "p.csv")):
-            with raises_field(DataError, field, given):
-                predicted(finished.folder, rows, *options)
+    for options in ((), ("--out", tmp_path / "p.csv")):
+        with raises_field(DataError, field, given):
+            predicted(finished.folder, rows, *options)
     assert capsys.readouterr().out == ""
     assert not (tmp_path / "p.csv").exists()

@@ -1,4 +1,4 @@
-"""Odd files are read as they are, or refused for the reason that they have, alike as small and large ones.
+"""Odd files are read as they are, or refused for the reason that they have.
 
 They have something before the header or between quotes, or stand under another name.
 """
@@ -22,7 +22,7 @@ from equidp.data.table import split_and_encode
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.saved import FinishedRun
-from equidp.tables import read as stream
+from equidp.tables import read as stream, split as split_module
 from equidp.tables.inspect import inspect_table
 from equidp.training.plan import Plan
 from support.errors import raises_field
@@ -33,10 +33,9 @@ RECIPE = Recipe(target="ill", group=("sex",))
 
 
 @pytest.fixture(autouse=True)
-def small_batches(tmp_path, monkeypatch):
-    monkeypatch.setenv("EQUIDP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(stream, "_BATCH_BYTES", 2**9)
+def small_batches(monkeypatch):
     monkeypatch.setattr(stream, "_BATCH_ROWS", 13)
+    monkeypatch.setattr(split_module, "_BLOCK", 13)
 
 
 def people(rows: int = N) -> pd.DataFrame:
@@ -55,19 +54,15 @@ TEXT = people().to_csv(index=False)
 LINES = TEXT.splitlines()
 
 
-def both(path: Path, monkeypatch, recipe: Recipe = RECIPE):
-    """Split, encoder and warnings, or the error's text: in memory, and by batches."""
-    found = []
-    for limit in ("inf", "0"):
-        monkeypatch.setenv("EQUIDP_STREAM_ABOVE", limit)
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            try:
-                split, encoder = split_and_encode(open_source(str(path), recipe=recipe), 0)
-                found.append((split.digest(), encoder, [str(each.message) for each in said]))
-            except DataError as error:
-                found.append(str(error))
-    return found
+def read(path: Path, recipe: Recipe = RECIPE):
+    """Split, encoder and warnings, or the error's text."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            split, encoder = split_and_encode(open_source(str(path), recipe=recipe), 0)
+        except DataError as error:
+            return str(error)
+    return split.digest(), encoder, [str(each.message) for each in said]
 
 
 @pytest.mark.soak
@@ -89,12 +84,11 @@ def both(path: Path, monkeypatch, recipe: Recipe = RECIPE):
         TEXT.replace("\n", "\n\n"),
     ],
 )
-def test_what_stands_before_and_between_rows_changes_nothing(content, tmp_path, monkeypatch):
+def test_what_stands_before_and_between_rows_changes_nothing(content, tmp_path):
     (tmp_path / "plain.csv").write_text(TEXT)
     path = tmp_path / "odd.csv"
     path.write_text(content, encoding="utf-8", newline="")
-    expected = both(tmp_path / "plain.csv", monkeypatch)
-    assert both(path, monkeypatch) == expected
+    assert read(path) == read(tmp_path / "plain.csv")
     assert inspect_table(path, RECIPE).rows == N
 
 
@@ -145,23 +139,23 @@ def test_what_stands_before_and_between_rows_changes_nothing(content, tmp_path, 
         ("p.csv", "\n\n", ("it is empty",)),
     ],
 )
-def test_a_file_is_refused_for_the_reason_that_it_has(name, content, parts, tmp_path, monkeypatch):
+def test_a_file_is_refused_for_the_reason_that_it_has(name, content, parts, tmp_path):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    found = both(path, monkeypatch)
-    assert found[0] == found[1]
-    assert all(part in found[0] for part in parts), found[0]
+    found = read(path)
+    assert all(part in found for part in parts), found
 
 
 @pytest.mark.parametrize("mark", ["", '"'])
-def test_row_names_without_a_name_are_left_out_and_said(mark, tmp_path, monkeypatch):
+def test_row_names_without_a_name_are_left_out_and_said(mark, tmp_path):
     path = tmp_path / "odd.csv"
     rows = [f"{mark}{at or ''}{mark},{line}" for at, line in enumerate(LINES)]
     path.write_text("\n".join(rows) + "\n")
     (tmp_path / "plain.csv").write_text(TEXT)
-    plain, odd = both(tmp_path / "plain.csv", monkeypatch), both(path, monkeypatch)
-    assert [each[:2] for each in odd] == [each[:2] for each in plain]
-    assert all(len(said) == 1 and "column 1 has no name" in said[0] for _, _, said in odd)
+    plain, odd = read(tmp_path / "plain.csv"), read(path)
+    assert odd[:2] == plain[:2]
+    (said,) = odd[2]
+    assert "column 1 has no name" in said
     assert stream.names_of(path, RECIPE) == LINES[0].split(",")
     with pytest.warns(DataWarning, match="column 1 has no name"):
         assert "" not in [each.name for each in inspect_table(path, RECIPE).columns]
@@ -188,7 +182,7 @@ def test_a_separator_that_the_file_states_and_another_one_are_refused(tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("dropped", [(), ("job",)])
-def test_rows_between_stray_quotes_are_refused_and_fewer_of_them_are_named(dropped, tmp_path, monkeypatch):
+def test_rows_between_stray_quotes_are_refused_and_fewer_of_them_are_named(dropped, tmp_path):
     path, recipe = tmp_path / "p.csv", RECIPE.with_changes({"drop": dropped})
     for last, expected in (
         (30, "holds in row 11 a cell of 21 lines"),
@@ -197,28 +191,22 @@ def test_rows_between_stray_quotes_are_refused_and_fewer_of_them_are_named(dropp
         rows = LINES[1:]
         rows[10], rows[last] = '30,"cook,F,yes', '40,clerk",M,no'
         path.write_text("\n".join([LINES[0], *rows]) + "\n")
-        found = both(path, monkeypatch, recipe)
-        assert found[0] == found[1]
-        said = found[0] if isinstance(found[0], str) else " ".join(found[0][2])
+        found = read(path, recipe)
+        said = found if isinstance(found, str) else " ".join(found[2])
         assert expected in said
         assert "'job'" in said
 
 
 @pytest.mark.soak
-def test_notes_with_line_ends_are_named_where_they_are_used_and_not_where_they_are_dropped(
-    tmp_path, monkeypatch
-):
+def test_notes_with_line_ends_are_named_where_they_are_used_and_not_where_they_are_dropped(tmp_path):
     path = tmp_path / "p.csv"
     people().assign(note=["one\ntwo" if row % 3 else "none" for row in range(N)]).to_csv(path, index=False)
-    found = both(path, monkeypatch)
-    assert found[0] == found[1]
-    assert "column 'note' holds line ends in 40 cells, the first in row 2" in found[0][2][0]
-    found = both(path, monkeypatch, RECIPE.with_changes({"drop": ["note"]}))
-    assert found[0][2] == found[1][2] == []
+    assert "column 'note' holds line ends in 40 cells, the first in row 2" in read(path)[2][0]
+    assert read(path, RECIPE.with_changes({"drop": ["note"]}))[2] == []
 
 
 @pytest.mark.soak
-def test_folders_by_a_code_hold_it_as_a_text_as_one_file_does(tmp_path, monkeypatch):
+def test_folders_by_a_code_hold_it_as_a_text_as_one_file_does(tmp_path):
     table = people().assign(department=[("01", "02", None)[row % 3] for row in range(N)])
     for code, rows in table.groupby("department", dropna=False):
         folder = tmp_path / "folder" / f"department={'__HIVE_DEFAULT_PARTITION__' if code != code else code}"
@@ -229,16 +217,12 @@ def test_folders_by_a_code_hold_it_as_a_text_as_one_file_does(tmp_path, monkeypa
         ({}, ("1", "2", "missing"), 1),
         ({"categorical": ["department"]}, ("01", "02", "missing"), 0),
     ):
-        for limit in ("inf", "0"):
-            monkeypatch.setenv("EQUIDP_STREAM_ABOVE", limit)
-            with warnings.catch_warnings(record=True) as said:
-                warnings.simplefilter("always")
-                train = (
-                    open_source(str(tmp_path / "folder"), recipe=recipe.with_changes(changes)).split(0).train
-                )
-            assert train.group_names == names
-            assert len(said) == says
-            assert all("leading zeros" in str(each.message) for each in said)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            train = open_source(str(tmp_path / "folder"), recipe=recipe.with_changes(changes)).split(0).train
+        assert train.group_names == names
+        assert len(said) == says
+        assert all("leading zeros" in str(each.message) for each in said)
 
 
 @pytest.mark.soak
@@ -254,28 +238,24 @@ def test_folders_by_a_code_hold_it_as_a_text_as_one_file_does(tmp_path, monkeypa
     ],
     ids=["months", "quarters", "intervals", "categories", "whole numbers", "truths"],
 )
-def test_what_pandas_stores_by_a_type_of_its_own_is_read_alike(values, tmp_path, monkeypatch):
+def test_what_pandas_stores_by_a_type_of_its_own_is_read_alike(values, tmp_path):
     people().assign(since=values).to_parquet(tmp_path / "p.parquet", index=False)
     people().assign(since=values).to_csv(tmp_path / "p.csv", index=False)
     recipe = RECIPE.with_changes({"missing": "category"})
-    found = [
-        *both(tmp_path / "p.parquet", monkeypatch, recipe),
-        *both(tmp_path / "p.csv", monkeypatch, recipe),
-    ]
-    assert len(found[0]) == 3
-    assert all(each == found[0] for each in found)
+    found = read(tmp_path / "p.parquet", recipe)
+    assert len(found) == 3
+    assert read(tmp_path / "p.csv", recipe) == found
 
 
 @pytest.mark.soak
-def test_an_index_with_a_name_is_a_column_and_one_without_is_none(tmp_path, monkeypatch):
+def test_an_index_with_a_name_is_a_column_and_one_without_is_none(tmp_path):
     for name, columns in (("id", 5), (None, 4)):
         people().set_index(pd.Index([f"p{row // 2}" for row in range(N)], name=name)).to_parquet(
             tmp_path / "p.parquet"
         )
         report = inspect_table(tmp_path / "p.parquet", RECIPE)
         assert len(report.columns) == columns
-        found = both(tmp_path / "p.parquet", monkeypatch)
-        assert found[0] == found[1]
+        assert len(read(tmp_path / "p.parquet")) == 3
 
 
 def kept_run(path: Path, recipe: Recipe, folder: Path) -> FinishedRun:
@@ -289,7 +269,6 @@ def kept_run(path: Path, recipe: Recipe, folder: Path) -> FinishedRun:
     return FinishedRun(folder, config, facts, encoder, None, [], {})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("limit", ["inf", "0"])
 @pytest.mark.parametrize("kind", [".csv", ".parquet"])
 @pytest.mark.parametrize(
     ("codes", "fewer", "known_as"),
@@ -305,7 +284,7 @@ def kept_run(path: Path, recipe: Recipe, folder: Path) -> FinishedRun:
 )
 @pytest.mark.parametrize("role", [pytest.param("group", marks=pytest.mark.soak), "target"])
 def test_codes_of_new_files_are_read_as_those_of_the_trained_table(
-    role, codes, fewer, known_as, kind, limit, tmp_path, monkeypatch
+    role, codes, fewer, known_as, kind, tmp_path
 ):
     def save(name, values):
         cells = [values[row % len(values)] for row in range(N)]
@@ -314,7 +293,6 @@ def test_codes_of_new_files_are_read_as_those_of_the_trained_table(
         table.to_csv(path, index=False) if kind == ".csv" else table.to_parquet(path, index=False)
         return path
 
-    monkeypatch.setenv("EQUIDP_STREAM_ABOVE", limit)
     roles = {"group": ("x",), "target": "ill"} if role == "group" else {"group": ("sex",), "target": "x"}
     recipe = Recipe(**roles, drop=("sex",) if role == "group" else ("ill",))
     kept = kept_run(save("all", codes), recipe, tmp_path)
@@ -334,9 +312,7 @@ def test_a_code_that_the_trained_table_did_not_have_is_refused(tmp_path):
         kept.read_grouped(tmp_path / "new.csv")
 
 
-@pytest.mark.parametrize("limit", ["inf", "0"])
-def test_the_row_of_a_text_among_numbers_is_the_true_one(limit, tmp_path, monkeypatch):
-    monkeypatch.setenv("EQUIDP_STREAM_ABOVE", limit)
+def test_the_row_of_a_text_among_numbers_is_the_true_one(tmp_path):
     people().to_csv(tmp_path / "all.csv", index=False)
     stray = people().astype(str)
     stray.loc[49, "age"] = "unknown"
@@ -348,9 +324,7 @@ def test_the_row_of_a_text_among_numbers_is_the_true_one(limit, tmp_path, monkey
         open_source(str(tmp_path / "new.csv"), recipe=RECIPE, bounds={"age": (0, 100)}).split(0)
 
 
-@pytest.mark.parametrize("limit", ["inf", "0"])
-def test_a_lacking_column_is_missing_where_the_model_has_a_mark_for_it(limit, tmp_path, monkeypatch):
-    monkeypatch.setenv("EQUIDP_STREAM_ABOVE", limit)
+def test_a_lacking_column_is_missing_where_the_model_has_a_mark_for_it(tmp_path):
     table = people().assign(weight=[None if row % 9 == 0 else 50 + row % 30 for row in range(N)])
     table.loc[::8, "job"] = None
     table.to_csv(tmp_path / "all.csv", index=False)
@@ -421,9 +395,7 @@ def test_a_recipe_takes_what_toml_holds_and_changes_of_one_half():
         Recipe(date={"d": "%d.%m.%Y|day"})
 
 
-def test_a_parquet_file_with_columns_of_one_name_is_refused(tmp_path, monkeypatch):
+def test_a_parquet_file_with_columns_of_one_name_is_refused(tmp_path):
     table = pa.Table.from_arrays([pa.array(range(20))] * 2, names=["a", "a"])
     pq.write_table(table, tmp_path / "p.parquet")
-    found = both(tmp_path / "p.parquet", monkeypatch)
-    assert found[0] == found[1]
-    assert "several columns named 'a'" in found[0]
+    assert "several columns named 'a'" in read(tmp_path / "p.parquet")

@@ -44,13 +44,12 @@ COMMANDS = {
     "compare": "Train one model several ways and show what privacy cost each group.",
     "account": "Work out epsilon and risk from noise, or the other way round, without data.",
     "ledger": "Explain what a run or a budget has spent.",
-    "cache": "List what is kept on disk of large tables, or remove it.",
     "methods": "List the methods, or the settings of one of them.",
 }
 """Name -> what it does. `equidp.cli.NAME:app` is the command, whose own help says more."""
 
 EXTRAS = {
-    **dict.fromkeys(("inspect", "evaluate", "verify", "predict", "cache"), "tables"),
+    **dict.fromkeys(("inspect", "evaluate", "verify", "predict"), "tables"),
     **dict.fromkeys(("train", "compare"), "report"),
 }
 """Command -> extra that it needs; other commands need none."""

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 
 from equidp._extras import require_extra
+from equidp.data.cache import Array
 from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.data.images import STANDARD, decoded, kept_pixels, state_of
 from equidp.data.origins import ORIGINS, RemoteFile, data_folder
 from equidp.errors import DataError
 from equidp.store import key_of
-from equidp.tables.cache import Array
 
 with require_extra("tables"):
     import pyarrow as pa

@@ -17,6 +17,7 @@ from rich.progress import track
 from torch import Tensor, nn
 
 from equidp._validate import unknown_name
+from equidp.data.cache import Array, image_store, mapped_tensor, write_array
 from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
 from equidp.data.efficientnet import efficientnet_lite0, enlarged_side, prepare_images
 from equidp.data.own import OwnSource
@@ -26,7 +27,6 @@ from equidp.data.views import Views
 from equidp.errors import DataError, SettingError
 from equidp.kernel.generators import from_the_system
 from equidp.store import key_of
-from equidp.tables.cache import Array, mapped_tensor, table_store, write_array
 
 Transform = Callable[[Tensor], Tensor]
 """Inputs [n, ...] -> features [n, ...], floating point; each row follows from that row of inputs alone."""
@@ -208,7 +208,7 @@ def _cached_features(source: WithFeatures, inputs: Tensor) -> Tensor:
     shape = (len(inputs), *probe.shape[1:])
     facts = source.label, pixel_range, inputs.cpu().contiguous().numpy(), list(shape)
     for version in itertools.count():  # your own network may change under its name
-        entry = table_store().get_or_make(
+        entry = image_store().get_or_make(
             key_of("features", *facts, version),
             write,
             what=f"the features of {source.name!r}",

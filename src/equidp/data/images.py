@@ -11,9 +11,9 @@ import numpy as np
 from torch import Tensor
 
 from equidp._extras import require_extra
+from equidp.data.cache import Array, image_store, mapped_tensor, write_array
 from equidp.errors import DataError
 from equidp.store import key_of
-from equidp.tables.cache import Array, mapped_tensor, table_store, write_array
 
 CHANNELS = 3
 
@@ -80,5 +80,5 @@ def kept_pixels(
                 write_array(file, (image.astype(np.float32) - scale.centre) / scale.width)
 
     whole, needed = key_of("pixels", key, list(shape), list(scale)), 4 * int(np.prod(shape))
-    entry = table_store().get_or_make(whole, write, what=what, needed=needed)
+    entry = image_store().get_or_make(whole, write, what=what, needed=needed)
     return mapped_tensor(entry.path("pixels"), "float32", shape)

@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from equidp._extras import require_extra
+from equidp.data.cache import CACHE_VARIABLE, cache_folder
 from equidp.errors import DataError
-from equidp.tables.cache import CACHE_VARIABLE, cache_folder
 
 with require_extra("tables"):
     import pooch

@@ -17,8 +17,6 @@ from equidp.data.people import PeoplesRows, rows_by_person
 from equidp.errors import DataWarning, SettingError
 from equidp.kernel.ledger import StepEvent
 from equidp.kernel.noise import SeededRandomness
-from equidp.store import key_of
-from equidp.tables.cache import cached_array, stored_parts
 from equidp.tables.checks import (
     columns_beside_inputs,
     doubts,
@@ -27,7 +25,7 @@ from equidp.tables.checks import (
     refuse,
     table_findings,
 )
-from equidp.tables.columns import read_table
+from equidp.tables.columns import Table, read_table
 from equidp.tables.encode import PRIVATE as COUNTED, TableEncoder
 from equidp.tables.intervals import Encoding
 from equidp.tables.labels import code_values, cross_columns
@@ -107,13 +105,13 @@ class TableSource:
 
     def split_rows(self, seed: int) -> Unencoded:
         """Split the rows without encoding them; warns of `doubts` about the columns."""
-        table, key = self._table()
+        table = self._table()
         targets, class_names = self._targets(table)
         groups, group_names = cross_columns(table, self.recipe.group)
         features = table.drop(columns=columns_beside_inputs(self.recipe))
         people = person_of = None
         if self.recipe.person is None:
-            drawn = self._draws(table, seed, key)
+            drawn = draw_rows(table, seed)
             train, test = rows_by_content(drawn, groups, group_names, self.recipe.test_share, seed)
         else:
             people, train, test, person_of = rows_by_person(table, self.recipe, groups, group_names, seed)
@@ -125,7 +123,6 @@ class TableSource:
             notes=(*(() if people is None else (people.note,)), *self._group_notes),
             people=people,
             person_of=person_of,
-            key=key,
             textual=tuple(each for each in label_columns(self.recipe) if table[each].dtype != float),
         )
 
@@ -136,7 +133,7 @@ class TableSource:
             self._bounds,
             self.recipe.missing,
             Encoding.parse(self.encoding),
-            examples=len(rows.training),
+            examples=rows.num_training,
         )
         return replace(fitted, textual=rows.textual)
 
@@ -169,21 +166,14 @@ class TableSource:
             return None
         return torch.from_numpy(table[self.recipe.weight].to_numpy(dtype=np.float32))
 
-    def _table(self) -> tuple[pd.DataFrame, str]:
-        """Return the checked columns of the file without dropped ones, and the key of a table on disk."""
+    def _table(self) -> Table | pd.DataFrame:
+        """Return the checked columns of the file without dropped ones."""
         read = read_table(Path(self.path), self.recipe)
         found = table_findings(read, self.recipe)
         for sentence in (*read.notes, *doubts(found)):
             warnings.warn(sentence, DataWarning, stacklevel=5)
         refuse(self.path, problems_of(read, self.recipe, found))
-        return read.table, read.key
-
-    def _draws(self, table: pd.DataFrame, seed: int, key: str) -> npt.NDArray[np.float64]:
-        """Return the draws of all rows; for a table on disk, they are cached there."""
-        if not key:
-            return draw_rows(table, seed)
-        what = f"the split of {self.name!r} by seed {seed}"
-        return cached_array(what, key_of("draws", key, seed), lambda: draw_rows(table, seed))
+        return read.table
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +181,7 @@ class Unencoded:
     """A split whose columns are not encoded yet.
 
     Attributes:
-        features: [n, columns], floats and texts.
+        features: [n, columns], floats and texts; numbers of a Parquet file are read where they are used.
         train, test: row indices of either set, int64, in order.
         targets, groups: [n], int64 codes; with target_bounds, targets are numbers.
         group_names, class_names: names of the codes.
@@ -201,11 +191,10 @@ class Unencoded:
         target_bounds: as in `GroupedDataset`.
         people: the training rows of each person, whose rows are one example; None: each row is one.
         person_of: person of each row, [n]; None: each row is another person's.
-        key: cache key of the table on disk, so that its inputs are cached there too; "": all in memory.
         textual: names of the target and group columns that hold texts.
     """
 
-    features: pd.DataFrame
+    features: Table | pd.DataFrame
     train: npt.NDArray[np.int64]
     test: npt.NDArray[np.int64]
     targets: npt.NDArray[np.int64] | npt.NDArray[np.float32]
@@ -218,66 +207,38 @@ class Unencoded:
     target_bounds: tuple[float, float] | None = None
     people: PeoplesRows | None = None
     person_of: npt.NDArray[np.int64] | None = None
-    key: str = ""
     textual: tuple[str, ...] = ()
 
     @property
+    def num_training(self) -> int:
+        """Number of training examples."""
+        return len(self.train if self.people is None else self.people)
+
+    @property
     def training(self) -> pd.DataFrame:
-        """Features of one row for each training example; for a person, the first row."""
-        return self.features.iloc[self.train if self.people is None else self.people.first]
+        """Features of one row for each training example, in memory; for a person, the first row."""
+        return self.features.take(self.train if self.people is None else self.people.first)
 
     def encode_split(self, encoder: TableEncoder, notes: tuple[str, ...]) -> DataSplit:
         """Return the encoded split; `notes` are on the encoder."""
-        if self.key:
-            return self._on_disk(encoder, notes)
-        whole = GroupedDataset(
-            encoder.encode(self.features),
-            torch.from_numpy(self.targets),
-            torch.from_numpy(self.groups),
-            self.group_names,
-            self.class_names,
-            self.source,
-            self.weights,
-            self.target_bounds,
-            None if self.person_of is None else torch.from_numpy(self.person_of),
-        )
-        trained, tested = (whole.subset(torch.from_numpy(rows)) for rows in (self.train, self.test))
-        return DataSplit(self._by_person(trained), tested, (*notes, *self.notes))
-
-    def _by_person(self, trained: GroupedDataset) -> GroupedDataset:
-        """Return people as examples, in memory, from the training rows."""
-        if self.people is None:
-            return trained
-        return self.people.within(self.train).gather_examples(trained)
-
-    def _on_disk(self, encoder: TableEncoder, notes: tuple[str, ...]) -> DataSplit:
-        """Return the same split with memory-mapped tensors, which read only indexed rows."""
-        columns = {"targets": self.targets, "groups": self.groups}
-        if self.weights is not None:
-            columns["weights"] = self.weights.numpy()
-        if self.person_of is not None:
-            columns["people"] = self.person_of
-        parts = stored_parts(
-            f"the inputs of {self.source!r}",
-            key_of("inputs", self.key, encoder.to_json()),
-            {"train": self.train, "test": self.test},
-            lambda rows: encoder.encode(self.features.iloc[rows]),
-            columns,
-        )
-        names = self.group_names, self.class_names, self.source
+        parts = self.train, self.test
         trained, tested = (
             GroupedDataset(
-                part["inputs"],
-                part["targets"],
-                part["groups"],
-                *names,
-                part.get("weights"),
+                inputs,
+                torch.from_numpy(self.targets[rows]),
+                torch.from_numpy(self.groups[rows]),
+                self.group_names,
+                self.class_names,
+                self.source,
+                None if self.weights is None else self.weights[torch.from_numpy(rows)],
                 self.target_bounds,
-                part.get("people"),
+                None if self.person_of is None else torch.from_numpy(self.person_of[rows]),
             )
-            for part in parts.values()
+            for rows, inputs in zip(parts, encoder.encode_parts(self.features, parts), strict=True)
         )
-        return DataSplit(self._by_person(trained), tested, (*notes, *self.notes))
+        if self.people is not None:
+            trained = self.people.within(self.train).gather_examples(trained)
+        return DataSplit(trained, tested, (*notes, *self.notes))
 
 
 @runtime_checkable

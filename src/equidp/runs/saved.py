@@ -24,8 +24,6 @@ from equidp.ledger.format import read_ledger
 from equidp.losses import SquaredError
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
-from equidp.store import key_of
-from equidp.tables.cache import stored_parts
 from equidp.tables.checks import (
     LABEL_REMEDY,
     MISSING_NUMBERS,
@@ -35,7 +33,7 @@ from equidp.tables.checks import (
     number_problem,
     refuse,
 )
-from equidp.tables.columns import Columns, read_table
+from equidp.tables.columns import Columns, Table, blocks, read_table
 from equidp.tables.encode import NumericColumn, TableEncoder
 from equidp.tables.labels import known_codes
 from equidp.tables.read import content_digest, names_of
@@ -104,13 +102,14 @@ class FinishedRun:
             DataError: the file cannot be used.
             SettingError: the run was not trained on a table.
         """
-        return torch.cat(list(self.batches(path)))
+        return torch.cat([*self.batches(path)])
 
     def batches(self, path: Path) -> Iterator[torch.Tensor]:
         """Inputs of a file in batches of `ROWS` rows, after the whole file was checked."""
         table = self._read(path).table
         self._check(table)
-        return self._encode_parts(table)
+        assert self.encoder is not None
+        return map(self.encoder.encode, blocks(table, ROWS))
 
     def _read(self, path: Path, *further: str) -> Columns:
         if (
@@ -171,7 +170,7 @@ class FinishedRun:
         further = {
             each.name: pd.Series(
                 np.nan if isinstance(each, NumericColumn) else None,
-                index=read.table.index,
+                index=range(len(read.table)),
                 dtype=float if isinstance(each, NumericColumn) else object,
             )
             for each in lacking
@@ -186,12 +185,7 @@ class FinishedRun:
         data = replace(data, recipe=data.recipe.with_changes(changes))
         return replace(self, config=replace(self.config, data=data))
 
-    def _encode_parts(self, table: pd.DataFrame) -> Iterator[torch.Tensor]:
-        assert self.encoder is not None
-        for start in range(0, max(1, len(table)), ROWS):
-            yield self.encoder.encode(table.iloc[start : start + ROWS])
-
-    def _check(self, table: pd.DataFrame) -> None:
+    def _check(self, table: Table | pd.DataFrame) -> None:
         """Raise on values that cannot be encoded; warn of values that the training data did not have."""
         assert self.encoder is not None
         self.encoder.check(table)
@@ -277,21 +271,9 @@ class FinishedRun:
         self._check(table)
         found = targets, torch.from_numpy(known_codes(table, columns[1:], groups))
         names = tuple(groups), tuple(classes)
-        if not read.key:
-            inputs = torch.cat(list(self._encode_parts(table)))
-            return GroupedDataset(inputs, *found, *names, target_bounds=bounds, people=people)
         assert self.encoder is not None
-        encode = self.encoder.encode
-        stored = stored_parts(
-            f"the inputs of {path.name!r}",
-            key_of("inputs", read.key, self.encoder.to_json()),
-            {"rows": np.arange(len(table))},
-            lambda rows: encode(table.iloc[rows]),
-            {"targets": found[0].numpy(), "groups": found[1].numpy()},
-        )["rows"]
-        return GroupedDataset(
-            stored["inputs"], stored["targets"], stored["groups"], *names, target_bounds=bounds, people=people
-        )
+        inputs = self.encoder.encode(table)
+        return GroupedDataset(inputs, *found, *names, target_bounds=bounds, people=people)
 
 
 def open_run(folder: str | os.PathLike[str], *, trust_code: bool = False) -> FinishedRun:
@@ -375,7 +357,7 @@ def _check_card(place: Path, check: str = "") -> None:
             )
 
 
-def _people_of_rows(table: pd.DataFrame, person: str | None) -> torch.Tensor | None:
+def _people_of_rows(table: Table | pd.DataFrame, person: str | None) -> torch.Tensor | None:
     """Person of each row, [n], as numbers; all rows without a value count as one person."""
     if person is None:
         return None

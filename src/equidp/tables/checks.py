@@ -19,7 +19,7 @@ from equidp._extras import require_extra
 from equidp._validate import check_some_weight, check_weights
 from equidp.errors import DataError
 from equidp.tables.cells import DAY_ZERO, MISSING, as_amounts, as_numbers, fold_spellings, read_dates
-from equidp.tables.columns import Columns
+from equidp.tables.columns import Columns, Table
 from equidp.tables.findings import Finding, Kind, Level, count_phrase, names_people, sentence
 from equidp.tables.interpret import (
     MISSING_WORDS,
@@ -118,7 +118,7 @@ LABEL_REMEDY = (
 )
 
 
-def check_read(table: pd.DataFrame, names: Sequence[str], expected: str = INPUT_REMEDY) -> None:
+def check_read(table: Table | pd.DataFrame, names: Sequence[str], expected: str = INPUT_REMEDY) -> None:
     """Raise unless the table has each column that is read of it; `expected` ends the message."""
     lacking = [name for name in names if name not in table.columns]
     if lacking:
@@ -146,7 +146,7 @@ def check_spelling(present: Sequence[str], names: Sequence[str]) -> None:
         )
 
 
-def missing_problem(table: pd.DataFrame, otherwise: str) -> list[str]:
+def missing_problem(table: Table | pd.DataFrame, otherwise: str) -> list[str]:
     """Return a list with a message if values are missing, else []; `otherwise` is the remedy."""
     counts, anywhere = {}, np.zeros(len(table), dtype=np.bool_)
     for name in table.columns:
@@ -194,7 +194,7 @@ def weight_problem(column: pd.Series, first_text_phrase: str) -> list[str]:
     return []
 
 
-def refuse_missing(table: pd.DataFrame, otherwise: str) -> None:
+def refuse_missing(table: Table | pd.DataFrame, otherwise: str) -> None:
     """Raise a DataError if values are missing; `otherwise` is the remedy."""
     for problem in missing_problem(table, otherwise):
         raise DataError(problem, field="table")
@@ -236,7 +236,7 @@ def problems_of(read: Columns, recipe: Recipe, found: Sequence[tuple[str, Findin
             if name in table and table[name].dtype != float
         )
         problems += missing_problem(
-            table.drop(columns=str(recipe.target), errors="ignore"),  # an unusable one is not there
+            table[[name for name in table.columns if name != recipe.target]],
             "Drop those rows or columns, or treat missing as a category of its own (missing='category'; "
             f"--missing category).{next(words, '')}",
         )
@@ -276,7 +276,7 @@ def _label_problems(read: Columns, recipe: Recipe) -> list[str]:
         )
     elif recipe.positive is not None and recipe.positive not in code_values(table[target].dropna())[1]:
         found.append(f"positive class {recipe.positive!r} is none of the classes of target {target!r}.")
-    if recipe.missing == "refuse" and table[list(recipe.group)].isna().any(axis=None):
+    if recipe.missing == "refuse" and any(table[name].isna().any() for name in recipe.group):
         return found
     groups, names = cross_columns(table, recipe.group)
     if len(names) > MOST_GROUPS:
@@ -398,7 +398,7 @@ def table_findings(read: Columns, recipe: Recipe) -> list[tuple[str, Finding]]:
     ] + [*_range_findings(read.table, recipe), *_person_findings(read, recipe)]
 
 
-def _range_findings(table: pd.DataFrame, recipe: Recipe) -> Iterator[tuple[str, Finding]]:
+def _range_findings(table: Table | pd.DataFrame, recipe: Recipe) -> Iterator[tuple[str, Finding]]:
     """Yield columns with many numbers outside of the public range that they are clipped to."""
     own = () if recipe.target_bounds is None else ((str(recipe.target), *recipe.target_bounds),)
     for option, spans in (("--target-bounds", own), ("--bounds", recipe.bounds)):
@@ -431,7 +431,7 @@ def decisive_findings(read: Columns, recipe: Recipe) -> Iterator[tuple[str, Find
     >>> [name for name, _ in decisive_findings(Columns(table), Recipe(target="churn"))]
     ['ended']
     """
-    if recipe.target not in read.table or recipe.target_bounds is not None:
+    if recipe.target is None or recipe.target not in read.table or recipe.target_bounds is not None:
         return
     classes = pd.factorize(read.table[recipe.target][:_DECISIVE_SAMPLE])[0]
     known = classes >= 0

@@ -1,32 +1,28 @@
-"""Columns of a table as a recipe interprets them: in memory, or, of a large file, as arrays on disk.
+"""Columns of a table as a recipe interprets them.
 
-Either way the cells of each column are read twice at most: as numbers, and again as category numbers if some
-are texts. The arrays of a large file are kept under its content and recipe, and memory-mapped.
+Texts are kept as category numbers. Numbers are kept too, but those of Parquet, which are read again wherever
+they are used: a table of many rows takes the memory of its inputs.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import final, overload
 
 import numpy as np
 
 from equidp._extras import require_extra
 from equidp._validate import unknown_name
 from equidp.errors import DataError, count_text
-from equidp.store import Entry, key_of
-from equidp.tables.cache import Array, mapped_array, table_store, write_array
 from equidp.tables.findings import Finding, Kind, Level, sentence
 from equidp.tables.interpret import (
     ColumnRecipe,
-    Evidence,
     Floats,
+    Ints,
     Meaning,
     Values,
     category_numbers,
@@ -34,16 +30,7 @@ from equidp.tables.interpret import (
     examine,
     interpret,
 )
-from equidp.tables.read import (
-    Cells,
-    check_distinct,
-    content_digest,
-    is_large,
-    names_of,
-    read_cells,
-    readable,
-    stamp,
-)
+from equidp.tables.read import Cells, read_cells
 from equidp.tables.recipe import Recipe
 
 with require_extra("tables"):
@@ -52,11 +39,71 @@ with require_extra("tables"):
 MOST_TEXTS = 2**16
 """Distinct texts of a column that are listed: far more than may be categories."""
 _FEWEST_ROWS = 10
-_NOT_OF_CELLS = (
-    *("target", "group", "bounds", "target_bounds", "weight", "missing", "test_share", "positive"),
-    "rows_per_person",
-)
-"""Options of a recipe that do not change the meaning of a cell."""
+
+
+@final
+class Table:
+    """Columns of floats (NaN where missing), or of categories of texts (none where missing).
+
+    Of the methods of a pandas DataFrame it has those that are used of a table.
+
+    Attributes:
+        columns: their names, in the order of the file.
+    """
+
+    def __init__(self, columns: Mapping[str, pd.Series | ColumnRecipe], cells: Cells) -> None:
+        """Take columns, or how numbers of a stored column are read."""
+        self.columns, self._columns, self._cells = tuple(columns), columns, cells
+
+    def __len__(self) -> int:
+        return self._cells.rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    @overload
+    def __getitem__(self, name: str) -> pd.Series: ...
+    @overload
+    def __getitem__(self, name: list[str]) -> Table: ...
+    def __getitem__(self, name: str | list[str]) -> pd.Series | Table:
+        if isinstance(name, list):
+            return Table({each: self._columns[each] for each in name}, self._cells)
+        column = self._columns[name]
+        if isinstance(column, pd.Series):
+            return column
+        return pd.Series(examine(self._cells.series(name), column)[0], copy=False)
+
+    def drop(self, *, columns: Iterable[str]) -> Table:
+        """Return the table without these columns."""
+        gone = set(columns)
+        return self[[name for name in self.columns if name not in gone]]
+
+    def assign(self, **columns: pd.Series) -> Table:
+        """Return the table with further columns."""
+        return Table({**self._columns, **columns}, self._cells)
+
+    def take(self, rows: Ints) -> pd.DataFrame:
+        """Return these rows, in memory."""
+        return pd.DataFrame({name: self[name].take(rows) for name in self.columns})
+
+    def blocks(self, size: int) -> Iterator[pd.DataFrame]:
+        """Yield the rows in memory, `size` at a time."""
+        kept = {name: each for name, each in self._columns.items() if isinstance(each, pd.Series)}
+        rules = {name: each for name, each in self._columns.items() if isinstance(each, ColumnRecipe)}
+        parts = self._cells.batches([*rules], size) if rules else iter([{}] * -(-len(self) // size))
+        for at, part in enumerate(parts):
+            rows = slice(at * size, (at + 1) * size)
+            block = {name: column.iloc[rows].array for name, column in kept.items()}
+            block |= {name: examine(part[name], each)[0] for name, each in rules.items()}
+            yield pd.DataFrame({name: block[name] for name in self.columns})
+
+
+def blocks(table: Table | pd.DataFrame, size: int) -> Iterator[pd.DataFrame]:
+    """Yield the rows of a table in memory, `size` at a time."""
+    if isinstance(table, Table):
+        yield from table.blocks(size)
+    else:
+        yield from (table.iloc[start : start + size] for start in range(0, len(table), size))
 
 
 @dataclass(frozen=True)
@@ -69,13 +116,11 @@ class Columns:
         meanings: of each column, in the order of the file.
         notes: sentences on the rows of the file, and on columns of which some cells count as missing or lose
             how they look.
-        key: cache key of a table on disk; "": it is in memory.
     """
 
-    table: pd.DataFrame
+    table: Table | pd.DataFrame
     meanings: Mapping[str, Meaning] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    key: str = ""
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -132,14 +177,13 @@ def read_table(
     Args:
         path: the file, or a folder of Parquet files.
         recipe: how to read it.
-        only: columns to read, if the file has them; None: all, and a large table is cached.
+        only: columns to read, if the file has them; None: all.
         fewest: minimum number of rows of the file.
         was_numeric: column -> whether it held numbers in the table of a trained model; see `ColumnRecipe.of`.
 
     Raises:
         DataError: not a table, duplicate or nameless columns, too few rows; or, where all columns are read,
-            the recipe names columns that the file lacks; or, of a large one, no space on disk for it, or it
-            changes while it is read.
+            the recipe names columns that the file lacks; or a Parquet file changes while it is read.
     """
 
     def choose(names: Sequence[str]) -> list[str]:
@@ -148,57 +192,10 @@ def read_table(
         dropped = recipe.columns("drop")
         return [name for name in names if name not in dropped and (only is None or name in only)]
 
-    def read(file: Path | None = None) -> Cells:
-        cells = read_cells(path, recipe, choose, file=file)
-        for problem in rows_problem(cells.rows, fewest):
-            raise DataError(f"{str(path)!r}: {problem}", field="rows")
-        return cells
-
-    with readable(path):
-        large = is_large(path)
-    if not large:
-        return interpret_cells(read(), recipe, was_numeric=was_numeric)
-    before = stamp(path)
-    with readable(path):
-        check_distinct(path, names := names_of(path, recipe))
-    names = choose(names)
-    with readable(path):
-        content = content_digest(path)
-    plain = {name: value for name, value in recipe.to_plain().items() if name not in _NOT_OF_CELLS}
-    kind = "columns" if only is None else "columns of new rows"
-    key = key_of(kind, content, plain, names, dict(was_numeric or {}))
-
-    def write(folder: Path) -> dict[str, Any]:
-        cells = read(folder / "cells")
-        if stamp(path) != before:
-            raise DataError(
-                f"{os.fspath(path)!r} changed while it was read; try again when it is complete.", field="path"
-            )
-        found = _interpret_each(cells, names, recipe, was_numeric or {}, folder)
-        (folder / "cells").unlink(missing_ok=True)
-        columns = [(dataclasses.asdict(meaning), texts) for meaning, texts, _ in found.values()]
-        return {"rows": cells.rows, "notes": cells.notes, "columns": dict(zip(found, columns, strict=True))}
-
-    size = 2 * sum(size for _, size, _ in before)
-    store, what = table_store(), f"the table {path.name!r}"
-    if only is None:
-        return _mapped_columns(store.get_or_make(key, write, what=what, needed=size), key)
-    with store.claim(key) as claim:  # until files are mapped: another process may read the same new rows
-        columns = _mapped_columns(claim.write(write, what=what, needed=size), key)
-        claim.clear()
-    return columns
-
-
-def _mapped_columns(entry: Entry, key: str) -> Columns:
-    """Return the columns of an entry; mapped files outlive its removal."""
-    found, rows = {}, entry.facts["rows"]
-    for at, (name, (plain_meaning, texts)) in enumerate(entry.facts["columns"].items()):
-        meaning, array = Meaning.from_plain(plain_meaning), None
-        if not meaning.unusable:
-            kind, dtype = ("numbers", "float64") if meaning.numeric else ("codes", "int32")
-            array = mapped_array(entry.path(f"{at}.{kind}"), dtype, (rows,))
-        found[name] = meaning, texts, array
-    return _to_columns(found, rows, entry.facts["notes"], key)
+    cells = read_cells(path, recipe, choose)
+    for problem in rows_problem(cells.rows, fewest):
+        raise DataError(f"{str(path)!r}: {problem}", field="rows")
+    return interpret_cells(cells, recipe, was_numeric=was_numeric)
 
 
 def interpret_cells(
@@ -208,7 +205,7 @@ def interpret_cells(
     *,
     was_numeric: Mapping[str, bool] | None = None,
 ) -> Columns:
-    """Return the columns of cells as a recipe interprets them, in memory.
+    """Return the columns of cells as a recipe interprets them.
 
     Each cell is interpreted without regard to other rows, but in columns that the recipe names under none of
     categorical, numeric and date, which hold numbers where every known value is one.
@@ -220,12 +217,31 @@ def interpret_cells(
         was_numeric: see `read_table`.
 
     >>> cells = Cells.of(pd.DataFrame({"zip": ["01067"], "age": ["44"]}))
-    >>> interpret_cells(cells, Recipe(categorical=("zip",))).table
-         zip   age
-    0  01067  44.0
+    >>> table = interpret_cells(cells, Recipe(categorical=("zip",))).table
+    >>> [*table["zip"], *table["age"]]
+    ['01067', 44.0]
     """
-    found = _interpret_each(cells, cells.names if names is None else names, recipe, was_numeric or {}, None)
-    return _to_columns(found, cells.rows, cells.notes)
+    table: dict[str, pd.Series | ColumnRecipe] = {}
+    meanings: dict[str, Meaning] = {}
+    for name in cells.names if names is None else names:
+        was = (was_numeric or {}).get(name)
+        rules, column = ColumnRecipe.of(name, recipe, was), cells.series(name)
+        numbers, evidence = examine(column, rules)
+        meaning = interpret(evidence, rules)
+        if meaning.numeric:
+            table[name] = rules if cells.on_disk else pd.Series(numbers, copy=False)
+        elif not meaning.unusable:
+            codes, texts = category_numbers(column, rules)
+            if len(texts) > MOST_TEXTS and name != recipe.person and was is not False:
+                options, first = drop_options(rules), meaning.first_text
+                problem = Finding(Kind.UNCOUNTED_TEXTS, Level.PROBLEM, options, of=MOST_TEXTS, first=first)
+                meaning = dataclasses.replace(meaning, findings=(problem,))
+            else:
+                listed = pd.Index(texts, dtype=object)
+                table[name] = pd.Series(pd.Categorical.from_codes(codes, listed), copy=False)
+        meanings[name] = meaning
+    said = (*cells.notes, *_sentences(meanings, Level.DOUBT))
+    return Columns(Table(table, cells), meanings, said)
 
 
 def check_names(columns: Iterable[str], wanted: Mapping[str, Sequence[str]]) -> None:
@@ -249,99 +265,3 @@ def check_names(columns: Iterable[str], wanted: Mapping[str, Sequence[str]]) -> 
         if len(columns) == 1:
             hint = " It is the only column: if a character in it separates columns, give that (--sep)."
         raise DataError(" ".join(each.removesuffix(known) for each in found) + known + hint)
-
-
-_Found = dict[str, tuple[Meaning, list[str] | None, Array | None]]
-"""Name of a column -> meaning, texts by category number (None for numbers), and the array of its rows."""
-
-
-def _to_columns(found: _Found, rows: int, notes: Sequence[str], key: str = "") -> Columns:
-    table: dict[str, pd.Series] = {}
-    for name, (_, texts, array) in found.items():
-        if array is not None and texts is None:
-            table[name] = pd.Series(array, copy=False)
-        elif array is not None:
-            listed = pd.Index(texts or [], dtype=object)
-            table[name] = pd.Series(pd.Categorical.from_codes(array, listed), copy=False)
-    meanings = {name: meaning for name, (meaning, *_) in found.items()}
-    said = (*notes, *_sentences(meanings, Level.DOUBT))
-    return Columns(pd.DataFrame(table, index=pd.RangeIndex(rows), copy=False), meanings, said, key)
-
-
-def _interpret_each(
-    cells: Cells, names: Sequence[str], recipe: Recipe, was_numeric: Mapping[str, bool], folder: Path | None
-) -> _Found:
-    """Interpret each column; with a folder, arrays are written to files there, by the place of the column."""
-    found: _Found = {}
-    for at, name in enumerate(names):
-        rules, evidence, rows = ColumnRecipe.of(name, recipe, was_numeric.get(name)), Evidence(), 0
-        with _Growing(folder and folder / f"{at}.numbers", np.float64) as numbers:
-            for column in cells.column(name):
-                part, further = examine(column, rules, rows)
-                evidence, rows = evidence + further, rows + len(column)
-                numbers.append(part)
-        meaning, texts = interpret(evidence, rules), None
-        if meaning.numeric:
-            found[name] = meaning, None, numbers.array
-            continue
-        numbers.remove()
-        if not meaning.unusable:
-            with _Growing(folder and folder / f"{at}.codes", np.int32) as numbers:
-                few = name != recipe.person and was_numeric.get(name) is not False
-                most = MOST_TEXTS if few else cells.rows
-                meaning, texts = _read_texts(cells, rules, meaning, most, numbers)
-        found[name] = meaning, texts, None if meaning.unusable else numbers.array
-    return found
-
-
-def _read_texts(
-    cells: Cells, rules: ColumnRecipe, meaning: Meaning, most: int, numbers: _Growing
-) -> tuple[Meaning, list[str]]:
-    """Append the category numbers of a column of texts; return its meaning, and its texts by number."""
-    listed: dict[str, int] = {}
-    for column in cells.column(rules.name):
-        numbers.append(category_numbers(column, rules, listed))
-        if len(listed) > most:
-            first = meaning.first_text
-            options = drop_options(rules)
-            problem = Finding(Kind.UNCOUNTED_TEXTS, Level.PROBLEM, options, of=most, first=first)
-            numbers.remove()
-            return dataclasses.replace(meaning, findings=(problem,)), []
-    return meaning, list(listed)
-
-
-class _Growing:
-    """An array that grows in memory, or in a file."""
-
-    def __init__(self, path: Path | None, dtype: type) -> None:
-        self._path, self._dtype, self._files = path, dtype, ExitStack()
-        self._parts: list[Array] | None = []
-        self._file = None if path is None else self._files.enter_context(path.open("wb"))
-
-    def __enter__(self) -> _Growing:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._files.close()
-
-    def append(self, values: Array | None) -> None:
-        """Append the next values; None removes all of them, and those to come."""
-        if values is None or self._parts is None:
-            self.remove()
-        elif self._file is None:
-            self._parts.append(values.astype(self._dtype, copy=False))
-        else:
-            write_array(self._file, values.astype(self._dtype, copy=False))
-
-    def remove(self) -> None:
-        self._parts = None
-        if self._path is not None:
-            self._files.close()
-            self._path.unlink(missing_ok=True)
-
-    @property
-    def array(self) -> Array | None:
-        """Values in memory; None for those in a file, and for removed ones."""
-        if self._parts is None or self._path is not None:
-            return None
-        return np.concatenate([np.zeros(0, self._dtype), *self._parts])

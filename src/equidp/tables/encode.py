@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from typing import Any, ClassVar, final
@@ -17,6 +17,7 @@ from equidp._extras import require_extra
 from equidp.errors import DataError
 from equidp.tables.cells import MISSING
 from equidp.tables.checks import LARGEST_NUMBER, check_read, refuse_missing
+from equidp.tables.columns import Table
 from equidp.tables.intervals import ENCODINGS, STANDARD, Encoding, public_edges, quantile_edges, resolutions
 from equidp.tables.labels import distinct_texts
 
@@ -405,7 +406,7 @@ class TableEncoder:
     @classmethod
     def fit(
         cls,
-        features: pd.DataFrame,
+        features: Table | pd.DataFrame,
         train: npt.NDArray[np.int64],
         bounds: Mapping[str, tuple[float, float]],
         missing: str,
@@ -498,7 +499,7 @@ class TableEncoder:
             sizes += column.blocks
         return squares, sizes
 
-    def check(self, table: pd.DataFrame) -> None:
+    def check(self, table: Table | pd.DataFrame) -> None:
         """Raise a DataError unless `encode` can encode all rows."""
         names = [column.name for column in self.columns]
         check_read(table, names)
@@ -511,23 +512,33 @@ class TableEncoder:
             if isinstance(column, NumericColumn):
                 column.check(table[column.name])
 
-    def encode(self, table: pd.DataFrame) -> torch.Tensor:
+    def encode(self, table: Table | pd.DataFrame) -> torch.Tensor:
         """Return [n, inputs], float32, from a table with at least the encoder's columns.
 
         Raises:
             DataError: a column is missing, holds texts instead of numbers, or missing values under "refuse".
         """
-        self.check(table)
-        inputs, start = np.zeros((len(table), self.width), dtype=np.float32), 0
-        for column in self.columns:
-            column.write(table[column.name], inputs[:, start : start + column.width])
-            start += column.width
-        inputs[:, start:] = 1.0
-        if self.examples is not None:
-            inputs *= self.scales
-        return torch.from_numpy(inputs)
+        return self.encode_parts(table, [np.arange(len(table))])[0]
 
-    def unseen(self, table: pd.DataFrame) -> dict[str, int]:
+    def encode_parts(
+        self, table: Table | pd.DataFrame, parts: Sequence[npt.NDArray[np.int64]]
+    ) -> list[torch.Tensor]:
+        """Return what `encode` does of each part's rows; a column is read once for all of them."""
+        self.check(table)
+        found = [np.zeros((len(rows), self.width), dtype=np.float32) for rows in parts]
+        start = 0
+        for column in self.columns:
+            values = table[column.name]
+            for rows, inputs in zip(parts, found, strict=True):
+                column.write(values.take(rows), inputs[:, start : start + column.width])
+            start += column.width
+        for inputs in found:
+            inputs[:, start:] = 1.0
+            if self.examples is not None:
+                inputs *= self.scales
+        return [torch.from_numpy(inputs) for inputs in found]
+
+    def unseen(self, table: Table | pd.DataFrame) -> dict[str, int]:
         """Count, for each column with such rows, the rows whose text the encoder does not know."""
         counts = {
             column.name: int((~column.knows(table[column.name])).sum())

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from equidp.tables.recipe import MARKS, as_key, in_shell
 
@@ -92,13 +91,6 @@ class Finding:
     first: int = -1
     detail: str = ""
     other: str = ""
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Finding:
-        """Return a finding from what `dataclasses.asdict` made of it, read from JSON."""
-        given = {"kind": Kind(plain["kind"]), "level": Level(plain["level"])}
-        options = tuple((option, value) for option, value in plain["options"])
-        return cls(**{**plain, **given, "options": options})
 
     def settles_by(self, *options: str) -> bool:
         """Return True if one of these options settles it."""

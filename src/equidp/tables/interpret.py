@@ -1,15 +1,15 @@
 """Meaning of a column under a recipe: numbers, dates as numbers, texts, or nothing that can be used.
 
-`examine` reads cells of a column, or of a part of it, and counts what speaks for and against each meaning;
-such `Evidence` adds up over parts. `interpret` turns it into a `Meaning` with findings. Both are pure, so
-that a small table and a large one in parts give the same ones.
+`examine` reads the cells of a column and counts what speaks for and against each meaning. `interpret` turns
+such `Evidence` into a `Meaning` with findings. Both are pure.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -179,15 +179,15 @@ class Values:
     absent: Mapping[str, int]
 
     @classmethod
-    def of(cls, column: pd.Series, rules: ColumnRecipe, start: int = 0) -> Values:
-        """Return the values of cells from row `start` on."""
+    def of(cls, column: pd.Series, rules: ColumnRecipe) -> Values:
+        """Return the values of a column."""
         cells = texts(column).reset_index(drop=True)
-        places = np.arange(len(cells))
-        rows, first = np.ones(len(cells), dtype=np.int64), places + start
+        places = first = np.arange(len(cells))
+        rows = np.ones(len(cells), dtype=np.int64)
         if cells[:_FIRST].nunique() <= _FIRST / 2:
             places, found = pd.factorize(cells)
             cells, rows = pd.Series(found), np.bincount(places[places >= 0], minlength=len(found))
-            first = start + np.flatnonzero(np.diff(np.maximum.accumulate(places), prepend=-1))
+            first = np.flatnonzero(np.diff(np.maximum.accumulate(places), prepend=-1))
         text = cells.str.strip()
         gone = text.isin(rules.absent_texts).to_numpy() | text.isna().to_numpy()
         if rules.missing and is_number(column):
@@ -230,7 +230,7 @@ class Values:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Facts on the cells of a column, which add up over its parts.
+    """Facts on the cells of a column.
 
     Attributes:
         known: number of rows with a value.
@@ -255,46 +255,15 @@ class Evidence:
     odd: str = ""
     is_time: bool = False
 
-    def __add__(self, other: Evidence) -> Evidence:
-        spellings: dict[str, tuple[float, Count]] | None = None
-        if self.spellings is not None and other.spellings is not None:
-            spellings = dict(self.spellings)
-            for text, (value, count) in other.spellings.items():
-                spellings[text] = value, spellings[text][1] + count if text in spellings else count
-            if len({value for value, _ in spellings.values()}) > _FEW_SPELLINGS:
-                spellings = None
-        date_formats = None
-        if self.date_formats is not None and other.date_formats is not None:
-            date_formats = tuple(form for form in self.date_formats if form in other.date_formats)
-        return Evidence(
-            self.known + other.known,
-            _add_counts(self.counts, other.counts),
-            _add_counts(self.absent, other.absent),
-            _add_counts(self.words, other.words),
-            _add_counts(self.marks, other.marks),
-            date_formats,
-            spellings,
-            self.odd or other.odd,
-            self.is_time or other.is_time,
-        )
 
-
-_Rows = TypeVar("_Rows", int, Count)
-
-
-def _add_counts(one: Mapping[str, _Rows], other: Mapping[str, _Rows]) -> dict[str, _Rows]:
-    return {**one, **{key: one[key] + rows if key in one else rows for key, rows in other.items()}}
-
-
-def examine(column: pd.Series, rules: ColumnRecipe, start: int = 0) -> tuple[Floats | None, Evidence]:
+def examine(column: pd.Series, rules: ColumnRecipe) -> tuple[Floats | None, Evidence]:
     """Return cells of a column as numbers, [n], NaN where missing, and what they speak for.
 
     Numbers are None where a cell holds a text, or where the recipe says that the column does.
 
     Args:
-        column: cells from row `start` on.
+        column: its cells.
         rules: statements of the recipe.
-        start: number of rows before them.
 
     >>> numbers, evidence = examine(pd.Series(["44", "?", "007"]), ColumnRecipe.of("zip", Recipe()))
     >>> numbers, evidence.counts[ZEROS]
@@ -303,18 +272,18 @@ def examine(column: pd.Series, rules: ColumnRecipe, start: int = 0) -> tuple[Flo
     if odd := odd_type(column):
         return None, Evidence(odd=odd)
     if is_time(column) and not rules.texts:
-        return _examine_times(column, rules, start)
+        return _examine_times(column, rules)
     typed = is_number(column)
     if typed and not rules.texts and rules.form is None:
         numbers = without_sentinels(floats(column), rules.missing).to_numpy()
         exact = rules.undeclared and not rules.was_numeric and not pd.api.types.is_float_dtype(column)
         if not (exact and (np.abs(numbers) >= INEXACT).any()):
             return numbers, _count_typed(numbers, date_formats=None)
-    values = Values.of(column, rules, start)
+    values = Values.of(column, rules)
     known = values.select_known()
-    evidence = Evidence(int(known.rows.sum()), absent=_absent_words(values))
+    counted, absent = int(known.rows.sum()), _absent_words(values)
     if rules.texts:
-        return None, evidence
+        return None, Evidence(counted, absent=absent)
     read, further = _examine_values(known, rules, (".", None) if typed else None)
     numbers = None
     if rules.declared_numeric or UNREADABLE not in further.counts:
@@ -323,16 +292,16 @@ def examine(column: pd.Series, rules: ColumnRecipe, start: int = 0) -> tuple[Flo
         else:
             read = without_dates(read, rules.missing, rules.form)
         numbers = values.to_rows(read.to_numpy(), np.nan)
-    return numbers, evidence + further
+    return numbers, dataclasses.replace(further, known=counted, absent=absent)
 
 
-def _examine_times(column: pd.Series, rules: ColumnRecipe, start: int) -> tuple[Floats | None, Evidence]:
+def _examine_times(column: pd.Series, rules: ColumnRecipe) -> tuple[Floats | None, Evidence]:
     """Return points in time or durations, by type, as `examine` returns cells."""
     if rules.form is not None:
         found = without_dates(days(column), rules.missing, rules.form).to_numpy()
         return found, _count_typed(found, is_time=True)
     known = column.notna().to_numpy()
-    counts = {UNREADABLE: Count(int(known.sum()), start + int(known.argmax()))} if known.any() else {}
+    counts = {UNREADABLE: Count(int(known.sum()), int(known.argmax()))} if known.any() else {}
     form = "duration" if pd.api.types.is_timedelta64_dtype(column) else "iso"
     evidence = _count_typed(column, counts=counts, date_formats=(form,), is_time=True)
     return np.full(len(column), np.nan) if rules.amounts else None, evidence
@@ -436,12 +405,12 @@ def odd_type(column: pd.Series) -> str:
     return "bytes" if binary else ""
 
 
-def category_numbers(column: pd.Series, rules: ColumnRecipe, numbers: dict[str, int]) -> Ints:
-    """Return the number of each cell's text, [n], -1 where missing; new texts get the next numbers."""
+def category_numbers(column: pd.Series, rules: ColumnRecipe) -> tuple[Ints, list[str]]:
+    """Return the number of each cell's text, [n], -1 where missing, and the texts, in the order in which they
+    first occur."""
     values = Values.of(column, rules)
-    known = values.select_known().text.tolist()
-    found = np.array([numbers.setdefault(each, len(numbers)) for each in known], dtype=np.int64)
-    return values.to_rows(found, -1).astype(np.int64)
+    places, listed = pd.factorize(values.select_known().text)
+    return values.to_rows(places.astype(np.int64), -1).astype(np.int64), listed.tolist()
 
 
 @dataclass(frozen=True)
@@ -460,11 +429,6 @@ class Meaning:
     findings: tuple[Finding, ...] = ()
     first_text: int = -1
     absent: Mapping[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Meaning:
-        """Return a meaning from what `dataclasses.asdict` made of it, read from JSON."""
-        return cls(**{**plain, "findings": tuple(map(Finding.from_plain, plain["findings"]))})
 
     @property
     def unusable(self) -> bool:

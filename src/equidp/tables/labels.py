@@ -15,6 +15,7 @@ import numpy.typing as npt
 from equidp._extras import require_extra
 from equidp.errors import DataError
 from equidp.tables.cells import MISSING, number_text
+from equidp.tables.columns import Table
 
 with require_extra("tables"):
     import pandas as pd
@@ -53,7 +54,7 @@ def code_values(column: pd.Series) -> tuple[Codes, tuple[str, ...]]:
     return pd.Index(names).get_indexer(pd.Index(texts)).astype(np.int64)[places], tuple(names)
 
 
-def cross_columns(table: pd.DataFrame, columns: Sequence[str]) -> tuple[Codes, tuple[str, ...]]:
+def cross_columns(table: Table | pd.DataFrame, columns: Sequence[str]) -> tuple[Codes, tuple[str, ...]]:
     """Return codes, [n] int64, of the combinations of values that occur, and names such as "sex=F, race=A".
 
     The groups of a single column are named by its plain values.
@@ -75,7 +76,7 @@ def cross_columns(table: pd.DataFrame, columns: Sequence[str]) -> tuple[Codes, t
     return codes.reshape(-1).astype(np.int64), names
 
 
-def known_codes(table: pd.DataFrame, columns: Sequence[str], names: Sequence[str]) -> Codes:
+def known_codes(table: Table | pd.DataFrame, columns: Sequence[str], names: Sequence[str]) -> Codes:
     """Return codes, [n] int64, by the names that `code_values` or `cross_columns` gave to training data.
 
     Raises:

@@ -1,7 +1,8 @@
 """Cells of a file as Arrow columns: CSV, compressed or not, Parquet, and folders of Parquet files.
 
-`read_cells` reads a file once, in batches, into memory or into an Arrow file. Cells of CSV are texts. Those
-of Parquet are numbers, truths and times by their type, and texts as a CSV file would hold them otherwise.
+`read_cells` parses a CSV file once, into memory, and leaves Parquet where it is, to be read column by column.
+Cells of CSV are texts. Those of Parquet are numbers, truths and times by their type, and texts as a CSV file
+would hold them otherwise.
 `with_format` finds separator and charset of a CSV file.
 """
 
@@ -23,15 +24,14 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, TextIO, final
 
 from equidp._extras import require_extra
-from equidp._validate import check_number
-from equidp.errors import DataError, EquidpError, SettingError, count_text
+from equidp.errors import DataError, EquidpError, count_text
 from equidp.tables.cells import texts
 from equidp.tables.recipe import Recipe
 
@@ -40,17 +40,11 @@ with require_extra("tables"):
     import pandas.core.arrays.arrow.extension_types  # so that Arrow knows pandas' periods and intervals
     import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.csv as arrow_csv
     from pyarrow import dataset, parquet
 
-STREAM_VARIABLE = "EQUIDP_STREAM_ABOVE"
-STREAM_ABOVE = 64
-"""Megabytes of text from which on the cells of a file are kept on disk."""
 PARQUET = (".parquet", ".pq")
 SEPARATORS = ",;\t|"
 _RARE_SEPARATORS = " :^~"
-_PACKED = 4  # how much larger a compressed file is as text, about
-_BATCH_BYTES = 2**24
 _BATCH_ROWS = 2**17
 _CHUNK = 2**22
 _SAMPLE_ROWS = 200
@@ -112,18 +106,22 @@ def plain_name(name: str) -> str:
 @final
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Cells of a table, in batches of rows.
+    """Cells of a table.
 
     Attributes:
         names: of the columns.
         rows: number of rows.
-        parts: record batches in memory, or the Arrow file that holds them.
+        stored: of CSV, in memory; of Parquet, the files.
+        path: of the file, for messages.
+        stamp: of the files of Parquet, which must not change while they are read.
         notes: sentences on a first column without a name, and on cells that hold line ends.
     """
 
     names: tuple[str, ...]
     rows: int
-    parts: Sequence[pa.RecordBatch] | Path
+    stored: pa.Table | dataset.Dataset
+    path: Path = Path()
+    stamp: list[tuple[str, int, int]] = field(default_factory=list)
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -134,23 +132,56 @@ class Cells:
         ['01067']
         """
         stored = pa.Table.from_pandas(table, preserve_index=False)
-        arrays = [_plain_cells(_one_array(stored.column(name))) for name in stored.schema.names]
-        return cls(tuple(stored.schema.names), len(table), [pa.record_batch(arrays, stored.schema.names)])
+        return cls(tuple(stored.schema.names), len(table), stored)
 
-    def column(self, name: str) -> Iterator[pd.Series]:
-        """Yield a column batch by batch; of a file, nothing else is read."""
-        if not isinstance(self.parts, Path):
-            yield from (_as_series(part.column(name)) for part in self.parts)
-            return
-        only = pa.ipc.IpcReadOptions(included_fields=[self.names.index(name)])
-        with pa.OSFile(str(self.parts)) as file, pa.ipc.open_file(file, options=only) as stored:
-            for at in range(stored.num_record_batches):
-                yield _as_series(stored.get_batch(at).column(0))
+    @property
+    def on_disk(self) -> bool:
+        """True for Parquet, which is read where a column is asked for."""
+        return isinstance(self.stored, dataset.Dataset)
 
     def series(self, name: str) -> pd.Series:
-        """Return a whole column, in memory."""
-        whole = [*self.column(name)] or [pd.Series([], dtype="string")]
-        return pd.concat(whole, ignore_index=True)
+        """Return a whole column; of Parquet, nothing else is read."""
+        if isinstance(self.stored, pa.Table):
+            return _as_series(_one_array(self.stored.column(name)))
+        with readable(self.path):
+            column = self.stored.to_table(columns=[name]).column(0)
+            # Without this, texts that are not UTF-8 would fail later, where they are first used.
+            column.validate(full=True)
+            self._check_unchanged()
+            return _as_series(_one_array(column))
+
+    def batches(self, names: Sequence[str], size: int) -> Iterator[dict[str, pd.Series]]:
+        """Yield these columns, `size` rows at a time."""
+        if isinstance(self.stored, pa.Table):
+            chosen = self.stored.select(names)
+            parts: Iterable[pa.Table] = (chosen[start : start + size] for start in range(0, self.rows, size))
+        else:
+            parts = self._scan(self.stored, names, size)
+        for part in parts:
+            yield {name: _as_series(_one_array(part.column(name))) for name in names}
+
+    def _scan(self, stored: dataset.Dataset, names: Sequence[str], size: int) -> Iterator[pa.Table]:
+        rest: pa.Table | None = None
+        with readable(self.path):
+            for batch in stored.to_batches(
+                columns=list(names), batch_size=size, batch_readahead=1, fragment_readahead=1
+            ):
+                batch.validate(full=True)
+                part = pa.Table.from_batches([batch])
+                rest = part if rest is None else pa.concat_tables([rest, part])
+                while rest.num_rows >= size:
+                    yield rest[:size]
+                    rest = rest[size:]
+            self._check_unchanged()
+        if rest is not None and rest.num_rows:
+            yield rest
+
+    def _check_unchanged(self) -> None:
+        if stamp(self.path) != self.stamp:
+            raise DataError(
+                f"{os.fspath(self.path)!r} changed while it was read; try again when it is complete.",
+                field="path",
+            )
 
 
 def _as_series(cells: pa.Array) -> pd.Series:
@@ -163,16 +194,9 @@ def _as_series(cells: pa.Array) -> pd.Series:
 
 
 def read_cells(
-    path: Path,
-    recipe: Recipe = Recipe(),
-    choose: Callable[[list[str]], list[str]] = list,
-    *,
-    file: Path | None = None,
+    path: Path, recipe: Recipe = Recipe(), choose: Callable[[list[str]], list[str]] = list
 ) -> Cells:
-    """Read a table once.
-
-    CSV without quotes is parsed by Arrow, in a third of the time. At the first quote Arrow's attempt is given
-    up, and pandas reads the file from its start, as parsers differ in what quotes mean.
+    """Read a table once; of Parquet, names and number of rows alone.
 
     A first column of a CSV file that has no name is left out: R and pandas write row names there.
 
@@ -180,17 +204,15 @@ def read_cells(
         path: CSV file, Parquet file, or folder of Parquet files.
         recipe: separator and charset.
         choose: function of the names of all columns that returns those to read.
-        file: Arrow file to write the cells to, for a table larger than memory; None: keep them in memory.
 
     Raises:
         DataError: not a table, duplicate names, or other nameless columns.
     """
     if path.is_dir() or is_parquet(path.name):
         with readable(path):
-            stored = parquet_dataset(path)
+            before, stored = stamp(path), parquet_dataset(path)
             check_distinct(path, all_names := parquet_names(stored.schema))
-        names = choose(all_names)
-        return Cells(tuple(names), *_keep_batches(_from_file(path, _parquet_batches(stored, names)), file))
+            return Cells(tuple(choose(all_names)), stored.count_rows(), stored, path, before)
     with ExitStack() as stack:
         with readable(path):
             text = stack.enter_context(open_csv(path, recipe))
@@ -202,51 +224,23 @@ def read_cells(
                 if reason := text.long_row():
                     raise ValueError(reason) from None
             raise
-        with suppress(NotPlain):
-            plain = _from_file(path, _arrow_batches(text, recipe, names))
-            return Cells(tuple(names), *_keep_batches(plain, file), text.notes)
-        rows, parts = _keep_batches(_from_file(path, _pandas_batches(text, recipe, names, seen)), file)
-        return Cells(tuple(names), rows, parts, (*text.notes, *seen.notes()))
+        with readable(path):
+            parts = [*_csv_batches(text, recipe, names, seen)]
+            schema = pa.schema([(name, pa.string()) for name in names])
+            stored = pa.Table.from_batches(parts, schema)
+        return Cells(
+            tuple(names),
+            sum(part.num_rows for part in parts),
+            stored,
+            path,
+            notes=(*text.notes, *seen.notes()),
+        )
 
 
 def written_rows(path: Path, recipe: Recipe, names: list[str], size: int) -> Iterator[pd.DataFrame]:
     """Yield these columns as they are written, `size` rows at a time."""
-    left = pd.DataFrame()
-    with ExitStack() as stack:
-        if path.is_dir() or is_parquet(path.name):
-            batches = _parquet_batches(parquet_dataset(path), names)
-        else:
-            text = stack.enter_context(open_csv(path, recipe))
-            batches = _pandas_batches(text, recipe, names, LineEnds())
-        for batch in batches:
-            rows = pd.DataFrame({name: texts(_as_series(batch.column(name))) for name in names})
-            left = pd.concat([left, rows], ignore_index=True)
-            while len(left) >= size:
-                yield left[:size]
-                left = left[size:].reset_index(drop=True)
-    yield left
-
-
-def _from_file(path: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches; errors of the file, and no others, become a DataError."""
-    with readable(path):
-        yield from batches
-
-
-def _keep_batches(
-    batches: Iterator[pa.RecordBatch], file: Path | None
-) -> tuple[int, Sequence[pa.RecordBatch] | Path]:
-    """Return the number of rows, and the batches in memory or the file that they were written to."""
-    first = next(batches, None)
-    if first is None or file is None:
-        parts = [] if first is None else [first, *batches]
-        return sum(part.num_rows for part in parts), parts
-    rows = 0
-    with file.open("wb") as out, pa.ipc.new_file(out, first.schema) as writer:
-        for batch in itertools.chain([first], batches):
-            writer.write_batch(batch)
-            rows += batch.num_rows
-    return rows, file
+    for batch in read_cells(path, recipe, lambda _: names).batches(names, size):
+        yield pd.DataFrame({name: texts(cells) for name, cells in batch.items()})
 
 
 def check_distinct(path: Path, columns: Iterable[object]) -> None:
@@ -298,25 +292,6 @@ def _charset_of_start(path: Path) -> str | None:
     with _open_unpacked(path) as file:
         start = file.read(4)
     return next((name for mark, name in _STARTS if re.match(mark, start, re.DOTALL)), None)
-
-
-def is_large(path: Path) -> bool:
-    """Return True if columns are kept on disk: of more text than `EQUIDP_STREAM_ABOVE` megabytes.
-
-    Raises:
-        SettingError: `EQUIDP_STREAM_ABOVE` is not a number.
-    """
-    given = os.environ.get(STREAM_VARIABLE) or str(STREAM_ABOVE)
-    try:
-        limit = float(given)
-        check_number("[0, inf]", limit=limit)
-    except (ValueError, SettingError) as error:
-        raise SettingError(
-            f"{STREAM_VARIABLE} is {given!r}; expected megabytes, such as {STREAM_ABOVE}.",
-            field=STREAM_VARIABLE,
-        ) from error
-    packed = path.is_dir() or is_parquet(path.name) or plain_name(path.name) != path.name
-    return sum(size for _, size, _ in stamp(path)) * (_PACKED if packed else 1) > limit * 1e6
 
 
 def stamp(path: Path) -> list[tuple[str, int, int]]:
@@ -411,14 +386,6 @@ def parquet_names(schema: pa.Schema) -> list[str]:
     return [*(index if named else []), *(name for name in schema.names if name not in index)]
 
 
-def _parquet_batches(stored: dataset.Dataset, names: list[str]) -> Iterator[pa.RecordBatch]:
-    for batch in stored.to_batches(columns=names, batch_size=_BATCH_ROWS):
-        if batch.num_rows:
-            # Without this, texts that are not UTF-8 would fail later, where they are first used.
-            batch.validate(full=True)
-            yield pa.record_batch([_plain_cells(batch.column(name)) for name in names], names)
-
-
 def _plain_cells(stored: pa.Array) -> pa.Array:
     """Return numbers, also beside missing ones, truths and times by their type, and others as texts.
 
@@ -480,8 +447,8 @@ class CsvText:
             "give it a name in the header to use it.",
         )
 
-    def rows(self, size: int | None) -> Iterator[pd.DataFrame]:
-        """Yield the rows as texts, so many at a time, or all at once.
+    def rows(self, size: int) -> Iterator[pd.DataFrame]:
+        """Yield the rows as texts, so many at a time.
 
         Raises:
             ValueError: a row has more columns than the header; says which one.
@@ -501,7 +468,7 @@ class CsvText:
                     index_col=False,
                     chunksize=size,
                 )
-                for rows in [parts] if size is None else parts:
+                for rows in parts:
                     rows.columns = pd.Index(self.names)
                     yield rows
         except (pd.errors.ParserWarning, pd.errors.ParserError) as error:
@@ -569,62 +536,20 @@ def stated_separator(line: str) -> str | None:
     return None if found is None else found[1]
 
 
-class NotPlain(Exception):
-    """Signal that Arrow does not parse a file: quotes, another charset, blanks as separators, or a pipe."""
-
-
-def _arrow_batches(text: CsvText, recipe: Recipe, names: list[str]) -> Iterator[pa.RecordBatch]:
-    if text_charset(recipe) != "utf-8-sig" or text.sep.isspace() or not text.path.is_file():
-        raise NotPlain
-    with open_bytes(text.path) as stored:
-        # What stands before the rows may have quotes, but no other line ends than the rows.
-        before = list(itertools.islice(stored, text.lines))
-        if not all(line.endswith(b"\n") and b"\r" not in line.rstrip(b"\r\n") for line in before):
-            raise NotPlain
-        try:
-            yield from arrow_csv.open_csv(
-                pa.PythonFile(_Plain(stored), mode="r"),
-                arrow_csv.ReadOptions(column_names=text.names, block_size=_BATCH_BYTES),
-                arrow_csv.ParseOptions(delimiter=text.sep, quote_char=False),
-                arrow_csv.ConvertOptions(
-                    column_types=dict.fromkeys(text.names, pa.string()),
-                    include_columns=names,
-                    strings_can_be_null=False,
-                ),
-            )
-        except pa.ArrowInvalid as error:
-            raise NotPlain from error
-
-
-class _Plain(io.RawIOBase):
-    """Reader that raises NotPlain at a mark that parsers may read in several ways, such as a double quote."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> Any:
-        part = self._file.read(size)
-        if b'"' in part or b"\0" in part:
-            raise NotPlain
-        return part
-
-
-def _pandas_batches(
-    text: CsvText, recipe: Recipe, names: list[str], seen: LineEnds
-) -> Iterator[pa.RecordBatch]:
+def _csv_batches(text: CsvText, recipe: Recipe, names: list[str], seen: LineEnds) -> Iterator[pa.RecordBatch]:
     for rows in text.rows(_BATCH_ROWS):
         used = [name for name in names if name not in recipe.columns("drop")]
         seen.add(rows, {*SEPARATORS, recipe.sep}, used)
-        arrays = (pa.array(rows[name], type=pa.string(), from_pandas=True) for name in names)
-        yield pa.record_batch([_one_array(array) for array in arrays], names)
+        arrays = [_one_array(pa.array(rows[name], type=pa.string(), from_pandas=True)) for name in names]
+        yield pa.record_batch(arrays, names)
 
 
 def _one_array(cells: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return cells as one array; columns that pandas read from a large file have several."""
-    return cells.combine_chunks() if isinstance(cells, pa.ChunkedArray) else cells
+    """Return cells as one array, of the types of `_plain_cells`."""
+    if isinstance(cells, pa.Array):
+        return _plain_cells(cells)
+    parts = [_plain_cells(part) for part in cells.chunks or [pa.array([], cells.type)]]
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
 def names_of(path: Path, recipe: Recipe) -> list[str]:

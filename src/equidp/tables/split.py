@@ -16,6 +16,7 @@ import numpy.typing as npt
 from equidp._extras import require_extra
 from equidp.errors import DataError
 from equidp.tables.cells import MISSING
+from equidp.tables.columns import Table, blocks
 
 with require_extra("tables"):
     import pandas as pd
@@ -27,14 +28,14 @@ _BLOCK = 2**16
 _BYTES = 16
 
 
-def draw_rows(table: pd.DataFrame, seed: int) -> npt.NDArray[np.float64]:
+def draw_rows(table: Table | pd.DataFrame, seed: int) -> npt.NDArray[np.float64]:
     """Return a number in [0, 1) for each row, [n].
 
     Equal rows have draws of their own, as the first, second, ... of them. Memory beyond the result: 8 bytes a
     row, and 40 for each row that is not the only one of its content.
 
     Args:
-        table: columns of floats, or of texts (None where missing), in any form of pandas.
+        table: columns of floats, or of texts (None where missing).
         seed: of the split.
 
     >>> draw_rows(pd.DataFrame({"age": [44.0, 44.0, 51.0]}), 0).round(3)
@@ -67,21 +68,25 @@ def _count_earlier(digests: Bits) -> Codes:
     return earlier
 
 
-def _digests(table: pd.DataFrame, places: Codes, seed: int) -> Iterator[tuple[int, Bits]]:
+def _digests(table: Table | pd.DataFrame, places: Codes, seed: int) -> Iterator[tuple[int, Bits]]:
     """Yield digests of 128 bits, [block, 2], of these rows, after the place of the first in `places`."""
     names = sorted(table.columns, key=str)
     start = blake2b(repr((seed, [str(name) for name in names])).encode(), digest_size=_BYTES)
-    whole = len(places) == len(table)
-    for first in range(0, len(places), _BLOCK):
-        rows = slice(first, first + _BLOCK)
-        block = table.iloc[rows if whole else places[rows]]
+    first = row = 0
+    for block in blocks(table, _BLOCK):
+        chosen = places[first : np.searchsorted(places, row + len(block))] - row
+        row += len(block)
+        if not len(chosen):
+            continue
+        block = block if len(chosen) == len(block) else block.iloc[chosen]
         cells = np.concatenate([_cell_bytes(block[name]) for name in names], axis=1)
         found = []
-        for row in cells:
+        for each in cells:
             digest = start.copy()
-            digest.update(row.data)
+            digest.update(each.data)
             found.append(digest.digest())
         yield first, np.frombuffer(b"".join(found), dtype="<u8").reshape(-1, 2)
+        first += len(chosen)
 
 
 def _cell_bytes(column: pd.Series) -> npt.NDArray[np.uint8]:
