@@ -9,8 +9,8 @@ by the next call:
 Rows are trained on by `equidp train --missing category`, and others are predicted by `equidp predict`: what
 users do. DP-EBM is interpret-core's, with its accountant and ranges of the training rows.
 
-`--csv FILE --target COLUMN --group COLUMN` reads another table instead, with two to twenty classes
-or with numbers to predict (`--target-bounds LOW:HIGH`). Rows without target or group are left out.
+`--csv FILE --target COLUMN --group COLUMN` reads another table instead, with two to twenty classes.
+Rows without target or group are left out.
 
 `--methods equidp pairs` adds columns of pairs of columns, each cut into four intervals or levels. Which six
 pairs is read from the training rows without privacy, so its figures are above what private pairs would give.
@@ -32,9 +32,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from sklearn.compose import make_column_selector, make_column_transformer
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.impute import SimpleImputer
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -55,30 +55,27 @@ _ADULT = (
 class Table(NamedTuple):
     """Table with its target, the positive one of two classes, and a column of groups.
 
-    `classes` has the name of every class, the positive one last; numbers to predict have `bounds` instead.
-    With `blind`, other models than equidp do not read the groups either.
+    `classes` has the name of every class, the positive one last. With `blind`, other models than equidp do
+    not read the groups either.
     """
 
     read: Callable[[Path], pd.DataFrame]
     target: str
     positive: str
     group: str
-    bounds: tuple[float, float] | None = None
     blind: bool = False
     classes: tuple[str, ...] = ()
 
     def with_classes(self, rows: pd.DataFrame) -> Table:
         """Return the table with the names of its classes."""
-        names = set() if self.bounds else set(rows[self.target].map(_text))
+        names = set(rows[self.target].map(_text))
         if len(names) > _MOST_CLASSES or len(names) == 1:
             raise SystemExit(f"{self.target!r} has {len(names)} classes; expected 2 to {_MOST_CLASSES}.")
         positive = _text(self.positive)
         return self._replace(classes=tuple(sorted(names, key=lambda name: (name == positive, name))))
 
     def targets(self, rows: pd.DataFrame) -> np.ndarray:
-        """Return numbers to predict, or the place of each row's class."""
-        if self.bounds:
-            return rows[self.target].to_numpy(np.float64)
+        """Return the place of each row's class."""
         return np.array([self.classes.index(_text(each)) for each in rows[self.target]])
 
     def inputs(self, rows: pd.DataFrame) -> pd.DataFrame:
@@ -114,7 +111,7 @@ TABLES = {
 
 
 def _predict_by_equidp(train: pd.DataFrame, test: pd.DataFrame, table: Table, epsilon: float) -> np.ndarray:
-    """Return probabilities [n, classes], or numbers [n]; so do the functions of the other methods."""
+    """Return probabilities [n, classes]; so do the functions of the other methods."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / name for name in ("train.csv", "test.csv", "run", "answers.csv")]
         train.to_csv(paths[0], index=False)
@@ -122,8 +119,6 @@ def _predict_by_equidp(train: pd.DataFrame, test: pd.DataFrame, table: Table, ep
         command = [sys.executable, "-m", "equidp"]
         options = [f"--target={table.target}", f"--group={table.group}", "--missing=category"]
         options += ["--test-share=0.01", f"--epsilon={epsilon}", f"--out={paths[2]}"]
-        if table.bounds:
-            options += ["--task=regression", "--target-bounds={}:{}".format(*table.bounds)]
         for arguments in (
             ["train", str(paths[0]), *options],
             ["predict", str(paths[2]), str(paths[1]), f"--out={paths[3]}"],
@@ -132,8 +127,6 @@ def _predict_by_equidp(train: pd.DataFrame, test: pd.DataFrame, table: Table, ep
             if done.returncode:
                 raise SystemExit(done.stderr)
         answers = pd.read_csv(paths[3])
-    if table.bounds:
-        return answers["prediction"].to_numpy()
     return answers[[f"p({name})" for name in table.classes]].to_numpy()
 
 
@@ -174,16 +167,11 @@ def _codes(train: pd.Series, test: pd.Series) -> tuple[pd.Series, pd.Series]:
 
 
 def _predict_by_ebm(train: pd.DataFrame, test: pd.DataFrame, table: Table, epsilon: float) -> np.ndarray:
-    from interpret.privacy import DPExplainableBoostingClassifier, DPExplainableBoostingRegressor
+    from interpret.privacy import DPExplainableBoostingClassifier
 
     inputs, others = _without_missing(table.inputs(train)), _without_missing(table.inputs(test))
     settings = {"epsilon": epsilon, "delta": 10 ** np.floor(np.log10(0.1 / len(train)))}
     settings |= {"random_state": 0, "n_jobs": 1}
-    if table.bounds:
-        low, high = table.bounds
-        settings |= {"privacy_target_min": low, "privacy_target_max": high}
-        model = DPExplainableBoostingRegressor(**settings).fit(inputs, table.targets(train))
-        return model.predict(others).clip(low, high)
     return DPExplainableBoostingClassifier(**settings).fit(inputs, table.targets(train)).predict_proba(others)
 
 
@@ -198,15 +186,12 @@ def _predict_by_boosting(train: pd.DataFrame, test: pd.DataFrame, table: Table, 
         kept = inputs.loc["train", name].value_counts().index[:_MOST_LEVELS]
         inputs[name] = inputs[name].where(inputs[name].isin(kept)).astype("category")
     settings = {"categorical_features": "from_dtype", "random_state": 0}
-    if table.bounds:
-        model = HistGradientBoostingRegressor(**settings)
-        return model.fit(inputs.loc["train"], table.targets(train)).predict(inputs.loc["test"])
     model = HistGradientBoostingClassifier(**settings)
     return model.fit(inputs.loc["train"], table.targets(train)).predict_proba(inputs.loc["test"])
 
 
 def _predict_by_line(train: pd.DataFrame, test: pd.DataFrame, table: Table, _: float) -> np.ndarray:
-    """Logistic regression, or least squares with a penalty for numbers."""
+    """Logistic regression."""
     numbers, texts = (
         make_column_selector(dtype_include="number"),
         make_column_selector(dtype_exclude="number"),
@@ -215,10 +200,8 @@ def _predict_by_line(train: pd.DataFrame, test: pd.DataFrame, table: Table, _: f
         (make_pipeline(SimpleImputer(add_indicator=True), StandardScaler()), numbers),
         (OneHotEncoder(handle_unknown="infrequent_if_exist", max_categories=_MOST_LEVELS), texts),
     )
-    last = Ridge() if table.bounds else LogisticRegression(max_iter=1000)
-    model = make_pipeline(encoder, last).fit(table.inputs(train), table.targets(train))
-    if table.bounds:
-        return model.predict(table.inputs(test)).clip(*table.bounds)
+    model = make_pipeline(encoder, LogisticRegression(max_iter=1000))
+    model.fit(table.inputs(train), table.targets(train))
     return model.predict_proba(table.inputs(test))
 
 
@@ -233,12 +216,11 @@ METHODS = {
 
 
 def _figures(answers: np.ndarray, train: pd.DataFrame, test: pd.DataFrame, table: Table) -> dict[str, float]:
-    """Accuracy, AUC, log loss, log loss of the training rows' base rate, and `off`; or `squared` and `off`.
+    """Accuracy, AUC, log loss, log loss of the training rows' base rate, and `off`.
 
-    AUC is that of each class against the others, weighted by their rows. `squared` is the squared error as a
-    share of that of the training rows' mean. `off` is the largest difference between mean prediction and
-    what happened, over the latter, in groups of more than 300 test rows: for the positive one of two classes,
-    or for every class.
+    AUC is that of each class against the others, weighted by their rows. `off` is the largest difference
+    between mean prediction and what happened, over the latter, in groups of more than 300 test rows: for the
+    positive one of two classes, or for every class.
     """
     happened, answers = table.targets(test), np.asarray(answers, dtype=np.float64)
     groups = [
@@ -246,9 +228,6 @@ def _figures(answers: np.ndarray, train: pd.DataFrame, test: pd.DataFrame, table
         for places in test.reset_index(drop=True).groupby(table.group).indices.values()
         if len(places) > _LARGE
     ]
-    if table.bounds:
-        errors = ((answers - happened) ** 2).mean(), ((table.targets(train).mean() - happened) ** 2).mean()
-        return {"squared": float(errors[0] / errors[1]), "off": _off([(answers, happened)], groups)}
     shares = np.bincount(table.targets(train), minlength=len(table.classes)) / len(train)
     each = [(answers[:, place], happened == place) for place in range(len(table.classes))]
     each = [pair for pair in each[len(each) == 2 :] if pair[1].any()]
@@ -274,7 +253,7 @@ def _off(pairs: list[tuple[np.ndarray, np.ndarray]], groups: list[np.ndarray]) -
 
 
 def _print(found: pd.DataFrame) -> None:
-    names = [name for name in ("accuracy", "auc", "log loss", "base", "squared", "off") if name in found]
+    names = [name for name in ("accuracy", "auc", "log loss", "base", "off") if name in found]
     print(f"| table | method | epsilon | splits | {' | '.join(names)} |")
     print(f"| --- | --- | --- | ---: |{' ---: |' * len(names)}")
     for (table, method, epsilon), rows in found.groupby(["table", "method", "epsilon"]):
@@ -288,13 +267,12 @@ def _own_table(asked: argparse.Namespace) -> dict[str, Table]:
     """Return the table of --csv, by its file's name."""
     if not (asked.target and asked.group):
         raise SystemExit("--csv needs --target and --group.")
-    bounds = tuple(map(float, asked.target_bounds.split(":"))) if asked.target_bounds else None
 
     def read(_: Path) -> pd.DataFrame:
         rows = pd.read_csv(asked.csv).drop(columns=["Unnamed: 0"], errors="ignore").drop(columns=asked.drop)
         return rows.dropna(subset=[asked.target, asked.group])
 
-    return {asked.csv.stem: Table(read, asked.target, asked.positive, asked.group, bounds, asked.blind)}
+    return {asked.csv.stem: Table(read, asked.target, asked.positive, asked.group, asked.blind)}
 
 
 def main() -> None:
@@ -310,7 +288,6 @@ def main() -> None:
     parser.add_argument("--target", help="of --csv")
     parser.add_argument("--group", help="of --csv")
     parser.add_argument("--positive", default="", help="the positive one of two classes of --csv")
-    parser.add_argument("--target-bounds", help="of numbers to predict of --csv: LOW:HIGH")
     parser.add_argument("--drop", nargs="+", default=[], help="columns of --csv to leave out")
     parser.add_argument("--blind", action="store_true", help="no model reads the groups of --csv")
     asked = parser.parse_args()

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from equidp import DataError, DataSplit, GroupedDataset, SettingError
+from equidp import DataError, DataSplit, GroupedDataset
 from equidp.data.dataset import Labels, crossed_labels
 from equidp.data.images import STANDARD, kept_pixels
 from equidp.data.origins import Origin, data_folder
@@ -28,7 +28,6 @@ ORIGIN = Origin(
 SIDE = 48
 GENDERS = ("male", "female")
 ETHNICITIES = ("White", "Black", "Asian", "Indian", "Others")
-AGES = (0.0, 120.0)
 _BANDS = ((20, 40, 60), ("under 20", "20 to 39", "40 to 59", "60 and over"))
 FIELDS = ("gender", "ethnicity", "under-30", "age")
 _NAME = re.compile(r"(\d{1,3})_([01])_([0-4])_[^_]*")
@@ -42,7 +41,7 @@ class UTKFace:
     names. They are for non-commercial research only, and are not downloaded.
 
     Attributes:
-        target: what to predict: gender, ethnicity, under-30 (Yu et al.), or age, a number from 0 to 120.
+        target: what to predict: gender, ethnicity, under-30 (Yu et al.), or age (in bands of twenty years).
         group: whose costs to compare: ethnicity, gender, under-30 or age (in bands of twenty years); several
             are crossed.
         ethnicities: faces of others are left out.
@@ -71,8 +70,6 @@ class UTKFace:
             for each in given:
                 if each not in known:
                     raise unknown_name(what, each, known)
-        if self.balanced and self.target == "age":
-            raise SettingError("ages are numbers, of which there are no classes to balance; use under-30.")
 
     def with_roles(self, target: str | None, group: tuple[str, ...]) -> UTKFace:
         """Return this source with another target, or other groups; None and (): as they are."""
@@ -94,13 +91,8 @@ class UTKFace:
             rows = torch.nonzero(torch.isin(fields[:, 2], taken)).flatten()
             images, fields = images[rows], fields[rows]
         groups = crossed_labels([self._labels(fields, each) for each in self.group])
-        if self.target == "age":
-            target, bounds = Labels(fields[:, 0].float(), ()), AGES
-        else:
-            target, bounds = self._labels(fields, self.target), None
-        whole = GroupedDataset(
-            images, target.codes, groups.codes, groups.names, target.names, "utkface", target_bounds=bounds
-        )
+        target = self._labels(fields, self.target)
+        whole = GroupedDataset(images, target.codes, groups.codes, groups.names, target.names, "utkface")
         return (whole,)
 
     def choose_examples(self, seed: int, *parts: GroupedDataset) -> DataSplit:

@@ -590,7 +590,7 @@ def learner_of(study: ReadingStudy, train: GroupedDataset, seed: int) -> Learner
     plan = default_plan(study.data).with_changes({"epochs": study.epochs})
     resolved = plan.resolve(study.method, len(train))
     model = build_model(
-        resolved.plan.factory, train.input_shape, train.num_outputs, seed + 1000 * reading.other_weights
+        resolved.plan.factory, train.input_shape, train.num_classes, seed + 1000 * reading.other_weights
     )
     planned = Planned(
         len(train),

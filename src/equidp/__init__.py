@@ -26,7 +26,7 @@ _HOMES = {
     "errors": "ApproximationWarning BudgetError CacheWarning CheckpointError DataError DataWarning "
     "EquidpError MissingExtraError ModelError PolicyError PrivacyWarning ProcessError SettingError "
     "TrainingStopped TrainingWarning",
-    "estimator": "PrivateClassifier PrivateRegressor",
+    "estimator": "PrivateClassifier",
     "evaluation.metrics": "METRICS Metric",
     "evaluation.predictions": "Decision Predictions",
     "individual": "IndividualAccountant IndividualClipping IndividualReport",

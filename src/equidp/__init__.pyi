@@ -41,7 +41,7 @@ from equidp.errors import (
     TrainingStopped as TrainingStopped,
     TrainingWarning as TrainingWarning,
 )
-from equidp.estimator import PrivateClassifier as PrivateClassifier, PrivateRegressor as PrivateRegressor
+from equidp.estimator import PrivateClassifier as PrivateClassifier
 from equidp.evaluation.metrics import METRICS as METRICS, Metric as Metric
 from equidp.evaluation.predictions import Decision as Decision, Predictions as Predictions
 from equidp.individual import (

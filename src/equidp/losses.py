@@ -154,23 +154,3 @@ def own_output(outputs: Tensor, targets: Tensor) -> Tensor:
 
 LOSSES: Mapping[str, LossFunction] = MappingProxyType({"equidp.losses:own_output": own_output})
 """Name of a loss in plans and files of runs -> loss; one of the user's is a function."""
-
-
-@final
-@dataclass(frozen=True)
-class SquaredError:
-    """Half the squared error of predictions, in half widths of a public range that targets are clipped to.
-
-    Attributes:
-        bounds: (low, high) of the targets.
-
-    >>> SquaredError((0.0, 100.0))(torch.tensor([[50.0], [100.0]]), torch.tensor([0.0, 700.0]))
-    tensor([0.5000, 0.0000])
-    """
-
-    bounds: tuple[float, float]
-
-    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return losses, [batch], of outputs [batch, 1]."""
-        low, high = self.bounds
-        return 0.5 * ((outputs.squeeze(1) - targets.clamp(low, high)) / ((high - low) / 2)) ** 2

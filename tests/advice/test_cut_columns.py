@@ -14,10 +14,8 @@ from equidp.advice.advise import advise
 from equidp.advice.chosen_plan import RULE, choose_plan
 from equidp.data import open_source
 from equidp.errors import SettingError
-from equidp.report.advice import advice_sentences
 from equidp.tables.intervals import CUT
 from equidp.tables.recipe import Recipe
-from equidp.training.build import build
 from equidp.training.plan import Plan
 from equidp.training.trainer import Trainer
 
@@ -78,19 +76,16 @@ def test_the_number_of_columns_changes_nothing():
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("outputs", "deviation"), [(2, 0.6), (1, 0.1)])
-def test_noise_moves_predictions_by_the_deviation_that_the_rule_states(outputs, deviation):
+def test_noise_moves_predictions_by_the_deviation_that_the_rule_states():
     """Of 2,000 weights that no gradient moves, within four standard errors (p below 1e-4)."""
     count, width = 500, 2_001
     rows = torch.zeros(count, width)
     rows[:, 0] = 1.0
     targets = torch.arange(count) % 2
     data = equidp.GroupedDataset(rows, targets, targets, ("a", "b"), ("n", "y"))
-    if outputs == 1:
-        data = numbers(rows, targets.double())
     advice = advise(data, equidp.Target(1.0), {}, CUT)
     plan = advice.plan(Plan()).resolve("dpsgd", count, equidp.Target(1.0, accountant="rdp"))
-    model = torch.nn.Sequential(torch.nn.Linear(width, outputs, bias=False))
+    model = torch.nn.Sequential(torch.nn.Linear(width, 2, bias=False))
     torch.nn.init.zeros_(model[0].weight)
     own = plan.settings
     optimizer = torch.optim.SGD(model.parameters(), lr=own["learning_rate"], momentum=own["momentum"])
@@ -100,64 +95,8 @@ def test_noise_moves_predictions_by_the_deviation_that_the_rule_states(outputs, 
         average=equidp.WeightAverage(own["average"], own["average_share"]),
     )  # fmt: skip
     weights = trainer.fit().model[0].weight.detach()[:, 1:]
-    moved = weights[1] - weights[0] if outputs == 2 else weights[0]
-    assert moved.std().item() == pytest.approx(deviation, rel=0.065)
-
-
-def numbers(inputs, targets):
-    groups = torch.arange(len(targets)) % 2
-    return equidp.GroupedDataset(inputs, targets, groups, ("a", "b"), (), target_bounds=(-1.0, 1.0))
-
-
-@pytest.mark.soak
-def test_numbers_of_few_rows_are_refused_or_have_a_reason_of_their_own():
-    def advise_numbers(count, epsilon):
-        return advise(numbers(torch.rand(count, 3), torch.rand(count)), equidp.Target(epsilon), {}, CUT)
-
-    with pytest.raises(SettingError) as caught:
-        advise_numbers(1_000, 0.2)
-    assert caught.value.field == "epsilon"
-    few, many = advise_numbers(1_000, 0.5), advise_numbers(20_000, 3.0)
-    assert "short way of numbers" in {reason.name for reason in few.reasons}
-    assert "short way of numbers" not in {reason.name for reason in many.reasons}
-    assert len(advice_sentences(few)) == len(few.reasons) + 1
-    assert few.settings["learning_rate"] < many.settings["learning_rate"] <= 3
-    assert advise(numbers(torch.rand(99, 3, 32, 32), torch.rand(99))).settings == {}
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("target", ["steps", "line", "noise", "skewed"])
-@pytest.mark.parametrize(("count", "epsilon"), [(1_000, 1.0), (1_000, 3.0), (10_000, 0.5)])
-def test_numbers_are_predicted_better_than_by_their_mean_where_there_is_a_signal(count, epsilon, target):
-    """Squared error on 4,000 other rows over that of the mean of the training rows, means of three seeds.
-
-    With 1,000 rows at epsilon 1 it is .60 of steps, .53 of a line and .82 of skewed numbers; with a clipping
-    bound twice as large it was .71, .61 and .91. By simulation on noise alone, it is at most 1.12.
-    """
-    ratios = []
-    for seed in range(3):
-        rng = np.random.default_rng(seed)
-        x, error = rng.normal(size=(count + 4_000, 8)), rng.normal(size=count + 4_000)
-        y = {
-            "steps": 0.2 * np.where(x[:, 0] > 0.5, 1, -0.5) + 0.2 * (x[:, 1] < -1) + 0.12 * error,
-            "line": 0.15 * (x[:, 0] - 0.7 * x[:, 1] + 0.5 * x[:, 2]) + 0.15 * error,
-            "noise": -0.3 + 0.25 * error,
-            "skewed": -1 + 0.15 * np.exp(0.6 * x[:, 0] - 0.3 * (x[:, 1] > 0) + 0.5 * error),
-        }[target].clip(-1, 1)
-        edges = [np.quantile(x[:count], np.arange(1, parts) / parts, axis=0) for parts in (4, 16)]
-        blocks = [
-            np.eye(len(each) + 1)[np.searchsorted(each[:, column], x[:, column])]
-            for column in range(8)
-            for each in edges
-        ]
-        rows = torch.from_numpy(np.concatenate(blocks, axis=1) / 4).float()
-        train = numbers(rows[:count], torch.from_numpy(y[:count]).float())
-        target_epsilon = equidp.Target(epsilon, accountant="rdp")
-        plan = advise(train, target_epsilon, {}, CUT).plan(Plan()).resolve("dpsgd", count, target_epsilon)
-        run = build(plan, train, seed=seed, secure=False).fit()
-        found = run.model(rows[count:]).detach().squeeze(1).double().numpy()
-        ratios.append(((found - y[count:]) ** 2).mean() / ((y[:count].mean() - y[count:]) ** 2).mean())
-    assert np.mean(ratios) < {"noise": 1.15, "skewed": 0.87, "steps": 0.66, "line": 0.57}[target]
+    moved = weights[1] - weights[0]
+    assert moved.std().item() == pytest.approx(0.6, rel=0.065)
 
 
 def test_given_settings_are_what_the_learning_rate_suits():
@@ -220,21 +159,6 @@ def test_a_table_is_cut_unless_a_model_or_an_encoding_is_given(table):
     assert (choose_plan(finer, train, 0, {}).encoding, choose_plan(finer, train, 0, {}).plan.model) == (
         "cut:8", "additive",
     )  # fmt: skip
-
-
-@pytest.mark.soak
-def test_numbers_to_predict_are_cut_by_the_rule_unless_an_encoding_is_given(table, tmp_path):
-    recipe = Recipe(target="age", group=("sex",), target_bounds=(0.0, 100.0), drop=("income",))
-    ages = pd.read_csv(tmp_path / "people.csv").assign(pay=1.0)
-    ages.to_csv(tmp_path / "ages.csv", index=False)
-    for given, taken, model in (
-        (None, CUT, "additive"),
-        ("cut:8", "cut:8", "additive"),
-        ("standard", "standard", Plan().model),
-    ):
-        source = open_source(str(tmp_path / "ages.csv"), recipe=recipe, encoding=given)
-        chosen = choose_plan(source, source.split(0).train, 0, {})
-        assert (chosen.encoding, chosen.plan.model) == (taken, model)
 
 
 def test_all_examples_may_be_one_batch():

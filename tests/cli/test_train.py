@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import io
 import json
 import os
 import re
@@ -135,19 +134,6 @@ def test_weights_of_classes_and_rows_are_in_the_card_and_wrong_ones_name_what_th
     assert not (people / "other").exists()
 
 
-NUMBER = (
-    "people.csv",
-    "--target",
-    "age",
-    "--group",
-    "sex",
-    "--task",
-    "regression",
-    "--target-bounds",
-    "0:100",
-)
-
-
 @pytest.mark.soak
 def test_averaged_weights_are_what_a_run_keeps_also_when_it_goes_on(run, people, monkeypatch):
     plan = (*PLAN, "--schedule", "cosine", "--average", "tail", "--average-share", "0.5")
@@ -176,69 +162,6 @@ def test_averaged_weights_are_what_a_run_keeps_also_when_it_goes_on(run, people,
     assert "| average share | 0.5 | asked |" in card
     assert run("evaluate", "run")[0] == 0
     assert run("predict", "run", "people.csv")[0] == 0
-
-
-@pytest.mark.soak
-def test_a_number_is_predicted_evaluated_and_in_the_card(run, people):
-    assert run("train", *NUMBER, *PLAN, "--out", "run")[0] == 0
-    assert (
-        run("train", *NUMBER, "--method", "sgd", "--epochs", "4", "--batch-size", "40", "--out", "sgd")[0]
-        == 0
-    )
-    card = (people / "run" / "card.md").read_text()
-    assert "equidp compare" not in card  # which is of classifiers
-    assert "| group | test examples | RMSE |" in card
-    assert "| public range of the target | 0 to 100 |" in card
-    assert "RMSE</th>" in (people / "run" / "card.html").read_text()
-    others = pd.read_csv(people / "people.csv")[5:]
-    others.to_csv(people / "others.csv", index=False)
-    code, out, _ = run("predict", "run", "others.csv")
-    answers = pd.read_csv(io.StringIO(out))["prediction"].to_numpy()
-    assert code == 0
-    given = ("run", "others.csv", "--baseline", "sgd", "--metric", "mae", "--json", "f.json")
-    code, out, err = run("evaluate", *given)
-    assert code == 0, err
-    assert "MAE" in out
-    figures = json.loads((people / "f.json").read_text())
-    mae = next(row["mae"] for row in figures["metrics"] if row["group"] == "all")
-    assert mae == pytest.approx(np.abs(answers - others["age"]).mean(), rel=1e-4)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ("--target", "age", "--task", "regression"),
-            "--task regression needs the public range of the target",
-        ),
-        (
-            ("--target", "age", "--task", "classification", "--target-bounds", "0:9"),
-            "are for numbers to predict",
-        ),
-        (("--target", "age", "--target-bounds", "9:0"), "--target-bounds '9:0'; expected low:high"),
-        (("--target", "age", "--target-bounds", "many"), "expected low:high, such as 0:150000"),
-        (("--target", "income", "--target-bounds", "0:9"), "target 'income' holds texts, the first in row 1"),
-        (("--target", "sex", "--target-bounds", "0:9"), "is a number to predict and a group too"),
-        (("--target", "age", "--target-bounds", "0:99", "--class-weight", "a=1"), "and this data has none"),
-        (
-            ("--target", "age", "--target-bounds", "0:99", "--class-weight", "balanced"),
-            "there are no classes to count",
-        ),
-    ],
-)
-def test_what_is_no_number_to_predict_is_refused(run, people, arguments, message):
-    rest = ("--epsilon", "3", "--epochs", "4", "--batch-size", "40", "--accountant", "rdp")
-    code, _, err = run("train", "people.csv", *arguments, "--group", "sex", *rest, "--out", "run")
-    assert code == 2
-    assert message in err
-    assert not (people / "run").exists()
-
-
-def test_a_comparison_of_numbers_says_what_to_do_instead(run, people):
-    code, _, err = run("compare", *NUMBER, "--seeds", "1")
-    assert code == 2
-    assert "equidp evaluate --baseline" in err
 
 
 @pytest.mark.soak

@@ -103,7 +103,7 @@ class Seen(NamedTuple):
 
 def seen(split: DataSplit) -> Seen:
     train = split.train
-    facts = (train.group_names, train.class_names, train.input_shape, train.num_outputs, train.target_bounds)
+    facts = (train.group_names, train.class_names, train.input_shape)
     return Seen(split.digest(), facts)
 
 

@@ -220,11 +220,10 @@ def test_fits_of_one_estimator_in_several_threads_are_all_counted():
     assert model.fit(X, y).epsilon_total_ > three
 
 
-@pytest.mark.parametrize("estimator", [equidp.PrivateClassifier, equidp.PrivateRegressor])
-def test_rows_beyond_float32_have_no_prediction(estimator):
+def test_rows_beyond_float32_have_no_prediction():
     """Their outputs are NaN, which would have been the first class."""
     X, _ = table(seed=21)
-    fitted = estimator(epochs=1, accountant="rdp").fit(X, (X[:, 0] > 0).astype(int))
+    fitted = equidp.PrivateClassifier(epochs=1, accountant="rdp").fit(X, (X[:, 0] > 0).astype(int))
     with raises_field(DataError, "X"):
         fitted.predict(np.full((2, 4), 1e39))
 
@@ -249,27 +248,6 @@ def test_wrong_inputs_are_refused(change, field):
     assert not hasattr(model, "epsilon_total_")
 
 
-@pytest.mark.parametrize("bounds", [(0,), 3, "0:1", ("a", "b"), (None, 1), (1, 0), (0, float("nan"))])
-def test_target_bounds_that_are_none_are_refused(bounds):
-    X, _ = table(seed=23)
-    with raises_field(SettingError, "target_bounds"):
-        equidp.PrivateRegressor(target_bounds=bounds).fit(X, X[:, 0])
-
-
-def test_predictions_stay_in_the_bounds_that_were_fitted():
-    X, _ = table(seed=24)
-    model = equidp.PrivateRegressor(epochs=1, accountant="rdp", target_bounds=np.array([0, 10])).fit(
-        X, X[:, 0]
-    )
-    predicted, intercept = model.predict(X), model.intercept_
-    model.set_params(target_bounds=(0, 1000))
-    assert (model.predict(X) == predicted).all()
-    assert model.intercept_ == intercept
-    with raises_field(SettingError, "target_bounds"):
-        model.partial_fit(X, X[:, 0])
-    model.set_params(target_bounds=(0.0, 10.0)).partial_fit(X, X[:, 0])
-
-
 def test_schedule_and_average_are_those_of_a_plan_and_predictions_of_the_average():
     X, y = table(seed=90)
     settings = {"random_state": 0, "schedule": "linear", "average": "tail", "average_share": 0.5}
@@ -281,13 +259,11 @@ def test_schedule_and_average_are_those_of_a_plan_and_predictions_of_the_average
         quick(schedule="cosin").fit(X, y)
 
 
-@pytest.mark.parametrize("estimator", [equidp.PrivateClassifier, equidp.PrivateRegressor])
 @pytest.mark.parametrize("settings", [{"schedule": "cosine"}, {"average": "ema"}])
-def test_partial_fit_which_knows_no_last_step_refuses_what_runs_over_all(estimator, settings):
+def test_partial_fit_which_knows_no_last_step_refuses_what_runs_over_all(settings):
     X, _ = table(seed=91)
-    classes = {"classes": [0, 1]} if estimator is equidp.PrivateClassifier else {}
     with raises_field(SettingError, *settings, "partial_fit"):
-        estimator(**settings).partial_fit(X, np.arange(N) % 2, **classes)
+        equidp.PrivateClassifier(**settings).partial_fit(X, np.arange(N) % 2, classes=[0, 1])
 
 
 def test_without_privacy_it_says_so():
@@ -466,18 +442,6 @@ def test_what_a_stopped_fit_spent_is_counted(monkeypatch):
     with pytest.warns(PrivacyWarning, match="2 fits"):
         model.fit(X, y)
     assert model.epsilon_total_ > model.epsilon_spent_
-
-
-@pytest.mark.soak
-@SEEDED
-def test_a_regressor_within_public_bounds():
-    X, _ = table(seed=15)
-    y = 50_000 + 20_000 * X[:, 0]
-    model = equidp.PrivateRegressor(target_bounds=(0, 100_000), epsilon=5.0, random_state=0)
-    assert model.fit(X, y).score(X, y) > 0.8
-    assert model.epsilon_spent_ <= 5.0
-    with raises_field(SettingError, "target_bounds"):
-        equidp.PrivateRegressor(target_bounds=(1, 1)).fit(X, y)
 
 
 def test_the_learning_rate_follows_the_optimizer():

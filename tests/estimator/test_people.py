@@ -65,8 +65,6 @@ def test_what_cannot_be_is_refused():
         quick(rows_per_person=3).fit(sparse.csr_array(rows), classes, people=people)
     with raises_field(DataError, "people", "10", "300"):
         quick(rows_per_person=3).fit(rows, classes, people=people[:10])
-    with raises_field(SettingError, "people"):
-        equidp.PrivateRegressor(rows_per_person=3).fit(rows, rows[:, 0], people=people)
 
 
 @pytest.mark.soak

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.feature_selection import SelectFromModel
-from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 import equidp
@@ -53,24 +53,6 @@ def test_without_privacy_weights_are_those_of_logistic_regression(kind, classes)
         np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=0.02)
     plain = LogisticRegression(C=np.inf).fit(X, y)
     assert abs(plain.predict_proba(X) - theirs.predict_proba(X)).max() > 0.02  # weights matter here
-
-
-@pytest.mark.soak
-def test_without_privacy_weights_are_those_of_linear_regression():
-    X, _ = table(0)
-    rng = np.random.default_rng(2)
-    y = 50 + 10 * X[:, 0] + 10 * X[:, 1] ** 2 + rng.normal(size=N)
-    weights = rng.uniform(0, 2, N) * (X[:, 1] > 0)
-    ours = equidp.PrivateRegressor(target_bounds=(-100, 300), epochs=400, accountant="rdp", **exact())
-    for rows in (X, sparse.csr_array(X)):
-        ours.fit(rows, y, sample_weight=weights)
-        theirs = LinearRegression().fit(X, y, sample_weight=weights)
-        np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-3)
-        assert ours.intercept_ == pytest.approx(theirs.intercept_, rel=1e-3)
-        np.testing.assert_allclose(X @ ours.coef_ + ours.intercept_, ours.predict(rows), atol=1e-4)
-        assert ours.score(X, y, sample_weight=weights) == pytest.approx(
-            theirs.score(X, y, sample_weight=weights), abs=1e-4
-        )
 
 
 @pytest.mark.parametrize("classes", [2, 3])

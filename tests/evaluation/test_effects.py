@@ -7,7 +7,6 @@ import torch
 from matplotlib.colors import to_hex
 from torch import nn
 
-from equidp.data.targets import InUnits
 from equidp.evaluation.effects import Effect, column_effects
 from equidp.kernel.noise import SeededRandomness
 from equidp.models import logistic, mlp
@@ -67,13 +66,6 @@ def test_effects_add_up_to_the_log_odds_or_logits_of_every_row(table, encoder, c
     assert [each.spread for each in effects] == sorted((each.spread for each in effects), reverse=True)
     for effect in effects:
         np.testing.assert_allclose(effect.known.mean(axis=0), 0, atol=1e-12)
-
-
-def test_effects_on_numbers_are_in_the_units_of_the_target(table, encoder):
-    model = nn.Sequential(logistic((encoder.width,), 1), InUnits((0.0, 1000.0)))
-    outputs = model(encoder.encode(table)).detach().double().numpy()
-    effects = column_effects(encoder, model, 1)
-    np.testing.assert_allclose(centred(added(effects, table)), centred(outputs), atol=0.02)
 
 
 def test_a_model_that_is_not_additive_a_diverged_one_and_scaled_numbers_have_no_effects(table, encoder):

@@ -16,7 +16,6 @@ from equidp.report.evaluation import (
     gap_sentences,
     measure_sentences,
     risk_sentences,
-    summary_sentence,
 )
 from equidp.training.run import RunFacts
 from support.toy import make_trainer, toy
@@ -83,8 +82,6 @@ def test_blind_spots_are_said():
     assert nothing.startswith("By accuracy the model is no better than one constant prediction")
     assert "Its ranking is informative (AUC 0.700)" in nothing
     assert len(blind_spot_sentences(replace(found, blind_spots=BlindSpots("well", 0.75)))) == 1
-    (numbers,) = blind_spot_sentences(replace(found, blind_spots=BlindSpots("", 1234.0)))
-    assert numbers.endswith("an RMSE of 1,230.")
     assert blind_spot_sentences(replace(found, blind_spots=None)) == []
 
 
@@ -97,8 +94,8 @@ def test_no_fairness_is_stated_of_a_model_whose_metrics_say_nothing_about_it(uni
     assert (gap_sentences(found) == []) == uninformative
 
 
-def test_a_metric_that_no_group_has_is_said_once_and_an_error_of_numbers_too():
-    """Groups that are classes have no balanced accuracy; the head of a card states the RMSE once."""
+def test_a_metric_that_no_group_has_is_said_once():
+    """Groups that are classes have no balanced accuracy."""
     inputs = torch.randn(60, 3)
     groups = (inputs[:, 0] > 0).long()
     classes = equidp.GroupedDataset(inputs, groups, groups, ("a", "b"), ("no", "yes"))
@@ -106,11 +103,3 @@ def test_a_metric_that_no_group_has_is_said_once_and_an_error_of_numbers_too():
     assert any(
         "balanced accuracy" in each and "of any single group: " in each for each in measure_sentences(found)
     )
-    numbers = equidp.GroupedDataset(
-        inputs, inputs[:, 1].clamp(-1, 1), groups, ("a", "b"), (), target_bounds=(-1, 1)
-    )
-    model = nn.Linear(3, 1, bias=False)
-    nn.init.zeros_(model.weight)
-    model.weight.data[0, 1] = 0.9
-    assert summary_sentence(evaluate(model, numbers)).startswith("RMSE on 60 test examples: ")
-    assert "RMSE: " not in summary_sentence(evaluate(model, numbers))

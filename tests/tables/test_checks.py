@@ -103,23 +103,19 @@ def test_an_input_that_seems_to_name_people_with_several_rows_is_named(name, val
     ],
     ids=["half", "a few", "beside missing ones"],
 )
-@pytest.mark.parametrize("target", [False, True])
-def test_many_numbers_that_a_public_range_clips_are_named(values, span, sentence, target):
+def test_many_numbers_that_a_public_range_clips_are_named(values, span, sentence):
     table = Columns(LABELS.assign(lab=values))
-    if target:
-        recipe = Recipe(target="lab", group=("sex",), target_bounds=span)
-    else:
-        recipe = Recipe(target="ill", group=("sex",), bounds=(("lab", *span),))
+    recipe = Recipe(target="ill", group=("sex",), bounds=(("lab", *span),))
     found = [each for each in doubts(table_findings(table, recipe)) if "range" in each]
     assert len(found) == (sentence is not None)
     if sentence is not None:
         assert sentence in found[0]
-        assert ("--target-bounds" if target else "(--bounds)") in found[0]
+        assert "(--bounds)" in found[0]
 
 
 @pytest.mark.parametrize(
     ("values", "remedy"),
-    [(ROWS / 7, "--task regression"), ([f"c{row}" for row in ROWS], "Merge its classes")],
+    [(ROWS / 7, "Bin it into classes"), ([f"c{row}" for row in ROWS], "Merge its classes")],
     ids=["numbers", "texts"],
 )
 def test_a_target_of_too_many_classes_is_told_what_fits_it(values, remedy):

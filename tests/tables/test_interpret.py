@@ -68,8 +68,6 @@ def test_cells_of_typed_columns_are_counted(column, recipe, known):
     [
         (("1", "b"), {"bounds": (("x", 0, 1),)}, "in row 2"),
         (("12345678901234567", "12345678901234568"), {"bounds": (("x", 0, 1),)}, ""),
-        (("1", "b"), {"target": "x", "target_bounds": (0, 1)}, "in row 2"),
-        (("1", "b"), {"target": "x", "target_bounds": (0, 1), "categorical": ("x",)}, ""),
     ],
 )
 def test_a_refusal_names_the_first_text_only_where_one_is_known(texts, further, row):

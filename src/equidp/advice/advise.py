@@ -58,12 +58,11 @@ class _UnitRows(NamedTuple):
     Attributes:
         model: name of the model.
         bound: clipping bound.
-        noise: deviation that noise alone gives a prediction: the difference of two logits, or a number in
-            half widths of its range.
-        weights: squared, the weights of one input that the prediction is the difference, or the value, of.
+        noise: deviation that noise alone gives a prediction, the difference of two logits.
+        weights: squared, the weights of one input that the prediction is the difference of.
         largest_rate: largest learning rate beside `_MOMENTUM`: beyond it, steps are unstable.
         least_way: least sum of all learning rates, over 1 - momentum, with which a model learns the shares of
-            classes, or the mean.
+            classes.
         short_way: as `least_way`, below which it learns little beyond these.
         least: that is learnt, in messages.
         reasons: names of the reasons for the model, bound, noise and a short way.
@@ -90,17 +89,6 @@ _CLASSES = _UnitRows(
     short_way=40.0,
     least="the shares of classes",
     reasons=("cut columns", "bound of cut rows", "noise in logits", "short way"),
-)
-_NUMBERS = _UnitRows(
-    model="additive",
-    bound=0.25,
-    noise=0.1,
-    weights=1.0,
-    largest_rate=3.0,
-    least_way=50.0,
-    short_way=80.0,
-    least="the mean",
-    reasons=("cut columns", "bound of errors", "noise in numbers", "short way of numbers"),
 )
 _FEATURES = _CLASSES._replace(
     model="logistic",
@@ -214,15 +202,12 @@ def advise(
     """
     inputs = train.inputs
     cuts = Encoding.parse(encoding).cuts
-    if train.target_bounds is not None and not cuts:
-        return _without_results("numbers to predict from columns that are not cut")
     if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
         return _without_results("inputs of several tensors, or of whole numbers")
     if train.rows is None and len(train.input_shape) == 3 and min(train.input_shape[1:]) >= SMALLEST:
         return _advise_images(len(train), train.input_shape)
     if cuts:
-        task = _CLASSES if train.target_bounds is None else _NUMBERS
-        return _advise_unit_rows(len(train), target, given or {}, task, encoding=encoding)
+        return _advise_unit_rows(len(train), target, given or {}, _CLASSES, encoding=encoding)
     if features is not None:
         return _advise_unit_rows(len(train), target, given or {}, _FEATURES, features=features)
     return _advise_table(len(train), train.rows)

@@ -52,8 +52,6 @@ def resolve_plan(plan: Plan, method: MethodLike, train: GroupedDataset) -> Resol
             "an audit is of the steps of training; leave out recalibration, which is a release of its own.",
             field="recalibration",
         )
-    if train.target_bounds is not None:
-        raise SettingError("an audit trains classifiers; give data with classes.", field="train")
     found = plan.for_method(method).without_groups().resolve(method, len(train))
     check_own_policy(found.policy, train.num_groups, found.noise_multiplier)
     if not (found.policy.private and found.noise_multiplier):

@@ -56,7 +56,6 @@ _FEATURES_HELP = (
     "pixels a side."
 )
 
-TASKS = ("classification", "regression")
 _Value = TypeVar("_Value")
 
 
@@ -159,10 +158,6 @@ class TableOptions:
     """Code of a missing value in all columns, or in one: -999, age=-999."""
     not_na: tuple[str, ...] = ()
     """Text that is a value though it looks missing: region=NA."""
-    task: Annotated[str | None, Parameter(choices=TASKS)] = None
-    """Kind of the target: a class (default), or a number to predict, which needs --target-bounds."""
-    target_bounds: str | None = None
-    """Public range of a number to predict, such as 0:150000."""
     weight: str | None = None
     """Column of public weights >= 0 of the rows' losses in training; not an input."""
     person: str | None = None
@@ -189,12 +184,11 @@ class TableOptions:
 
     def whole(self) -> Recipe:
         """The recipe of the file, changed by the other options."""
-        others = ("recipe", "task", "features", "encoding")
+        others = ("recipe", "features", "encoding")
         options = (each.name for each in dataclasses.fields(self) if each.name not in others)
         given = {name: getattr(self, name) for name in options if getattr(self, name) not in (None, (), "")}
         parsers: dict[str, Callable[[Any], Any]] = {
             "bounds": parse_bounds,
-            "target_bounds": parse_range,
             "date": lambda texts: {
                 name: form or "iso" for name, form in once_by_name("date", map(by_column, texts)).items()
             },
@@ -203,16 +197,9 @@ class TableOptions:
             "thousands": parse_marks,
             "decimal": parse_marks,
         }
-        whole = self._recipe.with_changes(
+        return self._recipe.with_changes(
             {name: parsers.get(name, lambda same: same)(given[name]) for name in given}
         )
-        if self.task is not None and (self.task == TASKS[1]) == (whole.target_bounds is None):
-            raise SettingError(
-                "--task regression needs the public range of the target, such as --target-bounds 0:150000."
-                if whole.target_bounds is None
-                else "--target-bounds are for numbers to predict: give --task regression, or leave them out."
-            )
-        return whole
 
     @cached_property
     def _recipe(self) -> Recipe:

@@ -55,7 +55,7 @@ def predict_command(
     device: options.Device = "cpu",
     trust_code: options.TrustCode = False,
 ) -> None:
-    """Predict the class of each row, with probabilities, or its number, in the order of the rows.
+    """Predict the class of each row, with probabilities, in the order of the rows.
 
     Positive class and threshold are those of the run, unless others are given.
     """
@@ -108,11 +108,9 @@ def _read_kept_columns(table: Path, recipe: Recipe, keep: list[str]) -> Iterator
 
 
 def _prediction_rows(outputs: torch.Tensor, classes: list[str], decision: Decision) -> pd.DataFrame:
-    """A prediction for each row of outputs, [n, classes] or [n, 1], as texts."""
+    """A prediction for each row of outputs, [n, classes], as texts."""
     nothing = torch.zeros(len(outputs), dtype=torch.int64)  # targets, which no prediction reads
     found = Predictions.of(outputs, nothing, classes, decision)
-    if not classes:
-        return pd.DataFrame({"prediction": [f"{value:.6g}" for value in outputs.squeeze(1).tolist()]})
     texts = [[f"{share:.6g}" for share in row] for row in found.probabilities.tolist()]
     rows = pd.DataFrame(texts, columns=[f"p({name})" for name in classes])
     rows.insert(0, "prediction", [classes[index] for index in found.predicted])

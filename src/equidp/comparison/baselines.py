@@ -152,7 +152,7 @@ def source_of_trees(source: DataSource, seed: int) -> DataSource | None:
     source = source.source if isinstance(source, WithFeatures) else source
     data = split(source, seed).train
     one = isinstance(data.inputs, Tensor) and data.inputs.is_floating_point()
-    if not one or data.target_bounds is not None or len(data.input_shape) != 1:
+    if not one or len(data.input_shape) != 1:
         return None
     return source if encoding_of(source) is None else with_encoding(source, STANDARD)
 

@@ -468,7 +468,6 @@ def prepare(
     sizes = {seed: split_facts(read, seed).num_train for seed in asked.seed_numbers}
     smallest = min(sizes, key=sizes.__getitem__)  # whose batch no other seed's training part is too small for
     train = split(read, smallest).train
-    check_classes(train)
     choice = choose_plans(asked, source, train, smallest, max(sizes.values()))
     source, plan = choice.shared.source(source), choice.shared.plan
     data_split = split(source, next(iter(sizes)))
@@ -611,16 +610,6 @@ def _private_cells(
                 )
             )
     return cells
-
-
-def check_classes(train: GroupedDataset) -> None:
-    """Raise a SettingError where numbers are to be predicted."""
-    if train.target_bounds is not None:
-        raise SettingError(
-            "a comparison is of classifiers. For numbers, train by --method sgd and by a private method, and "
-            "see what privacy cost each group by equidp evaluate --baseline.",
-            field="data",
-        )
 
 
 def with_metrics(

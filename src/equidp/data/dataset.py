@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from equidp._validate import check_weights
 from equidp.data.shared_rows import RowDigests
-from equidp.data.targets import check_numbers, with_weights
+from equidp.data.targets import with_weights
 from equidp.engines.units import by_row
 from equidp.errors import DataError, DataWarning
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, moved_to, taken, tensors
 from equidp.kernel.ledger import PEOPLE, ROWS
-from equidp.losses import Loss, SquaredError
+from equidp.losses import Loss
 
 ALL = "all"
 """Name of all groups together in tables."""
@@ -37,7 +37,7 @@ class GroupedDataset:
         inputs: [n, ...] or [n, rows, ...], the model's input for each row: floating point (or integer token
             ids), never NaN. One tensor, or several: a tuple is given to the model as `model(*inputs)`, a
             mapping as `model(**inputs)`.
-        targets: [n] or [n, rows], int64 classes in [0, len(class_names)); or with target_bounds, numbers.
+        targets: [n] or [n, rows], int64 classes in [0, len(class_names)).
         groups: [n], int64 group indices in [0, len(group_names)).
         group_names: one name per group. The number of groups is public; a group may be empty here.
         class_names: one name per class. The number of classes is public.
@@ -46,8 +46,6 @@ class GroupedDataset:
         weights: public numbers >= 0 that multiply the loss of each row in training, shaped as the targets;
             None: all are 1. An example's loss is the sum of its rows', and a row of weight 0 is not there.
             Tests and evaluations ignore them.
-        target_bounds: (low, high), a public range: targets are numbers to predict, there are no classes, and
-            training clips targets to the range. None: targets are classes.
         people: [n], int64: person of each test example, so that cards hide metrics of a few people; None:
             each example is another person's. Training ignores it: see `equidp.by_person`.
         row_groups: [n, rows], int64: group of each row of an example; None: that of the example.
@@ -70,7 +68,6 @@ class GroupedDataset:
     class_names: tuple[str, ...]
     source: str = ""
     weights: Tensor | None = None
-    target_bounds: tuple[float, float] | None = None
     people: Tensor | None = None
     row_groups: Tensor | None = None
     repeats_rows: bool = field(default=False, kw_only=True, repr=False)
@@ -132,9 +129,7 @@ class GroupedDataset:
             ("groups", "group", self.groups, self.group_names),
             ("targets", "class", self.targets, self.class_names),
         ):
-            if label == "targets" and self.target_bounds is not None:
-                check_numbers(column)
-            elif n and (int(column.min()) < 0 or int(column.max()) >= len(names)):
+            if n and (int(column.min()) < 0 or int(column.max()) >= len(names)):
                 raise DataError(
                     f"{label} reach from {int(column.min())} to {int(column.max())}, but there are "
                     f"{len(names)} {kind} names; number {'groups' if kind == 'group' else 'classes'} from 0.",
@@ -218,11 +213,6 @@ class GroupedDataset:
         return len(self.class_names)
 
     @property
-    def num_outputs(self) -> int:
-        """Number of outputs of a model for an example: one per class, or 1 where a number is predicted."""
-        return self.num_classes if self.target_bounds is None else 1
-
-    @property
     def trained_targets(self) -> Tensor:
         """Targets as training reads them: [n], with weights [n, 2], or of several rows [n, rows, 2]."""
         if self.weights is None and self.rows is None:
@@ -233,10 +223,9 @@ class GroupedDataset:
     def training_loss(self, loss: LossFunction | None = None) -> LossFunction:
         """Return a loss of `trained_targets`: the given loss, or the default one, times each row's weight.
 
-        The default is cross-entropy for classes, and `SquaredError` for numbers.
+        The default is cross-entropy.
         """
-        usual = nn.CrossEntropyLoss(reduction="none") if self.target_bounds is None else None
-        loss = loss or usual or SquaredError(self.target_bounds)  # type: ignore[arg-type]
+        loss = loss or nn.CrossEntropyLoss(reduction="none")
         if self.rows is not None:
             return Loss.of(loss).by_example(self.targets.dtype)
         return loss if self.weights is None else Loss.of(loss).with_row_weights(self.targets.dtype)
@@ -362,7 +351,7 @@ class DataSplit:
                         f"group {name!r} has no example in the {label} set; merge it with another group, or "
                         "give a larger dataset."
                     )
-        if self.train.target_bounds is None and len(torch.unique(self.train.targets)) < 2:
+        if len(torch.unique(self.train.targets)) < 2:
             raise DataError(
                 "the training set holds one class only; a classifier needs at least two.", field="targets"
             )

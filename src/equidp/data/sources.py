@@ -129,7 +129,7 @@ def open_source(
     if needed:
         raise SettingError(
             f"{name_or_path!r} needs {' and '.join(needed.values())}. equidp inspect lists its columns."
-            f"{without_groups if 'group' in needed and whole.target_bounds is None else ''}",
+            f"{without_groups if 'group' in needed else ''}",
             field=next(iter(needed)),
         )
     # Worker processes may run in another folder, so the path is absolute.

@@ -106,7 +106,7 @@ class TableSource:
     def split_rows(self, seed: int) -> Unencoded:
         """Split the rows without encoding them; warns of `doubts` about the columns."""
         table = self._table()
-        targets, class_names = self._targets(table)
+        targets, class_names = code_values(table[str(self.recipe.target)])
         groups, group_names = cross_columns(table, self.recipe.group)
         features = table.drop(columns=columns_beside_inputs(self.recipe))
         people = person_of = None
@@ -116,10 +116,8 @@ class TableSource:
         else:
             people, train, test, person_of = rows_by_person(table, self.recipe, groups, group_names, seed)
         names, weights = (group_names, class_names, self.name), self._weights(table)
-        bounds = self.recipe.target_bounds
         return Unencoded(
             *(features, train, test, targets, groups, *names, weights),
-            target_bounds=bounds,
             notes=(*(() if people is None else (people.note,)), *self._group_notes),
             people=people,
             person_of=person_of,
@@ -155,12 +153,6 @@ class TableSource:
     def _bounds(self) -> dict[str, tuple[float, float]]:
         return {name: (low, high) for name, low, high in self.recipe.bounds}
 
-    def _targets(self, table: pd.DataFrame) -> tuple[np.ndarray, tuple[str, ...]]:
-        """Return targets, [n], and the names of their classes; no names for numbers to predict."""
-        if self.recipe.target_bounds is None:
-            return code_values(table[self.recipe.target])
-        return table[self.recipe.target].to_numpy(dtype=np.float32), ()
-
     def _weights(self, table: pd.DataFrame) -> torch.Tensor | None:
         if self.recipe.weight is None:
             return None
@@ -183,12 +175,11 @@ class Unencoded:
     Attributes:
         features: [n, columns], floats and texts; numbers of a Parquet file are read where they are used.
         train, test: row indices of either set, int64, in order.
-        targets, groups: [n], int64 codes; with target_bounds, targets are numbers.
+        targets, groups: [n], int64 codes.
         group_names, class_names: names of the codes.
         source: a name for the people.
         weights: public, [n]; None: all are 1.
         notes: sentences on the choice of the rows.
-        target_bounds: as in `GroupedDataset`.
         people: the training rows of each person, whose rows are one example; None: each row is one.
         person_of: person of each row, [n]; None: each row is another person's.
         textual: names of the target and group columns that hold texts.
@@ -197,14 +188,13 @@ class Unencoded:
     features: Table | pd.DataFrame
     train: npt.NDArray[np.int64]
     test: npt.NDArray[np.int64]
-    targets: npt.NDArray[np.int64] | npt.NDArray[np.float32]
+    targets: npt.NDArray[np.int64]
     groups: npt.NDArray[np.int64]
     group_names: tuple[str, ...]
     class_names: tuple[str, ...]
     source: str
     weights: torch.Tensor | None = None
     notes: tuple[str, ...] = ()
-    target_bounds: tuple[float, float] | None = None
     people: PeoplesRows | None = None
     person_of: npt.NDArray[np.int64] | None = None
     textual: tuple[str, ...] = ()
@@ -231,7 +221,6 @@ class Unencoded:
                 self.class_names,
                 self.source,
                 None if self.weights is None else self.weights[torch.from_numpy(rows)],
-                self.target_bounds,
                 None if self.person_of is None else torch.from_numpy(self.person_of[rows]),
             )
             for rows, inputs in zip(parts, encoder.encode_parts(self.features, parts), strict=True)

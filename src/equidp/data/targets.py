@@ -1,4 +1,4 @@
-"""Targets beside their weights, weights of classes, and targets that are numbers in a public range.
+"""Targets beside their weights, and weights of classes.
 
 A weight multiplies the loss of one example before its gradient is clipped, so it scales that example's
 gradient and no other's. The private step measures the norm of the scaled gradient and bounds it as any other:
@@ -8,14 +8,13 @@ clipping bound / norm has no further effect, so weights do most where the larges
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import final
+from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from equidp._validate import MOST_WEIGHT, check_number, names, unknown_name
-from equidp.errors import DataError, SettingError
+from equidp.errors import SettingError
 
 
 def with_weights(targets: Tensor, weights: Tensor) -> Tensor:
@@ -81,45 +80,3 @@ def parse_class_weights(text: str) -> dict[str, float]:
             "class weights are empty; expected class=number, such as no=1,yes=8.", field="class_weight"
         )
     return weights
-
-
-Bounds = tuple[float, float]
-
-
-@final
-class InUnits(nn.Module):
-    """Turn outputs of order one into the units of a public range: -1 is its low end, and 1 its high end."""
-
-    def __init__(self, bounds: Bounds) -> None:
-        super().__init__()
-        low, high = bounds
-        self._middle, self._half = (low + high) / 2, (high - low) / 2
-
-    def forward(self, outputs: Tensor) -> Tensor:
-        return outputs * self._half + self._middle
-
-    def extra_repr(self) -> str:
-        """Return the multiplier and the summand as a printed model shows them."""
-        return f"half={self._half}, middle={self._middle}"
-
-
-def in_units(
-    factory: Callable[[tuple[int, ...], int], nn.Module], bounds: Bounds | None
-) -> Callable[[tuple[int, ...], int], nn.Module]:
-    """Return a factory of models that predict in the units of a range; the same factory for classes.
-
-    >>> from equidp.models import logistic
-    >>> in_units(logistic, (0.0, 100.0))((3,), 1)(torch.zeros(2, 3)).shape
-    torch.Size([2, 1])
-    """
-    if bounds is None:
-        return factory
-    return lambda shape, outputs: nn.Sequential(factory(shape, outputs), InUnits(bounds))
-
-
-def check_numbers(targets: Tensor) -> None:
-    """Raise a DataError unless targets are finite numbers, [n]."""
-    if not targets.is_floating_point() or not torch.isfinite(targets).all():
-        raise DataError(
-            f"targets have dtype {targets.dtype}; expected finite floating-point numbers.", field="targets"
-        )

@@ -5,6 +5,5 @@ training/, as from the command line.
 """
 
 from equidp.estimator.classifier import PrivateClassifier
-from equidp.estimator.regressor import PrivateRegressor
 
-__all__ = ["PrivateClassifier", "PrivateRegressor"]
+__all__ = ["PrivateClassifier"]

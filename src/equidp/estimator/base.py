@@ -36,7 +36,6 @@ from equidp.estimator.inputs import (
     dense,
     dense_parts,
     groups_of,
-    of_people,
     people_of,
     weights_of_rows,
 )
@@ -95,7 +94,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     device: str = "cpu"
     random_state: int | np.random.RandomState | None = None
 
-    _y_numeric: ClassVar = False
     _loss: ClassVar[Any]
     """A `LossFunction`, where none is given."""
 
@@ -148,13 +146,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         check_order(X=X, y=y, sensitive_features=features, **of_rows)
         check_numbers(X)
         further = progress.model is not None
-        if further and self._model() != progress.made_by:
+        if further and self.model != progress.made_by:
             raise SettingError(
-                f"model={self._model()!r}, and earlier calls trained {progress.made_by!r}; partial_fit goes "
+                f"model={self.model!r}, and earlier calls trained {progress.made_by!r}; partial_fit goes "
                 "on with that one. Set it back, or fit a new model.",
                 field="model",
             )
-        kinds = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "y_numeric": self._y_numeric}
+        kinds = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
         X, y = validate_data(self, X, y, reset=not further, **kinds)
         check_finite(X)
         y = column_or_1d(y, warn=True)
@@ -180,12 +178,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         try:
             counted = targets if owners is None else targets[owners.first]
             payment = trainer.ledger.pay(COUNTS, releases[0].noise_multiplier) if releases else None
-            self.__dict__.pop("run_", None)  # of other classes or bounds, should this training be stopped
+            self.__dict__.pop("run_", None)  # of other classes, should this training be stopped
             self._release(payment, trainer, counted, progress)
             self.run_ = recalibrate(trainer.fit(), trainer, plan.recalibration_noise)
         finally:  # Whatever stops a fit, its steps are spent.
             if spent := progress.spent_since(before):
-                progress.model, progress.made_by = trainer.model, self._model()
+                progress.model, progress.made_by = trainer.model, self.model
                 progress.rows += trainer.num_examples
                 progress.of_people = owners is not None
                 self._progress = progress
@@ -206,13 +204,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
                     self.__dict__.update(kept | total)  # fits in other threads may have spent meanwhile
             raise
 
-    def _model(self) -> str | ModelFactory:
-        return self.model
-
     def _plan(self, n: int, progress: Progress) -> ResolvedPlan:
         """The settings, checked, for n more examples; noise leaves room for what is released beside steps."""
         delta = default_delta(n + progress.rows) if self.delta is None else self.delta
-        plan = plan_of(self, self._model(), n, delta)
+        plan = plan_of(self, self.model, n, delta)
         check_private(self, plan.policy(self.method))
         releases = tuple((event, 1) for event in self._releases(delta, progress))
         target = Target(self.epsilon, accountant=self.accountant)
@@ -237,7 +232,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         train, loss = self._build_dataset(X, y, groups, weights, loss)
         return build(
             replace(plan, steps=plan.steps + progress.steps_like(plan)),
-            train if owners is None else of_people(train, owners),
+            train if owners is None else owners.gather_examples(train),
             seed=seed,
             secure=seed is None,
             model=build_model(plan.plan.factory, X.shape[1:], self._num_outputs, seed)

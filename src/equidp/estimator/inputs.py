@@ -16,7 +16,6 @@ from torch.utils.data import Dataset
 
 from equidp._extras import require_extra
 from equidp._validate import check_some_weight, check_weights
-from equidp.data.dataset import GroupedDataset
 from equidp.data.people import PeoplesRows, person_codes
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.policies.methods import method_named
@@ -215,19 +214,6 @@ def people_of(people: Any, most_rows: int | None, rows: Any) -> PeoplesRows | No
     if message := chosen.left_out_message():
         warnings.warn(message, DataWarning, stacklevel=4)
     return chosen
-
-
-def of_people(rows: GroupedDataset | Dataset[Any], people: PeoplesRows) -> GroupedDataset:
-    """Return people as examples.
-
-    Raises:
-        SettingError: the targets are numbers.
-    """
-    if not isinstance(rows, GroupedDataset):
-        raise SettingError(
-            "people are for classifiers; to predict numbers, train with equidp.Trainer.", field="people"
-        )
-    return people.gather_examples(rows)
 
 
 def check_groups(method: str, sensitive_features: Any) -> None:

@@ -39,7 +39,7 @@ class BlindSpots:
 
     Attributes:
         constant_class: the most frequent class; "" where numbers are predicted.
-        constant_value: accuracy of always predicting that class, or RMSE of always predicting the mean.
+        constant_value: accuracy of always predicting that class.
         never_predicted: classes that the model predicts for no example.
         uninformative: True where the model is no better than one constant prediction by the metric.
         ranking_auc: AUC of an uninformative model of two classes whose ranking is better than chance.
@@ -64,8 +64,6 @@ ranking_auc=None)
     def of(cls, found: Predictions, metric: Metric, level: float) -> BlindSpots:
         """Return the findings on predictions of one or more examples; `level` is of the intervals."""
         uninformative, area = not tells_something(metric, found, level), None
-        if found.task == "regression":
-            return cls("", METRICS["rmse"].function(found.constant()), uninformative=uninformative)
         given = set(found.predicted.tolist())
         never = [name for at, name in enumerate(found.class_names) if at not in given]
         if uninformative and metric.name != "auc" and found.task == "binary":

@@ -71,14 +71,14 @@ class Effect:
 
 
 def column_effects(
-    encoder: TableEncoder, model: nn.Module, num_outputs: int, positive: int | None = None
+    encoder: TableEncoder, model: nn.Module, num_classes: int, positive: int | None = None
 ) -> tuple[Effect, ...]:
     """Return the effect of each column, the largest spread first; empty unless the model is additive.
 
     Args:
         encoder: that cuts the columns; another one has no effects.
         model: of its inputs.
-        num_outputs: number of classes; 1 for numbers.
+        num_classes: of the model.
         positive: of two classes, whose log odds the effects are on; None: the second.
 
     Example:
@@ -104,7 +104,7 @@ def column_effects(
     if not _adds_up(model, encoder, parts, by_column, nothing):
         return ()
     found = [
-        _effect(column, _in_logits(added, num_outputs, positive), encoder.private)
+        _effect(column, _in_logits(added, num_classes, positive), encoder.private)
         for column, added in zip(encoder.columns, by_column, strict=True)
         if len(added)
     ]
@@ -164,11 +164,9 @@ def _adds_up(
     return bool(np.isfinite(found).all() and np.allclose(found, np.array(sums), rtol=0, atol=1e-3 * size))
 
 
-def _in_logits(added: Floats, num_outputs: int, positive: int | None) -> Floats:
-    """Return what parts add to log odds of two classes, to logits beside their mean, or to a number."""
-    if num_outputs < 2:
-        return added
-    if num_outputs == 2:
+def _in_logits(added: Floats, num_classes: int, positive: int | None) -> Floats:
+    """Return what parts add to log odds of two classes, or to logits beside their mean."""
+    if num_classes == 2:
         yes = 1 if positive is None else positive
         return added[:, [yes]] - added[:, [1 - yes]]
     centred: Floats = added - added.mean(axis=1, keepdims=True)

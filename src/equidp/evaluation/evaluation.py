@@ -42,7 +42,7 @@ class Evaluation:
     """Metrics of a model on a test set, with intervals over its examples; tables end with group "all".
 
     Attributes:
-        groups: accuracy and loss by group, or of predicted numbers rmse, mae and r2 (`group_intervals`).
+        groups: accuracy and loss by group (`group_intervals`).
         recalls: recall by group and class; empty where accuracy says it already (`recalls`).
         rates: how often each group is predicted class 1 (`selection_rates`); empty unless there are two
             classes.
@@ -144,7 +144,7 @@ def evaluate(
     decision: Decision = Decision(),
     processes: Processes = ALONE,
 ) -> Evaluation:
-    """Evaluate a trained model, which gives one logit per class, or a number.
+    """Evaluate a trained model, which gives one logit per class.
 
     Args:
         model: the trained model.
@@ -152,7 +152,7 @@ def evaluate(
         level: of the intervals.
         baseline: a model trained without privacy on the same data, to show what privacy cost.
         metric: what cost and the comparison with a constant prediction are about (`metric_named`); None:
-            accuracy, and of predicted numbers rmse.
+            accuracy.
         decision: of two classes, which is the positive one, and from which risk on it is predicted.
         processes: that predict a part each; all of them call this.
 

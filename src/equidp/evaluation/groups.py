@@ -21,14 +21,11 @@ from equidp.errors import DataError, shape_text
 from equidp.evaluation.intervals import Floats, Interval, mean_interval, paired_interval, wilson
 from equidp.evaluation.metrics import (
     METRICS,
-    NUMBERS,
     Metric,
-    measure_metric,
     measure_with_interval,
     metric_cost,
 )
 from equidp.evaluation.predictions import Decision, Predictions
-from equidp.losses import SquaredError
 
 with require_extra("tables"):
     import pandas as pd
@@ -61,26 +58,13 @@ def group_metrics(
 
 
 def metrics_of(outputs: Tensor, test: GroupedDataset) -> pd.DataFrame:
-    """Return group, count, accuracy and loss, or of predicted numbers rmse, mae, r2 and loss."""
-    check_outputs(outputs, test)
-    if test.target_bounds is None:
-        return group_metrics(outputs, test.targets, test.groups, test.group_names)
-    found, losses, rows = Predictions.of(outputs, test.targets, ()), _losses(outputs, test), []
-    for name, members in by_group(test.groups.numpy(), test.group_names):
-        part = found.take(members)
-        measured = {metric.name: measure_metric(metric, part)[0] for metric in NUMBERS}
-        loss = float(losses[members].mean()) if len(part) else np.nan
-        rows.append({"group": name, "count": len(part), **measured, "loss": loss})
-    return pd.DataFrame(rows)
+    """Return group, count, accuracy and loss of a model's outputs, [n, classes]."""
+    return group_metrics(outputs, test.targets, test.groups, test.group_names)
 
 
 def check_outputs(outputs: Tensor, test: GroupedDataset) -> None:
-    """Raise unless outputs have a logit for each class, or one number, for each target."""
-    if test.target_bounds is None:
-        _check_logits(outputs, test.targets)
-    elif outputs.dim() != 2 or outputs.shape[1] != 1:
-        shape = shape_text(outputs, "n")
-        raise DataError(f"the model's outputs are {shape}; expected one number each, [n, 1].", field="model")
+    """Raise unless outputs have a logit for each class."""
+    _check_logits(outputs, test.targets)
 
 
 def _check_logits(outputs: Tensor, targets: Tensor) -> None:
@@ -97,17 +81,7 @@ def _check_logits(outputs: Tensor, targets: Tensor) -> None:
 def group_intervals(
     outputs: Tensor, test: GroupedDataset, level: float, decision: Decision = Decision()
 ) -> pd.DataFrame:
-    """Return group, count, accuracy (Wilson's interval) and loss (Student's), each with _low and _high.
-
-    Of predicted numbers: rmse, mae and r2 in their place.
-    """
-    if test.target_bounds is not None:
-        found, rows = Predictions.of(outputs, test.targets, ()), []
-        for name, members in by_group(test.groups.numpy(), test.group_names):
-            part = found.take(members)
-            measured = {metric.name: measure_with_interval(metric, part, level)[:3] for metric in NUMBERS}
-            rows.append(_row(members, measured, group=name))
-        return pd.DataFrame(rows)
+    """Return group, count, accuracy (Wilson's interval) and loss (Student's), each with _low and _high."""
     correct, losses = _correct(outputs, test, decision), _losses(outputs, test)
     rows = []
     for name, members in by_group(test.groups.numpy(), test.group_names):
@@ -175,8 +149,6 @@ def recalls(
         (recall lost; Agresti and Min's interval), each with _low and _high, for classes with examples. No
         rows where each group has examples of one class only: its accuracy is that class's recall.
     """
-    if test.target_bounds is not None:
-        return pd.DataFrame()
     pairs = torch.stack([test.groups, test.targets]).unique(dim=1)
     if pairs.shape[1] == len(pairs[0].unique()):
         return pd.DataFrame()
@@ -248,7 +220,5 @@ def _correct(outputs: Tensor, test: GroupedDataset, decision: Decision) -> Float
 
 
 def _losses(outputs: Tensor, test: GroupedDataset) -> Floats:
-    if test.target_bounds is not None:
-        losses: Floats = SquaredError(test.target_bounds)(outputs.double(), test.targets.double()).numpy()
-        return losses
-    return cross_entropy(outputs.double(), test.targets, reduction="none").numpy()
+    losses: Floats = cross_entropy(outputs.double(), test.targets, reduction="none").numpy()
+    return losses

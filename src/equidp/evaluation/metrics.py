@@ -1,7 +1,7 @@
 """Metrics of predictions: their table, values with intervals, and the test against a constant prediction.
 
 A metric that is not defined, such as the AUC of examples of one class, is NaN with a reason. Intervals, at a
-level, speak of the test examples as a sample. Those of predicted numbers are by scikit-learn.
+level, speak of the test examples as a sample.
 """
 
 from __future__ import annotations
@@ -27,12 +27,9 @@ with require_extra("tables"):
         balanced_accuracy_score,
         brier_score_loss,
         log_loss,
-        mean_absolute_error,
         precision_score,
-        r2_score,
         recall_score,
         roc_auc_score,
-        root_mean_squared_error,
     )
 
 _RESAMPLES = 200
@@ -111,9 +108,6 @@ class Metric:
 _PERCENT = ("accuracy", "balanced_accuracy", "recall", "precision", "calibration")
 _LABELS = {
     "auc": "AUC",
-    "rmse": "RMSE",
-    "mae": "MAE",
-    "r2": "R2",
     "brier": "Brier score",
     "calibration": "calibration error",
 }
@@ -184,48 +178,6 @@ def percentiles(
     return float(low), float(high)
 
 
-REGRESSION = "regression"
-
-
-def _rmse(predictions: Predictions) -> float:
-    return float(root_mean_squared_error(predictions.targets, predictions.values))
-
-
-def _rmse_interval(predictions: Predictions, level: float) -> tuple[float, float]:
-    squares = (predictions.values - predictions.targets) ** 2
-    _, low, high = intervals.mean_interval(squares, level, (0.0, np.inf))
-    return float(np.sqrt(low)), float(np.sqrt(high))
-
-
-def _mae(predictions: Predictions) -> float:
-    return float(mean_absolute_error(predictions.targets, predictions.values))
-
-
-def _errors(predictions: Predictions) -> Floats:
-    errors: Floats = np.abs(predictions.values - predictions.targets)
-    return errors
-
-
-def _mae_interval(predictions: Predictions, level: float) -> tuple[float, float]:
-    _, low, high = intervals.mean_interval(_errors(predictions), level, (0.0, np.inf))
-    return low, high
-
-
-def _r2(predictions: Predictions) -> float:
-    if len(predictions) < 2 or np.ptp(predictions.targets) == 0:
-        raise ValueError("fewer than two different targets")
-    return float(r2_score(predictions.targets, predictions.values))
-
-
-NUMBERS = (
-    Metric("rmse", _rmse, False, (0.0, np.inf), (REGRESSION,), interval=_rmse_interval),
-    Metric("mae", _mae, False, (0.0, np.inf), (REGRESSION,), interval=_mae_interval, per_example=_errors),
-    Metric("r2", _r2, True, (-np.inf, 1.0), (REGRESSION,)),
-)
-"""Root mean squared error and mean absolute error in the units of the target, and the share of its variance
-that predictions explain."""
-
-
 def tells_something(metric: Metric, predictions: Predictions, level: float) -> bool:
     """Return whether predictions are better than one constant prediction, by more than the examples' chance.
 
@@ -233,7 +185,7 @@ def tells_something(metric: Metric, predictions: Predictions, level: float) -> b
     constant prediction can have at its best, such as recall, is judged by AUC or balanced accuracy.
     """
     if metric not in map(METRICS.get, _BEST_IF_INFORMED):
-        metric = METRICS[{"binary": "auc", "multiclass": "balanced_accuracy"}.get(predictions.task, "rmse")]
+        metric = METRICS["auc" if predictions.task == "binary" else "balanced_accuracy"]
     constant = predictions.constant()
     if metric.per_example is not None:
         return bool(metric_cost(metric, constant, predictions, level)[1] > 0)
@@ -284,10 +236,7 @@ def metric_named(metric: str | Metric | Any) -> Metric:
     return Metric(*(getattr(metric, name) for name in _NEEDED))
 
 
-_BEST_IF_INFORMED = (
-    *("accuracy", "balanced_accuracy", "auc", "average_precision", "log_loss", "brier"),
-    *(metric.name for metric in NUMBERS),
-)
+_BEST_IF_INFORMED = ("accuracy", "balanced_accuracy", "auc", "average_precision", "log_loss", "brier")
 _NEEDED = ("name", "function", "higher_is_better", "range")
 
 
@@ -300,20 +249,20 @@ def check_task(metric: Metric, class_names: Sequence[str]) -> None:
     task = task_of(class_names)
     if task not in metric.tasks:
         others = ", ".join(name for name, each in METRICS.items() if task in each.tasks)
-        wanted = "a number to predict" if "regression" in metric.tasks else "two classes"
-        wanted = "classes" if "multiclass" in metric.tasks else wanted
-        there = f"the target has {len(class_names)} classes" if class_names else "the target is a number"
-        raise SettingError(f"metric {metric.name!r} is for {wanted}, and {there}; choose one of {others}.")
+        wanted = "classes" if "multiclass" in metric.tasks else "two classes"
+        raise SettingError(
+            f"metric {metric.name!r} is for {wanted}, and the target has {len(class_names)} classes; choose "
+            f"one of {others}."
+        )
 
 
 def metric_for(metric: str | Metric | Any | None, class_names: Sequence[str]) -> Metric:
-    """Return a metric by its name, or a user-defined one; None: accuracy, and of predicted numbers rmse.
+    """Return a metric by its name, or a user-defined one; None: accuracy.
 
     Raises:
         SettingError: no such metric, or one that the task has not.
     """
-    usual = "accuracy" if class_names else "rmse"
-    chosen = metric_named(usual if metric is None else metric)
+    chosen = metric_named("accuracy" if metric is None else metric)
     check_task(chosen, class_names)
     return chosen
 
@@ -487,6 +436,6 @@ _TABLE = (
     Metric("precision", _precision, True, _SHARE, _TWO, _share_interval(_hits, among=_predicted_positive)),
     Metric("calibration", _calibration, False, _SHARE, _TWO, _calibration_interval),
 )
-METRICS = {metric.name: metric for metric in (*_TABLE, *NUMBERS)}
+METRICS = {metric.name: metric for metric in _TABLE}
 """Name -> metric. Accuracies, recall and precision are of the predicted classes, and so of the threshold.
 Calibration is how far the mean predicted risk lies from the share of positives."""

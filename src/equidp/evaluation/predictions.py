@@ -35,8 +35,8 @@ def positive_by_name(class_names: Sequence[str]) -> str:
 
 
 def task_of(class_names: Sequence[str]) -> str:
-    """Return "binary", "multiclass" or, without classes, "regression"."""
-    return {0: "regression", 2: "binary"}.get(len(class_names), "multiclass")
+    """Return "binary" or "multiclass"."""
+    return "binary" if len(class_names) == 2 else "multiclass"
 
 
 @final
@@ -71,10 +71,9 @@ class Decision:
         if len(class_names) != 2:
             if (self.positive, self.threshold) != (None, None):
                 given = f"positive={self.positive!r}" if self.positive else f"threshold={self.threshold:g}"
-                there = f"there are {len(class_names)}: {', '.join(class_names)}"
-                there = there if class_names else "this model predicts numbers"
                 raise SettingError(
-                    f"{given} is for two classes, and {there}. Leave it out.",
+                    f"{given} is for two classes, and there are {len(class_names)}: "
+                    f"{', '.join(class_names)}. Leave it out.",
                     field="positive" if self.positive else "threshold",
                 )
             return None
@@ -86,9 +85,10 @@ class Decision:
 def check_base_rate(class_names: Sequence[str]) -> None:
     """Raise a SettingError unless there are two classes, one of which has a base rate to predict it from."""
     if len(class_names) != 2:
-        there = f"there are {len(class_names)} classes" if class_names else "this model predicts numbers"
         raise SettingError(
-            f"a threshold at the base rate is for two classes, and {there}. Leave it out.", field="threshold"
+            f"a threshold at the base rate is for two classes, and there are {len(class_names)} classes. "
+            "Leave it out.",
+            field="threshold",
         )
 
 
@@ -116,9 +116,9 @@ class Predictions:
     """Predictions of a model on n examples: all that a metric may read.
 
     Attributes:
-        targets: true classes, [n] int64; where numbers are predicted, the true numbers.
-        probabilities: of each class, [n, classes] float64; where numbers are predicted, those, [n, 1].
-        class_names: one per class; none where numbers are predicted.
+        targets: true classes, [n] int64.
+        probabilities: of each class, [n, classes] float64.
+        class_names: one per class.
         positive: index of the positive class; None unless there are two classes.
         threshold: see `Decision`.
 
@@ -137,9 +137,7 @@ class Predictions:
     def of(
         cls, outputs: Tensor, targets: Tensor, class_names: Sequence[str], decision: Decision = Decision()
     ) -> Predictions:
-        """Return what logits, [n, classes], or numbers, [n, 1], predict of examples with these targets."""
-        if not class_names:
-            return cls(targets.double().numpy(), outputs.double().numpy(), ())
+        """Return what logits, [n, classes], predict of examples with these targets."""
         probabilities = torch.softmax(outputs.double(), dim=1).numpy()
         return cls(
             targets.numpy(),
@@ -154,7 +152,7 @@ class Predictions:
 
     @property
     def task(self) -> str:
-        """Return "binary", "multiclass" or "regression"."""
+        """Return "binary" or "multiclass"."""
         return task_of(self.class_names)
 
     @property
@@ -169,12 +167,6 @@ class Predictions:
             likeliest: Codes = self.probabilities.argmax(axis=1)
             return likeliest
         return np.where(self.risks >= self.threshold, self.positive, 1 - self.positive)
-
-    @property
-    def values(self) -> Floats:
-        """Return the predicted numbers, [n]; of regression only."""
-        values: Floats = self.probabilities[:, 0]
-        return values
 
     @property
     def risks(self) -> Floats:
@@ -204,10 +196,7 @@ class Predictions:
         return replace(self, targets=self.targets[rows], probabilities=self.probabilities[rows])
 
     def constant(self) -> Predictions:
-        """Return what the best constant prediction predicts here: each class with its share, or the mean."""
-        if not self.class_names:
-            mean = self.targets.mean() if len(self) else np.nan
-            return replace(self, probabilities=np.full((len(self), 1), mean))
+        """Return what the best constant prediction predicts here: each class with its share."""
         shares = self.counts / max(len(self), 1)
         return replace(self, probabilities=np.tile(shares, (len(self), 1)), threshold=None)
 

@@ -51,7 +51,7 @@ class SmallCells:
     def of(cls, test: GroupedDataset) -> SmallCells:
         """Return those of a test set of single rows; people are counted once, whatever their rows."""
         groups, people = test.groups.numpy(), people_of(test)
-        targets = test.targets.numpy() if test.class_names else np.zeros(len(test), dtype=np.int64)
+        targets = test.targets.numpy()
         pairs = np.unique(np.stack([groups, targets]), axis=1)
         by_class = test.num_classes > 1 and pairs.shape[1] > len(np.unique(pairs[0]))
         least = 0 if test.num_classes == 2 else 1  # people of a class that are few; of two classes also none

@@ -66,21 +66,6 @@ _SENTENCES = {
         "learns little beyond the shares of the classes; below 20 its predicted risks may be worse than "
         "those shares. More rows or a larger epsilon help."
     ),
-    "bound of errors": (
-        "Clipping bound {0:.3g}: a row's gradient is as long as its error in half widths of the target's "
-        "range, and counts for at most that much: noise is in proportion to the bound, and most errors are "
-        "small. A person's is the sum over their rows."
-    ),
-    "noise in numbers": (
-        "The learning rate is as large as noise lets it be: noise alone gives predictions a deviation of "
-        "{0:g} half widths of the target's range, whatever the number of columns. A narrower range "
-        "(--target-bounds) makes that less in the target's units."
-    ),
-    "short way of numbers": (
-        "Few rows for this budget: with {0:,} examples, steps add up to {1:.2g}, and below {2:g} a model "
-        "learns little beyond the mean, and its squared error may be above the mean's. More rows, a larger "
-        "epsilon or a narrower range (--target-bounds) help."
-    ),
     "table": "DP-SGD: with these settings no method that evens out the cost does clearly better.",
 }
 """Name of a reason -> its sentence, with its numbers and text."""

@@ -33,16 +33,14 @@ def effect_blocks(effects: Sequence[Effect], classes: Sequence[str], positive: s
 
     Args:
         effects: of one model, the largest spread first.
-        classes: names of the classes; () for numbers.
+        classes: names of the classes.
         positive: of two classes, whose log odds the effects are on; "" for the second.
     """
     if not effects:
         return
-    what = "what it predicts, in the units of the target"
+    what = "the logit of each class, beside the mean of all classes"
     if len(classes) == 2:
         what = f"the log odds of {positive or classes[1]!r}"
-    elif classes:
-        what = "the logit of each class, beside the mean of all classes"
     yield Heading("Effect of each column")
     yield Paragraph(_FREE.format(what=what))
     which = f" The {MOST_PANELS} columns with the largest spread." if len(effects) > MOST_PANELS else ""

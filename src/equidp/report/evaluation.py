@@ -15,7 +15,7 @@ from equidp.display import Cell, Column, Interval, Table, measured_number, point
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.metrics import METRICS, Metric
 from equidp.evaluation.small_cells import FEWEST, SmallCells
-from equidp.report.format import capitalise, metric_text, number, unit, whole_number
+from equidp.report.format import capitalise, metric_text, unit, whole_number
 from equidp.training.run import RunFacts
 
 with require_extra("tables"):
@@ -25,16 +25,11 @@ RECALIBRATE = (
     "Recalibration (equidp train --recalibration 0.1, a share of epsilon) fits scale and shifts of the "
     "logits after training, and corrects what all groups share."
 )
-_UNEXPLAINED = ("accuracy", "log_loss", "recall", "calibration", "rmse", "mae")
+_UNEXPLAINED = ("accuracy", "log_loss", "recall", "calibration")
 """Metrics that are undefined for groups without examples alone, or that other tables show."""
-_ELSEWHERE = (*_UNEXPLAINED, "r2")
-"""Metrics that the tables of accuracy, of errors, of recall and of risks show."""
 _HEADINGS: dict[str, tuple[str, Callable[[float], str]]] = {
     "accuracy": ("accuracy, %", points),
     "loss": ("loss", measured_number),
-    "rmse": ("RMSE", measured_number),
-    "mae": ("MAE", measured_number),
-    "r2": ("R2", measured_number),
     "recall": ("recall, %", points),
     "recall_cost": ("recall lost, points", points),
     "excessive_risk": ("excessive risk, loss", measured_number),
@@ -105,7 +100,7 @@ def metrics_table(found: Evaluation) -> Table | None:
     columns = [Column("group", "name")]
     rows: dict[str, list[Cell]] = {str(name): [str(name)] for name in found.groups["group"]}
     table = found.values
-    listed = [] if table.empty else [name for name in table["metric"].unique() if name not in _ELSEWHERE]
+    listed = [] if table.empty else [name for name in table["metric"].unique() if name not in _UNEXPLAINED]
     for name in listed:
         metric = METRICS.get(name, found.metric)
         values = table[(table["metric"] == name) & table["value"].notna()].set_index("group")
@@ -160,32 +155,29 @@ def summary_sentence(found: Evaluation | None) -> str:
     tested = f"{rows.at[ALL, 'count']:,} test examples"
     if found.people is not None:
         tested += f" of {found.people:,} people"
-    name, show, sign = ("rmse", number, "") if "rmse" in rows else ("accuracy", points, "%")
-    overall = (
-        f"{name.upper() if name == 'rmse' else 'Accuracy'} on {tested}: {show(rows.at[ALL, name])}{sign}"
-    )
-    of_groups = rows[name].drop(ALL).dropna()
+    overall = f"Accuracy on {tested}: {points(rows.at[ALL, 'accuracy'])}%"
+    of_groups = rows["accuracy"].drop(ALL).dropna()
     lowest, highest = of_groups.min(), of_groups.max()
     if of_groups.empty:
         shown = f"{overall}."
-    elif name == "accuracy" and lowest == highest:
+    elif lowest == highest:
         shown = f"{overall}, the same in every group."
     else:
         shown = (
-            f"{overall}. Lowest for group {of_groups.idxmin()}, {show(lowest)}{sign}, highest for "
-            f"{of_groups.idxmax()}, {show(highest)}{sign}."
+            f"{overall}. Lowest for group {of_groups.idxmin()}, {points(lowest)}%, highest for "
+            f"{of_groups.idxmax()}, {points(highest)}%."
         )
-    return shown + _metric_sentence(found, name)
+    return shown + _metric_sentence(found)
 
 
-def _metric_sentence(found: Evaluation, shown: str) -> str:
-    """The overall metric where it is not the one shown, or that the model is no better than a constant."""
+def _metric_sentence(found: Evaluation) -> str:
+    """The overall metric where it is not accuracy, or that the model is no better than a constant."""
     if found.values.empty:
         return ""
     if not found.useful:
         return f" By {found.metric.label} the model is no better than one constant prediction."
     rows = found.values.set_index(["group", "metric"])
-    if found.metric.name == shown or (ALL, found.metric.name) not in rows.index:
+    if found.metric.name == "accuracy" or (ALL, found.metric.name) not in rows.index:
         return ""
     row = rows.loc[(ALL, found.metric.name)]
     value, low, high = (metric_text(found.metric, row[name]) for name in ("value", "low", "high"))
@@ -242,8 +234,6 @@ def withheld_sentences(found: Evaluation | None) -> list[str]:
 def interval_sentence(found: Evaluation) -> str:
     """Sentence on the intervals of the table of groups."""
     intervals = f"Beside numbers: {found.level:.0%} intervals over the test examples,"
-    if "rmse" in found.groups:
-        return f"Errors are in the units of the target. {intervals} Student's for errors, resampled for R2."
     of_recall = "" if found.recalls.empty else " and recall"
     return f"{intervals} Wilson's for accuracy{of_recall}, Student's for loss."
 
@@ -262,16 +252,10 @@ def blind_spot_sentences(found: Evaluation) -> list[str]:
     spots = found.blind_spots
     if spots is None:
         return []
-    if not spots.constant_class:
-        sentences = [
-            "Always predicting the mean of the test examples would have an RMSE of "
-            f"{number(spots.constant_value)}."
-        ]
-    else:
-        sentences = [
-            f"Always predicting {spots.constant_class!r} would be correct for "
-            f"{100 * spots.constant_value:.1f}% of the test examples."
-        ]
+    sentences = [
+        f"Always predicting {spots.constant_class!r} would be correct for "
+        f"{100 * spots.constant_value:.1f}% of the test examples."
+    ]
     if spots.never_predicted:
         names = ", ".join(map(repr, spots.never_predicted))
         sentences.append(f"The model predicts {names} for none of them.")

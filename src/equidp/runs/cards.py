@@ -114,7 +114,6 @@ def _data_entries(data: RunData, encoder: TableEncoder | None) -> dict[str, str]
     bounds = [f"{name}={low}:{high}" for name, (low, high) in ends.items()]
     return {
         "target": recipe.target,
-        **_range_of_target(recipe),
         "group columns": ", ".join(recipe.group),
         "input columns": ", ".join(column.name for column in encoder.columns),
         "public bounds": ", ".join(bounds) or "none",
@@ -126,7 +125,7 @@ def _data_entries(data: RunData, encoder: TableEncoder | None) -> dict[str, str]
 
 
 def unmeasured_costs(run: Run) -> list[str]:
-    """Sentence on costs that a run does not measure; none for a run without privacy, or of numbers."""
+    """Sentence on costs that a run does not measure; none for a run without privacy."""
     plan = run.facts.plan
     if plan is None or not run.facts.classes or not math.isfinite(run.epsilon()):
         return []
@@ -146,12 +145,6 @@ def _composition_sentence(budget: PrivacyBudget, units: str) -> str:
 def units_of(recipe: Recipe) -> str:
     """Name of examples in the card: rows or people."""
     return "rows" if recipe.person is None else "people"
-
-
-def _range_of_target(recipe: Recipe) -> dict[str, str]:
-    """Card entry for the range of a target that is a number; empty for classes."""
-    bounds = recipe.target_bounds
-    return {} if bounds is None else {"public range of the target": f"{bounds[0]:g} to {bounds[1]:g}"}
 
 
 def _mean_label(row: Mapping[str, Any]) -> str:

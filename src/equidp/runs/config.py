@@ -137,8 +137,7 @@ class Measures:
     """Measures of a trained model on its test examples: metric and decision.
 
     Attributes:
-        metric: that the card judges it by; a name from `METRICS`; None: accuracy, and of predicted numbers
-            rmse.
+        metric: that the card judges it by; a name from `METRICS`; None: accuracy.
         decision: of two classes, which is the positive one, and from which risk on it is predicted. See
             `TrainConfig.decision`.
     """

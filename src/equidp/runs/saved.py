@@ -16,12 +16,10 @@ from torch import nn
 
 from equidp._extras import require_extra
 from equidp.data.dataset import GroupedDataset
-from equidp.data.targets import in_units
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.evaluation.effects import Effect, column_effects
 from equidp.kernel.epsilon import Entries
 from equidp.ledger.format import read_ledger
-from equidp.losses import SquaredError
 from equidp.runs import layout
 from equidp.runs.config import TrainConfig
 from equidp.tables.checks import (
@@ -29,8 +27,6 @@ from equidp.tables.checks import (
     MISSING_NUMBERS,
     check_read,
     check_spelling,
-    missing_problem,
-    number_problem,
     refuse,
 )
 from equidp.tables.columns import Columns, Table, blocks, read_table
@@ -256,24 +252,16 @@ class FinishedRun:
             config.data.recipe.person,
         )
         read = self._read(path, *columns, *([] if person is None else [person]))
-        table, bounds = read.table, config.data.recipe.target_bounds
+        table = read.table
         check_read(table, columns, LABEL_REMEDY)
         people = _people_of_rows(table, person)
-        if bounds is not None:
-            wrong = [
-                *number_problem(table[columns[0]], (), read.first_text_phrase(columns[0])),
-                *missing_problem(table[columns[:1]], "Drop them."),
-            ]
-            refuse(path, wrong)
-            targets = torch.from_numpy(table[columns[0]].to_numpy(dtype=np.float32))
-        else:
-            targets = torch.from_numpy(known_codes(table, columns[:1], classes))
+        targets = torch.from_numpy(known_codes(table, columns[:1], classes))
         self._check(table)
         found = targets, torch.from_numpy(known_codes(table, columns[1:], groups))
         names = tuple(groups), tuple(classes)
         assert self.encoder is not None
         inputs = self.encoder.encode(table)
-        return GroupedDataset(inputs, *found, *names, target_bounds=bounds, people=people)
+        return GroupedDataset(inputs, *found, *names, people=people)
 
 
 def open_run(folder: str | os.PathLike[str], *, trust_code: bool = False) -> FinishedRun:
@@ -312,8 +300,7 @@ def open_run(folder: str | os.PathLike[str], *, trust_code: bool = False) -> Fin
 
 
 def _read_model(place: Path, config: TrainConfig, plan: ResolvedPlan, facts: Mapping[str, Any]) -> nn.Module:
-    bounds = config.data.recipe.target_bounds
-    model = in_units(plan.plan.factory, bounds)(tuple(facts["input_shape"]), len(facts["class_names"]) or 1)
+    model = plan.plan.factory(tuple(facts["input_shape"]), len(facts["class_names"]))
     for each in config.all_releases:
         model = each.adapt_model(model, len(facts["class_names"]))
     try:
@@ -330,9 +317,7 @@ def _read_model(place: Path, config: TrainConfig, plan: ResolvedPlan, facts: Map
 def _run_of(
     model: nn.Module, config: TrainConfig, plan: ResolvedPlan, facts: Mapping[str, Any], entries: Entries
 ) -> Run:
-    bounds = config.data.recipe.target_bounds
-    usual = nn.CrossEntropyLoss(reduction="none") if bounds is None else SquaredError(bounds)
-    loss = plan.plan.loss_function or usual
+    loss = plan.plan.loss_function or nn.CrossEntropyLoss(reduction="none")
     known = RunFacts(
         num_examples=facts["num_train"],
         rows=config.data.recipe.rows_per_person,

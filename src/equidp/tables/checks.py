@@ -160,28 +160,6 @@ def missing_problem(table: Table | pd.DataFrame, otherwise: str) -> list[str]:
     return [f"{absent} of {len(table)} rows have missing values ({listed}). {otherwise}"]
 
 
-def number_problem(column: pd.Series, groups: Sequence[str], first_text_phrase: str) -> list[str]:
-    """Return a list with a message if a target holds unusable numbers or texts, or is also a group; else [].
-
-    Args:
-        column: the target.
-        groups: names of the group columns.
-        first_text_phrase: of `Columns`, for the target.
-    """
-    name = column.name
-    if name in groups:
-        return [f"target {name!r} is a number to predict and a group too; bin it into a column of groups."]
-    if column.dtype != float:
-        return [
-            f"target {name!r} holds texts{first_text_phrase}, and is to be a number; leave out "
-            "--target-bounds for classes, or say how numbers are written (--thousands, --decimal, --numeric)."
-        ]
-    known = column.dropna()
-    if (np.isinf(known) | (known.abs() > LARGEST_NUMBER)).any():
-        return [f"target {name!r} holds infinite numbers, or beyond {LARGEST_NUMBER:g}; fix those rows."]
-    return []
-
-
 def weight_problem(column: pd.Series, first_text_phrase: str) -> list[str]:
     """Return a list with a message if a column of weights is invalid, else []."""
     if column.dtype != float:
@@ -246,7 +224,7 @@ def problems_of(read: Columns, recipe: Recipe, found: Sequence[tuple[str, Findin
 def _fewer_classes(target: pd.Series) -> str:
     """Return what to do about a target with too many classes."""
     if target.dtype == float:
-        return "Predict it as a number (--task regression --target-bounds LOW:HIGH), or bin it into classes"
+        return "Bin it into classes"
     return "Merge its classes to fewer; if it holds numbers, say how they are written (--thousands)"
 
 
@@ -265,9 +243,7 @@ def _label_problems(read: Columns, recipe: Recipe) -> list[str]:
             f"person {recipe.person!r} is missing in {unknown} of {len(table)} rows, and epsilon is promised "
             "to people. Fill that in, or remove those rows."
         )
-    if recipe.target_bounds is not None:
-        found += number_problem(table[target], recipe.group, read.first_text_phrase(target))
-    elif classes == 1:
+    if classes == 1:
         found.append(f"target {target!r} has one class only; expected at least two.")
     elif classes > _MOST_CLASSES:
         found.append(
@@ -400,16 +376,14 @@ def table_findings(read: Columns, recipe: Recipe) -> list[tuple[str, Finding]]:
 
 def _range_findings(table: Table | pd.DataFrame, recipe: Recipe) -> Iterator[tuple[str, Finding]]:
     """Yield columns with many numbers outside of the public range that they are clipped to."""
-    own = () if recipe.target_bounds is None else ((str(recipe.target), *recipe.target_bounds),)
-    for option, spans in (("--target-bounds", own), ("--bounds", recipe.bounds)):
-        for name, low, high in spans:
-            if name not in table or table[name].dtype != float or name in recipe.columns("date"):
-                continue
-            values = table[name].to_numpy()
-            known, outside = int((~np.isnan(values)).sum()), int(((values < low) | (values > high)).sum())
-            if outside > OUTSIDE_SHARE * known:
-                span = f"{low:g} to {high:g}"
-                yield name, Finding(Kind.OUTSIDE, Level.DOUBT, (), True, outside, known, -1, span, option)
+    for name, low, high in recipe.bounds:
+        if name not in table or table[name].dtype != float or name in recipe.columns("date"):
+            continue
+        values = table[name].to_numpy()
+        known, outside = int((~np.isnan(values)).sum()), int(((values < low) | (values > high)).sum())
+        if outside > OUTSIDE_SHARE * known:
+            span = f"{low:g} to {high:g}"
+            yield name, Finding(Kind.OUTSIDE, Level.DOUBT, (), True, outside, known, -1, span)
 
 
 def _person_findings(read: Columns, recipe: Recipe) -> Iterator[tuple[str, Finding]]:
@@ -431,7 +405,7 @@ def decisive_findings(read: Columns, recipe: Recipe) -> Iterator[tuple[str, Find
     >>> [name for name, _ in decisive_findings(Columns(table), Recipe(target="churn"))]
     ['ended']
     """
-    if recipe.target is None or recipe.target not in read.table or recipe.target_bounds is not None:
+    if recipe.target is None or recipe.target not in read.table:
         return
     classes = pd.factorize(read.table[recipe.target][:_DECISIVE_SAMPLE])[0]
     known = classes >= 0
@@ -588,7 +562,7 @@ def _found_spellings(texts: int, fewer: int, rules: ColumnRecipe) -> Finding:
 def _number_findings(known: Floats, num_rows: int, rules: ColumnRecipe) -> Iterator[Finding]:
     """Yield findings on numbers, [k], of which none is missing."""
     drop, is_input = (("drop", ""),), not rules.roles
-    if rules.is_class and (classes := len(pd.unique(known))) > MANY_CLASSES:
+    if "target" in rules.roles and (classes := len(pd.unique(known))) > MANY_CLASSES:
         yield Finding(Kind.MANY_CLASSES, Level.DOUBT, of=classes)
         return
     if is_input and (infinite := int(np.isinf(known).sum())):
@@ -612,7 +586,7 @@ def _found_codes(known: Floats, num_rows: int, rules: ColumnRecipe) -> Iterator[
     for code in (code for code in MISSING_NUMBERS if (present == code).any()):
         rows, large = int((present == code).sum()), not SMALL_CODES[0] <= code <= SMALL_CODES[1]
         if _lies_apart(code, known[known != code]):
-            if large or not rules.is_class:
+            if large or "target" not in rules.roles:
                 yield Finding(
                     Kind.CODE,
                     Level.DOUBT,

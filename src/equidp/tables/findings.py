@@ -334,7 +334,7 @@ def _remedy(found: Finding, name: str) -> str:
         case Kind.BEYOND:
             return f"; rescale it, or {drop}"
         case Kind.OUTSIDE:
-            return f", which count as its nearer end; if not meant, give another range ({found.other})"
+            return ", which count as its nearer end; if not meant, give another range (--bounds)"
         case Kind.PERSONS:
             return (
                 ", and is an input. Epsilon holds for one row: a person with several is protected less. "
@@ -360,8 +360,5 @@ def _remedy(found: Finding, name: str) -> str:
                 f"--decimal); if what is not a number counts as missing, say so ({typed['numeric']})"
             )
         case Kind.MANY_CLASSES:
-            return (
-                "; if it measures something, predict it as a number (--task regression --target-bounds "
-                "LOW:HIGH), or bin it into few classes"
-            )
+            return "; if it measures something, bin it into few classes"
     return f" ({flags})" if flags else ""

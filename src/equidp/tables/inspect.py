@@ -354,9 +354,9 @@ def _with_role(report: ColumnReport, recipe: Recipe, persons: Persons | None) ->
     if report.name == recipe.target:
         if report.missing:
             found.append(Finding(Kind.ABSENT_TARGET, Level.HINT, rows=report.missing))
-        unclear = recipe.positive is None and recipe.target_bounds is None
         classes = [name for name, _ in report.names]
-        if unclear and report.distinct == len(classes) == 2 and named_positive(classes) is None:
+        two = report.distinct == len(classes) == 2
+        if recipe.positive is None and two and named_positive(classes) is None:
             rarer = classes[-1]
             found.append(Finding(Kind.POSITIVE, Level.HINT, (("positive", rarer),), detail=rarer))
     if report.name in recipe.group and report.rare:

@@ -84,8 +84,7 @@ class ColumnRecipe:
         missing: texts and numbers that stand for a missing value.
         absent_texts: texts without a value, these among them.
         was_numeric: True if it held numbers in the table that a model was trained on.
-        roles: those of "target", "group", "weight" and "person" that it has; "number" for a target to predict
-            as a number.
+        roles: those of "target", "group", "weight" and "person" that it has.
         sep: separator of the file.
     """
 
@@ -115,9 +114,6 @@ class ColumnRecipe:
         form, amounts = dict(recipe.date).get(name), name in recipe.numeric
         declared_texts = name in recipe.categorical or name == recipe.person or name in recipe.fold
         missing = recipe.missing_texts(name)
-        roles = {role for role in _ROLES if name in recipe.columns(role)}
-        if "target" in roles and recipe.target_bounds is not None:
-            roles.add("number")
         return cls(
             name=name,
             form=form,
@@ -129,7 +125,7 @@ class ColumnRecipe:
             missing=tuple(missing),
             absent_texts=MISSING_TEXTS.union(missing).difference(recipe.known_texts(name)),
             was_numeric=was_numeric is True,
-            roles=frozenset(roles),
+            roles=frozenset(role for role in _ROLES if name in recipe.columns(role)),
             sep=recipe.sep,
         )
 
@@ -137,11 +133,6 @@ class ColumnRecipe:
     def declared_numeric(self) -> bool:
         """True if the column is said to hold numbers or dates."""
         return self.amounts or self.form is not None
-
-    @property
-    def is_class(self) -> bool:
-        """True for a target whose values are classes."""
-        return "target" in self.roles and "number" not in self.roles
 
     @property
     def undeclared(self) -> bool:

@@ -63,8 +63,6 @@ def parse_option(option: str, value: Any) -> Any:
         return tuple((name, MARKS.get(mark, mark)) for name, mark in pairs)
     if option == "bounds":
         return tuple(_range(name, span) for name, span in _mapping(option, value).items())
-    if option == "target_bounds":
-        return _range("the target", value)[1:]
     if option in ("test_share", "rows_per_person"):
         return value
     if option == "group_as_input":
@@ -143,7 +141,7 @@ class Recipe:
     so that new files are read as the first one was.
 
     Attributes:
-        target: column to predict; each of its values is a class, unless target_bounds are given.
+        target: column to predict; each of its values is a class.
         group: columns whose combinations of values are the groups; the target may be among them.
         group_as_input: make inputs of the group columns too, so that a model may predict differently by
             group.
@@ -162,8 +160,6 @@ class Recipe:
             columns.
         thousands, decimal: (column, mark): marks within numbers; "*" for all columns. Default: none, and ".".
         bounds: (column, low, high): public range to clip numbers to and scale to [0, 1].
-        target_bounds: (low, high): the target is a number to predict, in this public range, which training
-            clips it to and scales by. None: the target is a class.
         weight: column of public numbers >= 0 that multiply the losses of rows in training; not an input.
         person: column that says whose row it is; not an input. All rows of a person are one example, which
             epsilon is promised to, and are either trained or tested on. Needs rows_per_person.
@@ -198,7 +194,6 @@ class Recipe:
     thousands: Pairs = ()
     decimal: Pairs = ()
     bounds: tuple[tuple[str, float, float], ...] = ()
-    target_bounds: tuple[float, float] | None = None
     weight: str | None = None
     person: str | None = None
     rows_per_person: int | None = None
@@ -217,8 +212,7 @@ class Recipe:
         check_number("(0, 1)", test_share=self.test_share)
         self._check_roles()
         self._check_people()
-        own = () if self.target_bounds is None else ((str(self.target), *self.target_bounds),)
-        for name, low, high in (*own, *self.bounds):
+        for name, low, high in self.bounds:
             if not (low < high and math.isfinite(low) and math.isfinite(high)):
                 raise SettingError(
                     f"bounds of {name!r} are {low:g} to {high:g}; expected finite numbers, low < high.",
@@ -325,7 +319,7 @@ class Recipe:
             for other in _APART[option] - set(_SINGLE):
                 fields[other] = _without(fields[other], named)
         for option, new in changes.items():
-            if isinstance(new, tuple) and option not in ("group", "target_bounds"):
+            if isinstance(new, tuple) and option != "group":
                 new = (*_without(fields[option], [_column(each) for each in new]), *new)
             fields[option] = new
         return Recipe(**fields)

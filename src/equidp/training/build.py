@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from equidp.accounting.budget import PrivacyBudget
 from equidp.data.dataset import GroupedDataset
-from equidp.data.targets import in_units, weights_of_classes
+from equidp.data.targets import weights_of_classes
 from equidp.errors import SettingError
 from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.generators import restore_generators
@@ -123,8 +123,7 @@ def build(
         assert isinstance(train, GroupedDataset), (
             "another dataset does not say what its inputs look like: give a model"
         )
-        factory = in_units(given.factory, train.target_bounds)
-        model = build_model(factory, train.input_shape, train.num_outputs, seed)
+        model = build_model(given.factory, train.input_shape, train.num_classes, seed)
     if device is not None:
         model = model.to(device)
     if isinstance(plan.policy, Prototypes) and isinstance(model, PrototypeModel):

@@ -27,7 +27,6 @@ from torch import Tensor, nn
 from equidp._validate import check_number
 from equidp.accounting.limit import unstated_entries
 from equidp.accounting.planned import RECALIBRATION
-from equidp.data.dataset import GroupedDataset
 from equidp.data.views import Views
 from equidp.engines import runs_batches
 from equidp.engines.model import call_for_tensor, device_of, one_tensor, outputs_in
@@ -186,13 +185,11 @@ class Recalibrated(nn.Module):
 def check_recalibrates(trainer: Trainer) -> None:
     """Raise a SettingError unless the trainer's loss is cross entropy, perhaps weighted, of classes."""
     loss = Loss.of(trainer.loss).base
-    numbers = isinstance(trainer.train, GroupedDataset) and trainer.train.target_bounds is not None
     plain = type(loss) is nn.CrossEntropyLoss and loss.weight is None and not loss.label_smoothing
-    if numbers or not plain:
-        has = "a target that is a number" if numbers else "a loss of its own"
+    if not plain:
         raise SettingError(
-            f"recalibration corrects logits of classes that were trained by cross entropy; this run has "
-            f"{has}. Leave recalibration out (--recalibration 0).",
+            "recalibration corrects logits of classes that were trained by cross entropy; this run has "
+            "a loss of its own. Leave recalibration out (--recalibration 0).",
             field="recalibration",
         )
 

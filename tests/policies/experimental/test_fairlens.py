@@ -11,7 +11,7 @@ from torch import nn
 import equidp
 from equidp.engines import dataset_norms
 from equidp.engines.functional import FunctionalEngine
-from equidp.errors import ModelError, SettingError
+from equidp.errors import SettingError
 from equidp.kernel.bounding import example_context
 from equidp.kernel.ledger import MemoryLedger
 from equidp.policies import FairLens
@@ -137,11 +137,6 @@ def three_groups() -> equidp.GroupedDataset:
     return replace(toy(), groups=torch.arange(300) % 3, group_names=("a", "b", "c"))
 
 
-def numbers() -> equidp.GroupedDataset:
-    data = toy()
-    return replace(data, targets=data.targets.double(), class_names=(), target_bounds=(0.0, 1.0))
-
-
 @pytest.mark.parametrize(
     ("settings", "error", "field"),
     [
@@ -152,7 +147,6 @@ def numbers() -> equidp.GroupedDataset:
             SettingError,
             "policy",
         ),
-        ({"train": numbers(), "model": network(outputs=1)}, ModelError, "model"),
         ({"engine": "gost"}, SettingError, "engine"),
     ],
 )

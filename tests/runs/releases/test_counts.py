@@ -94,12 +94,6 @@ def test_weights_are_balanced_by_counts_alone_for_a_share_of_epsilon(config):
         config(target=Target())
 
 
-def test_numbers_to_predict_have_no_classes_to_count(config):
-    recipe = Recipe(target="age", group=("sex",), target_bounds=(0.0, 99.0))
-    with raises_field(SettingError, "counts_share"):
-        prepare(replace(config(), data=replace(config().data, recipe=recipe)))
-
-
 @pytest.mark.soak
 def test_from_the_command_line_to_a_threshold(command, people, tmp_path):
     run = partial(command, cwd=people.parent)

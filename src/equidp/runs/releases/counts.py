@@ -12,7 +12,6 @@ from equidp.accounting.planned import COUNTS, check_share
 from equidp.data.class_counts import balanced_class_weights, check_balanced, count_classes
 from equidp.data.dataset import GroupedDataset
 from equidp.data.table import COUNTS_SHARE
-from equidp.errors import SettingError
 from equidp.evaluation.predictions import Decision, base_rate_decision, check_base_rate
 from equidp.kernel.ledger import Payment
 from equidp.kernel.noise import SystemRandomness
@@ -56,12 +55,6 @@ class CountsRelease(RunRelease):
     def check_data(self, train: GroupedDataset) -> None:
         if self.base_rate_threshold:
             check_base_rate(train.class_names)
-        if not train.class_names:
-            raise SettingError(
-                "the target holds numbers, and there are no classes to count; leave out counts_share and "
-                "balanced weights (--counts-share, --class-weight).",
-                field="counts_share",
-            )
 
     def draw(self, preparation: Preparation, payment: Payment, folder: Path) -> Preparation:
         train, noise = preparation.split.train, payment.draw()
