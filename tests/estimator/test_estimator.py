@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import pickle
-import threading
 import warnings
 
 import numpy as np
@@ -169,16 +168,6 @@ def test_a_refused_fit_leaves_the_estimator_as_it_was(refused):
     assert model.classes_.tolist() == ["no", "yes"]
     assert (model.n_features_in_, model.group_names_) == (4, ("everyone",))
     assert model.epsilon_total_ == before
-    with raises_field(DataError, "y"):  # nor would it go on with other classes
-        model.set_params(epsilon=1.0, budget=None).partial_fit(inputs, np.where(y == "yes", "good", "bad"))
-
-
-def test_a_refused_first_call_of_partial_fit_learns_no_classes():
-    X, y = table()
-    model = quick(epsilon=-1.0)
-    with raises_field(SettingError, "epsilon"):
-        model.partial_fit(X, y, classes=["no", "yes"])
-    assert not [name for name in vars(model) if name.endswith("_")]
 
 
 @pytest.mark.filterwarnings("ignore::equidp.PrivacyWarning")
@@ -197,27 +186,6 @@ def test_a_stopped_fit_leaves_no_model_of_other_classes(monkeypatch):
     with pytest.raises(NotFittedError):
         model.predict(X)
     assert model.epsilon_total_ > 3.0
-
-
-@pytest.mark.filterwarnings("ignore::equidp.PrivacyWarning")
-def test_fits_of_one_estimator_in_several_threads_are_all_counted():
-    X, y = table(seed=20)
-    model, begin = quick(), threading.Barrier(3)
-
-    def fit(trainer, fit=equidp.Trainer.fit):
-        begin.wait(timeout=60)
-        return fit(trainer)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(equidp.Trainer, "fit", fit)
-        threads = [threading.Thread(target=model.fit, args=(X, y)) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    one, three = quick().fit(X, y).epsilon_total_, model.epsilon_total_
-    assert three > 1.5 * one
-    assert model.fit(X, y).epsilon_total_ > three
 
 
 def test_rows_beyond_float32_have_no_prediction():
@@ -257,13 +225,6 @@ def test_schedule_and_average_are_those_of_a_plan_and_predictions_of_the_average
     assert clone(averaged).get_params()["average_share"] == 0.5
     with raises_field(SettingError, "schedule"):
         quick(schedule="cosin").fit(X, y)
-
-
-@pytest.mark.parametrize("settings", [{"schedule": "cosine"}, {"average": "ema"}])
-def test_partial_fit_which_knows_no_last_step_refuses_what_runs_over_all(settings):
-    X, _ = table(seed=91)
-    with raises_field(SettingError, *settings, "partial_fit"):
-        equidp.PrivateClassifier(**settings).partial_fit(X, np.arange(N) % 2, classes=[0, 1])
 
 
 def test_without_privacy_it_says_so():
@@ -408,18 +369,6 @@ def test_fits_outside_the_budget_count_in_the_total():
     with pytest.warns(PrivacyWarning, match="2 fits"):
         model.set_params(budget=second).fit(X, y)
     assert model.epsilon_total_ > second.spent() * 1.6
-
-
-def test_calls_of_one_model_that_a_budget_takes_over_count_once():
-    X, y = table(seed=13)
-    model = quick(epsilon=1.0).partial_fit(X, y, classes=np.unique(y))
-    for _ in range(2):
-        budget = equidp.PrivacyBudget(epsilon=9.0, delta=1e-4, accountant="rdp")
-        with warnings.catch_warnings():
-            warnings.filterwarnings("error", "1 fits|2 fits", PrivacyWarning)
-            model.set_params(budget=budget).partial_fit(X, y)
-        assert model.epsilon_total_ == budget.spent()
-        assert budget.entries == model.run_.entries
 
 
 @pytest.mark.soak

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import sparse
 
 import equidp
 from equidp.errors import SettingError
@@ -28,15 +27,6 @@ def test_budgets_of_groups_are_met_in_each_fit():
     assert model.epsilon_spent_ == found["usual"]
 
 
-@pytest.mark.soak
-def test_partial_fits_by_group_go_on():
-    model = classifier(epsilon=2.0, rates={"rare": 0.5})
-    model.partial_fit(X, Y, classes=[False, True], sensitive_features=SEX)
-    once = model.run_.epsilon_by_group()["rare"]
-    model.partial_fit(X, Y, sensitive_features=SEX)
-    assert model.run_.epsilon_by_group()["rare"] > once
-
-
 @pytest.mark.parametrize(
     ("given", "features", "field"),
     [
@@ -50,9 +40,3 @@ def test_partial_fits_by_group_go_on():
 def test_groups_that_are_not_there_are_refused(given, features, field):
     with raises_field(SettingError, field):
         classifier(epsilon=3.0, **given).fit(X, Y, sensitive_features=features)
-
-
-@pytest.mark.soak
-def test_a_sparse_matrix_has_no_rates():
-    with raises_field(SettingError, "rates"):
-        classifier(epsilon=3.0, rates={"rare": 2.0}).fit(sparse.csr_matrix(X), Y, sensitive_features=SEX)

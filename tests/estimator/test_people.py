@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import sparse
 
 import equidp
 from equidp.errors import DataError, SettingError
@@ -61,8 +60,6 @@ def test_what_cannot_be_is_refused():
         quick(rows_per_person=3).fit(rows, classes)
     with raises_field(SettingError, "most_rows"):
         quick(rows_per_person=0).fit(rows, classes, people=people)
-    with raises_field(DataError, "X"):
-        quick(rows_per_person=3).fit(sparse.csr_array(rows), classes, people=people)
     with raises_field(DataError, "people", "10", "300"):
         quick(rows_per_person=3).fit(rows, classes, people=people[:10])
 
@@ -76,5 +73,3 @@ def test_fits_on_rows_and_on_people_have_no_total():
         model.fit(rows, classes, people=people)
     assert model.epsilon_spent_ <= 3
     assert model.epsilon_total_ == float("inf")
-    with raises_field(SettingError, "people", "partial_fit"):
-        model.set_params(rows_per_person=None).partial_fit(rows, classes)

@@ -11,10 +11,9 @@ import equidp
 ANOTHER_MECHANISM = "private training samples and clips row by row: a row of weight 2 is not two rows"
 EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": ANOTHER_MECHANISM,
-    "check_sample_weight_equivalence_on_sparse_data": ANOTHER_MECHANISM,
     "check_class_weight_classifiers": "clipped rows of norm 24 hardly move an intercept in 20 steps",
 }
-"""Name of a check -> why private training cannot pass it; the first two fail for SGDClassifier too."""
+"""Name of a check -> why private training cannot pass it; the first fails for SGDClassifier too."""
 
 
 @pytest.mark.soak

@@ -1,21 +1,18 @@
-"""Weights, coefficients, sparse rows and calls of partial_fit mean what they mean in scikit-learn."""
+"""Weights and coefficients mean what they mean in scikit-learn."""
 
 from __future__ import annotations
 
 import copy
 import pickle
-import warnings
 
 import numpy as np
 import pytest
-from scipy import sparse
 from sklearn.feature_selection import SelectFromModel
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 import equidp
-from equidp.errors import BudgetError, DataError, PrivacyWarning, SettingError
-from equidp.kernel.epsilon import epsilon as epsilon_of
+from equidp.errors import DataError, PrivacyWarning, SettingError
 from support.errors import raises_field
 
 N = 240
@@ -84,35 +81,6 @@ def test_only_fitted_linear_models_have_coefficients():
     assert own.intercept_.tolist() == [0.0]
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csc_matrix])
-def test_sparse_rows_give_what_dense_rows_give(kind, weighted):
-    X, y = table(5)
-    X[np.random.default_rng(0).uniform(size=X.shape) < 0.7] = 0.0
-    weights = np.arange(N) % 3 if weighted else None
-    dense = quick(random_state=0, class_weight={"yes": 2}).fit(X, y, sample_weight=weights)
-    packed = quick(random_state=0, class_weight={"yes": 2}).fit(kind(X), y, sample_weight=weights)
-    assert (packed.coef_ == dense.coef_).all()
-    assert (packed.predict_proba(kind(X)) == dense.predict_proba(X)).all()
-
-
-@pytest.mark.soak
-def test_a_sparse_matrix_is_never_made_dense_as_a_whole(monkeypatch):
-    rows = sparse.random_array((400, 50_000), density=1e-3, rng=0, format="csr")
-    largest = []
-    made = sparse.csr_array.toarray
-
-    def watched(self, *arguments, **named):
-        largest.append(self.shape[0])
-        return made(self, *arguments, **named)
-
-    monkeypatch.setattr(sparse.csr_array, "toarray", watched)
-    fitted = quick(epochs=1, batch_size=20).fit(rows, np.arange(400) % 2)
-    fitted.predict(rows)
-    assert max(largest) < 100
-
-
 @pytest.mark.parametrize(
     ("weights", "given"),
     [
@@ -171,115 +139,17 @@ def test_class_weights_are_by_label_of_any_type():
     assert (quick(random_state=0, class_weight={1.0: 4}).fit(X, codes == 1).coef_ == by_name).all()
 
 
-def test_calls_of_partial_fit_spend_together_what_their_composition_says():
-    X, y = table(8)
-    model = quick(random_state=0, epsilon=1.0)
-    model.partial_fit(X[:120], y[:120], classes=["no", "yes"])
-    first, entries = model.coef_.copy(), model.run_.entries
-    assert model.epsilon_total_ == model.epsilon_spent_ <= 1.0
-    model.partial_fit(X[120:], y[120:])
-    assert (model.coef_ != first).any()
-    assert model.run_.entries[0][1] == 2 * entries[0][1] or len(model.run_.entries) == 2
-    assert model.epsilon_spent_ <= 1.0 < model.epsilon_total_ < 2.0
-    assert model.epsilon_total_ == model.run_.epsilon() == epsilon_of(model.run_.entries, model.delta_, "rdp")
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_a_copy_counts_the_fits_that_it_carries(copied):
     X, y = table(12)
-    model = quick(epsilon=1.0).partial_fit(X[:120], y[:120], classes=["no", "yes"])
+    model = quick(epsilon=1.0).fit(X[:120], y[:120])
     again = copied(model)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", PrivacyWarning)
-        again.partial_fit(X[:120], y[:120])
-    assert again.epsilon_total_ == again.run_.epsilon() > 1.2
+    with pytest.warns(PrivacyWarning, match="2 fits"):
+        again.fit(X[:120], y[:120])
+    assert again.epsilon_total_ > 1.2
     other = copied(again)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", PrivacyWarning)
-        other.partial_fit(X[120:], y[120:])
-    assert other.epsilon_total_ == pytest.approx(other.run_.epsilon())
-    assert other.epsilon_total_ > again.epsilon_total_
-    with pytest.warns(PrivacyWarning, match="4 fits"):  # a new model forgets nothing
-        other.fit(X[120:], y[120:])
-    assert other.epsilon_total_ > other.run_.epsilon() + 0.5
-    assert model.epsilon_total_ == model.run_.epsilon() <= 1.0  # the original knows of no copy
-
-
-@pytest.mark.soak
-def test_partial_fit_learns_from_all_its_calls_and_goes_on_from_a_fit():
-    X, y = table(9)
-    model = quick(random_state=0, epsilon=20.0, learning_rate=2.0)
-    halves = [np.flatnonzero(y == name) for name in ("no", "yes")]
-    for rows in (np.arange(0, N, 2), np.arange(1, N, 2)):
-        model.partial_fit(X[rows], y[rows], classes=["no", "yes"])
-    assert model.score(X, y) > 0.7
-    trained = model.fit(X, y)
-    steps = trained.run_.entries[0][1]
-    trained.partial_fit(X[halves[0]], y[halves[0]])  # one class alone is no error here
-    assert sum(count for _, count in trained.run_.entries) > steps
-    assert trained.predict(X).tolist().count("no") > N / 2
-
-
-def test_a_run_of_partial_fit_keeps_its_model_and_epsilon():
-    X, y = table(12)
-    model = quick(epsilon=1.0).partial_fit(X, y, classes=["no", "yes"])
-    run, weights = model.run_, model.coef_.copy()
-    model.partial_fit(X, y)
-    assert model.run_.epsilon() > run.epsilon()
-    assert not np.array_equal(model.coef_, weights)
-    model.run_ = run
-    np.testing.assert_array_equal(model.coef_, weights)
-
-
-def test_another_model_between_calls_of_partial_fit_is_refused():
-    X, y = table(13)
-    model = quick(epsilon=1.0).partial_fit(X, y, classes=["no", "yes"])
-    spent = model.epsilon_total_
-    with raises_field(SettingError, "model"):
-        model.set_params(model="mlp").partial_fit(X, y)
-    assert model.epsilon_total_ == spent
-    model.set_params(model="logistic").partial_fit(X, y)
-
-
-@pytest.mark.soak
-def test_partial_fit_warns_of_earlier_models_only():
-    X, y = table(10)
-    model = quick(epsilon=1.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", PrivacyWarning)
-        model.partial_fit(X, y, classes=["no", "yes"]).partial_fit(X, y)
     with pytest.warns(PrivacyWarning, match="3 fits"):
-        model.fit(X, y)
-    with pytest.warns(PrivacyWarning, match="4 fits"):
-        model.partial_fit(X, y)
-
-
-def test_a_budget_refuses_the_call_of_partial_fit_that_does_not_fit():
-    X, y = table(11)
-    budget = equidp.PrivacyBudget(epsilon=1.6, delta=1e-4, accountant="rdp")
-    model = quick(epsilon=1.0, budget=budget).partial_fit(X, y, classes=["no", "yes"])
-    model.partial_fit(X, y)
-    spent, kept = budget.spent(), model.coef_.copy()
-    assert spent == pytest.approx(model.epsilon_total_)
-    assert 1.0 < spent <= 1.6
-    with raises_field(BudgetError, "budget"):
-        model.partial_fit(X, y)
-    assert budget.spent() == spent
-    assert (model.coef_ == kept).all()
-
-
-def test_partial_fit_says_what_the_first_call_must_name():
-    X, y = table(12)
-    with raises_field(DataError, "classes"):
-        quick().partial_fit(X, y)
-    model = quick().partial_fit(X, y, classes=["no", "yes"], sensitive_features=np.arange(N) % 2)
-    with raises_field(DataError, "classes"):
-        model.partial_fit(X, y, classes=["no", "maybe"])
-    with raises_field(DataError, "y", "'maybe'"):
-        model.partial_fit(X[:3], ["no", "maybe", "yes"], sensitive_features=[0, 1, 0])
-    with raises_field(DataError, "sensitive_features", "'2'"):
-        model.partial_fit(X, y, sensitive_features=np.arange(N) % 3)
-    with raises_field(DataError, "sensitive_features"):
-        model.partial_fit(X, y)
-    assert model.partial_fit(X, y, sensitive_features=np.ones(N, dtype=int)).group_names_ == ("0", "1")
+        other.fit(X[120:], y[120:])
+    assert other.epsilon_total_ > again.epsilon_total_ > again.run_.epsilon()
+    assert model.epsilon_total_ == model.run_.epsilon() <= 1.0  # the original knows of no copy

@@ -292,19 +292,6 @@ def check_noise(epsilons: Sequence[float], changes: Mapping[str, Any], risk: str
         )
 
 
-def parse_range(text: str) -> tuple[float, float]:
-    """Return a public range.
-
-    >>> parse_range("0:150000")
-    (0.0, 150000.0)
-    """
-    try:
-        ((_, span),) = parse_bounds(f"target={text}").items()
-    except ValueError as error:
-        raise SettingError(f"--target-bounds {text!r}; expected low:high, such as 0:150000.") from error
-    return span
-
-
 def parse_bounds(text: str) -> dict[str, tuple[float, float]]:
     """Return the public range of each column.
 

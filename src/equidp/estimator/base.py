@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import math
-import threading
 import warnings
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, final
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy import sparse
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from equidp._extras import require_extra
 from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.planned import COUNTS, RECALIBRATION, default_delta
 from equidp.accounting.target import Target
 from equidp.data.dataset import GroupedDataset
-from equidp.data.targets import with_weights
 from equidp.errors import PrivacyWarning, SettingError
 from equidp.estimator.inputs import (
-    SparseRows,
     check_finite,
     check_groups,
     check_known,
     check_numbers,
     check_order,
-    dense,
-    dense_parts,
     groups_of,
     people_of,
     weights_of_rows,
@@ -44,11 +36,9 @@ from equidp.kernel.engine import LossFunction
 from equidp.kernel.epsilon import Entries, epsilon as epsilon_of
 from equidp.kernel.ledger import Event, MemoryLedger, Payment, ReleaseEvent, StepEvent
 from equidp.kernel.policy import Policy
-from equidp.losses import Loss
 from equidp.training.averages import WeightAverage
 from equidp.training.build import build, build_model
 from equidp.training.device import chosen_device
-from equidp.training.initial_weights import copy_model
 from equidp.training.optimizers import ADAM_RATE
 from equidp.training.plan import ModelFactory, Plan, ResolvedPlan
 from equidp.training.recalibration import recalibrate
@@ -61,10 +51,6 @@ with require_extra("tables"):
 
 if TYPE_CHECKING:
     from typing import Self
-
-
-_counting = threading.Lock()
-"""Lock under which fits in several threads add what they spent."""
 
 
 @dataclass(eq=False, repr=False)
@@ -108,8 +94,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """Train a fresh model, which spends `epsilon`: each fit does.
 
         Args:
-            X: [n, d], numbers without NaN: an array, a pandas table, or a sparse matrix, whose rows are made
-                dense when they are sampled.
+            X: [n, d], numbers without NaN: an array or a pandas table.
             y: [n].
             sensitive_features: each example's group: [n], or [n, columns], which are crossed. For methods
                 that tell groups apart. Rows are matched by position, as in all of scikit-learn.
@@ -123,14 +108,15 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         Raises:
             SettingError, DataError, ModelError, BudgetError, ValueError: before any budget is spent.
         """
-        progress = Progress(spent=self._list_spent())
-        with self._unchanged_unless_spent(progress):
-            return self._train(X, y, sensitive_features, sample_weight, progress, people)
-
-    def _list_spent(self) -> list[Fit]:
-        """Return what all fits of this estimator spent: one list, to which fits in several threads add."""
         spent: list[Fit] = self.__dict__.setdefault("_fits_spent", [])
-        return spent
+        kept, ledger = dict(vars(self)), MemoryLedger()
+        try:
+            return self._train(X, y, sensitive_features, sample_weight, ledger, people, spent)
+        except BaseException:
+            if not ledger.entries:  # a fit that spends nothing leaves the estimator as it was
+                self.__dict__.clear()
+                self.__dict__.update(kept)
+            raise
 
     def _train(
         self,
@@ -138,39 +124,30 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         y: Any,
         features: Any,
         sample_weight: Any,
-        progress: Progress,
-        people: Any = None,
+        ledger: MemoryLedger,
+        people: Any,
+        spent: list[Fit],
     ) -> Self:
-        """Train a fresh model on these rows, or the one of earlier calls further; features: of groups."""
+        """Train a fresh model on these rows; features: of groups."""
         of_rows = {"sample_weight": sample_weight, "people": people}
         check_order(X=X, y=y, sensitive_features=features, **of_rows)
         check_numbers(X)
-        further = progress.model is not None
-        if further and self.model != progress.made_by:
-            raise SettingError(
-                f"model={self.model!r}, and earlier calls trained {progress.made_by!r}; partial_fit goes "
-                "on with that one. Set it back, or fit a new model.",
-                field="model",
-            )
-        kinds = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
-        X, y = validate_data(self, X, y, reset=not further, **kinds)
+        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32])
         check_finite(X)
         y = column_or_1d(y, warn=True)
         check_known(y)
-        if not progress.learnt:
-            self._learn(y)
+        self._learn(y)
         targets = self._targets(y)
         weights = weights_of_rows(sample_weight, len(targets))
         if weights is not None:
             self._check_weighted(targets, weights)
         check_groups(self.method, features)
-        groups, names = groups_of(features, len(targets), progress.group_names)
-        self.group_names_ = progress.group_names = names
+        groups, self.group_names_ = groups_of(features, len(targets))
         owners = people_of(people, self.rows_per_person, X)
-        plan = self._plan(len(targets) if owners is None else len(owners), progress)
-        trainer = self._trainer(plan, X, targets, groups, weights, progress, owners)
+        plan = self._plan(len(targets) if owners is None else len(owners))
+        trainer = self._trainer(plan, X, targets, groups, weights, ledger, owners)
         self.delta_, self.noise_multiplier_ = trainer.delta, trainer.noise_multiplier
-        before, releases = progress.ledger.entries, self._releases(trainer.delta, progress)
+        releases = self._releases(trainer.delta)
         named = [(COUNTS, each) for each in releases] + [(RECALIBRATION, each) for each in plan.releases]
         beside = [(ReleaseEvent(1.0, each.noise_multiplier, name=name), 1) for name, each in named]
         if beside:
@@ -179,40 +156,21 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             counted = targets if owners is None else targets[owners.first]
             payment = trainer.ledger.pay(COUNTS, releases[0].noise_multiplier) if releases else None
             self.__dict__.pop("run_", None)  # of other classes, should this training be stopped
-            self._release(payment, trainer, counted, progress)
+            self._release(payment, trainer, counted)
             self.run_ = recalibrate(trainer.fit(), trainer, plan.recalibration_noise)
         finally:  # Whatever stops a fit, its steps are spent.
-            if spent := progress.spent_since(before):
-                progress.model, progress.made_by = trainer.model, self.model
-                progress.rows += trainer.num_examples
-                progress.of_people = owners is not None
-                self._progress = progress
-                self._account(trainer, spent, progress)
+            if ledger.entries:
+                self._account(trainer, ledger.entries, spent)
         return self
 
-    @contextmanager
-    def _unchanged_unless_spent(self, progress: Progress) -> Iterator[None]:
-        """Leave the estimator as it was where a call fails before it spends."""
-        kept, before = dict(vars(self)), progress.ledger.entries
-        try:
-            yield
-        except BaseException:
-            if not progress.spent_since(before):
-                with _counting:
-                    total = {name: each for name, each in vars(self).items() if name == "epsilon_total_"}
-                    self.__dict__.clear()
-                    self.__dict__.update(kept | total)  # fits in other threads may have spent meanwhile
-            raise
-
-    def _plan(self, n: int, progress: Progress) -> ResolvedPlan:
-        """The settings, checked, for n more examples; noise leaves room for what is released beside steps."""
-        delta = default_delta(n + progress.rows) if self.delta is None else self.delta
+    def _plan(self, n: int) -> ResolvedPlan:
+        """The settings, checked, for n examples; noise leaves room for what is released beside steps."""
+        delta = default_delta(n) if self.delta is None else self.delta
         plan = plan_of(self, self.model, n, delta)
         check_private(self, plan.policy(self.method))
-        releases = tuple((event, 1) for event in self._releases(delta, progress))
+        releases = tuple((event, 1) for event in self._releases(delta))
         target = Target(self.epsilon, accountant=self.accountant)
-        names = progress.group_names or ()
-        return plan.resolve(self.method, n, target, also_spent=releases, group_names=names)
+        return plan.resolve(self.method, n, target, also_spent=releases, group_names=self.group_names_)
 
     def _trainer(
         self,
@@ -221,72 +179,53 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         y: Tensor,
         groups: Tensor,
         weights: Any,
-        progress: Progress,
+        ledger: MemoryLedger,
         owners: Any,
     ) -> Trainer:
         """Make the Trainer of a fit, checked and ready; nothing is spent yet."""
         seed = None
         if self.random_state is not None:
             seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        loss = self._training_loss(plan.plan.loss_function or self._loss, progress)
-        train, loss = self._build_dataset(X, y, groups, weights, loss)
+        loss = self._training_loss(plan.plan.loss_function or self._loss)
+        train = self._dataset(torch.from_numpy(X.astype(np.float32)), y, groups, weights)
         return build(
-            replace(plan, steps=plan.steps + progress.steps_like(plan)),
+            plan,
             train if owners is None else owners.gather_examples(train),
             seed=seed,
             secure=seed is None,
-            model=build_model(plan.plan.factory, X.shape[1:], self._num_outputs, seed)
-            if progress.model is None
-            else copy_model(progress.model, "a further fit"),  # the earlier run keeps its own
+            model=build_model(plan.plan.factory, X.shape[1:], self._num_outputs, seed),
             device=chosen_device(self.device),
             loss=loss,
             accountant=self.accountant,
-            ledger=progress.ledger,
+            ledger=ledger,
             budget=self.budget,
             num_groups=len(self.group_names_),
         )
 
-    def _build_dataset(
-        self, X: Any, targets: Tensor, groups: Tensor, weights: Tensor | None, loss: LossFunction
-    ) -> tuple[GroupedDataset | Dataset[Any], LossFunction]:
-        """Dataset and loss that the Trainer trains with."""
-        if not sparse.issparse(X):
-            train = self._dataset(dense(X), targets, groups, weights)
-            if isinstance(train, GroupedDataset):  # which brings its weights to the loss by itself
-                return train, loss
-        else:
-            train = SparseRows(X, targets if weights is None else with_weights(targets, weights), groups)
-        return train, loss if weights is None else Loss.of(loss).with_row_weights(targets.dtype)
-
-    def _account(self, trainer: Trainer, entries: Entries, progress: Progress) -> None:
-        """Add what a fit spent to the object's fits, and warn of their total.
-
-        Args:
-            trainer: of the fit.
-            entries: what the fit spent.
-            progress: of the model; its own calls of `partial_fit` cause no warning.
-        """
+    def _account(self, trainer: Trainer, of_fit: Entries, spent: list[Fit]) -> None:
+        """Add what a fit spent to the object's fits, and warn of their total."""
+        counts: Counter[Event] = Counter()
+        for event, count in of_fit:
+            counts[event] += count
+        entries = tuple(counts.items())
         delta, accountant, budget = trainer.delta, trainer.accountant, self.budget
         self.epsilon_spent_ = epsilon_of(entries, delta, accountant)
         unit = "rows" if getattr(trainer.train, "rows", None) is None else "people"
-        fit = Fit(unit, entries, progress.ledger.run_id, "" if budget is None else budget.id)
-        with _counting:
-            progress.calls += 1
-            progress.spent.append(fit)
-            fits, least = progress.spent, 0.0
-            charged: tuple[tuple[Event, int], ...] = ()
-            if budget is not None:  # a budget holds all calls of the model
-                fits = [each for each in fits if fit.budget != each.budget and fit.run != each.run]
-                charged, least = budget.entries, budget.spent()
-                delta, accountant = budget.delta, budget.accountant
-            mixed = any(each.unit != unit for each in fits)
-            if mixed:
-                self.epsilon_total_ = math.inf
-            elif fits:
-                spent = (*charged, *(entry for each in fits for entry in each.entries))
-                self.epsilon_total_ = max(least, epsilon_of(spent, delta, accountant))
-            else:
-                self.epsilon_total_ = least
+        spent.append(Fit(unit, entries, "" if budget is None else budget.id))
+        fits, least = spent, 0.0
+        charged: tuple[tuple[Event, int], ...] = ()
+        if budget is not None:
+            fits = [each for each in spent if each.budget != budget.id]
+            charged, least = budget.entries, budget.spent()
+            delta, accountant = budget.delta, budget.accountant
+        mixed = any(each.unit != unit for each in fits)
+        if mixed:
+            self.epsilon_total_ = math.inf
+        elif fits:
+            every = (*charged, *(entry for each in fits for entry in each.entries))
+            self.epsilon_total_ = max(least, epsilon_of(every, delta, accountant))
+        else:
+            self.epsilon_total_ = least
         total = f"epsilon {self.epsilon_total_:.4g} at delta {delta:g}, for anyone who is in the data of each"
         if mixed:
             message = "fits on rows and fits on people cannot be added: no epsilon holds for all of them."
@@ -294,7 +233,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             message = (
                 f"{len(fits)} fits of this estimator were not charged to its budget: with them, {total}."
             )
-        elif len(fits) > progress.calls:
+        elif len(fits) > 1:
             message = (
                 f"{len(fits)} fits of this estimator together spent {total}. Those of clones and other "
                 "estimators come on top. One PrivacyBudget (budget=...) limits all."
@@ -307,31 +246,24 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """The model's outputs, [n, outputs], in its own precision."""
         check_is_fitted(self, "run_")
         check_numbers(X)
-        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         check_finite(X)
-        return torch.cat([predict(self.run_.model, part) for part in dense_parts(X)])
+        return predict(self.run_.model, torch.from_numpy(X.astype(np.float32)))
 
     def _coefficients(self, name: str) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Weights, [outputs, columns], and intercepts, [outputs]; AttributeError for other models."""
         check_is_fitted(self, "run_")
         return coefficients(self.run_.model, name)
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
-
-    def _training_loss(self, loss: LossFunction, progress: Progress) -> LossFunction:
+    def _training_loss(self, loss: LossFunction) -> LossFunction:
         """Loss that is trained on, given the loss of one example: (outputs, targets) -> losses [batch]."""
         return loss
 
-    def _releases(self, delta: float, progress: Progress) -> tuple[StepEvent, ...]:
+    def _releases(self, delta: float) -> tuple[StepEvent, ...]:
         """Releases beside the steps, each for a share of epsilon."""
         return ()
 
-    def _release(
-        self, payment: Payment | None, trainer: Trainer, targets: Tensor, progress: Progress
-    ) -> None:
+    def _release(self, payment: Payment | None, trainer: Trainer, targets: Tensor) -> None:
         """Draw what was paid for, before the first step."""
 
     def _check_weighted(self, targets: Tensor, weights: Tensor) -> None:
@@ -353,7 +285,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     @abstractmethod
     def _dataset(
         self, inputs: Tensor, targets: Tensor, groups: Tensor, weights: Tensor | None
-    ) -> GroupedDataset | Dataset[Any]:
+    ) -> GroupedDataset:
         """Rows in memory."""
 
 
@@ -383,22 +315,6 @@ def plan_of(estimator: Any, model: str | ModelFactory, num_examples: int, delta:
     )
 
 
-def check_open_ended(estimator: Any) -> None:
-    """Refuses, for `partial_fit`, settings that need to know the last step.
-
-    Raises:
-        SettingError: before any budget is spent.
-    """
-    usual = {"schedule": "constant", "average": "none"}
-    for name, value in usual.items():
-        if getattr(estimator, name) != value:
-            raise SettingError(
-                f"{name}={getattr(estimator, name)!r} runs over all steps, and partial_fit cannot know how "
-                f"many calls will follow; use fit, or {name}={value!r}.",
-                field=name,
-            )
-
-
 def check_private(estimator: Any, policy: Policy) -> None:
     """Refuse an epsilon that the method cannot have, and warn where nobody is protected."""
     private = policy.private
@@ -423,63 +339,17 @@ def check_private(estimator: Any, policy: Policy) -> None:
 
 
 class Fit(NamedTuple):
-    """Privacy spent by a fit, or by one call of `partial_fit`.
+    """Privacy spent by a fit.
 
     Attributes:
         unit: "rows" or "people".
         entries: (event, count) pairs.
-        run: name of the ledger that all calls of one model share.
         budget: name of the budget that was charged; "": none.
     """
 
     unit: str
     entries: Entries
-    run: str
     budget: str
-
-
-@final
-@dataclass
-class Progress:
-    """A model that calls of `partial_fit` train one after the other, and the one ledger of what they spent.
-
-    Attributes:
-        ledger: of all calls.
-        model: None before the first call.
-        made_by: the setting that it was made by.
-        rows: of all calls.
-        group_names: of the first call.
-        calls: how many spent something.
-        spent: by all the estimator's fits, also of earlier models.
-        learnt: whether the classes are known before the first rows are seen.
-        of_people: whether an example was a person with several rows.
-        class_weights: that the first call with class_weight="balanced" released, [classes].
-    """
-
-    ledger: MemoryLedger = field(default_factory=MemoryLedger)
-    model: nn.Module | None = None
-    made_by: str | ModelFactory = ""
-    rows: int = 0
-    group_names: tuple[str, ...] | None = None
-    calls: int = 0
-    spent: list[Fit] = field(default_factory=list)
-    learnt: bool = False
-    class_weights: Tensor | None = None
-    of_people: bool = False
-
-    def steps_like(self, plan: ResolvedPlan) -> int:
-        """Steps of earlier calls that a Trainer of this plan would take for its own."""
-        event = plan.step_event(self.group_names or ())
-        return sum(count for each, count in self.ledger.entries if each == event)
-
-    def spent_since(self, before: Entries) -> Entries:
-        """Entries spent since the ledger held the entries `before`."""
-        counts: Counter[Event] = Counter()
-        for event, count in self.ledger.entries:
-            counts[event] += count
-        for event, count in before:
-            counts[event] -= count
-        return tuple((event, count) for event, count in counts.items() if count)
 
 
 Floats = npt.NDArray[np.float64]

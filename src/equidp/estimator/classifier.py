@@ -18,7 +18,7 @@ from equidp.data.dataset import GroupedDataset
 from equidp.data.table import COUNTS_SHARE
 from equidp.data.targets import weights_of_classes
 from equidp.errors import DataError, SettingError
-from equidp.estimator.base import PrivateEstimator, Progress, check_open_ended
+from equidp.estimator.base import PrivateEstimator
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.ledger import Payment, StepEvent
 from equidp.losses import Loss
@@ -27,11 +27,10 @@ from equidp.training.trainer import Trainer
 
 with require_extra("tables"):
     from sklearn.base import ClassifierMixin
-    from sklearn.utils import column_or_1d
     from sklearn.utils.multiclass import check_classification_targets
 
 if TYPE_CHECKING:
-    from typing import Self
+    pass
 
 
 @dataclass(eq=False, repr=False)
@@ -51,7 +50,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         learning_rate: of the optimizer; None: 0.5, or 0.01 of adam.
         momentum, weight_decay: of the optimizer.
         optimizer: "sgd", or "adam", which is `equidp.PrivateAdam`.
-        schedule, average, average_share: of `equidp.Plan`: they cost no privacy, and go with `fit` alone.
+        schedule, average, average_share: of `equidp.Plan`: they cost no privacy.
         clipping_bound: C, or C_0 of the methods with several bounds.
         method_settings: of `equidp.Plan`: statistics_ratio, smoothing, strict_bound, initial_bound,
             bound_learning_rate, tolerance.
@@ -66,7 +65,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         recalibration: share of epsilon, in [0, 1), for fitting scale and shifts of the logits after training,
             which clipping moves; 0: none.
         rates, bound_shares: group -> public multiple of the sample rate, and share of the clipping bound, for
-            fit's `sensitive_features` and a dense X; "*": all other groups. Each group then has an epsilon of
+            fit's `sensitive_features`; "*": all other groups. Each group then has an epsilon of
             its own (`run_.epsilon_by_group()`), and `epsilon` is the largest.
         epsilon_by_group: group -> budget, such as {"rare": 1.0, "*": 3.0}, the largest of which is `epsilon`.
         protect_by: "sampling" or "scaling": rates, or shares of the bound, follow; see `equidp.Trainer`.
@@ -107,46 +106,6 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
 
     _loss = nn.CrossEntropyLoss(reduction="none")
 
-    def partial_fit(
-        self, X: Any, y: Any, classes: Any = None, sensitive_features: Any = None, sample_weight: Any = None
-    ) -> Self:
-        """Train the model further on more rows, by `epochs` passes over them; spend `epsilon` each time.
-
-        All calls share one ledger, `run_.entries`, and `epsilon_total_` is what they come to for someone who
-        is in the rows of each. A call after `fit` goes on from there. With class_weight="balanced", classes
-        are counted and charged in the first call, or in `fit`; later calls keep its weights.
-
-        Args:
-            classes: [classes], all that will come; needed in the first call.
-            X, y, sensitive_features, sample_weight: see `fit`. The groups are those of the first call.
-
-        Raises:
-            As `fit`; DataError: the first call without classes, or later ones with others; SettingError: a
-            schedule or an average, which run over all steps.
-        """
-        check_open_ended(self)
-        progress = getattr(self, "_progress", None)
-        if progress is not None and progress.of_people:
-            raise SettingError(
-                "the model was fitted on people, and partial_fit trains on rows: what they spend cannot be "
-                "added. Fit a new one.",
-                field="people",
-            )
-        if progress is None:
-            if classes is None:
-                raise DataError("classes must be passed on the first call to partial_fit.", field="classes")
-            progress = Progress(spent=self._list_spent())
-        elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
-            raise DataError(
-                f"classes={np.unique(classes).tolist()}, and earlier calls had {self.classes_.tolist()}; "
-                "give the same, or leave them out."
-            )
-        first, progress.learnt = progress.model is None, True
-        with self._unchanged_unless_spent(progress):
-            if first:
-                self._learn(column_or_1d(classes))
-            return self._train(X, y, sensitive_features, sample_weight, progress)
-
     def _learn(self, y: Any) -> None:
         check_classification_targets(y)
         self.classes_ = np.unique(y)
@@ -163,12 +122,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             )
         return torch.from_numpy(codes.astype(np.int64))
 
-    def _training_loss(self, loss: LossFunction, progress: Progress) -> LossFunction:
+    def _training_loss(self, loss: LossFunction) -> LossFunction:
         if self.class_weight is None:
             return loss
         if self._balanced:
-            known = progress.class_weights
-            return Loss.of(loss).with_class_weights(torch.ones(self._num_outputs) if known is None else known)
+            return Loss.of(loss).with_class_weights(torch.ones(self._num_outputs))
         if not isinstance(self.class_weight, Mapping):
             raise SettingError(
                 f"class_weight={self.class_weight!r}; expected a dictionary from class to number, such as "
@@ -186,20 +144,18 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     def _balanced(self) -> bool:
         return isinstance(self.class_weight, str) and self.class_weight == "balanced"
 
-    def _releases(self, delta: float, progress: Progress) -> tuple[StepEvent, ...]:
-        if not self._balanced or self.epsilon is None or progress.class_weights is not None:
+    def _releases(self, delta: float) -> tuple[StepEvent, ...]:
+        if not self._balanced or self.epsilon is None:
             return ()
         check_number("(0, inf)", epsilon=self.epsilon)
         check_number("(0, 1)", counts_share=self.counts_share)
         return (release_event(self.counts_share * self.epsilon, delta),)
 
-    def _release(
-        self, payment: Payment | None, trainer: Trainer, targets: Tensor, progress: Progress
-    ) -> None:
+    def _release(self, payment: Payment | None, trainer: Trainer, targets: Tensor) -> None:
         found = Loss.of(trainer.loss).class_weights
         weights = torch.ones(self._num_outputs) if found is None else found
-        if self._balanced and progress.class_weights is None:
-            progress.class_weights = weights.copy_(self._weigh_classes(payment, trainer, targets))
+        if self._balanced:
+            weights.copy_(self._weigh_classes(payment, trainer, targets))
         self.class_weight_ = weights.double().numpy()
 
     def _weigh_classes(self, payment: Payment | None, trainer: Trainer, targets: Tensor) -> Tensor:

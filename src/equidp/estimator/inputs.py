@@ -1,18 +1,15 @@
-"""Inputs of a fit: rows, dense or sparse, their groups and their weights."""
+"""Inputs of a fit: rows, their groups and their weights."""
 
 from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy import sparse
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from equidp._extras import require_extra
 from equidp._validate import check_some_weight, check_weights
@@ -25,59 +22,11 @@ from equidp.tables.labels import cross_columns
 with require_extra("tables"):
     import pandas as pd
 
-_MOST_CELLS = 2**22
-"""Cells of a sparse matrix that are made dense at a time: 16 MiB."""
-
-
-@final
-class SparseRows(Dataset[tuple[Tensor, Tensor, Tensor]]):
-    """Rows of a sparse matrix, which are made dense when they are sampled, never all at once.
-
-    Args:
-        rows: CSR, [n, d].
-        targets: [n, ...].
-        groups: [n].
-
-    >>> rows = SparseRows(sparse.csr_array(np.eye(3)), torch.arange(3), torch.zeros(3))
-    >>> rows[1][0]
-    tensor([0., 1., 0.])
-    """
-
-    def __init__(self, rows: Any, targets: Tensor, groups: Tensor) -> None:
-        self._rows, self._targets, self._groups = rows.astype(np.float32), targets, groups
-
-    def __len__(self) -> int:
-        return int(self._rows.shape[0])
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor, Tensor]:
-        return self.__getitems__([index])[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """The examples of a whole batch, which a DataLoader asks for at once."""
-        at = list(indices)
-        return list(zip(dense(self._rows[at]), self._targets[at], self._groups[at], strict=True))
-
-
-def dense(rows: Any) -> Tensor:
-    """Return an array or a sparse matrix as [n, d], float32."""
-    return torch.from_numpy((rows.toarray() if sparse.issparse(rows) else rows).astype(np.float32))
-
-
-def dense_parts(rows: Any) -> Iterator[Tensor]:
-    """Yield the rows in turn, [m, d] each: an array at once, a sparse matrix in parts that fit in memory."""
-    if not sparse.issparse(rows):
-        yield dense(rows)
-        return
-    size = max(1, _MOST_CELLS // rows.shape[1])
-    for start in range(0, rows.shape[0], size):
-        yield dense(rows[start : start + size])
-
 
 def check_finite(rows: Any) -> None:
     """Raise where numbers are beyond what float32 holds."""
-    numbers = rows.data if sparse.issparse(rows) else rows
     with np.errstate(over="ignore"):
-        if not np.isfinite(numbers.astype(np.float32)).all():
+        if not np.isfinite(rows.astype(np.float32)).all():
             raise DataError("X holds numbers that float32 cannot; scale them first.", field="X")
 
 
@@ -121,19 +70,14 @@ def _to_numbers(values: Any, name: str) -> npt.NDArray[np.float64]:
         ) from error
 
 
-def groups_of(sensitive_features: Any, n: int, known: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
-    """Return the group of each example, [n], and the groups' names; `known` ones where there were fits.
+def groups_of(sensitive_features: Any, n: int) -> tuple[Tensor, tuple[str, ...]]:
+    """Return the group of each example, [n], and the groups' names.
 
     Raises:
-        DataError: another number of rows, too many groups, or one that is not known.
+        DataError: another number of rows, or too many groups.
     """
     if sensitive_features is None:
-        if known is not None and len(known) > 1:
-            raise DataError(
-                f"earlier calls had the groups {', '.join(known)}; pass sensitive_features again.",
-                field="sensitive_features",
-            )
-        return torch.zeros(n, dtype=torch.int64), ("everyone",) if known is None else tuple(known)
+        return torch.zeros(n, dtype=torch.int64), ("everyone",)
     try:
         table = pd.DataFrame(sensitive_features).reset_index(drop=True)
     except (TypeError, ValueError) as error:
@@ -155,16 +99,7 @@ def groups_of(sensitive_features: Any, n: int, known: Sequence[str] | None) -> t
             f"sensitive_features gives {len(names)} groups; bin or merge values, to at most {MOST_GROUPS}.",
             field="sensitive_features",
         )
-    if known is None:
-        return torch.from_numpy(codes), names
-    if new := [name for name in names if name not in known]:
-        raise DataError(
-            f"sensitive_features holds group {new[0]!r}, which the first call did not; known: "
-            f"{', '.join(known)}. Groups are counted from the first call on.",
-            field="sensitive_features",
-        )
-    places = torch.tensor([known.index(name) for name in names])
-    return places[torch.from_numpy(codes)], tuple(known)
+    return torch.from_numpy(codes), names
 
 
 def weights_of_rows(sample_weight: Any, n: int) -> Tensor | None:
@@ -193,7 +128,7 @@ def people_of(people: Any, most_rows: int | None, rows: Any) -> PeoplesRows | No
 
     Raises:
         SettingError: people without a number of rows for each, or the other way round.
-        DataError: another number of people than rows, a sparse matrix of rows, or as `person_codes`.
+        DataError: another number of people than rows, or as `person_codes`.
     """
     if (people is None) != (most_rows is None):
         raise SettingError(
@@ -202,8 +137,6 @@ def people_of(people: Any, most_rows: int | None, rows: Any) -> PeoplesRows | No
         )
     if people is None or most_rows is None:
         return None
-    if sparse.issparse(rows):
-        raise DataError("people are for rows in memory, and X is sparse; pass X.toarray().", field="X")
     people = person_codes(people)
     if len(people) != rows.shape[0]:
         raise DataError(
