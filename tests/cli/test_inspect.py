@@ -121,6 +121,31 @@ def test_a_column_of_people_is_in_the_recipe_with_a_public_number_of_rows(tmp_pa
     assert "'who'" in error
 
 
+@pytest.mark.parametrize("name", ["id", "patient"])
+@pytest.mark.parametrize(
+    "ids", [[f"p{row // 2}" for row in range(90)], [1000 + row // 2 for row in range(90)]]
+)
+def test_people_with_several_rows_are_who_the_printed_command_protects(name, ids, tmp_path, command):
+    table = pd.DataFrame({name: ids, "age": np.random.default_rng(0).integers(20, 60, 90)})
+    table.assign(sex=["F", "F", "M", "M", "F", "F"] * 15, ill=["yes", "no", "no"] * 30).to_csv(
+        tmp_path / "visits.csv", index=False
+    )
+    asked = ("inspect", "visits.csv", "--target", "ill", "--group", "sex", "--out", "recipe.toml")
+    code, out, error = command(*asked, cwd=tmp_path)
+    assert code == 0
+    assert f"--person {name} --rows-per-person 4" in " ".join(out.split())
+    assert "Epsilon is promised to each of them" in " ".join(out.split())
+    recipe = Recipe.read(tmp_path / "recipe.toml")
+    assert (recipe.person, recipe.rows_per_person, recipe.drop) == (name, 4, ())
+    assert f'person = "{name}"  # names people' in (tmp_path / "recipe.toml").read_text()
+    printed = "equidp train visits.csv --recipe recipe.toml --epsilon 3 --out run"
+    assert printed in error
+    noise = ("--noise-multiplier", "2", "--epochs", "1", "--batch-size", "10", "--accountant", "rdp")
+    given = printed.replace("--epsilon 3 ", "").split()[1:]
+    assert command(*given, *noise, cwd=tmp_path)[0] == 0
+    assert "person" in (tmp_path / "run" / "card.md").read_text()
+
+
 def test_a_recipe_that_was_written_is_named_and_not_proposed(tmp_path, command):
     table = pd.DataFrame({"age": range(90), "sex": ["F", "M"] * 45, "ill": ["yes", "no", "no"] * 30})
     table.to_csv(tmp_path / "visits.csv", index=False)

@@ -155,11 +155,14 @@ def test_the_recipe_gives_the_reason_for_each_line(tmp_path):
 
 
 @pytest.mark.soak
-def test_people_with_several_rows_are_said_to_be_protected_by_row_alone(tmp_path):
+def test_people_with_several_rows_are_proposed_as_the_examples(tmp_path):
     table = patients()
     table["patient_id"] = table["patient_id"].to_numpy()[np.arange(ROWS) // 3]
     table.to_csv(tmp_path / "p.csv", index=False)
-    persons = inspect_table(tmp_path / "p.csv").persons
+    report = inspect_table(tmp_path / "p.csv")
+    persons = report.persons
+    assert (report.recipe.person, report.recipe.rows_per_person) == ("patient_id", 4)
+    assert "patient_id" not in report.recipe.drop
     assert persons is not None
     assert (persons.column, persons.rows_each, persons.several) == ("patient_id", 3.0, 1.0)
     table.insert(0, "visit_id", np.arange(ROWS))  # names rows, and comes first

@@ -391,11 +391,20 @@ def _person_findings(read: Columns, recipe: Recipe) -> Iterator[tuple[str, Findi
     if recipe.person is not None:
         return
     for name in read.table.columns:
-        if name in columns_beside_inputs(recipe) or not (names_people(name) or name.lower() in _IDS):
+        if name in columns_beside_inputs(recipe) or not may_name_people(name):
             continue
         rows, different = len(read.table), read.table[name].nunique()
         if max(1, rows / MOST_ROWS_OF_ONE) < different < int(read.table[name].notna().sum()):
             yield name, Finding(Kind.PERSONS, Level.DOUBT, rows=rows, of=different)
+
+
+def may_name_people(column: str) -> bool:
+    """Return True where a column's name says that it names people, or anything.
+
+    >>> [name for name in ("patient", "ID", "zip code") if may_name_people(name)]
+    ['patient', 'ID']
+    """
+    return names_people(column) or column.lower() in _IDS
 
 
 def decisive_findings(read: Columns, recipe: Recipe) -> Iterator[tuple[str, Finding]]:

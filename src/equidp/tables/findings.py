@@ -107,8 +107,8 @@ def flag(column: str, option: str, value: str = "", quote: Callable[[str], str] 
     >>> flag("lab", "decimal", ","), flag("pulse", "numeric")
     ("--decimal 'lab=comma'", "--numeric 'pulse'")
     """
-    if option == "positive":
-        return f"--positive {quote(value)}"
+    if option in ("positive", "rows_per_person"):
+        return f"--{option.replace('_', '-')} {quote(value)}"
     key = as_key(column) if option in ("na", "not_na", "thousands", "decimal") else column
     if option in ("thousands", "decimal"):
         value = word_of(value)

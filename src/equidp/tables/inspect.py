@@ -30,6 +30,7 @@ from equidp.tables.checks import (
     RARE_ROWS,
     decisive_findings,
     fall_together,
+    may_name_people,
     noun_of_dates,
     other_order,
     problems_of,
@@ -39,7 +40,7 @@ from equidp.tables.checks import (
     written_dates,
 )
 from equidp.tables.columns import check_names, interpret_cells, rows_problem
-from equidp.tables.findings import Finding, Kind, Level, names_people, phrase
+from equidp.tables.findings import USUAL_ROWS_PER_PERSON, Finding, Kind, Level, names_people, phrase
 from equidp.tables.interpret import ColumnRecipe, Floats, Values, date_options, examine, interpret
 from equidp.tables.positive import named_positive
 from equidp.tables.read import Cells, check_read_twice, read_cells, with_format
@@ -296,7 +297,12 @@ def inspect_table(path: str | PathLike[str], recipe: Recipe = Recipe()) -> Table
     check_names(cells.names, recipe.columns_by_option())
     reports = [inspect_column(name, cells.series(name), recipe) for name in cells.names]
     persons = _persons(cells, reports, recipe)
-    reports = [_with_role(report, recipe, persons) for report in reports]
+    proposed = _proposed_person(persons, recipe)
+    if proposed is not None:
+        recipe = recipe.with_changes({"person": proposed, "rows_per_person": USUAL_ROWS_PER_PERSON})
+        people = inspect_column(proposed, cells.series(proposed), recipe)
+        reports = [people if report.name == proposed else report for report in reports]
+    reports = [_with_role(report, recipe, persons, proposed) for report in reports]
     recipe = _with_options(recipe, {report.name: report.findings for report in reports})
     if any(
         report.missing
@@ -348,7 +354,16 @@ def _persons(cells: Cells, reports: list[ColumnReport], recipe: Recipe) -> Perso
     return Persons(name, len(counts), float(np.mean(counts)), float(np.mean(counts > 1)), fewer)
 
 
-def _with_role(report: ColumnReport, recipe: Recipe, persons: Persons | None) -> ColumnReport:
+def _proposed_person(persons: Persons | None, recipe: Recipe) -> str | None:
+    """Return the column to promise epsilon to the people of: some have several rows, and its name says so."""
+    if persons is None or not persons.several or recipe.person is not None:
+        return None
+    return persons.column if may_name_people(persons.column) and persons.column not in recipe.drop else None
+
+
+def _with_role(
+    report: ColumnReport, recipe: Recipe, persons: Persons | None, proposed: str | None
+) -> ColumnReport:
     """The report of a column, with what follows from its role."""
     found = list(report.findings)
     if report.name == recipe.target:
@@ -366,16 +381,17 @@ def _with_role(report: ColumnReport, recipe: Recipe, persons: Persons | None) ->
     names_persons = persons is not None and report.name == persons.column
     if names_persons:
         found = [each for each in found if not each.settles_by("drop")]
-        if report.name != recipe.person and report.name not in recipe.drop:
+        if report.name == proposed:
+            options = (("person", ""), ("rows_per_person", str(USUAL_ROWS_PER_PERSON)))
+            found.append(Finding(Kind.PERSONS, Level.HINT, options))
+        elif report.name != recipe.person and report.name not in recipe.drop:
             found.append(Finding(Kind.PERSONS, Level.HINT, (("drop", ""),)))
     if any(each.sure and each.settles_by("drop") for each in found):  # nothing else is worth saying
         found = [each for each in found if not each.options or (each.sure and each.settles_by("drop"))]
     if names_persons and persons is not None and persons.fewer and report.name != recipe.person:
         left = persons.count - persons.fewer
-        options = (("fold", ""),)
-        found.append(
-            Finding(Kind.SPELLINGS, Level.HINT, options, False, left, persons.count, detail="person")
-        )
+        fold = (("fold", ""),)
+        found.append(Finding(Kind.SPELLINGS, Level.HINT, fold, False, left, persons.count, detail="person"))
     return dataclasses.replace(report, findings=tuple(found))
 
 
@@ -391,10 +407,14 @@ def _with_options(recipe: Recipe, findings: Mapping[str, Sequence[Finding]]) -> 
                 given["positive"] = value
             elif option in ("date", "thousands", "decimal"):
                 given.setdefault(option, {})[name if option == "date" else as_key(name)] = value
-            elif option != "bounds" and name not in given.setdefault(option, []):
+            elif option not in ("bounds", "person", "rows_per_person") and name not in given.setdefault(
+                option, []
+            ):
                 given[option].append(name)
     return recipe.with_changes(given)
 
+
+_OF_PERSON = ("person", "rows_per_person")
 
 _REASONS = {
     "missing": "some columns lack values",
@@ -419,7 +439,8 @@ def recipe_toml(report: TableReport) -> str:
             lines += [f"    {_toml(name)},{_comment(reasons.get((option, name)))}" for name in value]
             lines.append("]")
         else:
-            why = _REASONS.get(option) or reasons.get((option, report.recipe.target or ""))
+            column = value if option == "person" else report.recipe.target or ""
+            why = _REASONS.get(option) or reasons.get((option, column))
             lines.append(f"{option} = {_toml(value)}{_comment(why)}")
     for option, values in tables.items():
         lines += ["", f"[{option}]"]
