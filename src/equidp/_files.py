@@ -1,7 +1,6 @@
 """Writes files so that they are complete or absent, and checks beforehand that they can be written.
 
-A name may be that of a link, a pipe or a device: the file behind a link is replaced; a pipe or a device is
-written to, never replaced.
+A name may be that of a link, behind which the file is replaced, and of nothing else that is no plain file.
 """
 
 from __future__ import annotations
@@ -10,36 +9,22 @@ import os
 import secrets
 import shlex
 import stat
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 from equidp.errors import SettingError
 
 Name = str | os.PathLike[str]
 
 
-class _Place(NamedTuple):
-    """Place that the content of a named file goes to."""
-
-    name: str
-    file: Path
-    """The file itself, behind links."""
-    plain: bool
-    """True for a plain file, which is replaced; False for a pipe or a device, which is written to."""
-    descriptor: int | None
-    """Descriptor if the name is an open file of this process, such as /dev/stdout."""
-
-
 def check_writable(path: Name, *needed: Name | None) -> None:
     """Raise unless a file can be written; change nothing. Call it before training.
 
     Args:
-        path: the file to be written; behind a link, the file that the link names. A pipe or a device is
-            written to, and never replaced; whether it accepts the content shows only then.
+        path: the file to be written; behind a link, the file that the link names.
         needed: files, and folders of files, that must not be overwritten.
 
     Raises:
@@ -49,30 +34,26 @@ def check_writable(path: Name, *needed: Name | None) -> None:
     Traceback (most recent call last):
     equidp.errors.SettingError: '/no such folder/card.html' cannot be written ...
     """
-    place = _place(path)
-    if not place.plain:
-        if not _takes_bytes(place):
-            raise _unwritable(path, "it is not open for writing")
-        return
-    there = os.path.exists(place.file)
+    file = _plain_file(path)
+    there = file.exists()
     for other in (os.path.realpath(each) for each in needed if each is not None):
-        if there and os.path.exists(other) and _holds(other, place.file):
+        if there and os.path.exists(other) and _holds(other, file):
             raise SettingError(
                 f"{os.fspath(path)!r} is read by this command, or part of a run, and would be lost; choose "
                 "another place.",
                 field="path",
             )
     try:
-        with tempfile.TemporaryFile(dir=place.file.parent):
+        with tempfile.TemporaryFile(dir=file.parent):
             pass
         if there:
-            if place.file.stat().st_nlink > 1:
+            if file.stat().st_nlink > 1:
                 raise SettingError(
                     f"{os.fspath(path)!r} has a second name (a hard link), which would keep the old content; "
                     "remove it, or choose another place.",
                     field="path",
                 )
-            with place.file.open("r+b"):
+            with file.open("r+b"):
                 pass
     except OSError as error:
         raise _unwritable(path, error) from error
@@ -96,10 +77,10 @@ def check_outputs(outputs: Mapping[str, Name | None], *needed: Name | None) -> N
     for option, path in outputs.items():
         if path is not None:
             check_writable(path, *needed)
-            place = _place(path)
-            if place.plain and taken.setdefault(place.file, option) != option:
+            file = _plain_file(path)
+            if taken.setdefault(file, option) != option:
                 raise SettingError(
-                    f"{taken[place.file]} and {option} name one file, {os.fspath(path)!r}; give each a name "
+                    f"{taken[file]} and {option} name one file, {os.fspath(path)!r}; give each a name "
                     "of its own.",
                     field=option,
                 )
@@ -131,11 +112,10 @@ def write_whole(path: Name, content: bytes | str) -> None:
 
     A text is written in UTF-8; bytes of a file's name that are not UTF-8 are escaped, as in \\udcff.
 
-    A file that is replaced keeps its permissions, and a link to it stays a link. A pipe or a device is
-    written to, not replaced; it is no error if its reader closes it early.
+    A file that is replaced keeps its permissions, and a link to it stays a link.
 
     Raises:
-        OSError: nothing was written; to a pipe or a device, perhaps a part.
+        OSError: nothing was written.
     """
     if isinstance(content, str):
         content = content.encode(errors="backslashreplace")
@@ -146,22 +126,7 @@ def write_whole(path: Name, content: bytes | str) -> None:
 @contextmanager
 def written_whole(path: Name) -> Iterator[IO[bytes]]:
     """Open a new file that replaces `path` when it is complete, as `write_whole` does."""
-    place = _place(path)
-    try:
-        if place.plain:
-            with _open_replacement(place.file) as file:
-                yield file
-        else:
-            with suppress(BrokenPipeError), _open_device(place) as file:
-                yield file
-    except OSError as error:
-        error.filename = place.name  # a write does not say which
-        raise
-
-
-@contextmanager
-def _open_replacement(target: Path) -> Iterator[IO[bytes]]:
-    """Open a new file beside a plain one, which it replaces when it is complete."""
+    target = _plain_file(path)
     temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")  # short, as other names are not
     try:
         with open(temporary, "xb") as file:
@@ -175,17 +140,11 @@ def _open_replacement(target: Path) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         os.replace(temporary, target)
         sync_folder(target.parent)
+    except OSError as error:
+        error.filename = os.fspath(path)  # a write does not say which
+        raise
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _open_device(place: _Place) -> IO[bytes]:
-    """Open a pipe or a device for writing; waits for the reader of a pipe."""
-    if place.descriptor is None:
-        return open(place.name, "wb")
-    if sys.stdout is not None:
-        sys.stdout.flush()  # what was printed comes first
-    return os.fdopen(os.dup(place.descriptor), "wb")
 
 
 def sync_folder(path: Path) -> None:
@@ -216,12 +175,13 @@ def command_line(*words: object) -> str:
     return shlex.join(typed)
 
 
-def _place(path: Name) -> _Place:
-    """Return the place that a name stands for; raise SettingError where no content can be written to it."""
+def _plain_file(path: Name) -> Path:
+    """Return the file that a name stands for, behind links; raise SettingError for what is no plain file."""
     name, file = os.fspath(path), Path(_real_path(path))
-    descriptor = _descriptor(name)
+    if os.path.abspath(name).startswith(("/dev/", "/proc/")):  # standard output may be a file
+        raise _unwritable(path, "it is no plain file")
     try:
-        mode = os.stat(name).st_mode if descriptor is None else os.fstat(descriptor).st_mode
+        mode = os.stat(name).st_mode
     except (FileNotFoundError, NotADirectoryError):  # of the second, making a file says more
         mode = stat.S_IFREG
     except OSError as error:
@@ -230,10 +190,9 @@ def _place(path: Name) -> _Place:
         raise SettingError(f"{name!r} is a folder; expected the name of a file.", field="path")
     if name[-1] in (os.sep, os.altsep):
         raise SettingError(f"{name!r} names a folder; expected the name of a file.", field="path")
-    for refused, what in ((stat.S_ISBLK, "a disk"), (stat.S_ISSOCK, "a socket")):
-        if refused(mode) and descriptor is None:
-            raise _unwritable(path, f"it is {what}")
-    return _Place(name, file, stat.S_ISREG(mode) and descriptor is None, descriptor)
+    if not stat.S_ISREG(mode):
+        raise _unwritable(path, "it is no plain file")
+    return file
 
 
 def _real_path(path: Name) -> str:
@@ -242,31 +201,6 @@ def _real_path(path: Name) -> str:
     if not name or "\0" in name:
         raise SettingError(f"{name!r} is no name of a file; expected a path.", field="path")
     return os.path.realpath(name)
-
-
-def _descriptor(name: str) -> int | None:
-    """Descriptor of the open file of this process that a name such as /dev/stdout or /dev/fd/63 leads to."""
-    own = {os.path.realpath("/dev/fd"), os.path.realpath("/proc/self/fd")}
-    for _ in range(40):  # links, as many as the system follows
-        folder, last = os.path.split(os.path.abspath(name))
-        folder = os.path.realpath(folder)
-        if folder in own and last.isdigit():
-            return int(last)
-        name = os.path.join(folder, last)
-        if not os.path.islink(name):
-            break
-        name = os.path.join(folder, os.readlink(name))
-    return None
-
-
-def _takes_bytes(place: _Place) -> bool:
-    """Return True for a pipe or a device that may be written to."""
-    if place.descriptor is None:
-        return os.access(place.name, os.W_OK)
-    import fcntl  # where there are such names, there is this
-
-    flags = fcntl.fcntl(place.descriptor, fcntl.F_GETFL)
-    return flags & os.O_ACCMODE != os.O_RDONLY
 
 
 def _holds(other: str, file: Path) -> bool:

@@ -1,4 +1,4 @@
-"""What cannot be printed stops no work: closed streams, a full disk, a reader that has seen enough."""
+"""A full disk behind standard output, a reader that has seen enough, and characters that a terminal lacks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ ACCOUNT = (
     "--accountant",
     "rdp",
 )
-CLOSED = ["<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"]
 
 
 def shell(line: str, *arguments: str, cwd, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -49,34 +48,6 @@ def shell(line: str, *arguments: str, cwd, **environment: str) -> subprocess.Com
     return subprocess.run(given, cwd=cwd, env=settings, capture_output=True, text=True, timeout=600)
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("streams", CLOSED)
-def test_a_closed_stream_is_no_error(tmp_path, streams):
-    for command, code in (("--help", 0), ("trian", 2)):
-        done = shell(f'"$@" {streams}', command, cwd=tmp_path)
-        assert done.returncode == code
-        assert "Traceback" not in done.stderr
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("streams", [">&-", "<&- >&- 2>&-"])
-def test_a_run_is_trained_and_read_with_closed_streams(people, tmp_path, streams):  # noqa: F811
-    (tmp_path / "people.csv").write_bytes((people / "people.csv").read_bytes())
-    commands = (
-        (*TRAIN, "--out", "run"),
-        ("predict", "run", "people.csv", "--out", "predicted.csv"),
-        ("evaluate", "run", "--json", "figures.json"),
-        ACCOUNT,
-    )
-    for command in commands if streams == ">&-" else commands[:2]:
-        done = shell(f'"$@" {streams}', *command, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert "Traceback" not in done.stderr
-    assert (tmp_path / "run" / "card.md").is_file()
-    assert len((tmp_path / "predicted.csv").read_text().splitlines()) == 201
-    assert "Model card:" not in (tmp_path / "run" / "ledger").read_text()
-
-
 @pytest.mark.parametrize("reader", ["head -1", "true"])
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path, reader):
     done = shell(f'"$@" | {reader}', "--help", cwd=tmp_path)
@@ -84,7 +55,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path, reader):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("line", ['"$@" | head -1', '"$@" | true', '"$@" 2>&1 | true', '"$@" > /dev/full'])
+@pytest.mark.parametrize("line", ['"$@" | head -1', '"$@" | true', '"$@" > /dev/full'])
 def test_training_is_finished_whoever_reads(people, tmp_path, line):  # noqa: F811
     if "/dev/full" in line and not os.path.exists("/dev/full"):
         pytest.skip("no full device here")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import io
 import os
 import re
 import sys
@@ -32,7 +33,7 @@ from equidp._files import toml_failure
 from equidp._parts import is_import_path
 from equidp._validate import names, unknown_name
 from equidp.cli.messages import exit_code, fail, say, termination_in_words, warning_printer
-from equidp.cli.process import keep_freed_memory, lasting_streams, lost_output, open_closed_streams
+from equidp.cli.process import keep_freed_memory
 from equidp.errors import EquidpError, SettingError
 
 COMMANDS = {
@@ -296,25 +297,30 @@ def import_own_methods(tokens: Sequence[str]) -> None:
 
 
 def main(line: App = app) -> None:
-    """Run the command of `sys.argv`. What cannot be printed stops no work; a full disk is an error."""
+    """Run the command of `sys.argv`."""
     keep_freed_memory()
-    open_closed_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # of characters that the terminal lacks
+        sys.stdout.reconfigure(errors="backslashreplace")
     warnings.showwarning = warning_printer()
     config_text.cache_clear()
-    with lasting_streams():
-        try:
-            with termination_in_words():
-                _run_command(line, sys.argv[1:])
-        except SystemExit as end:
-            if end.code:
-                raise
-        lost = lost_output()
-        if lost is not None and lost.errno != errno.EPIPE:  # a reader, such as head, has seen enough
+    code: object = 0
+    try:
+        with termination_in_words():
+            _run_command(line, sys.argv[1:])
+    except BrokenPipeError:  # a reader, such as head, has seen enough
+        pass
+    except SystemExit as end:
+        code = 0 if isinstance(end.__context__, BrokenPipeError) else end.code or 0  # rich ends with 1
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again as it ends
+        if not code and not isinstance(error, BrokenPipeError):
             fail(
-                f"standard output took no more ({lost.strerror}), so a part of what was printed is lost. "
+                f"standard output took no more ({error.strerror}), so a part of what was printed is lost. "
                 "What was to be written to files is there."
             )
-    sys.exit(0)
+    sys.exit(code)  # type: ignore[arg-type]
 
 
 def _run_command(line: App, tokens: list[str]) -> None:
@@ -354,6 +360,8 @@ def _run_command(line: App, tokens: list[str]) -> None:
     except KeyboardInterrupt as stopped:  # while libraries load, or where a command has nothing to say of it
         say("stopped.")
         sys.exit(exit_code(stopped))
+    except BrokenPipeError:
+        raise
     except OSError as error:
         place = f"{error.filename!r}: " if error.filename else ""
         room = " Make room." if error.errno == errno.ENOSPC else ""

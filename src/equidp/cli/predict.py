@@ -17,7 +17,6 @@ from equidp._files import check_outputs, written_whole
 from equidp.cli import metrics, options
 from equidp.cli.app import command
 from equidp.cli.messages import say
-from equidp.cli.process import lost_output
 from equidp.errors import SettingError
 from equidp.evaluation.predictions import Decision, Predictions, predict
 from equidp.runs.saved import ROWS, open_run
@@ -92,8 +91,6 @@ def predict_command(
             count += len(rows)
             if file is None:
                 sys.stdout.write(text)
-                if lost_output() is not None:
-                    break
             else:
                 file.write(text.encode())
     if out is not None:

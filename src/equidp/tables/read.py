@@ -46,6 +46,12 @@ PARQUET = (".parquet", ".pq")
 SEPARATORS = ",;\t|"
 _RARE_SEPARATORS = " :^~"
 _BATCH_ROWS = 2**17
+_STREAMED: dict[str, Any] = {  # row by row, without reading ahead
+    "batch_readahead": 0,
+    "fragment_readahead": 0,
+    "use_threads": False,
+    "fragment_scan_options": dataset.ParquetFragmentScanOptions(use_buffered_stream=True, pre_buffer=False),
+}
 _CHUNK = 2**22
 _SAMPLE_ROWS = 200
 _STARTS = (
@@ -148,7 +154,9 @@ class Cells:
             # Without this, texts that are not UTF-8 would fail later, where they are first used.
             column.validate(full=True)
             self._check_unchanged()
-            return _as_series(_one_array(column))
+            found = _as_series(_one_array(column))
+        pa.default_memory_pool().release_unused()
+        return found
 
     def batches(self, names: Sequence[str], size: int) -> Iterator[dict[str, pd.Series]]:
         """Yield these columns, `size` rows at a time."""
@@ -163,15 +171,14 @@ class Cells:
     def _scan(self, stored: dataset.Dataset, names: Sequence[str], size: int) -> Iterator[pa.Table]:
         rest: pa.Table | None = None
         with readable(self.path):
-            for batch in stored.to_batches(
-                columns=list(names), batch_size=size, batch_readahead=1, fragment_readahead=1
-            ):
+            for batch in stored.to_batches(columns=list(names), batch_size=size, **_STREAMED):
                 batch.validate(full=True)
                 part = pa.Table.from_batches([batch])
                 rest = part if rest is None else pa.concat_tables([rest, part])
                 while rest.num_rows >= size:
                     yield rest[:size]
                     rest = rest[size:]
+                    pa.default_memory_pool().release_unused()  # else it keeps what the largest columns took
             self._check_unchanged()
         if rest is not None and rest.num_rows:
             yield rest
