@@ -62,7 +62,7 @@ ODD_CELLS = (
         "x" * 300,
     ),
 )
-ENCODINGS = (*["utf-8"] * 8, "utf-8-sig", "utf-16", "latin-1", "cp1252", "utf-32")
+ENCODINGS = (*["utf-8"] * 8, "utf-8-sig", "utf-16", "latin-1", "cp1252")
 OPTIONS = (
     (),
     ("--missing", "category"),

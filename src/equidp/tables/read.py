@@ -55,34 +55,12 @@ _STREAMED: dict[str, Any] = {  # row by row, without reading ahead
 _CHUNK = 2**22
 _SAMPLE_ROWS = 200
 _STARTS = (
-    (rb"\xff\xfe\0\0|\0\0\xfe\xff", "utf-32"),
     (rb"\xff\xfe|\xfe\xff", "utf-16"),
-    (rb"[^\0]\0\0\0", "utf-32-le"),
-    (rb"\0\0\0[^\0]", "utf-32-be"),
     (rb"[^\0]\0", "utf-16-le"),
     (rb"\0[^\0]", "utf-16-be"),
 )
 """First bytes of texts, and the charset that they speak for: a byte order mark, or zeros beside a letter."""
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zip", ".zst")
-_READ_BY_ENDING = {
-    rb"\x1f\x8b": "a gzip file (.gz)",
-    rb"BZh\d1AY&": "a bzip2 file (.bz2)",
-    rb"\xfd7zXZ": "an xz file (.xz)",
-    rb"\x28\xb5\x2f\xfd": "a Zstandard file (.zst)",
-    rb"PAR1\x15": "a Parquet file (.parquet)",
-}
-"""First bytes of files that are read where their name ends so."""
-_OTHER_KINDS = {
-    rb"PK\x03\x04": "a workbook of Excel, or a zip archive (which has the ending .zip)",
-    rb"ARROW1\0": "an Arrow file",
-    rb"\xd0\xcf\x11\xe0": "an old workbook of Excel",
-    rb"SQLite f": "a database of SQLite",
-    rb"%PDF-": "a PDF",
-    rb"\x89HDF": "an HDF5 file",
-    rb'(\xef\xbb\xbf)?\s*(\[\s*)?\{\s*["}]': "JSON",
-    rb"(?i)(\xef\xbb\xbf)?\s*<(\?xml|!doctype|html|table)\b": "HTML or XML",
-}
-"""First bytes of files that are not read."""
 _UNREADABLE = (
     *(OSError, EOFError, ValueError, OverflowError, MemoryError, csv.Error, pd.errors.ParserWarning),
     *(pa.ArrowException, lzma.LZMAError, zlib.error, zipfile.BadZipFile),
@@ -296,7 +274,7 @@ def _charset_of_start(path: Path) -> str | None:
     """Return the charset that the first bytes of a file speak for; None where none do, or of a folder."""
     if not path.is_file():
         return None
-    with _open_unpacked(path) as file:
+    with open_bytes(path) as file:
         start = file.read(4)
     return next((name for mark, name in _STARTS if re.match(mark, start, re.DOTALL)), None)
 
@@ -320,25 +298,7 @@ def content_digest(path: Path) -> str:
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """Open a file to read, and unpack it where its name says that it is compressed.
-
-    Raises:
-        ValueError: it is no text, but a file of another kind.
-    """
-    opened = _open_unpacked(path)
-    start = opened.peek(64)[:64]  # type: ignore[attr-defined]
-    for kinds, remedy in (
-        (_READ_BY_ENDING, " under another name; give it the ending that it should have"),
-        (_OTHER_KINDS, "; save its table as CSV or Parquet, and give that"),
-    ):
-        for mark, kind in kinds.items():
-            if re.match(mark, start):
-                opened.close()
-                raise ValueError(f"it is {kind}{remedy}")
-    return opened
-
-
-def _open_unpacked(path: Path) -> IO[bytes]:
+    """Open a file to read, and unpack it where its name says that it is compressed."""
     kind = path.suffix.lower()
     if kind == ".zip":
         archive = zipfile.ZipFile(path)  # open as long as what is read from it
@@ -429,8 +389,8 @@ class CsvText:
         path: of the file.
         file: positioned after the header.
         names: of the columns; "" is a first column without a name.
-        sep: the separator, which the file itself may state ("sep=;", as Excel takes it).
-        lines: number of lines before the first row: the header, what states the separator, and blank ones.
+        sep: the separator.
+        lines: number of lines before the first row: the header, and blank ones.
     """
 
     path: Path
@@ -520,27 +480,13 @@ def open_csv(path: Path, recipe: Recipe) -> Iterator[CsvText]:
     with open_bytes(path) as stored, io.TextIOWrapper(stored, text_charset(recipe), newline="") as file:
         lines = _Counted(file)
         line = next((each for each in lines if each.strip()), "")
-        sep, stated = recipe.sep, stated_separator(line)
-        if stated is not None:
-            if sep not in (Recipe.sep, stated):
-                raise ValueError(f"its first line states the separator {stated!r}, and --sep is {sep!r}")
-            sep, line = stated, next((each for each in lines if each.strip()), "")
+        sep = recipe.sep
         rows = csv.reader(itertools.chain([line], lines), delimiter=sep, skipinitialspace=True)
         cells = next(rows, [])
         if any("\0" in cell for cell in cells):
             likely = _charset_of_start(path) or "utf-16"
             raise ValueError(f"its header holds bytes that are zero; give its --charset, such as {likely}")
         yield CsvText(path, file, _header(cells, sep), sep, lines.count)
-
-
-def stated_separator(line: str) -> str | None:
-    """Return the separator that a first line states, as Excel takes it; None where it is no such line.
-
-    >>> stated_separator("sep=;"), stated_separator("age;sex")
-    (';', None)
-    """
-    found = re.fullmatch(r'"?sep=(.)"?\W*', line, re.IGNORECASE)
-    return None if found is None else found[1]
 
 
 def _csv_batches(text: CsvText, recipe: Recipe, names: list[str], seen: LineEnds) -> Iterator[pa.RecordBatch]:
@@ -667,8 +613,6 @@ def with_format(path: Path, recipe: Recipe) -> Recipe:
     if is_parquet(path.name):
         return recipe
     charset = _charset(path, recipe.charset)
-    if (stated := _read_stated_separator(path, charset)) is not None:
-        return dataclasses.replace(recipe, charset=charset, sep=stated)
     for marks in ((recipe.sep,), SEPARATORS, _RARE_SEPARATORS):
         widths = {mark: _width(path, charset, mark) for mark in marks}
         best = max(widths, key=lambda mark: widths[mark])
@@ -702,12 +646,6 @@ def _chunks(path: Path) -> Iterator[bytes]:
     with open_bytes(path) as file:
         while chunk := file.read(_CHUNK):
             yield chunk
-
-
-def _read_stated_separator(path: Path, charset: str) -> str | None:
-    """Return the separator that the first line states, or None."""
-    with open_bytes(path) as file, codecs.getreader(charset)(file) as text:
-        return stated_separator(next((line for line in text if line.strip()), "").lstrip("\ufeff"))
 
 
 def _width(path: Path, charset: str, sep: str) -> int:
