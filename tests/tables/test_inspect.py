@@ -75,7 +75,6 @@ DAYS = pd.Series(pd.date_range("2020-01-28", periods=ROWS, freq="D"))
         (DAYS.dt.strftime("%d.%m.%Y"), "date", "%d.%m.%Y"),
         (DAYS.dt.strftime("%m/%d/%Y"), "date", "%m/%d/%Y"),
         (DAYS.dt.strftime("%d.%m.%Y %H:%M"), "date", "%d.%m.%Y %H:%M"),
-        (DAYS.dt.strftime("%d %b %Y"), "date", "%d %b %Y"),
         (DAYS.dt.strftime("%Y%m%d"), "date", "%Y%m%d"),
         (DAYS, "date", "iso"),
         ([1e6, *range(20, 60)] * 3, "bounds", "LOW:HIGH"),

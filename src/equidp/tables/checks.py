@@ -75,12 +75,11 @@ FAR = 20
 """Numbers farther from the median than this many interquartile ranges are outliers."""
 
 _MARKS = ((".", None), (".", ","), (",", None), (",", "."), (".", " "), (",", " "), (".", "'"), (",", "'"))
-_TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
-_DAYS = (
-    *("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%y"),
-    *("%d/%m/%y", "%m/%d/%y", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y"),
+FORMATS = (
+    *("iso", "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%y"),
+    *("duration", "%H:%M", "%H:%M:%S"),
 )
-FORMATS = ("iso", *(day + time for day in _DAYS for time in _TIMES), "duration", "%H:%M", "%H:%M:%S")
+"""Formats of dates that are sought; --date takes any other of strptime's."""
 _EITHER_MARK = r"[+-]?([1-9]\d{0,2}([.,]\d{3})*|0)"
 """Numbers whose mark may be a decimal one or one between thousands."""
 _LIKE_A_DATE = r"\d.*[-./ :].*\d|-?\d+ days?"
