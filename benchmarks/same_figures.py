@@ -34,7 +34,7 @@ from typing import NamedTuple
 HERE = Path(__file__).parents[1]
 KEPT = Path(__file__).with_name("figures.json")
 ALL_METHODS = "sgd,dpsgd,dpsgd-f,dpsgd-f-code,naive,global,global-adapt,quantile,automatic,psac"
-PLAIN = ("--learning-rate", "0.1", "--clipping-bound", "1", "--schedule", "constant")
+PLAIN = ("--learning-rate", "0.1", "--clipping-bound", "1", "--set", "schedule=constant")
 """Settings of the csv: the defaults of `equidp.Plan`."""
 ENCODINGS = {"csv": ("--encoding", "standard", "--model", "logistic"), "cut": ("--encoding", "cut")}
 """Options of each name of the csv."""

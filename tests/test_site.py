@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,13 +23,6 @@ def test_each_command_method_dataset_and_public_name_has_its_place():
     assert all(f"## {name}\n" in pages.describe_methods() for name in equidp.METHODS)
     assert all(f"| {name} |" in pages.describe_datasets() for name in SOURCES)
     assert all(f":: equidp.{name}\n" in pages.describe_names() for name in equidp.__all__)
-
-
-def test_options_of_methods_are_code_which_does_not_break():
-    text = pages.describe_methods()
-    assert "| `--smoothing` |" in text
-    assert not re.search(r"\| --[a-z]", text)
-    assert "| --- | ---" in text
 
 
 @pytest.mark.soak

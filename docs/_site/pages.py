@@ -50,7 +50,7 @@ def describe_commands() -> str:
     parts = [
         "# Command line",
         "Each command has `--help`. Options that several commands share act alike in all of them, and every "
-        "option is a key of the TOML file of `--config`.",
+        "option is a key of the TOML file of `--config`, where a table `[set]` holds what `--set` gives.",
         *(_describe_command(name) for name in COMMANDS),
     ]
     return "\n\n".join(parts)
@@ -78,13 +78,8 @@ def describe_methods() -> str:
         ]
         parts.append(_as_markdown(inspect.getdoc(policy) or ""))
         if settings := settings_of(policy):
-            parts.append(_with_options_as_code(settings_table(settings).to_markdown()))
+            parts.append(settings_table(settings).to_markdown())
     return "\n\n".join(parts) + "\n"
-
-
-def _with_options_as_code(table: str) -> str:
-    """Table in Markdown, with the options of its first column in code, which does not break within them."""
-    return re.sub(r"^\| (--[a-z][\w-]*) \|", r"| `\1` |", table, flags=re.MULTILINE)
 
 
 def _as_markdown(docstring: str) -> str:

@@ -37,7 +37,7 @@ def ablate_command(
     config: options.Config = None,
     table: options.TableOptions = options.TableOptions(),
     plan: options.NoiselessPlanOptions = options.NoiselessPlanOptions(),
-    settings: options.MethodOptions = options.MethodOptions(),
+    settings: options.MoreSettings = options.MoreSettings(),
 ) -> None:
     """Train without noise and with one error of clipping at a time: magnitude, direction, both, none.
 

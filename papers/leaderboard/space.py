@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from equidp import METHODS, DataSource, Plan
+from equidp.cli.settings import typed_setting
 from equidp.data import open_source
 from equidp.policies.methods import make_policy
 from equidp.policies.ranges import Log, OneOf, Range, Uniform
@@ -114,7 +115,7 @@ class Contest:
         given |= {each.name: getattr(policy, each.name) for each in fields(policy)}  # type: ignore[arg-type]
         del given["noise_multiplier"], given["protect_by"]  # noise follows from epsilon; all groups are equal
         texts = {name: str(value).removesuffix(".0") for name, value in given.items() if value is not None}
-        options = (f"--{name.replace('_', '-')} {text}" for name, text in texts.items())
+        options = (typed_setting(name, text) for name, text in texts.items())
         return " ".join(["equidp compare", self.source, *options])
 
 

@@ -93,7 +93,7 @@ def test_a_table_of_ones_own_in_processes_of_their_own(people):
 @pytest.mark.soak
 @pytest.mark.usefixtures("no_plots")
 def test_individual_privacy_is_released_and_raw_figures_are_asked_for(people, command):
-    common = (*COMPARE, "--methods", "dpsgd-f", "--individual", "--release-epsilon", "3")
+    common = (*COMPARE, "--methods", "dpsgd-f", "--individual", "--set", "release_epsilon=3")
     code, out, err = command(*common, "--report", "open.html", "--json", "open.json", cwd=people)
     assert code == 0, err
     assert "released at epsilon 3 a run" in out
@@ -197,8 +197,8 @@ def test_a_plan_is_accounted_for_as_risk_and_for_people_with_several_rows(people
         (("--report", "no/folder/r.html"), "cannot be written"),
         (("--bounds", "age"), "expected column=low:high"),
         (("--include-sensitive", "--individual"), "give --individual with --report"),
-        (("--release-epsilon", "1"), "give --individual too"),
-        (("--individual", "--release-epsilon", "0"), "target_epsilon=0"),
+        (("--set", "release_epsilon=1"), "give --individual too"),
+        (("--individual", "--set", "release_epsilon=0"), "target_epsilon=0"),
         (("--gap-tolerance", "0"), "gap_tolerance=0"),
         (("--diagnose-groups", "8"), "give --diagnose too"),
         (("--diagnose-every", "200"), "give --diagnose too"),

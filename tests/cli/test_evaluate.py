@@ -101,7 +101,8 @@ def test_a_runs_own_cut_and_metric_are_those_of_evaluate_and_predict(run, place)
 def test_a_base_rate_is_counted_privately_paid_for_and_kept_as_the_runs_threshold(run, place):
     code, _, err = run("train", "patients.csv", "--target", "ill", "--group", "region", "--epochs", "2",
                        "--batch-size", "60", "--epsilon", "3", "--accountant", "rdp", "--delta", "1e-4",
-                       "--counts-share", "0.2", "--threshold", "base-rate", "--out", "counted")  # fmt: skip
+                       "--set", "counts_share=0.2", "--threshold", "base-rate",
+                       "--out", "counted")  # fmt: skip
     assert code == 0, err
     counts = json.loads((place / "counted" / "class-counts.json").read_text())
     assert run("evaluate", "counted", "--json", "counted.json")[0] == 0

@@ -40,11 +40,20 @@ def test_a_run_applies_its_features_again(run, tmp_path):
         (("train", "digits", "--features", "scattering", "--dry-run"), "without a level of privacy"),
         (("train", "people.csv", "--features", "scattering", *PLAN, "--dry-run"), "people.csv' is a table"),
         (
-            ("train", "digits", "--features", "scattering", *PLAN, "--augmentation", "shift", "--dry-run"),
+            (
+                "train",
+                "digits",
+                "--features",
+                "scattering",
+                *PLAN,
+                "--set",
+                "augmentation=shift",
+                "--dry-run",
+            ),
             "varies pixels",
         ),
         (
-            ("compare", "digits", "--features", "scattering", "--augmentation", "flip", "--dry-run"),
+            ("compare", "digits", "--features", "scattering", "--set", "augmentation=flip", "--dry-run"),
             "varies pixels",
         ),
         (("compare", "adult", "--features", "scattering", "--seeds", "1"), "'adult' is a table"),

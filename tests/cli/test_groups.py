@@ -116,10 +116,10 @@ def test_a_person_with_rows_in_several_regions_is_said_to_count_in_one(folder, c
         ("--epsilon-by-group", "east=0"),
         ("--epsilon-by-group", "east"),
         ("--epsilon-by-group", "east=0.2", "--recalibration", "0.1"),
-        ("--epsilon-by-group", "east=0.01", "--protect-by", "scaling"),
+        ("--epsilon-by-group", "east=0.01", "--set", "protect_by=scaling"),
         ("--epsilon-by-group", "east=1", "--rates", "east=2"),
         ("--epsilon-by-group", "east=1", "--noise-multiplier", "1"),
-        ("--protect-by", "luck"),
+        ("--set", "protect_by=luck"),
         ("--rates", "esat=2"),
         ("--rates", "east=100"),
         ("--bound-shares", "east=0.01"),
@@ -133,7 +133,8 @@ def test_what_no_run_can_have_is_refused_before_anything_is_spent(given, name, f
     code, _, err = command(name, *TABLE, *given, "--epsilon", "3", *fast, *place, cwd=folder)
     assert code == 2
     assert "Traceback" not in err
-    assert given[0].removeprefix("--").replace("-", "_") in err.replace("-", "_")
+    option = given[1].partition("=")[0] if given[0] == "--set" else given[0].removeprefix("--")
+    assert option.replace("-", "_") in err.replace("-", "_")
     assert not list((folder / "none").glob("*.index")) if (folder / "none").exists() else True
 
 

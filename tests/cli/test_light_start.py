@@ -63,7 +63,7 @@ def test_accounting_for_a_method_of_equidp_loads_no_torch(noise, method):
 def test_training_loads_no_compiler(tmp_path, optimizer):
     """Neither its trial nor its steps, its checkpoints or its card."""
     options = [*("--batch-size", "256", "--epochs", "1", "--noise-multiplier", "1", "--method", "dpsgd")]
-    options += ["--optimizer", optimizer, "--schedule", "linear", "--out", str(tmp_path / "run")]
+    options += ["--set", f"optimizer={optimizer}", "--set", "schedule=linear", "--out", str(tmp_path / "run")]
     typed = ["equidp", "train", "digits", *options]
     code = f"import sys; sys.argv = {typed}; from equidp.cli import main; main()"
     out, heavy = loaded(code)
@@ -103,7 +103,7 @@ def script(tmp_path_factory):
         (["train", "--data", "dut"], {"dutch", "dutch-esipova"}),
         (["train", "--method", "dps"], {"dpsgd", "dpsgd-f", "dpsgd-f-code"}),
         (["train", "--model", "len"], {"lenet"}),
-        (["train", "--smo"], {"--smoothing"}),
+        (["train", "--clip"], {"--clipping-bound"}),
         (["compare", "--meth"], {"--methods"}),
         (["account", "--accountant", "p"], {"pld"}),
         (["methods", "global-"], {"global-adapt"}),

@@ -13,8 +13,9 @@ from equidp.accounting.target import Target
 from equidp.advice.advise import AUTO
 from equidp.cli import train as train_module
 from equidp.cli.compare import compare_command
-from equidp.cli.options import MethodOptions, PlanOptions
+from equidp.cli.options import MoreSettings, PlanOptions
 from equidp.cli.releases import ReleaseOptions
+from equidp.cli.settings import settable
 from equidp.comparison import compare as compare_module
 from equidp.comparison.plan import ComparisonPlan
 from equidp.data import Recipe
@@ -94,12 +95,12 @@ def result_of(plan, *given):
 
 
 def test_both_commands_have_the_same_options_of_the_plan_and_of_methods():
-    options = {each.name for kind in (PlanOptions, MethodOptions) for each in fields(kind)}
+    options = {each.name for each in fields(PlanOptions)} | {"clipping_bound", *settable()}
     of_methods = {each.name for name in METHODS for each in settings_of(method_named(name).policy)}
     assert set(OTHER) == options & (Plan.names() | of_methods)  # other tests load methods of their own
     for command in (train_module.train_command, compare_command):
         defaults = {type(each.default) for each in inspect.signature(command).parameters.values()}
-        assert {PlanOptions, MethodOptions} <= defaults
+        assert {PlanOptions, MoreSettings} <= defaults
 
 
 @pytest.mark.parametrize("name", ["people", pytest.param("digits", marks=pytest.mark.soak)])
@@ -173,7 +174,17 @@ def test_the_price_of_a_comparison_is_the_difference_of_runs_of_training(visits,
 @pytest.mark.soak
 def test_weights_by_counted_classes_act_alike_in_both_commands(people, command, monkeypatch):
     """A value that a command takes apart before there is a plan, which tests of plans do not see."""
-    given = (*TABLE, "--epsilon", "2", "--epochs", "3", "--class-weight", "balanced", "--counts-share", "0.3")
+    given = (
+        *TABLE,
+        "--epsilon",
+        "2",
+        "--epochs",
+        "3",
+        "--class-weight",
+        "balanced",
+        "--set",
+        "counts_share=0.3",
+    )
     one, only = ("--methods", "dpsgd", "--seeds", "1", "--jobs", "1"), ("--dry-run",)
     noise = []
     for options in (given, given[:7]):
@@ -228,7 +239,7 @@ def test_options_act_on_auto_in_a_comparison(people, command):
 
 @pytest.mark.soak
 def test_a_dry_run_prints_the_whole_plan_with_origins_in_both_commands(people, command):
-    given = ("--epsilon", "2", "--weight-decay", "0.01", "--dry-run")
+    given = ("--epsilon", "2", "--set", "weight_decay=0.01", "--dry-run")
     _, trained, _ = command("train", *TABLE, *given, cwd=people)
     _, compared, _ = command("compare", *TABLE, *given, "--methods", "auto", "--seeds", "1", cwd=people)
     own = {name.removesuffix(" (dpsgd)"): row for name, row in rows(compared).items()}

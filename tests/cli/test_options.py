@@ -22,15 +22,15 @@ FILE = (
 )
 PLAN = "--model mlp --epochs 2 --batch-size 64 --learning-rate 0.1"
 BUDGET = "--budget b.ledger --budget-epsilon 3 --budget-delta 1e-6"
-RELEASE = "--individual --release-epsilon 0.2"
+RELEASE = "--individual --set release_epsilon=0.2"
 ONCE = {
     "train": f"people.csv --out run {FILE} {PLAN} {BUDGET} {RELEASE}"
     " --method dpsgd-f --epsilon 3 --delta 1e-5 --noise-multiplier 1.1"
-    " --momentum 0.9 --weight-decay 0.01 --clipping-bound 0.5 --smoothing 0.9"
-    " --initial-bound 10 --seed 3 --engine functional --accountant rdp --beyond-budget stop"
-    " --checkpoint-seconds 5 --dry-run --card-notes notes.txt",
+    " --set momentum=0.9 --set weight_decay=0.01 --clipping-bound 0.5 --set smoothing=0.9"
+    " --set initial_bound=10 --seed 3 --set engine=functional --accountant rdp --set beyond_budget=stop"
+    " --set checkpoint_seconds=5 --dry-run --card-notes notes.txt",
     "compare": f"--data people.csv {FILE} {PLAN} {RELEASE} --methods sgd,dpsgd --seeds 2 --epsilon 1,3"
-    " --noise-multiplier 1.1 --delta 1e-5 --clipping-bound 0.5 --smoothing 0.9 --initial-bound 10 "
+    " --noise-multiplier 1.1 --delta 1e-5 --clipping-bound 0.5 --set smoothing=0.9 --set initial_bound=10 "
     "--gap-tolerance 0.1"
     " --report r.html --json r.json --directory runs --jobs 1 --engine ghost --include-sensitive --diagnose"
     " --diagnose-every 10 --diagnose-groups a,b",
@@ -45,7 +45,7 @@ ONCE = {
 """What each command took when its options were still written by hand."""
 LISTS = {
     *("--group", "--drop", "--categorical", "--numeric", "--date", "--na", "--methods", "--diagnose-groups"),
-    "--keep",
+    *("--keep", "--set"),
 }
 """Options whose values may be given one by one."""
 
@@ -99,7 +99,7 @@ def test_values_arrive_as_they_were_typed():
         assert parsed(f"inspect p.csv {typed}")["table"].whole().na == (("*", "-999"), ("age", "-1"))
     assert parsed("inspect p.csv --thousands ,")["table"].whole().thousands == (("*", ","),)
     assert given["plan"].learning_rate == 0.1
-    assert given["settings"].smoothing == 0.9
+    assert "smoothing=0.9" in given["settings"].set
     assert given["privacy"].target({}).epsilon == 3.0
     given = parsed(f"compare {ONCE['compare']}")
     assert given["wanted"].epsilons == (1.0, 3.0)

@@ -136,8 +136,8 @@ def test_weights_of_classes_and_rows_are_in_the_card_and_wrong_ones_name_what_th
 
 @pytest.mark.soak
 def test_averaged_weights_are_what_a_run_keeps_also_when_it_goes_on(run, people, monkeypatch):
-    plan = (*PLAN, "--schedule", "cosine", "--average", "tail", "--average-share", "0.5")
-    plan = (*plan, "--optimizer", "adam", "--learning-rate", "0.02")
+    plan = (*PLAN, "--set", "schedule=cosine", "--set", "average=tail", "--set", "average_share=0.5")
+    plan = (*plan, "--set", "optimizer=adam", "--learning-rate", "0.02")
     take = PrivateLoop.take
 
     def stopping(loop, batch):
@@ -272,7 +272,7 @@ def test_a_budget_is_shared_and_kept(run, people):
     assert not (people / "two").exists()
     code, out, _ = run("ledger", "show", "b.ledger")
     assert "of a budget of 1.2 at delta 0.0001" in out
-    assert run("train", *plan, "--beyond-budget", "stop", "--out", "two")[0] == 0
+    assert run("train", *plan, "--set", "beyond_budget=stop", "--out", "two")[0] == 0
     (people / "b.ledger").rename(people / "moved")
     code, _, err = run("train", "--resume", "one")  # never on a new budget, which knows of nothing
     assert code == 2
@@ -336,7 +336,7 @@ def test_files_of_options_that_cannot_be(run, people, content, message):
 def test_every_option_can_come_from_a_file(run):
     _, out, _ = run("train", "--help")
     assert "Examples" in out
-    for name in ("budget-delta", "checkpoint-seconds", "weight-decay", "beyond-budget", "config", "dry-run"):
+    for name in ("budget-delta", "set", "config", "dry-run"):
         assert f"--{name}" in out
 
 
@@ -357,7 +357,7 @@ def test_every_option_can_come_from_a_file(run):
         (("train", *TABLE, *PLAN, "--budget-epsilon", "3", "--out", "run"), "give --budget too"),
         (("train", *TABLE, *PLAN, "--budget", "no/b", "--out", "run"), "cannot be written"),
         (
-            ("train", *TABLE, *PLAN, "--beyond-budget", "go", "--out", "run"),
+            ("train", *TABLE, *PLAN, "--set", "beyond_budget=go", "--out", "run"),
             "unknown beyond_budget 'go'. Known: refuse, stop",
         ),
         (("train", *TABLE, *PLAN, "--out", "people.csv"), "cannot be a folder: it is a file"),
@@ -372,24 +372,27 @@ def test_every_option_can_come_from_a_file(run):
         (("ledger", "show", "run"), "cannot be read"),
         (("ledger", "show", "run", "--delta", "2"), "delta=2"),
         (
-            ("train", *TABLE, *PLAN, "--out", "run", "--momentum", "2"),
+            ("train", *TABLE, *PLAN, "--out", "run", "--set", "momentum=2"),
             "momentum=2.0; expected a number in [0, 1)",
         ),
-        (("train", *TABLE, *PLAN, "--out", "run", "--schedule", "cosin"), "Did you mean 'cosine'?"),
-        (("train", *TABLE, *PLAN, "--out", "run", "--optimizer", "adma"), "Did you mean 'adam'?"),
+        (("train", *TABLE, *PLAN, "--out", "run", "--set", "schedule=cosin"), "Did you mean 'cosine'?"),
+        (("train", *TABLE, *PLAN, "--out", "run", "--set", "optimizer=adma"), "Did you mean 'adam'?"),
         (
-            ("train", *TABLE, *PLAN, "--out", "run", "--optimizer", "adam", "--momentum", "0.9"),
+            ("train", *TABLE, *PLAN, "--out", "run", "--set", "optimizer=adam", "--set", "momentum=0.9"),
             "momentum=0.9 is of SGD, and adam has its own",
         ),
-        (("train", *TABLE, *PLAN, "--out", "run", "--average", "tale"), "Did you mean 'tail'?"),
-        (("train", *TABLE, *PLAN, "--out", "run", "--average-share", "2"), "average_share=2.0; expected"),
-        (("train", *TABLE, *PLAN, "--out", "run", "--checkpoint-seconds", "nan"), "checkpoint_seconds=nan"),
+        (("train", *TABLE, *PLAN, "--out", "run", "--set", "average=tale"), "Did you mean 'tail'?"),
+        (("train", *TABLE, *PLAN, "--out", "run", "--set", "average_share=2"), "average_share=2.0; expected"),
+        (
+            ("train", *TABLE, *PLAN, "--out", "run", "--set", "checkpoint_seconds=nan"),
+            "checkpoint_seconds=nan",
+        ),
         (
             ("train", *TABLE, *PLAN, "--out", "run", "--budget", "people.csv"),
             "would be lost; choose another place",
         ),
-        (("train", *TABLE, *INDIVIDUAL, "--release-epsilon", "3", "--out", "run"), "leaves nothing"),
-        (("train", *TABLE, *PLAN, "--release-epsilon", "1", "--out", "run"), "give --individual too"),
+        (("train", *TABLE, *INDIVIDUAL, "--set", "release_epsilon=3", "--out", "run"), "leaves nothing"),
+        (("train", *TABLE, *PLAN, "--set", "release_epsilon=1", "--out", "run"), "give --individual too"),
         (("train", "digits", "--method", "sgd", "--individual", "--out", "run"), "sgd takes no noise"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
@@ -537,9 +540,9 @@ def test_values_that_training_did_not_have_are_said_and_predicted_all_the_same(r
 
 @pytest.mark.soak
 def test_individual_privacy_is_released_within_the_epsilon_that_was_asked_for(run, people):
-    planned = run("train", *TABLE, *INDIVIDUAL, "--release-epsilon", "0.5", "--dry-run")[1]
+    planned = run("train", *TABLE, *INDIVIDUAL, "--set", "release_epsilon=0.5", "--dry-run")[1]
     assert re.search(r"privacy \(epsilon 0\.5\): epsilon (2\.9999|3\.0000) in all \(pld\)", planned)
-    assert run("train", *TABLE, *INDIVIDUAL, "--release-epsilon", "0.5", "--out", "run")[0] == 0
+    assert run("train", *TABLE, *INDIVIDUAL, "--set", "release_epsilon=0.5", "--out", "run")[0] == 0
     entries = read_ledger(people / "run" / "ledger").entries
     steps, one = (count for _, count in entries)
     assert (10 < steps < 20, one) == (True, 1)
@@ -711,8 +714,17 @@ def test_a_run_whose_card_finds_no_room_names_the_command_that_writes_it(run, pe
 @pytest.mark.parametrize("beyond", ["refuse", "stop"])
 def test_a_budget_holds_a_plan_with_its_release_or_neither(run, people, beyond):
     """The release alone would fit, and the steps alone."""
-    command = ("train", *TABLE, *INDIVIDUAL, "--release-epsilon", "2.5", "--out", "run")
-    budget = ("--budget", "b", "--budget-epsilon", "2.9", "--budget-delta", "1e-4", "--beyond-budget", beyond)
+    command = ("train", *TABLE, *INDIVIDUAL, "--set", "release_epsilon=2.5", "--out", "run")
+    budget = (
+        "--budget",
+        "b",
+        "--budget-epsilon",
+        "2.9",
+        "--budget-delta",
+        "1e-4",
+        "--set",
+        f"beyond_budget={beyond}",
+    )
     code, out, err = run(*command, *budget)
     if beyond == "refuse":
         assert (code, out) == (2, "")
@@ -727,7 +739,7 @@ def test_a_budget_holds_a_plan_with_its_release_or_neither(run, people, beyond):
 
 @pytest.mark.soak
 def test_a_setting_that_a_method_does_not_have_is_said(run, people):
-    plan = ("train", *TABLE, *PLAN, "--dry-run", "--smoothing", "0.5")  # of the method that auto takes
+    plan = ("train", *TABLE, *PLAN, "--dry-run", "--set", "smoothing=0.5")  # of the method that auto takes
     assert "dpsgd ignores it" in run(*plan)[2]
     assert run(*plan, "--method", "dpsgd-f")[2] == ""
 
@@ -786,7 +798,16 @@ def test_an_empty_folder_keeps_its_permissions(run, people):
 
 @pytest.mark.soak
 def test_training_that_a_budget_stops_says_so(run, people):
-    budget = ("--budget", "b", "--budget-epsilon", "1", "--budget-delta", "1e-4", "--beyond-budget", "stop")
+    budget = (
+        "--budget",
+        "b",
+        "--budget-epsilon",
+        "1",
+        "--budget-delta",
+        "1e-4",
+        "--set",
+        "beyond_budget=stop",
+    )
     plan = (*plan_with("--epochs", "40"), "--delta", "1e-4")
     code, _, err = run("train", *TABLE, *plan, *budget, "--out", "run")
     assert code == 0

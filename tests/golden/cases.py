@@ -447,7 +447,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "row": ("--epsilon", "3"),
     "row, noise given": ("--noise-multiplier", "2", "--method", "dpsgd", *SHORT),
     "row, renyi": ("--epsilon", "2", "--accountant", "rdp", "--method", "dpsgd-f", *SHORT),
-    "row, adam and average": ("--epsilon", "3", "--optimizer", "adam", "--average", "ema"),
+    "row, adam and average": ("--epsilon", "3", "--set", "optimizer=adam", "--set", "average=ema"),
     "row, bounds": ("--epsilon", "3", "--bounds", "age=18:90", "--encoding", "cut"),
     "person": ("--epsilon", "3", "--person", "id", "--rows-per-person", "3"),
     "private preprocessing": ("--epsilon", "3", "--preprocessing", "private"),

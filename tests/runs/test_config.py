@@ -10,7 +10,8 @@ import pytest
 import equidp
 from equidp.accounting.risk import RiskTarget
 from equidp.accounting.target import Target
-from equidp.cli.options import BudgetOptions, ExecutionOptions
+from equidp.cli.options import BudgetOptions
+from equidp.cli.settings import take_part
 from equidp.data import Recipe
 from equidp.errors import SettingError
 from equidp.evaluation.predictions import Decision
@@ -58,7 +59,9 @@ def test_a_part_refuses_what_it_cannot_be(part, values, field):
 
 
 def test_fields_of_parts_are_options_of_commands(tmp_path):
-    assert ExecutionOptions(engine="functional").execution() == Execution("functional")
+    given = {"engine": "functional", "momentum": 0.9}
+    assert take_part(given, Execution) == Execution("functional")
+    assert given == {"momentum": 0.9}
     given = BudgetOptions(budget=tmp_path / "b", budget_epsilon=2.0, budget_delta=1e-5, budget_data="people")
     assert given.file() == BudgetFile(tmp_path / "b", 2.0, 1e-5, "people")
     assert BudgetOptions().file() is None

@@ -30,7 +30,6 @@ from rich.text import Text
 
 from equidp._extras import EXTRAS as PACKAGES, check_extras
 from equidp._files import toml_failure
-from equidp._parts import is_import_path
 from equidp._validate import names, unknown_name
 from equidp.cli.messages import exit_code, fail, say, termination_in_words, warning_printer
 from equidp.cli.process import keep_freed_memory
@@ -91,14 +90,9 @@ def read_options(command: App, commands: tuple[str, ...], arguments: ArgumentCol
     """Split lists at commas, and add options from the file of `--config`; the command line overrides them.
 
     Raises:
-        SettingError: two options of one name; a file that cannot be read or has a value that cannot be.
+        SettingError: a file that cannot be read or has a value that cannot be.
         CycloptsError: the file has an option that the command does not have.
     """
-    taken = [name for argument in arguments if not argument.children for name in argument.names]
-    for name in {name for name in taken if taken.count(name) > 1}:
-        raise SettingError(
-            f"equidp {commands[0]} has two options {name}: one is a setting of a method; rename that setting."
-        )
     for argument in arguments:
         if _is_list(argument):
             argument.tokens = [
@@ -109,9 +103,11 @@ def read_options(command: App, commands: tuple[str, ...], arguments: ArgumentCol
     config = arguments.get("--config", None)
     if config is not None and config.tokens:
         path = config.tokens[0].value
+        read = _read(path)
+        _add_settings(path, read.pop("set", {}), arguments.get("--set", None))
         content = {
             name: _check_value(path, name, value, arguments.get(f"--{name}", None))
-            for name, value in _read(path).items()
+            for name, value in read.items()
         }
         # Below the command's name: at the top, cyclopts passes over keys that are names of commands.
         Dict({commands[0]: content}, source=repr(path))(command, commands[:1], arguments)
@@ -129,6 +125,21 @@ def read_options(command: App, commands: tuple[str, ...], arguments: ArgumentCol
         for token in argument.tokens if int in kinds and float not in kinds else ():
             if token.value and not token.value.strip().lstrip("+-").isdigit():
                 raise SettingError(f"{argument.name} {token.value!r}; expected a whole number.")
+
+
+def _add_settings(path: str, settings: Any, argument: Argument | None) -> None:
+    """Give the settings of the table [set] of a file as --set does, but for those that --set gives."""
+    if settings and not (isinstance(settings, dict) and argument is not None):
+        raise SettingError(f"set in {path!r}; expected a table [set] of settings, of train or compare.")
+    given = (
+        {token.value.partition("=")[0].strip().replace("-", "_") for token in argument.tokens}
+        if argument
+        else ()
+    )
+    for name, value in settings.items() if argument is not None else ():
+        if name.replace("-", "_") not in given:
+            text = str(value).lower() if isinstance(value, bool) else value
+            argument.append(cyclopts.Token(keyword="--set", value=f"{name}={text}", source=repr(path)))
 
 
 def _is_list(argument: Argument) -> bool:
@@ -281,21 +292,6 @@ def needed_packages(tokens: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return needed
 
 
-def import_own_methods(tokens: Sequence[str]) -> None:
-    """Import methods of the user's that a command or its TOML file names: their settings become options.
-
-    What cannot be imported is left to the command, which says so.
-    """
-    texts = [text for name, text in option_values(tokens) if name in ("--method", "--methods")]
-    paths = [text for text in texts if is_import_path(text)]
-    if paths:
-        from equidp.policies.methods import method_named
-
-        for path in paths:
-            with suppress(EquidpError):
-                method_named(path)
-
-
 def main(line: App = app) -> None:
     """Run the command of `sys.argv`."""
     keep_freed_memory()
@@ -332,7 +328,6 @@ def _run_command(line: App, tokens: list[str]) -> None:
             fail("torchrun is for equidp train; start other commands without it.")
         if line is app:
             check_extras(needed_packages(tokens))
-        import_own_methods(tokens)
         if tokens and tokens[0] in commands and line[tokens[0]].default_command:
             line[tokens[0]].help = None  # of the list of commands; the command's own says more
         line(tokens, print_error=False, exit_on_error=False, verbose=False)

@@ -148,7 +148,7 @@ def compare_command(
     config: options.Config = None,
     table: options.TableOptions = options.TableOptions(),
     plan: options.PlanOptions = options.PlanOptions(),
-    settings: options.MethodOptions = options.MethodOptions(),
+    settings: options.MoreSettings = options.MoreSettings(),
     decision: metrics.DecisionOptions = metrics.DecisionOptions(),
     release: releases.ReleaseOptions = releases.ReleaseOptions(),
     results: ResultOptions = ResultOptions(),
@@ -163,7 +163,7 @@ def compare_command(
     The models are for choosing a method, not for release.
     """
     report, json_file = results.report, results.json_file
-    changed = changes(plan, settings, wanted.methods)
+    changed = changes(plan, settings, wanted.methods, releases.COSTS)
     released = releases.take_releases(release, changed, base_rate_threshold=decision.at_counted_rate)
     preprocessing = next((each for each in released if isinstance(each, PreprocessingRelease)), None)
     counts = next((each for each in released if isinstance(each, CountsRelease)), None)

@@ -32,7 +32,7 @@ def methods_command(
 ) -> None:
     """List the methods, or the settings of one of them with defaults and meaning.
 
-    A setting is an option of train and compare, and a key of their TOML files.
+    Give one to train and compare by --set NAME=VALUE, or under [set] in their TOML files.
     """
     if name is None:
         content: dict[str, Any] = {each: method.summary for each, method in METHODS.items()}
@@ -52,7 +52,7 @@ def methods_command(
 
 
 def settings_table(settings: Sequence[MethodSetting]) -> Table:
-    """Return the settings of a method as options, with defaults and meaning."""
+    """Return the settings of a method, with defaults and meaning."""
     columns = [Column("setting", "name"), Column("default", "text"), Column("meaning", "text")]
-    rows = [(f"--{each.name.replace('_', '-')}", str(each.default), each.help) for each in settings]
+    rows = [(each.name, str(each.default), each.help) for each in settings]
     return Table(columns, rows)

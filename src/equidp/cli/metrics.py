@@ -34,7 +34,7 @@ class DecisionOptions:
     """Lowest risk at which it is predicted, in [0, 1], or base-rate; default: the more probable class."""
     base_rate: float | None = None
     """For --threshold base-rate: how many of 1 are positive, a public number such as 0.08; default: as the
-    run counts its classes with noise (--counts-share)."""
+    run counts its classes with noise (--set counts_share)."""
 
     def decision(
         self, kept: Decision = Decision(), counts: Mapping[str, float] = MappingProxyType({})
@@ -71,7 +71,7 @@ class DecisionOptions:
             if self.base_rate is None:
                 raise SettingError(
                     f"--threshold {BASE_RATE} needs --base-rate, a public number such as 0.08, or a run that "
-                    "counted its classes (equidp train --counts-share): taken from the test examples, it "
+                    "counted its classes (equidp train --set counts_share): taken from the test examples, it "
                     "would flatter the model."
                 )
             check_number("(0, 1)", ", a share such as 0.08", base_rate=self.base_rate)

@@ -27,14 +27,14 @@ from equidp.cli.noise import (
     MethodName as MethodName,
     Risk as Risk,
 )
-from equidp.cli.settings import method_settings, options_from, part_settings, part_values
+from equidp.cli.settings import options_from, part_settings, part_values
 from equidp.data import SOURCES, DataSource, Recipe, open_source
 from equidp.data.features import FEATURES
 from equidp.engines import ENGINES
 from equidp.errors import SettingError
 from equidp.ledger.append_only import check_ledger_place
 from equidp.policies.table import METHODS
-from equidp.runs.config import BudgetFile, Execution, RunData
+from equidp.runs.config import BudgetFile, RunData
 from equidp.tables.recipe import ALL_COLUMNS, MARKS, MISSING_RULES
 from equidp.training.plan import Plan
 
@@ -110,7 +110,6 @@ RowsCharset = Annotated[
 ]
 
 _PLAN = Group("Training", sort_key=2)
-_METHOD_HELP = "Default: of the dataset, or of the method (equidp methods NAME)."
 
 
 @Parameter(name="*", group=_PLAN)
@@ -125,10 +124,15 @@ class NoiselessPlanOptions:
     """Options of training without noise."""
 
 
-@Parameter(name="*", group=Group("Settings of methods", help=_METHOD_HELP, sort_key=3))
-@options_from(method_settings())
-class MethodOptions:
-    """Options of bounding gradients."""
+@Parameter(name="*", group=_PLAN)
+@dataclass(frozen=True)
+class MoreSettings:
+    """Settings of methods, and those of training that few runs change."""
+
+    clipping_bound: float | None = None
+    """Clipping bound C, or C_0 where groups have their own; default: of the dataset, or of the method."""
+    set: tuple[str, ...] = ()
+    """More settings of training and of the method: momentum=0.9,smoothing=0.5. equidp methods lists them."""
 
 
 @Parameter(name="*", group=Group("Data in a file", sort_key=1))
@@ -231,16 +235,6 @@ class TargetOptions:
         risk = None if self.risk is None else RiskTarget.parse(self.risk)
         budgets = GroupSettings.of(None, None, changes.get(BUDGETS))
         return Target(budgets.run_epsilon(self.epsilon), risk, self.accountant)
-
-
-@Parameter(name="*")
-@options_from(part_settings(Execution))
-class ExecutionOptions:
-    """Options of executing the steps."""
-
-    def execution(self) -> Execution:
-        """Return the execution of the steps."""
-        return Execution(**part_values(self, Execution))
 
 
 _BUDGET = "budget"

@@ -15,9 +15,13 @@ from equidp.runs.releases.release import RunRelease
 BALANCED = "balanced"
 
 
+COSTS = tuple(each for kind in RELEASES.values() for each in kind.options() if each.type is float)
+"""Settings of what a release costs, which --set gives."""
+
+
 def _options_of(kinds: Iterable[type[RunRelease]]) -> list[tuple[MethodSetting, Group]]:
     grouped = [(kind, Group(kind.group, sort_key=5 if kind.after_training else 1)) for kind in kinds]
-    return [(each, group) for kind, group in grouped for each in kind.options()]
+    return [(each, group) for kind, group in grouped for each in kind.options() if each not in COSTS]
 
 
 @Parameter(name="*")
@@ -33,13 +37,14 @@ def take_releases(
 
     Args:
         options: `ReleaseOptions`.
-        changed: settings that were given; `class_weight` is removed where it is "balanced", which a release
-            of counts makes.
+        changed: settings that were given; those of releases are removed, and `class_weight` where it is
+            "balanced", which a release of counts makes.
         base_rate_threshold: True where the threshold of the decision is the released base rate.
     """
     balanced = changed.get("class_weight") == BALANCED
     if balanced:
         del changed["class_weight"]
-    given = {**vars(options), "balanced": balanced, "base_rate_threshold": base_rate_threshold}
+    costs = {each.name: changed.pop(each.name, None) for each in COSTS}
+    given = {**vars(options), **costs, "balanced": balanced, "base_rate_threshold": base_rate_threshold}
     found = [kind.from_options(given) for kind in RELEASES.values()]
     return tuple(each for each in found if each is not None)

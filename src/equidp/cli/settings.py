@@ -1,4 +1,4 @@
-"""Options generated from the fields of plans and of methods: a new field is an option with no other edit."""
+"""Options generated from the fields of plans, and settings of plans and methods that --set gives."""
 
 from __future__ import annotations
 
@@ -9,22 +9,29 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from cyclopts import Group, Parameter
 
+from equidp._validate import unknown_name
 from equidp.advice.advise import AUTO
 from equidp.cli.messages import say
+from equidp.errors import SettingError
 from equidp.policies.methods import all_settings, known_policies, method_named
 from equidp.policies.setting import MethodSetting, settings_of
+from equidp.training.plan import Plan
 
 _Options = TypeVar("_Options")
+_Part = TypeVar("_Part")
 _PLAIN = (int, float, str, bool)
 
 
-def part_settings(part: type, leave_out: Sequence[str] = (), prefix: str = "") -> list[MethodSetting]:
+def part_settings(
+    part: type, leave_out: Sequence[str] = (), prefix: str = "", *, flag: bool = True
+) -> list[MethodSetting]:
     """Return the options of a part of a run, such as `Plan`: its fields made by `option`.
 
     Args:
         part: a dataclass.
         leave_out: names of fields that are no options here.
         prefix: of the options' names; a field `path` has this name itself.
+        flag: False: those that are given by --set.
     """
     kinds = get_type_hints(part)
     return [
@@ -36,7 +43,7 @@ def part_settings(part: type, leave_out: Sequence[str] = (), prefix: str = "") -
             each.metadata["names"],
         )
         for each in dataclasses.fields(part)
-        if "help" in each.metadata and each.name not in leave_out
+        if "help" in each.metadata and each.name not in leave_out and each.metadata.get("flag", True) is flag
     ]
 
 
@@ -97,12 +104,83 @@ def _without_none(kind: Any) -> Any:
     return next((part for part in parts if part in _PLAIN), parts[0])
 
 
-def changes(plan: Any, methods_settings: Any, methods: Sequence[str]) -> dict[str, Any]:
-    """Return what was given of a plan and of methods; say which settings none of these methods takes."""
-    given = {name: value for name, value in vars(methods_settings).items() if value is not None}
-    if named := [method for method in methods if method != AUTO]:
+def changes(
+    plan: Any, sets: Any, methods: Sequence[str], others: Sequence[MethodSetting] = ()
+) -> dict[str, Any]:
+    """Return what was given of a plan and of methods; say which settings none of these methods takes.
+
+    Args:
+        plan: options of a plan.
+        sets: texts of --set, and other settings of methods that have an option.
+        methods: whose settings they may be, also user-defined ones.
+        others: what --set takes too.
+    """
+    named = [method for method in methods if method != AUTO]
+    for method in named:
+        method_named(method)  # one of the user's own brings its settings
+    given = parse_settings(sets.set, others)
+    if sets.clipping_bound is not None:
+        given["clipping_bound"] = sets.clipping_bound
+    if named:
         say_ignored(given, named)
     return {**{name: value for name, value in vars(plan).items() if value is not None}, **given}
+
+
+def take_part(given: dict[str, Any], part: type[_Part]) -> _Part:
+    """Return a part of a run, such as `Execution`, by settings that are given, and take these out."""
+    return part(
+        **{each.name: given.pop(each.name) for each in dataclasses.fields(part) if each.name in given}
+    )
+
+
+def settable(others: Sequence[MethodSetting] = ()) -> dict[str, MethodSetting]:
+    """Return what --set takes, by name: settings of the plan and of methods that have no option."""
+    every = (*part_settings(Plan, flag=False), *method_settings(), *others)
+    return {each.name: each for each in every if each.name != "clipping_bound"}
+
+
+def parse_settings(texts: Sequence[str], others: Sequence[MethodSetting] = ()) -> dict[str, Any]:
+    """Return values by name.
+
+    Raises:
+        SettingError: a text that is not name=value, a name that is unknown or given twice, no number.
+
+    >>> parse_settings(["momentum=0.9", "target-quantile=0.7"])
+    {'momentum': 0.9, 'target_quantile': 0.7}
+    """
+    known, found = settable(others), {}
+    for text in texts:
+        name, _, value = (part.strip() for part in text.partition("="))
+        name = name.replace("-", "_")
+        if not (name and value):
+            raise SettingError(f"--set {text!r}; expected name=value, such as momentum=0.9.", field="--set")
+        if name not in known:
+            raise unknown_name("setting", name, known)
+        if name in found:
+            raise SettingError(f"--set gives {name} twice; give it once.", field=name)
+        found[name] = _converted(name, value, _without_none(known[name].type))
+    return found
+
+
+def _converted(name: str, value: str, kind: Any) -> Any:
+    expected = {int: "a whole number", float: "a number", bool: "true or false"}
+    try:
+        if kind is bool:
+            return {"true": True, "false": False}[value.lower()]
+        return kind(value) if kind in expected else value
+    except (ValueError, KeyError) as error:
+        raise SettingError(f"--set {name}={value}; expected {expected[kind]}.", field=name) from error
+
+
+def typed_setting(name: str, value: object = "") -> str:
+    """Return a setting of a plan or a method as a command line has it.
+
+    >>> typed_setting("batch_size", 64), typed_setting("momentum", 0.9), typed_setting("momentum")
+    ('--batch-size 64', '--set momentum=0.9', '--set momentum')
+    """
+    if name in settable():
+        return f"--set {name}={value}" if value != "" else f"--set {name}"
+    return f"--{name.replace('_', '-')} {value}".rstrip()
 
 
 def say_ignored(given: Iterable[str], methods: Sequence[str]) -> set[str]:
@@ -111,7 +189,6 @@ def say_ignored(given: Iterable[str], methods: Sequence[str]) -> set[str]:
     ignored = {name: all_settings().get(name, []) for name in given if name not in taken}
     ignored = {name: owners for name, owners in ignored.items() if owners}
     for name, owners in ignored.items():
-        option = f"--{name.replace('_', '-')}"
         verb = "ignores" if len(methods) == 1 else "ignore"
-        say(f"{option} is a setting of {', '.join(owners)}; {', '.join(methods)} {verb} it.")
+        say(f"{name} is a setting of {', '.join(owners)}; {', '.join(methods)} {verb} it.")
     return set(ignored)

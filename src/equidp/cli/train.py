@@ -29,7 +29,7 @@ from equidp.cli.app import command, read_options
 from equidp.cli.evaluate import print_run
 from equidp.cli.messages import say, stoppable
 from equidp.cli.process import rank, several_processes
-from equidp.cli.settings import changes, say_ignored
+from equidp.cli.settings import changes, part_settings, say_ignored, take_part, typed_setting
 from equidp.data.table import encoding_of
 from equidp.errors import BudgetError, EquidpError, SettingError, count_text
 from equidp.evaluation.evaluation import Evaluation
@@ -45,7 +45,7 @@ from equidp.report.plan import plan_table
 from equidp.report.planned import epsilon_of_groups_text, planned_sentences
 from equidp.runs.begin import begin, check_new
 from equidp.runs.cards import DIVERGED, unmeasured_costs
-from equidp.runs.config import CardTexts, Measures, TrainConfig
+from equidp.runs.config import CardTexts, Execution, Measures, TrainConfig
 from equidp.runs.layout import CONFIG, LEDGER, how_to_continue
 from equidp.runs.prepare import Loaded, PreparedRun, prepare
 from equidp.runs.train import train
@@ -104,12 +104,11 @@ def train_command(
     seed: Annotated[
         int, Parameter(help="Seed of the split and the initial weights; noise never has a seed.")
     ] = 0,
-    execution: options.ExecutionOptions = options.ExecutionOptions(),
     dry_run: Annotated[bool, Parameter(help="Say what would be spent.")] = False,
     config: options.Config = None,
     table: options.TableOptions = options.TableOptions(),
     plan: options.PlanOptions = options.PlanOptions(),
-    settings: options.MethodOptions = options.MethodOptions(),
+    settings: options.MoreSettings = options.MoreSettings(),
     budget: options.BudgetOptions = options.BudgetOptions(),
     release: releases.ReleaseOptions = releases.ReleaseOptions(),
     metric: metrics.Metric | None = None,
@@ -138,7 +137,8 @@ def train_command(
         raise SettingError("nothing to train on: give DATA and --out, or --resume with the folder of a run.")
     if out is None and not dry_run:
         raise SettingError("nowhere to keep the run: give --out with a new folder, or --dry-run.")
-    changed = changes(plan, settings, [method])
+    changed = changes(plan, settings, [method], (*part_settings(Execution, flag=False), *releases.COSTS))
+    execution = take_part(changed, Execution)
     released = releases.take_releases(release, changed, base_rate_threshold=decision.at_counted_rate)
     options.check_noise([] if privacy.epsilon is None else [privacy.epsilon], changed, privacy.risk)
     target, published = privacy.target(changed), settings_from == PUBLISHED
@@ -159,7 +159,7 @@ def train_command(
         released,
         Measures(metric, decision.decision_to_train()),
         CardTexts(notes="" if card_notes is None else _read_notes(card_notes)),
-        execution.execution(),
+        execution,
     )
     if published:
         check_published(wanted.data.source())
@@ -350,7 +350,7 @@ def _better(given: Sequence[str] | None) -> str:
         return "Other settings may do better: equidp train chooses them by rules where no option is given."
     if not given:
         return "Settings are those of the rules: a larger epsilon, or more data, would help most."
-    listed = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+    listed = ", ".join(map(typed_setting, given))
     return (
         f"Settings are those of the rules, but for {listed}: a larger epsilon, more data, or leaving out "
         "options may do better."

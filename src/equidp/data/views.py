@@ -125,7 +125,7 @@ class Views:
         if self.random:
             raise SettingError(
                 f"{purpose} gradients of examples as they are, and with augmentation {self.augmentation!r} "
-                "they are others in each step; train without (--augmentation none).",
+                "they are others in each step; train without (--set augmentation=none).",
                 field="views",
             )
 

@@ -224,7 +224,7 @@ def _noise_sentences(summary: Summary) -> list[str]:
     cost = next(iter(summary.individual.values()))["release_epsilon"].iloc[0]
     return [
         f"The released mean epsilons of {', '.join(noisy)} are too noisy to compare groups: noise alone "
-        f"explains how they differ. A larger --release-epsilon than {cost:g}, or larger groups, would help."
+        f"explains how they differ. A release_epsilon above {cost:g} (--set), or larger groups, would help."
     ]
 
 

@@ -105,7 +105,7 @@ class BudgetFile:
 
 @dataclass(frozen=True)
 class Execution:
-    """Execution of a run's steps. Fields are options of `equidp train`.
+    """Execution of a run's steps. `equidp train` takes its fields by --set.
 
     Attributes:
         engine: a name in `ENGINES`.
@@ -114,18 +114,24 @@ class Execution:
     """
 
     engine: str = option(
-        "ghost", "How the norms of gradients are measured; default: ghost.", one_of(ENGINES), ENGINES
+        "ghost",
+        "How the norms of gradients are measured; default: ghost.",
+        one_of(ENGINES),
+        ENGINES,
+        flag=False,
     )
     beyond_budget: str = option(
         "refuse",
         "Action where the plan does not fit into the budget; default: refuse.",
         one_of(BEYOND_BUDGET),
         BEYOND_BUDGET,
+        flag=False,
     )
     checkpoint_seconds: float = option(
         30.0,
         "Seconds between two checkpoints; default: 30.",
         lambda name, value: check_number("[0, inf]", **{name: value}),
+        flag=False,
     )
 
     def __post_init__(self) -> None:

@@ -102,7 +102,7 @@ def _warn_of(faint: pd.Index) -> None:
         warnings.warn(
             f"nothing stands out from the noise of private preprocessing in {', '.join(map(repr, faint))}: "
             "the model will learn little from them. Give public --bounds where they hold numbers, drop "
-            "columns that matter less, or raise --preprocessing-share.",
+            "columns that matter less, or raise --set preprocessing_share.",
             DataWarning,
             stacklevel=3,
         )

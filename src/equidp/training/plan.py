@@ -50,6 +50,7 @@ def option(
     *,
     label: str = "",
     on_card: OnCard | None = None,
+    flag: bool = True,
 ) -> Any:
     """Return a field of `Plan`, from which the command line, the check, the run's files and the card follow.
 
@@ -62,8 +63,10 @@ def option(
         names: values that the command line completes to; others may be accepted too.
         label: on the card; "": the option's name.
         on_card: plans whose card lists the option; None: plans in which it differs from its default.
+        flag: True: commands have an option of this name; False: they take it by --set.
     """
     metadata = {"help": meaning, "check": check, "names": tuple(names), "label": label, "on_card": on_card}
+    metadata["flag"] = flag
     return field(default=default, metadata=metadata)
 
 
@@ -190,15 +193,22 @@ class Plan:
         on_card=_in_facts,
     )
     momentum: float = option(
-        0.0, "Momentum of SGD.", _number("[0, 1)", ": steps would grow without end"), on_card=_always
+        0.0,
+        "Momentum of SGD.",
+        _number("[0, 1)", ": steps would grow without end"),
+        on_card=_always,
+        flag=False,
     )
-    weight_decay: float = option(0.0, "Weight decay of the optimizer.", _number("[0, inf)"), on_card=_always)
+    weight_decay: float = option(
+        0.0, "Weight decay of the optimizer.", _number("[0, inf)"), on_card=_always, flag=False
+    )
     optimizer: str = option(
         "sgd",
         "sgd, or adam without the noise's variance in its second moments. Free.",
         one_of(OPTIMIZERS),
         OPTIMIZERS,
         on_card=_in_facts,
+        flag=False,
     )
     schedule: str = option(
         "constant",
@@ -206,6 +216,7 @@ class Plan:
         one_of(SCHEDULES),
         SCHEDULES,
         label="schedule of the learning rate",
+        flag=False,
     )
     average: str = option(
         "none",
@@ -213,23 +224,27 @@ class Plan:
         "Free.",
         names=AVERAGES,
         label="average of the weights",
+        flag=False,
     )
     average_share: float = option(
         WeightAverage.share,
         "Share of the steps that a tail has, or the horizon of ema.",
         label="share of the steps in that average",
         on_card=lambda plan: plan.average != "none",
+        flag=False,
     )
     views: int = option(
         1,
         "Augmented views of each sampled image, whose losses are averaged. Free, but K times the work.",
         on_card=_in_facts,
+        flag=False,
     )
     augmentation: str = option(
         "none",
         "How images are varied in training: flip, shift, flip-shift. Free.",
         names=AUGMENTATIONS,
         on_card=_in_facts,
+        flag=False,
     )
     class_weight: Mapping[str, float] | str | None = option(
         None,
@@ -258,6 +273,7 @@ class Plan:
         "Rates follow from --epsilon-by-group (sampling), or shares of bounds from it or --rates (scaling).",
         one_of(PROTECTIONS),
         PROTECTIONS,
+        flag=False,
     )
     rates: Mapping[str, float] | str | None = option(
         None,

@@ -98,7 +98,7 @@ def test_weights_are_balanced_by_counts_alone_for_a_share_of_epsilon(config):
 def test_from_the_command_line_to_a_threshold(command, people, tmp_path):
     run = partial(command, cwd=people.parent)
     folder = str(tmp_path / "run")
-    balanced = ("--class-weight", "balanced", "--counts-share", "0.1")
+    balanced = ("--class-weight", "balanced", "--set", "counts_share=0.1")
     assert run("train", *TABLE, *OPTIONS, *balanced, "--out", folder)[0] == 0
     found = tmp_path / "found.json"
     assert run("evaluate", folder, "--threshold", "base-rate", "--json", str(found))[0] == 0

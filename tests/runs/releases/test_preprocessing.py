@@ -192,8 +192,8 @@ def test_settings_that_mean_nothing_are_refused(config):
     ("more", "message"),
     [
         (("--preprocessing", "privat"), "Did you mean 'private'?"),
-        (("--preprocessing-share", "0.2"), "give that too"),
-        (("--preprocessing", "private", "--preprocessing-share", "0"), "preprocessing_share=0.0"),
+        (("--set", "preprocessing_share=0.2"), "give that too"),
+        (("--preprocessing", "private", "--set", "preprocessing_share=0"), "preprocessing_share=0.0"),
     ],
 )
 def test_a_slip_on_the_command_line_is_one_message(command, people, tmp_path, more, message):
@@ -208,7 +208,7 @@ def test_a_slip_on_the_command_line_is_one_message(command, people, tmp_path, mo
 @pytest.mark.soak
 def test_from_the_command_line_to_predictions(command, people, tmp_path):
     run = partial(command, cwd=people.parent)
-    private = ("--missing", "category", "--preprocessing", "private", "--preprocessing-share", "0.4")
+    private = ("--missing", "category", "--preprocessing", "private", "--set", "preprocessing_share=0.4")
     folder = str(tmp_path / "run")
     code, out, _ = run("train", *TABLE, *OPTIONS, *private, "--out", folder, "--dry-run")
     assert code == 0

@@ -52,7 +52,7 @@ class IndividualRelease(RunRelease):
         if given.get("individual"):
             return cls() if cost is None else cls(cost)
         if cost is not None:
-            raise SettingError(f"--release-epsilon {cost} is for individual privacy; give --individual too.")
+            raise SettingError(f"release_epsilon={cost} is for individual privacy; give --individual too.")
         return None
 
     def epsilon(self, target: float | None) -> float | None:

@@ -61,7 +61,7 @@ class PreprocessingRelease(RunRelease):
             return cls() if share is None else cls(share)
         if share is not None:
             raise SettingError(
-                f"--preprocessing-share {share:g} is for --preprocessing private; give that too."
+                f"--set preprocessing_share={share:g} is for --preprocessing private; give that too."
             )
         return None
 
