@@ -30,12 +30,13 @@ import torch
 from subjects import SUBJECTS
 from torch import Tensor, nn
 
-from equidp import DPSGD, PSAC, Automatic, PrivateStep
+from equidp import DPSGD, PSAC, Automatic
 from equidp.engines import make_engine
 from equidp.kernel import step as step_module
 from equidp.kernel.bounding import ROUNDING
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.noise import SeededRandomness
+from equidp.kernel.step import PrivateStep
 from equidp.training.device import chosen_device
 
 FEATURES = 8

@@ -196,7 +196,7 @@ def test_each_module_is_imported_or_names_an_extra(tmp_path):
     ]
     code = f"""
 import importlib
-from equidp import MissingExtraError
+from equidp.errors import MissingExtraError
 for name in {names}:
     try:
         importlib.import_module(name)
@@ -285,7 +285,7 @@ for extra, parts in PARTS.items():
     for part in parts:
         try:
             part()
-        except equidp.MissingExtraError as error:
+        except equidp.errors.MissingExtraError as error:
             print(error.field == extra, error)
         else:
             print("no error", extra)

@@ -64,7 +64,7 @@ plt.show()
 # Two trainings at each epsilon, and the average of their accuracies. The dashed lines are the same model
 # without privacy.
 
-warnings.simplefilter("ignore", equidp.PrivacyWarning)  # seeds, which are for examples alone, warn
+warnings.simplefilter("ignore", equidp.errors.PrivacyWarning)  # seeds, which are for examples alone, warn
 
 
 def train_twice(**options):

@@ -89,7 +89,7 @@ source = open_source(str(folder / "people.csv"), target="outcome", group="group"
 # random ones. The best of each is trained on new seeds, and ``against`` states differences paired by seed.
 # Epochs are few here, to keep the page short.
 
-warnings.simplefilter("ignore", equidp.CacheWarning)  # a page has no file that a run could be kept by
+warnings.simplefilter("ignore", equidp.errors.CacheWarning)  # a page has no file that a run could be kept by
 comparison = equidp.compare(
     source,
     methods=["dpsgd", LowerForFirst()],

@@ -18,12 +18,9 @@ import torch
 
 from equidp import (
     METRICS,
-    ApproximationWarning,
     DataSource,
-    DataWarning,
     Decision,
     Plan,
-    PrivacyWarning,
     Target,
     default_plan,
 )
@@ -33,6 +30,7 @@ from equidp.comparison.compare import with_metrics
 from equidp.comparison.workers import Workers, spread
 from equidp.data.dataset import ALL
 from equidp.data.validation import validation_part
+from equidp.errors import ApproximationWarning, DataWarning, PrivacyWarning
 from equidp.extend import versions
 from equidp.policies.table import BASELINE
 from equidp.training.progress import duration

@@ -23,7 +23,6 @@ from torch.nn.functional import multi_margin_loss
 
 from equidp import (
     Callback,
-    CheckpointError,
     Checkpoints,
     DataSplit,
     GroupedDataset,
@@ -39,6 +38,7 @@ from equidp.comparison.cells import split
 from equidp.data import open_source
 from equidp.data.dataset import ALL
 from equidp.engines import dataset_norms
+from equidp.errors import CheckpointError
 from equidp.evaluation.predictions import predict
 from equidp.extend import write_whole
 from equidp.individual.epsilons import individual_epsilons

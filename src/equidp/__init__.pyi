@@ -2,8 +2,6 @@ from equidp.accounting.budget import PrivacyBudget as PrivacyBudget
 from equidp.accounting.risk import Risk as Risk, RiskTarget as RiskTarget
 from equidp.accounting.target import Target as Target
 from equidp.audit import (
-    Audit as Audit,
-    GroupBound as GroupBound,
     audit_step as audit_step,
 )
 from equidp.comparison.compare import compare as compare
@@ -16,7 +14,6 @@ from equidp.data.dataset import (
 from equidp.data.people import by_person as by_person
 from equidp.data.views import Views as Views
 from equidp.diagnostics import (
-    Diagnosis as Diagnosis,
     DiagnosisPlan as DiagnosisPlan,
     Diagnostics as Diagnostics,
     Effort as Effort,
@@ -25,21 +22,12 @@ from equidp.diagnostics import (
 from equidp.display import Column as Column, Interval as Interval, Table as Table
 from equidp.engines import make_compatible as make_compatible
 from equidp.errors import (
-    ApproximationWarning as ApproximationWarning,
     BudgetError as BudgetError,
-    CacheWarning as CacheWarning,
-    CheckpointError as CheckpointError,
     DataError as DataError,
-    DataWarning as DataWarning,
     EquidpError as EquidpError,
-    MissingExtraError as MissingExtraError,
     ModelError as ModelError,
     PolicyError as PolicyError,
-    PrivacyWarning as PrivacyWarning,
-    ProcessError as ProcessError,
     SettingError as SettingError,
-    TrainingStopped as TrainingStopped,
-    TrainingWarning as TrainingWarning,
 )
 from equidp.estimator import PrivateClassifier as PrivateClassifier
 from equidp.evaluation.metrics import METRICS as METRICS, Metric as Metric
@@ -51,7 +39,6 @@ from equidp.individual import (
 )
 from equidp.kernel.noisy_sum import private_sum as private_sum
 from equidp.kernel.policy import NoState as NoState, Policy as Policy, Setting as Setting
-from equidp.kernel.step import PrivateStep as PrivateStep
 from equidp.ledger.file import LedgerFile as LedgerFile
 from equidp.policies import (
     DPSGD as DPSGD,

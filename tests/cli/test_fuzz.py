@@ -187,7 +187,7 @@ def invoke(*arguments: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.soak
-@pytest.mark.filterwarnings("ignore::equidp.DataWarning")
+@pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
 @pytest.mark.parametrize("examples", [20, pytest.param(100, marks=pytest.mark.soak)])
 def test_odd_tables(monkeypatch, examples):
     monkeypatch.setattr(os, "fsync", lambda file: None)  # what a power cut leaves is not the subject here

@@ -56,7 +56,7 @@ def file(tmp_path):
 
 
 @pytest.mark.soak
-@pytest.mark.filterwarnings("default::equidp.DataWarning")
+@pytest.mark.filterwarnings("default::equidp.errors.DataWarning")
 def test_a_run_from_table_to_card_is_about_people(run_command, file, tmp_path):
     options = ("--target", "ill", "--group", "sex", "--person", "id", "--rows-per-person", "3")
     done = run_command("train", file, *options, *FAST, "--out", tmp_path / "run")
@@ -79,7 +79,7 @@ def test_a_run_from_table_to_card_is_about_people(run_command, file, tmp_path):
 
 
 @pytest.mark.soak
-@pytest.mark.filterwarnings("ignore::equidp.DataWarning")
+@pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
 def test_the_card_hides_many_rows_of_a_few_people(run_command, tmp_path):
     made = table()
     kept = made[(made["sex"] == "M") | made["id"].isin(range(0, 24, 2))]
@@ -97,14 +97,14 @@ def test_the_card_hides_many_rows_of_a_few_people(run_command, tmp_path):
 
 
 @pytest.mark.soak
-@pytest.mark.filterwarnings("ignore::equidp.DataWarning")
+@pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
 def test_a_dry_run_says_for_how_many_people_it_holds(run_command, file):
     options = ("--target", "ill", "--group", "sex", "--person", "id", "--rows-per-person", "3")
     done = run_command("train", file, *options, *FAST, "--dry-run")
     assert "people, of whose rows at most 3 are used" in done.out
 
 
-@pytest.mark.filterwarnings("ignore::equidp.DataWarning")
+@pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
 def test_nobody_is_on_both_sides_and_others_do_not_decide_on_which(file):
     split = open_source(str(file), recipe=RECIPE).split(0)
     read = table()
@@ -124,7 +124,7 @@ def test_nobody_is_on_both_sides_and_others_do_not_decide_on_which(file):
     assert set(gone["id"].iloc[rows.test]) == sides[0] - {read["id"].iloc[0]}
 
 
-@pytest.mark.filterwarnings("ignore::equidp.DataWarning")
+@pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
 def test_parquet_gives_the_same_people(file):
     parquet = file.with_suffix(".parquet")
     pd.read_csv(file, dtype={"id": str}).to_parquet(parquet)
@@ -135,7 +135,7 @@ def test_parquet_gives_the_same_people(file):
     assert read.digest() == known.digest()
 
 
-@pytest.mark.filterwarnings("ignore::equidp.DataWarning")
+@pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
 def test_what_is_released_of_rows_reads_one_row_of_each_person(file):
     rows = open_source(str(file), recipe=RECIPE).split_rows(0)
     assert len(rows.training) == len(rows.people.places) < len(rows.train)

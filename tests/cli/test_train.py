@@ -442,7 +442,7 @@ def test_what_goes_wrong_with_a_finished_run(run, people):
 
 
 @pytest.mark.soak
-@pytest.mark.filterwarnings("always::equidp.DataWarning")
+@pytest.mark.filterwarnings("always::equidp.errors.DataWarning")
 def test_an_evaluation_on_the_training_file_says_what_that_is_worth(run, people):
     run("train", *TABLE, *PLAN, "--out", "run")
     (people / "copy.csv").write_bytes((people / "people.csv").read_bytes())
@@ -523,7 +523,7 @@ def test_the_card_tells_what_was_read_of_the_table_and_what_a_budget_holds(run, 
 
 
 @pytest.mark.soak
-@pytest.mark.filterwarnings("always::equidp.DataWarning")
+@pytest.mark.filterwarnings("always::equidp.errors.DataWarning")
 def test_values_that_training_did_not_have_are_said_and_predicted_all_the_same(run, people):
     run("train", *TABLE, *PLAN, "--out", "run")
     table = pd.read_csv(people / "people.csv")
@@ -597,12 +597,12 @@ def test_a_release_is_paid_for_once_however_often_a_run_is_stopped(run, people, 
     run("train", *TABLE, *plan, "--out", "whole")
     steps = iter(range(100))
 
-    def stop_now_and_then(self, *batch, own=equidp.PrivateStep.__call__):
+    def stop_now_and_then(self, *batch, own=equidp.kernel.step.PrivateStep.__call__):
         if next(steps) % 6 == 5:
             raise KeyboardInterrupt
         own(self, *batch)
 
-    monkeypatch.setattr(equidp.PrivateStep, "__call__", stop_now_and_then)
+    monkeypatch.setattr(equidp.kernel.step.PrivateStep, "__call__", stop_now_and_then)
     assert run("train", *TABLE, *plan, "--out", "run")[0] == 130
     assert run("train", "--resume", "run")[0] == 130
     assert not (people / "run" / "released.json").exists()

@@ -168,7 +168,7 @@ def test_a_run_keeps_its_encoding_and_predicts_by_it(path, tmp_path):
     assert kept.encoder == encoder
     table = pd.read_csv(path).drop(columns="age")
     table.to_csv(tmp_path / "new.csv", index=False)
-    with pytest.warns(equidp.DataWarning, match="age"):
+    with pytest.warns(equidp.errors.DataWarning, match="age"):
         found = kept.inputs(tmp_path / "new.csv")
     assert torch.equal(found, encoder.encode(table.assign(age=np.nan)))
     assert {row.name: row.value for row in config.setting_rows(config.resolve(480))}["encoding"] == "cut"

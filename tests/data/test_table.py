@@ -252,9 +252,9 @@ def test_whole_numbers_as_groups_and_classes_keep_their_names_and_order(save):
 
 def test_doubts_about_columns_are_warnings(save):
     table = people(120)
-    with pytest.warns(equidp.DataWarning, match="'patient' holds another whole number in each row"):
+    with pytest.warns(equidp.errors.DataWarning, match="'patient' holds another whole number in each row"):
         split_of(save(table.assign(patient=range(7000, 7120))))
-    with pytest.warns(equidp.DataWarning, match="'income' holds 30 different numbers"):
+    with pytest.warns(equidp.errors.DataWarning, match="'income' holds 30 different numbers"):
         split_of(save(table.assign(income=[float(row % 30) for row in range(120)])))
 
 
@@ -274,13 +274,13 @@ def test_classes_may_be_groups_alone_or_crossed_with_others(save):
     assert crossed.train.inputs.shape[1] == split_of(path).train.inputs.shape[1]
 
 
-@pytest.mark.filterwarnings("ignore::equidp.DataWarning")
+@pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
 def test_a_target_of_many_repeated_numbers_is_classes(save):
     repeated = pd.concat([people().assign(income=lambda t: t.index * 1.5, age=1)] * 3)
     assert len(split_of(save(repeated)).train) > 0
 
 
-@pytest.mark.filterwarnings("ignore::equidp.DataWarning")
+@pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
 @pytest.mark.parametrize(
     ("change", "arguments", "field", "given"),
     [
@@ -437,7 +437,7 @@ def test_bytes_that_are_no_table_give_an_error_of_ours(tmp_path_factory, content
 
 
 @pytest.mark.soak
-@pytest.mark.filterwarnings("ignore::equidp.DataWarning")
+@pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
 @given(data=st.data())
 @settings(max_examples=150)
 def test_damaged_tables_give_data_or_an_error_of_ours(tmp_path_factory, data):

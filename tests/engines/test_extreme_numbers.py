@@ -13,12 +13,13 @@ import torch
 from hypothesis import example, given, settings, strategies as st
 from torch import Tensor, nn
 
-from equidp import DPSGD, PrivateStep
+from equidp import DPSGD
 from equidp.engines import ENGINES, make_engine
 from equidp.errors import ModelError
 from equidp.kernel.bounding import SMALLEST_NORM, capped_weights
 from equidp.kernel.ledger import MemoryLedger, StepEvent
 from equidp.kernel.noise import SeededRandomness
+from equidp.kernel.step import PrivateStep
 from support.errors import raises_field
 from support.oracle import loss
 

@@ -21,7 +21,7 @@ from support.releases import paid_for
 
 N = 2000
 DELTA = 1e-4
-pytestmark = pytest.mark.filterwarnings("ignore::equidp.PrivacyWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::equidp.errors.PrivacyWarning")
 
 
 def table(seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -30,7 +30,9 @@ from support.errors import raises_field
 N = 240
 GROUPS = np.where(np.arange(N) % 3, "city", "country")
 
-SEEDED = pytest.mark.filterwarnings("ignore:random_state:equidp.PrivacyWarning")  # where accuracy is asserted
+SEEDED = pytest.mark.filterwarnings(
+    "ignore:random_state:equidp.errors.PrivacyWarning"
+)  # where accuracy is asserted
 
 
 def table(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -149,7 +151,7 @@ def test_wrong_settings_are_refused(settings, field):
 
 
 @SEEDED
-@pytest.mark.filterwarnings("ignore::equidp.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::equidp.errors.PrivacyWarning")
 @pytest.mark.parametrize("refused", ["sample_weight", "epsilon", "budget"])
 def test_a_refused_fit_leaves_the_estimator_as_it_was(refused):
     """Otherwise the old model would predict by the names of the refused fit's classes."""
@@ -170,7 +172,7 @@ def test_a_refused_fit_leaves_the_estimator_as_it_was(refused):
     assert model.epsilon_total_ == before
 
 
-@pytest.mark.filterwarnings("ignore::equidp.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::equidp.errors.PrivacyWarning")
 def test_a_stopped_fit_leaves_no_model_of_other_classes(monkeypatch):
     X, y = table(seed=19)
     model = quick().fit(X, y)
@@ -235,7 +237,7 @@ def test_without_privacy_it_says_so():
 
 
 @pytest.mark.soak
-@pytest.mark.filterwarnings("ignore::equidp.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::equidp.errors.PrivacyWarning")
 def test_seeds_are_for_research():
     X, y = table(seed=4)
     with pytest.warns(PrivacyWarning, match="follow from a seed"):
@@ -329,7 +331,7 @@ def test_clones_are_counted_by_a_budget_alone():
 
 
 @pytest.mark.soak
-@pytest.mark.filterwarnings("ignore::equidp.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::equidp.errors.PrivacyWarning")
 def test_groups_are_routed_as_metadata():
     X, y = table(seed=12)
     with sklearn.config_context(enable_metadata_routing=True):

@@ -10,7 +10,7 @@ from equidp.errors import DataError, SettingError
 from equidp.training.initial_weights import FRESH
 from support.errors import raises_field
 
-pytestmark = pytest.mark.filterwarnings("ignore::equidp.PrivacyWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::equidp.errors.PrivacyWarning")
 
 
 def table(n: int = 300) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -48,7 +48,9 @@ def test_balanced_weights_count_one_row_of_each_person_and_logits_are_mended():
 @pytest.mark.soak
 def test_rows_that_are_left_out_are_told():
     rows, classes, people = table()
-    with pytest.warns(equidp.DataWarning, match="100 of 100 people have more than 2 rows, so 100 rows"):
+    with pytest.warns(
+        equidp.errors.DataWarning, match="100 of 100 people have more than 2 rows, so 100 rows"
+    ):
         quick(rows_per_person=2).fit(rows, classes, people=people)
 
 
@@ -69,7 +71,7 @@ def test_fits_on_rows_and_on_people_have_no_total():
     rows, classes, people = table()
     model = quick().fit(rows, classes)
     model.set_params(rows_per_person=3)
-    with pytest.warns(equidp.PrivacyWarning, match="cannot be added"):
+    with pytest.warns(equidp.errors.PrivacyWarning, match="cannot be added"):
         model.fit(rows, classes, people=people)
     assert model.epsilon_spent_ <= 3
     assert model.epsilon_total_ == float("inf")

@@ -16,7 +16,7 @@ from equidp.errors import DataError, PrivacyWarning, SettingError
 from support.errors import raises_field
 
 N = 240
-pytestmark = pytest.mark.filterwarnings("ignore::equidp.PrivacyWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::equidp.errors.PrivacyWarning")
 
 
 def table(seed: int, classes: int = 2) -> tuple[np.ndarray, np.ndarray]:

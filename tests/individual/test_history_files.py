@@ -34,7 +34,7 @@ class Stop(equidp.Callback):
 
     def after_step(self, trainer):
         if trainer.steps_done == self.steps:
-            trainer.stop(equidp.TrainingStopped("stopped.", 15))
+            trainer.stop(equidp.errors.TrainingStopped("stopped.", 15))
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ def run_in(folder, accountant, *callbacks, train=None, policy=None, sample=300, 
 
 def stopped(folder, accountant, steps=6, **settings):
     trainer, checkpoints = run_in(folder, accountant, Stop(steps), **settings)
-    with pytest.raises(equidp.TrainingStopped):
+    with pytest.raises(equidp.errors.TrainingStopped):
         trainer.fit()
     trainer.ledger.close()
     return trainer, checkpoints
@@ -106,7 +106,7 @@ def test_a_resumed_run_counts_as_one_that_was_never_stopped(tmp_path, quiet, nam
         again = ACCOUNTANTS[name]()
         resumed, checkpoints = run_in(parts, again, Stop(steps), policy=POLICIES[policy]())
         assert checkpoints.restore(resumed) == 0
-        with pytest.raises(equidp.TrainingStopped):
+        with pytest.raises(equidp.errors.TrainingStopped):
             resumed.fit()
         resumed.ledger.close()
     last = ACCOUNTANTS[name]()
@@ -157,7 +157,7 @@ def test_the_checkpoint_before_the_last_has_its_histories_too(tmp_path, monkeypa
     accountant = ACCOUNTANTS["held"]()
     trainer, checkpoints = run_in(tmp_path, accountant, Stop(9), sample=30)
     checkpoints.seconds = 0.0
-    with pytest.raises(equidp.TrainingStopped):
+    with pytest.raises(equidp.errors.TrainingStopped):
         trainer.fit()
     trainer.ledger.close()
     again = ACCOUNTANTS["held"]()
@@ -292,7 +292,7 @@ def test_histories_of_another_version_are_refused(tmp_path, monkeypatch):
 def test_two_accountants_are_kept_apart(tmp_path, quiet):
     ours = [ACCOUNTANTS[name]() for name in ("exact", "held")]
     trainer, _ = run_in(tmp_path, ours[0], ours[1], Stop(6))
-    with pytest.raises(equidp.TrainingStopped):
+    with pytest.raises(equidp.errors.TrainingStopped):
         trainer.fit()
     trainer.ledger.close()
     theirs = [ACCOUNTANTS[name]() for name in ("exact", "held")]

@@ -500,14 +500,14 @@ class PublicStep(lightning.Callback):
 
 
 def test_steps_of_a_callback_and_rows_that_stand_twice_are_warned_of(tmp_path):
-    with pytest.warns(equidp.PrivacyWarning, match="outside step"):
+    with pytest.warns(equidp.errors.PrivacyWarning, match="outside step"):
         strategy, _ = fit(tmp_path / "step", callbacks=[PublicStep()])
     assert strategy.run().facts.steps == 8
     for name, private in (
         ("own", PRIVATE),
         ("loss", {**PRIVATE, "loss": nn.CrossEntropyLoss(reduction="none")}),
     ):
-        with pytest.warns(equidp.PrivacyWarning, match="several times"):
+        with pytest.warns(equidp.errors.PrivacyWarning, match="several times"):
             fit(tmp_path / name, data=ConcatDataset([rows_held := rows(), rows_held]), private=private)
 
 

@@ -141,7 +141,7 @@ def test_a_comparison_trains_it_also_in_other_processes(own, tmp_path, jobs):
 
 
 @pytest.mark.soak
-@pytest.mark.filterwarnings("ignore::equidp.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::equidp.errors.PrivacyWarning")
 def test_the_estimator_trains_it(own):
     data = toy(120)
     classifier = equidp.PrivateClassifier(

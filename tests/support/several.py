@@ -352,7 +352,7 @@ def stopped(at: tuple[int, int]) -> tuple[int, str]:
     class Stop(equidp.Callback):
         def after_step(self, trainer: equidp.Trainer) -> None:
             if trainer.steps_done == at[rank]:
-                trainer.stop(equidp.TrainingStopped("stopped by SIGTERM.", 15))
+                trainer.stop(equidp.errors.TrainingStopped("stopped by SIGTERM.", 15))
 
     trainer.callbacks = (Stop(),)
     try:

@@ -31,7 +31,7 @@ class _Stop(equidp.Callback):
 
     def after_step(self, trainer: equidp.Trainer) -> None:
         if trainer.steps_done == self.steps:
-            trainer.stop(equidp.TrainingStopped("stopped.", 15))
+            trainer.stop(equidp.errors.TrainingStopped("stopped.", 15))
 
 
 def _trainer(*callbacks: equidp.Callback, **settings: Any) -> equidp.Trainer:
@@ -69,7 +69,7 @@ def _resumed(folder: Path, name: str, until: int) -> tuple[int, Any]:
         lost = checkpoints.restore(trainer)
         if first:
             counts = _counts(accountant)
-    with suppress(equidp.TrainingStopped, EquidpError):
+    with suppress(equidp.errors.TrainingStopped, EquidpError):
         trainer.fit()
     if ledger is not None:
         ledger.close()

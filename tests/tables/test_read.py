@@ -349,7 +349,7 @@ def test_a_pipe_is_refused_where_it_would_be_read_twice(tmp_path, command):
 
 
 @pytest.mark.soak
-@pytest.mark.filterwarnings("ignore::equidp.DataWarning")
+@pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
 def test_a_column_called_star_can_be_named_by_every_option(tmp_path):
     path = tmp_path / "p.csv"
     people().assign(**{"*": [f"{row % 9},5" for row in range(N)]}).to_csv(path, index=False)

@@ -183,7 +183,7 @@ def people(rows: int = 60) -> pd.DataFrame:
     )
 
 
-@pytest.mark.filterwarnings("ignore::equidp.DataWarning")
+@pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
 def test_all_problems_of_a_table_come_at_once_and_wrong_names_before_them(tmp_path):
     path, table = tmp_path / "people.csv", people(1200).assign(age="1,5", since="03/04/2020")
     table.loc[3, "sex"] = None

@@ -83,7 +83,7 @@ def test_every_optimizer_of_torch_trains_or_is_refused_before_a_step(kind):
         optimizer.step()
     before = str(optimizer.state_dict()), model.weight.tolist()
     try:
-        with pytest.warns(equidp.PrivacyWarning) if optimizer.state else nullcontext():
+        with pytest.warns(equidp.errors.PrivacyWarning) if optimizer.state else nullcontext():
             trainer = make_trainer(model=model, optimizer=optimizer, ledger=ledger, epochs=None, steps=1)
     except SettingError:
         assert refused

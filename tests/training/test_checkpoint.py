@@ -64,7 +64,7 @@ def trainer_in(folder, *callbacks, seconds=3600.0, policy=None, schedule=False, 
 def test_a_signal_ends_training_after_the_step_and_the_run_goes_on_exactly(tmp_path, number):
     handler = signal.getsignal(number)
     stopped, _ = trainer_in(tmp_path, At(13, lambda: signal.raise_signal(number)), schedule=True)
-    with pytest.raises(equidp.TrainingStopped, match=f"stopped by {number.name}. To continue:\n"):
+    with pytest.raises(equidp.errors.TrainingStopped, match=f"stopped by {number.name}. To continue:\n"):
         stopped.fit()
     assert signal.getsignal(number) == handler
     assert stopped.steps_done == 13
@@ -83,7 +83,7 @@ def test_a_signal_ends_training_after_the_step_and_the_run_goes_on_exactly(tmp_p
 
 def test_a_second_signal_ends_it_at_once(tmp_path):
     trainer, _ = trainer_in(tmp_path, At(5, lambda: (stop(), stop())))
-    with pytest.raises(equidp.TrainingStopped):
+    with pytest.raises(equidp.errors.TrainingStopped):
         trainer.fit()
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
@@ -126,7 +126,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_up_to_noise(tmp_path):
         part, checkpoints = trainer_in(tmp_path / "parts", At(steps, stop), schedule=True, **plan)
         if steps > 4:
             checkpoints.restore(part)
-        with pytest.raises(equidp.TrainingStopped):
+        with pytest.raises(equidp.errors.TrainingStopped):
             part.fit()
         part.ledger.close()
     last, checkpoints = trainer_in(tmp_path / "parts", schedule=True, **plan)
@@ -150,7 +150,7 @@ def test_schedule_and_average_go_on_where_they_were(tmp_path, scheduler, average
         part, checkpoints = trainer_in(tmp_path / "parts", At(steps, stop), **plan)
         if steps > 4:
             checkpoints.restore(part)
-        with pytest.raises(equidp.TrainingStopped):
+        with pytest.raises(equidp.errors.TrainingStopped):
             part.fit()
         part.ledger.close()
     last, checkpoints = trainer_in(tmp_path / "parts", **plan)
@@ -186,7 +186,7 @@ def test_steps_that_a_kill_lost_move_the_schedule_on_and_leave_the_average(tmp_p
 @pytest.mark.soak
 def test_a_checkpoint_of_another_average_or_schedule_is_refused(tmp_path):
     trainer, _ = trainer_in(tmp_path, At(3, stop), scheduler="linear", average=equidp.WeightAverage("ema"))
-    with pytest.raises(equidp.TrainingStopped):
+    with pytest.raises(equidp.errors.TrainingStopped):
         trainer.fit()
     trainer.ledger.close()
     for settings, field in (
@@ -209,7 +209,7 @@ def test_noise_never_repeats_even_from_a_seed(tmp_path):
         assert trainer.steps_done == spent
         draws.append(make_trainer(secure=False, seed=7).randomness.normal(4))
         draws.append(type(trainer.randomness)(7, spent).normal(4) if spent else draws[0])
-        with pytest.raises(equidp.TrainingStopped):
+        with pytest.raises(equidp.errors.TrainingStopped):
             trainer.fit()
         draws.append(trainer.randomness.uniform(4))
         trainer.ledger.close()
@@ -235,7 +235,7 @@ def test_the_last_two_checkpoints_are_kept_and_load_safely(tmp_path, monkeypatch
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_offered(tmp_path, damage):
     trainer, _ = trainer_in(tmp_path, At(13, stop))
-    with pytest.raises(equidp.TrainingStopped):
+    with pytest.raises(equidp.errors.TrainingStopped):
         trainer.fit()
     trainer.ledger.close()
     last = max(tmp_path.glob("checkpoint-*"))
@@ -273,7 +273,7 @@ def test_when_no_checkpoint_is_whole_that_is_said(tmp_path):
 @pytest.mark.soak
 def test_another_plan_or_another_ledger_is_refused(tmp_path):
     trainer, _ = trainer_in(tmp_path, At(13, stop))
-    with pytest.raises(equidp.TrainingStopped):
+    with pytest.raises(equidp.errors.TrainingStopped):
         trainer.fit()
     trainer.ledger.close()
     other, checkpoints = trainer_in(tmp_path, noise_multiplier=2.0)
@@ -290,7 +290,7 @@ def test_a_checkpoint_of_another_run_with_the_same_plan_is_refused(tmp_path):
     (tmp_path / "other").mkdir()
     for folder in (tmp_path, tmp_path / "other"):
         trainer, checkpoints = trainer_in(folder, At(13, stop))
-        with pytest.raises(equidp.TrainingStopped):
+        with pytest.raises(equidp.errors.TrainingStopped):
             trainer.fit()
         trainer.ledger.close()
     resumed, _ = trainer_in(tmp_path)
@@ -308,7 +308,7 @@ def test_a_new_run_leaves_the_checkpoints_of_a_stopped_one(tmp_path, reused, mon
         return make_trainer(toy(), steps=6, epochs=None, callbacks=[*callbacks, checkpoints])
 
     checkpoints = equidp.Checkpoints(tmp_path, seconds=0)
-    with pytest.raises(equidp.TrainingStopped):
+    with pytest.raises(equidp.errors.TrainingStopped):
         new_run(At(4, stop)).fit()
     kept = sorted(tmp_path.iterdir())
     if not reused:

@@ -15,7 +15,7 @@ from support.toy import make_trainer, toy
 def people(n: int = 300, most_rows: int = 4) -> equidp.GroupedDataset:
     """A hundred people of one to four rows."""
     places = torch.randint(0, 100, (n,), generator=torch.Generator().manual_seed(3))
-    with pytest.warns(equidp.DataWarning, match="not trained on"):
+    with pytest.warns(equidp.errors.DataWarning, match="not trained on"):
         return by_person(toy(n), places, most_rows=most_rows)
 
 

@@ -364,7 +364,7 @@ def test_an_estimator_pays_once_and_keeps_its_coefficients():
     X = np.random.default_rng([7, 93]).normal(size=(800, 3))
     y = X[:, 0] > 1
     given = {"epochs": 1, "accountant": "rdp", "recalibration": 0.2, "random_state": 0, "delta": 1e-4}
-    with pytest.warns(equidp.PrivacyWarning):
+    with pytest.warns(equidp.errors.PrivacyWarning):
         model = equidp.PrivateClassifier(epsilon=2.0, **given).fit(X, y)
     fit = ReleaseEvent(1.0, release_event(0.4, 1e-4).noise_multiplier, name="recalibration")
     assert dict(model.run_.entries)[fit] == 1

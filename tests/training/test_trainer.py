@@ -608,7 +608,7 @@ def test_bad_input_is_refused_when_the_trainer_is_made(settings, error, field):
 
 @pytest.mark.parametrize("delta", [0.01, 1 / 300])
 def test_a_delta_of_one_over_n_or_more_is_warned_of(delta):
-    with pytest.warns(equidp.PrivacyWarning, match="delta"):
+    with pytest.warns(equidp.errors.PrivacyWarning, match="delta"):
         make_trainer(toy(300), delta=delta)
 
 

@@ -129,14 +129,12 @@ def read_options(command: App, commands: tuple[str, ...], arguments: ArgumentCol
 
 def _add_settings(path: str, settings: Any, argument: Argument | None) -> None:
     """Give the settings of the table [set] of a file as --set does, but for those that --set gives."""
-    if settings and not (isinstance(settings, dict) and argument is not None):
+    if not settings:
+        return
+    if not isinstance(settings, dict) or argument is None:
         raise SettingError(f"set in {path!r}; expected a table [set] of settings, of train or compare.")
-    given = (
-        {token.value.partition("=")[0].strip().replace("-", "_") for token in argument.tokens}
-        if argument
-        else ()
-    )
-    for name, value in settings.items() if argument is not None else ():
+    given = {token.value.partition("=")[0].strip().replace("-", "_") for token in argument.tokens}
+    for name, value in settings.items():
         if name.replace("-", "_") not in given:
             text = str(value).lower() if isinstance(value, bool) else value
             argument.append(cyclopts.Token(keyword="--set", value=f"{name}={text}", source=repr(path)))

@@ -128,9 +128,8 @@ def changes(
 
 def take_part(given: dict[str, Any], part: type[_Part]) -> _Part:
     """Return a part of a run, such as `Execution`, by settings that are given, and take these out."""
-    return part(
-        **{each.name: given.pop(each.name) for each in dataclasses.fields(part) if each.name in given}
-    )
+    names = [each.name for each in part_settings(part, flag=False) if each.name in given]
+    return part(**{name: given.pop(name) for name in names})
 
 
 def settable(others: Sequence[MethodSetting] = ()) -> dict[str, MethodSetting]:

@@ -44,8 +44,8 @@ class Diagnosis:
             that.
 
     Example:
-        >>> import equidp
-        >>> list(equidp.Diagnosis(pd.DataFrame({"group": ["a"]}), pd.DataFrame()).sensitive_groups["group"])
+        >>> found = Diagnosis(pd.DataFrame({"group": ["a"]}), pd.DataFrame())
+        >>> list(found.sensitive_groups["group"])
         ['a']
     """
 

@@ -131,7 +131,7 @@ class PrivateStep:
         >>> from equidp.kernel.ledger import MemoryLedger, StepEvent
         >>> from equidp.kernel.noise import SystemRandomness
         >>> model, loss = torch.nn.Linear(3, 2), torch.nn.CrossEntropyLoss(reduction="none")
-        >>> step = equidp.PrivateStep(
+        >>> step = equidp.kernel.step.PrivateStep(
         ...     make_engine("ghost", model, loss), equidp.DPSGD(), list(model.parameters()),
         ...     event=StepEvent(sample_rate=0.1, noise_multiplier=1.0), expected_batch_size=4.0, num_groups=1,
         ...     ledger=MemoryLedger(), randomness=SystemRandomness())

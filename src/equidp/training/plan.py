@@ -65,8 +65,14 @@ def option(
         on_card: plans whose card lists the option; None: plans in which it differs from its default.
         flag: True: commands have an option of this name; False: they take it by --set.
     """
-    metadata = {"help": meaning, "check": check, "names": tuple(names), "label": label, "on_card": on_card}
-    metadata["flag"] = flag
+    metadata = {
+        "help": meaning,
+        "check": check,
+        "names": tuple(names),
+        "label": label,
+        "on_card": on_card,
+        "flag": flag,
+    }
     return field(default=default, metadata=metadata)
 
 

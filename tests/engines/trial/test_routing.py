@@ -242,7 +242,7 @@ ROWS = [
 ]  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore::equidp.DataWarning")
+@pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
 @pytest.mark.parametrize("run", [*TEXTS, *ROWS])
 def test_models_whose_examples_change_places_or_leave_are_refused(run):
     model, like = (of_text(run), TOKENS) if run in TEXTS else (of_numbers(run), NUMBERS)
@@ -308,7 +308,7 @@ def sorted_by_place(m, x):
 
 
 @pytest.mark.soak
-@pytest.mark.filterwarnings("ignore::equidp.DataWarning")
+@pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
 def test_training_does_not_stop_at_a_text_that_the_model_fails_on():
     def fails_on_empty(m, tokens):
         lengths = (tokens != 0).sum(dim=1)
