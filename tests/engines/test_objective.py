@@ -15,7 +15,7 @@ from equidp.kernel.bounding import example_context
 from equidp.kernel.engine import measure
 from equidp.kernel.policy import Setting
 from equidp.policies import FairLens
-from equidp.policies.experimental.fairlens import closeness
+from equidp.policies.fairlens import closeness
 from equidp.training.assemble import try_objective
 from support.errors import raises_field
 

@@ -1,6 +1,5 @@
 """Advice on method, encoding, features and settings, where the user gives none.
 
 Rules that follow from public facts belong here, with typed reasons.
-Choices by results on the data are in comparison/ (with seeds) and runs/experimental/ (privately), and
-sentences on reasons are in report/.
+Choices by results on the data are in comparison/, and sentences on reasons are in report/.
 """

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from equidp.policies.checks import check_policy
     from equidp.policies.dpsgd import DPSGD
     from equidp.policies.dpsgd_f import DPSGDF, DPSGDFCode
-    from equidp.policies.experimental.fairlens import FairLens
+    from equidp.policies.fairlens import FairLens
     from equidp.policies.global_ import Global
     from equidp.policies.global_adapt import GlobalAdapt
     from equidp.policies.methods import make_policy
@@ -56,7 +56,7 @@ __getattr__ = lazy_names(
         "equidp.policies.checks": "check_policy",
         "equidp.policies.dpsgd": "DPSGD",
         "equidp.policies.dpsgd_f": "DPSGDF DPSGDFCode",
-        "equidp.policies.experimental.fairlens": "FairLens",
+        "equidp.policies.fairlens": "FairLens",
         "equidp.policies.global_": "Global",
         "equidp.policies.global_adapt": "GlobalAdapt",
         "equidp.policies.methods": "make_policy",

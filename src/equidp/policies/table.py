@@ -132,7 +132,7 @@ METHODS = MethodTable(
             statistics_ratio=10.0,
         ),
         "fairlens": Row(
-            "experimental.fairlens:FairLens",
+            "fairlens:FairLens",
             "penalises what makes two groups lose differently; small models, functional engine (Tran 2021)",
             statistics_ratio=10.0,
         ),
