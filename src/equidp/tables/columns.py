@@ -71,7 +71,7 @@ class Table:
         column = self._columns[name]
         if isinstance(column, pd.Series):
             return column
-        return pd.Series(examine(self._cells.series(name), column)[0], copy=False)
+        return pd.Series(examine(self._cells.series(name), column)[0], name=name, copy=False)
 
     def drop(self, *, columns: Iterable[str]) -> Table:
         """Return the table without these columns."""
@@ -229,7 +229,7 @@ def interpret_cells(
         numbers, evidence = examine(column, rules)
         meaning = interpret(evidence, rules)
         if meaning.numeric:
-            table[name] = rules if cells.on_disk else pd.Series(numbers, copy=False)
+            table[name] = rules if cells.on_disk else pd.Series(numbers, name=name, copy=False)
         elif not meaning.unusable:
             codes, texts = category_numbers(column, rules)
             if len(texts) > MOST_TEXTS and name != recipe.person and was is not False:
@@ -238,7 +238,7 @@ def interpret_cells(
                 meaning = dataclasses.replace(meaning, findings=(problem,))
             else:
                 listed = pd.Index(texts, dtype=object)
-                table[name] = pd.Series(pd.Categorical.from_codes(codes, listed), copy=False)
+                table[name] = pd.Series(pd.Categorical.from_codes(codes, listed), name=name, copy=False)
         meanings[name] = meaning
     said = (*cells.notes, *_sentences(meanings, Level.DOUBT))
     return Columns(Table(table, cells), meanings, said)
