@@ -472,7 +472,7 @@ def test_balanced_weights_are_by_exact_counts_without_privacy_and_by_released_on
     by_plan = prepare(Squares(), replace(asked, balanced=False, counts_share=None), directory=tmp_path)
     noise = [each.first[-1].plan.noise_multiplier for each in (prepared, by_plan)]
     assert noise[0] > noise[1]
-    spent = [built.entries for built in prepared.built]
+    spent = [kind.entries for kind in prepared.kinds]
     assert [len(entries) for entries in spent] == [1, 2]
     by_class = BoostedTrees(Squares(), 0, exact).train(data).outputs
     assert prepared.trees[0].train(data).outputs == pytest.approx(by_class, abs=1e-9)
