@@ -308,9 +308,9 @@ def compare_until_killed(folder: Path, log: Path, moment: str, count: int) -> No
         write_down("trained", cell.key)
         return train(cell, asked, threads)
 
-    def keep_and_log(claims, call, result):
-        kept = keep(claims, call, result)
-        write_down("kept", call.key)
+    def keep_and_log(claims, key, result):
+        kept = keep(claims, key, result)
+        write_down("kept", key)
         return kept
 
     cells.train_cell, cells._Claims.keep = train_and_log, keep_and_log
