@@ -293,5 +293,5 @@ for extra, parts in PARTS.items():
     done = run(code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-500:]
     lines = done.stdout.splitlines()
-    assert len(lines) == 13
+    assert len(lines) == 11
     assert all(line.startswith("True ") for line in lines), done.stdout
