@@ -23,7 +23,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OF_EXTRAS = sorted({package for packages in EXTRAS.values() for package in packages})
 CORE = (
     *("equidp.training.trainer", "equidp.training.checkpoint", "equidp.training.progress"),
-    *("equidp.training.recalibration", "equidp.training.averages", "equidp.training.optimizers"),
+    *("equidp.training.averages", "equidp.training.optimizers"),
     *("equidp.data.dataset", "equidp.data.views", "equidp.accounting.budget", "equidp.ledger.file"),
     *("equidp.policies.checks", "equidp.policies.methods", "equidp.engines"),
     *("equidp.distributed.group", "equidp.models", "equidp.display", "equidp.extend"),

@@ -12,10 +12,8 @@ from matplotlib.figure import Figure
 from equidp.evaluation.intervals import mean_interval
 from equidp.policies.table import BASELINE
 from papers.leaderboard.results import (
-    CHOSEN,
     FINALISTS,
     PUBLISHED,
-    RECALIBRATED,
     TUNING_SEEDS,
     Reported,
     Results,
@@ -31,8 +29,6 @@ TARGET = 0.005
 """Accuracy that the worst group may lose where a method counts as nearly free: half a point."""
 MATTERS = 0.001
 """Differences below a tenth of a point, one person in a thousand, are too small to choose a method by."""
-RECALIBRATION = 0.05
-"""Share of epsilon of a recalibrated run."""
 _CALIBRATED = 0.1
 
 _INTRODUCTION = f"""# Accuracy loss by group: DP methods compared at equal tuning
@@ -244,7 +240,6 @@ def _contest_part(contest: Contest, results: Results) -> Iterator[str]:
         )
         yield _effort_table(contest, results, done[0])
         yield from _privacy_part(contest, results, done)
-    yield from _recalibration_part(contest, results)
     yield from _published_part(contest, results)
     yield "### Settings"
     yield _space_table(contest)
@@ -374,30 +369,6 @@ def _privacy_part(contest: Contest, results: Results, epsilons: Sequence[float])
         f"{contest.reported[0]}, estimated from norms taken once an epoch. Raw figures, not for release."
     )
     yield _markdown(["epsilon", "method", *groups, "highest over lowest"], lines)
-
-
-def _recalibration_part(contest: Contest, results: Results) -> Iterator[str]:
-    """Part of the page on costs and predicted rates where a share of epsilon goes to recalibration."""
-    first = contest.epsilons[0]
-    kinds = {"as chosen": CHOSEN, f"{RECALIBRATION:.0%} of epsilon to recalibrate": RECALIBRATED}
-    by_kind = {name: results.runs(STANDARD, first, kind) for name, kind in kinds.items()}
-    if not all(len(runs) == len(contest.reported) for runs in by_kind.values()):
-        return
-    lines = []
-    for name, runs in by_kind.items():
-        costs = [_points(each) for each in _costs(results, runs)[:, :-1].T]
-        rates = (
-            [f"{100 * off:.0f}%" for off in _rate_errors(runs)] if runs[contest.reported[0]].predicted else []
-        )
-        lines.append([name, *costs, *rates])
-    head = ["DPSGD", *(f"{name} loses" for name in results.groups)]
-    head += [f"{name}: predicted rate off by" for name in results.groups][: len(lines[0]) - len(head)]
-    yield "### Recalibrated"
-    yield (
-        f"DPSGD at epsilon {first:g} with its chosen settings, and with the same settings where part of that "
-        "epsilon fits scale and shifts of the logits after training."
-    )
-    yield _markdown(head, lines)
 
 
 def _published_part(contest: Contest, results: Results) -> Iterator[str]:

@@ -16,7 +16,7 @@ from equidp.policies.table import BASELINE
 FINALISTS = 3
 """Settings of a method that are tried on every tuning seed; the others on the first alone."""
 TUNING_SEEDS = (100, 101, 102)
-CHOSEN, PUBLISHED, RECALIBRATED = "chosen", "published", "recalibrated"
+CHOSEN, PUBLISHED = "chosen", "published"
 
 Accuracies = Sequence[float]
 """Accuracy of each group, and last that of all together."""
@@ -38,7 +38,7 @@ class Reported:
     """A run on a test set.
 
     Attributes:
-        kind: settings `CHOSEN` by tuning, the same with recalibration, or `PUBLISHED` ones.
+        kind: settings `CHOSEN` by tuning, or `PUBLISHED` ones.
         epsilon: what was asked for; None without privacy.
         spent: epsilon of the run; None without privacy.
         accuracies: of each group and all.

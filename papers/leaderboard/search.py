@@ -34,12 +34,11 @@ from equidp.errors import ApproximationWarning, DataWarning, PrivacyWarning
 from equidp.extend import versions
 from equidp.policies.table import BASELINE
 from equidp.training.progress import duration
-from papers.leaderboard.page import KEPT, RECALIBRATION, STANDARD
+from papers.leaderboard.page import KEPT, STANDARD
 from papers.leaderboard.results import (
     CHOSEN,
     FINALISTS,
     PUBLISHED,
-    RECALIBRATED,
     TUNING_SEEDS,
     Reported,
     Results,
@@ -104,7 +103,7 @@ class Runner:
         self._stages([BASELINE], None)
         self._stages(self.methods, epsilon)
         if not place:
-            self._train([*self._missing_recalibrated(epsilon), *self._missing_published(epsilon)])
+            self._train(self._missing_published(epsilon))
 
     def in_words(self) -> str:
         """Sentence on the number of missing runs, and about how long they take."""
@@ -174,14 +173,6 @@ class Runner:
                 f"{settings}; move the file away to wrap around."
             )
         return Plan(delta=self.contest.delta).with_changes(settings)
-
-    def _missing_recalibrated(self, epsilon: float) -> list[PendingRun]:
-        """DPSGD with its chosen settings, and part of epsilon for recalibration."""
-        if len(self.results.runs(STANDARD, epsilon)) < len(self.contest.reported):
-            return []
-        chosen = self.results.choice(STANDARD, epsilon, range(self.contest.draws))
-        plan = replace(self._plan(STANDARD, chosen), recalibration=RECALIBRATION)
-        return self._missing_runs({STANDARD: epsilon}, plan, RECALIBRATED)
 
     def _missing_published(self, epsilon: float) -> list[PendingRun]:
         if not self.contest.published:

@@ -43,7 +43,6 @@ _HOMES = {
     "training.optimizers": "PrivateAdam",
     "training.plan": "Plan default_plan",
     "training.progress": "LogReleases ProgressBar",
-    "training.recalibration": "recalibrate",
     "training.record": "EpochRecorder RunRecord",
     "training.run": "Run",
     "training.trainer": "Callback Trainer",

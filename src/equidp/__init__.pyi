@@ -67,7 +67,6 @@ from equidp.training.checkpoint import Checkpoints as Checkpoints
 from equidp.training.optimizers import PrivateAdam as PrivateAdam
 from equidp.training.plan import Plan as Plan, default_plan as default_plan
 from equidp.training.progress import LogReleases as LogReleases, ProgressBar as ProgressBar
-from equidp.training.recalibration import recalibrate as recalibrate
 from equidp.training.record import EpochRecorder as EpochRecorder, RunRecord as RunRecord
 from equidp.training.run import Run as Run
 from equidp.training.trainer import Callback as Callback, Trainer as Trainer

@@ -40,7 +40,6 @@ def draw_budgets(seed: int):
         batch_size=int(draw.integers(20, 400)),
         epochs=float(draw.uniform(2, 20)),
         delta=float(10.0 ** -draw.uniform(4, 7)),
-        recalibration=0.05 if draw.random() < 0.5 else 0.0,
         epsilon_by_group=budgets,
         protect_by=str(draw.choice(["sampling", "scaling"])),
     )
@@ -54,7 +53,7 @@ def check_budgets(seed: int, name: str, make_accountant) -> None:
     plan, method, budgets, largest, spent = draw_budgets(seed)
     target = equidp.Target(largest, accountant=name)
     found = plan.resolve(method, 2000, target, also_spent=spent, group_names=NAMES)
-    entries = [(found.step_event(NAMES), found.steps), *spent, *((each, 1) for each in found.releases)]
+    entries = [(found.step_event(NAMES), found.steps), *spent]
     for group in NAMES:
         rate = (found.rates or {}).get(group, 1.0) * found.sample_rate
         share = (found.bound_shares or {}).get(group, 1.0)
@@ -64,7 +63,7 @@ def check_budgets(seed: int, name: str, make_accountant) -> None:
         accountant = make_accountant()
         step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(precision**-0.5))
         accountant.compose(step, found.steps)
-        for event in (*(each for each, _ in spent), *found.releases):
+        for event, _ in spent:
             accountant.compose(dp_accounting.GaussianDpEvent(event.noise_multiplier))
         independent = accountant.get_epsilon(found.delta)
         budget = budgets.get(group, largest)
@@ -122,7 +121,6 @@ plans = st.builds(
     batch_size=st.integers(5, 400),
     epochs=st.floats(1, 20),
     delta=st.just(1e-5),
-    recalibration=st.sampled_from([0.0, 0.05]),
     rates=rates_by_group,
     bound_shares=shares_by_group,
 )
@@ -160,7 +158,7 @@ def check_runs_of_one_ledger(runs: list[tuple[equidp.Plan, str, float]], name: s
         found = replace(found, rates=found.rates or {}, bound_shares=found.bound_shares or {})
         entries.append((found.step_event(NAMES), found.steps))
         costs.append(({group: cost_to_group(found, group) for group in NAMES}, found.steps))
-        releases += [(each, 1) for each in found.releases]
+        releases.append((StepEvent(1.0, 30.0), 1))
     beside = [((1.0, each.noise_multiplier), count) for each, count in releases]
     ledger = MemoryLedger((*entries, *releases))
     facts = RunFacts(groups=NAMES)
@@ -182,7 +180,7 @@ def check_runs_of_one_ledger(runs: list[tuple[equidp.Plan, str, float]], name: s
 
 @pytest.mark.parametrize("count", [2, pytest.param(30, marks=pytest.mark.soak)])
 def test_a_ledger_of_runs_has_the_epsilon_by_group_that_dp_accounting_alone_gives_it(count):
-    """Rates and bounds by hand, statistics, recalibrations; of one run or of two."""
+    """Rates and bounds by hand, statistics, a release beside; of one run or of two."""
 
     @settings(max_examples=count)
     @given(runs=planned_runs)
@@ -270,7 +268,6 @@ def test_a_text_may_name_groups_with_commas_and_equals_signs():
         ({"epsilon_by_group": "raer=1"}, 2.0, "epsilon_by_group"),
         ({"epsilon_by_group": "rare=3"}, 2.0, "epsilon_by_group"),
         ({"epsilon_by_group": "*=1"}, 2.0, "epsilon_by_group"),
-        ({"epsilon_by_group": "rare=0.15", "recalibration": 0.1}, 2.0, "epsilon_by_group"),
         ({"epsilon_by_group": "rare=0.01", "protect_by": "scaling"}, 2.0, "epsilon_by_group"),
         ({"epsilon_by_group": "rare=1", "rates": "rare=2"}, 2.0, "rates"),
         ({"epsilon_by_group": "*=2", "bound_shares": "*=1", "protect_by": "scaling"}, 2.0, "bound_shares"),

@@ -35,7 +35,7 @@ OTHER = {
     "model": "mlp", "learning_rate": 0.3, "batch_size": 64, "epochs": 3.0, "noise_multiplier": 2.5,
     "delta": 1e-3, "momentum": 0.4, "weight_decay": 0.02, "optimizer": "adam", "schedule": "constant",
     "average": "ema", "average_share": 0.4, "views": 2, "augmentation": "flip",
-    "class_weight": "low=1,high=3", "recalibration": 0.2,
+    "class_weight": "low=1,high=3",
     "rates": "*=0.5", "bound_shares": "*=0.5", "epsilon_by_group": "*=2", "protect_by": "scaling",
     "clipping_bound": 3.5, "statistics_ratio": 4.0, "smoothing": 0.5, "max_ratio": 5.0, "slope_penalty": 0.3,
     "boundary_penalty": 0.3, "min_count": 7.0, "strict_bound": 60.0, "initial_bound": 7.0,
@@ -50,7 +50,7 @@ TOGETHER = {
     "protect_by": {"epsilon_by_group": "*=2"},
 }
 """Option -> others without which it has no meaning."""
-OF_EPSILON = ("recalibration", "epsilon_by_group", "protect_by")
+OF_EPSILON = ("epsilon_by_group", "protect_by")
 """Options that need a target epsilon."""
 NOISE = {"noise_multiplier": 2.0}
 EPSILON = 2.0
@@ -223,14 +223,13 @@ def rows(text: str) -> dict[str, tuple[str, str]]:
 
 @pytest.mark.soak
 def test_options_act_on_auto_in_a_comparison(people, command):
-    given = ("--clipping-bound", "6", "--epochs", "30", "--recalibration", "0.1", "--epsilon", "3")
+    given = ("--clipping-bound", "6", "--epochs", "30", "--epsilon", "3")
     methods = ("--methods", "auto", "--seeds", "1", "--jobs", "1", "--dry-run")
     _, plain, _ = command("compare", *TABLE, *methods, "--epsilon", "3", cwd=people)
     _, changed, _ = command("compare", *TABLE, *methods, *given, cwd=people)
     assert rows(plain)["clipping bound (dpsgd)"] == ("1.2", "rule")
     assert rows(changed)["clipping bound (dpsgd)"] == ("6", "asked")
     assert (rows(plain)["epochs"], rows(changed)["epochs"]) == (("60", "rule"), ("30", "asked"))
-    assert rows(changed)["recalibration"] == ("0.1", "asked")
     noise = [float(rows(text)["noise multiplier (dpsgd)"][0]) for text in (plain, changed)]
     assert noise[0] != noise[1]
     assert "Clipping bound 1.2" in plain

@@ -384,13 +384,6 @@ def test_with_weights_of_classes_a_constant_answer_is_weighed_too(tmp_path):
 
 
 @pytest.mark.soak
-def test_a_dry_run_counts_recalibration_into_epsilon(tmp_path):
-    asked = ComparisonPlan(["dpsgd"], 1, replace(PLAN, recalibration=0.2), epsilons=[3.0])
-    kinds = prepare(Squares(), asked, directory=tmp_path).kinds
-    assert kinds[-1].epsilon == pytest.approx(3.0, rel=1e-3)
-
-
-@pytest.mark.soak
 def test_a_dry_run_counts_candidates_once_baselines_and_boosted_trees(tmp_path):
     asked = ComparisonPlan(["dpsgd"], 3, PLAN, epsilons=[3.0])
     prepared = prepare(Squares(), asked, directory=tmp_path)

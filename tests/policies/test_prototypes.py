@@ -148,7 +148,7 @@ def test_cosines_with_noise_alone_are_not_enlarged():
 
 
 def test_the_method_fixes_its_plan_for_itself_alone():
-    plan = Plan("mlp", epochs=9, batch_size=16, recalibration=0.0)
+    plan = Plan("mlp", epochs=9, batch_size=16)
     own, other = plan.resolve("prototypes", 1000), plan.resolve("dpsgd", 1000)
     assert (own.steps, own.sample_rate, own.plan.batch_size, own.plan.model) == (1, 1.0, 1000, "prototypes")
     assert (other.steps, other.plan.batch_size, other.plan.model) == (562, 16, "mlp")

@@ -185,7 +185,7 @@ def test_a_release_that_the_run_does_not_count_is_refused(tmp_path):
     assert not (tmp_path / "card.md").exists()
 
 
-@pytest.mark.parametrize("name", ["recalibration", "class counts", "preprocessing"])
+@pytest.mark.parametrize("name", ["class counts", "preprocessing"])
 def test_a_release_of_another_kind_pays_for_no_released_figure(tmp_path, name):
     trainer = make_trainer(epochs=1)
     trainer.fit()

@@ -29,32 +29,22 @@ def said(*off: RiskOff, **facts) -> str:
     return " ".join(risk_sentences(found, RunFacts(**facts)))
 
 
-def test_a_private_run_is_told_of_recalibration():
+def test_a_private_run_is_told_of_clipping():
     text = said(ALL, NORTH, policy=equidp.DPSGD())
     assert "2.0% predicted where 8.0% happened; group north: 8.9% predicted where 5.2% happened" in text
-    assert "--recalibration" in text
     assert "lengths of gradients" in text
 
 
 def test_where_nothing_was_clipped_clipping_is_no_cause():
     text = said(ALL, policy=equidp.SGD())
     assert "Nothing was clipped" in text
-    assert "--recalibration" in text
-    assert "shift" not in text.replace("scale and shifts", "")
-
-
-@pytest.mark.soak
-def test_a_recalibrated_run_is_not_told_to_recalibrate_first():
-    assert "larger share" in said(ALL, policy=equidp.DPSGD(), recalibrated=True)
-    assert "--recalibration 0.1" not in said(ALL, policy=equidp.DPSGD(), recalibrated=True)
-    assert "noise" in said(ALL, policy=equidp.SGD(), recalibrated=True)
+    assert "shift" not in text
 
 
 @pytest.mark.parametrize("policy", [equidp.DPSGD(), equidp.SGD()])
 def test_what_acts_on_all_groups_is_no_cure_for_some(policy):
     text = said(NORTH, policy=policy)
     assert "that distinguish these groups" in text
-    assert "--recalibration" not in text
 
 
 def test_weights_of_classes_are_named_as_the_cause():
@@ -64,11 +54,9 @@ def test_weights_of_classes_are_named_as_the_cause():
 
 def test_a_run_knows_what_shifts_its_risks():
     facts = make_trainer(epochs=1).fit().facts
-    assert (facts.policy.private, facts.recalibrated, facts.class_weighted) == (True, False, False)
+    assert (facts.policy.private, facts.class_weighted) == (True, False)
     plain = make_trainer(epochs=1, policy=equidp.SGD(), noise_multiplier=None)
     assert plain.fit().facts.policy.private is False
-    recalibrated = equidp.recalibrate(plain.run(), plain, 0.0)
-    assert recalibrated.facts.recalibrated
     weighted = equidp.losses.Loss(nn.CrossEntropyLoss(reduction="none"), torch.tensor([1.0, 2.0]))
     assert make_trainer(epochs=1, loss=weighted).fit().facts.class_weighted
 

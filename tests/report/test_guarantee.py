@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import equidp
-from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION
+from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING
 from equidp.kernel.ledger import GroupedStepEvent, GroupShare, StepEvent
 from equidp.report.guarantee import files_to_review
 from support.toy import make_trainer
@@ -32,7 +32,7 @@ def test_every_file_that_any_run_lists_is_there(run):
         entries=((step, 5),),
         facts=replace(run.facts, rows=4, processes=2),
     )
-    releases = (PREPROCESSING, COUNTS, RECALIBRATION, INDIVIDUAL)
+    releases = (PREPROCESSING, COUNTS, INDIVIDUAL)
     files = named(files_to_review(everything, releases, in_budget=True))
     assert len(files) > 15
     for engine in ("GhostEngine", "FunctionalEngine"):
@@ -47,7 +47,6 @@ def test_every_file_that_any_run_lists_is_there(run):
     [
         (PREPROCESSING, "tables/private_encode.py"),
         (COUNTS, "tables/release.py"),
-        (RECALIBRATION, "training/recalibration.py"),
         (INDIVIDUAL, "individual/"),
     ],
 )

@@ -114,7 +114,6 @@ RELEASES = {
     "preprocessing": (PreprocessingRelease(0.1),),
     "class counts": (CountsRelease(0.1),),
     "individual privacy": (IndividualRelease(0.1),),
-    "recalibration": (),
 }
 
 
@@ -128,10 +127,7 @@ def config(tmp_path):
         table.to_csv(tmp_path / f"{year}.csv", index=False)
 
     def made(year, release, person="id", **limits):
-        plan = equidp.Plan(
-            batch_size=20, epochs=1, delta=1e-5,
-            recalibration=0.1 * (release == "recalibration"),
-        )  # fmt: skip
+        plan = equidp.Plan(batch_size=20, epochs=1, delta=1e-5)
         owners = {"person": person, "rows_per_person": 4} if person else {}
         recipe = Recipe(target="y", group=("g",), bounds=(("x", 0.0, 1.0),), **owners)
         data, budget = (

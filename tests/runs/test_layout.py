@@ -126,8 +126,7 @@ def test_a_published_checksum_confirms_no_guess_of_a_row(finished, begun):
 
 def test_the_folder_says_of_every_file_whether_it_may_be_shared(finished):
     (finished.folder / layout.RELEASED).touch()
-    for name in (layout.COUNTS, layout.RECALIBRATION):
-        (finished.folder / name).touch()
+    (finished.folder / layout.COUNTS).touch()
     (finished.folder / layout.HISTORIES.replace("*", "0")).touch()
     notice = (finished.folder / layout.NOTICE).read_text()
     for path in finished.folder.iterdir():

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run on people that releases preprocessing, counts and a recalibration beside its steps."""
+    """A run on people that releases preprocessing and counts beside its steps."""
     place, rng = tmp_path_factory.mktemp("given"), np.random.default_rng(0)
     table = pd.DataFrame(
         {
@@ -47,7 +47,7 @@ def run(tmp_path_factory):
     table.to_csv(place / "secret-patients.csv", index=False)
     recipe = Recipe(target="ill", group=("sex",), person="id", rows_per_person=12)
     releases = PreprocessingRelease(0.1), CountsRelease(0.05, base_rate_threshold=True)
-    plan = equidp.Plan(batch_size=30, epochs=2, delta=1e-3, recalibration=0.1)
+    plan = equidp.Plan(batch_size=30, epochs=2, delta=1e-3)
     config = TrainConfig(
         RunData(str(place / "secret-patients.csv"), recipe),
         "dpsgd",

@@ -25,6 +25,7 @@ from equidp.runs.begin import begin
 from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.recompute import recompute_epsilon
+from equidp.runs.releases import CountsRelease
 from equidp.runs.train import train
 from equidp.runs.verify import CHECKS, verify_run
 from equidp.training.plan import Plan
@@ -48,7 +49,7 @@ RUNS = {
     "releases before and after": [
         (ReleaseEvent(1.0, 12.0, name="preprocessing"), 1),
         (STEP, 40),
-        (ReleaseEvent(1.0, 12.0, name="recalibration"), 1),
+        (ReleaseEvent(1.0, 12.0, name="individual privacy"), 1),
     ],
     "rates and bounds by group": [(GROUPED, 30), (ReleaseEvent(1.0, 12.0, name="counts"), 1)],
     "two kinds of steps by group": [(GROUPED, 30), (OTHER, 20)],
@@ -106,7 +107,7 @@ def test_an_event_is_compared_as_json_reads_it(event):
     ("options", "kind"),
     [
         ({"plan": {"epsilon_by_group": {"F": 1.0, "*": 3.0}}}, GroupedStepEvent),
-        ({"plan": {"recalibration": 0.1}}, ReleaseEvent),
+        ({"releases": (CountsRelease(0.1),)}, ReleaseEvent),
     ],
 )
 def test_runs_of_every_kind_of_entry_pass_every_check(options, kind, tmp_path):

@@ -47,18 +47,16 @@ from equidp.runs import begin as beginning, layout, train as training
 from equidp.runs.config import BudgetFile, Execution, RunData, TrainConfig
 from equidp.runs.prepare import prepare
 from equidp.runs.releases import CountsRelease, IndividualRelease, PreprocessingRelease, preprocessing
-from equidp.training import recalibration
 from equidp.training.plan import Plan
 
 EVENTS = {"killed": 24, "paid": 10, "drawn": 10, "copied": 12, "forked": 6, "together": 5, "restored": 5}
 """Event -> how many of 72."""
-STEP = "step"
+STEP, _LAST = "step", "individual privacy"
 _LETTERS = {
     STEP: "s",
     "preprocessing": "p",
     "class counts": "c",
-    "recalibration": "r",
-    "individual privacy": "i",
+    _LAST: "i",
 }
 _DIED = 77
 
@@ -138,10 +136,10 @@ class _Story:
         self._go_on(self.run, die=("paid", self.chances.choice(list(_LETTERS)[1:])))
 
     def _drawn(self) -> None:
-        self._go_on(self.run, die=("drawn", self.chances.choice(["recalibration", "individual privacy"])))
+        self._go_on(self.run, die=("drawn", _LAST))
 
     def _copied(self) -> None:
-        moment = self.chances.choice([("drawn", "recalibration"), ("paid", "recalibration"), ("steps", STEP)])
+        moment = self.chances.choice([("drawn", _LAST), ("paid", _LAST), ("steps", STEP)])
         self._go_on(self.run, die=moment)
         copy = self.run.with_name(f"{self.run.name}-copy")
         shutil.copytree(self.run, copy)
@@ -161,7 +159,7 @@ class _Story:
     def _restored(self) -> None:
         self._go_on(self.run, die=("steps", STEP))
         older = {path: path.read_bytes() for path in self.folder.glob(f"{self.budget.name}*")}
-        self._go_on(self.run, die=("paid", "individual privacy"))
+        self._go_on(self.run, die=("paid", _LAST))
         for path, content in older.items():
             if not path.name.endswith(".draws"):
                 path.write_bytes(content)
@@ -213,7 +211,7 @@ class _Story:
                     Recipe(target="ill", group=("sex",), bounds=bounds, **who),
                 ),
                 "dpsgd",
-                Plan(batch_size=1, epochs=6.0, delta=1e-5, recalibration=0.1, model="logistic"),
+                Plan(batch_size=1, epochs=6.0, delta=1e-5, model="logistic"),
                 Target(3.0, accountant="rdp"),
                 BudgetFile(self.budget, epsilon=1e4, delta=1e-5),
                 execution=Execution(checkpoint_seconds=0.0),
@@ -295,9 +293,8 @@ def _watched(
         return payment
 
     def watched_replace(source: Any, target: Any) -> None:
-        names = {layout.RECALIBRATION: "recalibration", layout.RELEASED: "individual privacy"}
-        if (name := names.get(Path(target).name)) is not None:
-            happened("drawn", name)
+        if Path(target).name == layout.RELEASED:
+            happened("drawn", _LAST)
         put(source, target)
         if Path(target) == run and kept_for_later:
             (run / "draws").write_text("".join(_LETTERS[name] for name in kept_for_later))
@@ -330,14 +327,6 @@ def _before_noise(
 
     PrivateStep.__call__ = watched_step  # type: ignore[method-assign]
     SystemRandomness.normal = watched_normal  # type: ignore[method-assign]
-    sums, release = [0], recalibration.release
-    parts = len(recalibration._SHARES)
-
-    def watched_release(*args: Any) -> None:
-        if sums[0] % parts == 0:
-            tell("recalibration")
-        sums[0] += 1
-        release(*args)
 
     def told(name: str, draw: Callable[..., Any]) -> Callable[..., Any]:
         def telling(*args: Any, **kwargs: Any) -> Any:
@@ -346,11 +335,10 @@ def _before_noise(
 
         return telling
 
-    watched: Any = (recalibration, report, class_counts, preprocessing)
-    watched[0].release = watched_release
-    watched[1].private_sum = told("individual privacy", report.private_sum)
-    watched[2].private_counts = told("class counts", class_counts.private_counts)
-    watched[3].Release = told("preprocessing", preprocessing.Release)
+    watched: Any = (report, class_counts, preprocessing)
+    watched[0].private_sum = told(_LAST, report.private_sum)
+    watched[1].private_counts = told("class counts", class_counts.private_counts)
+    watched[2].Release = told("preprocessing", preprocessing.Release)
 
 
 def _write_table(path: Path) -> None:

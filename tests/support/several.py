@@ -19,7 +19,6 @@ from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.kernel.policy import NoState, Policy, Setting, statistics_noise
 from equidp.kernel.step import PrivateStep
 from equidp.policies.table import METHODS
-from equidp.training.recalibration import fit_recalibration
 from support.given_gradients import GivenGradients
 from support.policies import POLICIES
 from support.toy import make_trainer, toy
@@ -399,16 +398,3 @@ def started_apart() -> tuple[Tensor, Tensor]:
 def trained_for_two_blocks() -> dict[str, Any]:
     """A run of more steps than samples are drawn for at once, so that noise is drawn between two draws."""
     return trained(("dpsgd-f",), steps=70)
-
-
-def recalibrated(noise: float) -> tuple[float, ...]:
-    """Scale and shifts that are fitted to a model, by the processes here."""
-    torch.manual_seed(0)
-    paid = StepEvent(1.0, noise)
-    ledger = MemoryLedger(((paid, 1),)) if noise and processes_here().first else None
-    private = {"noise_multiplier": 0.7} if noise else {"policy": equidp.SGD(), "noise_multiplier": 0.0}
-    trainer = make_trainer(
-        model=_model(), secure=False, seed=3, steps=6, epochs=None, ledger=ledger, **private
-    )
-    found = fit_recalibration(trainer.model, trainer, noise)
-    return found.scale, *found.shift

@@ -396,7 +396,7 @@ def test_a_callback_ends_training_and_the_run_counts_what_was_taken_and_planned(
 
 
 def test_the_whole_plan_counts_steps_that_were_not_taken_as_steps_also_after_a_release():
-    """A release after the last step, such as a recalibration, is not what the plan has left."""
+    """A release after the last step is not what the plan has left."""
     trainer = make_trainer(callbacks=[StopAt(2)], accountant="rdp")
     before = trainer.fit().planned_epsilon()
     trainer.ledger.pay("counts", 300.0)

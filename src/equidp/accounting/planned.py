@@ -31,7 +31,6 @@ from equidp.kernel.ledger import GroupedStepEvent, StepEvent
 from equidp.policies.table import METHODS
 
 PREPROCESSING, COUNTS, INDIVIDUAL = "preprocessing", "class counts", "individual privacy"
-RECALIBRATION = "recalibration"
 """Names of what a run releases beside its steps."""
 RELEASE_EPSILON = 0.1
 """Default epsilon of a release of individual privacy (Yu et al., Table 2)."""
@@ -132,7 +131,7 @@ def share_noise(name: str, share: float, epsilon: float | None, delta: float) ->
     Raises:
         SettingError: a share outside its range, or no target.
 
-    >>> share_noise("recalibration", 0.1, 3.0, 1e-6) == release_event(0.1 * 3.0, 1e-6).noise_multiplier
+    >>> share_noise("counts_share", 0.1, 3.0, 1e-6) == release_event(0.1 * 3.0, 1e-6).noise_multiplier
     True
     """
     check_share(name, share, epsilon)

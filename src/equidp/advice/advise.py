@@ -36,7 +36,7 @@ AUTO = "auto"
 
 DEFAULT_EPSILON = 3.0
 """Epsilon of advice and of comparisons that no privacy is given for."""
-SHARED = (*("delta", "loss", "class_weight", "noise_multiplier", "recalibration"),)
+SHARED = (*("delta", "loss", "class_weight", "noise_multiplier"),)
 """Options of a plan that say what is trained for and how privately; no advice is on them."""
 
 _SCATTERING = "scattering"

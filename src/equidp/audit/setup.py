@@ -47,11 +47,6 @@ def resolve_plan(plan: Plan, method: MethodLike, train: GroupedDataset) -> Resol
     if plan.class_weight is not None:
         raise SettingError("an audit trains without class weights; leave them out.", field="class_weight")
     Views(plan.views, plan.augmentation).refuse("an audit needs")
-    if plan.for_method(method).recalibration:
-        raise SettingError(
-            "an audit is of the steps of training; leave out recalibration, which is a release of its own.",
-            field="recalibration",
-        )
     found = plan.for_method(method).without_groups().resolve(method, len(train))
     check_own_policy(found.policy, train.num_groups, found.noise_multiplier)
     if not (found.policy.private and found.noise_multiplier):

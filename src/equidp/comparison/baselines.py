@@ -298,7 +298,7 @@ def _class_of(variant: Variant, source: DataSource) -> ModelClass:
 
 def _key_of_settings(settings: Mapping[str, Any]) -> str:
     """Key of a baseline's settings, equal where they train alike but for the learning rate."""
-    left_out = ("method", "recalibration", "learning_rate")
+    left_out = ("method", "learning_rate")
     return key_of({name: value for name, value in settings.items() if name not in left_out})
 
 

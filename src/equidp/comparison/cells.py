@@ -24,7 +24,6 @@ from torch import nn
 
 from equidp._extras import require_extra
 from equidp._provenance import versions
-from equidp.accounting.planned import RECALIBRATION
 from equidp.comparison.sweep import counts_events
 from equidp.comparison.workers import Call, StaleWorker, renew_processes
 from equidp.data.class_counts import balanced_class_weights, count_classes
@@ -47,7 +46,6 @@ from equidp.store import FIGURES, Claim, Entry, Store, key_of
 from equidp.training.build import build
 from equidp.training.device import chosen_device
 from equidp.training.plan import GROUP_OPTIONS, ResolvedPlan
-from equidp.training.recalibration import recalibrate
 from equidp.training.record import EpochRecorder, RunRecord
 from equidp.training.trainer import Callback, Trainer
 
@@ -497,12 +495,10 @@ def _train(cell: Cell, data: DataSplit) -> CellResult:
     accountant = None if cell.release_epsilon is None else IndividualAccountant(per_epoch=1)
     if accountant is not None:
         callbacks.append(accountant)
-    ledger, recalibration = cell.ledger(), cell.plan.recalibration_noise
-    fit = ledger.pay(RECALIBRATION, recalibration) if recalibration else recalibration
-    trainer = cell.trainer(data, callbacks, ledger)
+    trainer = cell.trainer(data, callbacks, cell.ledger())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ApproximationWarning)  # said before the first run
-        run = recalibrate(trainer.fit(), trainer, fit)
+        run = trainer.fit()
     spent = {"epsilon": run.epsilon(), "epsilon_rdp": run.epsilon(accountant="rdp")}
     tables = record.settings.get(RECORD_KEY, {})
     results = run.metrics(data.test).assign(**spent)

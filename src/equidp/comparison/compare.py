@@ -731,8 +731,7 @@ def _build_each(cells: Sequence[Cell], data: DataSplit) -> tuple[PlannedKind, ..
             warnings.simplefilter("once", category)
         for cell in cells:
             trainer = cell.trainer(_exact_split(cell, data))
-            later = ((event, 1) for event in cell.plan.releases)
-            entries = (*trainer.ledger.entries, *later, (trainer.event, trainer.steps))
+            entries = (*trainer.ledger.entries, (trainer.event, trainer.steps))
             label, noise = Kind(cell.method, cell.setting).label, trainer.noise_multiplier
             planned.append(PlannedKind(label, cell.plan.steps, noise, entries, trainer.delta))
             if cell.diagnosis is not None:

@@ -56,7 +56,6 @@ _OF_BASELINE = (
     "method",
     "policy",
     "noise_multiplier",
-    "recalibration_noise",
 )  # of what a plan holds
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from equidp._extras import require_extra
 from equidp.accounting.budget import PrivacyBudget
-from equidp.accounting.planned import COUNTS, RECALIBRATION, default_delta
+from equidp.accounting.planned import COUNTS, default_delta
 from equidp.accounting.target import Target
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import PrivacyWarning, SettingError
@@ -41,7 +41,6 @@ from equidp.training.build import build, build_model
 from equidp.training.device import chosen_device
 from equidp.training.optimizers import ADAM_RATE
 from equidp.training.plan import ModelFactory, Plan, ResolvedPlan
-from equidp.training.recalibration import recalibrate
 from equidp.training.trainer import Trainer
 
 with require_extra("tables"):
@@ -148,8 +147,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         trainer = self._trainer(plan, X, targets, groups, weights, ledger, owners)
         self.delta_, self.noise_multiplier_ = trainer.delta, trainer.noise_multiplier
         releases = self._releases(trainer.delta)
-        named = [(COUNTS, each) for each in releases] + [(RECALIBRATION, each) for each in plan.releases]
-        beside = [(ReleaseEvent(1.0, each.noise_multiplier, name=name), 1) for name, each in named]
+        beside = [(ReleaseEvent(1.0, each.noise_multiplier, name=COUNTS), 1) for each in releases]
         if beside:
             trainer.ledger.promise([(trainer.event, trainer.steps - trainer.steps_done), *beside])
         try:
@@ -157,7 +155,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             payment = trainer.ledger.pay(COUNTS, releases[0].noise_multiplier) if releases else None
             self.__dict__.pop("run_", None)  # of other classes, should this training be stopped
             self._release(payment, trainer, counted)
-            self.run_ = recalibrate(trainer.fit(), trainer, plan.recalibration_noise)
+            self.run_ = trainer.fit()
         finally:  # Whatever stops a fit, its steps are spent.
             if ledger.entries:
                 self._account(trainer, ledger.entries, spent)

@@ -62,8 +62,6 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             probabilities towards heavy classes. "balanced": one over the size of the class, counted with
             noise for a share of epsilon. None: all are 1.
         counts_share: of epsilon, in (0, 1), that "balanced" counts classes with.
-        recalibration: share of epsilon, in [0, 1), for fitting scale and shifts of the logits after training,
-            which clipping moves; 0: none.
         rates, bound_shares: group -> public multiple of the sample rate, and share of the clipping bound, for
             fit's `sensitive_features`; "*": all other groups. Each group then has an epsilon of
             its own (`run_.epsilon_by_group()`), and `epsilon` is the largest.
@@ -98,7 +96,6 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
 
     class_weight: Mapping[Any, float] | str | None = field(default=None, kw_only=True)
     counts_share: float = field(default=COUNTS_SHARE, kw_only=True)
-    recalibration: float = field(default=0.0, kw_only=True)
     rates: Mapping[str, float] | str | None = field(default=None, kw_only=True)
     bound_shares: Mapping[str, float] | str | None = field(default=None, kw_only=True)
     epsilon_by_group: Mapping[str, float] | str | None = field(default=None, kw_only=True)

@@ -209,7 +209,7 @@ class ReleaseEvent(StepEvent):
     Raises:
         SettingError: no name, or another sample rate than 1.
 
-    >>> ReleaseEvent(1.0, 20.0, name="recalibration") == StepEvent(1.0, 20.0)
+    >>> ReleaseEvent(1.0, 20.0, name="class counts") == StepEvent(1.0, 20.0)
     False
     """
 
@@ -246,8 +246,8 @@ epsilon: a person with several rows loses more by a run on rows than its epsilon
 def kind_of(event: Event) -> Event:
     """Return the event without the identity of a payment: events of equal cost are equal.
 
-    >>> paid = ReleaseEvent(1.0, 20.0, name="recalibration", id="3f")
-    >>> kind_of(paid) == ReleaseEvent(1.0, 20.0, name="recalibration")
+    >>> paid = ReleaseEvent(1.0, 20.0, name="class counts", id="3f")
+    >>> kind_of(paid) == ReleaseEvent(1.0, 20.0, name="class counts")
     True
     """
     return replace(event, id="") if isinstance(event, ReleaseEvent) else event

@@ -112,7 +112,6 @@ _ONE_RELEASE: Mapping[str, Any] = MappingProxyType(
         "average": "none",
         "views": 1,
         "augmentation": "none",
-        "recalibration": 0.0,
     }
 )
 """Options of one step over all examples that adds minus the gradient's sum to weights of zero."""

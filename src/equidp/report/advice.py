@@ -34,12 +34,11 @@ _SENTENCES = {
     ),
     "bound of rows": (
         "Clipping bound 2: most gradients of a row of up to some tens of standardised columns are shorter. "
-        "Those of a rare class can be longer; what clipping shifts in predicted risks, recalibration "
-        "corrects where it is chosen."
+        "Those of a rare class can be longer; clipping can shift predicted risks."
     ),
     "bound of people": (
         "Clipping bound 2: a person's gradient is the sum over up to {0:,} rows, and is longer than it for "
-        "some people; what clipping shifts in predicted risks, recalibration corrects where it is chosen."
+        "some people; clipping can shift predicted risks."
     ),
     "cut columns": (
         "Columns cut into intervals, each with a weight of its own: a sum of one step function a column, "

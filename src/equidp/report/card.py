@@ -15,7 +15,7 @@ from equidp._files import check_writable, write_whole
 from equidp._provenance import kernel_digest, values_digest, versions, weights_digest
 from equidp._validate import checked_path, unknown_name
 from equidp.accounting import run_event
-from equidp.accounting.planned import COUNTS, PREPROCESSING, RECALIBRATION, default_delta
+from equidp.accounting.planned import COUNTS, PREPROCESSING, default_delta
 from equidp.accounting.replacement import replacement_epsilon
 from equidp.accounting.risk import value_names
 from equidp.advice.chosen_plan import SettingRow
@@ -372,7 +372,7 @@ def _check_group_risks(group_risks: Mapping[str, Mapping[str, float]], run: Run)
 
 def _check_paid_for(released: Mapping[str, float], run: Run) -> None:
     """Check that the run counts a release beside its steps, at sample rate 1, and not one of another kind."""
-    others = (PREPROCESSING, COUNTS, RECALIBRATION)
+    others = (PREPROCESSING, COUNTS)
     if not any(
         getattr(event, "sample_rate", 0) == 1
         and event != run.facts.event

@@ -21,10 +21,7 @@ from equidp.training.run import RunFacts
 with require_extra("tables"):
     import pandas as pd
 
-RECALIBRATE = (
-    "Recalibration (equidp train --recalibration 0.1, a share of epsilon) fits scale and shifts of the "
-    "logits after training, and corrects what all groups share."
-)
+LARGER_BOUND = "A larger clipping bound or a larger epsilon can bring them in line."
 _UNEXPLAINED = ("accuracy", "log_loss", "recall", "calibration")
 """Metrics that are undefined for groups without examples alone, or that other tables show."""
 _HEADINGS: dict[str, tuple[str, Callable[[float], str]]] = {
@@ -297,22 +294,12 @@ def _risk_remedy(facts: RunFacts, overall: bool) -> str:
     if not overall:
         return (
             "Over all test examples together they are not, so a correction that all groups share, such as "
-            "recalibration or a larger clipping bound, does not help; inputs that distinguish these groups "
-            "can."
+            "a larger clipping bound, does not help; inputs that distinguish these groups can."
         )
     private = facts.policy is not None and facts.policy.private
-    if private and facts.recalibrated:
-        return (
-            "The run is recalibrated, with noise; a larger share of epsilon for that (--recalibration), or a "
-            "larger epsilon, reduces the noise. Test examples may also differ from training examples."
-        )
-    if facts.recalibrated:
-        return "The run is recalibrated, without noise: test examples differ from training examples."
     if private:
-        return f"Bounding the lengths of gradients can shift risks. {RECALIBRATE}"
-    if facts.policy is not None:
-        return f"Nothing was clipped in this run, and no noise was added. {RECALIBRATE}"
-    return RECALIBRATE
+        return f"Bounding the lengths of gradients can shift risks. {LARGER_BOUND}"
+    return "Nothing was clipped, and no noise was added: test examples may differ from training examples."
 
 
 def split_noisy_means(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING, RECALIBRATION
+from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING
 from equidp.display import shown_epsilon
 from equidp.kernel.ledger import GroupedStepEvent
 from equidp.report.format import upper
@@ -17,7 +17,6 @@ _RELEASE_FILES = ("accounting/planned.py", "runs/begin.py", "runs/train.py", "ru
 _FILES_OF_RELEASES: Mapping[str, Sequence[str]] = {
     PREPROCESSING: ("tables/release.py", "tables/private_encode.py"),
     COUNTS: ("tables/release.py",),
-    RECALIBRATION: ("training/recalibration.py",),
     INDIVIDUAL: ("individual/",),
 }
 """Files of the releases that equidp defines. Estimators and loops of the user draw them too."""

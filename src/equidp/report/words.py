@@ -28,7 +28,7 @@ from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metrics import Metric
 from equidp.evaluation.small_cells import FEWEST
 from equidp.policies.table import STANDARD
-from equidp.report.evaluation import RECALIBRATE
+from equidp.report.evaluation import LARGER_BOUND
 from equidp.report.format import amount, capitalise, unit
 from equidp.report.guarantee import LARGER_EPSILON, epsilons_differ
 from equidp.report.plots.accuracy_and_epsilon import ERRORS, too_noisy
@@ -201,11 +201,10 @@ def _risk_sentences(summary: Summary) -> list[str]:
     setup = summary.setup
     if setup.training.plan.plan.class_weight:
         what = "These runs weigh classes, which shifts risks towards the rarer one; leave out --class-weight."
-    elif setup.training.plan.plan.recalibration:
-        what = "The runs are recalibrated; a larger share of epsilon for that, or a larger epsilon, may help."
+    elif private:
+        what = f"Bounding the lengths of gradients can shift those of private runs. {LARGER_BOUND}"
     else:
-        bounded = "Bounding the lengths of gradients can shift those of private runs. " if private else ""
-        what = f"{bounded}{RECALIBRATE}"
+        what = "Test examples may differ from training examples."
     return [
         f"Predicted risks of {setup.positive!r} are off: {points(rows['observed'].mean())}% happened, and on "
         f"average {', '.join(said)} were predicted. {what}"

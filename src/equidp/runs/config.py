@@ -28,7 +28,7 @@ from equidp.kernel.ledger import ReleaseEvent
 from equidp.kernel.noise import SeededRandomness
 from equidp.policies.methods import method_named
 from equidp.runs.plain import part_of, plain_fields
-from equidp.runs.releases import RecalibrationRelease, release_of
+from equidp.runs.releases import release_of
 from equidp.runs.releases.preprocessing import PreprocessingRelease
 from equidp.runs.releases.release import RunRelease
 from equidp.tables.encode import TableEncoder
@@ -177,8 +177,7 @@ class TrainConfig:
         plan: how to train.
         target: that the noise is calibrated to; without an epsilon or a risk, the noise is the plan's.
         budget: that the run is charged to; None: none.
-        releases: beside the steps, such as counts of classes; a recalibration follows from
-            the plan.
+        releases: beside the steps, such as counts of classes.
         measures: of the trained model.
         card: texts for the card.
         execution: how steps are executed.
@@ -271,20 +270,15 @@ class TrainConfig:
         """
         delta = self.plan.for_method(self.method).delta
         delta = default_delta(num_examples) if delta is None else delta
-        beside = self.release_events(delta, self.releases)  # those of the plan itself are added there
-        spent = tuple((event, 1) for event in beside.values())
+        spent = tuple((event, 1) for event in self.release_events(delta).values())
         return self.plan.resolve(
             self.method, num_examples, self.target, also_spent=spent, group_names=group_names
         )
 
     @property
     def all_releases(self) -> tuple[RunRelease, ...]:
-        """Releases beside the steps in the order in which they are drawn, those of the plan among them."""
-        plan = self.plan.for_method(self.method)
-        private = method_named(self.method).policy.private
-        fits = (RecalibrationRelease(plan.recalibration, private),) if plan.recalibration else ()
-        before = tuple(each for each in self.releases if not each.after_training)
-        return (*before, *fits, *(each for each in self.releases if each.after_training))
+        """Releases beside the steps in the order in which they are drawn."""
+        return tuple(sorted(self.releases, key=lambda each: each.after_training))
 
     @property
     def release_costs(self) -> dict[str, float]:
@@ -292,19 +286,14 @@ class TrainConfig:
         costs = {each.name: each.epsilon(self.target.epsilon) for each in self.all_releases}
         return {name: cost for name, cost in costs.items() if cost is not None}
 
-    def release_events(
-        self, delta: float, releases: Sequence[RunRelease] | None = None
-    ) -> dict[str, ReleaseEvent]:
+    def release_events(self, delta: float) -> dict[str, ReleaseEvent]:
         """Return what releases beside the steps are charged as, by name, each when it is drawn.
 
         Args:
             delta: of the run.
-            releases: whose events; None: all of the run.
         """
-        given = self.all_releases if releases is None else releases
-        names = [each.name for each in given]
-        costs = {name: cost for name, cost in self.release_costs.items() if name in names}
-        noises = {name: release_event(cost, delta).noise_multiplier for name, cost in costs.items()}
+        costs = self.release_costs.items()
+        noises = {name: release_event(cost, delta).noise_multiplier for name, cost in costs}
         return {name: ReleaseEvent(1.0, noise, name=name) for name, noise in noises.items()}
 
     def setting_rows(self, resolved: ResolvedPlan) -> tuple[SettingRow, ...]:

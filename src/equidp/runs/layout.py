@@ -25,7 +25,6 @@ from equidp.runs.releases import (
     RELEASES,
     CountsRelease,
     IndividualRelease,
-    RecalibrationRelease,
 )
 from equidp.runs.releases.preprocessing import PreprocessingRelease
 from equidp.tables.encode import TableEncoder
@@ -33,7 +32,7 @@ from equidp.training.plan import ResolvedPlan
 
 CONFIG, MODEL = "config.json", "model.safetensors"
 ENCODER, COUNTS = PreprocessingRelease.file, CountsRelease.file
-RECALIBRATION, RELEASED = RecalibrationRelease.file, IndividualRelease.file
+RELEASED = IndividualRelease.file
 CARD, PAGE, RECORD, MANIFEST = "card.md", "card.html", "record.parquet", "files.sha256"
 SETTINGS, GIVEN = "settings.json", "shareable.sha256"
 LEDGER, SEAL, CHECKPOINTS, NOTICE = "ledger", "ledger.seal", "checkpoint-*.pt", "SHARING.txt"
@@ -177,7 +176,7 @@ def salted_json(content: dict[str, Any]) -> str:
 def manifest(place: Path, config: TrainConfig) -> str:
     """Lines of SHA-256 and name, as sha256sum reads them, one for each finished file of the run."""
     own = [each.file for each in config.all_releases]
-    names = (CONFIG, ENCODER, COUNTS, RECALIBRATION, MODEL, RELEASED, RECORD, PAGE, CARD, SETTINGS)
+    names = (CONFIG, ENCODER, COUNTS, MODEL, RELEASED, RECORD, PAGE, CARD, SETTINGS)
     return _checksums(place, dict.fromkeys((*names, *own)))
 
 

@@ -301,8 +301,6 @@ def open_run(folder: str | os.PathLike[str], *, trust_code: bool = False) -> Fin
 
 def _read_model(place: Path, config: TrainConfig, plan: ResolvedPlan, facts: Mapping[str, Any]) -> nn.Module:
     model = plan.plan.factory(tuple(facts["input_shape"]), len(facts["class_names"]))
-    for each in config.all_releases:
-        model = each.adapt_model(model, len(facts["class_names"]))
     try:
         model.load_state_dict(safetensors.torch.load_file(place / layout.MODEL))
     except Exception as error:  # of the file, or of weights of another model
@@ -323,7 +321,6 @@ def _run_of(
         rows=config.data.recipe.rows_per_person,
         policy=plan.policy,
         plan=plan,
-        recalibrated=plan.recalibration_noise is not None,
         class_weighted=plan.plan.class_weight is not None,
         groups=tuple(facts["group_names"]),
     )

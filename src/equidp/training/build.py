@@ -23,10 +23,9 @@ from equidp.losses import Loss
 from equidp.models import PrototypeModel
 from equidp.policies.prototypes import Prototypes
 from equidp.training.assemble import class_names
-from equidp.training.initial_weights import copy_model, mark_fresh
+from equidp.training.initial_weights import mark_fresh
 from equidp.training.optimizers import SGD, PrivateAdam
 from equidp.training.plan import ModelFactory, ResolvedPlan
-from equidp.training.recalibration import check_recalibrates
 from equidp.training.trainer import Callback, Trainer
 
 
@@ -161,9 +160,6 @@ def build(
         sample_rate=sample_rate,
     )
     trainer.plan = plan
-    if plan.recalibration_noise is not None:
-        check_recalibrates(trainer)
-        copy_model(trainer.model, "recalibration")
     return trainer
 
 

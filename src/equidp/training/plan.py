@@ -14,7 +14,6 @@ from equidp.accounting.groups import GroupSettings
 from equidp.accounting.planned import (
     checked_schedule,
     default_delta,
-    share_noise,
 )
 from equidp.accounting.target import Target
 from equidp.data.dataset import DataSource
@@ -151,8 +150,6 @@ class Plan:
         class_weight: class -> public number that multiplies the losses of its examples before their gradients
             are clipped, also as a text such as "no=1,yes=8"; other classes have 1. Only ratios count: all are
             divided by the largest. None: all are 1.
-        recalibration: share of epsilon for fitting scale and shifts of the logits after training, in [0, 1);
-            0: none. Runs without privacy are recalibrated without noise.
         rates, bound_shares: group -> public multiple of the sample rate, and share of the bound, also as a
             text such as "rare=2,*=1"; see `Trainer`. A method without privacy ignores both, and budgets.
         epsilon_by_group: group -> epsilon, which also covers what is released beside the steps; see
@@ -262,12 +259,6 @@ class Plan:
         None,
         "User-defined loss of each example; default: cross entropy.",
         _check_loss,
-    )
-    recalibration: float = option(
-        0.0,
-        "Share of --epsilon that fits scale and shifts of the logits after training; default: 0, none.",
-        _number("[0, 1)", ", a share of epsilon; 0: none"),
-        on_card=_in_facts,
     )
     epsilon_by_group: Mapping[str, float] | str | None = option(
         None,
@@ -427,8 +418,6 @@ class Plan:
         target = _with_budgets(target, groups, group_names)
         delta = checked_delta(default_delta(num_examples) if own.delta is None else own.delta)
         rate, steps = checked_schedule(num_examples, own.batch_size, epochs=own.epochs)
-        fit = own.recalibration_noise(target, delta, policy.private)
-        also_spent = (*also_spent, *([(StepEvent(1.0, fit), 1)] if fit else []))
         if not policy.private:
             if not target.is_open:
                 raise SettingError(
@@ -460,18 +449,9 @@ class Plan:
             steps=steps,
             noise_multiplier=noise,
             delta=delta,
-            recalibration_noise=fit,
             rates=groups.rates or None,
             bound_shares=groups.bound_shares or None,
         )
-
-    def recalibration_noise(self, target: Target, delta: float, private: bool = True) -> float | None:
-        """Noise multiplier of the recalibration at a target epsilon; None without a recalibration."""
-        if not self.recalibration:
-            return None
-        if not private or (target.is_open and self.noise_multiplier == 0):
-            return 0.0
-        return share_noise("recalibration", self.recalibration, target.epsilon, delta)
 
     def without_groups(self) -> Plan:
         """Return the plan with no rates, bounds and budgets by group."""
@@ -515,8 +495,6 @@ class ResolvedPlan:
         steps: T.
         noise_multiplier: sigma; 0 for a method without privacy.
         delta: of the whole run.
-        recalibration_noise: noise multiplier of `equidp.recalibrate` after training, 0 without privacy; None:
-            no recalibration.
         rates, bound_shares: of groups, as given or as they follow from budgets; None: all are 1.
     """
 
@@ -528,7 +506,6 @@ class ResolvedPlan:
     steps: int
     noise_multiplier: float
     delta: float
-    recalibration_noise: float | None = None
     rates: Mapping[str, float] | None = None
     bound_shares: Mapping[str, float] | None = None
 
@@ -537,11 +514,6 @@ class ResolvedPlan:
         groups = GroupSettings.of(self.rates, self.bound_shares, None)
         ratio = self.policy.statistics_ratio
         return groups.step_event(self.sample_rate, self.noise_multiplier, ratio, group_names)
-
-    @property
-    def releases(self) -> tuple[StepEvent, ...]:
-        """Events of the plan itself beside its steps: of a recalibration."""
-        return (StepEvent(1.0, self.recalibration_noise),) if self.recalibration_noise else ()
 
     @property
     def card_options(self) -> dict[str, Any]:

@@ -51,7 +51,6 @@ class RunFacts:
         rows: the most rows of one person, where an example is a person; None: an example is a row.
         views: views of each image in training.
         start: origin of the initial weights.
-        recalibrated: True if the logits were recalibrated after training.
         class_weighted: True if losses have weights by class.
         processes: number of processes that trained together.
         run_id: random name of the run, as its ledger has it; "": not known.
@@ -74,7 +73,6 @@ class RunFacts:
     classes: tuple[str, ...] = ()
     views: Views = field(default_factory=Views)
     start: Start = field(default_factory=Start)
-    recalibrated: bool = False
     class_weighted: bool = False
     processes: int = 1
     run_id: str = ""

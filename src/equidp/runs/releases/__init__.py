@@ -10,7 +10,6 @@ from equidp.runs.plain import part_of
 from equidp.runs.releases.counts import CountsRelease
 from equidp.runs.releases.individual import IndividualRelease
 from equidp.runs.releases.preprocessing import PreprocessingRelease
-from equidp.runs.releases.recalibration import RecalibrationRelease
 from equidp.runs.releases.release import RunRelease
 
 __all__ = [
@@ -18,7 +17,6 @@ __all__ = [
     "CountsRelease",
     "IndividualRelease",
     "PreprocessingRelease",
-    "RecalibrationRelease",
     "RunRelease",
     "release_of",
 ]
@@ -28,7 +26,6 @@ RELEASES: dict[str, type[RunRelease]] = {
     for each in (
         PreprocessingRelease,
         CountsRelease,
-        RecalibrationRelease,
         IndividualRelease,
     )
 }

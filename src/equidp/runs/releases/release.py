@@ -9,8 +9,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from torch import nn
-
 from equidp.data import DataSource, DataSplit
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError
@@ -140,10 +138,6 @@ class RunRelease(ABC):
     def provisional_decision(self, decision: Decision) -> Decision:
         """Return a decision like the one that the run will have once the release is drawn."""
         return decision
-
-    def adapt_model(self, model: nn.Module, classes: int) -> nn.Module:
-        """Return a model of the structure that the release leaves it with, to load weights into."""
-        return model
 
     def card_entries(self, epsilon: float | None, folder: Path, units: str) -> dict[str, str]:
         """Return entries of the card beside what the ledger counts, by name; units: "rows" or "people"."""
