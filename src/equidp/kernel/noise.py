@@ -171,9 +171,9 @@ class SystemRandomness(Randomness):
     """Cryptographic draws with keys from the operating system: for models that are released.
 
     Guarantee: few words are os.urandom's own; many are a keystream under a key of os.urandom for this call
-    alone: AES-256 in counter mode, made on the CPU and copied to a device such as a GPU, or ChaCha20,
-    made on the device where that is faster and gives the words of the library `cryptography`
-    (`keystream.makes_words`). Nothing is kept between calls that a fork or a copy of the process could reuse.
+    alone: AES-256 in counter mode, made on the CPU and copied to a device such as a GPU, or ChaCha20, made on
+    a GPU where that is faster and gives the words of the library `cryptography` (`keystream.makes_words`).
+    Nothing is kept between calls that a fork or a copy of the process could reuse.
 
     Args:
         owned: generator objects of the user's code that `for_model` fills as well.
