@@ -291,7 +291,6 @@ def test_gradients_of_a_small_module_are_kept_instead_of_running_it_a_third_time
     model = nn.Sequential(Own(), SumOfSquares())
     inputs, targets, weights = torch.randn(3, 4), torch.tensor([0, 1, 0]), torch.tensor([0.5, 1.0, 2.0])
     engine = make_engine("ghost", model, loss)
-    engine.run_modules_twice()
     measured = engine(inputs, targets)
     measured.weighted_sum(weights)
     assert len(ran) == runs

@@ -1,4 +1,4 @@
-"""Modules without a rule run twice at first, and once where that showed how."""
+"""Modules without a rule: gradients by torch.func, for each of them alone."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
-import equidp
 from equidp.engines import make_engine
-from equidp.engines.layers.fallback import Known
 from equidp.engines.units import UnitModel
 from support.oracle import assert_exact, drawn, loss, single_gradients
 
@@ -26,19 +24,12 @@ class Own(nn.Module):
 
     def __init__(self, compute: Callable[..., Any], **parameters: Tensor) -> None:
         super().__init__()
-        self.compute, self.runs = compute, Runs()
+        self.compute = compute
         for name, value in parameters.items():
             self.register_parameter(name, nn.Parameter(value))
 
     def forward(self, values: Tensor) -> Any:
-        self.runs.count += 1
         return self.compute(self, values)
-
-
-class Runs:
-    """Number of calls of a module, which is no part of what it holds."""
-
-    count = 0
 
 
 class Joined(nn.Module):
@@ -90,8 +81,37 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "mapping": lambda: Own(lambda own, x: {"a": x * own.w, "count": 3, "none": None}, w=drawn(6)),
     "unused": lambda: Own(lambda own, x: x * own.w, w=drawn(6), unused=drawn(3)),
     "with a layer": lambda: WithLayer(),
+    "turned weight": lambda: Own(lambda own, x: torch.tanh(x @ own.w) @ own.w.T, w=drawn(6, 6)),
+    "low rank": lambda: Own(lambda own, x: x + x @ own.a @ own.b, a=drawn(6, 2), b=drawn(2, 6)),
+    "penalty": lambda: Own(lambda own, x: linear(x, own.w) + own.w.square().sum(), w=drawn(6, 6)),
+    "stacked": lambda: Own(lambda own, x: linear(x, torch.cat([own.a, own.b])), a=drawn(2, 6), b=drawn(4, 6)),
+    "part": lambda: Own(lambda own, x: x[..., :3] @ own.w[:3], w=drawn(5, 6)),
+    "examples second": lambda: Own(
+        lambda own, x: linear(x.transpose(0, 1), own.w).transpose(0, 1), w=drawn(6, 6)),
+    "examples joined": lambda: Own(
+        lambda own, x: linear(x.reshape(-1, 6), own.w).reshape(*x.shape[:-1], 6), w=drawn(6, 6)),
+    "backward pass of its own": lambda: Own(lambda own, x: Multiply.apply(x, own.w), w=drawn(6, 6)),
     "changed after": lambda: nn.Sequential(Own(lambda own, x: x * own.w, w=drawn(6)), nn.ReLU(inplace=True)),
 }  # fmt: skip
+
+
+class Multiply(torch.autograd.Function):
+    """A product that torch.func can take, with a backward pass of its own."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(values: Tensor, weight: Tensor) -> Tensor:
+        return values @ weight.T
+
+    @staticmethod
+    def setup_context(context: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        context.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        values, weight = context.saved_tensors
+        return gradient @ weight, (gradient.mT @ values).flatten(0, -3).sum(0)
 
 
 class WithLayer(nn.Module):
@@ -124,38 +144,16 @@ def check_batch(engine: Any, model: nn.Module, count: int, seed: int) -> None:
     torch.testing.assert_close(found, weights @ expected, rtol=1e-9, atol=1e-9)
 
 
-def known(engine: Any) -> list[Known]:
-    sites = [site for site in engine._sites if site.rule is None and site.decomposed is None]
-    return [SimpleNamespace(by_example=True) if site.reads_products else site.known for site in sites]
-
-
 @pytest.mark.parametrize("name", MODELS)
-def test_a_module_that_runs_once_has_the_gradients_of_single_examples(name):
+def test_a_module_without_a_rule_has_the_gradients_of_single_examples(name):
     torch.manual_seed(0)
     model = Joined(MODELS[name]()).double()
     engine = make_engine("ghost", model, loss)
     for seed, count in enumerate((BATCH, 4, 1, BATCH)):
         check_batch(engine, model, count, seed)
-        assert [each.by_example for each in known(engine)] == [True]
 
 
-def test_a_module_runs_once_after_its_first_batch_unless_its_gradients_are_many(monkeypatch):
-    model = Joined(MODELS["einsum"]()).double()
-    engine, runs = make_engine("ghost", model, loss), model.own.runs
-    engine.run_modules_twice()
-    for site in engine._sites:
-        site.known.by_example = None
-    inputs, targets = drawn(BATCH, 5, 6), torch.arange(BATCH) % 2
-    counts = []
-    for kept in (10**6, 10**6, 36 * BATCH, 36 * BATCH - 1):
-        monkeypatch.setattr("equidp.engines.layers.fallback.KEPT_ANYWAY", kept)
-        before = runs.count
-        engine(inputs, targets)
-        counts.append(runs.count - before)
-    assert counts == [2, 1, 1, 2]
-
-
-def test_a_frozen_parameter_and_a_module_that_is_called_twice_run_once():
+def test_a_frozen_parameter_and_a_module_that_is_called_twice_are_exact():
     model = Joined(
         Own(lambda own, x: torch.tanh(x * own.scale) @ own.weight, scale=drawn(6), weight=drawn(6, 6))
     )
@@ -164,7 +162,12 @@ def test_a_frozen_parameter_and_a_module_that_is_called_twice_run_once():
     engine = make_engine("ghost", model, loss)
     for seed in range(3):
         check_batch(engine, model, BATCH, seed)
-    assert [each.by_example for each in known(engine)] == [True]
+
+
+def test_a_parameter_shared_with_a_layer_gets_both_gradients():
+    model = Joined(Own(lambda own, x: x @ own.weight, weight=drawn(6, 6)))
+    model.own.weight = model.first.weight
+    check_batch(make_engine("ghost", model.double(), loss), model, BATCH, 0)
 
 
 def storing(own: Own, values: Tensor) -> Tensor:
@@ -198,7 +201,6 @@ def test_what_a_call_stores_is_the_whole_batch_as_without_an_engine(compute):
     engine = make_engine("ghost", model, loss)
     for seed in range(3):
         check_batch(engine, model, BATCH, seed)
-    assert [each.by_example for each in known(engine)] == [False]
 
 
 class Around(nn.Module):
@@ -265,56 +267,32 @@ def shared_layer() -> nn.Module:
     return Around(lambda model, x: model.layer(x) + model.scaled(x), layer=layer, scaled=ScaledLayer(layer))
 
 
-AROUND: dict[str, tuple[Callable[[], nn.Module], bool]] = {
-    "one number beside": (
-        lambda: Around(lambda model, x: model.own(x)[0], own=Own(with_a_number, w=drawn(6))), False),
-    "an object beside": (
-        lambda: Around(lambda model, x: (lambda made, held: made * held.mask)(*model.own(x)),
-                       own=Own(with_an_object, w=drawn(6))), False),
-    "a constant changed in place": (
-        lambda: Around(change_constant, own=Own(with_a_constant, w=drawn(6))), True),
-    "stored deep inside": (
-        lambda: Around(read_held, own=Own(storing_deep, w=drawn(6))), False),
-    "checkpointed": (
-        lambda: Around(lambda model, x: checkpoint(model.own, x, use_reentrant=False),
-                       own=Own(two_layers, weight=drawn(6, 6), bias=drawn(6))), True),
-    "padding": (lambda: Around(lambda model, x: model.own(x), own=Own(padded, w=drawn(2, 6))), False),
-    "frequencies": (lambda: Around(lambda model, x: model.own(x), own=Own(frequent, w=drawn(2, 6))), False),
-    "a layer of two modules": (shared_layer, True),
+AROUND: dict[str, Callable[[], nn.Module]] = {
+    "one number beside": lambda: Around(lambda model, x: model.own(x)[0], own=Own(with_a_number, w=drawn(6))),
+    "an object beside": lambda: Around(lambda model, x: (lambda made, held: made * held.mask)(*model.own(x)),
+                       own=Own(with_an_object, w=drawn(6))),
+    "a constant changed in place": lambda: Around(change_constant, own=Own(with_a_constant, w=drawn(6))),
+    "stored deep inside": lambda: Around(read_held, own=Own(storing_deep, w=drawn(6))),
+    "checkpointed": lambda: Around(lambda model, x: checkpoint(model.own, x, use_reentrant=False),
+                       own=Own(two_layers, weight=drawn(6, 6), bias=drawn(6))),
+    "padding": lambda: Around(lambda model, x: model.own(x), own=Own(padded, w=drawn(2, 6))),
+    "frequencies": lambda: Around(lambda model, x: model.own(x), own=Own(frequent, w=drawn(2, 6))),
+    "a layer of two modules": shared_layer,
 }  # fmt: skip
-"""Models, and whether the module with parameters of its own runs once."""
 
 
 @pytest.mark.parametrize("name", AROUND)
 def test_what_surrounds_a_module_sees_what_it_sees_without_an_engine(name):
     torch.manual_seed(0)
-    make, once = AROUND[name]
-    model = make().double()
+    model = AROUND[name]().double()
     if name == "stored deep inside":
         model.own.held = {"a": SimpleNamespace(last=None)}
     engine = make_engine("ghost", model, loss)
     for seed, count in enumerate((BATCH, 4, BATCH)):
         check_batch(engine, model, count, seed)
-    assert [each.by_example for each in known(engine)] == [once]
 
 
-@pytest.mark.parametrize("why", ["random numbers", "hook", "one output for all"])
-def test_other_modules_run_twice(why):
-    own = Own(with_dropout if why == "random numbers" else lambda own, x: x * own.w, w=drawn(6))
-    if why == "hook":
-        own.register_forward_hook(lambda module, inputs, outputs: None)
-    if why == "one output for all":
-        own.compute = lambda own, x: own.w.expand(5, 6)
-    model = Joined(own).double()
-    engine = make_engine("ghost", model, loss)
-    for runs in (3, 2):  # in the first batch a run is given up where the parameter is read in no product
-        before = own.runs.count
-        engine(drawn(BATCH, 5, 6), torch.arange(BATCH) % 2)
-        assert own.runs.count - before == runs
-    assert [each.by_example for each in known(engine)] == [False]
-
-
-def test_a_module_that_draws_numbers_later_on_is_run_twice_again():
+def test_a_module_that_draws_numbers_in_some_batches_is_measured_in_all():
     def compute(own: Own, values: Tensor) -> Tensor:
         return with_dropout(own, values) if own.draws else values * own.w
 
@@ -322,14 +300,13 @@ def test_a_module_that_draws_numbers_later_on_is_run_twice_again():
     own.draws = False
     model = Joined(own).double()
     engine = make_engine("ghost", model, loss)
-    for draws, once in ((False, True), (False, True), (True, False), (False, False)):
+    for draws in (False, True, False):
         own.draws = draws
         assert engine(drawn(BATCH, 5, 6), torch.arange(BATCH) % 2).norms.isfinite().all()
-        assert [each.by_example for each in known(engine)] == [once]
     check_batch(engine, model, BATCH, 0)
 
 
-def test_examples_of_several_rows_run_once():
+def test_examples_of_several_rows_have_one_gradient():
     model = Joined(MODELS["einsum"]()).double()
     engine = make_engine("ghost", UnitModel(model), lambda outputs, targets: loss(
         outputs.flatten(0, 1), targets.flatten()).reshape(targets.shape).sum(1))  # fmt: skip
@@ -338,7 +315,6 @@ def test_examples_of_several_rows_run_once():
     expected = rows.reshape(4, 3, -1).sum(1).norm(dim=1)
     for _ in range(2):
         torch.testing.assert_close(engine(inputs, targets).norms, expected, rtol=1e-9, atol=0)
-    assert [each.by_example for each in known(engine)] == [True]
 
 
 class ScaledTable(nn.Embedding):
@@ -363,26 +339,7 @@ def reader(table: nn.Module) -> nn.Module:
     return nn.Sequential(table, nn.Flatten(), nn.Linear(12, 2))
 
 
-def test_padding_of_a_table_has_no_gradient_in_any_batch():
+@pytest.mark.parametrize("table", [lambda: ScaledTable(6, 3, padding_idx=0), PaddedLookup])
+def test_padding_of_a_table_has_no_gradient_in_any_batch(table):
     tokens = torch.tensor([[0, 1, 2, 3], [4, 0, 0, 5], [1, 1, 0, 2]])
-    assert_exact(reader(ScaledTable(6, 3, padding_idx=0)).double(), tokens)
-
-
-def test_a_module_whose_copies_have_other_gradients_is_run_twice_after_its_trial():
-    """vmap leaves out that padding has no gradient, which the trial finds."""
-    tokens = torch.arange(80).reshape(20, 4) % 6
-    model = reader(PaddedLookup())
-    data = equidp.GroupedDataset(tokens, torch.arange(20) % 2, torch.zeros(20).long(), ("a",), ("n", "y"))
-    trainer = equidp.Trainer(
-        model,
-        torch.optim.SGD(model.parameters(), lr=0.1),
-        data,
-        policy=equidp.DPSGD(),
-        batch_size=10,
-        steps=1,
-        noise_multiplier=1.0,
-        delta=1e-3,
-    )
-    oracle = single_gradients(model, tokens, data.targets, loss).norm(dim=1)
-    for _ in range(2):
-        torch.testing.assert_close(trainer.engine(tokens, data.targets).norms, oracle, rtol=1e-4, atol=1e-6)
+    assert_exact(reader(table()).double(), tokens)

@@ -153,10 +153,8 @@ def checked_engine(
     if examples is None:
         _warn_of_failures(made)
 
-    def tried_with(name: str, *, twice: bool = False) -> TriedEngine:
+    def tried_with(name: str) -> TriedEngine:
         engine = make_engine(name, reader_of(model, loss), loss, policy)
-        if twice and not (isinstance(engine, GhostEngine) and engine.run_modules_twice()):
-            raise EngineRefusal("No module of the model can be run otherwise.")
         for rows, inputs, targets in trials:
             of_units: TrialRows | None = rows
             if several:
@@ -175,8 +173,6 @@ def checked_engine(
             raise
         for _, inputs, targets in trials:
             check_repetition(model, of_row, inputs, targets)
-        with suppress(ModelError):  # torch.func may differentiate copies of parameters otherwise
-            return tried_with(name, twice=True)
         for other in (each for each in ENGINES if each != name):
             taken_by = None
             with suppress(ModelError):

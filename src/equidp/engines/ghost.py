@@ -21,8 +21,7 @@ from torch.overrides import TorchFunctionMode
 from equidp.engines.failures import measure_despite_failures
 from equidp.engines.layers import rule_for
 from equidp.engines.layers.decomposed import Products, attention_in_full, forward_for, replace_forwards
-from equidp.engines.layers.fallback import Known, run_module
-from equidp.engines.layers.own_products import OtherReading, is_saving_watched, read_products
+from equidp.engines.layers.fallback import run_module
 from equidp.engines.layers.rule import Call, Tape
 from equidp.engines.layers.sums import squared_lengths, weighted_sum, zero_left_out
 from equidp.engines.measurement import Examples, MeasuredBatch
@@ -31,7 +30,6 @@ from equidp.engines.units import UnitModel, rows_in
 from equidp.errors import ModelError
 from equidp.kernel.bounding import are_finite
 from equidp.kernel.engine import LossFunction, Sums
-from equidp.kernel.generators import GeneratorStates
 from equidp.kernel.inputs import Inputs, count_in, map_tensors
 from equidp.kernel.noise import exact_place
 
@@ -69,13 +67,6 @@ class GhostEngine:
         self.model, self.loss = model, loss
         self._sites = list(_sites(model, set()))
         self._repeats = False
-
-    def run_modules_twice(self) -> bool:
-        """Run modules without a rule twice in each step from now on; return whether there are such."""
-        own = [site for site in self._sites if site.decomposed is None and site.rule is None]
-        for site in own:
-            site.known.by_example = site.reads_products = False
-        return bool(own)
 
     def __call__(self, inputs: Inputs, targets: Inputs) -> MeasuredBatch:
         """See `kernel.engine.Engine`."""
@@ -238,9 +229,7 @@ class _Site:
         }
         self._own = module.forward
         self.decomposed, self.rule = forward_for(module), rule_for(module)
-        self.known = Known()
-        self.reads_products: bool | None = None if all("." not in name for name in self.parameters) else False
-        """True for a module that reads its parameters in products alone; None: no call showed it yet."""
+        self._whole: set[tuple[int, int]] = set()
 
     def run(self, tape: Tape, *arguments: Any, **keywords: Any) -> Any:
         """Run the module and record the call on the tape, unless a module around it has its gradients."""
@@ -253,19 +242,7 @@ class _Site:
         if self.rule is not None and not keywords and len(arguments) == 1:
             return self.rule.run(call, self._own, self._of_each(arguments[0], tape), tape)
         with tape.within_module():
-            if self.reads_products is False or (self.reads_products is None and is_saving_watched()):
-                return run_module(call, self._own, arguments, keywords, self.known, tape)
-            device = next(iter(self.parameters.values())).device
-            random = GeneratorStates(device) if self.reads_products is None else None
-            try:
-                record = Products(call, tape).record
-                outputs = read_products(call, record, self._own, arguments, keywords, tape)
-            except OtherReading:
-                self.reads_products = False
-                with random.again() if random else nullcontext():
-                    return run_module(call, self._own, arguments, keywords, self.known, tape)
-            self.reads_products = True
-            return outputs
+            return run_module(call, self._own, arguments, keywords, self._whole, tape)
 
     def _of_each(self, inputs: Any, tape: Tape) -> Any:
         positions = 2 if isinstance(self.module, nn.Embedding) else 3

@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from equidp.engines.layers.attention import ATTENTION_PARAMETERS, attention
 from equidp.engines.layers.linear import LinearGradients, by_position
-from equidp.engines.layers.projection import Arrange, Block, Forward, bilinear, project
+from equidp.engines.layers.projection import Block, Forward, bilinear, project
 from equidp.engines.layers.recurrent import cell, recurrent
 from equidp.engines.layers.rule import Call, Gradients, KnownGradients, Norms, Tape, without_base
 from equidp.engines.layers.sums import ByName
@@ -121,24 +121,14 @@ class Products:
     def project(self, inputs: Tensor, block: Block, batch_dimension: int = 0) -> Tensor:
         """The `Projection` that records each product."""
         outputs = project(self._call.module, inputs, block)
-
-        def batch_first(values: Tensor) -> Tensor:
-            return values.movedim(batch_dimension, 0)
-
-        return self.record(block, inputs, outputs, batch_first, batch_first)
-
-    def record(
-        self, block: Block, inputs: Tensor, outputs: Tensor, inputs_of: Arrange, outputs_of: Arrange
-    ) -> Tensor:
-        """The `Record` of products that were computed elsewhere."""
         if block.weight not in self._call.parameters and block.bias not in self._call.parameters:
             return outputs
         outputs = without_base(outputs)
-        product = _Product(by_position(inputs_of(inputs.detach())), outputs_of(outputs.detach()).shape[-1])
+        product = _Product(by_position(inputs.detach().movedim(batch_dimension, 0)), outputs.shape[-1])
         self._products.setdefault(block, []).append(product)
 
         def receive(gradient: Tensor) -> None:
-            product.gradient = by_position(outputs_of(gradient))
+            product.gradient = by_position(gradient.movedim(batch_dimension, 0))
             self._call.pending = self._gradients
 
         self._tape.watch(self._call.module, inputs, outputs, receive)
@@ -153,12 +143,7 @@ class Products:
             inputs, gradient = (by_position(each, self._call.rows) for each in (inputs, gradient))
             if inputs.shape[1] == 1:
                 inputs, gradient = inputs.squeeze(1), gradient.squeeze(1)
-            weight, bias = names
-            if block.turned and weight is not None:  # the gradient of W is that of W' with roles exchanged
-                blocks.append(LinearGradients(gradient, inputs, weight, None))
-                weight = None
-            if weight is not None or bias is not None:
-                blocks.append(LinearGradients(inputs, gradient, weight, bias))
+            blocks.append(LinearGradients(inputs, gradient, *names))
         return BlockGradients(blocks, {name: each.shape for name, each in self._call.parameters.items()})
 
 

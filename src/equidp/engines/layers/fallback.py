@@ -1,24 +1,18 @@
 """A module without a rule: its own per-example gradients by torch.func, for that module alone.
 
-Its first call runs as it is, and again under `vmap(vjp)` for gradients (`run_twice`). Where that shows that
-its outputs have a row for each example and follow from its arguments alone, later calls run once, under
-`vmap` with a copy of its parameters for each example (`_run_with_copies`): the backward pass of the losses
-then gives the copies' gradients, which are the examples' own.
+Each call runs as it is, and again under `vmap(vjp)` for gradients.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import vjp, vmap
-from torch.nn.functional import embedding
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from equidp.engines.layers.decomposed import without_fused_layers
@@ -32,117 +26,18 @@ from equidp.engines.layers.sums import (
     squared_lengths,
     sum_of_rows,
     weighted_sums,
-    zero_left_out,
 )
 from equidp.engines.model import call_with, is_coarse
 from equidp.errors import ModelError
-from equidp.kernel.generators import GeneratorStates, reached_objects
+from equidp.kernel.generators import GeneratorStates
 
 _OUTPUT = -1
 """Marks places of outputs, among those of arguments that do not follow the batch."""
 KEPT_ANYWAY = 2**23
 """Numbers of a call's per-example gradients, 32 MiB, that are kept between norms and sum in any case: the
 module would have to run a third time."""
-_PLAIN = (bool, int, float, str, type(None))
-"""Types of outputs, beside tensors, that hold no tensor."""
 _SAME, _SAME_COARSE = 1e-3, 0.05
 """Tolerance for outputs with the same random numbers, relative to their norm."""
-
-
-class Known:
-    """Behaviour of a module that its calls so far showed.
-
-    Attributes:
-        whole: places of arguments and outputs that do not follow the batch.
-        by_example: whether its outputs have a row for each example and follow from its arguments alone; None:
-            no call showed it yet.
-    """
-
-    def __init__(self) -> None:
-        self.whole: set[tuple[int, int]] = set()
-        self.by_example: bool | None = None
-
-
-def run_module(
-    call: Call,
-    forward: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    keywords: dict[str, Any],
-    known: Known,
-    tape: Tape,
-) -> Any:
-    """Run a module once where it is known how and its gradients are few, and else twice.
-
-    Args:
-        call: of a module that computes each example's output from that example's inputs.
-        forward: the module's own.
-        arguments, keywords: what it was called with.
-        known: behaviour of the module; what this call shows is added.
-        tape: of the forward pass.
-    """
-    numbers = tape.batch * sum(parameter.numel() for parameter in call.parameters.values())
-    device = next(iter(call.parameters.values())).device.type
-    if known.by_example and numbers <= KEPT_ANYWAY and not torch.is_autocast_enabled(device):
-        try:
-            return _run_with_copies(call, forward, arguments, keywords, known, tape)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:  # it branched otherwise than in the calls before, say
-            if tape.repeats:  # by an exception, checkpointing ends a call whose rest it does not need
-                raise
-            known.by_example = False
-    return run_twice(call, forward, arguments, keywords, known, tape)
-
-
-def _run_with_copies(
-    call: Call,
-    forward: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    keywords: dict[str, Any],
-    known: Known,
-    tape: Tape,
-) -> Any:
-    """Run a module by `vmap`, each example with a copy of the parameters; arguments as `run_module`.
-
-    Raises:
-        Exception: the module cannot be run so, or this call of it has other outputs than earlier ones.
-    """
-    flat, structure = tree_flatten((arguments, keywords))
-    split = _follow_batch(flat, known.whole)
-    own = tuple(each for each, follows in zip(flat, split, strict=True) if follows)
-    if not own or len(own[0]) != tape.batch:
-        raise ValueError("no argument follows the batch")
-    copies = {
-        name: parameter.detach().expand(tape.batch, *parameter.shape).requires_grad_()
-        for name, parameter in call.parameters.items()
-    }
-    module = _Forward(call.module, forward)
-    results: list[Any] = []
-
-    def one(copies: ByName, own: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        alone = tree_unflatten(_alone(flat, split, own), structure)
-        named = {f"module.{name}": each for name, each in copies.items()}
-        outputs, form = tree_flatten(call_with(module, named, *alone))
-        results.extend((outputs, form))
-        if not _are_by_example(outputs, 1):
-            raise ValueError("an output has no row for each example")
-        return tuple(each.squeeze(0) for each in _distinct(outputs))
-
-    with without_fused_layers(call.module), _RowsAlike(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "There is a performance drop")  # of fused attention, which is exact
-        made = vmap(one)(copies, own)
-    lent = (*(each for each in flat if isinstance(each, Tensor)), *copies.values(), *call.module.buffers())
-    outputs, form = results
-    apart = dict(zip(map(id, _distinct(outputs)), _apart(made, lent), strict=True))
-    gradients: ByName = {}
-
-    def receive(name: str, gradient: Tensor) -> None:
-        gradients[name] = sum_of_rows(precise(gradient, gradient)[0], call.rows)
-        call.pending = partial(CopiesGradients, gradients)
-
-    for name, copied in copies.items():
-        tape.watch_copy(copied, partial(receive, name))
-    return tree_unflatten([apart.get(id(each), each) for each in outputs], form)
 
 
 def _distinct(outputs: Sequence[Any]) -> list[Tensor]:
@@ -165,42 +60,6 @@ def _apart(made: Sequence[Tensor], lent: Iterable[Tensor]) -> list[Tensor]:
     return outputs
 
 
-_LOOK_UPS: dict[Any, tuple[str, ...]] = {
-    embedding: ("", "", "padding_idx", "", "", "scale_grad_by_freq"),
-    torch.embedding: ("", "", "padding_idx", "scale_grad_by_freq"),
-}
-"""Names of arguments of functions that look up rows of a table."""
-
-
-class _RowsAlike(TorchFunctionMode):
-    """Refuses tables whose rows have gradients of different rules: padding, division by frequencies.
-
-    Where each example has a table, `vmap` ignores these rules.
-    """
-
-    def __torch_function__(
-        self, function: Any, types: Any, arguments: tuple[Any, ...] = (), keywords: Any = None
-    ) -> Any:
-        keywords = keywords or {}
-        if function in _LOOK_UPS:
-            named = {**dict(zip(_LOOK_UPS[function], arguments, strict=False)), **keywords}
-            if named.get("scale_grad_by_freq") or named.get("padding_idx") not in (None, -1):
-                raise ValueError("rows of a table have gradients of different rules")
-        return function(*arguments, **keywords)
-
-
-@final
-class _Forward(nn.Module):
-    """The forward that a module has when no engine runs."""
-
-    def __init__(self, module: nn.Module, forward: Callable[..., Any]) -> None:
-        super().__init__()
-        self.module, self._own = module, forward
-
-    def forward(self, *arguments: Any, **keywords: Any) -> Any:
-        return self._own(*arguments, **keywords)
-
-
 def _follow_batch(flat: Sequence[Any], whole: set[tuple[int, int]]) -> list[bool]:
     """Return which of the flattened arguments are split by example; adds to `whole` those that are not."""
     read = [each for each in flat if isinstance(each, Tensor)]
@@ -217,28 +76,15 @@ def _alone(flat: Sequence[Any], split: Sequence[bool], own: Sequence[Tensor]) ->
     return [next(parts).unsqueeze(0) if follows else each for each, follows in zip(flat, split, strict=True)]
 
 
-def _stored_tensors(module: nn.Module) -> dict[int, object]:
-    """Return the tensors that are reached from the module, by id."""
-    return {id(each): each for each in reached_objects(module) if isinstance(each, Tensor)}
-
-
-def _are_by_example(outputs: Sequence[Any], batch: int) -> bool:
-    """Return whether all tensors among outputs have a row for each example, and no others can be hidden."""
-    return all(
-        each.shape[:1] == (batch,) if isinstance(each, Tensor) else isinstance(each, _PLAIN)
-        for each in outputs
-    )
-
-
-def run_twice(
+def run_module(
     call: Call,
     forward: Callable[..., Any],
     arguments: tuple[Any, ...],
     keywords: dict[str, Any],
-    known: Known,
+    whole: set[tuple[int, int]],
     tape: Tape,
 ) -> Any:
-    """Run a module by its own forward, and later again for its gradients; arguments as `run_module`.
+    """Run a module by its own forward, and later again for its gradients.
 
     An output that has no row for each example, as that of a table of positions [positions, features], is
     given once per example, as [batch, positions, features]: it broadcasts to what it did, and each example
@@ -246,9 +92,15 @@ def run_twice(
 
     Outputs that share memory, and all of several distinct ones, are given as copies: one may be computed from
     another, and each then receives what reaches it from outside the module alone.
+
+    Args:
+        call: of a module that computes each example's output from that example's inputs.
+        forward: the module's own.
+        arguments, keywords: what it was called with.
+        whole: places of arguments and outputs that do not follow the batch; what this call shows is added.
+        tape: of the forward pass.
     """
     random = GeneratorStates(next(iter(call.parameters.values())).device)
-    stored = None if known.by_example is not None else _stored_tensors(call.module)
     result = forward(*arguments, **keywords)
     outputs, structure = tree_flatten(result)
     followed = [each for each in _distinct(outputs) if each.requires_grad]
@@ -260,16 +112,13 @@ def run_twice(
     outputs = [apart.get(id(each), each) for each in outputs]
     drew = random.has_moved()
     for position, each in enumerate(outputs):
-        if not drew and _is_for_all(each, position, known.whole, tape.batch):
-            known.whole.add((_OUTPUT, position))
-            known.by_example = False
+        if not drew and _is_for_all(each, position, whole, tape.batch):
+            whole.add((_OUTPUT, position))
             tape.read_once = call.module
             once = each if len(each) == 1 and each.dim() > 2 else each.unsqueeze(0)
             outputs[position] = once.expand(tape.batch, *once.shape[1:])
     result = tree_unflatten(outputs, structure)
-    if known.by_example is None and (drew or not _is_by_example(call.module, stored, outputs, tape.batch)):
-        known.by_example = False
-    again = RerunGradients(call, arguments, keywords, known, outputs, random if drew else None)
+    again = RerunGradients(call, arguments, keywords, whole, outputs, random if drew else None)
 
     def receive(position: int, gradient: Tensor) -> None:
         again.receive(position, gradient)
@@ -283,57 +132,11 @@ def run_twice(
     return result
 
 
-def _is_by_example(
-    module: nn.Module, stored: dict[int, object] | None, outputs: Sequence[Any], batch: int
-) -> bool:
-    """Return whether a call gave outputs for each example, and stored nothing that others could read."""
-    same = stored is not None and _stored_tensors(module).keys() == stored.keys()
-    hooks = any(each._forward_hooks or each._forward_pre_hooks for each in module.modules())
-    return same and not hooks and _are_by_example(outputs, batch)
-
-
 def _is_for_all(output: Any, position: int, whole: set[tuple[int, int]], batch: int) -> bool:
     """Return whether an output is one for all examples, as this or an earlier call of another size shows."""
     if not isinstance(output, Tensor) or not output.requires_grad or output.dim() < 2:
         return False
     return batch not in output.shape or (_OUTPUT, position) in whole
-
-
-@final
-class CopiesGradients(Gradients):
-    """Gradients of copies of the parameters, read in the order in which memory holds them.
-
-    Args:
-        gradients: [batch, *shape], by name; a product may have made them with dimensions exchanged.
-    """
-
-    def __init__(self, gradients: ByName) -> None:
-        self._gradients = gradients
-        self._orders = {
-            name: sorted(range(1, each.dim()), key=each.stride, reverse=True)
-            for name, each in gradients.items()
-        }
-
-    def example_gradients(self) -> ByName:
-        return self._gradients
-
-    def _in_order(self) -> ByName:
-        return {name: each.permute(0, *self._orders[name]) for name, each in self._gradients.items()}
-
-    def squared_norms(self) -> Norms:
-        return squared_lengths(self._in_order()), None
-
-    def without(self, left_out: Tensor) -> Gradients:
-        return CopiesGradients(
-            {name: zero_left_out(each, left_out) for name, each in self._gradients.items()}
-        )
-
-    def weighted_gradients(self, weights: Tensor) -> ByName:
-        sums = weighted_sums(weights, self._in_order())
-        return {
-            name: each.permute([self._orders[name].index(place + 1) for place in range(each.dim())])
-            for name, each in sums.items()
-        }
 
 
 @final
@@ -348,7 +151,7 @@ class RerunGradients(Gradients):
     Args:
         call: of a module that computes each example's output from that example's inputs.
         arguments, keywords: what it was called with.
-        known: behaviour of the module; what this call shows is added.
+        whole: places of arguments and outputs that do not follow the batch; what this call shows is added.
         outputs: what the call returned, flattened.
         random: the state of random numbers before the call; None: it drew none.
 
@@ -363,7 +166,7 @@ class RerunGradients(Gradients):
         call: Call,
         arguments: tuple[Any, ...],
         keywords: dict[str, Any],
-        known: Known,
+        whole: set[tuple[int, int]],
         outputs: Sequence[Any],
         random: GeneratorStates | None,
     ) -> None:
@@ -378,7 +181,7 @@ class RerunGradients(Gradients):
                 field=type(call.module).__name__,
             )
         self.inputs = read[0]
-        self._split, self._known = _follow_batch(self._flat, known.whole), known
+        self._split = _follow_batch(self._flat, whole)
         self.grad_outputs: dict[int, Tensor] = {}
         self._random, self._outputs = random, []
         if random:  # copies: later layers may change outputs in place
@@ -448,8 +251,6 @@ class RerunGradients(Gradients):
                 f"({error}). Replace it by layers that can.",
                 field=type(self.module).__name__,
             ) from error
-        if self._known.by_example is None:
-            self._known.by_example = True
         by_name = {name: precise(each, each)[0] for name, each in by_name.items()}
         if self._random:
             same = self._drawn_again(dict(zip(positions, outputs, strict=True)))

@@ -14,36 +14,18 @@ EVERY_ROW: Rows = (None, None)
 
 
 class Block(NamedTuple):
-    """Names of the weight and the bias that a product uses, with first row and last + 1 of each.
-
-    Attributes:
-        turned: the product is inputs W + b in place of inputs W' + b.
-    """
+    """Names of the weight and the bias that a product uses, with first row and last + 1 of each."""
 
     weight: str
     bias: str | None = None
     weight_rows: Rows = EVERY_ROW
     bias_rows: Rows = EVERY_ROW
-    turned: bool = False
 
 
 class Projection(Protocol):
     """Computes inputs W' + b; examples are in `batch_dimension` of the inputs."""
 
     def __call__(self, inputs: Tensor, block: Block, batch_dimension: int = 0) -> Tensor: ...
-
-
-Arrange = Callable[[Tensor], Tensor]
-"""A product's inputs or outputs -> the same as [batch, ..., features]."""
-
-
-class Record(Protocol):
-    """Takes a product that was computed, and how its inputs and outputs are arranged; returns the outputs, as
-    the model may use them."""
-
-    def __call__(
-        self, block: Block, inputs: Tensor, outputs: Tensor, inputs_of: Arrange, outputs_of: Arrange
-    ) -> Tensor: ...
 
 
 Forward = Callable[..., Any]
