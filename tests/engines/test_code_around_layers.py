@@ -321,7 +321,7 @@ def test_hooks_of_modules_count_or_are_refused(layer, hook):
     taken = [name for name in ENGINES if takes_exactly(name, model)]
     backward = hook.startswith("gradient")
     # torch.func has no backward hooks, and a module that it runs again has hooks of its own then.
-    assert taken or (backward and layer in ("parametrized", "pruned", "scale"))
+    assert taken or (backward and layer in ("weight norm", "parametrized", "pruned", "scale"))
 
 
 def written(gradient: Tensor) -> None:

@@ -109,7 +109,7 @@ def bart() -> nn.Module:
 
 
 def tuned(config: type, **settings) -> nn.Module:
-    """BERT with prompts or scales of `peft` that are no longer those of the start."""
+    """BERT with scales of `peft` that are no longer those of the start."""
     model = peft.get_peft_model(bert(), config(task_type="SEQ_CLS", **settings))
     for parameter in (each for each in model.parameters() if each.requires_grad):
         nn.init.normal_(parameter, 1.0, 0.3)
@@ -140,8 +140,6 @@ CASES = {
     "GPT-2, LoRA": Case(lambda: adapted(gpt2, ["c_attn"], fan_in_fan_out=True), texts, causal_loss),
     "ViT, LoRA": Case(lambda: adapted(vit, QUERIES, modules_to_save=["classifier"]), images),
     "BART": Case(bart, ended_texts),
-    "BERT, prompts": Case(lambda: tuned(peft.PromptTuningConfig, num_virtual_tokens=3), texts),
-    "BERT, P-tuning": Case(lambda: tuned(peft.PromptEncoderConfig, num_virtual_tokens=3), texts),
     "BERT, IA3": Case(
         lambda: tuned(
             peft.IA3Config,

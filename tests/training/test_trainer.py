@@ -528,6 +528,47 @@ def test_a_sample_that_cannot_be_loaded_is_a_step_spent():
         assert trainer.steps_done == spent
 
 
+class FailsOn(nn.Module):
+    """A layer that fails on a row of this number, on the way forward or back."""
+
+    def __init__(self, number: float, where: str) -> None:
+        super().__init__()
+        self.layer, self.number, self.where = nn.Linear(5, 2), number, where
+
+    def forward(self, values):
+        outputs = self.layer(values)
+        if self.where == "forward":
+            self.check(values)
+        elif self.where == "backward" and outputs.requires_grad:
+            outputs.register_hook(lambda _: self.check(values))
+        return outputs
+
+    def check(self, values):
+        if (values == self.number).all(dim=1).any():
+            raise RuntimeError("this row cannot be read")
+
+
+@pytest.mark.parametrize("where", ["forward", "backward", "loss"])
+@pytest.mark.parametrize("several", [False, True])
+def test_a_row_that_fails_ends_the_run_with_its_error_and_is_a_step_spent(where, several):
+    def loss(outputs, targets):
+        if where == "loss" and torch.isclose(outputs, failing).all(dim=1).any():
+            raise RuntimeError("this row cannot be read")
+        return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+    data, model = toy(40), FailsOn(0.123, where)
+    data.inputs[[17, 3, 4] if several else 17] = 0.123
+    before = model.layer.weight.detach().clone()
+    failing = model.layer(data.inputs[17]).detach()
+    trainer = make_trainer(data, model=model, loss=loss, batch_size=40, epochs=9)  # which draws everyone
+    for spent in (1, 2):
+        with pytest.raises(RuntimeError, match="this row cannot be read"):
+            trainer.fit()
+        assert trainer.steps_done == trainer.ledger.count_of(trainer.event) == spent
+        assert model.layer.weight.grad is None
+    assert torch.equal(model.layer.weight, before)
+
+
 def test_a_trainer_that_is_done_loads_nothing_more():
     trainer = make_trainer(epochs=1)
     trainer.fit()

@@ -188,14 +188,14 @@ def checked_engine(
 
 
 def _warn_of_failures(made: MadeUp) -> None:
-    """Warn of rows that training will ignore, as far as made-up rows show."""
+    """Warn of rows that would end training, as far as made-up rows show."""
     left = [place for place in range(count_in(made.targets)) if place not in made.running]
     if made.error is None or not left:
         return
     warnings.warn(
         f"the model or the loss fails on rows that are {made.rows.describe_row(left[0])} "
-        f"({error_text(made.error)}). Rows of the data on which it fails count for nothing in training, "
-        "without another word. Let it take them (such as lengths.clamp(min=1) before packing).",
+        f"({error_text(made.error)}). A row of the data on which it fails ends training, and "
+        "its step stays charged. Let it take them (such as lengths.clamp(min=1) before packing).",
         DataWarning,
         stacklevel=4,
     )

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from equidp.engines.failures import measure_despite_failures
 from equidp.engines.layers.decomposed import without_fused_layers
 from equidp.engines.layers.sums import held_to_norms, lengths, weighted_sums, zero_left_out
 from equidp.engines.measurement import Examples, MeasuredBatch
@@ -47,8 +46,7 @@ class FunctionalEngine:
         objective: what is differentiated in place of the loss where examples come with a context.
 
     Attributes:
-        public: examples that model and loss accepted in a trial; None: no trial was made, and a batch that
-            fails may end in its error (`engines.failures`).
+        public: examples that model and loss accepted in a trial; None: no trial was made.
 
     Raises:
         SettingError: chunk_size < 1.
@@ -71,12 +69,6 @@ class FunctionalEngine:
 
     def __call__(self, inputs: Inputs, targets: Inputs, *context: Tensor) -> MeasuredBatch:
         """See `kernel.engine.Engine` and `kernel.engine.measure`."""
-        return measure_despite_failures(
-            self.measure_together, self.model, self.loss, (inputs, targets), *context, public=self.public
-        )
-
-    def measure_together(self, inputs: Inputs, targets: Inputs, *context: Tensor) -> MeasuredBatch:
-        """Measure a batch in one pass, or fail."""
         batch = inputs, targets, context
         if count_in(targets) <= self.chunk_size:
             ((gradients, terms),) = self._chunks(*batch)

@@ -9,16 +9,13 @@ parameter's gradient is formed before the weights are known.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
-from torch.overrides import TorchFunctionMode
 
-from equidp.engines.failures import measure_despite_failures
 from equidp.engines.layers import rule_for
 from equidp.engines.layers.decomposed import Products, attention_in_full, forward_for, replace_forwards
 from equidp.engines.layers.fallback import run_module
@@ -57,8 +54,7 @@ class GhostEngine:
         loss: (outputs, targets) -> losses [batch].
 
     Attributes:
-        public: examples that model and loss accepted in a trial; None: no trial was made, and a batch that
-            fails may end in its error (`engines.failures`).
+        public: examples that model and loss accepted in a trial; None: no trial was made.
     """
 
     public: Examples | None = None
@@ -66,36 +62,15 @@ class GhostEngine:
     def __init__(self, model: nn.Module, loss: LossFunction) -> None:
         self.model, self.loss = model, loss
         self._sites = list(_sites(model, set()))
-        self._repeats = False
 
     def __call__(self, inputs: Inputs, targets: Inputs) -> MeasuredBatch:
         """See `kernel.engine.Engine`."""
-        return measure_despite_failures(
-            self.measure_together, self.model, self.loss, (inputs, targets), public=self.public
-        )
-
-    def measure_together(self, inputs: Inputs, targets: Inputs) -> MeasuredBatch:
-        """Measure a batch in one pass, or fail."""
-        try:
-            return self._measure_once(inputs, targets)
-        except _ReadOnceError:
-            if self._repeats:
-                raise
-            self._repeats = True  # the model repeats for each example what was given for each already
-            try:
-                return self._measure_once(inputs, targets)
-            except Exception:
-                self._repeats = False
-            raise
-
-    def _measure_once(self, inputs: Inputs, targets: Inputs) -> MeasuredBatch:
         batch = count_in(targets)
         rows = rows_in(inputs) if isinstance(self.model, UnitModel) else 1
         tape = Tape(batch * rows, rows)
         forwards = {site.module: partial(site.run, tape) for site in self._sites}
-        repeated = _RepeatedAlready(batch * rows) if self._repeats else nullcontext()
         with replace_forwards(forwards), attention_in_full():
-            with repeated, torch.enable_grad():
+            with torch.enable_grad():
                 losses = self._losses(tape, inputs, targets)
             if losses.shape != (batch,):
                 raise ModelError(
@@ -123,48 +98,12 @@ class GhostEngine:
         except Exception as error:
             if tape.read_once is None or isinstance(error, ModelError):
                 raise
-            raise _ReadOnceError(
+            raise ModelError(
                 f"{type(tape.read_once).__name__} reads [1, positions] once for all examples. It was given "
                 f"them once per example, for gradients of each, and then the model fails ({error}). "
-                f"{_ONCE_PER_EXAMPLE}"
+                f"{_ONCE_PER_EXAMPLE}",
+                field="model",
             ) from error
-
-
-_INTERLEAVING = frozenset((Tensor.repeat_interleave, torch.repeat_interleave))
-_REPEATING = _INTERLEAVING | {Tensor.repeat, Tensor.tile, torch.tile}
-
-
-class _ReadOnceError(ModelError):
-    """A model fails after a layer was given once per example what the model gave it once for all."""
-
-
-class _RepeatedAlready(TorchFunctionMode):
-    """Leaves out the repetition, once per example, of what has one row for each example already.
-
-    A model that reads a table of prompts once, [1, positions], repeats what it read for each example.
-
-    Args:
-        batch: number of examples.
-    """
-
-    def __init__(self, batch: int) -> None:
-        super().__init__()
-        self._batch = batch
-
-    def __torch_function__(
-        self, function: Any, types: Any, arguments: tuple[Any, ...] = (), keywords: Any = None
-    ) -> Any:
-        keywords = keywords or {}
-        if function in _REPEATING and len(arguments) > 1 and arguments[0].shape[:1] == (self._batch,):
-            values, *times = arguments
-            each = tuple(times[0]) if isinstance(times[0], tuple | list) else tuple(times)
-            if function not in _INTERLEAVING and len(each) == values.dim():
-                times = [1 if each[0] == self._batch else each[0], *each[1:]]
-                return values.repeat(*times)
-            along_first = {**dict(zip(("repeats", "dim"), times, strict=False)), **keywords}.get("dim") == 0
-            if function in _INTERLEAVING and along_first and times[0] == self._batch:
-                return values
-        return function(*arguments, **keywords)
 
 
 class _Backward:

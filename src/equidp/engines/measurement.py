@@ -25,8 +25,7 @@ class MeasuredBatch:
             takes, and is dropped after its only use.
         redraw_mask: mask of examples that got other random numbers (dropout) when a module was run again,
             [batch]; None: no example did.
-        terms: terms that a policy adds to the losses, [batch, terms]; None: no context, or no example
-            could be measured.
+        terms: terms that a policy adds to the losses, [batch, terms]; None: no context.
     """
 
     def __init__(

@@ -43,8 +43,7 @@ class Measured(Protocol):
 
     @property
     def terms(self) -> Tensor | None:
-        """Terms that a policy adds to the losses, [batch, terms]; None without a context, and where no
-        example could be measured: then no norm is finite."""
+        """Terms that a policy adds to the losses, [batch, terms]; None without a context."""
 
     def sum_gradients(self, weights: Tensor, /) -> Sums:
         """Return sum_i weights[i] * gradient_i of the trainable parameters; once, and free the batch.

@@ -212,7 +212,6 @@ def files_to_review(
         "norms and sums of gradients": (
             engine,
             "engines/measurement.py",
-            "engines/failures.py",
             "training/trainer.py",
         ),
         "attack risk, and epsilon for replacing an example or for several": _BOUND_FILES,

@@ -805,7 +805,7 @@ def try_objective(engine: Engine, policy: Policy, state: Any) -> None:
     context = example_context(policy, state, tensors(targets)[0].new_zeros(count_in(targets)).long())
     try:
         with try_model(engine.model, engine.loss):
-            engine.measure_together(inputs, targets, *context)
+            engine(inputs, targets, *context)
     except ModelError:
         raise
     except Exception as error:

@@ -309,17 +309,19 @@ def sorted_by_place(m, x):
 
 @pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
-def test_training_does_not_stop_at_a_text_that_the_model_fails_on():
+def test_training_ends_with_the_error_of_a_text_that_the_model_fails_on():
     def fails_on_empty(m, tokens):
         lengths = (tokens != 0).sum(dim=1)
         packed = pack_padded_sequence(m.words(tokens), lengths, batch_first=True, enforce_sorted=False)
         return m.out(m.reader(packed)[1][0][-1])
 
     trainer = trainer_of(of_text(fails_on_empty), made_up_texts().repeat(4, 1), steps=4, batch_size=30)
-    assert trainer.fit().facts.steps == 4
+    with pytest.raises(RuntimeError, match="Length of all samples has to be greater than 0"):
+        trainer.fit()
+    assert trainer.steps_done == 1
 
 
-def test_rows_that_will_count_for_nothing_are_named_before_training():
+def test_rows_that_will_end_training_are_named_before_training():
     def fails_on_empty(m, tokens):
         if not (tokens != 0).any(dim=1).all():
             raise ValueError("an empty text")

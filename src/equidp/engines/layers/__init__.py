@@ -10,7 +10,6 @@ from equidp.engines.layers.embedding import EMBEDDING, EMBEDDING_BAG
 from equidp.engines.layers.linear import LINEAR, TRANSPOSED_LINEAR
 from equidp.engines.layers.norm import GROUP_NORM, INSTANCE_NORM, LAYER_NORM, RMS_NORM
 from equidp.engines.layers.rule import Rule
-from equidp.engines.layers.weight_norm import with_weight_norm
 
 __all__ = ["RULES", "rule_for"]
 
@@ -35,9 +34,7 @@ def rule_for(module: nn.Module) -> Rule | None:
     for layer, rule in RULES.items():
         if isinstance(module, layer) and has_forward_of(module, layer):
             own = {name for name, _ in module.named_parameters()}
-            if not rule.covers(module):
-                return None
-            return rule if own <= {"weight", "bias"} else with_weight_norm(rule, module)
+            return rule if own <= {"weight", "bias"} and rule.covers(module) else None
     kind = type(module)
     named = OTHERS.get(f"{kind.__module__}.{kind.__qualname__}")
     return None if "forward" in vars(module) else named

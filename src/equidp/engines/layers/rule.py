@@ -169,7 +169,6 @@ class Call:
         parameters: its trained parameters.
         rows: how many rows each example (unit of privacy) has. The module reads [batch * rows, ...]; its
             gradients are of units, [batch, ...].
-        receive: takes the gradients in place of this call, where other parameters' follow from them.
 
     Attributes:
         shared: whether other calls use some of these parameters too; known before the backward pass.
@@ -179,14 +178,8 @@ class Call:
         redraw_mask: as in `Gradients`.
     """
 
-    def __init__(
-        self,
-        module: Any,
-        parameters: Parameters,
-        rows: int = 1,
-        receive: Callable[[Gradients], None] | None = None,
-    ) -> None:
-        self.module, self.parameters, self.rows, self._receive = module, parameters, rows, receive
+    def __init__(self, module: Any, parameters: Parameters, rows: int = 1) -> None:
+        self.module, self.parameters, self.rows = module, parameters, rows
         self.shared = False
         self.pending: Callable[[], Gradients] | None = None
         self.gradients: Gradients | None = None
@@ -197,9 +190,6 @@ class Call:
     def take(self, gradients: Gradients) -> None:
         """Take norms, and keep of the gradients only what the weighted sum will need."""
         self.pending = None
-        if self._receive is not None:
-            self._receive(gradients)
-            return
         if self.shared:
             self.gradients = KnownGradients(gradients.example_gradients())
         else:

@@ -99,7 +99,7 @@ def check_engine(
     with try_model(model, loss), torch.enable_grad(), ExitStack() as stack:
         rows = MadeUpInputs.like(inputs, model) if rows is None else rows
         most = max(_FEWEST_TOGETHER, at_a_time or count_in(targets))
-        trial = _Trial(together(engine), model, loss, trained, inputs, targets, most)
+        trial = _Trial(engine, model, loss, trained, inputs, targets, most)
         few = trial.examples()
         _show_sizes(trial.engine, *few)
         if _random(model, few[0]):
@@ -147,7 +147,7 @@ def check_company(
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     with try_model(model, loss), torch.enable_grad(), ExitStack() as stack:
-        trial = _Trial(together(engine), model, loss, trained, inputs, targets, count_in(targets))
+        trial = _Trial(engine, model, loss, trained, inputs, targets, count_in(targets))
         few, _ = trial.examples()
         if _random(model, few):
             stack.enter_context(_NoDropout())
@@ -219,18 +219,6 @@ def check_padding(model: nn.Module, loss: LossFunction, pairs: Sequence[tuple[Ex
                     "it: examples=[row, ...], as the dataset gives them.",
                     field="examples",
                 )
-
-
-def together(engine: Engine) -> Engine:
-    """Return an engine that measures in one pass, without running examples alone if that fails."""
-    if not isinstance(engine, GhostEngine | FunctionalEngine):
-        return engine
-
-    def measure(inputs: Inputs, targets: Inputs) -> MeasuredBatch:
-        return engine.measure_together(inputs, targets)
-
-    measure.__name__ = type(engine).__name__
-    return measure
 
 
 def _random(model: nn.Module, inputs: Inputs) -> bool:
@@ -329,7 +317,7 @@ class _Trial:
         code limits these, of all examples together, on the way back through a model (a hook)."""
         loss, louder = self.loss, copy(engine)
         louder.loss = lambda outputs, targets: _LOUD * loss(outputs, targets)
-        return replace(self, engine=together(louder), loss=louder.loss)
+        return replace(self, engine=louder, loss=louder.loss)
 
     def examples(self) -> Examples:
         """Return the examples that model and loss accept alone."""
