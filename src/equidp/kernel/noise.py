@@ -14,9 +14,8 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from copy import copy
 from functools import lru_cache
 
 import numpy as np
@@ -27,11 +26,9 @@ from torch import Tensor
 
 from equidp.errors import SettingError
 from equidp.kernel.generators import (
-    Owned,
     fill_from_the_system,
     from_the_system,
     generator_from_the_system,
-    owned_generators,
 )
 from equidp.kernel.keystream import keystream, makes_words
 
@@ -117,10 +114,6 @@ class Randomness(ABC):
         """
         return nullcontext()
 
-    def with_owned(self, owned: Sequence[Owned]) -> Randomness:
-        """Return these draws, whose `for_model` fills generator objects of the user's code as well."""
-        return self
-
     def generator(self) -> torch.Generator:
         """Return a generator of the CPU that follows from one word of this stream."""
         return torch.Generator().manual_seed(int(self.words(1)[0]) & (2**63 - 1))
@@ -174,13 +167,7 @@ class SystemRandomness(Randomness):
     alone: AES-256 in counter mode, made on the CPU and copied to a device such as a GPU, or ChaCha20, made on
     a GPU where that is faster and gives the words of the library `cryptography` (`keystream.makes_words`).
     Nothing is kept between calls that a fork or a copy of the process could reuse.
-
-    Args:
-        owned: generator objects of the user's code that `for_model` fills as well.
     """
-
-    def __init__(self, owned: Sequence[Owned] = ()) -> None:
-        self._owned = tuple(owned)
 
     def words(self, count: int) -> npt.NDArray[np.int64]:
         size = 8 * count
@@ -196,13 +183,7 @@ class SystemRandomness(Randomness):
 
     def for_model(self, *devices: torch.device) -> AbstractContextManager[None]:
         """A context in which the global generators draw from the operating system, and are restored after."""
-        return from_the_system(*devices, owned=self._owned)
-
-    def with_owned(self, owned: Sequence[Owned]) -> Randomness:
-        """Return these draws, whose `for_model` fills more generators than before."""
-        more = copy(self)
-        more._owned = (*self._owned, *owned)
-        return more
+        return from_the_system(*devices)
 
     def generator(self) -> torch.Generator:
         """Return a generator of the CPU whose whole state is the operating system's."""
@@ -216,8 +197,7 @@ class SystemRandomness(Randomness):
 
 def _start_worker(number: int) -> None:
     """Fill the generators of a process of a DataLoader, which torch seeded with 32 bits and its number."""
-    worker = torch.utils.data.get_worker_info()
-    fill_from_the_system(owned=() if worker is None else owned_generators(worker.dataset))
+    fill_from_the_system()
 
 
 def _aes(key: bytes, size: int) -> bytes:

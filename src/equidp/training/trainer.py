@@ -22,7 +22,6 @@ from equidp.distributed.group import processes_here
 from equidp.errors import BudgetError, SettingError
 from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.epsilon import checked_accountant
-from equidp.kernel.generators import owned_generators
 from equidp.kernel.inputs import Inputs
 from equidp.kernel.ledger import Ledger, StepEvent
 from equidp.kernel.loop import Batch, PrivateLoop
@@ -243,7 +242,6 @@ class Trainer:
             }
             agreement.synchronize_run(self.processes, model, optimizer, scheduler, loss, train, settings)
             self.loss = assemble.chosen_loss(loss, train, views)
-            self._generator_owners = model, loss, train, augment, collate
             ledger, steps = self._open_ledger(ledger, budget, beyond_budget)
             randomness = self._open_randomness(ledger)
             with randomness.for_model(*(parameter.device for parameter in model.parameters())):
@@ -347,8 +345,7 @@ class Trainer:
     def _open_randomness(self, ledger: Ledger) -> Randomness:
         """Open the randomness of the steps that a ledger has left."""
         given = self._arguments
-        randomness = given.randomness or assemble.chosen_randomness(given.secure, given.seed, ledger.steps)
-        return randomness.with_owned(owned_generators(*self._generator_owners))
+        return given.randomness or assemble.chosen_randomness(given.secure, given.seed, ledger.steps)
 
     def _make_loader(self, randomness: Randomness) -> assemble.Load:
         return assemble.loader(
