@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def finished(folder):
     """A run whose rare group has a third of the others' epsilon, and counts of classes that both pay for."""
-    given = ("--epsilon-by-group", "east=1,*=3", "--counts-share", "0.1", "--method", "dpsgd")
+    given = ("--epsilon-by-group", "east=1,*=3", "--set", "counts_share=0.1", "--method", "dpsgd")
     done = equidp_here("train", *TABLE, *given, *FAST, "--out", "run", cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder / "run", done.stdout
@@ -73,7 +73,7 @@ def test_the_ledger_of_a_run_says_the_epsilon_of_each_group(finished, command):
 
 @pytest.mark.soak
 def test_a_dry_run_says_the_epsilon_of_each_group_with_releases(folder, command):
-    given = ("--epsilon-by-group", "east=1", "--epsilon", "3", "--counts-share", "0.1", "--dry-run")
+    given = ("--epsilon-by-group", "east=1", "--epsilon", "3", "--set", "counts_share=0.1", "--dry-run")
     code, out, err = command("train", *TABLE, *given, *FAST, cwd=folder)
     assert code == 0, err
     assert re.search(r"By group, in all: epsilon east (0\.99|1\.00)\d*, west (2\.9|3\.0)\d* \(rdp\)", out)
@@ -115,7 +115,7 @@ def test_a_person_with_rows_in_several_regions_is_said_to_count_in_one(folder, c
         ("--epsilon-by-group", "*=1"),
         ("--epsilon-by-group", "east=0"),
         ("--epsilon-by-group", "east"),
-        ("--epsilon-by-group", "east=0.2", "--counts-share", "0.1"),
+        ("--epsilon-by-group", "east=0.2", "--set", "counts_share=0.1"),
         ("--epsilon-by-group", "east=0.01", "--set", "protect_by=scaling"),
         ("--epsilon-by-group", "east=1", "--rates", "east=2"),
         ("--epsilon-by-group", "east=1", "--noise-multiplier", "1"),
