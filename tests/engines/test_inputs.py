@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 import equidp
 from equidp.engines import check_engine, check_model, made_up_examples, make_engine
-from equidp.engines.trial.running import Attributes
 from equidp.errors import ModelError
 from equidp.evaluation.predictions import predict
 from equidp.kernel.inputs import tensors
@@ -250,16 +249,6 @@ def test_predictions_are_the_logits_in_chunks(monkeypatch):
     monkeypatch.setattr("equidp.evaluation.predictions._CHUNK", 2)
     torch.testing.assert_close(predict(model, inputs), whole)
     assert whole.shape == (5, 2)
-
-
-def test_an_attribute_that_two_modules_share_is_put_back():
-    """LoRA adapters share lists of names."""
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    model[0].names = model[1].names = ["a"]
-    before = Attributes(model)
-    model[0].names.append("b")
-    before.restore()
-    assert model[1].names == ["a"]
 
 
 @pytest.mark.soak

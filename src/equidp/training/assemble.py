@@ -608,8 +608,8 @@ def chosen_engine(
 def _check_targets(model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Sequence[Inputs]) -> None:
     """Refuse targets for which the loss fails, such as a class beyond the model's outputs.
 
-    In training, an example whose loss fails adds nothing to the gradient, and which example failed is
-    private. Targets are tried on the CPU, since CUDA ends the process at an index out of range.
+    In training, an example whose loss fails ends the run. Targets are tried on the CPU, since CUDA ends the
+    process at an index out of range.
 
     Args:
         model, loss: of the run.
@@ -623,7 +623,7 @@ def _check_targets(model: nn.Module, loss: LossFunction, inputs: Inputs, targets
     values = torch.cat(kinds).unique().cpu() if kinds else torch.empty(0)
     if len(values) < 2 or values.is_floating_point():
         return
-    with try_model(model, loss):
+    with try_model(model):
         outputs = map_outputs(Tensor.cpu, outputs_of(model, taken(inputs, slice(1))))
         errors = [_error_of(loss, outputs, value) for value in values.unsqueeze(1)]
     failed = [(value, error) for value, error in zip(values.tolist(), errors, strict=True) if error]
@@ -663,7 +663,7 @@ def _check_finite(
             return False
         return all(each is None or bool(torch.isfinite(each).all()) for each in found)
 
-    with try_model(model, loss), torch.enable_grad():
+    with try_model(model), torch.enable_grad():
         if not odd or not has_gradient(like):
             return
         for place, inputs, targets in odd:
@@ -804,7 +804,7 @@ def try_objective(engine: Engine, policy: Policy, state: Any) -> None:
     inputs, targets = taken(engine.public, slice(4))
     context = example_context(policy, state, tensors(targets)[0].new_zeros(count_in(targets)).long())
     try:
-        with try_model(engine.model, engine.loss):
+        with try_model(engine.model):
             engine(inputs, targets, *context)
     except ModelError:
         raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 import pytest
@@ -13,7 +12,6 @@ from torch.nn.utils.rnn import pack_padded_sequence
 import equidp
 from equidp.engines import check_engine, check_model, made_up_examples, make_engine
 from equidp.engines.model import exact_products
-from equidp.engines.trial.running import Attributes
 from equidp.errors import ModelError
 from support.errors import raises_field
 
@@ -222,161 +220,6 @@ def test_a_loss_of_one_example_each_is_taken(loss, targets):
     tried(Layers(), FLOATS, loss, targets)
 
 
-class Running(Layers):
-    """Divides by a slow running scale, which is a plain attribute."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = torch.tensor(1.0)
-
-    def forward(self, values: Tensor) -> Tensor:
-        if self.training:
-            self.scale = 0.9999 * self.scale + 1e-4 * values.detach().abs().mean()
-        return super().forward(values / self.scale)
-
-
-class RunningInPlace(Running):
-    def forward(self, values: Tensor) -> Tensor:
-        self.scale.mul_(0.9999).add_(1e-4 * values.detach().abs().mean())
-        return Layers.forward(self, values / self.scale)
-
-
-class Collects(Layers):
-    """Appends what it saw to a list, and uses none of it yet."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[float] = []
-
-    def between(self, values: Tensor, hidden: Tensor) -> Tensor:
-        self.seen.append(float(values.mean()))
-        return hidden
-
-
-@pytest.mark.parametrize("make", [Running, RunningInPlace, Collects])
-def test_state_in_plain_attributes_is_refused_and_put_back(make):
-    model = make()
-    with raises_field(ModelError, "attributes"):
-        tried(model, FLOATS)
-    assert model.scale == 1.0 if make is not Collects else model.seen == []
-
-
-class RunningLoss:
-    """Divides by a running mean of the loss."""
-
-    def __init__(self) -> None:
-        self.mean: Tensor | None = None
-
-    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        losses = LOSS(outputs, targets)
-        now = losses.detach().mean()
-        self.mean = now if self.mean is None else 0.999 * self.mean + 0.001 * now
-        return losses / self.mean
-
-
-class RunningLossModule(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = RunningLoss()
-
-    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return self.inner(outputs, targets)
-
-
-def running_closure():
-    mean = None
-
-    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-        nonlocal mean
-        losses = LOSS(outputs, targets)
-        now = losses.detach().mean()
-        mean = now if mean is None else 0.999 * mean + 0.001 * now
-        return losses / mean
-
-    return loss
-
-
-@pytest.mark.parametrize(
-    "loss",
-    [
-        RunningLoss(),
-        RunningLossModule(),
-        running_closure(),
-        RunningLoss().__call__,
-        functools.partial(RunningLoss()),
-    ],
-    ids=["object", "module", "closure", "method", "partial"],
-)
-def test_state_in_a_loss_is_refused(loss):
-    with raises_field(ModelError, "attributes"):
-        tried(Layers(), FLOATS, loss)
-
-
-class Baseline:
-    """Subtracts a slow running mean of the targets, as policy gradients do of returns."""
-
-    def __init__(self) -> None:
-        self.mean = 0.0
-
-    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        losses = -nn.functional.log_softmax(outputs, dim=1)[:, 0] * (targets - self.mean)
-        self.mean = 0.9999 * self.mean + 1e-4 * float(targets.double().mean())
-        return losses
-
-
-@pytest.mark.parametrize("targets", [CLASS, CLASS.float()], ids=["classes", "numbers"])
-def test_state_in_a_loss_that_follows_from_targets_alone_is_refused(targets):
-    with raises_field(ModelError, "attributes"):
-        tried(Layers(), FLOATS, Baseline(), targets)
-
-
-class Centre(nn.Module):
-    """Subtracts a running mean of the outputs, which is a buffer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("centre", torch.zeros(2))
-
-    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        losses = LOSS(outputs - self.centre, targets)
-        with torch.no_grad():
-            self.centre.mul_(0.9).add_(0.1 * outputs.mean(dim=0))
-        return losses
-
-
-class LossOfModules:
-    def __init__(self, inner: nn.Module) -> None:
-        self.inner = [inner]
-
-    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return self.inner[0](outputs, targets)
-
-
-@pytest.mark.parametrize(
-    "wrapped",
-    [
-        lambda inner: inner,
-        lambda inner: lambda outputs, targets: inner(outputs, targets),
-        LossOfModules,
-        lambda inner: nn.ModuleList([inner])[0].forward,
-    ],
-    ids=["module", "closure", "object", "method"],
-)
-def test_state_in_the_buffers_of_a_loss_is_refused_and_put_back(wrapped):
-    inner = Centre()
-    with raises_field(ModelError, "attributes"):
-        tried(Layers(), FLOATS, wrapped(inner))
-    assert inner.centre.tolist() == [0.0, 0.0]
-
-
-def test_a_loss_that_holds_modules_which_stay_as_they_are_is_taken():
-    teacher, model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval(), Layers()
-    tried(model, FLOATS, lambda outputs, targets: LOSS(outputs, targets) + teacher(outputs).square().sum(1))
-    tried(
-        model, FLOATS, lambda outputs, targets: LOSS(outputs, targets) + 0 * model.last.weight.detach().sum()
-    )
-
-
 class Counts(Layers):
     """Counts its passes, and keeps the last activations to look at: neither carries data to the next step."""
 
@@ -387,14 +230,16 @@ class Counts(Layers):
     def between(self, values: Tensor, hidden: Tensor) -> Tensor:
         self.passes += 1
         self.settings["last"] = hidden.detach()
-        self.lengths = [float(hidden.detach().mean())]
         return hidden
 
 
 def test_counters_and_what_the_next_pass_overwrites_are_taken():
-    model = Counts()
-    tried(model, FLOATS)
-    assert (model.passes, model.settings, hasattr(model, "lengths")) == (0, {"names": ["a"]}, False)
+    tried(Counts(), FLOATS)
+
+
+def test_a_loss_that_holds_modules_which_stay_as_they_are_is_taken():
+    teacher, model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval(), Layers()
+    tried(model, FLOATS, lambda outputs, targets: LOSS(outputs, targets) + teacher(outputs).square().sum(1))
 
 
 class Logarithm(Layers):
@@ -539,30 +384,6 @@ def test_no_row_of_the_data_is_tried(in_memory):
     ROWS.clear()
     trainer.fit()
     assert all(100.0 <= float(row.min()) == float(row.max()) <= 140.0 for row in ROWS)
-
-
-def test_attributes_are_put_back_wherever_they_are():
-    class Holder:
-        def __init__(self) -> None:
-            self.value = 1
-
-    model = nn.Linear(2, 2)
-    held, listed, named, kept = Holder(), [1, [2]], {"a": {3}}, torch.ones(2)
-    model.held, model.listed, model.named, model.kept = held, listed, named, kept
-    before = Attributes(model)
-    held.value, listed[1][0], model.new = 2, 5, 1
-    listed.append(6)
-    named["a"].add(4)
-    named["b"] = 1
-    kept.zero_()
-    model.kept = torch.zeros(3)
-    after = Attributes(model)
-    assert before.differing(after) == "held of the model (Linear)"
-    before.restore()
-    assert before.differing(Attributes(model)) is None
-    assert (held.value, listed, named, model.kept is kept) == (1, [1, [2]], {"a": {3}}, True)
-    assert kept.tolist() == [1.0, 1.0]
-    assert not hasattr(model, "new")
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def check_engine(
         ModelError: no example has a finite gradient.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    with try_model(model, loss), torch.enable_grad(), ExitStack() as stack:
+    with try_model(model), torch.enable_grad(), ExitStack() as stack:
         rows = MadeUpInputs.like(inputs, model) if rows is None else rows
         most = max(_FEWEST_TOGETHER, at_a_time or count_in(targets))
         trial = _Trial(engine, model, loss, trained, inputs, targets, most)
@@ -146,7 +146,7 @@ def check_company(
         EngineRefusal: they change, or the engine cannot be used with this model.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    with try_model(model, loss), torch.enable_grad(), ExitStack() as stack:
+    with try_model(model), torch.enable_grad(), ExitStack() as stack:
         trial = _Trial(engine, model, loss, trained, inputs, targets, count_in(targets))
         few, _ = trial.examples()
         if _random(model, few):
@@ -188,7 +188,7 @@ def check_padding(model: nn.Module, loss: LossFunction, pairs: Sequence[tuple[Ex
         finite = all(bool(torch.isfinite(each).all()) for each in found)
         return [each if finite else torch.zeros_like(each) for each in found]
 
-    with try_model(model, loss), torch.enable_grad(), ExitStack() as stack:
+    with try_model(model), torch.enable_grad(), ExitStack() as stack:
         inputs = pairs[0][1][0]
         if _random(model, inputs):
             stack.enter_context(_NoDropout())
@@ -238,7 +238,7 @@ def check_repetition(model: nn.Module, loss: LossFunction, inputs: Inputs, targe
     >>> model, loss = nn.Linear(2, 2), nn.CrossEntropyLoss(reduction="none")
     >>> check_repetition(model, loss, torch.zeros(3, 2), torch.tensor([0, 1, 1]))
     """
-    with try_model(model, loss):
+    with try_model(model):
         outputs = outputs_of(model, inputs)
         found = []
         for seed in range(_PASSES):

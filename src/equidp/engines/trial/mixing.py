@@ -15,7 +15,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from equidp.engines.model import same
 from equidp.engines.trial.rows import GivenRows, MadeUpInputs, TrialRows
 from equidp.engines.trial.running import (
-    Attributes,
     check_parameters,
     checksum,
     losses_of,
@@ -53,9 +52,9 @@ def check_model(
 
     Raises:
         ModelError: BatchNorm, or anything else through which examples of a batch affect each other, as far as
-            made-up batches show (`mixing.check_mixing`); buffers, parameters or attributes that change with
-            data; no trainable parameter, or one in less than single precision; sparse gradients; a loss that
-            is not one number per example, or fails for the last class.
+            made-up batches show (`mixing.check_mixing`); buffers or parameters that change with data; no
+            trainable parameter, or one in less than single precision; sparse gradients; a loss that is not
+            one number per example, or fails for the last class.
     """
     check_parameters(model)
     for name, module in model.named_modules():
@@ -85,7 +84,7 @@ def check_model(
         inputs, targets = taken((inputs, targets), [0, 0])
     if at_a_time is not None:
         inputs, targets = taken((inputs, targets), slice(max(_SMALL_BATCH, at_a_time)))
-    with try_model(model, loss) as buffers:
+    with try_model(model) as buffers:
         outputs = outputs_of(model, inputs)
         _check_buffers(model, buffers, inputs)
         if class_names and isinstance(targets, Tensor):
@@ -178,7 +177,7 @@ def check_mixing(
     rows: TrialRows | None = None,
     at_a_time: int | None = None,
 ) -> None:
-    """Refuse a model or loss whose results for an example change with others, or that keeps data.
+    """Refuse a model or loss whose results for an example change with others.
 
     Two ordinary examples stand among 38 others like them, then among extremes (constant, huge, full and empty
     rows of all lengths), then alone; one among copies of itself, which an expert of limited room may not all
@@ -190,7 +189,7 @@ def check_mixing(
 
     Args:
         model: in training mode.
-        loss: its attributes must not change with the data either.
+        loss: (outputs, targets) -> losses [batch].
         forward: runs the model.
         inputs, targets: a few examples that the model runs on, [batch, ...].
         rows: to try; None: made up, or these examples where the model runs on none of those.
@@ -201,7 +200,7 @@ def check_mixing(
         ModelError: names what changed.
     """
     most = _BATCH if at_a_time is None else min(_BATCH, max(_SMALL_BATCH, at_a_time))
-    trial = _Trial(model, loss, forward, targets, most)
+    trial = _Trial(loss, forward, targets, most)
     seed_generators(0)
     random = GeneratorStates(tensors(targets)[0].device)
     trial.run(taken(inputs, slice(2)), 0)
@@ -219,14 +218,6 @@ def check_mixing(
         batches = _between(ordinary.inputs, (padded or ordinary).inputs, extremes)
         for batch in islice(batches, 1 if seed else None):
             among = trial.run(batch, seed, one_target=True)
-            name = ordinary.attributes.differing(among.attributes)
-            if name is not None and trial.carries(ordinary, among, seed):
-                raise ModelError(
-                    f"attribute {name} changes with the data in training and carries it from step to step, "
-                    "past the noise. Compute it from each example itself, or keep it in evaluation mode "
-                    "only.",
-                    field="attributes",
-                )
             _compare(ordinary, among, _ORDINARY)
             if padded is not None and (seeds == 1 or size == _SMALL_BATCH):
                 _compare(padded, among, _PADDED, other_size=size != _SMALL_BATCH)
@@ -313,7 +304,7 @@ def _some_of(outputs: Any, places: Tensor | list[int] | slice) -> Any:
 
 
 class _Ran(NamedTuple):
-    """A batch, what it gave, and the attributes of model and loss after it.
+    """A batch and what it gave.
 
     Attributes:
         outputs: those of the first and last `_SMALL_BATCH` / 2 examples, or all of a smaller batch.
@@ -321,22 +312,17 @@ class _Ran(NamedTuple):
     """
 
     inputs: Inputs
-    targets: Inputs
     outputs: Any
     losses: Tensor
-    attributes: Attributes
 
 
 @final
 class _Trial:
-    """Runs model and loss on batches, each time with their attributes as they were."""
+    """Runs model and loss on batches."""
 
-    def __init__(
-        self, model: nn.Module, loss: LossFunction, forward: Forward, targets: Inputs, most: int
-    ) -> None:
-        self._model, self._loss, self._forward, self._targets = model, loss, forward, targets
+    def __init__(self, loss: LossFunction, forward: Forward, targets: Inputs, most: int) -> None:
+        self._loss, self._forward, self._targets = loss, forward, targets
         self.most = most
-        self._before = Attributes(model, loss)
 
     def _targets_for(self, count: int, *, one_target: bool = False) -> Any:
         """Targets, the same from either end in batches of all sizes, for examples that are compared.
@@ -351,13 +337,9 @@ class _Trial:
 
     def run(self, inputs: Inputs, seed: int, *, one_target: bool = False) -> _Ran:
         targets = self._targets_for(count_in(inputs), one_target=one_target)
-        try:
-            outputs = self._forward(inputs, seed)
-            losses = losses_of(self._loss, outputs, targets)
-            kept = Attributes(self._model, self._loss)
-            return _Ran(inputs, targets, map_outputs(_ends, outputs), _ends(losses), kept)
-        finally:
-            self._before.restore()
+        outputs = self._forward(inputs, seed)
+        losses = losses_of(self._loss, outputs, targets)
+        return _Ran(inputs, map_outputs(_ends, outputs), _ends(losses))
 
     def losses(self, outputs: Any, places: Tensor) -> Tensor | None:
         """Losses [batch] of outputs, asked for what stands at these places; None where the loss fails.
@@ -369,29 +351,6 @@ class _Trial:
             return losses_of(self._loss, outputs, taken(self._targets_for(len(places)), places))
         except ModelError:
             return None
-        finally:
-            self._before.restore()
-
-    def carries(self, first: _Ran, second: _Ran, seed: int) -> bool:
-        """Return whether the second batch changes the outputs of the first, or what it leaves behind.
-
-        What a pass only leaves behind, such as attention maps to look at, the next one overwrites.
-        """
-        again, after = self._after(first, first, seed)
-        then, after_others = self._after(second, first, seed)
-        alike = all(map(same, output_tensors(again), output_tensors(then)))
-        return not alike or after.differing(after_others) is not None
-
-    def _after(self, first: _Ran, second: _Ran, seed: int) -> tuple[Any, Attributes]:
-        """Outputs and attributes of the second of two passes."""
-        outputs = None
-        try:
-            for ran in (first, second):
-                outputs = self._forward(ran.inputs, seed)
-                losses_of(self._loss, outputs, ran.targets)
-            return outputs, Attributes(self._model, self._loss)
-        finally:
-            self._before.restore()
 
     def attempt(self, inputs: Inputs, seed: int) -> _Ran | None:
         """Return None where the model cannot be run: it may never meet rows such as these."""

@@ -157,7 +157,7 @@ def _running(
         return bool(torch.isfinite(losses).any())
 
     every = list(range(count_in(targets)))
-    with try_model(model, loss):
+    with try_model(model):
         failed: Exception | None = None
         found: dict[int, bool] = {}
         for place in every:
