@@ -51,10 +51,10 @@ def test_a_run_keeps_target_and_groups(command, tmp_path):
     card = (tmp_path / "run" / "card.md").read_text()
     assert "under-30" in card
     assert "female" in card
-    code, out, err = command("evaluate", "run", cwd=tmp_path)
+    code, out, err = command("evaluate", "run", "--trust-code", cwd=tmp_path)
     assert code == 0, err
     assert "female" in out
-    assert command("predict", "run", "--out", "answers.csv", cwd=tmp_path)[0] == 0
+    assert command("predict", "run", "--trust-code", "--out", "answers.csv", cwd=tmp_path)[0] == 0
     assert "under 30" in (tmp_path / "answers.csv").read_text()
 
 
