@@ -114,7 +114,8 @@ def test_runs_of_every_kind_of_entry_pass_every_check(options, kind, tmp_path):
     recipe = Recipe(target="ill", group=("sex",), bounds=(("age", 0.0, 100.0),))
     plan = Plan(batch_size=100, epochs=2, delta=1e-4, **options.get("plan", {}))
     data = RunData(str(save_patients(tmp_path, ill_above=52)), recipe)
-    config = TrainConfig(data, "dpsgd", plan, Target(3.0, accountant="rdp"))
+    releases = options.get("releases", ())
+    config = TrainConfig(data, "dpsgd", plan, Target(3.0, accountant="rdp"), releases=releases)
     place = tmp_path / "run"
     run, _ = train(place, prepared=begin(prepare(config), place))
     assert kind in {type(event) for event, _ in run.entries}
