@@ -65,14 +65,22 @@ class RowDigests:
             return len(self)
         rows, times = self.values.unique_consecutive(return_counts=True)
         others, other_times = other.values.unique_consecutive(return_counts=True)
-        there = torch.isin(rows, others, assume_unique=True)
-        once = torch.isin(rows[times == 1], others[other_times == 1], assume_unique=True)
+        there = _are_among(rows, others)
+        once = _are_among(rows[times == 1], others[other_times == 1])
         singles, pairs = (int((other_times == count).sum()) for count in (1, 2))
         if _exceeds_chance(int(there.sum()), len(rows), len(other) - singles, len(other)) or _exceeds_chance(
             int(once.sum()), len(self), 2 * pairs, len(other)
         ):
             return int(times[there].sum())
         return 0
+
+
+def _are_among(rows: Tensor, others: Tensor) -> Tensor:
+    """Return which rows are among others; both are sorted, each once."""
+    if not len(others):
+        return torch.zeros(len(rows), dtype=torch.bool)
+    places = torch.searchsorted(others, rows).clamp_(max=len(others) - 1)
+    return others[places] == rows
 
 
 def _exceeds_chance(found: int, rows: int, expected: int, others: int) -> bool:
