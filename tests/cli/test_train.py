@@ -824,3 +824,17 @@ def test_columns_with_a_comma_in_their_name(run, people):
     (people / "t.toml").write_text('drop = ["job", "Hb, g/dL"]\n')
     assert run("train", *TABLE, *PLAN, "--config", "t.toml", "--dry-run")[0] == 0
     assert run("train", *TABLE, *PLAN, "--bounds", '"Hb, g/dL=0:300"', "--dry-run")[0] == 0
+
+
+@pytest.mark.soak
+def test_training_leaves_no_file_but_its_run(people, tmp_path):
+    """No copy of rows lies in a cache, or in a folder for temporary files."""
+    home, pictures = tmp_path / "home", tmp_path / "pictures"
+    (home / "temporary").mkdir(parents=True)
+    places = {"HOME": home, "XDG_CACHE_HOME": home / ".cache", "TMPDIR": home / "temporary"}
+    given = {name: str(place) for name, place in (*places.items(), ("MPLCONFIGDIR", pictures))}
+    environment = {name: value for name, value in os.environ.items() if name != "EQUIDP_CACHE"} | given
+    command = [sys.executable, "-m", "equidp", "train", *TABLE, *PLAN, "--out", str(tmp_path / "run")]
+    subprocess.run(command, cwd=people, env=environment, check=True, capture_output=True)
+    assert (tmp_path / "run" / "card.html").exists()
+    assert [path for path in home.rglob("*") if path.is_file()] == []
