@@ -72,7 +72,7 @@ def test_a_membership_attack_writes_its_figures(people):  # noqa: F811
         (("ablate", "--method", "sgd"), "does not clip"),
         (("ablate", "--method", "fairlens", "--seeds", "1"), "adds terms to losses"),
         (("ablate", "--sedes", "1"), "python -m papers ablate --help"),
-        (("ablate", "digits", "--features", "math:pi"), "expected a function"),
+        (("ablate", "digits", "--features", "math:pi"), "unknown features"),
         (("ablate", *TABLE, "--seeds", "1", "--json", "people.csv"), "people.csv"),
         (("ablate", "digits", "--json", "no/folder/a.json"), "cannot be written"),
         (("ablate", "digits", "--device", "cuda:77"), "77"),

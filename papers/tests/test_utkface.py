@@ -17,7 +17,7 @@ from papers.utkface import UTKFace
 from support.data_folders import empty_source_folder
 from support.errors import raises_field
 
-FACES = [(age, gender, ethnicity) for age in range(20, 40) for gender in (0, 1) for ethnicity in range(5)]
+FACES = [(age, gender, ethnicity) for age in range(10, 50, 2) for gender in (0, 1) for ethnicity in range(5)]
 ODD = ["39_1_20170116174525125.jpg.chip.jpg", "61_3_20170109142408075.jpg.chip.jpg"]
 
 
@@ -130,7 +130,7 @@ def test_yus_faces_are_of_four_races_with_as_many_of_each_class(name, folder):
     gone = [
         path
         for path in (folder / "UTKFace").iterdir()
-        if path.name.startswith(("20_0_1", "21_0_1", "37_1_3"))
+        if path.name.startswith(("20_0_1", "22_0_1", "38_1_3"))
     ]
     for path in gone:
         path.unlink()
@@ -151,8 +151,6 @@ def test_a_target_or_a_group_that_utkface_lacks_names_the_nearest(folder):
         open_source("papers.utkface:UTKFace", target="gendre")
     with raises_field(SettingError, "group of UTKFace", "'ethnicity'"):
         open_source("papers.utkface:UTKFace", group="ethnic")
-    with pytest.raises(SettingError, match="under-30"):
-        open_source("papers.utkface:YU", target="age")
 
 
 def test_a_seed_gives_one_split_and_another_seed_another(folder):

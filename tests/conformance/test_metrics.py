@@ -1,23 +1,16 @@
-"""Conformance of metrics: value, interval and range; a user-defined one is a file and a line in CASES."""
+"""Conformance of metrics: value, interval and range; a user-defined one is a line in CASES."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from sklearn.metrics import f1_score
 
 from equidp.evaluation.metrics import METRICS, Metric, measure_with_interval, metric_named
 from equidp.evaluation.predictions import Predictions
 
-OWN = """
-from sklearn.metrics import f1_score
-from equidp import Metric
-
-F1 = Metric("f1", lambda found: f1_score(found.hits, found.predicted_positive), True, range=(0, 1))
-"""
-CASES = [*METRICS, "own_metric:F1"]
+OWN = Metric("f1", lambda found: f1_score(found.hits, found.predicted_positive), True, range=(0, 1))
+CASES = [*(metric_named(name) for name in METRICS), OWN]
 
 
 def made(n: int = 400, *, positive: int = 1, threshold: float | None = None) -> Predictions:
@@ -30,13 +23,9 @@ def made(n: int = 400, *, positive: int = 1, threshold: float | None = None) -> 
     return Predictions(targets, both, ("no", "yes"), positive, threshold)
 
 
-@pytest.fixture(params=CASES)
-def metric(request, tmp_path, monkeypatch) -> Metric:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
-    monkeypatch.delitem(sys.modules, "own_metric", raising=False)
-    Path("own_metric.py").write_text(OWN)
-    return metric_named(request.param)
+@pytest.fixture(params=CASES, ids=lambda metric: metric.name)
+def metric(request) -> Metric:
+    return request.param
 
 
 @pytest.mark.soak
