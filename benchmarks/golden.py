@@ -70,6 +70,16 @@ def differences(before: Results, after: Results) -> list[str]:
     return found
 
 
+def written(results: Results) -> str:
+    """JSON of what any processor keeps, a line for each case."""
+    sections = []
+    for section, cases in sorted(results.items()):
+        kept = {name: {"exact": found["exact"], "close": found["close"]} for name, found in cases.items()}
+        lines = [f"{json.dumps(name)}: {json.dumps(each)}" for name, each in sorted(kept.items())]
+        sections.append(f"{json.dumps(section)}: {{\n" + ",\n".join(lines) + "\n}")
+    return "{\n" + ",\n".join(sections) + "\n}\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -85,12 +95,7 @@ def main() -> None:
         if given.keep:
             if start(HERE, after, []).wait():
                 sys.exit("the cases could not be made")
-            results = json.loads(after.read_text())
-            kept = {
-                section: {name: {"exact": each["exact"], "close": each["close"]} for name, each in of.items()}
-                for section, of in results.items()
-            }
-            VALUES.write_text(json.dumps(kept, indent=0, sort_keys=True) + "\n", encoding="utf-8")
+            VALUES.write_text(written(json.loads(after.read_text())), encoding="utf-8")
             return
         if not given.against:
             parser.error("give --against CHECKOUT, or --keep")
