@@ -498,8 +498,12 @@ def system_from_a_seed() -> Iterable[None]:
 
 
 def command(*arguments: str) -> tuple[int, str]:
-    """Exit code and standard output of `equidp`, run here."""
-    from equidp.cli import main
+    """Exit code and standard output of `equidp`, run here; 069d3a7c had an option for what --set gives."""
+    from equidp.cli import main, settings
+
+    if not hasattr(settings, "settable"):
+        pairs = zip(("", *arguments), arguments, strict=False)
+        arguments = tuple(f"--{each}" if name == "--set" else each for name, each in pairs if each != "--set")
 
     out, errors, before = io.StringIO(), io.StringIO(), sys.argv
     sys.argv = ["equidp", *arguments]
