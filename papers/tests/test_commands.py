@@ -42,8 +42,8 @@ def test_an_ablation_takes_a_method_of_the_users_own(people):  # noqa: F811
     options = (
         "--method",
         "own_half:Half",
-        "--half",
-        "0.25",
+        "--set",
+        "half=0.25",
         "--errors",
         "both",
         "--seeds",

