@@ -215,7 +215,7 @@ def test_images_of_any_scale_are_read_alike_and_grey_ones_are_repeated():
 
 def test_a_size_is_part_of_the_features_and_of_what_is_kept(monkeypatch):
     flat = {**dict.fromkeys(FEATURES), NETWORK: lambda: lambda images: images.flatten(1)}
-    monkeypatch.setattr(features_module, "_made", lambda name: flat[name]())
+    monkeypatch.setattr(features_module, "_make_transform", lambda name: flat[name]())
     shapes = [WithFeatures(Images(), f"{NETWORK}{size}").split(0).train.input_shape for size in ("", "@8")]
     assert shapes == [(3 * enlarged_side(16) ** 2,), (3 * 8 * 8,)]
     assert len(image_store().entries()) == 4
@@ -246,6 +246,6 @@ def test_a_size_that_is_none_is_refused(name, size):
 
 def test_a_package_that_is_not_installed_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
-    features_module._made.cache_clear()
+    features_module._make_transform.cache_clear()
     with raises_field(MissingExtraError, "features"):
         open_source("digits", features=NETWORK)

@@ -1,4 +1,4 @@
-"""The folder of a run, whoever made it, runs no code unless the user trusts it."""
+"""A folder of a run from anybody runs no code unless the user trusts it."""
 
 from __future__ import annotations
 

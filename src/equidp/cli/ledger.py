@@ -127,7 +127,7 @@ def _session_lines(blocks: list[Spent], one: str) -> list[str]:
 
 
 def _read_run(path: Path) -> tuple[bool, float | None]:
-    """Whether the run of the ledger's folder counts people, and its delta; None for a ledger elsewhere."""
+    """Return whether the run of the ledger's folder counts people, and its delta; None for another ledger."""
     for name in ("config.json", "settings.json"):
         with suppress(OSError, ValueError, LookupError, TypeError):
             content = json.loads((path.parent / name).read_text())

@@ -97,7 +97,7 @@ class WithFeatures:
     def transform(self) -> Transform:
         """Function or torch module, the latter in evaluation mode."""
         if isinstance(self.features, str):
-            return _made(self.features.partition("@")[0])
+            return _make_transform(self.features.partition("@")[0])
         return self.features.eval() if isinstance(self.features, nn.Module) else self.features
 
     def split(self, seed: int) -> DataSplit:
@@ -138,7 +138,7 @@ def check_features(features: str) -> None:
     if name not in FEATURES:
         raise unknown_name("features", name, FEATURES)
     _side(features)
-    _made(name)
+    _make_transform(name)
 
 
 def add_features(source: DataSource, features: str | None) -> DataSource:
@@ -156,7 +156,7 @@ def check_not_varied(features: str | None, views: Views) -> None:
 
 
 @lru_cache
-def _made(name: str) -> Transform:
+def _make_transform(name: str) -> Transform:
     return FEATURES[name]()
 
 

@@ -373,7 +373,7 @@ def read_config(place: Path, *, trust_code: bool = False) -> tuple[TrainConfig, 
         if own and not trust_code:
             raise DataError(
                 f"this folder names code of its own, {', '.join(own)}; expected a part of equidp; if you "
-                "trust whoever sent it, add --trust-code (trust_code=True in Python).",
+                "trust its sender, add --trust-code (trust_code=True in Python).",
                 field="trust_code",
             )
         config, plan = TrainConfig.from_plain(content["config"]), ResolvedPlan.from_plain(content["plan"])
