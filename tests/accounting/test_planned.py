@@ -7,9 +7,10 @@ import math
 import pytest
 
 import equidp
-from equidp.accounting.planned import Schedule, account, checked_schedule
+from equidp.accounting.planned import Schedule, checked_schedule
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import ACCOUNTANTS
+from equidp.training.plan import account
 from support.errors import raises_field
 from support.toy import make_trainer
 
@@ -17,8 +18,8 @@ from support.toy import make_trainer
 @pytest.mark.soak
 @pytest.mark.parametrize(("method", "policy"), [("dpsgd", equidp.DPSGD(1.0)), ("naive", equidp.Naive(1.0))])
 def test_a_plan_is_what_the_trainer_spends(method, policy):
-    planned = account(300, 30, epochs=2, noise_multiplier=1.0, delta=1e-5, method=method)
-    run = make_trainer(policy=policy).fit()
+    planned = account(300, batch_size=30, epochs=2, noise_multiplier=1.0, delta=1e-5, method=method)
+    run = make_trainer(method=policy).fit()
     assert planned.epsilon() == run.epsilon()
     assert run.entries == ((planned.event, planned.steps),)
 
@@ -26,16 +27,16 @@ def test_a_plan_is_what_the_trainer_spends(method, policy):
 @pytest.mark.soak
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
 def test_noise_for_a_target_meets_it_from_below(accountant):
-    planned = account(10_000, 100, steps=500, target_epsilon=2.0, method="dpsgd-f", accountant=accountant)
+    planned = account(10_000, batch_size=100, steps=500, epsilon=2.0, method="dpsgd-f", accountant=accountant)
     assert 1.99 < planned.epsilon(accountant) <= 2.0
-    assert planned.event.statistics_noise == pytest.approx(10 * planned.event.noise_multiplier)
+    assert planned.event.statistics_noise == pytest.approx(10 * planned.event.noise)
     assert planned.delta == 1e-5
 
 
 @pytest.mark.soak
 def test_the_event_to_check_with_dp_accounting_is_that_of_the_group_with_the_largest_epsilon():
     given = {"noise_multiplier": 1.5, "rates": "rare=2", "bound_shares": "rare=0.25", "delta": 1e-4}
-    planned = account(1000, 50, epochs=1, **given)
+    planned = account(1000, batch_size=50, epochs=1, **given)
     assert ACCOUNTANTS["rdp"](planned.dp_event(), 1e-4) == planned.epsilon_by_group("rdp")["*"]
 
 
@@ -44,10 +45,10 @@ def test_the_event_to_check_with_dp_accounting_is_that_of_the_group_with_the_lar
     [
         ({"num_examples": 0}, "num_examples"),
         ({"batch_size": 2000}, "batch_size"),
-        ({"epochs": None}, "epochs"),
-        ({"noise_multiplier": None}, "noise_multiplier"),
-        ({"target_epsilon": 1.0}, "noise_multiplier"),
-        ({"noise_multiplier": None, "target_epsilon": 0.0}, "target_epsilon"),
+        ({"steps": 4}, "epochs"),
+        ({"noise_multiplier": None}, "epsilon"),
+        ({"epsilon": 1.0}, "epsilon"),
+        ({"noise_multiplier": None, "epsilon": 0.0}, "epsilon"),
         ({"noise_multiplier": math.nan}, "noise_multiplier"),
         ({"delta": 1.0}, "delta"),
         ({"method": "dpsdg"}, "method"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given, settings, strategies as st
 from scipy import optimize, stats
 
 from equidp.accounting.replacement import replacement_epsilon
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.event import Event
 from support.errors import raises_field
 
 
@@ -31,13 +32,13 @@ def gaussian(distance: float, delta: float) -> float:
 def test_a_gaussian_without_sampling_has_less(noise, accountant):
     """Replaced, sums differ by twice the sensitivity."""
     delta = 1e-5
-    found = replacement_epsilon([(StepEvent(1.0, noise), 1)], delta, accountant)
+    found = replacement_epsilon([(Event(1.0, noise), 1)], delta, accountant)
     assert gaussian(2 / noise, delta) <= found
     assert found <= 1.6 * gaussian(2 / noise, delta) + 0.1
 
 
 def test_it_is_two_of_the_epsilon_at_a_delta_that_makes_room():
-    entries, delta = [(StepEvent(0.02, 1.0), 200)], 1e-5
+    entries, delta = [(Event(0.02, 1.0), 200)], 1e-5
     found = replacement_epsilon(entries, delta, "rdp")
     assert found > 2 * epsilon(entries, delta, "rdp")
     smaller = delta / (1 + math.exp(found / 2))
@@ -46,10 +47,28 @@ def test_it_is_two_of_the_epsilon_at_a_delta_that_makes_room():
 
 def test_nothing_spent_costs_nothing_and_no_noise_everything():
     assert replacement_epsilon([], 1e-5) == 0.0
-    assert replacement_epsilon([(StepEvent(0.1, 0.0), 3)], 1e-5) == math.inf
+    assert replacement_epsilon([(Event(0.1, 0.0), 3)], 1e-5) == math.inf
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, 1.5, math.nan])
 def test_a_delta_that_is_no_small_probability_is_refused(delta):
     with raises_field(SettingError, "delta"):
-        replacement_epsilon([(StepEvent(0.1, 1.0), 3)], delta, "rdp")
+        replacement_epsilon([(Event(0.1, 1.0), 3)], delta, "rdp")
+
+
+@given(noise=st.floats(0.02, 5.0), steps=st.integers(1, 3000), log_delta=st.floats(-12, -2))
+@settings(max_examples=30, deadline=None)
+def test_what_is_stated_leaves_room_at_its_delta(noise, steps, log_delta):
+    """Both halves hold at a delta that 1 + e^epsilon times is no more than the one asked for; where numbers
+    leave no such room, nothing is stated."""
+    entries, delta = [(Event(0.05, noise), steps)], 10**log_delta
+    found = replacement_epsilon(entries, delta, "rdp")
+    if found == math.inf:
+        return
+    half = found / 2
+    assert half <= 600
+    assert epsilon(entries, delta * math.exp(-math.log1p(math.exp(half)) - 1e-3), "rdp") <= half * 1.001
+
+
+def test_an_epsilon_too_large_for_any_room_is_infinite():
+    assert replacement_epsilon([(Event(0.05, 0.03), 3000)], 1e-5, "rdp") == math.inf

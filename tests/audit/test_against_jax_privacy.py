@@ -14,14 +14,13 @@ import numpy as np
 import pytest
 
 from equidp.audit.bounds import (
-    NoiseFamily,
     Rates,
     epsilon_from_rates,
     noise_from_rates,
 )
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.event import Event
 
-GAUSSIAN = NoiseFamily([(StepEvent(1.0, 1.0), 1)])
+GAUSSIAN = ((Event(1.0, 1.0), 1),)
 RATES = [(900, 1000, 10, 1000), (1400, 2000, 300, 2000), (200, 200, 0, 200), (60, 100, 40, 100)]
 DELTAS = [1e-5, 1e-3]
 

@@ -11,10 +11,10 @@ import torch
 
 import equidp
 import equidp.kernel.step
-from equidp.accounting.target import Target
-from equidp.audit.bounds import NoiseFamily, Rates, noise_from_rates
-from equidp.kernel.ledger import MemoryLedger
+from equidp.audit.bounds import Rates, noise_from_rates
+from equidp.kernel.event import Event
 from equidp.kernel.noise import SeededRandomness
+from equidp.ledger.ledger import Ledger
 from equidp.models import PrototypeModel
 from equidp.policies.prototypes import Prototypes
 from equidp.training.build import build_model
@@ -24,7 +24,7 @@ from support.faults import noise_halved
 from support.toy import toy
 
 EPSILON, DELTA, RUNS = 2.0, 1e-3, 600
-RUN = MemoryLedger().run_id
+RUN = Ledger.new_run()
 pytestmark = pytest.mark.soak
 
 
@@ -47,7 +47,7 @@ def audited() -> tuple[float, float]:
     data = equidp.GroupedDataset(
         inputs, data.targets, data.groups, data.group_names, data.class_names, data.source
     )
-    plan = Plan(delta=DELTA).resolve("prototypes", len(data), Target(EPSILON))
+    plan = Plan(delta=DELTA).for_method("prototypes").with_changes(epsilon=EPSILON).resolve(len(data))
     along = torch.zeros(data.num_classes, inputs.shape[1])
     along[data.targets[0]] = torch.nn.functional.normalize(inputs[0], dim=0)
     scores = []
@@ -58,23 +58,23 @@ def audited() -> tuple[float, float]:
             model,
             optimizer,
             part,
-            policy=plan.policy,
+            method=plan.policy,
             batch_size=len(data) - 1,
             sample_rate=1.0,
             steps=RUNS,
             noise_multiplier=plan.noise_multiplier,
             delta=DELTA,
             loss=plan.plan.loss_function,
-            randomness=SeededRandomness(7, side),
-            ledger=MemoryLedger(run=RUN),  # the model stays as it is
+            seed=SeededRandomness(7, side),
+            ledger=(Ledger(), RUN),  # the model stays as it is
         )
         trainer.fit()
         scores.append(np.array([-float((each * along).sum()) for each in optimizer.seen]) * (len(data) - 1))
     inside, outside = scores
     cut = float(np.median(np.concatenate([inside[::2], outside[::2]])))  # on one half, counted on the other
     rates = Rates(int((inside[1::2] > cut).sum()), RUNS // 2, int((outside[1::2] > cut).sum()), RUNS // 2)
-    family = NoiseFamily([(trainer.event, 1)])
-    return EPSILON, noise_from_rates(rates, family, DELTA)
+    claim = ((Event(1.0, trainer.event.noise), 1),)
+    return EPSILON, noise_from_rates(rates, claim, DELTA)
 
 
 def unbounded_features(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -133,7 +132,7 @@ def check_batch(engine: Any, model: nn.Module, count: int, seed: int) -> None:
     measured = engine(inputs, targets)
     torch.testing.assert_close(measured.norms, expected.norm(dim=1), rtol=1e-9, atol=0)
     weights = torch.linspace(0.2, 1.0, count, dtype=torch.float64)
-    sums = measured.sum_gradients(weights)
+    sums = measured.sums(weights)
     found = torch.cat(
         [
             sums.get(each, torch.zeros_like(each)).flatten()
@@ -170,37 +169,8 @@ def test_a_parameter_shared_with_a_layer_gets_both_gradients():
     check_batch(make_engine("ghost", model.double(), loss), model, BATCH, 0)
 
 
-def storing(own: Own, values: Tensor) -> Tensor:
-    own.last = values * own.w
-    return own.last
-
-
-def appending(own: Own, values: Tensor) -> Tensor:
-    own.seen[:] = [values * own.w]
-    return own.seen[0]
-
-
 def with_dropout(own: Own, values: Tensor) -> Tensor:
     return nn.functional.dropout(values, 0.2) * own.w
-
-
-class ReadsWhatIsStored(Joined):
-    """Adds what its module stored, a constant, to what it gave."""
-
-    def forward(self, values: Tensor) -> Tensor:
-        made = self.own(self.first(values))
-        stored = self.own.seen[0] if self.own.seen else self.own.last
-        return self.out((made + stored.detach()).sum(1))
-
-
-@pytest.mark.parametrize("compute", [storing, appending])
-def test_what_a_call_stores_is_the_whole_batch_as_without_an_engine(compute):
-    own = Own(compute, w=drawn(6))
-    own.seen = []
-    model = ReadsWhatIsStored(own).double()
-    engine = make_engine("ghost", model, loss)
-    for seed in range(3):
-        check_batch(engine, model, BATCH, seed)
 
 
 class Around(nn.Module):
@@ -231,10 +201,6 @@ def with_a_number(own: Own, values: Tensor) -> Any:
     return values * own.w, own.w.sum()
 
 
-def with_an_object(own: Own, values: Tensor) -> Any:
-    return values * own.w, SimpleNamespace(mask=(values > 0).to(values))
-
-
 def with_a_constant(own: Own, values: Tensor) -> Any:
     return values * own.w, torch.full((len(values), 1, 6), 2.0, dtype=values.dtype)
 
@@ -242,12 +208,6 @@ def with_a_constant(own: Own, values: Tensor) -> Any:
 def change_constant(model: Any, values: Tensor) -> Tensor:
     made, constant = model.own(values)
     return made * constant.add_(1.0)
-
-
-def storing_deep(own: Own, values: Tensor) -> Tensor:
-    made = values * own.w
-    own.held["a"].last = (made.detach() > 0).to(made)
-    return made
 
 
 def padded(own: Own, values: Tensor) -> Tensor:
@@ -258,10 +218,6 @@ def frequent(own: Own, values: Tensor) -> Tensor:
     return values + embedding((values[..., 0] > 0).long(), own.w, scale_grad_by_freq=True)
 
 
-def read_held(model: Any, values: Tensor) -> Tensor:
-    return model.own(values) * model.own.held["a"].last
-
-
 def shared_layer() -> nn.Module:
     layer = nn.Linear(6, 6)
     return Around(lambda model, x: model.layer(x) + model.scaled(x), layer=layer, scaled=ScaledLayer(layer))
@@ -269,10 +225,7 @@ def shared_layer() -> nn.Module:
 
 AROUND: dict[str, Callable[[], nn.Module]] = {
     "one number beside": lambda: Around(lambda model, x: model.own(x)[0], own=Own(with_a_number, w=drawn(6))),
-    "an object beside": lambda: Around(lambda model, x: (lambda made, held: made * held.mask)(*model.own(x)),
-                       own=Own(with_an_object, w=drawn(6))),
     "a constant changed in place": lambda: Around(change_constant, own=Own(with_a_constant, w=drawn(6))),
-    "stored deep inside": lambda: Around(read_held, own=Own(storing_deep, w=drawn(6))),
     "checkpointed": lambda: Around(lambda model, x: checkpoint(model.own, x, use_reentrant=False),
                        own=Own(two_layers, weight=drawn(6, 6), bias=drawn(6))),
     "padding": lambda: Around(lambda model, x: model.own(x), own=Own(padded, w=drawn(2, 6))),
@@ -285,8 +238,6 @@ AROUND: dict[str, Callable[[], nn.Module]] = {
 def test_what_surrounds_a_module_sees_what_it_sees_without_an_engine(name):
     torch.manual_seed(0)
     model = AROUND[name]().double()
-    if name == "stored deep inside":
-        model.own.held = {"a": SimpleNamespace(last=None)}
     engine = make_engine("ghost", model, loss)
     for seed, count in enumerate((BATCH, 4, BATCH)):
         check_batch(engine, model, count, seed)

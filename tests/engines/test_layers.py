@@ -13,16 +13,14 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
-from equidp.engines import ENGINES, MeasuredBatch, functional, make_engine
-from equidp.engines.layers import rule_for
-from equidp.engines.layers.conv import ConvGradients, NormWay
-from equidp.engines.layers.decomposed import BlockGradients
-from equidp.engines.layers.fallback import RerunGradients
+from equidp.engines import ENGINES, functional, make_engine
+from equidp.engines.layers import conv, rule_for
 from equidp.engines.layers.linear import LinearGradients
 from equidp.engines.layers.rule import Call, KnownGradients
 from equidp.engines.layers.sums import weighted_sums
 from equidp.errors import ModelError
-from support.oracle import DEVICE, SumOfSquares, assert_exact, drawn, loss, single_gradients
+from equidp.kernel.engine import Measured
+from support.oracle import DEVICE, SumOfSquares, add_gradients, assert_exact, drawn, loss, single_gradients
 
 
 @pytest.fixture(autouse=True)
@@ -30,9 +28,9 @@ def _seeded():
     torch.manual_seed(0)
 
 
-def calls_of(measured: MeasuredBatch) -> list[Call]:
-    """What a batch measured by the ghost engine holds for its weighted sum."""
-    return measured._sum_under.__self__.calls
+def calls_of(measured: Measured) -> list[Call]:
+    """Calls that a batch measured by the ghost engine keeps for its weighted sum."""
+    return measured.sums.__self__.calls
 
 
 @given(
@@ -121,28 +119,23 @@ def test_convolutions_in_single_precision(
     stride=st.integers(1, 2),
     dilation=st.integers(1, 2),
     padding=st.tuples(st.integers(0, 4), st.integers(0, 4)),
-    in_windows=st.booleans(),
     bias=st.booleans(),
     memory_format=st.sampled_from([torch.contiguous_format, torch.channels_last]),
 )
-def test_convolutions_with_few_positions(
-    groups, kernel, stride, dilation, padding, in_windows, bias, memory_format
-):
+def test_convolutions_with_few_positions(groups, kernel, stride, dilation, padding, bias, memory_format):
     """Norms by products of positions, whatever the shapes, with windows that lie in the border altogether."""
     layer = nn.Conv2d(
         8, 6, kernel, stride=stride, dilation=dilation, padding=padding, groups=groups, bias=bias
     )
     model = nn.Sequential(layer, SumOfSquares()).double()
-    with patch.object(
-        ConvGradients, "cheapest", return_value=NormWay.WINDOWS if in_windows else NormWay.PIXELS
-    ):
+    with patch.object(conv, "_COST_IN_FLOAT64", 0.0):
         assert_exact(model, drawn(3, 8, 5, 6).to(memory_format=memory_format))
 
 
 def test_few_positions_and_many_channels_go_by_products_of_positions():
     layer = nn.Conv2d(128, 128, 3)
     engine = make_engine("ghost", nn.Sequential(layer, SumOfSquares()), loss)
-    with patch.object(ConvGradients, "_direct_norms", side_effect=AssertionError("took the direct way")):
+    with patch.object(conv, "ConvGradients", side_effect=AssertionError("took the direct way")):
         engine(torch.randn(3, 128, 5, 5), torch.tensor([0, 1, 0]))
 
 
@@ -201,7 +194,7 @@ def test_products_are_of_full_precision_and_what_was_set_is_set_again():
             patch.object(LinearGradients, "squared_norms", noting),
             patch.object(LinearGradients, "weighted_gradients", noting),
         ):
-            engine(torch.randn(2, 3), torch.tensor([0, 1])).weighted_sum(torch.ones(2))
+            add_gradients(engine(torch.randn(2, 3), torch.tensor([0, 1])), torch.ones(2))
         assert seen == ["ieee", "ieee"]
         assert matmul.fp32_precision == "bf16"
     finally:
@@ -220,7 +213,7 @@ def test_the_functional_engine_sums_in_full_precision():
     try:
         matmul.fp32_precision = "bf16"
         with patch.object(functional, "weighted_sums", noting):
-            engine(torch.randn(2, 3), torch.tensor([0, 1])).weighted_sum(torch.ones(2))
+            add_gradients(engine(torch.randn(2, 3), torch.tensor([0, 1])), torch.ones(2))
         assert seen == ["ieee"]
         assert matmul.fp32_precision == "bf16"
     finally:
@@ -505,12 +498,11 @@ def test_a_transformer(norm_first):
     assert_exact(model, tokens)
     engine = make_engine("ghost", model, loss)
     measured = engine(tokens.to(DEVICE), torch.zeros(4, dtype=torch.int64, device=DEVICE))
-    kinds = [type(each.gradients) for each in calls_of(measured)]
-    assert kinds.count(BlockGradients) == 2
-    assert RerunGradients not in kinds
+    attention = [each for each in calls_of(measured) if isinstance(each.module, nn.MultiheadAttention)]
+    assert len(attention) == 4  # two layers, two products of each
 
 
-def test_a_bilinear_layer_is_run_from_one_product():
+def test_a_bilinear_layer_is_exact():
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -519,11 +511,7 @@ def test_a_bilinear_layer_is_run_from_one_product():
         def forward(self, values: Tensor) -> Tensor:
             return SumOfSquares()(self.layer(input1=values, input2=values.tanh()))
 
-    model, values = Model().double(), drawn(4, 3)
-    assert_exact(model, values)
-    targets = torch.zeros(4, dtype=torch.int64, device=DEVICE)
-    measured = make_engine("ghost", model, loss)(values.to(DEVICE), targets)
-    assert [type(each.gradients) for each in calls_of(measured)] == [BlockGradients]
+    assert_exact(Model().double(), drawn(4, 3))
 
 
 @pytest.mark.parametrize(
@@ -556,7 +544,7 @@ def test_dropout_between_recurrent_layers_is_that_of_the_pass_itself(seed):
         torch.manual_seed(seed)
         measured = engine(inputs, targets)
         model.zero_grad()
-        measured.weighted_sum(torch.eye(3, dtype=torch.float64)[index])
+        add_gradients(measured, torch.eye(3, dtype=torch.float64)[index])
         rows.append(torch.cat([p.grad.flatten() for p in model.parameters()]).norm())
     torch.testing.assert_close(torch.stack(rows), norms)
     assert not torch.allclose(norms, single_gradients(model.eval(), inputs, targets).norm(dim=1))
@@ -591,7 +579,7 @@ def test_activation_checkpointing(layers, shape):
     assert_exact(model, drawn(3, *shape))
     engine = make_engine("ghost", model, loss)
     calls = calls_of(engine(drawn(3, *shape).to(DEVICE), torch.tensor([0, 1, 0], device=DEVICE)))
-    assert len({id(each.module) for each in calls}) == len(calls)
+    assert len({(id(each.module), *each.parameters) for each in calls}) == len(calls)
 
 
 class Scale(nn.Module):
@@ -621,7 +609,7 @@ def test_a_step_leaves_nothing_for_the_garbage_collector(model):
 
     def step() -> None:
         measured = engine(torch.randn(2, 5, 3), torch.zeros(2).long())
-        measured.weighted_sum(torch.ones_like(measured.norms))
+        add_gradients(measured, torch.ones_like(measured.norms))
         model.zero_grad()
 
     step()  # what is made once

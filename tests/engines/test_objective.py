@@ -12,12 +12,12 @@ from equidp.engines import make_engine
 from equidp.engines.functional import FunctionalEngine
 from equidp.errors import ModelError
 from equidp.kernel.bounding import example_context
-from equidp.kernel.engine import measure
 from equidp.kernel.policy import Setting
 from equidp.policies import FairLens
 from equidp.policies.fairlens import closeness
-from equidp.training.assemble import try_objective
+from equidp.training.trial import try_objective
 from support.errors import raises_field
+from support.oracle import add_gradients
 
 CROSS_ENTROPY = nn.CrossEntropyLoss(reduction="none")
 SHAPE = 6
@@ -61,7 +61,7 @@ def gradient_of(loss: Tensor, trained: dict[str, Tensor]) -> tuple[Tensor, ...]:
 
 def summed(measured, model: nn.Module) -> Tensor:
     model.zero_grad(set_to_none=True)
-    measured.weighted_sum(torch.ones_like(measured.norms))
+    add_gradients(measured, torch.ones_like(measured.norms))
     return flat(each.grad for each in trained_of(model).values())
 
 
@@ -71,8 +71,9 @@ def state_of(model: nn.Module, batch_size: float = 12.0):
 
 @pytest.mark.parametrize("name", models())
 def test_the_sum_of_penalised_gradients_is_the_gradient_of_the_whole_objective(name):
-    """Of sum_i l_i + b (g1 sum_a |s_a - s| + g2 sum_a |h_a - h|), by autograd through the absolute values,
-    where signs and sizes are those of the batch itself (Tran et al. 2021; b = n makes it n times L + R)."""
+    """The objective is sum_i l_i + b (g1 sum_a |s_a - s| + g2 sum_a |h_a - h|), by autograd through the
+    absolute values, where signs and sizes are those of the batch itself (Tran et al. 2021; b = n makes it n
+    times L + R)."""
     model, (inputs, targets, groups) = models()[name], batch()
     n, trained = len(groups), trained_of(model)
     direction = torch.randn(flat(trained.values()).shape, dtype=torch.float64)
@@ -90,7 +91,7 @@ def test_the_sum_of_penalised_gradients_is_the_gradient_of_the_whole_objective(n
     sums = torch.stack([torch.ones(n).double() @ members, slopes @ members, near @ members]).detach()
     state = state_of(model, float(n))._replace(sums=sums, direction=direction)
     context = example_context(POLICY, state, groups)
-    measured = measure(ENGINE(model), inputs, targets, context)
+    measured = ENGINE(model)(inputs, targets, *context)
     torch.testing.assert_close(measured.terms, torch.stack([slopes, near], dim=1).detach())
     torch.testing.assert_close(summed(measured, model), true)
 
@@ -126,7 +127,7 @@ def test_chunks_and_dropout_change_neither_norms_nor_sums():
     model.train()  # masks of the second pass are those of the first, or the sum would be cut to the norms
     measured = ENGINE(model, chunk_size=5)(inputs, targets, *context)
     model.zero_grad(set_to_none=True)
-    measured.weighted_sum(torch.eye(12)[7])
+    add_gradients(measured, torch.eye(12)[7])
     total = flat(each.grad for each in model.parameters())
     torch.testing.assert_close(total.norm(), measured.norms[7])
 
@@ -138,9 +139,7 @@ def test_a_policy_that_changes_losses_has_the_functional_engine_and_its_objectiv
 
 
 def try_model_on(model: nn.Module, state, targets: Tensor) -> None:
-    engine = ENGINE(model)
-    engine.public = batch()[0].float(), targets
-    try_objective(engine, POLICY, state)
+    try_objective(ENGINE(model), POLICY, state, (batch()[0].float(), targets))
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def rows(count: int = 60) -> list[tuple]:
 @pytest.mark.parametrize("form", FORMS)
 def test_gradients_of_two_heads_are_those_of_single_examples(form, engine):
     model, loss, inputs = TwoHeads(form), both(form), torch.randn(8, 5)
-    made = checked_engine(engine, model, loss, taken((inputs, TARGETS), slice(1)))
+    made = checked_engine(engine, model, loss, taken((inputs, TARGETS), slice(1))).engine
     measured = made(inputs, TARGETS)
     parts = [taken(TARGETS, [place]) for place in range(8)]
     oracle = torch.cat(
@@ -86,14 +86,14 @@ def test_gradients_of_two_heads_are_those_of_single_examples(form, engine):
          for place, part in enumerate(parts)]
     )  # fmt: skip
     torch.testing.assert_close(measured.norms, oracle.norm(dim=1))
-    sums = measured.sum_gradients(torch.ones(8))
+    sums = measured.sums(torch.ones(8))
     total = torch.cat([sums[each].flatten() for each in model.parameters()])
     torch.testing.assert_close(total, oracle.double().sum(dim=0), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_head_that_mixes_examples_is_refused_in_whatever_form_it_is(form):
-    with raises_field(ModelError, "outputs"):
+    with raises_field(ModelError, "losses"):
         check_model(TwoHeads(form, mixes=True), both(form), torch.randn(8, 5), TARGETS)
 
 
@@ -115,7 +115,7 @@ def test_an_output_without_the_batch_is_refused():
 
 
 def train(**settings) -> equidp.Run:
-    given = {"train": rows(), "model": TwoHeads(), "loss": both(), "secure": False, "seed": 1, **settings}
+    given = {"train": rows(), "model": TwoHeads(), "loss": both(), "seed": 1, **settings}
     return make_trainer(**given).fit()
 
 

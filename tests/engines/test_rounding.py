@@ -74,7 +74,7 @@ def summed(engine: str, model: nn.Module, values: Tensor, parts: int) -> Tensor:
     made = make_engine(engine, model, linear_loss)
     total = torch.zeros(sum(each.numel() for each in model.parameters()), dtype=torch.float64)
     for part in values.split(parts):
-        sums = made(torch.ones(len(part), 1), part).sum_gradients(torch.ones(len(part)))
+        sums = made(torch.ones(len(part), 1), part).sums(torch.ones(len(part)))
         total += torch.cat([sums[each].flatten() for each in model.parameters()])
     return total
 
@@ -188,8 +188,8 @@ def test_an_example_without_a_finite_gradient_changes_no_others_sum():
         made = make_engine(engine, model, loss)
         measured = made(broken, targets)
         assert torch.isfinite(measured.norms).tolist() == [True, True, False, True, True]
-        found = measured.sum_gradients(weights)
-        expected = made(inputs[kept], targets[kept]).sum_gradients(weights[kept])
+        found = measured.sums(weights)
+        expected = made(inputs[kept], targets[kept]).sums(weights[kept])
         assert found.keys() == expected.keys()
         for parameter, total in found.items():
             torch.testing.assert_close(total, expected[parameter], rtol=1e-5, atol=1e-7)

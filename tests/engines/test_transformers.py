@@ -19,7 +19,7 @@ from equidp.engines.model import call_model
 from equidp.errors import ModelError
 from equidp.kernel.inputs import Inputs, taken
 from support.errors import raises_field
-from support.oracle import assert_exact, loss
+from support.oracle import add_gradients, assert_exact, loss
 
 transformers = pytest.importorskip("transformers", reason="needs the extra: pip install 'equidp[hf]'")
 peft = pytest.importorskip("peft", reason="needs the extra: pip install 'equidp[hf]'")
@@ -36,7 +36,7 @@ SMALL = {
 
 
 def causal_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Of each text, summed over its words."""
+    """Losses of texts, summed over their words, [batch]."""
     return nn.functional.cross_entropy(outputs[:, :-1].transpose(1, 2), targets[:, 1:], reduction="none").sum(
         1
     )
@@ -271,7 +271,7 @@ def test_more_families_are_measured_as_by_one_backward_pass_per_example(name):
 
 
 def gradients_in_batch(model: nn.Module, inputs: Inputs, targets: Tensor, loss) -> Tensor:
-    """Of each example's loss, [batch, parameters], with the random numbers that it gets in the batch."""
+    """Gradients of examples' losses, [batch, parameters], each with its random numbers of the batch."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     torch.manual_seed(1)
     losses = loss(call_model(model, inputs), targets)
@@ -291,7 +291,7 @@ def test_norms_and_sums_are_exact_under_dropout(name):
     measured = make_engine("ghost", model, case.loss)(inputs, targets)
     torch.testing.assert_close(measured.norms, expected.norm(dim=1), rtol=1e-5, atol=1e-6)
     weights = torch.linspace(0.5, 2.0, N)
-    measured.weighted_sum(weights)
+    add_gradients(measured, weights)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     total = torch.cat([parameter.grad.flatten() for parameter in trained])
     torch.testing.assert_close(total, weights @ expected, rtol=1e-4, atol=1e-5)
@@ -322,7 +322,7 @@ def test_they_train_privately_as_they_are(case):
         model,
         torch.optim.AdamW(model.parameters(), lr=1e-3),
         Rows(inputs, targets),
-        policy=equidp.DPSGD(clipping_bound=1.0),
+        method=equidp.DPSGD(clipping_bound=1.0),
         batch_size=4,
         steps=2,
         noise_multiplier=1.0,
@@ -347,14 +347,73 @@ def test_attention_over_the_batch_would_still_be_found_out():
             return outputs - outputs.mean(dim=0)
 
     inputs = texts()
-    with raises_field(equidp.ModelError, "outputs"):
+    with raises_field(equidp.ModelError, "losses"):
         equidp.Trainer(
             model := Mixing(),
             torch.optim.AdamW(model.parameters()),
             Rows(inputs, torch.arange(N) % 3),
-            policy=equidp.DPSGD(),
+            method=equidp.DPSGD(),
             batch_size=4,
             steps=2,
             noise_multiplier=1.0,
             delta=1e-2,
         )
+
+
+def trained(model: nn.Module, rows: Dataset, **settings) -> equidp.Run:
+    made = equidp.Trainer(
+        model,
+        torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.01),
+        rows,
+        method=equidp.DPSGD(),
+        batch_size=4,
+        steps=2,
+        noise_multiplier=1.0,
+        delta=1e-2,
+        **settings,
+    )
+    return made.fit()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("masked", [False, True])
+def test_t5_trains_as_it_is(masked):
+    """Its relative positions are read once for all examples; each text has an end mark."""
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 1, "num_heads": 2, "vocab_size": WORDS}
+    ends = {"eos_token_id": 1, "pad_token_id": 0, "decoder_start_token_id": 0}
+    model = transformers.T5ForSequenceClassification(transformers.T5Config(**sizes, **ends, num_labels=3))
+    ids = torch.randint(3, WORDS, (N, LENGTH))
+    ids[:, -1] = 1
+    inputs = {"input_ids": ids, **({"attention_mask": torch.ones_like(ids)} if masked else {})}
+    assert trained(model, Rows(inputs, torch.arange(N) % 3)).facts.steps == 2
+
+
+@pytest.mark.soak
+def test_words_that_a_collator_masks_at_random_train():
+    config = transformers.BertConfig(vocab_size=WORDS, max_position_embeddings=12, **SMALL)
+    words = {"[PAD]": 0, "[MASK]": 1, "[CLS]": 2, "[SEP]": 3} | {f"w{at}": at for at in range(4, WORDS)}
+    tokenizers = pytest.importorskip("tokenizers")
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w4"))
+    marks = {"pad_token": "[PAD]", "mask_token": "[MASK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, **marks)
+    mask = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.3)
+    rows = [{"input_ids": torch.randint(4, WORDS, (4 + at % 4,)).tolist()} for at in range(N)]
+
+    def collate(given):
+        batch = mask(given)
+        return {name: batch[name] for name in ("input_ids", "attention_mask")}, batch["labels"]
+
+    def losses(outputs, targets):
+        return nn.functional.cross_entropy(outputs.transpose(1, 2), targets, reduction="none").sum(1)
+
+    run = trained(transformers.BertForMaskedLM(config), rows, collate=collate, loss=losses)
+    assert run.facts.steps == 2
+
+
+@pytest.mark.soak
+def test_gradient_checkpointing_with_dropout_trains():
+    model = bert()
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    ids = torch.randint(3, WORDS, (N, LENGTH))
+    rows = Rows({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, torch.arange(N) % 3)
+    assert trained(model, rows).facts.steps == 2

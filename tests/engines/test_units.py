@@ -12,11 +12,11 @@ from equidp.data.targets import with_weights
 from equidp.engines import ENGINES, make_engine
 from equidp.engines.units import UnitModel
 from equidp.errors import ModelError
-from equidp.kernel.ledger import MemoryLedger, StepEvent
+from equidp.kernel.event import Event
 from equidp.kernel.noise import SeededRandomness
 from equidp.kernel.step import PrivateStep
 from support.errors import raises_field
-from support.oracle import SumOfSquares, assert_exact, drawn, loss
+from support.oracle import SumOfSquares, add_gradients, assert_exact, drawn, loss
 from support.units import LOSS, assert_units, ragged
 
 
@@ -148,7 +148,7 @@ def test_rows_that_cancel_never_understate_the_norm():
         measured = make_engine(engine, UnitModel(model), LOSS)(image, targets)
         weights = torch.tensor([1.0, 0.0]) / measured.norms.clamp_min(1e-10)
         model.zero_grad()
-        measured.weighted_sum(weights)
+        add_gradients(measured, weights)
         total = torch.cat([each.grad.flatten() for each in model.parameters()])
         assert total.norm() <= 1.01
 
@@ -167,14 +167,13 @@ def test_a_person_with_many_identical_huge_rows_moves_the_sum_by_the_sensitivity
             make_engine(engine, UnitModel(model), LOSS),
             equidp.DPSGD(bound),
             list(model.parameters()),
-            event=StepEvent(0.1, 1e-6),
+            event=Event(0.1, 1e-6),
             expected_batch_size=1.0,
             num_groups=1,
-            ledger=MemoryLedger(),
             randomness=SeededRandomness(0),
         )
-        step(inputs[units], targets[units], torch.zeros(len(inputs[units]), dtype=torch.int64))
-        return torch.cat([each.grad.flatten() for each in model.parameters()])
+        groups = torch.zeros(len(inputs[units]), dtype=torch.int64)
+        return torch.cat([each.flatten() for each in step(inputs[units], targets[units], groups)])
 
     moved = (total(slice(None)) - total(slice(1, None))).norm()
     assert 0.9 * bound < moved <= bound * (1 + 1e-4)

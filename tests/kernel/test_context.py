@@ -10,11 +10,11 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
-from equidp.engines import MeasuredBatch, make_engine
+from equidp.engines import make_engine
 from equidp.errors import PolicyError, SettingError
 from equidp.kernel.bounding import example_context
-from equidp.kernel.engine import measure
-from equidp.kernel.ledger import MemoryLedger, StepEvent
+from equidp.kernel.engine import Measured
+from equidp.kernel.event import Event
 from equidp.kernel.noise import SeededRandomness
 from equidp.kernel.policy import Policy, Setting
 from equidp.kernel.step import PrivateStep
@@ -41,10 +41,9 @@ def step_of(policy=None, engine: Any = "functional", part=None, earlier=None) ->
         make_engine(engine, subject, CROSS_ENTROPY, policy) if isinstance(engine, str) else engine,
         policy,
         list(subject.parameters()),
-        event=StepEvent(0.1, 0.0, noise),
+        event=Event(0.1, 0.0, noise),
         expected_batch_size=EXPECTED,
         num_groups=2,
-        ledger=MemoryLedger(),
         randomness=SeededRandomness(0),
         physical_batch_size=part,
     )
@@ -57,8 +56,7 @@ def step_of(policy=None, engine: Any = "functional", part=None, earlier=None) ->
 
 def taken(step: PrivateStep, inputs: Tensor, targets: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
     """The exact sum of clipped gradients, and that of the rows."""
-    step(inputs, targets, groups)
-    gradients = torch.cat([each.grad.flatten() for each in step.parameters])
+    gradients = torch.cat([each.flatten() for each in step(inputs, targets, groups)])
     return EXPECTED * gradients.double(), step.state.sums.flatten().double() / 3**0.5
 
 
@@ -102,15 +100,13 @@ def test_contexts_are_those_from_before_the_batch_however_it_is_divided(part):
 def test_the_policy_sees_the_private_gradient_that_the_optimizer_sees():
     step = step_of()
     assert not step.state.direction.any()
-    step(*batch_of())
-    released = torch.cat([each.grad.flatten() for each in step.parameters])
+    released = torch.cat([each.flatten() for each in step(*batch_of())])
     torch.testing.assert_close(step.state.direction, released / released.norm())
 
 
 def test_an_empty_batch_is_a_step_like_any_other():
     step = step_of()
     step(torch.empty(0, 3), torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
-    assert step.ledger.steps == 1
     assert not step.state.sums.any()
     assert not step.state.direction.any()
 
@@ -138,12 +134,11 @@ def test_an_engine_without_the_objective_is_refused_before_anything_is_spent():
             step_of(engine=engine)
 
 
-def test_a_group_beyond_those_of_the_state_is_refused_and_leaves_no_sum():
+def test_a_group_beyond_those_of_the_state_is_refused():
     step = step_of()
     inputs, targets, groups = batch_of()
     with pytest.raises(PolicyError):
         step(inputs, targets, groups.clamp_min(3))
-    assert all(each.grad is None for each in step.parameters)
 
 
 def test_policies_that_leave_losses_have_no_context():
@@ -151,7 +146,7 @@ def test_policies_that_leave_losses_have_no_context():
     state = policy.init(Setting(2, 4.0, 1.0))
     assert example_context(policy, state, torch.arange(2)) == ()
     engine = GivenGradients(nn.Parameter(torch.zeros(3)))
-    assert measure(engine, torch.ones(2, 3), torch.zeros(2)).terms is None
+    assert engine(torch.ones(2, 3), torch.zeros(2)).terms is None
 
 
 class _Along(NamedTuple):
@@ -220,12 +215,11 @@ def test_a_context_that_averages_over_the_batch_sees_one_example():
         {"context": lambda self, state, group: (float(group), state.direction)},
     ],
 )
-def test_a_rogue_that_mixes_examples_is_refused_and_leaves_no_sum(rules):
+def test_a_rogue_that_mixes_examples_is_refused(rules):
     """It branches on a group, or reads it."""
     step = step_of(changed(**rules))
     with pytest.raises(PolicyError):
         step(*batch_of())
-    assert all(each.grad is None for each in step.parameters)
     assert not step.state.direction.any()
 
 
@@ -237,16 +231,14 @@ def test_a_rogue_that_mixes_examples_is_refused_and_leaves_no_sum(rules):
         {"statistics_ratio": 10.0, "statistics": lambda self, state, norm, group: norm},
     ],
 )
-def test_rules_that_cannot_be_applied_are_refused_before_anything_is_spent(rules):
+def test_rules_that_cannot_be_applied_are_refused(rules):
     step = step_of(changed(**rules))
     with pytest.raises(PolicyError):
-        step.rehearse(torch.arange(2))
-    assert step.ledger.steps == 0
+        step(*batch_of())
 
 
-def test_a_policy_of_ones_own_that_changes_losses_is_rehearsed_and_trains():
+def test_a_policy_of_ones_own_that_changes_losses_trains():
     step = step_of(_Changes())
-    step.rehearse(torch.arange(2))
     step(*batch_of())
     assert step.state.direction.any()
 
@@ -282,7 +274,7 @@ def test_statistics_of_an_example_see_the_terms_of_its_own_loss():
     step.restore({"direction": torch.ones(26)})
     inputs, targets, groups = batch_of()
     engine = make_engine("functional", model(), CROSS_ENTROPY, Sums())
-    terms = measure(engine, inputs, targets, example_context(Sums(), step.state, groups)).terms
+    terms = engine(inputs, targets, *example_context(Sums(), step.state, groups)).terms
     step(inputs, targets, groups)
     rows = terms[:, 0].clamp(-1, 1) * (1 + groups) / 2
     torch.testing.assert_close(after[0], rows.sum().expand(26))
@@ -295,11 +287,11 @@ def test_a_sample_of_which_no_example_can_be_measured_is_an_empty_one(part):
     class Nothing:
         objective = FairLens(BOUND).objective
 
-        def __call__(self, inputs: Tensor, targets: Tensor, *context: Tensor) -> MeasuredBatch:
-            return MeasuredBatch(torch.full((len(targets),), torch.inf), lambda weights: {})
+        def __call__(self, inputs: Tensor, targets: Tensor, *context: Tensor) -> Measured:
+            return Measured(torch.full((len(targets),), torch.inf), None, lambda weights: {})
 
     with_none, empty = step_of(engine=Nothing(), part=part), step_of()
-    with_none(*batch_of(4))
+    means = with_none(*batch_of(4))
     empty(*(each[:0] for each in batch_of(4)))
     assert torch.equal(with_none.state.sums, empty.state.sums)
-    assert not any(each.grad.any() for each in with_none.parameters)
+    assert not any(each.any() for each in means)

@@ -15,16 +15,15 @@ from scipy import stats
 
 from equidp.accounting import (
     ACCOUNTANTS,
-    EpsilonMeter,
     calibrate_noise,
     check_delta,
-    effective_noise_multiplier,
     epsilon,
-    run_event,
+    epsilon_so_far,
+    mechanism,
 )
 from equidp.errors import PrivacyWarning, SettingError
 from equidp.kernel.epsilon import epsilon as epsilon_of_one_run, renyi_accountant
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.event import Event
 from support.errors import raises_field
 
 MNIST, ADULT, DUTCH = (54649, 0.8, 12808), (36177, 1.0, 2826), (48336, 1.0, 3776)
@@ -32,7 +31,7 @@ MNIST, ADULT, DUTCH = (54649, 0.8, 12808), (36177, 1.0, 2826), (48336, 1.0, 3776
 
 def run_of(setting, statistics_noise=None):
     n, sigma, steps = setting
-    return ((StepEvent(256 / n, sigma, statistics_noise), steps),)
+    return ((Event(256 / n, sigma, statistics_noise), steps),)
 
 
 @pytest.mark.soak
@@ -61,8 +60,8 @@ def test_the_classic_conversion_gives_what_xu_et_al_print(setting, printed):
 def test_two_queries_on_one_sample_are_not_two_samples():
     """q 0.01, T 6000, multipliers 2.0 and 1.0: jointly 6.37 (Renyi); as if each had its own sample, 5.48,
     which is too low."""
-    joint = epsilon(((StepEvent(0.01, 1.0, 2.0), 6000),), 1e-5, "rdp")
-    apart = epsilon(((StepEvent(0.01, 1.0), 6000), (StepEvent(0.01, 2.0), 6000)), 1e-5, "rdp")
+    joint = epsilon(((Event(0.01, 1.0, 2.0), 6000),), 1e-5, "rdp")
+    apart = epsilon(((Event(0.01, 1.0), 6000), (Event(0.01, 2.0), 6000)), 1e-5, "rdp")
     assert joint == pytest.approx(6.37, abs=0.01)
     assert apart == pytest.approx(5.48, abs=0.01)
 
@@ -70,11 +69,11 @@ def test_two_queries_on_one_sample_are_not_two_samples():
 @pytest.mark.soak
 def test_whole_number_multipliers_are_read_as_floats():
     """dp_accounting 0.6.0 gives epsilon 0.29 for Gaussians 10 and 1.0 composed, and 5.11 for 10.0 and 1.0."""
-    entries = ((StepEvent(1, 10), 1), (StepEvent(1, 1.0), 1))
+    entries = ((Event(1, 10), 1), (Event(1, 1.0), 1))
     assert epsilon(entries, 1e-5) == pytest.approx(
-        epsilon(((StepEvent(1.0, 10.0), 1), (StepEvent(1.0, 1.0), 1)), 1e-5)
+        epsilon(((Event(1.0, 10.0), 1), (Event(1.0, 1.0), 1)), 1e-5)
     )
-    composed = run_event(entries)
+    composed = mechanism(entries)
     assert all(type(each.event.event.noise_multiplier) is float for each in composed.events)
 
 
@@ -82,9 +81,9 @@ def test_whole_number_multipliers_are_read_as_floats():
 @pytest.mark.parametrize("statistics_noise", [None, 5.0])
 @pytest.mark.parametrize(("q", "sigma", "steps"), [(0.02, 1.3, 700), (0.3, 4.0, 50), (1.0, 9.0, 12)])
 def test_equals_dp_accounting_on_the_joint_mechanism(q, sigma, steps, statistics_noise):
-    joint = effective_noise_multiplier(sigma, statistics_noise)
+    joint = Event(1.0, sigma, statistics_noise).cost().noise
     event = dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(joint))
-    entries = ((StepEvent(q, sigma, statistics_noise), steps),)
+    entries = ((Event(q, sigma, statistics_noise), steps),)
     rdp = RdpAccountant().compose(event, steps).get_epsilon(1e-5)
     pld = PLDAccountant().compose(event, steps).get_epsilon(1e-5)
     assert epsilon(entries, 1e-5, "rdp") == pytest.approx(rdp, rel=1e-9)
@@ -102,21 +101,21 @@ def test_renyi_equals_opacus(setting):
 
 def test_the_joint_multiplier_is_that_of_two_gaussians_on_one_input():
     """Closed form: independent Gaussians of multipliers 3 and 4 on one query are one of 12 / 5."""
-    assert effective_noise_multiplier(3.0, 4.0) == pytest.approx(2.4)
-    assert effective_noise_multiplier(3.0, None) == 3.0
-    assert effective_noise_multiplier(0.0, 4.0) == effective_noise_multiplier(3.0, 0.0) == 0.0
+    assert Event(1.0, 3.0, 4.0).cost().noise == pytest.approx(2.4)
+    assert Event(1.0, 3.0).cost().noise == 3.0
+    assert Event(1.0, 0.0, 4.0).cost().noise == Event(1.0, 3.0, 0.0).cost().noise == 0.0
 
 
 def test_no_noise_is_infinite_and_no_step_is_free():
-    assert epsilon(((StepEvent(0.1, 0.0), 1),), 1e-5) == math.inf
-    assert epsilon(((StepEvent(0.1, 1.0, 0.0), 1),), 1e-5) == math.inf
-    assert epsilon(((StepEvent(0.1, 1.0), 10), (StepEvent(0.1, 0.0), 1)), 1e-5, "rdp") == math.inf
+    assert epsilon(((Event(0.1, 0.0), 1),), 1e-5) == math.inf
+    assert epsilon(((Event(0.1, 1.0, 0.0), 1),), 1e-5) == math.inf
+    assert epsilon(((Event(0.1, 1.0), 10), (Event(0.1, 0.0), 1)), 1e-5, "rdp") == math.inf
     for accountant in ACCOUNTANTS:
-        assert epsilon((), 1e-5, accountant) == epsilon(((StepEvent(0.1, 1.0), 0),), 1e-5, accountant) == 0.0
+        assert epsilon((), 1e-5, accountant) == epsilon(((Event(0.1, 1.0), 0),), 1e-5, accountant) == 0.0
 
 
 def test_hardly_any_noise_is_accounted_for_without_exhausting_memory():
-    assert epsilon(((StepEvent(0.01, 0.05), 1000),), 1e-5) > 1000
+    assert epsilon(((Event(0.01, 0.05), 1000),), 1e-5) > 1000
 
 
 @pytest.mark.soak
@@ -130,7 +129,7 @@ def test_hardly_any_noise_is_accounted_for_without_exhausting_memory():
 @settings(max_examples=8)
 def test_more_steps_larger_samples_less_noise_and_statistics_all_cost(accountant, q, sigma, steps, factor):
     def spent(rate, noise, count, statistics=None):
-        return epsilon(((StepEvent(rate, noise, statistics), count),), 1e-6, accountant)
+        return epsilon(((Event(rate, noise, statistics), count),), 1e-6, accountant)
 
     plain = spent(q, sigma, steps)
     assert spent(q, sigma, math.ceil(steps * factor)) >= plain
@@ -142,7 +141,7 @@ def test_more_steps_larger_samples_less_noise_and_statistics_all_cost(accountant
 
 @pytest.mark.soak
 def test_the_order_of_entries_does_not_matter_and_equal_ones_merge():
-    a, b = StepEvent(0.1, 1.0), StepEvent(0.05, 2.0)
+    a, b = Event(0.1, 1.0), Event(0.05, 2.0)
     assert epsilon(((a, 10), (b, 20), (a, 5)), 1e-5) == pytest.approx(epsilon(((b, 20), (a, 15)), 1e-5))
 
 
@@ -152,9 +151,9 @@ def test_the_order_of_entries_does_not_matter_and_equal_ones_merge():
     "target", [3.0, *(pytest.param(each, marks=pytest.mark.soak) for each in (0.3, 10.0))]
 )
 def test_calibration_meets_the_target_from_below(accountant, ratio, target):
-    sigma = calibrate_noise(target, 1e-5, 0.02, 1000, ratio, accountant)
+    sigma = calibrate_noise(target, 1e-5, Event(0.02, 1.0, ratio), 1000, accountant)
     reached = epsilon(
-        ((StepEvent(0.02, sigma, None if ratio is None else ratio * sigma), 1000),), 1e-5, accountant
+        ((Event(0.02, sigma, None if ratio is None else ratio * sigma), 1000),), 1e-5, accountant
     )
     assert target * 0.998 <= reached <= target
 
@@ -163,20 +162,20 @@ def test_calibration_meets_the_target_from_below(accountant, ratio, target):
 @pytest.mark.soak
 @settings(max_examples=6)
 def test_calibration_never_overshoots(target, q, steps):
-    sigma = calibrate_noise(target, 1e-6, q, steps)
-    assert epsilon(((StepEvent(q, sigma), steps),), 1e-6) <= target
+    sigma = calibrate_noise(target, 1e-6, Event(q, 1.0), steps)
+    assert epsilon(((Event(q, sigma), steps),), 1e-6) <= target
 
 
 @pytest.mark.parametrize("target", [0.0, -1.0, math.nan, math.inf])
 def test_a_target_that_cannot_be_is_refused(target):
-    with raises_field(SettingError, "target_epsilon"):
-        calibrate_noise(target, 1e-5, 0.1, 10)
+    with raises_field(SettingError, "epsilon"):
+        calibrate_noise(target, 1e-5, Event(0.1, 1.0), 10)
 
 
 @pytest.mark.soak
 def test_a_target_below_what_a_conversion_can_express_is_refused():
-    with raises_field(SettingError, "target_epsilon"):
-        calibrate_noise(1e-4, 1e-6, 0.1, 10, None, "rdp-classic")
+    with raises_field(SettingError, "epsilon"):
+        calibrate_noise(1e-4, 1e-6, Event(0.1, 1.0), 10, "rdp-classic")
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-6, math.nan])
@@ -198,24 +197,24 @@ def test_a_delta_of_one_over_n_is_warned_of():
 @pytest.mark.soak
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
 def test_the_meter_is_an_upper_bound_that_rises(accountant):
-    meter = EpsilonMeter(StepEvent(0.02, 1.1, 11.0), 400, 1e-5, accountant)
-    values = [meter(steps) for steps in range(401)]
+    run = Event(0.02, 1.1, 11.0), 400, 1e-5, accountant
+    values = [epsilon_so_far(steps, *run) for steps in range(401)]
     assert values[0] == 0.0
     assert values == sorted(values)
     for steps in (1, 2, 37, 200, 399, 400):
-        exact = epsilon(((StepEvent(0.02, 1.1, 11.0), steps),), 1e-5, accountant)
+        exact = epsilon(((Event(0.02, 1.1, 11.0), steps),), 1e-5, accountant)
         assert exact <= values[steps] + 1e-9
     assert values[400] == pytest.approx(exact, rel=0.005)
 
 
 @pytest.mark.soak
 def test_the_meter_counts_what_was_spent_before():
-    other = ((StepEvent(1.0, 5.0, None), 1),)
-    meter = EpsilonMeter(StepEvent(0.02, 1.1, None), 400, 1e-5, spent_before=other)
+    other = ((Event(1.0, 5.0, None), 1),)
+    run = Event(0.02, 1.1, None), 400, 1e-5, "pld", other
     for steps in (0, 37, 400):
-        together = epsilon((*other, (StepEvent(0.02, 1.1, None), steps)), 1e-5)
-        assert together <= meter(steps) + 1e-9
-    assert meter(400) == together
+        together = epsilon((*other, (Event(0.02, 1.1, None), steps)), 1e-5)
+        assert together <= epsilon_so_far(steps, *run) + 1e-9
+    assert epsilon_so_far(400, *run) == together
 
 
 @pytest.mark.parametrize(
@@ -224,7 +223,7 @@ def test_the_meter_counts_what_was_spent_before():
 def test_epsilon_at_the_smallest_deltas_is_not_below_the_gaussian_mechanisms_own(steps, distance, delta):
     """Balle and Wang 2018, Theorem 8: where dp_accounting loses in its transforms as much as there is of
     delta."""
-    found = epsilon(((StepEvent(1.0, steps**0.5 / distance, None), steps),), delta)
+    found = epsilon(((Event(1.0, steps**0.5 / distance, None), steps),), delta)
     tail = stats.norm.cdf(distance / 2 - found / distance)
     exact = tail - np.exp(found + stats.norm.logcdf(-distance / 2 - found / distance))
     assert exact <= delta * (1 + 1e-3)
@@ -233,18 +232,18 @@ def test_epsilon_at_the_smallest_deltas_is_not_below_the_gaussian_mechanisms_own
 @pytest.mark.parametrize("noise", [1e-3, 1e-5, 1e-12])
 def test_hardly_any_noise_has_an_epsilon_that_promises_nothing(noise):
     """Where bins for its losses could not be counted, Renyi's bound stands in."""
-    event = StepEvent(0.08, noise, None)
+    event = Event(0.08, noise, None)
     assert 1e5 < epsilon([(event, 250)], 1e-5) <= epsilon([(event, 250)], 1e-5, "rdp")
 
 
 def test_renyi_epsilon_of_fewer_orders_is_an_upper_bound_and_that_of_the_best_is_the_same():
-    event = run_event([(StepEvent(0.02, 1.0), 100)])
+    event = mechanism([(Event(0.02, 1.0), 100)])
     whole, best = renyi_accountant(event).get_epsilon_and_optimal_order(1e-5)
     assert renyi_accountant(event, (float(best),)).get_epsilon(1e-5) == whole
     assert renyi_accountant(event, (2.0, 64.0)).get_epsilon(1e-5) > whole
 
 
-STEP = StepEvent(0.1, 1.0)
+STEP = Event(0.1, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -278,4 +277,4 @@ def test_entries_may_come_as_lists_and_whole_numbers_of_any_type():
 @pytest.mark.parametrize("steps", [0, -1, 2.5, "10", True])
 def test_noise_is_calibrated_to_whole_numbers_of_steps(steps):
     with raises_field(SettingError, "steps"):
-        calibrate_noise(3.0, 1e-5, 0.1, steps, accountant="rdp")
+        calibrate_noise(3.0, 1e-5, Event(0.1, 1.0), steps, accountant="rdp")

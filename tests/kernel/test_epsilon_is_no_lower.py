@@ -9,30 +9,30 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from equidp.accounting.meter import EpsilonMeter
-from equidp.kernel.epsilon import Entries, effective_noise_multiplier, epsilon
-from equidp.kernel.ledger import StepEvent
+from equidp.accounting.meter import epsilon_so_far
+from equidp.kernel.epsilon import epsilon
+from equidp.kernel.event import Entries, Event
 
 ODD = {
-    "one step of everyone": ([(StepEvent(1.0, 1.0), 1)], 1e-5),
-    "many steps of everyone": ([(StepEvent(1.0, 5.0), 100)], 1e-9),
-    "hardly ever drawn": ([(StepEvent(1e-6, 0.5), 2000)], 1e-8),
-    "nearly always drawn": ([(StepEvent(0.999, 3.0), 20)], 1e-6),
-    "two kinds of statistics": ([(StepEvent(0.02, 1.1, 11.0), 500), (StepEvent(0.02, 1.1, 1.1), 100)], 1e-6),
+    "one step of everyone": ([(Event(1.0, 1.0), 1)], 1e-5),
+    "many steps of everyone": ([(Event(1.0, 5.0), 100)], 1e-9),
+    "hardly ever drawn": ([(Event(1e-6, 0.5), 2000)], 1e-8),
+    "nearly always drawn": ([(Event(0.999, 3.0), 20)], 1e-6),
+    "two kinds of statistics": ([(Event(0.02, 1.1, 11.0), 500), (Event(0.02, 1.1, 1.1), 100)], 1e-6),
     "a profile, training and releases": (
-        [(StepEvent(1.0, 40.0), 1), (StepEvent(0.01, 1.0, 10.0), 1000), (StepEvent(1.0, 60.0), 20)],
+        [(Event(1.0, 40.0), 1), (Event(0.01, 1.0, 10.0), 1000), (Event(1.0, 60.0), 20)],
         1e-6,
     ),
     "three runs": (
-        [(StepEvent(0.1, 2.0), 100), (StepEvent(0.05, 0.8), 50), (StepEvent(0.3, 4.0, 4.0), 30)],
+        [(Event(0.1, 2.0), 100), (Event(0.05, 0.8), 50), (Event(0.3, 4.0, 4.0), 30)],
         1e-5,
     ),
-    "little noise": ([(StepEvent(0.01, 0.3), 100)], 1e-5),
-    "a large delta": ([(StepEvent(0.1, 1.0), 100)], 0.1),
-    "delta where PLD ends": ([(StepEvent(0.01, 1.0), 100)], 1.1e-10),
-    "delta beyond PLD": ([(StepEvent(0.01, 1.0), 100)], 1e-12),
+    "little noise": ([(Event(0.01, 0.3), 100)], 1e-5),
+    "a large delta": ([(Event(0.1, 1.0), 100)], 0.1),
+    "delta where PLD ends": ([(Event(0.01, 1.0), 100)], 1.1e-10),
+    "delta beyond PLD": ([(Event(0.01, 1.0), 100)], 1e-12),
     "a resumed run": (
-        [(StepEvent(0.02, 1.0), 10), (StepEvent(1.0, 50.0), 1), (StepEvent(0.02, 1.0), 490)],
+        [(Event(0.02, 1.0), 10), (Event(1.0, 50.0), 1), (Event(0.02, 1.0), 490)],
         1e-6,
     ),
 }
@@ -42,10 +42,10 @@ def at_least(entries: Entries, delta: float) -> float:
     """Epsilon with privacy losses rounded down, which the true one is not below."""
     total = None
     for event, steps in entries:
-        sigma = effective_noise_multiplier(event.noise_multiplier, event.statistics_noise)
+        sigma = event.cost().noise
         part = privacy_loss_distribution.from_gaussian_mechanism(
             sigma,
-            sampling_prob=event.sample_rate,
+            sampling_prob=event.rate,
             value_discretization_interval=1e-3,
             pessimistic_estimate=False,
         ).self_compose(steps)
@@ -55,12 +55,7 @@ def at_least(entries: Entries, delta: float) -> float:
 
 def of_gaussians(entries: Entries, delta: float) -> float:
     """Epsilon of steps that read everyone: one Gaussian mechanism, in closed form."""
-    mu = math.sqrt(
-        sum(
-            steps / effective_noise_multiplier(event.noise_multiplier, event.statistics_noise) ** 2
-            for event, steps in entries
-        )
-    )
+    mu = math.sqrt(sum(steps / event.cost().noise ** 2 for event, steps in entries))
 
     def excess(each: float) -> float:
         return norm.cdf(mu / 2 - each / mu) - math.exp(each) * norm.cdf(-each / mu - mu / 2) - delta
@@ -74,13 +69,12 @@ def test_epsilon_is_not_below_what_the_steps_certainly_cost(name):
     entries, delta = ODD[name]
     found = epsilon(entries, delta)
     assert found >= at_least(entries, delta) - 1e-9
-    if all(event.sample_rate == 1 for event, _ in entries):
+    if all(event.rate == 1 for event, _ in entries):
         assert found >= of_gaussians(entries, delta) - 1e-9
 
 
 @pytest.mark.soak
 def test_the_meter_is_not_below_it_at_any_step():
-    event = StepEvent(0.02, 1.0)
-    meter = EpsilonMeter(event, 500, 1e-6)
+    event = Event(0.02, 1.0)
     for steps in (1, 2, 3, 7, 50, 99, 333, 499, 500):
-        assert meter(steps) >= at_least([(event, steps)], 1e-6) - 1e-9
+        assert epsilon_so_far(steps, event, 500, 1e-6) >= at_least([(event, steps)], 1e-6) - 1e-9

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from itertools import product
+from dataclasses import asdict, replace
 
 import dp_accounting
 import numpy as np
@@ -13,40 +14,30 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from scipy import stats
 
-from equidp.accounting import limit as limit_module
-from equidp.accounting.budget import PrivacyBudget
-from equidp.accounting.calibration import calibrate_noise, calibrate_step
-from equidp.accounting.limit import Limit
-from equidp.accounting.meter import EpsilonMeter
+from equidp.accounting.calibration import calibrate_noise
+from equidp.accounting.groups import GroupSettings
+from equidp.accounting.meter import epsilon_so_far
 from equidp.accounting.risk import Risk
 from equidp.errors import SettingError
 from equidp.kernel import epsilon as accounting, step as step_module
 from equidp.kernel.bounding import ROUNDING
-from equidp.kernel.epsilon import epsilon, epsilon_of_group, project_groups
-from equidp.kernel.ledger import (
-    GroupedStepEvent,
-    GroupShare,
-    MemoryLedger,
-    ReleaseEvent,
-    StepEvent,
-    make_step_event,
-)
-from equidp.kernel.loop import PrivateLoop
+from equidp.kernel.epsilon import epsilon
+from equidp.kernel.event import Event, Label, Share
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
-from equidp.kernel.noisy_sum import split_sums
-from equidp.kernel.processes import Alone
+from equidp.kernel.processes import Processes
 from equidp.kernel.sampling import PoissonSampler
 from equidp.kernel.step import PrivateStep
-from equidp.ledger.file import LedgerFile
-from equidp.ledger.format import event_of, plain
+from equidp.ledger.ledger import Ledger
+from equidp.ledger.renyi import renyi_epsilon
 from equidp.policies import DPSGD, SGD
+from equidp.runs.folder import number_columns
 from support.errors import raises_field
-from support.given_gradients import GivenGradients, loop_over
+from support.given_gradients import GivenGradients, run_over
 from support.policies import Rogue
 
-CROSSING = GroupedStepEvent(0.2, 1.0, by_group=(GroupShare("a", 0.2, 0.5), GroupShare("b", 0.05)))
+CROSSING = Event(0.2, 1.0, shares=(Share("a", 0.2, 0.5), Share("b", 0.05)))
 """Neither group's step is as costly as the other's in both rate and noise."""
-NOTHING = GroupedStepEvent(0.1, 1.0, by_group=(GroupShare("a", 0.1, 0.0),))
+NOTHING = Event(0.1, 1.0, shares=(Share("a", 0.1, 0.0),))
 """The one group has no share of anything."""
 
 
@@ -54,7 +45,7 @@ def random_setting(seed: int):
     """Steps by group, statistics or none, a release or none, as of a run; and delta."""
     draw = np.random.default_rng(seed)
     shares = tuple(
-        GroupShare(
+        Share(
             f"group {k}",
             float(draw.choice([0.0, draw.uniform(0.01, 0.2)], p=[0.15, 0.85])),
             float(draw.choice([0.0, 1.0, draw.uniform(1 / 16, 1)], p=[0.15, 0.25, 0.6])),
@@ -62,28 +53,26 @@ def random_setting(seed: int):
         )
         for k in range(draw.integers(1, 4))
     )
-    shares = (*shares, GroupShare("usual", 0.1))
+    shares = (*shares, Share("usual", 0.1))
     sigma = float(draw.uniform(0.7, 3.0))
     statistics = float(sigma * draw.uniform(1, 8)) if draw.random() < 0.5 else None
-    event = GroupedStepEvent(max(each.sample_rate for each in shares), sigma, statistics, shares)
+    event = Event(max(each.rate for each in shares), sigma, statistics, shares=shares)
     entries = [(event, int(draw.integers(1, 400)))]
     if draw.random() < 0.5:
-        entries.append(
-            (ReleaseEvent(1.0, float(draw.uniform(3, 30)), name="counts"), int(draw.integers(1, 3)))
-        )
+        entries.append((Event(1.0, float(draw.uniform(3, 30)), name="counts"), int(draw.integers(1, 3))))
     return entries, float(10.0 ** -draw.uniform(4, 7))
 
 
 def by_dp_accounting(entries, name: str, delta: float, accountant) -> float:
     """Epsilon of a group, from dp_accounting's events and the formula of one joint Gaussian."""
     event, steps = entries[0]
-    share = next(each for each in event.by_group if each.name == name)
-    precision = (share.bound_share / event.noise_multiplier) ** 2
+    share = next(each for each in event.shares if each.label == name)
+    precision = (share.bound / event.noise) ** 2
     if event.statistics_noise is not None:
-        precision += (share.row_share / event.statistics_noise) ** 2
-    spent = [(1.0, each.noise_multiplier, count) for each, count in entries[1:]]
-    if precision and share.sample_rate:
-        spent.append((share.sample_rate, precision**-0.5, steps))
+        precision += (share.row / event.statistics_noise) ** 2
+    spent = [(1.0, each.noise, count) for each, count in entries[1:]]
+    if precision and share.rate:
+        spent.append((share.rate, precision**-0.5, steps))
     for rate, noise, count in spent:
         one = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
         accountant.compose(one, count)
@@ -93,10 +82,10 @@ def by_dp_accounting(entries, name: str, delta: float, accountant) -> float:
 def check_setting(seed: int, name: str, make_accountant) -> None:
     entries, delta = random_setting(seed)
     found = {}
-    for share in entries[0][0].by_group:
-        found[share.name] = epsilon_of_group(entries, share.name, delta, name)
-        expected = by_dp_accounting(entries, share.name, delta, make_accountant())
-        assert found[share.name] == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    for label in entries[0][0].labels:
+        found[label.name] = epsilon(entries, delta, name, label)
+        expected = by_dp_accounting(entries, label.name, delta, make_accountant())
+        assert found[label.name] == pytest.approx(expected, rel=1e-6, abs=1e-9)
     assert epsilon(entries, delta, name) == pytest.approx(max(found.values()), rel=1e-6)
 
 
@@ -118,54 +107,53 @@ def test_each_group_has_the_epsilon_by_privacy_losses_too(seed):
 @pytest.mark.parametrize(
     ("share", "noise"),
     [
-        (GroupShare("a", 0.0), None),
-        (GroupShare("a", 0.1, 0.0, 0.0), None),
-        (GroupShare("a", 0.1, 0.0, 0.5), 8.0),
-        (GroupShare("a", 0.1, 0.5, 0.0), 4.0),
-        (GroupShare("a", 0.1), (2.0**-2 + 4.0**-2) ** -0.5),
+        (Share("a", 0.0), None),
+        (Share("a", 0.1, 0.0, 0.0), None),
+        (Share("a", 0.1, 0.0, 0.5), 8.0),
+        (Share("a", 0.1, 0.5, 0.0), 4.0),
+        (Share("a", 0.1), (2.0**-2 + 4.0**-2) ** -0.5),
     ],
 )
 def test_what_a_step_costs_a_group(share, noise):
     """Nothing where the group is never drawn; and a group that may add nothing is not drawn."""
-    event = GroupedStepEvent(0.3, 2.0, 4.0, (share, GroupShare("b", 0.3)))
-    cost = event.of_group("a")
+    event = Event(0.3, 2.0, 4.0, shares=(share, Share("b", 0.3)))
+    cost = event.cost(Label("", "a"))
     if noise is None:
-        assert cost is None
+        assert cost == (0.0, math.inf)
         assert event.drawn_rates == (0.0, 0.3)
-        assert epsilon_of_group([(event, 9)], "a", 1e-5, "rdp") == 0
+        assert epsilon([(event, 9)], 1e-5, "rdp", Label("", "a")) == 0
     else:
-        kinds = accounting.count_kinds([(cost, 1)])
-        assert list(kinds) == [(0.1, pytest.approx(noise))]
+        assert cost == (0.1, pytest.approx(noise))
         assert event.drawn_rates == (0.1, 0.3)
 
 
 def test_a_step_without_noise_has_no_privacy_for_a_group_that_is_drawn():
-    event = GroupedStepEvent(0.3, 0.0, by_group=(GroupShare("a", 0.0), GroupShare("b", 0.3, 0.5)))
+    event = Event(0.3, 0.0, shares=(Share("a", 0.0), Share("b", 0.3, 0.5)))
     assert epsilon([(event, 1)], 1e-5) == math.inf
-    assert epsilon_of_group([(event, 1)], "a", 1e-5) == 0
+    assert epsilon([(event, 1)], 1e-5, label=Label("", "a")) == 0
 
 
 def test_equal_groups_without_smaller_bounds_are_a_plain_step():
-    shares = tuple(GroupShare(name, 0.25) for name in "abc")
-    assert make_step_event(0.1, 1.0, 2.0, shares) == StepEvent(0.25, 1.0, 2.0)
-    assert type(make_step_event(0.1, 1.0, None, shares)) is StepEvent
-    lower = (*shares[:2], GroupShare("c", 0.25, 0.5))
-    assert isinstance(make_step_event(0.1, 1.0, None, lower), GroupedStepEvent)
+    equal = GroupSettings(rates=dict.fromkeys("abc", 2.5))
+    assert equal.step_event(0.1, 1.0, 2.0, "abc") == Event(0.25, 1.0, 2.0)
+    lower = GroupSettings(rates=equal.rates, bound_shares={"c": 0.5})
+    assert lower.step_event(0.1, 1.0, None, "abc").shares[2] == Share("c", 0.25, 0.5, 0.5)
 
 
 @pytest.mark.parametrize(
     ("make", "field"),
     [
-        (lambda: GroupShare("", 0.1), "name"),
-        (lambda: GroupShare("a", 1.1), "sample_rate"),
-        (lambda: GroupShare("a", math.nan), "sample_rate"),
-        (lambda: GroupShare("a", 0.1, 0.01), "bound_share"),
-        (lambda: GroupShare("a", 0.1, 1.0, 1.5), "row_share"),
-        (lambda: GroupedStepEvent(0.1, 1.0), "by_group"),
-        (lambda: GroupedStepEvent(0.1, 1.0, by_group=(GroupShare("a", 0.1),) * 2), "by_group"),
-        (lambda: GroupedStepEvent(0.2, 1.0, by_group=(GroupShare("a", 0.1),)), "sample_rate"),
-        (lambda: CROSSING.of_group("c"), "group"),
-        (lambda: calibrate_step(1.0, 1e-5, NOTHING, 1), "by_group"),
+        (lambda: Share("", 0.1), "label"),
+        (lambda: Share("a", 1.1), "rate"),
+        (lambda: Share("a", math.nan), "rate"),
+        (lambda: Share("a", 0.1, 0.01), "bound"),
+        (lambda: Share("a", 0.1, 1.0, 1.5), "row"),
+        (lambda: Share("a", 0.1, 1.0, math.nan), "row"),
+        (lambda: Event(0.1, 1.0, math.nan), "statistics_noise"),
+        (lambda: Event(0.1, 1.0, -1.0), "statistics_noise"),
+        (lambda: Event(0.1, 1.0, shares=(Share("a", 0.1),) * 2), "shares"),
+        (lambda: Event(0.2, 1.0, shares=(Share("a", 0.1),)), "rate"),
+        (lambda: calibrate_noise(1.0, 1e-5, NOTHING, 1), "shares"),
     ],
 )
 def test_refused(make, field):
@@ -173,75 +161,75 @@ def test_refused(make, field):
         make()
 
 
-def costs_of_pairs(*events: GroupedStepEvent) -> list[tuple[StepEvent | None, ...]]:
-    """Return the costs of two steps by group for each pair of groups: (a, a), (a, b), (b, a), (b, b)."""
-    return list(product(*([event.of_group(name) for name in "ab"] for event in events)))
+def alone(event: Event, name: str) -> Event:
+    """A step that costs everyone what this one costs an example of a label."""
+    return Event(*event.cost(Label(event.column, name)))
 
 
-@pytest.mark.soak
-def test_groupings_of_two_runs_are_combined():
-    """An example in one group of one run may be in any group of the other, also under the same name; a
-    release counts for every example."""
-    other = GroupedStepEvent(0.3, 2.0, by_group=(GroupShare("b", 0.3, 0.5), GroupShare("a", 0.1)))
-    release = StepEvent(1.0, 9.0)
-    entries = [(CROSSING, 20), (other, 30), (release, 1), (CROSSING, 5)]
-    combined = [
-        epsilon([(first, 20), (second, 30), (release, 1), (first, 5)], 1e-5, "rdp")
-        for first, second in costs_of_pairs(CROSSING, other)
+NAMES = "0", "1"
+SEX, DIABETES = torch.tensor([0, 0, 1, 1]), torch.tensor([1, 0, 1, 0])
+
+
+LEDGER = Ledger()
+
+
+def by_column(labels: torch.Tensor, *rates: float) -> Event:
+    shares = tuple(Share(name, rate) for name, rate in zip(NAMES, rates, strict=True))
+    return Event(max(rates), 1.0, shares=shares, column=LEDGER.column(NAMES, labels))
+
+
+def test_labels_of_two_columns_are_not_the_same_by_having_one_name():
+    """An example that is "1" by sex and "0" by diabetes is drawn at .02 in all 2000 steps: 6.15, not 4.34."""
+    entries = [(by_column(SEX, 0.002, 0.02), 1000), (by_column(DIABETES, 0.02, 0.002), 1000)]
+    most = epsilon([(Event(0.02, 1.0), 2000)], 1e-5, "rdp")
+    assert round(most, 2) == 6.15
+    assert epsilon(entries, 1e-5, "rdp") == most
+    for (event, _), name in zip(entries, NAMES, strict=True):  # drawn at .002 in one of the two runs
+        assert round(epsilon(entries, 1e-5, "rdp", Label(event.column, name)), 2) == 4.34
+
+
+def test_two_runs_by_one_column_cost_each_label_its_own():
+    """Nobody is drawn at .02 in both."""
+    entries = [(by_column(SEX, 0.002, 0.02), 1000), (by_column(SEX.clone(), 0.02, 0.002), 1000)]
+    own = [epsilon(entries, 1e-5, "rdp", label) for label in entries[0][0].labels]
+    assert own == pytest.approx([epsilon(entries, 1e-5, "rdp")] * 2)
+    assert round(own[0], 2) == 4.34
+
+
+def test_labels_of_two_events_without_a_name_of_their_column_are_not_the_same():
+    entries = [
+        (Event(0.02, 1.0, shares=(Share("0", 0.002), Share("1", 0.02))), 1000),
+        (Event(0.02, 1.0, shares=(Share("0", 0.02), Share("1", 0.002))), 1000),
     ]
-    assert epsilon(entries, 1e-5, "rdp") == max(combined)
-    assert epsilon_of_group(entries, "a", 1e-5, "rdp") == combined[0]
-    assert epsilon_of_group(entries, "b", 1e-5, "rdp") == combined[3]
-
-
-def test_a_group_that_costs_no_more_than_another_needs_no_account_of_its_own():
-    shares = tuple(GroupShare(f"{k}", 0.2 / k, 1 / k) for k in range(1, 9))
-    assert project_groups([(GroupedStepEvent(0.2, 1.0, by_group=shares), 3)]) == (
-        ((StepEvent(0.2, 1.0), 3),),
+    assert round(epsilon(entries, 1e-5, "rdp"), 2) == 6.15
+    assert round(epsilon(entries[:1], 1e-5, "rdp"), 2) == round(
+        epsilon([(Event(0.02, 1.0), 1000)], 1e-5, "rdp"), 2
     )
 
 
-def test_more_combinations_than_are_listed_count_at_the_largest_rate_and_bounds():
-    events = [
-        GroupedStepEvent(0.2, 1.0 + k, by_group=CROSSING.by_group) for k in range(7)
-    ]  # 2^7 combinations
-    few, many = ([(event, 3) for event in events[:number]] for number in (6, 7))
-    assert len(project_groups(few)) == 64
-    assert project_groups(many) == tuple((*each, (StepEvent(0.2, 7.0), 3)) for each in project_groups(few))
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("kinds", [1, 3], ids=["few", "more than are accounted for one by one"])
-def test_later_kinds_of_steps_leave_the_routes_of_what_was_stated(kinds, monkeypatch):
-    """Orders and shares of delta follow for each group from what was stated, before there are results: the
-    proof allows no others later."""
-    given, find_routes = [], limit_module.find_routes
-
-    def seen(stated, *settings):
-        given.append(stated)
-        return find_routes(stated, *settings)
-
-    monkeypatch.setattr(limit_module, "find_routes", seen)
-    monkeypatch.setattr(accounting, "MOST_COMBINATIONS", 4)
-    later = [(GroupedStepEvent(0.2, 3.0 + k, by_group=CROSSING.by_group), 1) for k in range(kinds)]
-    Limit(9.0, 1e-5, "rdp", ((CROSSING, 20),)).compute_epsilon([*later, (CROSSING, 20)])
-    assert {*given} == {((CROSSING.of_group(name), 20),) for name in "ab"}
+def test_of_several_columns_the_smallest_bound_counts():
+    """The second column's examples are all drawn alike in its run: by its labels nobody pays less."""
+    first, second = by_column(SEX, 0.002, 0.02), by_column(DIABETES, 0.01, 0.01)
+    entries = [(first, 50), (second, 50)]
+    found = [epsilon(entries, 1e-5, "rdp", label) for label in (*first.labels, *second.labels)]
+    assert epsilon(entries, 1e-5, "rdp") == min(max(found[:2]), max(found[2:]))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("accountant", ["rdp", pytest.param("pld", marks=pytest.mark.soak)])
 def test_the_meter_is_an_upper_bound_and_exact_at_the_end(accountant):
-    meter = EpsilonMeter(CROSSING, 30, 1e-5, accountant)
+    run = CROSSING, 30, 1e-5, accountant
+    at_start, first, tenth, last = (epsilon_so_far(steps, *run) for steps in (0, 1, 10, 30))
     exact = [epsilon([(CROSSING, steps)], 1e-5, accountant) for steps in (1, 10, 30)]
-    assert meter(0) == 0
-    assert exact[0] <= meter(1) < 1.05 * exact[0]
-    assert exact[1] <= meter(10) < 1.2 * exact[1]
-    assert meter(30) == exact[2]
+    assert at_start == 0
+    assert exact[0] <= first < 1.05 * exact[0]
+    assert exact[1] <= tenth < 1.2 * exact[1]
+    assert last == exact[2]
 
 
 @pytest.mark.soak
 def test_risk_is_the_largest_of_the_groups():
-    risks = [Risk.of([(CROSSING.of_group(name), 20)]) for name in "ab"]
+    risks = [Risk.of([(alone(CROSSING, name), 20)]) for name in "ab"]
     whole = Risk.of([(CROSSING, 20)])
     assert whole.advantage == max(each.advantage for each in risks)
     assert whole.true_positive_rates[0] == max(each.true_positive_rates[0] for each in risks)
@@ -250,67 +238,30 @@ def test_risk_is_the_largest_of_the_groups():
 @pytest.mark.soak
 def test_calibrated_noise_keeps_every_group_to_the_target():
     """By the least noise: the group that costs most is at it."""
-    unit = GroupedStepEvent(0.2, 1.0, 3.0, CROSSING.by_group)
-    noise = calibrate_step(2.0, 1e-5, unit, 50, "rdp")
-    event = GroupedStepEvent(0.2, noise, 3.0 * noise, CROSSING.by_group)
+    unit = Event(0.2, 1.0, 3.0, shares=CROSSING.shares)
+    noise = calibrate_noise(2.0, 1e-5, unit, 50, "rdp")
+    event = Event(0.2, noise, 3.0 * noise, shares=CROSSING.shares)
     assert 2.0 * (1 - 5e-4) < epsilon([(event, 50)], 1e-5, "rdp") <= 2.0
-    alone = calibrate_step(2.0, 1e-5, StepEvent(0.2, 1.0, 3.0), 50, "rdp")
-    assert alone == calibrate_noise(2.0, 1e-5, 0.2, 50, 3.0, "rdp")
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("accountant", ["rdp", pytest.param("pld", marks=pytest.mark.soak)])
-def test_a_budget_holds_for_each_combination_of_groups(accountant):
-    """What follows from results is counted for an example as its groups say: the limit is the largest over
-    pairs of groups of a limit for plain steps."""
-    later = GroupedStepEvent(0.3, 2.0, by_group=(GroupShare("a", 0.3, 0.5), GroupShare("b", 0.1)))
-    stated, spent = ((CROSSING, 20),), ((CROSSING, 20), (later, 10))
-    found = Limit(5.0, 1e-5, accountant, stated).compute_epsilon(spent)
-    plain_limits = [
-        Limit(5.0, 1e-5, accountant, ((first, 20),)).compute_epsilon(((first, 20), (second, 10)))
-        for first, second in costs_of_pairs(CROSSING, later)
+@pytest.mark.parametrize("order", [4.0, 16.0])
+def test_a_ledger_adds_up_what_the_costliest_label_pays(order):
+    first = replace(CROSSING, column="sex")
+    later = Event(0.3, 2.0, shares=(Share("a", 0.3, 0.5), Share("b", 0.1)), column="sex")
+    found = renyi_epsilon([(first, 20), (later, 10)], order, 1e-5)
+    by_label = [
+        renyi_epsilon([(alone(first, name), 20), (alone(later, name), 10)], order, 1e-5) for name in "ab"
     ]
-    assert found == max(plain_limits)
-    assert found > Limit(5.0, 1e-5, accountant, stated).compute_epsilon(stated)
+    assert found == pytest.approx(max(by_label), rel=1e-12)
 
 
-def test_a_plain_step_is_not_what_was_stated_by_group():
-    """A step of the largest rate and the whole bound costs a group of smaller shares more."""
-    limit = Limit(9.0, 1e-5, "rdp", ((CROSSING, 20),))
-    assert limit.compute_epsilon([(StepEvent(0.2, 1.0), 20)]) > limit.compute_epsilon([(CROSSING, 20)])
-
-
-@pytest.mark.soak
-def test_a_budget_goes_on_from_its_file(tmp_path):
-    path = tmp_path / "budget"
-    with PrivacyBudget(path, epsilon=3.0, delta=1e-5, accountant="rdp") as budget:
-        ledger = budget.ledger(MemoryLedger())
-        for _ in range(3):
-            ledger.spend(CROSSING)
-        spent = budget.spent()
-    with PrivacyBudget(path) as budget:
-        assert budget.spent() == spent
-        assert budget.entries == ((CROSSING, 3),)
-        assert not budget.fits(CROSSING, 10_000)
-
-
-def test_a_ledger_on_disk_counts_steps_by_group(tmp_path):
-    with LedgerFile(tmp_path / "ledger") as ledger:
-        ledger.expect(CROSSING, 5)
-        for _ in range(5):
-            ledger.spend(CROSSING)
-    with LedgerFile(tmp_path / "ledger") as ledger:
-        assert ledger.entries == ((CROSSING, 5),)
-        assert ledger.count_of(CROSSING) == 5
-        assert ledger.count_of(StepEvent(0.2, 1.0)) == 0
-    assert b'"grouped":' in (tmp_path / "ledger").read_bytes()
-
-
-def test_lines_of_plain_steps_are_as_before():
-    assert plain(StepEvent(0.25, 1.0)) == {
-        "spend": {"sample_rate": 0.25, "noise_multiplier": 1.0, "statistics_noise": None}
-    }
-    assert event_of(plain(CROSSING)) == CROSSING
+def test_records_name_columns_by_numbers():
+    """A digest of private labels would tell two datasets apart."""
+    runs = [(by_column(SEX, 0.1, 0.2), 3), (by_column(DIABETES, 0.1, 0.2), 3), (Event(0.1, 1.0), 3)]
+    numbered = number_columns([*runs, runs[0]])
+    assert [event.column for event, _ in numbered] == ["1", "2", "", "1"]
+    assert all(Event.of_record(json.loads(json.dumps(asdict(event)))) == event for event, _ in numbered)
+    assert epsilon(numbered, 1e-5, "rdp") == epsilon([*runs, runs[0]], 1e-5, "rdp")
 
 
 def taken(sampler: PoissonSampler) -> np.ndarray:
@@ -361,18 +312,13 @@ def test_equal_rates_draw_the_same_samples_and_no_further_numbers():
     assert one_seed.words(1) == same_seed.words(1)
 
 
-class OneOf(Alone):
-    """One of several processes, as a sampler sees it."""
-
-    def __init__(self, rank: int, count: int) -> None:
-        self.rank, self.count = rank, count  # type: ignore[misc]
-
-
 def test_shards_of_one_seed_are_parts_of_one_sample():
     labels = torch.arange(50) % 2
     given = {"labels": labels, "rates": (0.4, 0.1)}
     whole = list(PoissonSampler(50, 0.4, 70, SeededRandomness(1), **given))
-    parts = [PoissonSampler(50, 0.4, 70, SeededRandomness(1), OneOf(rank, 3), **given) for rank in range(3)]
+    parts = [
+        PoissonSampler(50, 0.4, 70, SeededRandomness(1), Processes(rank, 3), **given) for rank in range(3)
+    ]
     for sample, *shards in zip(whole, *parts, strict=True):
         assert torch.equal(sample, torch.cat(shards))
         assert max(map(len, shards[:1])) <= 16
@@ -384,7 +330,7 @@ def test_shards_of_system_draws_keep_the_rates():
     labels, rates = torch.arange(60) % 2, (0.5, 0.1)
     for rank in range(2):
         sampler = PoissonSampler(
-            60, 0.5, 2000, SystemRandomness(), OneOf(rank, 2), labels=labels, rates=rates
+            60, 0.5, 2000, SystemRandomness(), Processes(rank, 2), labels=labels, rates=rates
         )
         own = taken(sampler)[:, 30 * rank : 30 * rank + 30]
         for group, rate in enumerate(rates):
@@ -407,7 +353,7 @@ def test_a_rate_above_the_sampler_s_is_refused():
         PoissonSampler(3, 0.5, 1, SystemRandomness(), labels=torch.zeros(3).long(), rates=(0.6,))
 
 
-def make_step(policy, event, groups=2, ledger=None):
+def make_step(policy, event, groups=2):
     parameter = torch.nn.Parameter(torch.zeros(4))
     return PrivateStep(
         GivenGradients(parameter),
@@ -416,18 +362,17 @@ def make_step(policy, event, groups=2, ledger=None):
         event=event,
         expected_batch_size=1.0,
         num_groups=groups,
-        ledger=MemoryLedger() if ledger is None else ledger,
         randomness=SeededRandomness(0),
     )
 
 
 def gradient_of(step: PrivateStep, group: int, size: float = 1e6) -> float:
     """Length of the private sum of one example, whose gradient is long; noise is next to nothing."""
-    step(torch.full((1, 4), size), torch.zeros(1), torch.tensor([group]))
-    return float(step.parameters[0].grad.norm())
+    (mean,) = step(torch.full((1, 4), size), torch.zeros(1), torch.tensor([group]))
+    return float(mean.norm())
 
 
-SHARED = GroupedStepEvent(0.5, 1e-9, by_group=(GroupShare("a", 0.5), GroupShare("b", 0.1, 0.25)))
+SHARED = Event(0.5, 1e-9, shares=(Share("a", 0.5), Share("b", 0.1, 0.25)))
 
 
 def test_an_example_adds_at_most_its_group_s_share_of_the_bound():
@@ -439,7 +384,7 @@ def test_an_example_adds_at_most_its_group_s_share_of_the_bound():
 
 def test_the_smaller_of_both_limits_holds_where_individual_clipping_limits_too():
     step = make_step(DPSGD(2.0), SHARED)
-    step.share_limits = lambda indices, norms: torch.full_like(norms, 0.4)
+    step.limits = lambda indices, norms: torch.full_like(norms, 0.4)
     assert gradient_of(step, 0) == pytest.approx(0.8, rel=1e-5)
     assert gradient_of(step, 1) == pytest.approx(0.5, rel=1e-5)
 
@@ -453,103 +398,60 @@ def test_rows_and_weights_of_a_policy_that_ignores_bounds_are_within_the_group_s
         return sum_of(given, **settings)
 
     monkeypatch.setattr(step_module, "private_sum", seen)
-    shares = (GroupShare("a", 0.5, 0.5, 0.125), GroupShare("b", 0.1, 1.0, 0.0))
-    step = make_step(Rogue(), GroupedStepEvent(0.5, 1e-9, 1e-9, shares))
+    shares = (Share("a", 0.5, 0.5, 0.125), Share("b", 0.1, 1.0, 0.0))
+    step = make_step(Rogue(), Event(0.5, 1e-9, 1e-9, shares=shares))
     step(torch.ones(3, 4), torch.zeros(3), torch.tensor([0, 1, 0]))
     norms = torch.linalg.vector_norm(rows[0], dim=1)
     assert norms.tolist() == pytest.approx([0.125, 0.0, 0.125])
     assert (norms <= torch.tensor([0.125, 0.0, 0.125]) * (1 + ROUNDING)).all()
 
 
-@pytest.mark.parametrize("groups", [[0, 2], [-1, 1]], ids=["a group too many", "negative"])
-def test_a_step_refuses_labels_of_no_group_before_it_is_charged(groups):
-    ledger = MemoryLedger()
-    step = make_step(DPSGD(), SHARED, ledger=ledger)
-    with raises_field(SettingError, "groups"):
-        step(torch.ones(2, 4), torch.zeros(2), torch.tensor(groups))
-    assert ledger.steps == 0
-
-
 def test_a_step_is_for_as_many_groups_as_the_data_has():
-    with raises_field(SettingError, "by_group"):
+    with raises_field(SettingError, "shares"):
         make_step(DPSGD(), SHARED, groups=3)
 
 
 def test_a_method_without_bounds_has_none_to_share():
-    quiet = GroupedStepEvent(0.5, 0.0, by_group=SHARED.by_group)
+    quiet = Event(0.5, 0.0, shares=SHARED.shares)
     with raises_field(SettingError, "bound_shares"):
         make_step(SGD(), quiet)
-    rates = GroupedStepEvent(0.5, 0.0, by_group=(GroupShare("a", 0.5), GroupShare("b", 0.1)))
+    rates = Event(0.5, 0.0, shares=(Share("a", 0.5), Share("b", 0.1)))
     assert gradient_of(make_step(SGD(), rates), 1, 3.0) == 6.0
 
 
-def make_loop(labels: torch.Tensor | None, event=SHARED, ledger=None) -> PrivateLoop:
-    return loop_over(make_step(DPSGD(), event, ledger=ledger), torch.ones(20, 4), labels, steps=40)
-
-
-def test_the_loop_draws_by_the_labels_it_is_given():
+def test_a_run_draws_by_the_labels_it_is_given():
     """Sizes of both groups within 5 standard errors; seed fixed."""
-    labels = (torch.arange(20) >= 10).long()
-    loop, drawn = make_loop(labels), torch.zeros(2)
-    for batch in loop.batches():
-        drawn += torch.bincount(batch.groups, minlength=2)
-        loop.take(batch)
-    assert loop.private_step.ledger.entries == ((SHARED, 40),)
+    labels, seen = (torch.arange(20) >= 10).long(), []
+    run = run_over(make_step(DPSGD(), SHARED), torch.ones(20, 4), labels, steps=40, seen=seen)
+    while run.step():
+        pass
+    assert run.ledger.entries() == ((SHARED, 40),)
+    drawn = sum(torch.bincount(batch.groups, minlength=2) for batch in seen)
     assert abs(drawn[0] - 200) < 5 * 100**0.5
     assert abs(drawn[1] - 40) < 5 * 36**0.5
 
 
-def test_a_batch_with_other_groups_than_were_drawn_is_refused():
-    """An example would be bounded as of one group, and drawn as of another."""
-    loop = make_loop(torch.arange(20) % 2)
-    batch = next(batch for batch in loop.batches() if len(batch.indices))
-    with raises_field(SettingError, "batch"):
-        loop.take(batch._replace(groups=1 - batch.groups))
-
-
 def test_an_example_is_bounded_as_of_the_group_that_it_was_drawn_by():
-    """Also where labels of the data change in between: samples are drawn some steps ahead."""
-    labels = torch.arange(20) % 2
-    loop = make_loop(labels)
-    batches = loop.batches()
-    loop.take(next(batches))
+    """Also where labels of the data change in between: the run has its own."""
+    labels, seen = torch.arange(20) % 2, []
+    step = make_step(DPSGD(), SHARED)
+    run = run_over(step, 1e6 * torch.eye(20)[:, :4], labels, steps=2, seen=seen)
     labels.copy_(1 - labels)
-    with raises_field(SettingError, "groups"):
-        for batch in batches:
-            loop.take(batch)
-
-
-@pytest.mark.parametrize("kind", [torch.int8, torch.bool], ids=str)
-def test_groups_of_another_type_are_those_that_were_drawn(kind, monkeypatch):
-    """A type that does not hold each number, as int8 takes 256 for 0, gives nobody another group's share; one
-    of true and false does not choose among groups in place of examples."""
-    seen = []
-    labels = torch.full((20,), 1 if kind is torch.bool else 256)
-    shares = tuple(GroupShare(f"{k}", 0.5, 0.25 if k == labels[0] else 1.0) for k in range(300))
-    step = make_step(DPSGD(), GroupedStepEvent(0.5, 1e-9, by_group=shares), groups=300)
-    monkeypatch.setattr(step, "_release", lambda blocks, totals, _: seen.append(split_sums(blocks, totals)))
-    loop = loop_over(step, torch.ones(20, 4), labels, steps=1)
-    batch = next(loop.batches())
-    changed = batch._replace(groups=batch.groups.to(kind))
-    if kind is torch.int8:
-        with raises_field(SettingError, "groups"):
-            loop.take(changed)
-    else:
-        loop.take(changed)
-        assert float(seen[0][0].norm()) == pytest.approx(0.25 * len(batch.indices), rel=1e-5)
-
-
-def test_a_step_takes_labels_as_whole_numbers_alone():
-    ledger = MemoryLedger()
-    step = make_step(DPSGD(), SHARED, ledger=ledger)
-    with raises_field(SettingError, "groups"):
-        step(torch.ones(2, 4), torch.zeros(2), torch.tensor([True, False]))
-    assert ledger.steps == 0
+    groups = []
+    step.limits = lambda indices, norms: torch.ones_like(norms)
+    example_weights = step_module.example_weights
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            step_module, "example_weights", lambda *given: groups.append(given[3]) or example_weights(*given)
+        )
+        while run.step():
+            pass
+    assert torch.equal(torch.cat(groups), torch.cat([batch.indices % 2 for batch in seen]))
 
 
 @pytest.mark.parametrize("labels", [None, torch.arange(20) % 3], ids=["none", "a group too many"])
-def test_a_loop_without_a_group_of_each_example_is_refused(labels):
-    ledger = MemoryLedger()
+def test_a_run_without_a_group_of_each_example_is_refused(labels):
+    ledger = Ledger()
     with raises_field(SettingError, "labels"):
-        make_loop(labels, ledger=ledger)
-    assert ledger.steps == 0
+        run_over(make_step(DPSGD(), SHARED), torch.ones(20, 4), labels, steps=40, ledger=ledger)
+    assert sum(count for _, count in ledger.entries()) == 0

@@ -6,15 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equidp.engines import MeasuredBatch
-from equidp.errors import SettingError
-from equidp.kernel.inputs import in_parts, join_batches, map_tensors, moved_to, taken, tensors
-from equidp.kernel.ledger import MemoryLedger, StepEvent
-from equidp.kernel.loop import Batch, PrivateLoop
+from equidp.kernel.engine import Measured
+from equidp.kernel.event import Event
+from equidp.kernel.inputs import in_parts, map_tensors, moved_to, taken, tensors
 from equidp.kernel.noise import SeededRandomness
 from equidp.kernel.step import PrivateStep
 from equidp.policies import DPSGD
-from support.errors import raises_field
 
 N = 8
 PLACES = torch.arange(N)
@@ -27,9 +24,9 @@ class Watched:
     def __init__(self) -> None:
         self.seen: list[tuple[Tensor, ...]] = []
 
-    def __call__(self, inputs, targets) -> MeasuredBatch:
+    def __call__(self, inputs, targets) -> Measured:
         self.seen.append(tensors((inputs, targets)))
-        return MeasuredBatch(torch.ones(len(targets)), lambda weights: {})
+        return Measured(torch.ones(len(targets)), None, lambda weights: {})
 
 
 def make_step(engine: Watched, size: int | None = None) -> PrivateStep:
@@ -37,10 +34,9 @@ def make_step(engine: Watched, size: int | None = None) -> PrivateStep:
         engine,
         DPSGD(),
         [nn.Parameter(torch.zeros(1))],
-        event=StepEvent(0.5, 1.0),
+        event=Event(0.5, 1.0),
         expected_batch_size=4.0,
         num_groups=1,
-        ledger=MemoryLedger(),
         randomness=SeededRandomness(0),
         physical_batch_size=size,
     )
@@ -59,32 +55,13 @@ def test_examples_are_split_with_all_their_tensors(size):
     assert all(size is None or len(seen[0]) <= size for seen in engine.seen)
 
 
-@pytest.mark.parametrize("name", ["ids", "pair"])
-def test_any_tensor_of_another_length_is_refused(name):
-    """An example could be in a sample twice otherwise."""
-    step = make_step(Watched())
-    model = nn.ParameterList(step.parameters)
-
-    def load(samples):
-        for sample in samples:
-            yield Batch(taken(INPUTS, sample), sample, torch.zeros_like(sample), sample)
-
-    loop = PrivateLoop(
-        step, model, torch.optim.SGD(model.parameters(), lr=1.0), num_examples=N, steps=2, load=load
-    )
-    batch = next(loop.batches())
-    longer = {**batch.inputs, name: map_tensors(lambda each: each.repeat(2, 1), batch.inputs[name])}
-    with raises_field(SettingError, "batch"):
-        loop.take(batch._replace(inputs=longer))
-
-
 def test_forms_and_order_are_kept():
     assert list(taken(INPUTS, [1])) == ["ids", "pair"]
     assert isinstance(moved_to(INPUTS, "cpu")["pair"], tuple)
-    twice = join_batches(INPUTS, INPUTS)
+    twice = map_tensors(lambda *each: torch.cat(each), INPUTS, INPUTS)
     assert [len(each) for each in tensors(twice)] == [2 * N] * 3
     with pytest.raises(ValueError, match="argument"):
-        join_batches((PLACES,), (PLACES, PLACES))
+        map_tensors(lambda *each: torch.cat(each), (PLACES,), (PLACES, PLACES))
 
 
 @pytest.mark.parametrize(("device", "ahead"), [("cuda", True), ("mps", False), ("cpu", False)])

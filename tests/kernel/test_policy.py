@@ -14,19 +14,22 @@ import torch
 from torch import Tensor
 
 from equidp.errors import PolicyError
-from equidp.kernel.policy import (
+from equidp.kernel.bounding import (
     LARGEST_SENSITIVITY,
     SMALLEST_SENSITIVITY,
+    checked_sensitivity,
+)
+from equidp.kernel.policy import (
     NoState,
     Policy,
     Setting,
-    check_settings,
-    checked_sensitivity,
     checked_state,
     copy_state,
-    on_device,
 )
 from equidp.policies import DPSGD, METHODS
+from equidp.policies.by_group import in_groups
+from equidp.policies.checks import check_settings
+from equidp.policies.weights import released_values
 from support.errors import raises_field
 from support.policies import POLICIES, Largest
 
@@ -45,10 +48,10 @@ class Plain(Policy):
 
 @dataclass(frozen=True)
 class Given(Plain):
-    bound: float
+    largest: float
 
     def sensitivity(self, state: Any) -> float:
-        return self.bound
+        return self.largest
 
 
 @dataclass
@@ -86,7 +89,7 @@ def test_what_could_hold_state_is_refused(policy, field):
 class Fine(Plain):
     """Everything a method may have."""
 
-    bound: float = 1.0
+    first: float = 1.0
     tries: int = 3
     kind: str = "a"
     fast: bool = True
@@ -98,7 +101,7 @@ class Fine(Plain):
 
     @property
     def doubled(self) -> float:
-        return 2 * self.bound
+        return 2 * self.first
 
     @staticmethod
     def static() -> None: ...
@@ -162,7 +165,7 @@ def test_copies_of_a_state_are_its_own_and_have_no_graph():
     assert not copy.largest.requires_grad
     copy.largest.zero_()
     assert state.largest.tolist() == [1, 1]
-    assert on_device(state, torch.device("meta")).largest.device.type == "meta"
+    assert copy_state(state, "meta").largest.device.type == "meta"
     assert copy_state(NoState()) == NoState()
 
 
@@ -175,5 +178,7 @@ def test_a_method_without_statistics_says_so():
             ask()
 
 
-def test_a_policy_releases_its_sensitivity_as_its_bound_unless_it_says_otherwise():
-    assert Fine().released(NoState())["clipping_bound"] == 1.0
+def test_a_bound_is_released_as_one_number_unless_groups_differ():
+    assert released_values(Fine(), NoState(), 3)["clipping_bound"] == 1.0
+    own = in_groups(DPSGD({"a": 1.0, "*": 0.5}), ("a", "b"))
+    assert released_values(own, NoState(), 2)["clipping_bound"].tolist() == [1.0, 0.5]

@@ -130,6 +130,23 @@ def test_a_seed_gives_the_same_samples_and_a_second_pass_gives_new_ones():
     assert not all(torch.equal(a, b) for a, b in zip(once, again, strict=True))
 
 
+def test_an_interrupt_while_samples_are_drawn_does_not_end_them(monkeypatch):
+    """Ctrl-C in a notebook, and then on: every later step has its sample."""
+    samples, draw = iter(PoissonSampler(50, 0.3, 70, SystemRandomness())), PoissonSampler._heads
+    interrupts = iter([KeyboardInterrupt, None, KeyboardInterrupt, None])
+
+    def interrupted(self: PoissonSampler, flips: int) -> np.ndarray:
+        if error := next(interrupts):
+            raise error
+        return draw(self, flips)
+
+    monkeypatch.setattr(PoissonSampler, "_heads", interrupted)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            list(samples)
+    assert len(list(samples)) == 6
+
+
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [

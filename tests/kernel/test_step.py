@@ -1,4 +1,4 @@
-"""The private step holds its bound, its noise and its ledger, whatever the policy does."""
+"""The private step holds its bound and its noise, whatever the policy does."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from hypothesis import given, strategies as st
 from scipy import stats
 from torch import Tensor
 
-from equidp.engines import MeasuredBatch, make_engine
-from equidp.errors import BudgetError, PolicyError, SettingError
+from equidp.engines import make_engine
+from equidp.errors import PolicyError, SettingError
 from equidp.kernel import step as step_module
 from equidp.kernel.bounding import ROUNDING
 from equidp.kernel.engine import Measured
-from equidp.kernel.ledger import Ledger, MemoryLedger, StepEvent
+from equidp.kernel.event import Event
 from equidp.kernel.noise import Randomness, SeededRandomness, grid
 from equidp.kernel.noisy_sum import private_sum
-from equidp.kernel.policy import Policy, Setting, copy_state, statistics_noise
+from equidp.kernel.policy import Policy, Setting, statistics_noise
 from equidp.kernel.step import PrivateStep
 from equidp.policies import DPSGD, DPSGDF, SGD, Naive
+from equidp.policies.weights import sensitivity_of
 from support.errors import raises_field
 from support.given_gradients import GivenGradients
 from support.policies import DIMENSION, EXPECTED, GROUPS, POLICIES, Overwriting, Rogue
@@ -47,7 +48,6 @@ def make_step(
     policy: Policy,
     randomness: object,
     sigma: float | None = None,
-    ledger: Ledger | None = None,
     physical_batch_size: int | None = None,
 ) -> PrivateStep:
     if sigma is None:
@@ -57,19 +57,17 @@ def make_step(
         GivenGradients(parameter),
         policy,
         [parameter],
-        event=StepEvent(0.1, sigma, statistics_noise(policy, sigma)),
+        event=Event(0.1, sigma, statistics_noise(policy, sigma)),
         expected_batch_size=EXPECTED,
         num_groups=GROUPS,
-        ledger=MemoryLedger() if ledger is None else ledger,
         randomness=randomness,
         physical_batch_size=physical_batch_size,
     )
 
 
 def private_gradient(step: PrivateStep, gradients: Tensor, groups: Tensor) -> Tensor:
-    step(gradients, torch.zeros(len(gradients)), groups)
-    assert step.parameters[0].grad is not None
-    return step.parameters[0].grad
+    (mean,) = step(gradients, torch.zeros(len(gradients)), groups)
+    return mean
 
 
 @contextmanager
@@ -125,7 +123,7 @@ def test_one_example_moves_the_sum_by_at_most_the_sensitivity(name, rows, extra,
             sums, sensitivities = [], []
             for step, batch in zip(steps, (rows, [*rows, extra]), strict=True):
                 sums.append(private_gradient(step, *as_batch(batch)).double() * EXPECTED)
-                sensitivities.append(step.policy.sensitivity(copy_state(step.state)))
+                sensitivities.append(sensitivity_of(step.policy, step.state, step.num_groups))
             assert sensitivities[0] == sensitivities[1]
             assert torch.isfinite(sums[0]).all()
             assert torch.linalg.vector_norm(sums[1] - sums[0]) <= sensitivities[0] * (1 + 1e-4)
@@ -168,7 +166,6 @@ def test_an_update_that_fails_half_way_leaves_the_state_as_it_was():
     with pytest.raises(RuntimeError, match="half way"):
         private_gradient(step, torch.ones(2, DIMENSION), nobody(2))
     assert step.state.theta.tolist() == [1.0] * GROUPS
-    assert step.ledger.steps == 1
 
 
 @dataclass(frozen=True)
@@ -205,22 +202,11 @@ def test_a_state_that_is_none_is_refused_at_the_start_and_after_a_release(state,
     step = make_step(Odd(), NoNoise())
     with pytest.raises(PolicyError):
         private_gradient(step, torch.ones(1, DIMENSION), nobody(1))
-    assert step.parameters[0].grad is None
 
 
-def test_settings_are_checked_when_the_step_is_made():
-    @dataclass
-    class Thawed(Policy):
-        largest: float = 0.0
-        weight = sensitivity = Overwriting.weight
-
-    with pytest.raises(PolicyError):
-        make_step(Thawed(), NoNoise())
-
-
-def test_share_limits_that_overwrite_norms_are_not_believed():
+def test_limits_that_overwrite_norms_are_not_believed():
     step = make_step(Overwriting(), NoNoise())
-    step.share_limits = lambda indices, norms: torch.ones_like(norms.mul_(1e-9))
+    step.limits = lambda indices, norms: torch.ones_like(norms.mul_(1e-9))
     gradient = private_gradient(step, 100 * torch.ones(1, DIMENSION), nobody(1))
     assert torch.linalg.vector_norm(gradient * EXPECTED) <= 1 + 1e-5
 
@@ -245,18 +231,6 @@ def test_a_policy_with_python_branches_is_refused_before_noise(policy, field):
     step = make_step(policy, NoNoise())
     with raises_field(PolicyError, field, "torch.where"):
         private_gradient(step, torch.ones(2, DIMENSION), nobody(2))
-    with raises_field(PolicyError, field, "torch.where"):
-        step.rehearse(torch.arange(GROUPS))
-
-
-def test_a_rehearsal_spends_and_changes_nothing():
-    step = make_step(DPSGDF(1.0), NoNoise())
-    before = copy_state(step.state)
-    step.rehearse(torch.arange(GROUPS))
-    assert step.ledger.steps == 0
-    assert all(torch.equal(*pair) for pair in zip(before[:1], step.state[:1], strict=True))
-    with raises_field(PolicyError, "state"):
-        step.rehearse(torch.arange(GROUPS + 1))
 
 
 def test_the_gradient_is_divided_by_the_expected_batch_size():
@@ -307,7 +281,7 @@ def test_an_example_that_is_not_finite_gives_no_other_example_a_second_chance(en
     measuring = make_engine(engine, model, torch.nn.CrossEntropyLoss(reduction="none"))
     calls = []
 
-    def counted(inputs: Tensor, targets: Tensor) -> MeasuredBatch:
+    def counted(inputs: Tensor, targets: Tensor) -> Measured:
         calls.append(len(targets))
         return measuring(inputs, targets)
 
@@ -317,8 +291,7 @@ def test_an_example_that_is_not_finite_gives_no_other_example_a_second_chance(en
         step.engine, step.parameters = counted, [model.out.weight]
         inputs = torch.cat([torch.ones(size, numbers), torch.zeros(one_more, numbers)])
         torch.manual_seed(5)
-        step(inputs, torch.zeros(len(inputs), dtype=torch.int64), nobody(len(inputs)))
-        found.append(model.out.weight.grad.clone())
+        found += step(inputs, torch.zeros(len(inputs), dtype=torch.int64), nobody(len(inputs)))
     assert calls == [size, size + 1]
     assert found[0].norm() > 0
     torch.testing.assert_close(found[0], found[1])
@@ -330,19 +303,32 @@ def test_norms_whose_sum_overflows_are_finite_all_the_same():
     step = make_step(DPSGD(1.0), NoNoise())
     expected = torch.tensor([3.0, 0, 0, 0])[:DIMENSION] / EXPECTED
     given = GivenGradients(step.parameters[0])
-    step.engine = lambda inputs, targets: MeasuredBatch(
-        inputs.abs().amax(dim=1), given(inputs, targets).sum_gradients
+    step.engine = lambda inputs, targets: Measured(
+        inputs.abs().amax(dim=1), None, given(inputs, targets).sums
     )
     torch.testing.assert_close(private_gradient(step, gradients, nobody(3)), expected)
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_an_empty_batch_releases_noise_and_is_charged(name):
-    ledger = MemoryLedger()
-    step = make_step(POLICIES[name], SeededRandomness(0), ledger=ledger)
+def test_an_empty_batch_releases_noise(name):
+    step = make_step(POLICIES[name], SeededRandomness(0))
     gradient = private_gradient(step, torch.empty(0, DIMENSION), nobody(0))
     assert (gradient != 0).all()
-    assert ledger.steps == 1
+
+
+@dataclass(frozen=True)
+class LogNorms(Naive):
+    """Its row of a norm that is 0 is no number."""
+
+    def statistics(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
+        return norm.sub(1).log()[None].expand(GROUPS)
+
+
+def test_an_empty_batch_does_not_show_in_what_a_policy_makes_of_it():
+    """Its made-up row is dropped, not multiplied by 0: the state would say that nobody was there."""
+    step = make_step(LogNorms(1.0), SeededRandomness(0))
+    private_gradient(step, torch.empty(0, DIMENSION), nobody(0))
+    assert all(each.isfinite().all() for each in step.state)
 
 
 @dataclass(frozen=True)
@@ -405,8 +391,8 @@ class GivenSums:
     def __init__(self, parameters: list[torch.nn.Parameter], sums: list[Tensor | None]) -> None:
         self.parameters, self.sums = parameters, sums
 
-    def __call__(self, inputs: Tensor, targets: Tensor) -> MeasuredBatch:
-        return MeasuredBatch(torch.ones(len(inputs)), self._sums)
+    def __call__(self, inputs: Tensor, targets: Tensor) -> Measured:
+        return Measured(torch.ones(len(inputs)), None, self._sums)
 
     def _sums(self, weights: Tensor) -> dict[torch.nn.Parameter, Tensor]:
         pairs = zip(self.parameters, self.sums, strict=True)
@@ -417,8 +403,7 @@ def noisy_means(sums: list[Tensor | None], like: list[Tensor], sigma: float = 0.
     step = make_step(DPSGD(1.0), SeededRandomness(6), sigma=sigma)
     step.parameters = [torch.nn.Parameter(torch.zeros_like(each)) for each in like]
     step.engine = GivenSums(step.parameters, sums)
-    step(torch.ones(1, 1), torch.zeros(1), nobody(1))
-    return [parameter.grad for parameter in step.parameters]
+    return step(torch.ones(1, 1), torch.zeros(1), nobody(1))
 
 
 def scaled(deviation: float) -> float:
@@ -458,40 +443,11 @@ class Failing(NoNoise):
 
 
 @pytest.mark.parametrize("name", ["dpsgd", "dpsgd-f"])
-def test_a_step_that_fails_while_it_draws_noise_is_spent_and_shows_no_sum(name):
+def test_a_step_that_fails_while_it_draws_noise_shows_no_sum(name):
     step = make_step(POLICIES[name], Failing(), sigma=1.0)
     with pytest.raises(OSError, match="no entropy"):
         private_gradient(step, torch.ones(2, DIMENSION), nobody(2))
-    assert step.ledger.entries == ((StepEvent(0.1, 1.0, 10.0 if name == "dpsgd-f" else None), 1),)
     assert step.parameters[0].grad is None
-
-
-class Refusing(Ledger):
-    """A ledger that cannot record."""
-
-    entries, by_session, session = (), {}, "a.b"
-
-    def spend(self, event: StepEvent) -> None:
-        raise BudgetError("cannot record")
-
-    def expect(self, event: StepEvent, steps: int) -> None: ...
-
-    def settle(self) -> None: ...
-
-
-def test_a_ledger_that_cannot_record_ends_the_step_before_the_sample_is_looked_at():
-    step = make_step(POLICIES["dpsgd-f"], Failing(), ledger=Refusing())
-    step.engine = lambda inputs, targets: pytest.fail("the engine saw the sample")
-    step.parameters[0].grad = torch.ones(DIMENSION)
-    with pytest.raises(BudgetError, match="cannot record"):
-        private_gradient(step, torch.ones(2, DIMENSION), nobody(2))
-    assert step.parameters[0].grad is None
-
-
-def test_gradients_from_before_are_replaced():
-    step = make_step(DPSGD(1.0), NoNoise())
-    step.parameters[0].grad = torch.full((DIMENSION,), 9.0)
-    assert private_gradient(step, torch.empty(0, DIMENSION), nobody(0)).tolist() == [0.0] * DIMENSION
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -502,14 +458,11 @@ def test_a_batch_in_parts_gives_what_it_gives_whole(name, rows, physical):
     torch.testing.assert_close(
         private_gradient(parts, *as_batch(rows)), private_gradient(whole, *as_batch(rows))
     )
-    assert parts.ledger.steps == 1
     torch.testing.assert_close(parts.state, whole.state, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", ["dpsgd", "naive"])
 def test_a_part_that_fails_leaves_no_sum_behind(name):
-    """And is spent: a sample that may be drawn again until it succeeds is no Poisson sample."""
-
     class FailsLater(GivenGradients):
         def __call__(self, inputs: Tensor, targets: Tensor) -> Measured:
             if (inputs == 7).any():
@@ -522,7 +475,6 @@ def test_a_part_that_fails_leaves_no_sum_behind(name):
     with pytest.raises(RuntimeError, match="out of memory"):
         private_gradient(step, gradients, nobody(3))
     assert step.parameters[0].grad is None
-    assert step.ledger.steps == 1
 
 
 @pytest.mark.parametrize("name", ["dpsgd", "naive"])
@@ -556,7 +508,7 @@ def test_plain_sgd_sums_everything_and_is_refused_with_noise():
     )
     torch.testing.assert_close(gradient, torch.full((DIMENSION,), 2e6 / EXPECTED))
     with pytest.raises(PolicyError):
-        private_gradient(make_step(SGD(), NoNoise()), torch.ones(1, DIMENSION), nobody(1))
+        make_step(SGD(), NoNoise())
 
 
 @dataclass(frozen=True)
@@ -565,20 +517,14 @@ class Says(DPSGD):
 
     value: float = 1.0
 
-    def sensitivity(self, state: Any) -> float:
+    def bound(self, state: Any, group: Tensor) -> float:
         return self.value
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, -math.inf])
-def test_a_sensitivity_that_noise_cannot_be_scaled_to_is_refused(value):
-    step = make_step(Says(1.0, value), NoNoise())
-    for ask in (
-        lambda: private_gradient(step, torch.ones(1, DIMENSION), nobody(1)),
-        lambda: step.rehearse(nobody(1)),
-    ):
-        with pytest.raises(PolicyError):
-            ask()
-    assert step.parameters[0].grad is None
+def test_a_sensitivity_that_noise_cannot_be_scaled_to_is_refused_before_anything_is_measured(value):
+    with pytest.raises(PolicyError):
+        make_step(Says(1.0, value), NoNoise())
 
 
 def test_an_event_that_hides_the_statistics_is_refused():
@@ -588,10 +534,9 @@ def test_an_event_that_hides_the_statistics_is_refused():
             GivenGradients(parameter),
             Naive(1.0),
             [parameter],
-            event=StepEvent(0.1, 1.0),
+            event=Event(0.1, 1.0),
             expected_batch_size=EXPECTED,
             num_groups=GROUPS,
-            ledger=MemoryLedger(),
             randomness=NoNoise(),
         )
 
@@ -606,16 +551,14 @@ def test_frozen_parameters_get_no_gradient():
         event=step.event,
         expected_batch_size=EXPECTED,
         num_groups=GROUPS,
-        ledger=step.ledger,
         randomness=step.randomness,
     )
-    private_gradient(step, torch.ones(1, DIMENSION), nobody(1))
-    assert frozen.grad is None
+    assert private_gradient(step, torch.ones(1, DIMENSION), nobody(1)).shape == (DIMENSION,)
 
 
 @pytest.mark.parametrize("policy", ["dpsgd", "dpsgd-f", "overwriting"])  # the last has weights of 1e6
 @pytest.mark.parametrize("physical", [None, 2])
-def test_share_limits_lower_weights_and_never_raise_them(policy, physical):
+def test_limits_lower_weights_and_never_raise_them(policy, physical):
     """Limits go to the example whose index they were asked for, past one that is not finite; above 1 they
     mean 1."""
     asked = {}
@@ -623,24 +566,22 @@ def test_share_limits_lower_weights_and_never_raise_them(policy, physical):
     def limits(indices: Tensor, norms: Tensor) -> Tensor:
         asked.update(zip(indices.tolist(), norms.tolist(), strict=True))
         return torch.tensor(
-            [{10: 0.25, 12: 7.0, 13: math.nan, 14: -1.0}[index] for index in indices.tolist()]
+            [{10: 0.25, 11: 1.0, 12: 7.0, 13: math.nan, 14: -1.0}[index] for index in indices.tolist()]
         )
 
     gradients = torch.zeros(5, DIMENSION)
     gradients[range(5), [0, 1, 1, 2, 3]] = torch.tensor([40.0, math.nan, 40.0, 40.0, 40.0])
     step = make_step(POLICIES[policy], NoNoise(), physical_batch_size=physical)
-    step.share_limits = limits
-    step(gradients, torch.zeros(5), nobody(5), torch.arange(10, 15))
-    assert set(asked) == {10, 12, 13, 14}
-    assert set(asked.values()) == {40.0}
-    total = step.parameters[0].grad * EXPECTED
-    whole = step.policy.sensitivity(step.state)
+    step.limits = limits
+    (mean,) = step(gradients, torch.zeros(5), nobody(5), torch.arange(10, 15))
+    assert set(asked) == {10, 11, 12, 13, 14}
+    total = mean * EXPECTED
+    whole = sensitivity_of(step.policy, step.state, step.num_groups)
     torch.testing.assert_close(total, torch.tensor([0.25 * whole, whole, 0.0, 0.0]))
 
 
-def test_share_limits_of_a_wrong_shape_are_refused():
+def test_limits_of_a_wrong_shape_are_refused():
     step = make_step(Overwriting(), NoNoise())
-    step.share_limits = lambda indices, norms: torch.ones(1)
+    step.limits = lambda indices, norms: torch.ones(1)
     with pytest.raises(PolicyError):
         private_gradient(step, torch.ones(3, DIMENSION), nobody(3))
-    assert step.parameters[0].grad is None

@@ -13,7 +13,7 @@ from equidp.engines import dataset_norms
 from equidp.engines.functional import FunctionalEngine
 from equidp.errors import SettingError
 from equidp.kernel.bounding import example_context
-from equidp.kernel.ledger import MemoryLedger
+from equidp.ledger.ledger import Ledger
 from equidp.policies import FairLens
 from support.errors import raises_field
 from support.toy import make_trainer, toy
@@ -24,10 +24,10 @@ def network(inputs: int = 5, outputs: int = 2) -> nn.Module:
     return nn.Sequential(nn.Linear(inputs, 6), nn.Tanh(), nn.Linear(6, outputs))
 
 
-def trainer(model=None, policy=None, **settings) -> equidp.Trainer:
-    given = {"secure": False, "seed": 3, "steps": 12, "epochs": None, **settings}
+def trainer(model=None, method=None, **settings) -> equidp.Trainer:
+    given = {"seed": 3, "steps": 12, "epochs": None, **settings}
     model = network() if model is None else model
-    return make_trainer(policy=FairLens(0.5) if policy is None else policy, model=model, **given)
+    return make_trainer(method=FairLens(0.5) if method is None else method, model=model, **given)
 
 
 def factors(trained: equidp.Trainer) -> torch.Tensor:
@@ -44,7 +44,7 @@ def test_it_is_a_method_with_the_papers_weights_and_takes_the_functional_engine(
     assert trained.event.statistics_noise == 10.0
     run = trained.fit()
     assert (
-        run.epsilon() < make_trainer(policy=equidp.DPSGD(0.5), steps=12, epochs=None).fit().epsilon() * 1.02
+        run.epsilon() < make_trainer(method=equidp.DPSGD(0.5), steps=12, epochs=None).fit().epsilon() * 1.02
     )
     assert factors(trained).any()
 
@@ -77,7 +77,7 @@ class _Stops(equidp.Callback):
 
 @pytest.mark.soak
 def test_a_resumed_run_goes_on_with_the_same_factors_and_direction(tmp_path):
-    ledger = MemoryLedger()
+    ledger = Ledger()
     stopped = trainer(ledger=ledger, callbacks=[_Stops(), equidp.Checkpoints(tmp_path)])
     with pytest.raises(KeyboardInterrupt):
         stopped.fit()
@@ -113,13 +113,11 @@ class _Norms(equidp.Callback):
 @pytest.mark.soak
 def test_individual_accounts_are_of_penalised_gradients():
     """Shares are those of norms that are taken before each step, up to the grid of 0.01."""
-    norms, accountant = _Norms(), equidp.IndividualAccountant(interval=1)
-    trained = trainer(steps=8, callbacks=[norms, accountant], accountant="rdp")
+    norms = _Norms()
+    trained = trainer(steps=8, callbacks=[norms], individual=equidp.Individual(1), accountant="rdp")
     trained.fit()
-    report = accountant.report(trained)
-    histories = accountant._started_counts.histories
-    counts = torch.from_numpy(histories.part(slice(0, 300))).double()
-    found = counts @ torch.from_numpy(histories.shares).double()[: counts.shape[1]]
+    report = trained.individual_report(accountant="rdp")
+    found = torch.from_numpy(trained.individual.counts @ trained.individual.grid)
     assert ((found - norms.total) > -1e-4).all()
     assert ((found - norms.total) < 8 * 0.0101).all()
     assert float(report.sensitive_epsilons.max()) <= trained.run().epsilon()
@@ -127,10 +125,9 @@ def test_individual_accounts_are_of_penalised_gradients():
 
 @pytest.mark.soak
 def test_clipping_each_to_its_own_share_trains_too():
-    clipping = equidp.IndividualClipping(interval=4)
-    trained = trainer(callbacks=[clipping])
+    trained = trainer(individual=equidp.Individual(4, clipping=True))
     run = trained.fit()
-    assert float(clipping.report(trained).sensitive_epsilons.max()) <= run.epsilon()
+    assert float(trained.individual_report().sensitive_epsilons.max()) <= run.epsilon()
 
 
 def three_groups() -> equidp.GroupedDataset:
@@ -151,10 +148,10 @@ def three_groups() -> equidp.GroupedDataset:
     ],
 )
 def test_what_it_cannot_train_is_refused_before_anything_is_spent(settings, error, field):
-    ledger = MemoryLedger()
+    ledger = Ledger(unit=getattr(settings.get("train"), "unit", "rows"))
     with raises_field(error, field):
         trainer(ledger=ledger, **settings)
-    assert ledger.steps == 0
+    assert sum(count for _, count in ledger.entries()) == 0
 
 
 def test_audits_of_penalties_are_refused():

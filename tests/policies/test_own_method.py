@@ -21,7 +21,8 @@ from equidp.errors import SettingError
 from equidp.policies.table import METHODS, Method
 from equidp.store import FIGURES
 from equidp.training.build import build
-from equidp.training.plan import Plan, ResolvedPlan
+from equidp.training.plan import Plan
+from equidp.training.resolved import ResolvedPlan
 from support.errors import raises_field
 from support.toy import toy
 
@@ -111,10 +112,10 @@ def test_it_keeps_the_contract(own):
 
 
 def test_a_plan_gives_it_its_settings_and_a_trainer_trains_with_them(own):
-    resolved = plan(clipping_bound=7.0).resolve("mine", 120)
+    resolved = plan(clipping_bound=7.0).for_method("mine").with_usual_noise().resolve(120)
     assert resolved.policy == own.Own(softness=0.25, shrinkage=0.5)
     assert ResolvedPlan.from_plain(resolved.to_plain()) == resolved
-    trainer = build(resolved, toy(120), seed=0, secure=False, accountant="rdp")
+    trainer = build(resolved, toy(120), weights_seed=0, seed=0)
     run = trainer.fit()
     assert float(trainer.policy_state.bound) == 0.5**trainer.steps == 0.5**4
     assert run.facts.method == {"method": "Own", "softness": 0.25, "shrinkage": 0.5, "statistics_ratio": 10.0}
@@ -162,7 +163,12 @@ def test_the_estimator_trains_it(own):
 
 def cell(method: str = "mine", **changes) -> Cell:
     return Cell(
-        SOURCE_OF_DATA, plan().with_changes(changes).resolve(method, 120), "", float("nan"), 0, "ghost"
+        SOURCE_OF_DATA,
+        plan().with_changes(changes).for_method(method).with_usual_noise().resolve(120),
+        "",
+        float("nan"),
+        0,
+        "ghost",
     )
 
 
@@ -173,7 +179,7 @@ def changed(own, old: str, new: str) -> None:
     """Take the module anew with another source."""
     assert old in SOURCE
     module = imported(Path(own.__file__).parent, SOURCE.replace(old, new))
-    METHODS["mine"] = METHODS["mine"]._replace(policy=module.Own)
+    METHODS["mine"] = METHODS["mine"]._replace(source=module.Own)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +299,7 @@ print({name: object_digest(factory) for name, factory in FACTORIES.items()})
 
 
 def digests(folder: Path, source: str, seed: int) -> dict[str, str]:
-    """Of the factories of this source, in a process with another order of sets."""
+    """Digests of the factories of this source, in a process with another order of sets."""
     (folder / "own_model.py").write_text(source)
     environment = {**os.environ, "PYTHONHASHSEED": str(seed), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(

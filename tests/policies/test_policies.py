@@ -29,6 +29,7 @@ from equidp.policies import (
     SoftAdaClip,
     check_policy,
 )
+from equidp.policies.weights import released_values, sensitivity_of
 from support.errors import raises_field
 from support.policies import state_of
 
@@ -36,7 +37,7 @@ K = 3
 
 
 def weights(policy: Policy, state: Any, norms: list[float], groups: list[int] | None = None) -> Tensor:
-    """Of each example, [batch]."""
+    """Weights of examples, [batch]."""
     groups = [0] * len(norms) if groups is None else groups
     return torch.stack(
         [
@@ -60,13 +61,13 @@ def test_fairlens_refuses_penalties_beside_which_no_loss_counts(settings):
 
 
 def test_plain_sgd_alone_is_not_private_and_has_no_bound():
-    assert SGD().sensitivity(NoState()) == math.inf
+    assert sensitivity_of(SGD(), NoState(), K) == math.inf
     assert [name for name, method in METHODS.items() if not method.policy.private] == ["sgd"]
 
 
 def test_a_policy_says_how_many_groups_it_tells_apart_by_its_state_alone():
-    """What it learns in one training is in that training's state: the same object serves any number of
-    them."""
+    """All that it learns in a training is in that training's state, so one object serves any number of
+    trainings."""
     policy = DPSGDF(1.0)
     assert [len(state_of(policy, groups=groups).bounds) for groups in (2, 5)] == [2, 5]
     update = policy.update(state_of(policy, groups=2), torch.tensor([70.0, 10.0, 10.0, 30.0]))
@@ -93,11 +94,8 @@ class _Broken(DPSGD):
     def update(self, state: _State, released: Tensor) -> Any:
         return _State(1 + released[0].abs().clamp(max=1.0))
 
-    def weight(self, state: _State, norm: Tensor, group: Tensor) -> Tensor:
-        return (state.bound / norm).clamp(max=1.0)
-
-    def sensitivity(self, state: _State) -> float:
-        return float(state.bound)
+    def bound(self, state: _State, group: Tensor) -> float | Tensor:
+        return state.bound
 
 
 class LongRows(_Broken):
@@ -143,22 +141,37 @@ class LeavesState(_Broken):
 
 
 class Unbounded(_Broken):
-    def sensitivity(self, state: _State) -> float:
+    def bound(self, state: _State, group: Tensor) -> float | Tensor:
         return math.nan
 
 
-class NamesAnotherBound(_Broken):
+class AboveItsGroupsBound(_Broken):
     """Says that the first group is held to half of what weights allow it."""
 
-    def released(self, state: _State) -> dict[str, Tensor]:
-        return {"clipping_bound": state.bound * torch.tensor([0.5, 1.0, 1.0])}
+    def bound(self, state: _State, group: Tensor) -> float | Tensor:
+        return state.bound * torch.where(group == 0, 0.5, 1.0)
+
+    def weight(self, state: _State, norm: Tensor, group: Tensor) -> Tensor:
+        return (state.bound / norm).clamp(max=1.0)
+
+
+class WritesToStateInItsBound(_Broken):
+    def bound(self, state: _State, group: Tensor) -> float | Tensor:
+        state.bound.mul_(0.5)
+        return super().bound(state, group)
 
 
 class BatchSensitivity(DPSGDF):
-    """The published leak: noise scaled by the groups in the batch, here by all groups but the last."""
+    """The published leak: noise scaled by the groups in the batch, here by all groups but the last. The
+    sensitivity of a policy with bounds is the largest of all groups', and nothing else."""
 
     def sensitivity(self, state: Any) -> float:
         return float(state.bounds[:-1].max())
+
+
+@dataclass(frozen=True)
+class HidesARule(_Broken):
+    bound: float = 1.0  # type: ignore[assignment]
 
 
 class TwoGroups(DPSGDF):
@@ -169,7 +182,7 @@ class TwoGroups(DPSGDF):
 
 
 class Masks(DPSGD):
-    """What the kernel cannot apply to one example at a time."""
+    """A rule that the kernel cannot apply to one example at a time."""
 
     def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
         weight = torch.ones_like(norm)
@@ -190,7 +203,7 @@ class Fails(_Broken):
 @dataclass
 class Thawed(Policy):
     clipping_bound: float = 1.0
-    weight = sensitivity = DPSGD.weight
+    bound = DPSGD.bound
 
 
 @pytest.mark.parametrize(
@@ -202,7 +215,7 @@ class Thawed(Policy):
         (DPSGD, "policy", "DPSGD"),
         (Thawed(), "policy", "frozen"),
         (LongRows(), "statistics", "row of norm"),
-        (HeavyWeights(), "weight", "sensitivity"),
+        (HeavyWeights(), "weight", "group's bound"),
         (NegativeWeights(), "weight", ">= 0"),
         (WritesToState(), "state", "WritesToState"),
         (RowsWriteToState(), "state", "RowsWriteToState"),
@@ -210,8 +223,10 @@ class Thawed(Policy):
         (UpdatesAnew(), "update", "UpdatesAnew"),
         (LeavesState(), "state", "NamedTuple"),
         (Unbounded(), "sensitivity", "nan"),
-        (BatchSensitivity(), "weight", "sensitivity"),
-        (NamesAnotherBound(), "released", "group 0"),
+        (WritesToStateInItsBound(), "state", "WritesToStateInItsBound"),
+        (BatchSensitivity(), "sensitivity", "largest bound"),
+        (AboveItsGroupsBound(), "weight", "group 0"),
+        (HidesARule(), "bound", "rename"),
         (Fails(), "policy", "AttributeError"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Policy) else "",
@@ -240,8 +255,8 @@ def test_dpsgd_f_as_printed():
     policy = DPSGDF(2.0)
     state = policy.update(state_of(policy, groups=2, b=100.0), torch.tensor([70.0, 10.0, 10.0, 30.0]))
     torch.testing.assert_close(state.bounds, 2 * (1 + torch.tensor([10 / 80, 30 / 40]) / (40 / 100)))
-    assert policy.sensitivity(state) == pytest.approx(2 * (1 + 0.75 / 0.4))
-    assert torch.equal(policy.released(state)["clipping_bound"], state.bounds)
+    assert sensitivity_of(policy, state, 2) == pytest.approx(2 * (1 + 0.75 / 0.4))
+    assert released_values(policy, state, 2)["clipping_bound"].tolist() == state.bounds.tolist()
 
 
 def test_dpsgd_f_as_run():
@@ -289,7 +304,9 @@ def test_sensitivity_covers_groups_that_are_not_in_the_batch():
     state = policy.update(state_of(policy, b=100.0), torch.tensor([50.0, 45.0, 0.0, 5.0, 0.0, 5.0]))
     absent = int(state.bounds.argmax())
     assert absent == 2
-    assert float(weights(policy, state, [100.0], [absent])) * 100 == pytest.approx(policy.sensitivity(state))
+    assert float(weights(policy, state, [100.0], [absent])) * 100 == pytest.approx(
+        sensitivity_of(policy, state, K)
+    )
 
 
 def test_naive_theta():
@@ -297,17 +314,17 @@ def test_naive_theta():
     policy = Naive(2.0)
     state = policy.update(state_of(policy, groups=2, b=100.0), torch.tensor([80.0, -3.0]))
     torch.testing.assert_close(state.theta, torch.tensor([50 / 80, 50.0]))
-    assert policy.sensitivity(state) == pytest.approx(100.0)
+    assert sensitivity_of(policy, state, 2) == pytest.approx(100.0)
     torch.testing.assert_close(weights(policy, state, [1.0, 4.0]), torch.tensor([0.625, 0.3125]))
-    assert list(policy.released(state)) == ["clipping_bound", "theta"]
+    assert list(released_values(policy, state, 2)) == ["clipping_bound", "theta"]
 
 
 def test_global_drops_and_global_adapt_clips_what_is_too_long():
     torch.testing.assert_close(weights(Global(1.0, 20.0), NoState(), [10.0, 40.0]), torch.tensor([0.05, 0.0]))
     policy = GlobalAdapt(1.0, initial_bound=20.0)
     torch.testing.assert_close(weights(policy, state_of(policy), [10.0, 40.0]), torch.tensor([0.05, 0.025]))
-    assert policy.released(state_of(policy))["Z"] == 20.0
-    assert Global(1.0, 20.0).released(NoState())["Z"] == 20.0
+    assert released_values(policy, state_of(policy), K)["Z"] == 20.0
+    assert released_values(Global(1.0, 20.0), NoState(), K)["Z"] == 20.0
 
 
 def test_global_adapt_follows_the_expected_batch_size():
@@ -318,7 +335,7 @@ def test_global_adapt_follows_the_expected_batch_size():
     for _ in range(100):
         state = policy.update(state, torch.tensor([0.0]))
     assert float(state.bound) == 1.0
-    assert policy.sensitivity(state) == 1.0
+    assert sensitivity_of(policy, state, K) == 1.0
 
 
 def test_quantile_finds_the_target_quantile():
@@ -329,17 +346,17 @@ def test_quantile_finds_the_target_quantile():
         state = policy.update(
             state, torch.func.vmap(policy.statistics, (None, 0, None))(state, norms, None).sum(dim=0)
         )
-    assert policy.sensitivity(state) == pytest.approx(1.0, abs=0.02)
+    assert sensitivity_of(policy, state, K) == pytest.approx(1.0, abs=0.02)
 
 
 @pytest.mark.parametrize("policy", [Quantile(10.0), QuantileBounded(10.0), SoftAdaClip(10.0)], ids=repr)
 def test_methods_with_a_quantile_have_one_bound(policy):
-    """Which counts only whether norms exceed the bound, however weights follow from it."""
+    """Their statistics count norms above the bound alone, however weights follow from it."""
     state, expected = state_of(policy, b=50.0), state_of(Quantile(10.0), b=50.0)
     for released in (20.0, 3.0, -60.0, 25.0):
         sums = torch.tensor([released])
         state, expected = policy.update(state, sums), Quantile(10.0).update(expected, sums)
-        assert policy.sensitivity(state) == pytest.approx(Quantile(10.0).sensitivity(expected))
+        assert sensitivity_of(policy, state, K) == pytest.approx(sensitivity_of(Quantile(10.0), expected, K))
         for norm in (0.5, 100.0):
             arguments = torch.tensor(norm), torch.tensor(0)
             assert policy.statistics(state, *arguments) == Quantile(10.0).statistics(expected, *arguments)
@@ -349,20 +366,18 @@ def test_a_lowest_bound_holds_from_the_start_and_leaves_higher_ones_alone():
     """C <- max(C_min, C exp(-eta (share - gamma))), Zhao et al. 2025."""
     policy = QuantileBounded(2.0, lowest_bound=0.5, bound_learning_rate=0.2)
     state = state_of(policy, b=50.0)
-    assert policy.sensitivity(state) == 2.0
+    assert sensitivity_of(policy, state, K) == 2.0
     everyone_within = torch.tensor([25.0])
     state = policy.update(state, everyone_within)
-    assert policy.sensitivity(state) == pytest.approx(2.0 * math.exp(-0.2 * 0.5))
+    assert sensitivity_of(policy, state, K) == pytest.approx(2.0 * math.exp(-0.2 * 0.5))
     for _ in range(100):
         state = policy.update(state, everyone_within)
-    assert policy.sensitivity(state) == 0.5
+    assert sensitivity_of(policy, state, K) == 0.5
     torch.testing.assert_close(weights(policy, state, [0.4, 5.0]), torch.tensor([1.0, 0.1]))
     state = policy.update(state, -everyone_within)
-    assert policy.sensitivity(state) == pytest.approx(0.5 * math.exp(0.2 * 0.5))
-    assert (
-        QuantileBounded(0.1, lowest_bound=0.5).sensitivity(state_of(QuantileBounded(0.1, lowest_bound=0.5)))
-        == 0.5
-    )
+    assert sensitivity_of(policy, state, K) == pytest.approx(0.5 * math.exp(0.2 * 0.5))
+    policy = QuantileBounded(0.1, lowest_bound=0.5)
+    assert sensitivity_of(policy, state_of(policy), K) == 0.5
 
 
 def test_softadaclip_is_smooth_below_its_bound_and_keeps_the_order_of_lengths():
@@ -373,7 +388,7 @@ def test_softadaclip_is_smooth_below_its_bound_and_keeps_the_order_of_lengths():
     torch.testing.assert_close(found, torch.tensor(expected), rtol=1e-5, atol=1e-38)
     lengths = (found.double() * torch.tensor(norms).double())[3:7]
     assert (lengths.diff() > 0).all()
-    assert lengths.max() < policy.sensitivity(state)
+    assert lengths.max() < sensitivity_of(policy, state, K)
     hard = weights(Quantile(2.0), state, norms)
     assert (found <= hard + 1e-6).all()
 

@@ -6,12 +6,11 @@ import pytest
 import torch
 
 import equidp
-from equidp.accounting.target import Target
 from equidp.advice.chosen_plan import METHOD, choose_plan
 from equidp.data import open_source
 from equidp.data.people import by_person
 from equidp.errors import SettingError
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.event import Event
 from equidp.models import PrototypeModel
 from equidp.policies.methods import check_not_fixed, fixed_options
 from equidp.policies.table import METHODS
@@ -25,8 +24,10 @@ N = 60
 
 def class_sums(data: equidp.GroupedDataset, noise: float = 0.0) -> torch.Tensor:
     """Weights that a run releases, as sums."""
-    plan = Plan(noise_multiplier=noise, epochs=7, learning_rate=0.3).resolve("prototypes", len(data))
-    trained = build(plan, data, seed=0, secure=False).fit()
+    plan = (
+        Plan(noise_multiplier=noise, epochs=7, learning_rate=0.3).for_method("prototypes").resolve(len(data))
+    )
+    trained = build(plan, data, weights_seed=0, seed=0).fit()
     weights: torch.Tensor = trained.model.linear.weight.detach() * len(data)  # type: ignore[union-attr]
     return weights
 
@@ -39,7 +40,7 @@ def test_a_run_releases_the_sum_of_unit_features_of_each_class():
 
 
 def test_noise_has_the_deviation_of_its_multiplier():
-    """Of 10 numbers with a deviation of 50; outside 4 to 1 once in a million."""
+    """Estimated from 10 numbers, a deviation of 50 is outside of the limits about once in a million times."""
     data = toy(N)
     noise = class_sums(data, 50.0) - class_sums(data)
     assert 15 < float(noise.std()) < 110
@@ -76,26 +77,26 @@ def test_the_length_of_features_does_not_matter_and_zeros_add_nothing():
 @pytest.mark.soak
 def test_a_run_is_one_event_without_sampling_which_is_all_that_it_spends():
     data = toy(N)
-    plan = Plan(delta=1e-3).resolve("prototypes", N, Target(1.0))
-    trainer = build(plan, data, seed=0, secure=False)
+    plan = Plan(delta=1e-3).for_method("prototypes").with_changes(epsilon=1.0).resolve(N)
+    trainer = build(plan, data, weights_seed=0, seed=0)
     run = trainer.fit()
-    assert run.entries == ((StepEvent(1.0, plan.noise_multiplier, None), 1),)
+    assert run.entries == ((Event(1.0, plan.noise_multiplier, None), 1),)
     assert run.epsilon() == pytest.approx(1.0, abs=1e-3)
 
 
 @pytest.mark.soak
-def test_a_budget_is_charged_before_a_row_is_read(monkeypatch):
-    data, budget = toy(N), equidp.PrivacyBudget(epsilon=0.5, delta=1e-3)
-    plan = Plan(delta=1e-3).resolve("prototypes", N, Target(1.0))
+def test_the_ledger_is_charged_before_a_row_is_read(monkeypatch):
+    data, ledger = toy(N), equidp.Ledger(limit=(0.5, 1e-3))
+    plan = Plan(delta=1e-3).for_method("prototypes").with_changes(epsilon=1.0).resolve(N)
     with pytest.raises(equidp.BudgetError):
-        build(plan, data, seed=0, secure=False, budget=budget)
-    assert budget.spent() == 0.0
+        build(plan, data, weights_seed=0, seed=0, ledger=ledger)
+    assert ledger.entries() == ()
 
 
 def test_prediction_is_the_largest_cosine():
     data = toy(N)
-    plan = Plan(noise_multiplier=0.0).resolve("prototypes", N)
-    model = build(plan, data, seed=0, secure=False).fit().model.eval()
+    plan = Plan(noise_multiplier=0.0).for_method("prototypes").resolve(N)
+    model = build(plan, data, weights_seed=0, seed=0).fit().model.eval()
     with torch.no_grad():
         found = model(data.one_tensor).argmax(1)
     sums = torch.nn.functional.normalize(class_sums(data))
@@ -112,8 +113,8 @@ def unequal_classes(classes: list[int]) -> equidp.GroupedDataset:
 
 
 def trained_prototypes(data: equidp.GroupedDataset, noise: float) -> PrototypeModel:
-    plan = Plan(noise_multiplier=noise).resolve("prototypes", len(data))
-    model = build(plan, data, seed=0, secure=False).fit().model
+    plan = Plan(noise_multiplier=noise).for_method("prototypes").resolve(len(data))
+    model = build(plan, data, weights_seed=0, seed=0).fit().model
     assert isinstance(model, PrototypeModel)
     return model.eval()
 
@@ -148,8 +149,11 @@ def test_cosines_with_noise_alone_are_not_enlarged():
 
 
 def test_the_method_fixes_its_plan_for_itself_alone():
-    plan = Plan("mlp", epochs=9, batch_size=16)
-    own, other = plan.resolve("prototypes", 1000), plan.resolve("dpsgd", 1000)
+    plan = Plan(model="mlp", epochs=9, batch_size=16)
+    own, other = (
+        plan.for_method("prototypes").with_usual_noise().resolve(1000),
+        plan.with_usual_noise().resolve(1000),
+    )
     assert (own.steps, own.sample_rate, own.plan.batch_size, own.plan.model) == (1, 1.0, 1000, "prototypes")
     assert (other.steps, other.plan.batch_size, other.plan.model) == (562, 16, "mlp")
     source = open_source("digits")

@@ -1,16 +1,22 @@
-"""Rates, bounds and budgets of groups: read, checked, and worked out from public numbers before training."""
+"""Rates, bounds and budgets of groups: read, checked, and made shares of an event by public numbers alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import final
 
 from equidp._validate import check_number, names, unknown_name
-from equidp.accounting.calibration import PROTECTIONS, calibrate_share
-from equidp.errors import SettingError
-from equidp.kernel.epsilon import epsilon as epsilon_of
-from equidp.kernel.ledger import SMALLEST_SHARE, GroupedStepEvent, GroupShare, StepEvent, make_step_event
+from equidp.accounting.calibration import (
+    PROTECTIONS,
+    calibrate_noise,
+    calibrate_noise_to_risk,
+    calibrate_share,
+)
+from equidp.accounting.risk import RiskTarget
+from equidp.errors import BudgetError, SettingError
+from equidp.kernel.epsilon import count_costs, epsilon as epsilon_of
+from equidp.kernel.event import SMALLEST_SHARE, Event, EventCounts, Label, Share
 
 OTHER_GROUPS = "*"
 """Name of all groups that are not named."""
@@ -28,42 +34,26 @@ _RANGES = {
 def numbers_by_group(setting: str, given: ByGroup) -> dict[str, float]:
     """Return numbers by name of a group, of a mapping or a text; {}: none are given.
 
-    Raises:
-        SettingError: of the field `setting`: another form, or a number outside its range.
-
     >>> numbers_by_group("rates", "rare=2, *=1")
     {'rare': 2.0, '*': 1.0}
     """
-    if given is None:
+    if given is None or given == {}:
         return {}
-    example = 'rare=0.5,*=1, or {"rare": 0.5, "*": 1} in Python'
-    if isinstance(given, str):
-        given = _parse_text(setting, given, example)
-    if not isinstance(given, Mapping):
-        raise SettingError(f"{setting}={given!r}; expected numbers by name of a group, such as {example}.")
-    for name, value in given.items():
+    pairs = [part.rpartition("=")[::2] for part in names(given)] if isinstance(given, str) else ()
+    try:
+        numbers = {name.strip(): float(number) for name, number in pairs} if pairs else dict(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        numbers = {}
+    if not numbers or "" in numbers or len(numbers) < len(pairs):
+        raise SettingError(
+            f"{setting}={given!r}; expected a number for each group, each group once, such as rare=0.5,*=1, "
+            'or {"rare": 0.5, "*": 1} in Python.',
+            field=setting,
+        )
+    for name, value in numbers.items():
         interval, hint = _RANGES[setting]
         check_number(interval, f"{hint}; group {name!r} has another", **{setting: value})
-    return {str(name): float(value) for name, value in given.items()}
-
-
-def _parse_text(setting: str, text: str, example: str) -> dict[str, Any]:
-    numbers: dict[str, Any] = {}
-    for part in names(text):
-        name, _, number = (each.strip() for each in part.rpartition("="))
-        try:
-            value = float(number)
-        except ValueError:
-            name = ""
-        if not name or name in numbers:
-            raise SettingError(
-                f"{setting}={text!r}, whose part {part!r} is not a number of a group; expected group=number, "
-                f"each group once, such as {example}."
-            )
-        numbers[name] = value
-    if not numbers:
-        raise SettingError(f"{setting}={text!r}; expected group=number, such as {example}.")
-    return numbers
+    return {str(name): float(value) for name, value in numbers.items()}
 
 
 @final
@@ -81,10 +71,6 @@ class GroupSettings:
 
     Raises:
         SettingError: a number outside its range, an unknown name, or what follows given too.
-
-    >>> settings = GroupSettings(rates={"rare": 2.0})
-    >>> [(each.name, each.sample_rate) for each in settings.shares(("rare", "usual"), 0.1)]
-    [('rare', 0.2), ('usual', 0.1)]
     """
 
     rates: Mapping[str, float] = field(default_factory=dict)
@@ -96,10 +82,9 @@ class GroupSettings:
         if self.protect_by not in PROTECTIONS:
             raise unknown_name("protect_by", self.protect_by, PROTECTIONS)
         if self.is_open and getattr(self, self._following):
-            given = BUDGETS if self.budgets else "rates"
             raise SettingError(
-                f"{self._following} beside {given}, which they follow from with protect_by="
-                f"{self.protect_by!r}; leave one of the two out.",
+                f"{self._following} beside {BUDGETS if self.budgets else 'rates'}, which they follow from by "
+                f"{self.protect_by}; leave one of the two out.",
                 field=self._following,
             )
 
@@ -111,17 +96,14 @@ class GroupSettings:
         epsilon_by_group: ByGroup,
         protect_by: str = PROTECTIONS[0],
     ) -> GroupSettings:
-        """Read settings as users give them.
-
-        Raises:
-            SettingError: as the class.
+        """Read settings as users give them; raise as the class.
 
         >>> GroupSettings.of(None, None, "rare=1,*=3").budgets
         {'rare': 1.0, '*': 3.0}
         """
         given = {"rates": rates, "bound_shares": bound_shares, BUDGETS: epsilon_by_group}
-        numbers = [numbers_by_group(setting, value) for setting, value in given.items()]
-        return cls(numbers[0], numbers[1], numbers[2], protect_by)
+        found = {setting: numbers_by_group(setting, value) for setting, value in given.items()}
+        return cls(found["rates"], found["bound_shares"], found[BUDGETS], protect_by)
 
     def __bool__(self) -> bool:
         """Return True where groups may be treated differently."""
@@ -145,47 +127,81 @@ class GroupSettings:
     def names(self, group_names: Sequence[str] = ()) -> tuple[str, ...]:
         """Return the names of the groups; where they are not known, those that are given, and "*".
 
-        Raises:
-            SettingError: a name that no group has.
-
         >>> GroupSettings(rates={"rare": 2.0}).names()
         ('rare', '*')
         """
         by_setting = {"rates": self.rates, "bound_shares": self.bound_shares, BUDGETS: self.budgets}
+        given = [(setting, name) for setting, numbers in by_setting.items() for name in numbers]
         if not group_names:
-            return tuple(
-                dict.fromkeys([*(name for each in by_setting.values() for name in each), OTHER_GROUPS])
-            )
-        for setting, given in by_setting.items():
-            for name in given:
-                if name not in (*group_names, OTHER_GROUPS):
-                    raise unknown_name(f"{setting} (group)", name, (*group_names, OTHER_GROUPS))
+            return tuple(dict.fromkeys([*(name for _, name in given), OTHER_GROUPS]))
+        for setting, name in given:
+            if name not in (*group_names, OTHER_GROUPS):
+                raise unknown_name(f"{setting} (group)", name, (*group_names, OTHER_GROUPS))
         return tuple(group_names)
 
-    def shares(self, group_names: Sequence[str], sample_rate: float) -> tuple[GroupShare, ...]:
-        """Return rates and bounds of groups, in their order; empty without any, or while some are open.
+    def run_epsilon(self, epsilon: float | None, group_names: Sequence[str] = ()) -> float | None:
+        """Return the epsilon of a run: as given, or the largest budget; None: neither is given.
+
+        >>> GroupSettings(budgets={"rare": 1.0, "*": 3.0}).run_epsilon(None)
+        3.0
+        """
+        return max(self._budgets(epsilon, group_names).values()) if self.budgets else epsilon
+
+    def resolve(
+        self,
+        schedule: tuple[float, int],
+        delta: float,
+        statistics_ratio: float | None = None,
+        *,
+        epsilon: float | None = None,
+        risk: RiskTarget | None = None,
+        accountant: str = "pld",
+        noise_multiplier: float | None = None,
+        spent: EventCounts = (),
+        group_names: Sequence[str] = (),
+    ) -> tuple[GroupSettings, Event]:
+        """Return the settings, with rates or shares in place of budgets, and the event of a step.
 
         Args:
+            schedule: sample rate q, that rates are multiples of, and number of steps T.
+            delta: of the whole run.
+            statistics_ratio: sigma_s / sigma of a policy with statistics; None: the policy has none.
+            epsilon, risk: of the whole run, which the noise is calibrated to, or to the largest budget.
+            accountant: by which epsilon is meant.
+            noise_multiplier: sigma, where neither is given and there is no budget.
+            spent: what counts for every group beside the steps, such as a release.
             group_names: names of all groups; empty: not known.
-            sample_rate: q that rates are multiples of.
 
         Raises:
-            SettingError: an unknown group, a rate above 1, or no rate above 0.
+            SettingError: an unknown group, a target that no noise meets, a budget that no rate or bound
+                meets, or a target risk where rates or shares follow: groups of equal epsilon differ in risk.
+
+        >>> budgets = GroupSettings(budgets={"rare": 1.0, "*": 3.0})
+        >>> met, event = budgets.resolve((0.02, 1000), 1e-5, accountant="rdp")
+        >>> {name: round(rate, 2) for name, rate in met.rates.items()}, round(event.noise, 2)
+        ({'rare': 0.34, '*': 1.0}, 1.22)
         """
-        known = self.names(group_names)
-        if self.is_open or not (self.rates or self.bound_shares):
-            return ()
-        found = [(name, _number_of(self.rates, name), _number_of(self.bound_shares, name)) for name in known]
-        for name, rate, _ in found:
-            if not rate * sample_rate <= 1:
-                raise SettingError(
-                    f"rates={rate:g} of group {name!r} times the sample rate {sample_rate:g} is above 1, and "
-                    "no example can be drawn more surely; give a smaller rate, or a smaller batch size.",
-                    field="rates",
-                )
-        if not any(rate for _, rate, _ in found):
-            raise SettingError("rates are 0 for every group; expected one above 0.", field="rates")
-        return tuple(GroupShare(name, rate * sample_rate, bound, bound) for name, rate, bound in found)
+        if risk is not None and self.is_open:
+            given = BUDGETS if self.budgets else "rates"
+            raise SettingError(
+                f"{given} beside risk {risk}: the {self._following} of groups follow from an epsilon, "
+                "and their risks differ. Give an epsilon in place of the risk, or rates and bound_shares "
+                "alone.",
+                field=given,
+            )
+        epsilon = self.run_epsilon(epsilon, group_names)
+        rate, steps = schedule
+        unit = self.step_event(rate, 1.0, statistics_ratio, group_names)
+        if risk is not None:
+            noise_multiplier = calibrate_noise_to_risk(risk, unit, steps, spent)
+        elif epsilon is not None:
+            noise_multiplier = calibrate_noise(epsilon, delta, unit, steps, accountant, spent)
+        assert noise_multiplier is not None
+        event = self.step_event(rate, noise_multiplier, statistics_ratio, group_names)
+        if not self.is_open:
+            return self, event
+        met = self._meet_budgets(epsilon, accountant, event, steps, delta, spent, group_names)
+        return met, met.step_event(rate, noise_multiplier, statistics_ratio, group_names)
 
     def step_event(
         self,
@@ -193,128 +209,118 @@ class GroupSettings:
         noise_multiplier: float,
         statistics_ratio: float | None = None,
         group_names: Sequence[str] = (),
-    ) -> StepEvent:
-        """Return the event of a step; a plain one where no group differs, or while some numbers are open.
+    ) -> Event:
+        """Return the event of a step; without shares where no group differs, or while some numbers are open.
 
-        Args:
-            sample_rate: q that rates are multiples of.
-            noise_multiplier: sigma.
-            statistics_ratio: sigma_s / sigma of a policy with statistics; None: the policy has none.
-            group_names: names of all groups; empty: not known.
+        Args and errors are those of `resolve`.
 
-        Raises:
-            SettingError: as `shares`.
-
-        >>> GroupSettings().step_event(0.1, 2.0, 3.0)
-        StepEvent(sample_rate=0.1, noise_multiplier=2.0, statistics_noise=6.0)
+        >>> event = GroupSettings(rates={"rare": 2.0}).step_event(0.1, 1.0, None, ("rare", "usual"))
+        >>> [(each.label, each.rate) for each in event.shares]
+        [('rare', 0.2), ('usual', 0.1)]
         """
         statistics = None if statistics_ratio is None else float(statistics_ratio * noise_multiplier)
-        shares = self.shares(group_names, sample_rate)
-        return make_step_event(sample_rate, noise_multiplier, statistics, shares)
+        shares = self._shares(group_names, sample_rate)
+        rate = max((each.rate for each in shares), default=sample_rate)
+        if all((each.rate, each.bound, each.row) == (rate, 1, 1) for each in shares):
+            shares = ()
+        return Event(rate, noise_multiplier, statistics, shares=shares)
 
-    def check_risk(self, risk: object) -> None:
-        """Refuse a target risk where rates or shares follow: from budgets, or from one epsilon for all.
-
-        Groups of equal epsilon at one delta differ in risk, so that one could exceed the target.
-
-        Raises:
-            SettingError: of the field that rates or shares follow from.
-        """
-        if risk is not None and self.is_open:
-            given = BUDGETS if self.budgets else "rates"
-            raise SettingError(
-                f"{given} beside risk {risk}, and the {self._following} of groups follow from an epsilon, at "
-                "which their risks differ; give an epsilon in place of the risk, or rates and bound_shares "
-                "alone.",
-                field=given,
-            )
-
-    def run_epsilon(self, epsilon: float | None, group_names: Sequence[str] = ()) -> float | None:
-        """Return the epsilon of a run: as given, or the largest budget; None: neither is given.
-
-        Raises:
-            SettingError: an unknown group, a budget above the epsilon, or all of them below it.
-
-        >>> GroupSettings(budgets={"rare": 1.0, "*": 3.0}).run_epsilon(None)
-        3.0
-        """
-        if not self.budgets:
-            return epsilon
-        return max(self._budgets(epsilon, group_names).values())
+    def _shares(self, group_names: Sequence[str], sample_rate: float) -> tuple[Share, ...]:
+        """Rates and bounds of groups, in their order; empty without any, or while some are open."""
+        known = self.names(group_names)
+        if self.is_open or not (self.rates or self.bound_shares):
+            return ()
+        rates, bounds = (
+            {name: _number_of(given, name) for name in known} for given in (self.rates, self.bound_shares)
+        )
+        for name, rate in rates.items():
+            if not rate * sample_rate <= 1:
+                raise SettingError(
+                    f"rates={rate:g} of group {name!r} times the sample rate {sample_rate:g} is above 1, and "
+                    "no example can be drawn more surely; give a smaller rate, or a smaller batch size.",
+                    field="rates",
+                )
+        if not any(rates.values()):
+            raise SettingError("rates are 0 for every group; expected one above 0.", field="rates")
+        return tuple(Share(name, rates[name] * sample_rate, bounds[name], bounds[name]) for name in known)
 
     def _budgets(self, epsilon: float | None, group_names: Sequence[str]) -> dict[str, float]:
         """Budget of each group by name; of one without a budget, the epsilon of the run."""
         most = max(self.budgets.values(), default=0.0) if epsilon is None else epsilon
         others = self.budgets.get(OTHER_GROUPS, most)
         found = {name: self.budgets.get(name, others) for name in self.names(group_names)}
-        largest = max(found, key=found.__getitem__)
-        if found[largest] > most:
+        largest = max(found.values())
+        if largest > most or (epsilon is not None and largest < epsilon):
             raise SettingError(
-                f"{BUDGETS} has {found[largest]:g} for {largest!r}, above epsilon {most:g} of "
-                "the run; give a smaller budget, or a larger epsilon.",
-                field=BUDGETS,
-            )
-        if epsilon is not None and found[largest] < epsilon:
-            raise SettingError(
-                f"{BUDGETS} has at most {found[largest]:g}, and nobody the epsilon {epsilon:g} "
-                "of the run; leave the epsilon out, or give some that budget.",
+                f"{BUDGETS} has at most {largest:g}, and epsilon of the run is {most:g}; expected the run's "
+                "as the largest. Leave the epsilon out, or give some group that budget.",
                 field=BUDGETS,
             )
         return found
 
-    def meet_budgets(
+    def _meet_budgets(
         self,
-        step: StepEvent,
+        epsilon: float | None,
+        accountant: str,
+        step: Event,
         steps: int,
         delta: float,
-        epsilon: float | None,
-        *,
-        accountant: str = "pld",
-        spent: tuple[tuple[StepEvent, int], ...] = (),
-        group_names: Sequence[str] = (),
+        spent: EventCounts,
+        group_names: Sequence[str],
     ) -> GroupSettings:
-        """Return the rates or shares that meet the budgets, in their place; the same where nothing is open.
-
-        Args:
-            step: what a step costs an example at the sample rate and with the whole bound.
-            steps: T.
-            delta: of the whole run.
-            epsilon: of the run; None: the largest budget, or what the run costs at the sample rate.
-            accountant: a name from `ACCOUNTANTS`.
-            spent: what counts for every group beside the steps, such as a release.
-            group_names: names of all groups; empty: not known.
-
-        Raises:
-            SettingError: a budget that no rate, or no bound, meets.
-
-        >>> budgets = GroupSettings(budgets={"rare": 1.0, "*": 3.0})
-        >>> met = budgets.meet_budgets(StepEvent(0.02, 1.22), 1000, 1e-5, None, accountant="rdp")
-        >>> {name: round(rate, 2) for name, rate in met.rates.items()}
-        {'rare': 0.35, '*': 1.0}
-        """
-        if not self.is_open:
-            return self
-        if epsilon is None and not self.budgets:
+        """Rates or shares that meet the budgets, in their place, for steps at the whole rate and bound."""
+        if epsilon is None:
             epsilon = epsilon_of((*spent, (step, steps)), delta, accountant)
         budgets = self._budgets(epsilon, group_names)
-        by_hand = GroupSettings(self.rates, self.bound_shares)
-        shares = by_hand.shares(group_names, step.sample_rate)
+        shares = GroupSettings(self.rates, self.bound_shares)._shares(group_names, step.rate)
         largest, met = max(budgets.values()), dict.fromkeys(budgets, 1.0)
-        for share in shares or [GroupShare(name, step.sample_rate) for name in budgets]:
-            if not share.sample_rate:
-                continue
-            noises = step.noise_multiplier, step.statistics_noise
-            own = GroupedStepEvent(share.sample_rate, *noises, (share,)).of_group(share.name)
-            budget = budgets[share.name]
-            assert own is not None  # shares of a bound are above 0
-            if own != step or budget < largest:  # the noise was calibrated to the others
-                met[share.name] = calibrate_share(
+        for share in shares or [Share(name, step.rate) for name in budgets]:
+            budget = budgets[share.label]
+
+            def for_bound(noise: float, bound: float = share.bound) -> float:  # that of its statistics too
+                return noise / bound
+
+            own = replace(step, rate=share.rate or step.rate).with_noises(for_bound)
+            if share.rate and (own != step or budget < largest):  # the noise was calibrated to the others
+                met[share.label] = calibrate_share(
                     budget, delta, own, steps, self.protect_by, accountant, spent
                 )
-        if self.protect_by == PROTECTIONS[0]:
-            return replace(self, rates=met, budgets={})
-        return replace(self, bound_shares=met, budgets={}, protect_by=PROTECTIONS[0])
+        return replace(self, **{self._following: met}, budgets={}, protect_by=PROTECTIONS[0])
 
 
 def _number_of(given: Mapping[str, float], name: str) -> float:
     return given.get(name, given.get(OTHER_GROUPS, 1.0))
+
+
+@final
+@dataclass(frozen=True)
+class LabelBudgets:
+    """Epsilon that a run may cost each label at most.
+
+    Attributes:
+        by_label: epsilon of each label; of None: of everyone.
+        plan: all that the run is to spend; it counts whole, taken or not.
+        delta, accountant: of the epsilons.
+    """
+
+    by_label: Mapping[Label | None, float]
+    plan: EventCounts
+    delta: float
+    accountant: str = "pld"
+
+    def __call__(self, spent: EventCounts) -> None:
+        """Raise a BudgetError where what a run spent beside its plan costs a label more than its budget."""
+        for label, budget in self.by_label.items():
+            planned = count_costs(self.plan, label)
+            whole = planned | count_costs(spent, label)
+            if whole == planned:
+                continue
+            costs = [(Event(*cost), count) for cost, count in whole.items()]
+            if (found := epsilon_of(costs, self.delta, self.accountant)) > budget:
+                event, whose = spent[-1][0], "everyone" if label is None else label.name
+                raise BudgetError(
+                    f"with {event.name} ({event}), epsilon of {whose} would be {found:.4g}, and "
+                    f"the budget is {budget:g} for all that the run releases. Give it to "
+                    "Plan(releases=...), or leave it out; nothing was spent.",
+                    field=BUDGETS,
+                )

@@ -6,95 +6,60 @@ import bisect
 import math
 import warnings
 from functools import lru_cache
-from typing import Any, final
 
-import numpy as np
-from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
+import dp_accounting
 
 from equidp.errors import PrivacyWarning
 from equidp.kernel.epsilon import (
     ACCOUNTANTS,
-    WIDEST,
-    Entries,
-    checked_accountant,
     checked_delta,
-    count_kinds,
     epsilon,
-    largest_over_groups,
+    mechanism,
+    over_labels,
     pld_epsilon,
-    renyi_divergences,
-    run_event,
-    transforms_lose_digits,
 )
-from equidp.kernel.ledger import Event, StepEvent
+from equidp.kernel.event import Entries, Event, Label
 
 _COARSE = 1e-3
-"""Width of the bins of privacy losses during a run: ten times cheaper, an upper bound about 0.1% above."""
+"""Width of bins that are cheaper, and give an upper bound about 0.1% above."""
 
 
-@final
-class EpsilonMeter:
-    """Epsilon so far at every step of a run of equal steps, cheap enough to show at each step.
+def epsilon_so_far(
+    steps: int, event: Event, total_steps: int, delta: float, accountant: str = "pld", beside: Entries = ()
+) -> float:
+    """Return an upper bound of epsilon after some of a run's steps, cheap enough for each of them.
 
     Epsilon is computed at about 25 numbers of steps, as they are reached; a number in between gets that of
-    the next.
-
-    Guarantee: an upper bound at every step, 0 before the first (unless something was spent before), and at
-    the last step what `epsilon` returns.
+    the next. It is of these steps alone, for a run whose end no result decides, and at the last step what
+    `epsilon` returns.
 
     Args:
+        steps: taken so far, from 0 to T.
         event: one step.
         total_steps: T.
         delta: in (0, 1).
         accountant: a name from `ACCOUNTANTS`.
-        spent_before: (event, number of steps) pairs that count from the start.
+        beside: (event, how often) pairs that count from the start.
     """
+    grid = sorted({math.ceil(total_steps ** (i / 24)) for i in range(24)} | {total_steps})
+    reached = grid[bisect.bisect_left(grid, steps)] if steps else 0
+    entries = (*beside, (event, reached))
+    if reached == total_steps:
+        return epsilon(entries, delta, accountant)
 
-    def __init__(
-        self,
-        event: StepEvent,
-        total_steps: int,
-        delta: float,
-        accountant: str = "pld",
-        spent_before: Entries = (),
-    ) -> None:
-        self._event, self._delta, self._before = event, checked_delta(delta), tuple(spent_before)
-        self._accountant = checked_accountant(accountant)
-        self._grid = sorted({math.ceil(total_steps ** (i / 24)) for i in range(24)} | {total_steps})
+    def of_label(label: Label | None) -> float:
+        return _coarse_epsilon(mechanism(entries, label), delta, accountant)
 
-    def __call__(self, steps: int) -> float:
-        """Return an upper bound of epsilon after `steps` steps, 0 <= steps <= total_steps."""
-        reached = self._grid[bisect.bisect_left(self._grid, steps)] if steps else 0
-        entries = (*self._before, *([(self._event, reached)] if reached else ()))
-        if reached == self._grid[-1]:
-            return epsilon(entries, self._delta, self._accountant)
-        return largest_over_groups(
-            lambda each: _coarse_epsilon(each, self._delta, self._accountant) if each else 0.0, entries
-        )
+    return over_labels(entries, of_label)[0]
 
 
 @lru_cache(maxsize=4096)
-def _coarse_epsilon(entries: tuple[tuple[Event, int], ...], delta: float, accountant: str) -> float:
-    """Upper bound of epsilon before the last step, without groups: bins are ten times as wide."""
-    whole = run_event(entries)
-    if accountant != "pld":
-        return ACCOUNTANTS[accountant](whole, delta)
-    ((rate, noise), steps), *others = count_kinds(entries).items()
-    if others or not noise or transforms_lose_digits(whole, delta):
-        return pld_epsilon(_COARSE)(whole, delta)
-    # The losses of one step, most of the work, are the same at each number of steps.
-    orders, divergences = renyi_divergences(StepEvent(rate, noise))
-    renyi = float(np.min(steps * divergences + math.log(1 / delta) / (orders - 1)))
-    width = max(_COARSE, WIDEST * renyi)
-    if width > 1:
-        return pld_epsilon(_COARSE)(whole, delta)
-    return float(_step_losses(rate, noise, width).self_compose(steps).get_epsilon_for_delta(delta))
-
-
-@lru_cache(maxsize=4)
-def _step_losses(rate: float, noise: float, width: float) -> Any:
-    """Privacy losses of one step in bins of a width, rounded up."""
-    return from_gaussian_mechanism(noise, value_discretization_interval=width, sampling_prob=rate)
+def _coarse_epsilon(event: dp_accounting.DpEvent, delta: float, accountant: str) -> float:
+    if event == dp_accounting.NoOpDpEvent():
+        return 0.0
+    if accountant == "pld":
+        return pld_epsilon(event, delta, _COARSE)
+    return ACCOUNTANTS[accountant](event, delta)
 
 
 def check_delta(delta: float, num_examples: int) -> None:

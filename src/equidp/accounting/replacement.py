@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
-from equidp.accounting.cache import epsilon
-from equidp.kernel.epsilon import Entries, checked_delta
+from equidp.kernel.epsilon import checked_delta, checked_entries, epsilon
+from equidp.kernel.event import Entries
 
 _MOST_ROUNDS, _SLACK = 60, 1e-3
+_LARGEST = 600.0
+"""Epsilon of adding or removing one beyond which no delta leaves room for the other."""
 
 
 def replacement_epsilon(entries: Entries, delta: float, accountant: str = "pld") -> float:
@@ -17,28 +19,19 @@ def replacement_epsilon(entries: Entries, delta: float, accountant: str = "pld")
     (Vadhan 2017, Lemma 2.2); d is chosen so that this delta is the one asked for. This is an upper bound,
     whatever the mechanism; a Gaussian without sampling has less.
 
-    Args:
-        entries: (event, number of steps) pairs.
-        delta: of the result, in (0, 1).
-        accountant: a name from `ACCOUNTANTS`.
+    Arguments are those of `epsilon`. It is infinite where none was found, at 1,200 at the latest.
 
-    Returns:
-        Epsilon; infinite where none was found.
-
-    Raises:
-        SettingError: delta outside (0, 1) or NaN, or an unknown accountant.
-
-    >>> from equidp.kernel.ledger import StepEvent
-    >>> entries = [(StepEvent(sample_rate=0.02, noise_multiplier=1.0), 100)]
+    >>> from equidp.kernel.event import Event
+    >>> entries = [(Event(rate=0.02, noise=1.0), 100)]
     >>> 2 * epsilon(entries, 1e-5, "rdp") < replacement_epsilon(entries, 1e-5, "rdp") < 5.2
     True
     """
     checked_delta(delta)
-    given, exponent = tuple(entries), math.log(2.0)  # where epsilon is 0
+    given, exponent = checked_entries(entries), math.log(2.0)  # where epsilon is 0
     for _ in range(_MOST_ROUNDS):
         smaller = delta * math.exp(-exponent)
         single = epsilon(given, smaller, accountant) if smaller > 0 else math.inf
-        if not single < 600:
+        if not single < _LARGEST:
             return math.inf
         needed = math.log1p(math.exp(single))
         if exponent >= needed:

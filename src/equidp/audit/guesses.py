@@ -6,17 +6,11 @@ from collections.abc import Callable
 from typing import NamedTuple, final
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtri
 
-from equidp.audit.bounds import (
-    NoiseFamily,
-    Rates,
-    epsilon_from_rates,
-    noise_from_rates,
-)
-
-Floats = npt.NDArray[np.float64]
+from equidp.accounting.risk import Floats
+from equidp.audit.bounds import Rates, epsilon_from_rates, noise_from_rates
+from equidp.kernel.event import EventCounts
 
 _TRAINING_SHARE = 0.25
 _THRESHOLDS = 200
@@ -41,13 +35,9 @@ class Features(NamedTuple):
     spread: Floats
     state: Floats
 
-    def part(self, chosen: slice) -> Features:
-        """Return some of the runs."""
-        return Features(*(each[chosen] for each in self))
-
 
 Rule = Callable[[Features], Floats]
-"""Features -> a score of each run."""
+"""Features -> a score of each run; "in" scores higher."""
 
 
 class Bounds(NamedTuple):
@@ -58,7 +48,7 @@ class Bounds(NamedTuple):
 
 
 def compute_bounds(
-    sides: tuple[Features, Features], family: NoiseFamily, delta: float, level: float
+    sides: tuple[Features, Features], claim: EventCounts, delta: float, level: float
 ) -> Bounds:
     """Lower bounds on epsilon from runs with the canary and runs without, in this order.
 
@@ -66,11 +56,14 @@ def compute_bounds(
     linear combination of it and the policy's state, and on the spread. Its guesses about the other runs
     count.
     """
-    cuts = [training_runs(len(each.likelihood)) for each in sides]
-    first = [each.part(slice(cut)) for each, cut in zip(sides, cuts, strict=True)]
-    last = [each.part(slice(cut, None)) for each, cut in zip(sides, cuts, strict=True)]
+    cuts = [int(_TRAINING_SHARE * len(each.likelihood)) for each in sides]
+    first = [Features(*(part[:cut] for part in each)) for each, cut in zip(sides, cuts, strict=True)]
+    last = [Features(*(part[cut:] for part in each)) for each, cut in zip(sides, cuts, strict=True)]
+    rules: list[Rule] = [lambda each: each.likelihood, _discriminant(*first)]
+    if any(each.spread.any() for each in first):
+        rules += [lambda each: each.spread, lambda each: -each.spread]
     best: dict[str, tuple[float, Rates]] = {}
-    for place, rule in enumerate(_candidate_rules(*first)):
+    for place, rule in enumerate(rules):
         handicap = _HANDICAP if place else 0.0
         trained, counted = [rule(each) for each in first], [rule(each) for each in last]
         for threshold in _thresholds(*trained):
@@ -80,22 +73,9 @@ def compute_bounds(
                 if name not in best or promise - handicap > best[name][0]:
                     best[name] = promise - handicap, _count_guesses(counted, threshold)
     return Bounds(
-        noise_from_rates(best["epsilon"][1], family, delta, level),
+        noise_from_rates(best["epsilon"][1], claim, delta, level),
         epsilon_from_rates(best["assumption_free"][1], delta, level),
     )
-
-
-def training_runs(runs: int) -> int:
-    """Number of the runs that choose the rule."""
-    return int(_TRAINING_SHARE * runs)
-
-
-def _candidate_rules(inside: Features, outside: Features) -> list[Rule]:
-    """Return the rules to choose from, some of them fitted to these runs; "in" scores higher."""
-    rules: list[Rule] = [lambda each: each.likelihood, _discriminant(inside, outside)]
-    if inside.spread.any() or outside.spread.any():
-        rules += [lambda each: each.spread, lambda each: -each.spread]
-    return rules
 
 
 def _discriminant(inside: Features, outside: Features) -> Rule:
@@ -128,10 +108,9 @@ def _thresholds(inside: Floats, outside: Floats) -> Floats:
 
 def _promise_of_rule(found: float, false: float, delta: float) -> tuple[float, float]:
     """Promise of a rule for each bound: mu of a Gaussian, and epsilon."""
-    mu = ndtri(found) - ndtri(false)
     over = np.log(max(found - delta, 1e-300) / false)
     under = np.log(max(1 - false - delta, 1e-300) / (1 - found))
-    return float(mu), float(max(over, under))
+    return float(ndtri(found) - ndtri(false)), float(max(over, under))
 
 
 def _count_guesses(scores: list[Floats], threshold: float) -> Rates:

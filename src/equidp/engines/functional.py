@@ -12,14 +12,12 @@ from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from equidp.engines.layers.decomposed import without_fused_layers
-from equidp.engines.layers.sums import held_to_norms, lengths, weighted_sums, zero_left_out
-from equidp.engines.measurement import Examples, MeasuredBatch
-from equidp.engines.model import arguments, call_with, full_precision, outputs_in
+from equidp.engines.generator_states import GeneratorStates
+from equidp.engines.layers.decomposed import quiet_vmap, without_fused_layers
+from equidp.engines.layers.sums import as_rows, held_to_norms, lengths, weighted_sums, zero_left_out
+from equidp.engines.model import are_finite, arguments, call_with, full_precision, outputs_in
 from equidp.errors import ModelError, SettingError
-from equidp.kernel.bounding import are_finite
-from equidp.kernel.engine import Context, LossFunction, LossOfExample, Sums
-from equidp.kernel.generators import GeneratorStates
+from equidp.kernel.engine import Context, LossFunction, LossOfExample, Measured, Sums
 from equidp.kernel.inputs import Inputs, count_in, taken, tensors
 from equidp.losses import as_plain
 
@@ -45,14 +43,9 @@ class FunctionalEngine:
         chunk_size: examples at a time; None: the number that keeps gradients within a quarter of a gibibyte.
         objective: what is differentiated in place of the loss where examples come with a context.
 
-    Attributes:
-        public: examples that model and loss accepted in a trial; None: no trial was made.
-
     Raises:
         SettingError: chunk_size < 1.
     """
-
-    public: Examples | None = None
 
     def __init__(
         self,
@@ -67,19 +60,18 @@ class FunctionalEngine:
         size = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         self.chunk_size = chunk_size or max(1, _CHUNK_NUMBERS // max(1, size))
 
-    def __call__(self, inputs: Inputs, targets: Inputs, *context: Tensor) -> MeasuredBatch:
-        """See `kernel.engine.Engine` and `kernel.engine.measure`."""
+    def __call__(self, inputs: Inputs, targets: Inputs, *context: Tensor) -> Measured:
+        """See `kernel.engine.Engine`."""
         batch = inputs, targets, context
         if count_in(targets) <= self.chunk_size:
             ((gradients, terms),) = self._chunks(*batch)
             norms = _norms_of(gradients)
-            return MeasuredBatch(norms, partial(self._sums, gradients, norms), terms=terms)
+            return Measured(norms.clone(), terms, partial(self._sums, gradients, norms))
         random = GeneratorStates(tensors(targets)[0].device)
         chunks = [(_norms_of(gradients), terms) for gradients, terms in self._chunks(*batch)]
         norms = torch.cat([each for each, _ in chunks])
         terms = torch.cat([each for _, each in chunks if each is not None]) if context else None
-        again = partial(self._sum_again, batch, random, norms.clone())
-        return MeasuredBatch(norms, again, terms=terms)
+        return Measured(norms, terms, partial(self._sum_again, batch, random, norms.clone()))
 
     def _sum_again(
         self, batch: tuple[Inputs, Inputs, Context], random: GeneratorStates, norms: Tensor, weights: Tensor
@@ -101,7 +93,7 @@ class FunctionalEngine:
             broken = ~torch.isfinite(norms)
             gradients = {name: zero_left_out(each, broken) for name, each in gradients.items()}
         parameters = dict(self.model.named_parameters())
-        with full_precision(weights.device)():
+        with full_precision(weights.device):
             sums = weighted_sums(weights, gradients)
         return {parameters[name]: total for name, total in sums.items()}
 
@@ -117,7 +109,7 @@ class FunctionalEngine:
         def loss_of(trained: dict[str, Tensor], x: Inputs, y: Inputs) -> tuple[Tensor, Any]:
             alone = arguments(taken(x, None))
             outputs = outputs_in(call_with(self.model, {**trained, **fixed}, *alone))
-            return self.loss(outputs, taken(y, None)).squeeze(0), as_plain(outputs)
+            return self.loss(outputs, taken(y, None)).reshape(()), as_plain(outputs)
 
         def objective(
             trained: dict[str, Tensor], x: Inputs, y: Inputs, context: Context
@@ -135,7 +127,8 @@ class FunctionalEngine:
         for start in range(0, count_in(targets), self.chunk_size):
             part = taken(examples, slice(start, start + self.chunk_size))
             try:
-                with without_fused_layers(self.model), second_derivatives() if context else nullcontext():
+                again = second_derivatives() if context else nullcontext()
+                with without_fused_layers(self.model), quiet_vmap(), again:
                     gradients, (_, aside) = gradient(trained, *part)
             except RuntimeError as error:
                 if "data-dependent control flow" not in str(error):
@@ -154,9 +147,7 @@ def second_derivatives() -> AbstractContextManager[None]:
 
 
 def _norms_of(gradients: dict[str, Tensor]) -> Tensor:
-    rows = []
-    for gradient in gradients.values():
-        gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
-        rows.append(lengths(gradient.reshape(len(gradient), -1)))
-    norms: Tensor = torch.linalg.vector_norm(torch.stack(rows), dim=0)
+    norms: Tensor = torch.linalg.vector_norm(
+        torch.stack([lengths(as_rows(each)) for each in gradients.values()]), dim=0
+    )
     return norms

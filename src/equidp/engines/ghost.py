@@ -8,7 +8,7 @@ parameter's gradient is formed before the weights are known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,78 +17,62 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from equidp.engines.layers import rule_for
-from equidp.engines.layers.decomposed import Products, attention_in_full, forward_for, replace_forwards
+from equidp.engines.layers.decomposed import Products, attention_in_full, forward_for
 from equidp.engines.layers.fallback import run_module
-from equidp.engines.layers.rule import Call, Tape
+from equidp.engines.layers.rule import Call, NotByExample, Tape
 from equidp.engines.layers.sums import squared_lengths, weighted_sum, zero_left_out
-from equidp.engines.measurement import Examples, MeasuredBatch
-from equidp.engines.model import call_model, full_precision
+from equidp.engines.model import are_finite, call_model, full_precision, replaced
 from equidp.engines.units import UnitModel, rows_in
-from equidp.errors import ModelError
-from equidp.kernel.bounding import are_finite
-from equidp.kernel.engine import LossFunction, Sums
+from equidp.errors import ModelError, error_text
+from equidp.kernel.engine import LossFunction, Measured, Sums
 from equidp.kernel.inputs import Inputs, count_in, map_tensors
 from equidp.kernel.noise import exact_place
-
-_ONCE_PER_EXAMPLE = (
-    "Read it once per example, with self.p(positions.expand(len(x), -1)), which adds the same."
-)
-_PICKED = (
-    "A layer that reads some examples alone, or all valid tokens in one row, does so too: let it read all of "
-    "them, and leave out its results with torch.where or a weight of 0."
-)
 
 
 class GhostEngine:
     """Measures batches by layer rules; see the module's docstring and `kernel.engine.Engine`.
 
     Layers with a rule (`equidp.engines.layers.RULES`) are read directly; recurrent layers and attention are
-    run from single products (`equidp.engines.layers.decomposed`); any other module that owns trainable
-    parameters is run a second time by torch.func, alone. Parameters that several calls share (tied weights, a
-    layer used twice) get their cross terms from per-example gradients. The modules' forwards are replaced
-    during a call only.
+    run from single products (`equidp.engines.layers.decomposed`); torch.func runs any other module that owns
+    trainable parameters (`equidp.engines.layers.fallback`). Parameters that several calls share (tied
+    weights, a layer used twice) get their cross terms from per-example gradients. The modules' forwards are
+    replaced during a call only.
 
     Args:
         model: any module whose outputs for one example do not depend on others; a `UnitModel` for examples of
             several rows.
         loss: (outputs, targets) -> losses [batch].
-
-    Attributes:
-        public: examples that model and loss accepted in a trial; None: no trial was made.
+        whole: modules of it that torch.func runs as a whole, whatever layers they hold.
     """
 
-    public: Examples | None = None
+    def __init__(self, model: nn.Module, loss: LossFunction, whole: Sequence[nn.Module] = ()) -> None:
+        self.model, self.loss, self.whole = model, loss, tuple(whole)
+        self._sites = list(_sites(model, set(), self.whole))
 
-    def __init__(self, model: nn.Module, loss: LossFunction) -> None:
-        self.model, self.loss = model, loss
-        self._sites = list(_sites(model, set()))
-
-    def __call__(self, inputs: Inputs, targets: Inputs) -> MeasuredBatch:
+    def __call__(self, inputs: Inputs, targets: Inputs, *context: Tensor) -> Measured:
         """See `kernel.engine.Engine`."""
+        assert not context, "losses with terms of a policy are measured by the functional engine"
         batch = count_in(targets)
         rows = rows_in(inputs) if isinstance(self.model, UnitModel) else 1
         tape = Tape(batch * rows, rows)
-        forwards = {site.module: partial(site.run, tape) for site in self._sites}
-        with replace_forwards(forwards), attention_in_full():
+        forwards = [(vars(site.module), "forward", partial(site.run, tape)) for site in self._sites]
+        with replaced(forwards), attention_in_full():
             with torch.enable_grad():
                 losses = self._losses(tape, inputs, targets)
-            if losses.shape != (batch,):
+            if losses.shape[:1] != (batch,) or losses.numel() != batch:
                 raise ModelError(
                     "the loss is not of shape [batch]; expected one per example. Pass one that does not "
                     "average, such as CrossEntropyLoss(reduction='none').",
                     field="loss",
                 )
-            precisely = full_precision(losses.device)
-            with precisely():
+            with full_precision(losses.device):
                 calls = tape.backward(losses)
-        with precisely():
+        with full_precision(losses.device):
             for call in calls:
                 if call.pending is not None:
                     call.take(call.pending())
             backward = _Backward(calls, batch, losses.device)
-        drawn = [call.redraw_mask for call in calls if call.redraw_mask is not None]
-        redraw_mask = torch.stack(drawn).any(dim=0) if drawn else None
-        return MeasuredBatch(backward.norms, backward.sum_gradients, redraw_mask)
+        return Measured(backward.norms.clone(), None, backward.sum_gradients)
 
     def _losses(self, tape: Tape, inputs: Inputs, targets: Inputs) -> Tensor:
         # Detached: inputs that require gradients would hide where the backward pass may end.
@@ -98,12 +82,7 @@ class GhostEngine:
         except Exception as error:
             if tape.read_once is None or isinstance(error, ModelError):
                 raise
-            raise ModelError(
-                f"{type(tape.read_once).__name__} reads [1, positions] once for all examples. It was given "
-                f"them once per example, for gradients of each, and then the model fails ({error}). "
-                f"{_ONCE_PER_EXAMPLE}",
-                field="model",
-            ) from error
+            raise _reads_no_rows(tape.read_once, f" ({error_text(error)})") from error
 
 
 class _Backward:
@@ -144,7 +123,7 @@ class _Backward:
         if exact_place(weights.device) == weights.device:
             weights = weights.double()  # once for all layers
         sums: Sums = {}
-        with full_precision(weights.device)():  # asked again: a policy's code ran in between
+        with full_precision(weights.device):  # asked again: a policy's code ran in between
             for call in self.calls:
                 for name, total in call.weighted_gradients(weights, left_out).items():
                     sums[call.parameters[name]] = total
@@ -157,59 +136,67 @@ class _Backward:
 class _Site:
     """A module to watch, with those of its parameters that are trained.
 
-    What a layer with a rule reads once for all examples, [1, positions, ...], such as position ids, it is
-    given once per example: each has then a gradient of its own, and outputs broadcast to what they were.
+    What a layer reads once for all examples, such as position ids [positions] or [1, positions], it is given
+    once per example: each has then a gradient of its own, and outputs broadcast to what they were.
+
+    Args:
+        module: of the model.
+        whole: whether torch.func runs it, whatever it is.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, *, whole: bool = False) -> None:
         self.module = module
         self.parameters = {
             name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad
         }
-        self._own = module.forward
-        self.decomposed, self.rule = forward_for(module), rule_for(module)
+        self._own, self._reads_positions = module.forward, False
+        self.decomposed, self.rule = (None, None) if whole else (forward_for(module), rule_for(module))
         self._whole: set[tuple[int, int]] = set()
 
     def run(self, tape: Tape, *arguments: Any, **keywords: Any) -> Any:
         """Run the module and record the call on the tape, unless a module around it has its gradients."""
         if tape.is_within_module:
             return self._own(*arguments, **keywords)
+        if self.decomposed is not None:
+            products = Products(self.module, self.parameters, tape)
+            return self.decomposed(self.module, products.project, *arguments, **keywords)
         call = Call(self.module, self.parameters, tape.rows)
         tape.note(call)
-        if self.decomposed is not None:
-            return self.decomposed(self.module, Products(call, tape).project, *arguments, **keywords)
         if self.rule is not None and not keywords and len(arguments) == 1:
             return self.rule.run(call, self._own, self._of_each(arguments[0], tape), tape)
-        with tape.within_module():
-            return run_module(call, self._own, arguments, keywords, self._whole, tape)
+        return run_module(call, self._own, arguments, keywords, self._whole, tape)
 
     def _of_each(self, inputs: Any, tape: Tape) -> Any:
-        positions = 2 if isinstance(self.module, nn.Embedding) else 3
-        if not isinstance(inputs, Tensor) or inputs.requires_grad:
+        if not isinstance(inputs, Tensor) or inputs.requires_grad or not inputs.dim():
             return inputs  # of trained layers before: examples that stand in another dimension, perhaps
-        if len(inputs) == 1 < tape.batch and inputs.dim() >= positions:
-            tape.read_once = self.module
-            return inputs.expand(tape.batch, *inputs.shape[1:])
-        return inputs
+        table = isinstance(self.module, nn.Embedding)
+        # A table that once read another number of rows than the batch has reads positions in any batch.
+        self._reads_positions |= table and len(inputs) not in (1, tape.batch)
+        once = len(inputs) == 1 < tape.batch and inputs.dim() >= (2 if table else 3)
+        if not (once or self._reads_positions):
+            return inputs
+        tape.read_once = self.module
+        shape = inputs.shape[1:] if once else inputs.shape
+        return inputs.expand(tape.batch, *shape)
 
 
-def _sites(module: nn.Module, seen: set[nn.Module]) -> Iterator[_Site]:
+def _sites(module: nn.Module, seen: set[nn.Module], whole: Sequence[nn.Module]) -> Iterator[_Site]:
     """Modules with a rule or a forward of ours, and the outermost of the others that own parameters."""
     if module in seen:
         return
     seen.add(module)
     if not _is_called(module):  # its parameters are those of the module around it
         for child in module.children():
-            yield from _sites(child, seen)
+            yield from _sites(child, seen, whole)
         return
-    site = _Site(module)
-    own = any(parameter.requires_grad for parameter in _own_parameters(module))
+    site = _Site(module, whole=module in whole)
+    own = module in whole or any(parameter.requires_grad for parameter in _own_parameters(module))
     if site.decomposed is not None or site.rule is not None or own or is_parametrized(module):
         if site.parameters:
             yield site
         return
     for child in module.children():
-        yield from _sites(child, seen)
+        yield from _sites(child, seen, whole)
 
 
 def _is_called(module: nn.Module) -> bool:
@@ -226,17 +213,16 @@ def _own_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
 
 
 def _one_per_example(rows: Tensor, module: nn.Module, batch: int) -> Tensor:
-    if len(rows) != batch and isinstance(module, nn.Embedding):
-        raise ModelError(
-            f"an Embedding of {module.num_embeddings} rows reads numbers whose first dimension is not the "
-            f"batch. A table of positions does so in self.p(positions): {_ONCE_PER_EXAMPLE[0].lower()}"
-            f"{_ONCE_PER_EXAMPLE[1:]} {_PICKED}",
-            field="Embedding",
-        )
     if len(rows) != batch:
-        raise ModelError(
-            f"{type(module).__name__} reads a tensor whose first dimension is not the batch: examples must "
-            f"come first in every layer (batch_first=True?). {_PICKED}",
-            field=type(module).__name__,
-        )
+        raise _reads_no_rows(module)
     return rows
+
+
+def _reads_no_rows(module: nn.Module, why: str = "") -> NotByExample:
+    return NotByExample(
+        f"{type(module).__name__} reads a tensor whose first dimension is not the batch{why}: examples must "
+        "come first in every layer (batch_first=True?), and a table of positions be read once for each, by "
+        "self.p(positions.expand(len(x), -1)). A layer that reads some examples alone, or all valid tokens "
+        "in one row, does so too: let it read all of them, and leave out its results with torch.where.",
+        module,
+    )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from equidp.errors import ModelError
 from equidp.kernel.engine import Sums
@@ -17,6 +18,8 @@ from equidp.kernel.generators import restore_generators
 from equidp.kernel.inputs import Inputs
 from equidp.losses import output_tensors
 
+Examples = tuple[Inputs, Inputs]
+"""Inputs and targets, [batch, ...]."""
 _COARSE = ("tf32", "bf16")
 _backends: Any = torch.backends
 _PRECISION: dict[str, tuple[Any, ...]] = (
@@ -118,15 +121,6 @@ def outputs_in(result: Any) -> Any:
     )
 
 
-def call_for_tensor(model: nn.Module, inputs: Inputs) -> Tensor:
-    """Return the outputs where they are one tensor, [batch, ...], or a mapping with `logits`.
-
-    Raises:
-        ModelError: the model gives several tensors.
-    """
-    return one_tensor(call_model(model, inputs))
-
-
 def one_tensor(outputs: Any) -> Tensor:
     """Return outputs that are one tensor.
 
@@ -144,18 +138,57 @@ def one_tensor(outputs: Any) -> Tensor:
 
 
 @contextmanager
-def preserve_model(model: nn.Module) -> Iterator[None]:
-    """Restore the model's modes, its gradients and random numbers at the end of the context."""
+def preserve_modes(model: nn.Module) -> Iterator[None]:
+    """Restore the modes of the model and of its parts at the end of the context."""
     modes = {module: module.training for module in model.modules()}
-    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     try:
-        with restore_generators(*(parameter.device for parameter in model.parameters())):
-            yield
+        yield
     finally:
         for module, mode in modes.items():
             module.training = mode
+
+
+@contextmanager
+def preserve_model(model: nn.Module) -> Iterator[None]:
+    """Restore the model's modes, its gradients and random numbers at the end of the context."""
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    try:
+        devices = (parameter.device for parameter in model.parameters())
+        with preserve_modes(model), restore_generators(*devices):
+            yield
+    finally:
         for parameter, gradient in gradients:
             parameter.grad = gradient
+
+
+@contextmanager
+def replaced(values: Sequence[tuple[dict[str, Any], str, Any]]) -> Iterator[None]:
+    """Set names of namespaces, such as `vars(module)`, to other values inside the context."""
+    before = [(names, name, names.get(name, replaced)) for names, name, _ in values]
+    try:
+        for names, name, value in values:
+            names[name] = value
+        yield
+    finally:
+        for names, name, value in before:
+            if value is replaced:  # there was none
+                names.pop(name, None)
+            else:
+                names[name] = value
+
+
+def set_training_mode(model: nn.Module) -> None:
+    """Set the model to training mode, but for BatchNorm in evaluation mode, which stays frozen.
+
+    >>> model = nn.Sequential(nn.BatchNorm1d(2).eval(), nn.Dropout())
+    >>> set_training_mode(model)
+    >>> [each.training for each in model]
+    [False, True]
+    """
+    frozen = [each for each in model.modules() if isinstance(each, _BatchNorm) and not each.training]
+    model.train()
+    for each in frozen:
+        each.eval()
 
 
 @contextmanager
@@ -187,27 +220,10 @@ def flat_sums(sums: Sums, parameters: Sequence[nn.Parameter]) -> Tensor:
     return flat([sums[each].to(each) if each in sums else None for each in parameters], parameters)
 
 
-def same(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors are equal in shape, type and value; NaN equals NaN."""
-    if one.shape != other.shape or one.dtype != other.dtype or one.layout != other.layout:
-        return False
-    if one.layout is not torch.strided:
-        first, second = (each.detach().to_sparse_coo().coalesce() for each in (one, other))
-        return same(first.indices(), second.indices()) and same(first.values(), second.values())
-    return torch.equal(one, other) or torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
-
-
-def full_precision(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """Return a context in which autocast and products coarser than float32 (TF32, bfloat16) are off.
-
-    Norms and sums must be of the same vectors.
-    """
-    autocast = torch.is_autocast_enabled(device.type)
-    return partial(_exactly, device, autocast) if autocast or _coarse_products(device) else nullcontext
-
-
 @contextmanager
-def _exactly(device: torch.device, autocast: bool) -> Iterator[None]:
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Turn off autocast and products coarser than float32: norms and sums must be of the same vectors."""
+    autocast = torch.is_autocast_enabled(device.type)
     if autocast:
         torch.clear_autocast_cache()  # copies of parameters from before the next step
     with exact_products(device), torch.autocast(device.type, enabled=False) if autocast else nullcontext():
@@ -220,7 +236,8 @@ def exact_products(device: torch.device) -> Iterator[None]:
 
     TF32 is CUDA's default for convolutions and recurrent layers.
     """
-    coarse = _coarse_products(device)
+    settings = _PRECISION.get(device.type, ())
+    coarse = [each for each in settings if each.fp32_precision in _COARSE]
     before = [setting.fp32_precision for setting in coarse]
     try:
         for setting in coarse:
@@ -231,15 +248,10 @@ def exact_products(device: torch.device) -> Iterator[None]:
             setting.fp32_precision = precision
 
 
-def is_coarse(device: torch.device) -> bool:
-    """Return whether products are computed in less than float32: under autocast, in TF32 or bfloat16.
+def are_finite(norms: Tensor) -> bool:
+    """Return whether all norms are finite. Their sum says so at once, unless it overflows.
 
-    >>> is_coarse(torch.device("cpu"))
-    False
+    >>> are_finite(torch.tensor([1.0, 2.0])), are_finite(torch.tensor([1.0, torch.nan]))
+    (True, False)
     """
-    return torch.is_autocast_enabled(device.type) or bool(_coarse_products(device))
-
-
-def _coarse_products(device: torch.device) -> list[Any]:
-    """Settings of PyTorch by which products of float32 are computed in less."""
-    return [setting for setting in _PRECISION.get(device.type, ()) if setting.fp32_precision in _COARSE]
+    return math.isfinite(float(norms.sum())) or bool(torch.isfinite(norms).all())

@@ -4,7 +4,6 @@ Shares of the sensitivity by example, and epsilons that follow from them, belong
 is in kernel/, and epsilon of a person with several examples in accounting/.
 """
 
-from equidp.individual.accountant import IndividualAccountant, IndividualClipping
-from equidp.individual.report import IndividualReport
+from equidp.individual.settings import Individual
 
-__all__ = ["IndividualAccountant", "IndividualClipping", "IndividualReport"]
+__all__ = ["Individual"]

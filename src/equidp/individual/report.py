@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from equidp._extras import require_extra
 from equidp.accounting.planned import INDIVIDUAL, release_event
 from equidp.accounting.risk import EPSILONS, Risk
 from equidp.data.dataset import ALL
 from equidp.display import shown_epsilon
-from equidp.errors import DataError, SettingError
-from equidp.kernel.epsilon import Entries
-from equidp.kernel.ledger import Ledger, Payment
+from equidp.errors import SettingError
+from equidp.individual.accounts import Accounts, Floats
+from equidp.individual.epsilons import individual_epsilons, individual_profiles
+from equidp.kernel.epsilon import epsilon
+from equidp.kernel.event import Entries, Label
 from equidp.kernel.noise import Randomness
 from equidp.kernel.noisy_sum import private_sum
+from equidp.ledger.ledger import Ledger
 from equidp.tables.release import private_quantile
 
 with require_extra("tables"):
     import pandas as pd
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -36,61 +42,53 @@ class IndividualReport:
 
     Attributes:
         sensitive_epsilons: [n].
-        group_epsilons: [K], largest epsilon that a member of each group can have, by the bounds that the
-            policy released: not private. Below `largest` only where a policy has a bound for each group, such
-            as DPSGD-F, or where the run has rates or bounds by group.
-        linear_group_epsilons: [K], epsilons as the papers read these bounds, without a guarantee: the epsilon
-            of the steps times the mean share of the group's bound, and what other entries of the ledger add.
+        group_epsilons: [K], largest epsilon that a member of each group can have in the whole plan, by the
+            bounds that the policy released: not private.
         groups: [n], indices into `group_names`.
         group_names: one per group.
-        largest: epsilon of an example that used all of the sensitivity in every step, and with all else in
-            the ledger; no example has a larger epsilon.
-        delta: delta of all epsilons.
-        guaranteed: True if epsilons are upper bounds, from norms taken in every step or from individual
-            clipping; False if they are estimates.
-        ledger: ledger that releases are charged to.
-        randomness: randomness of the noise of releases.
-        group_profiles: delta of a member of each group at `equidp.accounting.risk.EPSILONS`, [K, 401], by the
-            bounds that the policy released: not private.
-        spent: (event, number of steps) pairs that the profiles cover; their risk limits that of every group.
+        largest: epsilon of the whole plan, with all else in the ledger, which everyone is guaranteed.
+        delta: of all epsilons.
+        guaranteed: True if epsilons are upper bounds; False if they are estimates.
+        ledger, run_id: what releases are charged to.
+        randomness: of the noise of releases.
+        group_profiles: delta of a member of each group at `equidp.accounting.risk.EPSILONS`, [K, 401]: not
+            private.
+        spent: (event, number of steps) pairs that the profiles cover.
 
     Example:
-        >>> from equidp.kernel.ledger import MemoryLedger
-        >>> from equidp.kernel.noise import SeededRandomness
-        >>> private, bounds, groups = np.array([0.5, 1.5]), np.array([2.0, 2.0]), np.array([0, 1])
-        >>> given = {"guaranteed": True, "ledger": MemoryLedger(), "randomness": SeededRandomness(0)}
-        >>> report = IndividualReport(private, bounds, bounds, groups, ("a", "b"), 2.0, 1e-5, **given)
-        >>> report.sensitive_worst_to_best()
-        3.0
+        >>> import torch, equidp
+        >>> groups = torch.tensor([0, 0, 1, 1])
+        >>> data = equidp.GroupedDataset(torch.eye(4), groups, groups, ("a", "b"), ("no", "yes"))
+        >>> model = torch.nn.Linear(4, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> trainer = equidp.Trainer(model, optimizer, data, batch_size=2, steps=3,
+        ...                          noise_multiplier=2.0, delta=0.01, individual=equidp.Individual(1))
+        >>> run = trainer.fit()
+        >>> report = trainer.individual_report()
+        >>> report.sensitive_by_group()["count"].tolist()
+        [2, 2, 4]
+        >>> bool(report.sensitive_epsilons.max() <= report.largest)
+        True
     """
 
     sensitive_epsilons: npt.NDArray[np.float64]
     group_epsilons: npt.NDArray[np.float64]
-    linear_group_epsilons: npt.NDArray[np.float64]
     groups: npt.NDArray[np.int64]
     group_names: tuple[str, ...]
     largest: float
     delta: float
     guaranteed: bool
     ledger: Ledger
+    run_id: str
     randomness: Randomness
-    group_profiles: npt.NDArray[np.float64] | None = None
-    spent: Entries = ()
+    group_profiles: npt.NDArray[np.float64]
+    spent: Entries
 
     def group_risks(self) -> dict[str, Risk]:
         """Return the most that any membership attack achieves on a member of each group, in this training.
 
-        It follows from the bounds that the policy released, never from examples: it costs nothing, and only a
-        policy with a bound for each group gives one a lower risk than the run's. It covers the steps so far
-        and what else the ledger held at the time of the report, such as a release.
-
-        Raises:
-            SettingError: a report without profiles.
+        It follows from the bounds that the policy released, never from examples, so it costs nothing.
         """
-        if self.group_profiles is None:
-            raise SettingError(
-                "this report has no profiles; take one from IndividualAccountant.report.", field="profiles"
-            )
         whole = Risk.of(self.spent)
         return {
             name: Risk.of_profile(EPSILONS, deltas).at_most(whole)
@@ -113,8 +111,7 @@ class IndividualReport:
     def sensitive_by_group(self) -> pd.DataFrame:
         """Return count, mean, quantiles and largest of the epsilons of each group and of all, a row each.
 
-        `over_lowest` is the mean over the lowest mean of a group. All but the count of a group without
-        examples is NaN.
+        `over_lowest` is the mean over the lowest mean of a group; NaN: a group without examples.
         """
         rows = []
         for name, chosen in [
@@ -129,35 +126,15 @@ class IndividualReport:
         lowest = table.loc[table["group"] != ALL, "mean"].min()
         return table.assign(over_lowest=table["mean"] / lowest)
 
-    def sensitive_worst_to_best(self) -> float:
-        """Return the highest mean epsilon of a group over the lowest."""
-        means = self.sensitive_by_group().set_index("group")["mean"].drop(ALL)
-        return float(means.max() / means.min())
-
-    def sensitive_loss_correlation(self, losses: Tensor) -> float:
-        """Return the correlation of epsilon with log loss (Yu et al., Figure 5); NaN where one is constant.
-
-        Args:
-            losses: of the training examples, [n]. One of less than 1.2e-7 counts as that, the least that
-                single precision tells from 0.
-        """
-        if losses.shape != self.sensitive_epsilons.shape:
-            raise DataError(
-                f"losses have shape {tuple(losses.shape)}; expected one per training example, "
-                f"{self.sensitive_epsilons.shape}.",
-                field="losses",
-            )
-        logs = losses.double().clamp_min(torch.finfo(torch.float32).eps).log().cpu().numpy()
-        if np.ptp(logs) == 0 or np.ptp(self.sensitive_epsilons) == 0:
-            return math.nan
-        return float(np.corrcoef(self.sensitive_epsilons, logs)[0, 1])
-
     def release_mean(self, epsilon: float, delta: float) -> float:
         """Return the mean epsilon with noise, by one Gaussian mechanism; charged to the ledger."""
-        noise = self._pay_release(epsilon, delta).draw()
         rows = torch.from_numpy(self.sensitive_epsilons).unsqueeze(1)
-        total = private_sum(rows, bound=self.largest, noise_multiplier=noise, randomness=self.randomness)
-        return float(np.clip(float(total) / len(rows), 0.0, self.largest))
+
+        def draw(noise: float) -> float:
+            total = private_sum(rows, bound=self.largest, noise_multiplier=noise, randomness=self.randomness)
+            return float(np.clip(float(total) / len(rows), 0.0, self.largest))
+
+        return self._release(epsilon, delta, draw)
 
     def release_by_group(self, epsilon: float, delta: float) -> pd.DataFrame:
         """Return each group's mean epsilon with noise, charged to the ledger: group, mean, standard_error.
@@ -165,17 +142,11 @@ class IndividualReport:
         One Gaussian mechanism on the sums and the counts of all groups: each example is in one group, so all
         groups cost what one would. `standard_error` is that of the noise, from released values.
         """
-        return self.means_by_group(self._pay_release(epsilon, delta))
+        return self._release(epsilon, delta, self.draw_means)
 
-    def means_by_group(self, payment: Payment) -> pd.DataFrame:
-        """Return what `release_by_group` does, by a payment that was made in the ledger before the report.
-
-        Raises:
-            SettingError: the payment was made in another ledger.
-            BudgetError: it was drawn already.
-        """
-        self.ledger.check_paid(payment)
-        noise = payment.draw()
+    def draw_means(self, noise: float) -> pd.DataFrame:
+        """Return what `release_by_group` does, for a noise multiplier that was paid for: `Ledger.release`
+        draws it."""
         count, largest = len(self.group_names), self.largest
         members = np.zeros((len(self.groups), 2 * count))
         members[np.arange(len(self.groups)), self.groups] = self.sensitive_epsilons / largest
@@ -190,24 +161,61 @@ class IndividualReport:
         return pd.DataFrame({"group": self.group_names, "mean": means, "standard_error": largest * errors})
 
     def release_quantiles(self, quantiles: list[float], epsilon: float, delta: float) -> list[float]:
-        """Return quantiles of epsilon with noise, each at (epsilon, delta), charged to the ledger.
-
-        Halves the range by noisy counts (`equidp.tables.release.private_quantile`).
-        """
+        """Return quantiles of epsilon with noise, each at (epsilon, delta), charged to the ledger."""
         if not all(0 < quantile < 1 for quantile in quantiles):
             raise SettingError(f"quantiles={quantiles}; expected numbers in (0, 1).")
-        return [self._released_quantile(quantile, epsilon, delta) for quantile in quantiles]
 
-    def _released_quantile(self, quantile: float, epsilon: float, delta: float) -> float:
-        return private_quantile(
-            self.sensitive_epsilons,
-            quantile,
-            low=0.0,
-            high=self.largest,
-            noise_multiplier=self._pay_release(epsilon, delta).draw(),
-            randomness=self.randomness,
-        )
+        def draw(noise: float, quantile: float) -> float:
+            return private_quantile(
+                self.sensitive_epsilons,
+                quantile,
+                low=0.0,
+                high=self.largest,
+                noise_multiplier=noise,
+                randomness=self.randomness,
+            )
 
-    def _pay_release(self, epsilon: float, delta: float) -> Payment:
-        """Pay for a release that costs (epsilon, delta)."""
-        return self.ledger.pay(INDIVIDUAL, release_event(epsilon, delta).noise_multiplier)
+        return [self._release(epsilon, delta, partial(draw, quantile=quantile)) for quantile in quantiles]
+
+    def _release(self, epsilon: float, delta: float, draw: Callable[[float], T]) -> T:
+        """Pay for a release that costs (epsilon, delta), and draw it."""
+        return self.ledger.release(self.run_id, INDIVIDUAL, release_event(epsilon, delta).noise, draw)
+
+
+def make_report(
+    accounts: Accounts, ledger: Ledger, run: str, planned: Entries, delta: float, accountant: str
+) -> IndividualReport:
+    """Return the report of a run, whose accounts are complete.
+
+    `planned` is what its ledger holds and what is left of the plan: steps that were not taken count in full
+    for groups, since results may have decided when to stop.
+    """
+    event, data, shares = accounts.step.event, accounts.data, accounts.grid
+    groups, own = data.groups.cpu().numpy(), np.arange(data.num_groups)
+    labels = [Label(event.column, name) for name in data.group_names]
+
+    def most(entries: Entries) -> Floats:
+        """Epsilons of members of each group that use all that they may, [K]."""
+        largest = epsilon(entries, delta, accountant)
+        return np.array([min(largest, epsilon(entries, delta, accountant, label)) for label in labels])
+
+    spent = ledger.entries(run)
+    taken, left = (tuple(each for each in entries if each[0] != event) for entries in (spent, planned))
+    whole = accounts.group_counts.copy()
+    whole[:, -1] += sum(count for each, count in planned if each == event) - whole.sum(axis=1)
+    found = individual_epsilons(accounts.counts, shares, event, delta, accountant, taken, groups)
+    of_groups = individual_epsilons(whole, shares, event, delta, accountant, left, own)
+    return IndividualReport(
+        sensitive_epsilons=np.minimum(found, most(spent)[groups]),
+        group_epsilons=np.minimum(of_groups, most(planned)),
+        groups=groups,
+        group_names=data.group_names,
+        largest=epsilon(planned, delta, accountant),
+        delta=delta,
+        guaranteed=accounts.guaranteed,
+        ledger=ledger,
+        run_id=run,
+        randomness=accounts.step.randomness,
+        group_profiles=individual_profiles(whole, shares, event, EPSILONS, others=left, labels=own),
+        spent=planned,
+    )

@@ -4,45 +4,81 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import threshold
 
-from equidp.errors import PolicyError, shape_text
+from equidp.errors import PolicyError, SettingError, shape_text
 from equidp.kernel.engine import Context, Measured
 from equidp.kernel.noise import to_double
-from equidp.kernel.policy import Policy, copy_state, on_device
+from equidp.kernel.policy import Policy, copy_state
 
 SMALLEST_NORM = 1e-10
 """Norms below this may have underflowed (their squares vanish in float32), so bounds treat them as this
 large."""
-
-
-_ROWS_AT_A_TIME = 4096
-_FEWEST_UNITS = 2.0**20
-"""Smallest cap on a weight, in units of the least positive number, which it is rounded to a multiple of."""
 ROUNDING = 2.0**-12
 """Share of the sensitivity S that rounding may add to what one example moves a computed sum by.
 
-Noise is scaled to S (1 + ROUNDING). For gradients the share is used up as follows, where n examples are added
-in k parts of at most m each, in float64:
+Noise is scaled to S (1 + ROUNDING). For gradients the share is used up as follows, where n examples, at most
+2^25, are added in k parts of at most m = 2^13 each, in float64:
 
 | what is rounded | adds at most |
 | --- | --- |
 | the norm that a weight is capped by (`engine.Measured`) | 2^-13 S |
-| weight and cap, in float32 or wider | 2^-21 S |
+| weight and cap, in float32 or wider | 2^-20 S |
 | the additions, in the sums with and without the example | 2 (m + k) 2^-53 n S |
 
-The last line is 2^-32 S for 1,000 examples at once and 2^-19 S for 10^6 in parts of 2^13. An example of a
-group that may use a share c of S alone has c S in the first two lines, and S in the last, so that c is at
-least 1/16 (`ledger.SMALLEST_SHARE`): 2^-15 c S for those 10^6. It holds for any
-values in any order: a sum of m numbers is off by at most (m - 1) u / (1 - (m - 1) u), u = 2^-53, times the
-sum of their absolute values (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 4.2), in
-each coordinate, and so in length (Minkowski's inequality).
+The last line is 2^-32 S for 1,000 examples at once and 2^-19 S for 10^6. An example whose label may use a
+share c of S alone has c S in the first two lines, and S in the last, so that c is at least 1/16: 2^-15 c S
+for those 10^6; individual limits are multiples of 0.01. It holds for any values in any order: a sum of m
+numbers is off by at most (m - 1) u / (1 - (m - 1) u), u = 2^-53, times the sum of their absolute values
+(Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 4.2), in each coordinate, and so in
+length (Minkowski's inequality).
 """
+SMALLEST_SENSITIVITY, LARGEST_SENSITIVITY = 1e-30, 1e30
+"""Sensitivities that a weight can be capped by in float32: nearer to the ends of its range, a cap is rounded
+by far more than `ROUNDING` allows, or is infinite."""
+_ROWS_AT_A_TIME = 4096
+_FEWEST_UNITS = 2.0**20
+"""Smallest cap on a weight, in units of the least positive number, which it is rounded to a multiple of."""
+
+
+def capped_weights(weights: Tensor, norms: Tensor, sensitivity: float | Tensor) -> Tensor:
+    """Weights [batch] brought into [0, sensitivity / norm]; the batch may be empty.
+
+    Formal guarantee: weight * norm <= sensitivity for each example whose true norm is at most max(norm,
+    1e-10). The sensitivity is one for all or one per example, [batch], at least 1/16 of
+    `SMALLEST_SENSITIVITY`; infinite: no cap.
+
+    | weight | norm | result |
+    | --- | --- | --- |
+    | <= sensitivity / norm | any | unchanged |
+    | above it | > 0 | sensitivity / norm |
+    | any | 0 or below 1e-10 | at most sensitivity / 1e-10 |
+    | any | so large that sensitivity / norm is rounded by more than 2^-20 of it, near the least number | 0 |
+    | negative, NaN or infinite | any | 0 |
+    | any | NaN or infinite | NaN or 0: the step gives such examples weight 0 |
+
+    Raises:
+        SettingError: norms in float16 or bfloat16, which are rounded by more than `ROUNDING` allows.
+    """
+    if norms.dtype not in (torch.float32, torch.float64):
+        message = f"the engine gives norms in {norms.dtype}; expected float32 or float64."
+        raise SettingError(message, field="engine")
+    caps = sensitivity / norms.clamp_min(SMALLEST_NORM)
+    kind = torch.finfo(caps.dtype)
+    caps = threshold(caps, _FEWEST_UNITS * kind.tiny * kind.eps, 0.0)
+    weights = weights.to(norms.dtype).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    return torch.minimum(weights.clamp_min_(0.0), caps)
+
+
+def bounded_shares(shares: Tensor, norms: Tensor) -> Tensor:
+    """Shares of the sensitivity, [batch], brought into [0, 1]; NaN becomes 0."""
+    shares = _check_shape(shares, norms, "share limits").to(norms.dtype)
+    return shares.nan_to_num(nan=0.0).clamp(0.0, 1.0)
 
 
 def bounded_rows(rows: Tensor, bound: float | Tensor) -> Tensor:
@@ -50,15 +86,7 @@ def bounded_rows(rows: Tensor, bound: float | Tensor) -> Tensor:
 
     Formal guarantee: one row more or less moves the exact sum of what is returned by at most its `bound` in
     L2 norm, and its computed sum (`summed_rows`) by at most bound * (1 + ROUNDING), where bounds differ by a
-    factor of 16 at most.
-
-    | row | result |
-    | --- | --- |
-    | norm <= bound | unchanged |
-    | norm > bound | scaled to at most norm `bound` |
-    | zero | zero |
-    | an infinite or NaN entry | zero |
-    | none (batch = 0) | an empty tensor, whose sum is zero |
+    factor of 16 at most. A row with an infinite or NaN entry is zero; no rows sum to zero.
     """
     rows = to_double(rows)
     rows = torch.where(torch.isfinite(rows).all(dim=1, keepdim=True), rows, 0.0)
@@ -78,77 +106,100 @@ def summed_rows(rows: Tensor) -> Tensor:
     return rows.sum(dim=0)
 
 
-def are_finite(norms: Tensor) -> bool:
-    """Return whether all norms are finite. Their sum says so at once, unless it overflows.
+def group_bounds(policy: Policy, state: Any, num_groups: int) -> Tensor:
+    """The policy's bounds of all groups, [num_groups], float64: present in a batch or not."""
+    if type(policy).bound is Policy.bound:
+        bound = float(policy.sensitivity(copy_state(state)))
+        return torch.full((num_groups,), bound, dtype=torch.float64)
 
-    >>> are_finite(torch.tensor([1.0, 2.0])), are_finite(torch.tensor([1.0, torch.nan]))
-    (True, False)
-    """
-    return math.isfinite(float(norms.sum())) or bool(torch.isfinite(norms).all())
+    @wraps(policy.bound)
+    def bound_of(own: Any, group: Tensor) -> Tensor:
+        return torch.as_tensor(policy.bound(own, group), dtype=torch.float64).expand(group.shape)
 
-
-def capped_weights(weights: Tensor, norms: Tensor, sensitivity: float | Tensor) -> Tensor:
-    """Weights [batch] brought into [0, sensitivity / norm].
-
-    Formal guarantee: weight * norm <= sensitivity for each example whose true norm is at most max(norm,
-    1e-10).
-
-    | weight | norm | result |
-    | --- | --- | --- |
-    | <= sensitivity / norm | any | unchanged |
-    | above it | > 0 | sensitivity / norm |
-    | any | 0 or below 1e-10 | at most sensitivity / 1e-10 |
-    | any | so large that sensitivity / norm is rounded by more than 2^-21 of it, near the least number | 0 |
-    | negative, NaN or infinite | any | 0 |
-    | any | NaN or infinite | NaN or 0: the step leaves such examples out before it asks for weights |
-
-    Args:
-        weights, norms: [batch], which may be 0 long.
-        sensitivity: one for all, or one per example, [batch]; infinite: no cap. Others are at least 1/16 of
-            `policy.SMALLEST_SENSITIVITY`.
-    """
-    caps = sensitivity / norms.clamp_min(SMALLEST_NORM)
-    kind = torch.finfo(caps.dtype)
-    caps = threshold(caps, _FEWEST_UNITS * kind.tiny * kind.eps, 0.0)
-    weights = weights.to(norms.dtype).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-    return torch.minimum(weights.clamp_min_(0.0), caps)
+    bounds: Tensor = each_alone(bound_of, state, torch.arange(num_groups), at_once=_is_own(policy))
+    return bounds
 
 
-def bounded_shares(shares: Tensor, norms: Tensor) -> Tensor:
-    """Shares of the sensitivity, [batch], brought into [0, 1]; NaN becomes 0.
+def checked_sensitivity(policy: Policy, state: Any, noise_multiplier: float, num_groups: int = 1) -> float:
+    """The sensitivity S under this state, the largest bound of all groups; infinite for no noise alone.
+
+    One below `SMALLEST_SENSITIVITY`, as bounds that adapt to gradients of 0 may reach, counts as that:
+    weights are capped by it and noise is scaled to it.
 
     Raises:
-        PolicyError: they are not one per example.
+        PolicyError: noise cannot be scaled to it.
     """
-    if shares.shape != norms.shape:
+    sensitivity = float(group_bounds(policy, state, num_groups).max())
+    if sensitivity == math.inf and noise_multiplier == 0:
+        return sensitivity
+    if not 0 < sensitivity <= LARGEST_SENSITIVITY:
         raise PolicyError(
-            f"share limits have shape {_shape(shares, norms)}; expected one per example, [batch].",
-            field="share limits",
+            f"{type(policy).__name__} has sensitivity {sensitivity}; expected a number in "
+            f"(0, {LARGEST_SENSITIVITY:g}] for noise multiplier {noise_multiplier}.",
+            field="sensitivity",
         )
-    return shares.to(norms.dtype).nan_to_num(nan=0.0).clamp(0.0, 1.0)
+    return max(sensitivity, SMALLEST_SENSITIVITY)
+
+
+def example_weights(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -> Tensor:
+    """The policy's weights before they are capped, [batch].
+
+    Formal guarantee: an example's weight follows from the state and its own norm and group (`each_alone`).
+    The rules of equidp's own methods are elementwise and computed on the whole batch, which saves time;
+    `tests/conformance/test_policies.py` compares both ways.
+    """
+    weights = each_alone(policy.weight, state, norms, groups, at_once=_is_own(policy))
+    return _check_shape(weights, norms, "weight")
+
+
+def example_rows(
+    policy: Policy, state: Any, norms: Tensor, groups: Tensor, terms: Tensor | None = None
+) -> Tensor:
+    """The policy's rows of statistics before they are bounded, [batch, cells], as `example_weights`.
+
+    Terms, [batch, terms], are those of `measured_terms`; None: zeros, for made-up examples.
+    """
+    terms = norms.new_zeros(len(norms), policy.loss_terms) if terms is None else terms
+    examples = norms, groups, *terms.unbind(dim=1)
+    rows = each_alone(policy.statistics, state, *examples, at_once=_is_own(policy))
+    return _check_shape(rows, norms, "statistics", dimensions=2)
+
+
+def example_context(policy: Policy, state: Any, groups: Tensor) -> Context:
+    """Context of the losses of examples, [batch, ...] each; () without examples, or where losses are left.
+
+    Formal guarantee: an example's context follows from the state and its own group, and so its gradient from
+    the example, the parameters and releases: a cap on it bounds what the example moves.
+    """
+    return each_alone(policy.context, state, groups) if policy.loss_terms and len(groups) else ()
+
+
+def measured_terms(policy: Policy, measured: Measured) -> tuple[Tensor, Tensor]:
+    """Norms of measured examples, [batch], and terms of their losses, [batch, terms]; zeros where none is.
+
+    Formal guarantee: both follow from the example (`engine.Measured`). A norm is infinite where a term is not
+    finite, and terms reach nothing but the example's own row of statistics, which is bounded.
+    """
+    norms = measured.norms.detach()
+    if not policy.loss_terms or measured.terms is None:
+        return norms, norms.new_zeros(len(norms), policy.loss_terms)
+    terms = measured.terms.detach().to(norms)
+    return torch.where(torch.isfinite(terms).all(dim=1), norms, torch.inf), terms
 
 
 def each_alone(rule: Callable[..., Any], state: Any, *examples: Tensor, at_once: bool = False) -> Any:
-    """`rule(state, *example)` of each example, [batch, ...], by `torch.vmap`.
+    """`rule(state, *example)` of each example, by `torch.vmap`; `at_once`, for rules known to be elementwise.
 
-    Formal guarantee: what is returned for an example follows from the state and the example's own numbers.
-    The rule gets copies, so what it writes to is neither the state nor what weights are capped by.
+    Formal guarantee: what is returned for an example follows from the state and the example's own numbers,
+    such as its norm and group. The rule gets copies, so what it writes to is neither the state nor what
+    weights are capped by.
 
-    | case | result |
-    | --- | --- |
-    | a group that is absent from the batch | not asked for |
-    | a Python branch on a value, an output that mixes examples | PolicyError |
-    | a group beyond those the state was made for | PolicyError |
-
-    Args:
-        rule: `statistics`, `weight` or `context` of a policy.
-        state: of the policy.
-        examples: numbers of the examples, such as norms and groups, [batch] each, not empty.
-        at_once: the rule is known to be elementwise, and called on the whole batch.
+    Raises:
+        PolicyError: a group beyond those of the state, a Python branch on a value, or a result that mixes
+            examples.
     """
     name = getattr(rule, "__qualname__", repr(rule))
-    own = on_device(copy_state(state), examples[0].device)
-    apply = partial(rule, own)
+    apply = partial(rule, copy_state(state, examples[0].device))
     try:
         return (apply if at_once else torch.vmap(apply))(*(each.clone() for each in examples))
     except IndexError as error:
@@ -166,66 +217,14 @@ def each_alone(rule: Callable[..., Any], state: Any, *examples: Tensor, at_once:
         ) from error
 
 
-def measured_terms(policy: Policy, measured: Measured) -> tuple[Tensor, Tensor]:
-    """Norms of measured examples, [batch], and terms of their losses, [batch, terms]; zeros where none is.
-
-    Formal guarantee: both follow from the example (`engine.Measured`). A norm is infinite where a term is not
-    finite, and terms reach nothing but the example's own row of statistics, which is bounded.
-    """
-    norms = measured.norms.detach()
-    if not policy.loss_terms or measured.terms is None:
-        return norms, norms.new_zeros(len(norms), policy.loss_terms)
-    terms = measured.terms.detach().to(norms)
-    return torch.where(torch.isfinite(terms).all(dim=1), norms, torch.inf), terms
+def _is_own(policy: Policy) -> bool:
+    """Return whether a policy's rules are equidp's, which are elementwise."""
+    return type(policy).__module__.startswith("equidp.policies.")
 
 
-def example_weights(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -> Tensor:
-    """The policy's weights before they are capped, [batch].
-
-    Formal guarantee: the weight of an example follows from the state and its own norm and group: `each_alone`
-    sees to it. The weights of equidp's own methods are elementwise and computed on the whole batch, which
-    saves time; `tests/conformance/test_policies.py` compares both ways.
-    """
-    own = type(policy).__module__.startswith("equidp.policies.")
-    weights: Tensor = each_alone(policy.weight, state, norms, groups, at_once=own)
-    if weights.shape != norms.shape:
-        raise PolicyError(
-            f"weights have shape {_shape(weights, norms)}; expected one per example, [batch].", field="weight"
-        )
-    return weights
-
-
-def example_rows(
-    policy: Policy,
-    state: Any,
-    norms: Tensor,
-    groups: Tensor,
-    terms: Tensor | None = None,
-) -> Tensor:
-    """The policy's rows of statistics before they are bounded, [batch, cells].
-
-    Args:
-        terms: of the examples' losses, [batch, terms], from `measured_terms`; None: zeros, for made-up
-            examples.
-    """
-    terms = norms.new_zeros(len(norms), policy.loss_terms) if terms is None else terms
-    rows: Tensor = each_alone(policy.statistics, state, norms, groups, *terms.unbind(dim=1))
-    if rows.dim() != 2:
-        raise PolicyError(
-            f"statistics have shape {_shape(rows, norms)}; expected one row per example, [batch, cells].",
-            field="statistics",
-        )
-    return rows
-
-
-def example_context(policy: Policy, state: Any, groups: Tensor) -> Context:
-    """Context of the losses of examples, [batch, ...] each; () without examples, or where losses are left.
-
-    Formal guarantee: an example's context follows from the state and its own group (`each_alone`), and so its
-    gradient from the example, the parameters and releases: a cap on it bounds what the example moves.
-    """
-    return each_alone(policy.context, state, groups) if policy.loss_terms and len(groups) else ()
-
-
-def _shape(values: Tensor, norms: Tensor) -> str:
-    return shape_text(values, "batch" if values.shape[:1] == norms.shape else "?")
+def _check_shape(values: Tensor, norms: Tensor, rule: str, dimensions: int = 1) -> Tensor:
+    if values.dim() != dimensions or len(values) != len(norms):
+        shape = shape_text(values, "batch" if values.shape[:1] == norms.shape else "?")
+        expected = "[batch]" if dimensions == 1 else "[batch, cells]"
+        raise PolicyError(f"{rule} has shape {shape}; expected one per example, {expected}.", field=rule)
+    return values

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
@@ -25,7 +25,7 @@ Sums = dict[nn.Parameter, Tensor]
 """Sums over examples in float64, [*shape], by parameter; one that no loss depends on may be missing."""
 
 
-class Measured(Protocol):
+class Measured(NamedTuple):
     """A batch after its forward and backward pass: a value, independent of other batches.
 
     What is measured of an example follows from that example, its row of the context, and
@@ -35,27 +35,20 @@ class Measured(Protocol):
     | --- | --- | --- |
     | loss and gradient finite | at least |gradient| (1 - 2^-13) | weight times gradient |
     | loss or gradient infinite or NaN | infinite or NaN | nothing, whatever its weight |
+
+    Attributes:
+        norms: of the per-example gradients over all trainable parameters, [batch], float32 or wider.
+        terms: that a policy adds to the losses, [batch, terms]; None without a context.
+        sums: function of finite weights [batch] that returns sum_i weights[i] * gradient_i. It holds what the
+            batch needs, until it is dropped. Examples are added in float64, in parts of at most 2^13: the
+            additions lose at most 2^-40 of sum_i weights[i] |gradient_i|, in whatever order they come, and
+            2^-53 for each part more. Where the gradient of an example is a sum over positions that is not
+            formed first, the sum of the lengths of its terms takes the place of |gradient_i|.
     """
 
-    @property
-    def norms(self) -> Tensor:
-        """Norms of the per-example gradients over all trainable parameters, [batch], float32 or wider."""
-
-    @property
-    def terms(self) -> Tensor | None:
-        """Terms that a policy adds to the losses, [batch, terms]; None without a context."""
-
-    def sum_gradients(self, weights: Tensor, /) -> Sums:
-        """Return sum_i weights[i] * gradient_i of the trainable parameters; once, and free the batch.
-
-        Examples are added in float64, in parts of at most 2^13: the additions lose at most 2^-40 of
-        sum_i weights[i] |gradient_i|, in whatever order they come, and 2^-53 for each part more. Where the
-        gradient of an example is a sum over positions that is not formed first, the sum of the lengths of its
-        terms takes the place of |gradient_i|.
-
-        Args:
-            weights: [batch], finite.
-        """
+    norms: Tensor
+    terms: Tensor | None
+    sums: Callable[[Tensor], Sums]
 
 
 class Engine(Protocol):
@@ -64,15 +57,10 @@ class Engine(Protocol):
     It keeps nothing about a batch: several measured batches may be in use at a time.
     """
 
-    def __call__(self, inputs: Inputs, targets: Inputs, /) -> Measured:
-        """Run forward and backward over examples [batch, ...], batch >= 1."""
+    def __call__(self, inputs: Inputs, targets: Inputs, /, *context: Tensor) -> Measured:
+        """Run forward and backward over examples [batch, ...], batch >= 1.
 
-
-def measure(engine: Engine, inputs: Inputs, targets: Inputs, context: Context = ()) -> Measured:
-    """Measure examples, [batch, ...], with their context where there is one.
-
-    Then the engine has an attribute `objective`, that of the policy, which it applies to one example at a
-    time, and takes the context after the targets.
-    """
-    measure: Callable[..., Measured] = engine
-    return measure(inputs, targets, *context)
+        An engine that is given a context has an attribute `objective`, that of the policy, which it applies
+        to one example at a time. One whose gradients are not the model's, as an audit's canaries, has an
+        attribute `made_up`, True: they are compared with no backward pass.
+        """

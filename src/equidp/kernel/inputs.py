@@ -1,13 +1,7 @@
 """Inputs of a model: one tensor, or several in order or by name. The first axis of each is the examples.
 
-Formal guarantee: every function here treats all tensors of the inputs alike, so that an example that leaves
-the batch, or is in one part of it, does so with all that it has.
-
-| case | what happens |
-| --- | --- |
-| no tensors at all | an empty form of the same kind; datasets refuse it |
-| tensors of different lengths | not looked at here; the loop refuses them before a step |
-| forms that differ | ValueError or KeyError |
+Formal guarantee: all tensors of the inputs are treated alike, so that an example that leaves the batch, or is
+in one part of it, does so with all that it has.
 """
 
 from __future__ import annotations
@@ -25,14 +19,12 @@ Inputs = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
 def map_tensors(function: Callable[..., Any], first: Any, *others: Any) -> Any:
     """Return the results of `function` on the tensors at each place, in the form of the first inputs.
 
-    Args:
-        function: (one tensor of each of the inputs) -> a tensor.
-        first, others: of one form. Tuples stay tuples, mappings become dictionaries; either may hold others.
+    Tuples stay tuples, mappings become dictionaries; either may hold others. All inputs have one form.
 
     >>> map_tensors(lambda one: 2 * one, {"ids": torch.tensor([1, 2])})
     {'ids': tensor([2, 4])}
     """
-    if isinstance(first, Tensor):  # first, since a step asks for little else, some thirty times
+    if isinstance(first, Tensor):  # at once: to ask for a Mapping takes longer than most functions here
         return function(first, *others)
     if isinstance(first, tuple):
         return tuple(map_tensors(function, *each) for each in zip(first, *others, strict=True))
@@ -52,14 +44,11 @@ def tensors(inputs: Any) -> tuple[Tensor, ...]:
     """
     if isinstance(inputs, Tensor):
         return (inputs,)
-    if not isinstance(inputs, tuple):
-        if not isinstance(inputs, Mapping):
-            return (inputs,)
+    if isinstance(inputs, Mapping):
         inputs = tuple(inputs.values())
-    found: list[Tensor] = []
-    for each in inputs:
-        found += (each,) if isinstance(each, Tensor) else tensors(each)
-    return tuple(found)
+    if not isinstance(inputs, tuple):
+        return (inputs,)
+    return tuple(found for each in inputs for found in tensors(each))
 
 
 def count_in(inputs: Any) -> int:
@@ -93,15 +82,6 @@ def in_parts(inputs: Any, size: int | None) -> list[Any]:
     return [taken(inputs, slice(start, start + size)) for start in range(0, count, size)]
 
 
-def join_batches(*inputs: Any) -> Any:
-    """Return several batches of one form as one.
-
-    >>> join_batches((torch.tensor([1]),), (torch.tensor([2]),))
-    (tensor([1, 2]),)
-    """
-    return map_tensors(lambda *each: torch.cat(each), *inputs)
-
-
 def moved_to(inputs: Any, device: torch.device | str) -> Any:
     """Return the inputs on a device; none is read before it has arrived.
 
@@ -111,3 +91,24 @@ def moved_to(inputs: Any, device: torch.device | str) -> Any:
     # Work on CUDA waits for what it reads. The CPU does not, and MPS may read memory that was freed.
     ahead = torch.device(device).type == "cuda"
     return map_tensors(lambda each: each.to(device, non_blocking=ahead), inputs)
+
+
+def count_changes(values: Tensor) -> int:
+    """Return the number of changes in place so far, as torch counts them; 0 where it counts none."""
+    return 0 if values.is_inference() else values._version
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors are equal in shape, type, device and value; NaN equals NaN alone.
+
+    >>> unknown = torch.tensor([torch.nan])
+    >>> same(unknown, unknown.clone()), same(unknown, torch.zeros(1))
+    (True, False)
+    """
+    kinds = [(each.shape, each.dtype, each.layout, each.device) for each in (one, other)]
+    if kinds[0] != kinds[1]:
+        return False
+    if one.layout is not torch.strided:
+        first, second = (each.detach().to_sparse_coo().coalesce() for each in (one, other))
+        return same(first.indices(), second.indices()) and same(first.values(), second.values())
+    return torch.equal(one, other) or bool(((one == other) | ((one != one) & (other != other))).all())

@@ -10,8 +10,6 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from torch import Tensor
 
 _CONSTANT = np.frombuffer(b"expand 32-byte k", dtype="<i4")
-_WORDS = 8
-"""Words of 64 bits in a block."""
 _MANY = 2**9
 """Words from which on a device is faster than AES on the CPU and a copy (docs/evidence-gpu.md)."""
 
@@ -28,20 +26,11 @@ def makes_words(device: torch.device, count: int) -> bool:
 def keystream(key: bytes, count: int, device: torch.device) -> Tensor:
     """Return words of 64 bits, [count], int64, on the device: ChaCha20's keystream from block 0 on, nonce 0.
 
-    Formal guarantee: bit for bit what RFC 8439 says, on a device that `is_exact`. Nothing but the key decides
-    it, and nothing is kept.
-
-    | case | result |
-    | --- | --- |
-    | a key that was used before | the same words: draw a key for each call |
-    | 2^34 words and more | the counter of 32 bits would wrap around: OverflowError |
-
-    Args:
-        key: 32 bytes.
-        count: how many words, at least 1.
-        device: one that Triton compiles for.
+    Formal guarantee: bit for bit what RFC 8439 says, on a device that `is_exact`. Nothing but the key, 32
+    bytes, decides it: draw one for each call. 2^34 words and more are refused, as the counter would wrap
+    around.
     """
-    blocks = -(-count // _WORDS)
+    blocks = -(-count // 8)
     if blocks > np.iinfo(np.int32).max:
         raise OverflowError(f"{count:,} words under one key; expected fewer than 2^34.")
     from equidp.kernel import fused_keystream  # imports Triton, which comes with PyTorch for CUDA on Linux
@@ -53,11 +42,9 @@ def keystream(key: bytes, count: int, device: torch.device) -> Tensor:
 
 @lru_cache(maxsize=64)
 def is_exact(device: torch.device) -> bool:
-    """True where the device computes the same keystream as the library `cryptography`; tried once.
+    """Return whether a CUDA device computes the same keystream as the library `cryptography`; tried once.
 
-    Integers that overflow must wrap around, and shifts move every bit: a device, or a compiler, that does
-    otherwise would draw words from a cipher that nobody has studied. One that fails, or has no Triton, makes
-    none.
+    A compiler in which integers do not wrap around would draw words from a cipher that nobody has studied.
     """
     if device.type != "cuda":
         return False

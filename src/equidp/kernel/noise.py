@@ -25,17 +25,12 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import Tensor
 
 from equidp.errors import SettingError
-from equidp.kernel.generators import (
-    fill_from_the_system,
-    from_the_system,
-    generator_from_the_system,
-)
+from equidp.kernel.generators import fill_from_the_system, from_the_system, generator_from_the_system
 from equidp.kernel.keystream import keystream, makes_words
 
-_SHORT = 2**12  # bytes; up to here the operating system is faster than setting up a cipher
 _FAR = 1 - 2.0**-10  # beyond this place in (-1, 1), 53 bits of a word are too coarse and all 64 are used
-_GRID = 10
 _SMALLEST = 1e-100
+_SHORT = 2**12  # bytes; up to here os.urandom is faster than a cipher that is set up
 
 
 def grid(deviation: float) -> float:
@@ -51,13 +46,13 @@ def grid(deviation: float) -> float:
     >>> grid(1.0)
     0.0009765625
     """
-    if deviation < _SMALLEST:
+    if not deviation >= _SMALLEST:
         raise SettingError(
             f"noise of standard deviation {deviation:g}; expected at least {_SMALLEST:g}. Choose a larger "
             "bound or multiplier.",
             field="deviation",
         )
-    return math.ldexp(1.0, math.frexp(deviation)[1] - 1 - _GRID)
+    return math.ldexp(1.0, math.frexp(deviation)[1] - 11)
 
 
 class Randomness(ABC):
@@ -70,9 +65,11 @@ class Randomness(ABC):
     Attributes:
         shared: whether each of several processes has the same stream. One that leaves draws to another then
             skips them, so that the stream stays the same in all.
+        start_of_worker: called with its number in each process that loads examples; None: torch seeds it.
     """
 
     shared = False
+    start_of_worker: Callable[[int], None] | None = None
 
     @abstractmethod
     def words(self, count: int) -> npt.NDArray[np.int64]:
@@ -91,15 +88,15 @@ class Randomness(ABC):
 
         They are computed on the device, and stay on the CPU for a device without float64 (`exact_place`).
         """
-        place = exact_place(torch.device(device))
-        if place.type != "cpu":
-            return _quantiles(self.words_on(place, count), deviation)
-        words = self.words(count)  # NumPy takes a third of the time that torch takes for few
-        places = ((words >> 11) + 0.5) * 2.0**-52  # in (-1, 1)
-        far = (np.abs(places) > _FAR).nonzero()[0]
-        draws = torch.from_numpy(places).erfinv_().mul_(math.sqrt(2) * deviation)
-        if len(far):
-            draws[far] = deviation * _tail_quantiles(torch.from_numpy(words[far]))
+        words = self.words_on(exact_place(torch.device(device)), count)
+        places = ((words >> 11).double() + 0.5).mul_(2.0**-52)  # in (-1, 1)
+        far = (places.abs() > _FAR).nonzero().squeeze(1)
+        draws = places.erfinv_().mul_(math.sqrt(2) * deviation)
+        if len(far):  # so near an end that a float holds the distance from it exactly
+            ends = words[far]
+            from_end = torch.iinfo(torch.int64).max - (ends ^ (ends >> 63))
+            quantiles = torch.special.ndtri((from_end.double() + 0.5) * 2.0**-64).copysign_(ends)
+            draws[far] = quantiles.mul_(deviation)
         return draws
 
     def skip(self, count: int) -> None:
@@ -117,28 +114,6 @@ class Randomness(ABC):
     def generator(self) -> torch.Generator:
         """Return a generator of the CPU that follows from one word of this stream."""
         return torch.Generator().manual_seed(int(self.words(1)[0]) & (2**63 - 1))
-
-    @property
-    def start_of_worker(self) -> Callable[[int], None] | None:
-        """Called with its number in each process that loads examples; None: torch seeds it."""
-        return None
-
-
-def _quantiles(words: Tensor, deviation: float) -> Tensor:
-    """Return the same draws as `Randomness.normal` makes of words, [count], on the words' device."""
-    places = ((words >> 11).double() + 0.5).mul_(2.0**-52)
-    far = places.abs() > _FAR
-    draws = places.erfinv_().mul_(math.sqrt(2) * deviation)
-    return torch.where(
-        far, _tail_quantiles(words).mul_(deviation), draws
-    )  # the choice of few would wait for far
-
-
-def _tail_quantiles(words: Tensor) -> Tensor:
-    """Return standard normal quantiles of words so near an end that a float holds the distance exactly."""
-    from_end = torch.iinfo(torch.int64).max - (words ^ (words >> 63))
-    quantiles: Tensor = torch.special.ndtri((from_end.double() + 0.5) * 2.0**-64)
-    return quantiles.copysign_(words)
 
 
 @lru_cache(maxsize=64)
@@ -160,21 +135,29 @@ def to_double(values: Tensor) -> Tensor:
     return values.double() if values.is_cpu else values.to(exact_place(values.device)).double()
 
 
+def _start_worker(number: int) -> None:
+    """Fill the generators of a process of a DataLoader, which torch seeded with 32 bits and its number."""
+    fill_from_the_system()
+
+
 class SystemRandomness(Randomness):
     """Cryptographic draws with keys from the operating system: for models that are released.
 
     Guarantee: few words are os.urandom's own; many are a keystream under a key of os.urandom for this call
-    alone: AES-256 in counter mode, made on the CPU and copied to a device such as a GPU, or ChaCha20, made on
-    a GPU where that is faster and gives the words of the library `cryptography` (`keystream.makes_words`).
-    Nothing is kept between calls that a fork or a copy of the process could reuse.
+    alone: AES-256 in counter mode on the CPU, or ChaCha20 on a GPU where that is faster and gives the words
+    of the library `cryptography` (`keystream.makes_words`). Nothing is kept between calls that a fork or a
+    copy of the process could reuse.
+    The global generators, and those of workers, draw from the operating system too (`generators`).
     """
+
+    start_of_worker = staticmethod(_start_worker)
 
     def words(self, count: int) -> npt.NDArray[np.int64]:
         size = 8 * count
-        words: npt.NDArray[np.int64] = np.frombuffer(
-            os.urandom(size) if size <= _SHORT else _aes(os.urandom(32), size), dtype=np.int64
-        )
-        return words
+        if size <= _SHORT:
+            return np.frombuffer(os.urandom(size), dtype=np.int64)
+        cipher = Cipher(algorithms.AES256(os.urandom(32)), modes.CTR(bytes(16))).encryptor()
+        return np.frombuffer(cipher.update(bytes(size)), dtype=np.int64)
 
     def words_on(self, device: torch.device, count: int) -> Tensor:
         if makes_words(device, count):
@@ -182,26 +165,10 @@ class SystemRandomness(Randomness):
         return super().words_on(device, count)
 
     def for_model(self, *devices: torch.device) -> AbstractContextManager[None]:
-        """A context in which the global generators draw from the operating system, and are restored after."""
         return from_the_system(*devices)
 
     def generator(self) -> torch.Generator:
-        """Return a generator of the CPU whose whole state is the operating system's."""
         return generator_from_the_system()
-
-    @property
-    def start_of_worker(self) -> Callable[[int], None] | None:
-        """Fill the generators of a process that loads examples from the operating system."""
-        return _start_worker
-
-
-def _start_worker(number: int) -> None:
-    """Fill the generators of a process of a DataLoader, which torch seeded with 32 bits and its number."""
-    fill_from_the_system()
-
-
-def _aes(key: bytes, size: int) -> bytes:
-    return Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor().update(bytes(size))
 
 
 class SeededRandomness(Randomness):
@@ -215,7 +182,11 @@ class SeededRandomness(Randomness):
     shared = True
 
     def __init__(self, seed: int, *part: int) -> None:
-        self._numpy = np.random.default_rng([seed, *part] if part else seed)
+        self._seed, self._numpy = seed, np.random.default_rng([seed, *part] if part else seed)
+
+    def go_on_after(self, steps: int) -> None:
+        """Take the stream of a run that is resumed after so many steps, so that no noise comes twice."""
+        self._numpy = np.random.default_rng([self._seed, steps] if steps else self._seed)
 
     def words(self, count: int) -> npt.NDArray[np.int64]:
         return self._numpy.bit_generator.random_raw(count).view(np.int64)

@@ -3,7 +3,7 @@ noise says."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -32,13 +32,8 @@ def private_sum(
     """The sum of rows, each scaled to norm <= bound, plus Gaussian noise.
 
     Formal guarantee: for two sets of rows that differ in one row, added or removed, this is a Gaussian
-    mechanism with noise multiplier `noise_multiplier`. The rows may be spread over processes.
-
-    | rows | result |
-    | --- | --- |
-    | none | noise alone |
-    | zero, infinite or NaN | count as zero |
-    | noise_multiplier = 0 | the exact sum of the bounded rows: no guarantee |
+    mechanism with noise multiplier `noise_multiplier`. The rows may be spread over processes. No rows give
+    noise alone; infinite and NaN rows count as zero; a noise multiplier of 0 gives no guarantee.
 
     Args:
         rows: [batch, d]; the batch may be empty.
@@ -91,18 +86,15 @@ def parameter_blocks(parameters: Sequence[nn.Parameter], size: int = _JOINED) ->
 
 def join_sums(blocks: Blocks, sums: Sums) -> list[Tensor]:
     """Return the float64 sums of each block as one tensor, [numbers]; zeros where a parameter has no sum."""
-    return [_join([_flat_sum(parameter, sums) for parameter in block]) for block in blocks]
 
+    def flat(parameter: nn.Parameter) -> Tensor:
+        if parameter in sums:
+            return sums[parameter].reshape(-1)
+        return torch.zeros(parameter.numel(), dtype=torch.float64, device=exact_place(parameter.device))
 
-def _flat_sum(parameter: nn.Parameter, sums: Sums) -> Tensor:
-    total = sums.get(parameter)
-    if total is not None:
-        return total.reshape(-1)
-    return torch.zeros(parameter.numel(), dtype=torch.float64, device=exact_place(parameter.device))
-
-
-def _join(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    return [
+        flat(*block) if len(block) == 1 else torch.cat([flat(each) for each in block]) for block in blocks
+    ]
 
 
 def split_sums(blocks: Blocks, joined: Sequence[Tensor]) -> list[Tensor]:
@@ -140,9 +132,7 @@ def release(
         totals: this process' sums, in float64.
         sensitivity: of these sums, > 0; finite unless there is no noise.
         noise_multiplier: sigma.
-        randomness: where the noise comes from.
         divisor: expected batch size, say.
-        processes: that sum together.
     """
     several = processes.count > 1
     if several and noise_multiplier:
@@ -164,45 +154,16 @@ def release(
     processes.copy_from_first(totals)
 
 
-def noisy(sums: Sequence[Tensor], scale: float, randomness: Randomness, divisor: float = 1.0) -> Tensor:
-    """Flat sums, joined, plus noise of standard deviation `scale`, over `divisor`; float64.
+def add_noise(totals: Sequence[Tensor], scale: float, randomness: Randomness, divisor: float) -> None:
+    """Add noise of standard deviation `scale` to contiguous sums, round, and divide by `divisor`, in place.
 
     Formal guarantee: the result follows from the rounded noisy sum alone. Noise is added before anything is
     rounded, so the grid's width does not depend on the data. Sums on a device without float64 are noised and
     rounded on the CPU.
     """
-    step = grid(scale)
-    sizes = [part.numel() for part in sums]
-    total = randomness.normal(sum(sizes), sums[0].device, scale / step)
-    for part, noise in zip(sums, total.split(sizes) if len(sizes) > 1 else (total,), strict=True):
-        noise.add_(part.to(noise.device), alpha=1 / step)
-    return total.round_().mul_(step / divisor)
-
-
-def add_noise(totals: Sequence[Tensor], scale: float, randomness: Randomness, divisor: float) -> None:
-    """Replace contiguous sums by their noisy values over `divisor`, in place, in blocks that bound
-    memory."""
-    for sums in _blocks(totals):
-        means = noisy(sums, scale, randomness, divisor)
-        parts = means.split([part.numel() for part in sums]) if len(sums) > 1 else (means,)
-        for part, mean in zip(sums, parts, strict=True):
-            part.copy_(mean)
-
-
-def _blocks(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Flat views of the tensors, joined up to the size of one draw of noise."""
-    block: list[Tensor] = []
-    room = 0
-    for tensor in tensors:
-        size = _NOISE_BLOCK if tensor.device.type == "cpu" else _DEVICE_NOISE_BLOCK
-        flat = tensor.view(-1)
-        for part in flat.split(size) if flat.numel() > size else (flat,):
-            if block and (part.numel() > room or part.device != block[0].device):
-                yield block
-                block = []
-            if not block:
-                room = size
-            block.append(part)
-            room -= part.numel()
-    if block:
-        yield block
+    width = grid(scale)
+    for total in totals:
+        for part in total.view(-1).split(_NOISE_BLOCK if total.is_cpu else _DEVICE_NOISE_BLOCK):
+            noise = randomness.normal(len(part), part.device, scale / width)
+            noise.add_(part.to(noise.device), alpha=1 / width)
+            part.copy_(noise.round_().mul_(width / divisor))

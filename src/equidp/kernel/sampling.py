@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -26,33 +26,26 @@ class PoissonSampler:
 
     Guarantee: memberships are independent across examples and steps, up to the precision of 52-bit uniform
     draws. Steps and examples form one sequence of coin flips; the gaps between heads are geometric, and
-    drawing gaps costs the size of the sample instead of that of the dataset.
+    drawing gaps costs the size of the sample instead of that of the dataset. A second coin keeps a chosen
+    example of label k with probability rates[k] / `sample_rate`.
 
-    Samples of up to `_BLOCK` = 64 steps are drawn at once, when the first of them is asked for. Payment and
-    samples do not depend on each other, so that what is drawn ahead and never used tells nothing; that each
-    sample is paid for before it is used is up to the loop.
+    Samples of up to 64 steps are drawn at once. Payment and samples do not depend on each other, so that what
+    is drawn ahead and never used tells nothing; that each sample is paid for before it is used is up to the
+    loop.
 
-    Several processes: each draws a Poisson sample of its own shard, at the same rate. Coins of different
-    shards are independent, so together these are one Poisson sample of all examples. From a seed, each draws
-    the whole sample, which is the same in all, and keeps its shard of it.
-
-    Rates by group: the coins above choose examples at `sample_rate`. A second coin of its own then keeps a
-    chosen example of group k, by its label, with probability rates[k] / `sample_rate`. So an example of group
-    k joins with probability rates[k], still independently. Only chosen examples take a second random number.
+    Several processes: each draws a Poisson sample of its own shard. Coins of different shards are
+    independent, so together these are one Poisson sample of all examples. From a seed, each draws the whole
+    sample, which is the same in all, and keeps its shard of it.
 
     | case | sample |
     | --- | --- |
-    | all rates equal `sample_rate` | the same as without groups, by the same draws |
-    | rate 0 of a group | none of its examples, ever |
-    | a group without examples | draws nothing, and changes no other's draws |
-    | a label that is no group, more labels than rates | SettingError, before a sample is drawn |
-    | another label in another run | each run draws by the label that it was given |
+    | all rates equal `sample_rate` | the same as without labels, by the same draws |
+    | rate 0 of a label | none of its examples, ever |
+    | a label without examples | draws nothing, and changes no other's draws |
     | rate 1 | every example |
-    | nobody drawn | empty, and still a step to pay for |
+    | nobody drawn, or nobody of this shard | empty, and still a step to pay for |
+    | Ctrl-C while samples are drawn | drawn anew when the next is asked for |
     | a second pass over this object | new samples |
-    | nobody drawn of this shard | empty, and a step of all processes |
-    | more processes than examples | SettingError: a process would have no shard |
-    | steps 0 | none |
 
     Args:
         num_examples: n >= 1.
@@ -60,14 +53,14 @@ class PoissonSampler:
         steps: T >= 0, the number of samples of one pass.
         randomness: where the draws come from.
         processes: that sample together.
-        labels: group of each example, [n], whole numbers from 0; None: all join at `sample_rate`.
-        rates: probability of each group, in [0, `sample_rate`], with labels.
+        labels: of each example, [n], whole numbers from 0; None: all join at `sample_rate`.
+        rates: probability of each label, in [0, `sample_rate`], with labels.
 
     Yields:
         Sorted indices of this process' part of the sample, [batch] int64. The size is itself private.
 
     Raises:
-        SettingError: a number outside its range.
+        SettingError: a number outside its range, a label without a rate, or more processes than examples.
     """
 
     def __init__(
@@ -84,69 +77,75 @@ class PoissonSampler:
         check_whole(1, " to sample from", num_examples=num_examples)
         check_number("(0, 1]", ", a probability", sample_rate=sample_rate)
         check_whole(0, steps=steps)
-        self.num_examples, self.sample_rate, self.steps = num_examples, sample_rate, steps
-        self._randomness, self._shard = randomness, processes.shard(num_examples)
-        self._labels = None if labels is None else labels.cpu().numpy()
         for rate in rates:
             check_number(f"[0, {sample_rate}]", ", at most the sample rate", rate=rate)
-        self._stays = np.array(rates, dtype=np.float64) / sample_rate
-        if self._labels is not None:
-            self._check_labels(self._labels)
-            if (self._stays == 1).all():
-                self._labels = None
-
-    def _check_labels(self, labels: Indices) -> None:
-        groups = len(self._stays)
-        known = labels.dtype.kind == "i" and ((labels >= 0) & (labels < groups)).all()
-        if labels.shape != (self.num_examples,) or not known:
+        if labels is not None and not (
+            labels.shape == (num_examples,)
+            and labels.dtype in (torch.int64, torch.int32)
+            and ((labels >= 0) & (labels < len(rates))).all()
+        ):
             raise SettingError(
                 f"labels of shape {list(labels.shape)} and type {labels.dtype}; expected a whole number from "
-                f"0 to {groups - 1}, that of a group, for each of {self.num_examples} examples.",
+                f"0 to {len(rates) - 1} for each of {num_examples} examples.",
                 field="labels",
             )
+        self.num_examples, self.sample_rate, self.steps = num_examples, sample_rate, steps
+        self._randomness, self._shard = randomness, processes.shard(num_examples)
+        self._stays = np.array(rates, dtype=np.float64) / sample_rate
+        self._labels = None if labels is None or (self._stays == 1).all() else labels.cpu().numpy()
 
     def __len__(self) -> int:
         return self.steps
 
     def __iter__(self) -> Iterator[Tensor]:
-        for start in range(0, self.steps, _BLOCK):
-            yield from self._block(min(_BLOCK, self.steps - start))
+        return _Samples(self)
 
-    def _block(self, steps: int) -> Iterator[Tensor]:
+    def _block(self, steps: int) -> Iterable[Tensor]:
+        """The samples of so many steps."""
         first, last = self._shard.start, self._shard.stop
         if self._randomness.shared:
-            step, index = np.divmod(self._heads(steps * self.num_examples), self.num_examples)
-            step, index = self._thin(step, index)
-            mine = (index >= first) & (index < last)
-            step, index = step[mine], index[mine]
-        else:
-            step, index = np.divmod(self._heads(steps * (last - first)), last - first)
-            index += first
-            step, index = self._thin(step, index)
-        sizes = np.bincount(step, minlength=steps)
-        yield from torch.tensor_split(torch.from_numpy(index), torch.from_numpy(np.cumsum(sizes)[:-1]))
-
-    def _thin(self, step: Indices, index: Indices) -> tuple[Indices, Indices]:
-        """Keep each chosen example of group k with probability rates[k] / `sample_rate`."""
-        if self._labels is None:
-            return step, index
-        stays = self._randomness.uniform(len(index)) < self._stays[self._labels[index]]
-        return step[stays], index[stays]
+            first, last = 0, self.num_examples
+        step, index = np.divmod(self._heads(steps * (last - first)), last - first)
+        index += first
+        if self._labels is not None:
+            stays = self._randomness.uniform(len(index)) < self._stays[self._labels[index]]
+            step, index = step[stays], index[stays]
+        mine = (index >= self._shard.start) & (index < self._shard.stop)
+        step, index = step[mine], index[mine]
+        ends = np.cumsum(np.bincount(step, minlength=steps))[:-1]
+        return torch.tensor_split(torch.from_numpy(index), torch.from_numpy(ends))
 
     def _heads(self, flips: int) -> Indices:
         """Return the positions of heads among `flips` coins of probability q, ascending."""
         if self.sample_rate == 1:
             return np.arange(flips, dtype=np.int64)
-        found = []
-        last = -1
+        found, last = [np.empty(0, dtype=np.int64)], -1
         while last < flips:
             expected = (flips - last) * self.sample_rate
             draws = self._randomness.uniform(int(expected + 4 * math.sqrt(expected)) + 16)
             gaps = (
                 np.floor(np.log(draws) / math.log1p(-self.sample_rate)).clip(max=flips).astype(np.int64) + 1
             )
-            positions = last + np.cumsum(gaps)
-            found.append(positions)
-            last = int(positions[-1])
+            found.append(last + np.cumsum(gaps))
+            last = int(found[-1][-1])
         heads = np.concatenate(found)
         return heads[: int(np.searchsorted(heads, flips))]
+
+
+class _Samples:
+    """One pass over samples, whose position an interrupt leaves as it was."""
+
+    def __init__(self, sampler: PoissonSampler) -> None:
+        self._sampler, self._left, self._drawn = sampler, sampler.steps, list[Tensor]()
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return self
+
+    def __next__(self) -> Tensor:
+        if not self._left:
+            raise StopIteration
+        if not self._drawn:
+            self._drawn = list(self._sampler._block(min(_BLOCK, self._left)))[::-1]
+        sample = self._drawn.pop()
+        self._left -= 1
+        return sample

@@ -1,5 +1,1 @@
-"""Ledgers on disk, which survive a crash: the file, its format and its locks.
-
-Events, the ledger's protocol and the ledger in memory belong in kernel/; budgets of several runs
-belong in accounting/.
-"""
+"""The record of what all runs on one dataset spent, which survives a crash, and the limit of all of them."""

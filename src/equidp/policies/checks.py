@@ -1,28 +1,20 @@
-"""check_policy(): whether a policy keeps its contract.
+"""Checks of a policy: its settings, and whether it keeps its contract.
 
 The kernel holds the guarantee either way; a broken contract costs accuracy, and this finds it first.
 """
 
 from __future__ import annotations
 
-import math
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from equidp.errors import PolicyError
-from equidp.kernel.bounding import (
-    example_rows,
-    example_weights,
-)
-from equidp.kernel.policy import (
-    Policy,
-    Setting,
-    check_settings,
-    checked_state,
-    copy_state,
-)
+from equidp.kernel.bounding import example_rows, example_weights, group_bounds
+from equidp.kernel.policy import Policy, Setting, checked_state, copy_state
+from equidp.policies.by_group import values_in
 
 _TRIALS = 50
 _BATCH = 12
@@ -32,9 +24,9 @@ _SLACK = 1 + 1e-5  # float32 rounding
 def check_policy(policy: Policy, num_groups: int = 2, *, noise_multiplier: float = 1.0) -> None:
     """Try a policy on random and extreme norms, groups and releases.
 
-    Checked: settings are frozen and plain; the state is a NamedTuple of tensors; both rules can be applied to
-    one example at a time; rows and weights are bounded for every group, present or not, and by each group's
-    own bound where `released` names one; the rules do not change the state.
+    Checked: settings are frozen and plain; the state is a NamedTuple of tensors; rules can be applied to one
+    example at a time; rows have norm at most 1, and weight * norm is at most the bound of the example's
+    group; the rules do not change the state.
 
     Args:
         policy: ours or a user's.
@@ -56,12 +48,42 @@ def check_policy(policy: Policy, num_groups: int = 2, *, noise_multiplier: float
         checked_state(policy, state)
         for _ in range(_TRIALS):
             norms, groups = _batch(generator, num_groups)
-            _check_rules(policy, state, norms, groups)
-            state = _check_update(policy, state, norms[:1], groups[:1], generator)
+            _check_rules(policy, state, norms, groups, num_groups)
+            if policy.statistics_ratio is not None:
+                state = _next_state(policy, state, norms[:1], groups[:1], generator)
     except PolicyError:
         raise
     except Exception as error:
         raise PolicyError(f"{name} failed with {type(error).__name__}: {error}", field="policy") from error
+
+
+def check_settings(policy: object) -> None:
+    """Refuse what is not a frozen dataclass of public values: state is explicit or absent.
+
+    Raises:
+        PolicyError: names the field, or what else is wrong.
+    """
+    name = type(policy).__name__
+    if not isinstance(policy, Policy):
+        raise PolicyError(f"policy={policy!r}; expected a policy, such as equidp.DPSGD(clipping_bound=1.0).")
+    if not (is_dataclass(policy) and type(policy).__dataclass_params__.frozen):
+        message = f"{name} is not a frozen dataclass; write @dataclass(frozen=True) above the class."
+        raise PolicyError(message, field="policy")
+    for field in (each.name for each in fields(policy)):
+        if callable(getattr(Policy, field, None)):
+            raise PolicyError(f"{name} has a field {field!r}, the name of a rule; rename it.", field=field)
+        value = getattr(policy, field)
+        if not all(isinstance(each, int | float | str | None) for each in values_in(value)):
+            raise PolicyError(
+                f"{name}.{field} is a {type(value).__name__}; expected a number, a text, None, or numbers by "
+                "name of a group. Keep tensors in the state.",
+                field=field,
+            )
+    if type(policy).bound is not Policy.bound and type(policy).sensitivity is not Policy.sensitivity:
+        message = (
+            f"{name} has a bound and a sensitivity, which is the largest bound; leave sensitivity() out."
+        )
+        raise PolicyError(message, field="sensitivity")
 
 
 def _batch(generator: torch.Generator, num_groups: int) -> tuple[Tensor, Tensor]:
@@ -72,77 +94,48 @@ def _batch(generator: torch.Generator, num_groups: int) -> tuple[Tensor, Tensor]
     return norms, torch.randint(0, num_groups, (_BATCH,), generator=generator)
 
 
-def _check_rules(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -> None:
+def _check_rules(policy: Policy, state: Any, norms: Tensor, groups: Tensor, num_groups: int) -> None:
     name, before = type(policy).__name__, copy_state(state)
-    sensitivity = policy.sensitivity(state)
-    if not sensitivity > 0 or math.isnan(sensitivity):
-        raise PolicyError(
-            f"{name} has sensitivity {sensitivity}; expected a number > 0.", field="sensitivity"
-        )
+    bounds = group_bounds(policy, state, num_groups)
+    if not (bounds >= 0).all() or not bounds.max() > 0:
+        raise PolicyError(f"{name} has bounds {bounds.tolist()}; expected numbers > 0.", field="sensitivity")
     weights = example_weights(policy, state, norms, groups)
-    # Called as it stands too: the kernel hands over a copy, so a change in place would go unnoticed above.
+    # Called as they stand too: the kernel hands over copies, so a change in place would go unnoticed above.
+    policy.bound(state, groups[0])
     policy.weight(state, norms[0].clone(), groups[0])
     if policy.statistics_ratio is not None:
-        _check_rows(name, example_rows(policy, state, norms, groups))
+        lengths = torch.linalg.vector_norm(example_rows(policy, state, norms, groups).double(), dim=1)
         policy.statistics(state, norms[0].clone(), groups[0], *norms.new_zeros(policy.loss_terms))
-    if not _equal(before, state) or policy.sensitivity(state) != sensitivity:
+        if not (lengths <= _SLACK).all():
+            raise PolicyError(
+                f"{name}.statistics gives a row of norm {float(lengths.max())}; expected at most 1.",
+                field="statistics",
+            )
+    if not _are_equal(before, state):
         raise PolicyError(
-            f"{name} changes its state in statistics() or weight(); only update() may, from noisy sums.",
-            field="state",
+            f"{name} changes its state in a rule; only update() may, from noisy sums.", field="state"
         )
-    _check_weights(name, weights, norms, groups, sensitivity)
-    _check_group_bounds(policy, state, weights, norms, groups)
-
-
-def _check_rows(name: str, rows: Tensor) -> None:
-    lengths = torch.linalg.vector_norm(rows.to(torch.float64), dim=1)
-    if not (lengths <= _SLACK).all():
-        raise PolicyError(
-            f"{name}.statistics gives a row of norm {float(lengths.max())}; expected at most 1.",
-            field="statistics",
-        )
-
-
-def _check_weights(name: str, weights: Tensor, norms: Tensor, groups: Tensor, sensitivity: float) -> None:
     if not (torch.isfinite(weights).all() and (weights >= 0).all()):
         raise PolicyError(
             f"{name}.weight gives {weights}; expected one finite weight >= 0 per example.", field="weight"
         )
-    excess = weights.to(torch.float64) * norms.to(torch.float64) - sensitivity * _SLACK
+    excess = weights.double() * norms.double() - bounds[groups] * _SLACK
     if (excess > 0).any():
         worst = int(excess.argmax())
         raise PolicyError(
             f"{name} gives weight {float(weights[worst])} to norm {float(norms[worst])} in group "
-            f"{int(groups[worst])}, a contribution above its sensitivity {sensitivity}.",
+            f"{int(groups[worst])}, above that group's bound {float(bounds[groups[worst]])}.",
             field="weight",
         )
 
 
-def _check_group_bounds(policy: Policy, state: Any, weights: Tensor, norms: Tensor, groups: Tensor) -> None:
-    """Where a policy names a bound for each group, individual accounting relies on it."""
-    bounds = policy.released(state).get("clipping_bound")
-    if bounds is None or bounds.dim() != 1:
-        return
-    given, allowed = weights.double() * norms.double(), bounds.double().cpu()[groups] * _SLACK
-    if (given > allowed).any():
-        worst = int((given - allowed).argmax())
-        raise PolicyError(
-            f"{type(policy).__name__} says in released() that group {int(groups[worst])} has clipping_bound "
-            f"{float(bounds[groups[worst]])}, and lets a contribution be {float(given[worst])}.",
-            field="released",
-        )
-
-
-def _check_update(policy: Policy, state: Any, norm: Tensor, group: Tensor, generator: torch.Generator) -> Any:
+def _next_state(policy: Policy, state: Any, norm: Tensor, group: Tensor, generator: torch.Generator) -> Any:
     """Return the state after a random release of any size; a second update must give the same state."""
-    if policy.statistics_ratio is None:
-        return state
     cells = example_rows(policy, state, norm, group).shape[1]
     spread = 10 ** float(4 * torch.rand((), generator=generator) - 1)
     released = spread * torch.randn(cells, generator=generator)
     new, again = (policy.update(copy_state(state), released.clone()) for _ in range(2))
-    checked_state(policy, new)
-    if not _equal(new, again):
+    if not _are_equal(checked_state(policy, new), again):
         raise PolicyError(
             f"{type(policy).__name__}.update gives another state for the same state and release.",
             field="update",
@@ -150,7 +143,7 @@ def _check_update(policy: Policy, state: Any, norm: Tensor, group: Tensor, gener
     return policy.update(new, _BATCH * torch.rand(cells, generator=generator))
 
 
-def _equal(first: Any, second: Any) -> bool:
+def _are_equal(first: Any, second: Any) -> bool:
     return all(
         torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) for a, b in zip(first, second, strict=True)
     )

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from equidp.policies.setting import Bounded
+from equidp.policies.by_group import of_group
+from equidp.policies.setting import Checked, setting
 
 
 @dataclass(frozen=True)
-class DPSGD(Bounded):
+class DPSGD(Checked):
     """Shortens gradients longer than the clipping bound C to it: weight min(1, C / norm), sensitivity C.
+
+    C may differ by public groups, whose epsilons then differ: a group that may use a share c of the largest
+    bound pays what noise sigma / c costs (`Run.epsilon_by_group`); shares are at least 1/16.
 
     Example:
         >>> import torch, equidp
@@ -21,5 +26,9 @@ class DPSGD(Bounded):
         tensor(0.5000)
     """
 
-    def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
-        return (self.clipping_bound / norm).clamp(max=1.0)
+    clipping_bound: float | Mapping[str, float] = setting(
+        1.0, "Clipping bound C; in Python also by name of a group, as {'rare': 1.0, '*': 0.5}."
+    )
+
+    def bound(self, state: Any, group: Tensor) -> float | Tensor:
+        return of_group(self.clipping_bound, group)

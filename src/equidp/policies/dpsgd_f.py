@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -30,7 +30,7 @@ class GroupBounds(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _GroupBoundsPolicy(Bounded):
+class _GroupBoundsPolicy(Bounded, ABC):
     """Base of both readings of DPSGD-F: noisy counts by group in, clipping bounds by group out.
 
     Statistics: one-hot over 2K cells, (group, norm above C_0 or not). Sensitivity: the largest bound of ALL K
@@ -74,14 +74,8 @@ class _GroupBoundsPolicy(Bounded):
     def _ratios(self, below: Tensor, above: Tensor, expected_batch_size: float) -> Tensor:
         """Ratios of clipping in each group to the average, [K], from noisy counts o^k and m^k, [K] each."""
 
-    def weight(self, state: GroupBounds, norm: Tensor, group: Tensor) -> Tensor:
-        return (state.bounds.to(norm.dtype)[group] / norm).clamp(max=1.0)
-
-    def sensitivity(self, state: GroupBounds) -> float:
-        return float(state.bounds.max())
-
-    def released(self, state: GroupBounds) -> dict[str, Tensor]:
-        return {"clipping_bound": state.bounds}
+    def bound(self, state: GroupBounds, group: Tensor) -> Tensor:
+        return state.bounds[group]
 
 
 @dataclass(frozen=True)

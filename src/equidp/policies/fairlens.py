@@ -119,8 +119,8 @@ class FairLens(Bounded):
     def statistics(self, state: GroupTerms, norm: Tensor, group: Tensor, *terms: Tensor) -> Tensor:
         slope, near = (each.to(norm) for each in terms)
         share = (slope / self.clipping_bound).clamp(-1.0, 1.0)
-        row = torch.stack([torch.ones_like(norm), share, near]) / _ROW
-        return (row.unsqueeze(1) * one_hot(group, state.sums.shape[1])).flatten()
+        row = torch.stack([torch.ones_like(norm), share, near], dim=-1) / _ROW
+        return (row.unsqueeze(-1) * one_hot(group, state.sums.shape[1]).unsqueeze(-2)).flatten(-2)
 
     def update(self, state: GroupTerms, released: Tensor) -> GroupTerms:
         sums = _ROW * released.reshape(3, -1)
@@ -131,13 +131,9 @@ class FairLens(Bounded):
         length = torch.linalg.vector_norm(gradient).clamp_min(torch.finfo(gradient.dtype).tiny)
         return state._replace(direction=gradient / length)
 
-    def weight(self, state: GroupTerms, norm: Tensor, group: Tensor) -> Tensor:
-        return (self.clipping_bound / norm).clamp(max=1.0)
-
     def released(self, state: GroupTerms) -> dict[str, Tensor]:
         factors = self._factors(state)
-        bound = torch.tensor(self.clipping_bound, dtype=torch.float64)
-        return {"clipping_bound": bound, "boundary_factor": factors[:, 1], "slope_factor": factors[:, 0]}
+        return {"boundary_factor": factors[:, 1], "slope_factor": factors[:, 0]}
 
     def _factors(self, state: GroupTerms) -> Tensor:
         """Factors of both terms in the loss of an example of each group, [K, 2]."""

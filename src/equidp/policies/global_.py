@@ -19,7 +19,7 @@ class Global(Bounded):
 
     Example:
         >>> import equidp
-        >>> equidp.Global(clipping_bound=1.0, strict_bound=50.0).sensitivity(equidp.NoState())
+        >>> equidp.Global(clipping_bound=1.0, strict_bound=50.0).bound(equidp.NoState(), group=0)
         1.0
     """
 
@@ -41,4 +41,4 @@ class Global(Bounded):
         return torch.where(norm <= self.strict_bound, self.clipping_bound / self.strict_bound, 0.0)
 
     def released(self, state: Any) -> dict[str, Tensor]:
-        return {**super().released(state), "Z": torch.tensor(self.strict_bound, dtype=torch.float64)}
+        return {"Z": torch.tensor(self.strict_bound, dtype=torch.float64)}

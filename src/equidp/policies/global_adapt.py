@@ -70,7 +70,7 @@ class GlobalAdapt(Bounded):
         return AdaptiveBound.start(self.initial_bound, setting)
 
     def statistics(self, state: AdaptiveBound, norm: Tensor, group: Tensor) -> Tensor:
-        return (norm > (self.tolerance * state.bound).to(norm.dtype)).unsqueeze(0)
+        return (norm > (self.tolerance * state.bound).to(norm.dtype)).unsqueeze(-1)
 
     def update(self, state: AdaptiveBound, released: Tensor) -> AdaptiveBound:
         # A count lies in [0, n]; noise that says more than the whole expected batch says nothing.
@@ -82,4 +82,4 @@ class GlobalAdapt(Bounded):
         return self.clipping_bound / norm.clamp_min(state.bound.to(norm.dtype))
 
     def released(self, state: AdaptiveBound) -> dict[str, Tensor]:
-        return {**super().released(state), "Z": state.bound}
+        return {"Z": state.bound}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
-from inspect import getdoc, isabstract
+from inspect import getdoc
 from typing import Any
 
 from equidp._parts import is_import_path, own_part
 from equidp._validate import unknown_name
 from equidp.errors import EquidpError, PolicyError, SettingError, error_text
-from equidp.kernel.policy import Policy, check_settings
+from equidp.kernel.policy import Policy
+from equidp.policies.checks import check_settings
+from equidp.policies.setting import settings_of
 from equidp.policies.table import METHODS, Method
 
 MethodLike = str | Policy | type[Policy]
@@ -33,11 +35,8 @@ def method_named(method: MethodLike) -> Method:
             f"{policy.__name__} is not a frozen dataclass; write @dataclass(frozen=True) above the class.",
             field="method",
         )
-    if isabstract(policy):
-        missing = ", ".join(sorted(policy.__abstractmethods__))
-        raise PolicyError(
-            f"{policy.__name__} lacks {missing}; a policy has weight and sensitivity.", field="method"
-        )
+    if policy.bound is Policy.bound and policy.sensitivity is Policy.sensitivity:
+        raise PolicyError(f"{policy.__name__} lacks bound(self, state, group).", field="method")
     return Method(policy, (getdoc(policy) or "").partition("\n")[0])
 
 
@@ -79,7 +78,7 @@ def all_settings() -> dict[str, list[str]]:
 def known_policies() -> dict[str, type[Policy]]:
     """The policies of `METHODS` by name, and all others that this process has defined, by their classes."""
     known = {name: method.policy for name, method in METHODS.items()}
-    own = {each.__name__: each for each in _below(Policy) if each not in known.values()}  # type: ignore[type-abstract]
+    own = {each.__name__: each for each in _below(Policy) if each not in known.values()}
     return {**known, **{name: each for name, each in own.items() if name not in known}}
 
 
@@ -102,8 +101,8 @@ def make_policy(method: MethodLike, settings: Mapping[str, Any]) -> Policy:
         return made
     own = {each.name: each for each in fields(policy)}  # type: ignore[arg-type]
     given = {key: value for key, value in settings.items() if key in own}
-    required = [name for name, each in own.items() if each.default is each.default_factory is MISSING]
-    if missing := [name for name in required if name not in given]:
+    required = {name for name, each in own.items() if each.default is each.default_factory is MISSING}
+    if missing := sorted(required - {*given}):
         raise SettingError(
             f"method {name_of(method)!r} has no default for {', '.join(missing)}; give it as a setting, or "
             "write a default in the class."
@@ -124,8 +123,8 @@ def fixed_options(method: MethodLike) -> Mapping[str, Any]:
     >>> fixed_options("prototypes")["epochs"], dict(fixed_options("dpsgd"))
     (1, {})
     """
-    row = METHODS.row(name_of(method))
-    return {} if row is None else row.options
+    known = METHODS.get(name_of(method))
+    return {} if known is None else known.options
 
 
 def check_not_fixed(given: Mapping[str, Any], method: MethodLike) -> None:
@@ -150,3 +149,15 @@ def name_of(method: MethodLike) -> str:
         return method
     policy = method if isinstance(method, type) else type(method)
     return next((name for name, known in METHODS.items() if known.policy is policy), policy.__name__)
+
+
+def ignored_sentences(given: Iterable[str], methods: Sequence[str]) -> tuple[str, ...]:
+    """Return a sentence on each of these settings that other methods have, and none of these."""
+    taken = {each.name for method in methods for each in settings_of(method_named(method).policy)}
+    ignored = {name: all_settings().get(name, []) for name in given if name not in taken}
+    verb = "ignores" if len(methods) == 1 else "ignore"
+    return tuple(
+        f"{name} is a setting of {', '.join(owners)}; {', '.join(methods)} {verb} it."
+        for name, owners in ignored.items()
+        if owners
+    )

@@ -50,8 +50,8 @@ class Naive(Bounded):
     def weight(self, state: GroupWeights, norm: Tensor, group: Tensor) -> Tensor:
         return state.theta.to(norm.dtype)[group] * (self.clipping_bound / norm).clamp(max=1.0)
 
-    def sensitivity(self, state: GroupWeights) -> float:
-        return self.clipping_bound * float(state.theta.max())
+    def bound(self, state: GroupWeights, group: Tensor) -> Tensor:
+        return self.clipping_bound * state.theta.double()[group]
 
     def released(self, state: GroupWeights) -> dict[str, Tensor]:
-        return {"clipping_bound": self.clipping_bound * state.theta, "theta": state.theta}
+        return {"theta": state.theta}

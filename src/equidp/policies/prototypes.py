@@ -14,7 +14,7 @@ from equidp.kernel.policy import Policy
 class Prototypes(Policy):
     """One release of the sum of each class's features, scaled to norm 1; the largest cosine is predicted.
 
-    By name it is a plan of its own (`Row.options` of the table): the model `prototypes` is linear in unit
+    By name it is a plan of its own (`Method.options` of the table): the model `prototypes` is linear in unit
     features, from weights of zero, its loss is minus the output of the example's own class, and one step is
     taken at sample rate 1. An example's gradient is then its feature in the row of its class, of norm 1, so
     that the step releases S_c = sum of f_i over class c + N(0, sigma^2 I) for all classes at once. Prediction
@@ -38,8 +38,5 @@ class Prototypes(Policy):
         tensor(0.5000)
     """
 
-    def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
-        return (1.0 / norm).clamp(max=1.0)
-
-    def sensitivity(self, state: Any) -> float:
+    def bound(self, state: Any, group: Tensor) -> float:
         return 1.0

@@ -17,7 +17,7 @@ class PSAC(Bounded):
 
     Example:
         >>> import equidp
-        >>> equidp.PSAC(clipping_bound=2.0).sensitivity(equidp.NoState())
+        >>> equidp.PSAC(clipping_bound=2.0).bound(equidp.NoState(), group=0)
         2.0
     """
 

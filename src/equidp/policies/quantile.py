@@ -18,18 +18,7 @@ from equidp.policies.setting import BOUND_LEARNING_RATE, STATISTICS_RATIO, Bound
 
 
 @dataclass(frozen=True)
-class AdaptiveClipping(Bounded, ABC):
-    """A method that clips at the bound C of its state, which is its sensitivity."""
-
-    def weight(self, state: AdaptiveBound, norm: Tensor, group: Tensor) -> Tensor:
-        return (norm.reciprocal() * state.bound.to(norm.dtype)).clamp(max=1.0)
-
-    def sensitivity(self, state: AdaptiveBound) -> float:
-        return float(state.bound)
-
-
-@dataclass(frozen=True)
-class QuantileBound(AdaptiveClipping, ABC):
+class QuantileBound(Bounded, ABC):
     """A method whose bound C follows a quantile; row 1[norm <= C] - 1/2.
 
     Andrew et al., NeurIPS 2021, Algorithm 1: C <- C exp(-eta (s / b + 1/2 - gamma)) with s the released sum.
@@ -46,7 +35,10 @@ class QuantileBound(AdaptiveClipping, ABC):
     statistics_ratio: float = setting(10.0, STATISTICS_RATIO)
 
     def statistics(self, state: AdaptiveBound, norm: Tensor, group: Tensor) -> Tensor:
-        return ((norm <= state.bound.to(norm.dtype)).to(norm.dtype) - 0.5).unsqueeze(0)
+        return ((norm <= state.bound.to(norm.dtype)).to(norm.dtype) - 0.5).unsqueeze(-1)
+
+    def bound(self, state: AdaptiveBound, group: Tensor) -> float:
+        return float(state.bound)
 
     def next_bound(self, state: AdaptiveBound, released: Tensor) -> float:
         """Return the bound after a release of the noisy sum of rows."""
@@ -85,7 +77,7 @@ class QuantileBounded(QuantileBound):
     Example:
         >>> import equidp
         >>> policy = equidp.QuantileBounded(clipping_bound=1.0, lowest_bound=0.5)
-        >>> policy.sensitivity(policy.init(equidp.policies.Setting(2, 64.0, 1.0)))
+        >>> policy.bound(policy.init(equidp.policies.Setting(2, 64.0, 1.0)), group=0)
         1.0
     """
 

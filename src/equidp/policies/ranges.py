@@ -45,7 +45,7 @@ class Log(Range):
 
     def __post_init__(self) -> None:
         check_number("(0, inf)", low=self.low)
-        _check_ends(self.low, self.high)
+        check_number(f"({self.low}, inf)", high=self.high)
 
     def draw(self, randomness: np.random.Generator) -> float:
         return round_digits(np.exp(randomness.uniform(np.log(self.low), np.log(self.high))))
@@ -70,7 +70,7 @@ class Uniform(Range):
 
     def __post_init__(self) -> None:
         check_number("(-inf, inf)", low=self.low)
-        _check_ends(self.low, self.high)
+        check_number(f"({self.low}, inf)", high=self.high)
 
     def draw(self, randomness: np.random.Generator) -> float:
         return round(float(randomness.uniform(self.low, self.high)), 2)
@@ -109,10 +109,8 @@ def declared_ranges(policy: type[Policy]) -> Mapping[str, Range]:
         PolicyError: another declaration, or a range that multiplies a setting which the method lacks.
     """
     own = {each.name: each.metadata.get("tune") for each in fields(policy)}  # type: ignore[arg-type]
-    found: dict[str, Range] = {}
-    for name, within in own.items():
-        if within is None:
-            continue
+    found = {name: within for name, within in own.items() if within is not None}
+    for name, within in found.items():
         if not isinstance(within, Range):
             raise PolicyError(
                 f"{policy.__name__} declares {within!r} for tuning {name}; expected a range of "
@@ -125,14 +123,7 @@ def declared_ranges(policy: type[Policy]) -> Mapping[str, Range]:
                 f"one of {', '.join(own)}.",
                 field=name,
             )
-        found[name] = within
     return found
-
-
-def _check_ends(low: float, high: float) -> None:
-    check_number("(-inf, inf)", high=high)
-    if not low < high:
-        raise SettingError(f"high={high}; expected more than low={low}.")
 
 
 def round_digits(value: float, digits: int = 3) -> float:

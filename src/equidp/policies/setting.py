@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, get_type_hints
 
+from torch import Tensor
+
 from equidp._validate import check_number
 from equidp.kernel.policy import Policy
+from equidp.policies.by_group import values_in
 from equidp.policies.ranges import Range
 
 STATISTICS_RATIO = "Noise multiplier of the statistics over that of the gradients, sigma_s / sigma."
@@ -16,28 +19,35 @@ BOUND_LEARNING_RATE = "Learning rate eta of the adaptive bound."
 def setting(
     default: Any, meaning: str, within: str = "(0, inf)", hint: str = "", tune: Range | None = None
 ) -> Any:
-    """A field of a policy with its default, its meaning in a sentence, the numbers a `Bounded` takes, and the
-    range that tuning draws from."""
+    """A field of a policy with its default, its meaning in a sentence, the numbers that a `Checked` takes,
+    and the range that tuning draws from."""
     return field(default=default, metadata={"help": meaning, "range": (within, hint), "tune": tune})
 
 
 @dataclass(frozen=True)
-class Bounded(Policy):
-    """A method with a clipping bound C, which is its sensitivity unless it says otherwise.
+class Checked(Policy):
+    """A method whose settings declare their ranges.
 
     Raises:
         SettingError: a setting outside its range.
     """
 
-    clipping_bound: float = setting(1.0, "Clipping bound C (C_0 where groups have bounds of their own).")
-
     def __post_init__(self) -> None:
         for each in fields(self):
-            if "range" in each.metadata:
-                check_number(*each.metadata["range"], **{each.name: getattr(self, each.name)})
+            if "range" not in each.metadata:
+                continue
+            for number in values_in(getattr(self, each.name)):
+                check_number(*each.metadata["range"], **{each.name: number})
 
-    def sensitivity(self, state: Any) -> float:
-        return float(self.clipping_bound)
+
+@dataclass(frozen=True)
+class Bounded(Checked):
+    """A method with a clipping bound C, the same for all groups unless it says otherwise."""
+
+    clipping_bound: float = setting(1.0, "Clipping bound C (C_0 where groups have bounds of their own).")
+
+    def bound(self, state: Any, group: Tensor) -> float | Tensor:
+        return self.clipping_bound
 
 
 @dataclass(frozen=True)

@@ -27,5 +27,5 @@ class SGD(Policy):
     def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
         return torch.ones_like(norm)
 
-    def sensitivity(self, state: Any) -> float:
+    def bound(self, state: Any, group: Tensor) -> float:
         return math.inf

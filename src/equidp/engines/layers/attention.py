@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, scaled_dot_product_attention
 
-from equidp.engines.layers.projection import EVERY_ROW, Block, Projection
+from equidp.engines.layers.projection import Block, Projection
 from equidp.errors import ModelError
 
 ATTENTION_PARAMETERS = {
@@ -67,17 +67,22 @@ def _project_inputs(
     value: Tensor,
     batch_dimension: int,
 ) -> tuple[Tensor, ...]:
+    """Return queries, keys and values; those that differ are positions of one product, side by side."""
     bias = None if module.in_proj_bias is None else "in_proj_bias"
-    if module.in_proj_weight is not None and query is key and key is value:
-        return project(query, Block("in_proj_weight", bias), batch_dimension).chunk(3, dim=-1)
-    parts = []
-    for position, (name, inputs) in enumerate((("q", query), ("k", key), ("v", value))):
-        rows = (position * module.embed_dim, (position + 1) * module.embed_dim)
-        block = Block("in_proj_weight", bias, rows, rows)
-        if module.in_proj_weight is None:
-            block = Block(f"{name}_proj_weight", bias, EVERY_ROW, rows)
-        parts.append(project(inputs, block, batch_dimension))
-    return tuple(parts)
+    block, axis, parts = Block("in_proj_weight", bias), 1 - batch_dimension, (query, key, value)
+    if module.in_proj_weight is None:  # three matrices and one bias, a product with 1 at one position
+        weights = (f"{each}_proj_weight" for each in "qkv")
+        products = [project(*each, batch_dimension) for each in zip(parts, map(Block, weights), strict=True)]
+        if bias is None:
+            return tuple(products)
+        one = torch.ones_like(query.narrow(axis, 0, 1)[..., :1], requires_grad=False)
+        shifts = project(one, Block(bias), batch_dimension).chunk(3, dim=-1)
+        return tuple(product + shift for product, shift in zip(products, shifts, strict=True))
+    if query is key and key is value:
+        return project(query, block, batch_dimension).chunk(3, dim=-1)
+    joined = project(torch.cat(parts, dim=axis), block, batch_dimension)
+    by_part = joined.split([each.shape[axis] for each in parts], dim=axis)
+    return tuple(each.chunk(3, dim=-1)[place] for place, each in enumerate(by_part))
 
 
 def _mask(

@@ -30,6 +30,7 @@ class _TableGradients(LayerGradients):
             return tokens, gradient
         return by_example(tokens, self.rows).flatten(1), by_position(gradient, self.rows)
 
+    @final
     def squared_norms(self) -> Norms:
         tokens, gradient = self._positions()
         different = tokens.unsqueeze(1) != tokens.unsqueeze(2)
@@ -82,14 +83,6 @@ class EmbeddingBagGradients(_TableGradients):
 
     def _by_row(self) -> tuple[Tensor, Tensor]:
         return self.inputs, self._shares().unsqueeze(2) * self.pair()[1].unsqueeze(1)
-
-    def squared_norms(self) -> Norms:
-        if self.rows > 1:
-            return super().squared_norms()
-        shares, gradient = to_double(self._shares()), self.pair()[1]
-        different = self.inputs.unsqueeze(1) != self.inputs.unsqueeze(2)
-        pairs = (shares.unsqueeze(1) * shares.unsqueeze(2)).masked_fill(different.to(shares.device), 0.0)
-        return (pairs.sum(dim=(1, 2)) * to_double(gradient).square().sum(dim=1)).to(gradient), None
 
 
 def _covers_embedding(module: Any) -> bool:

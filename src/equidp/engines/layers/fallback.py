@@ -1,79 +1,24 @@
-"""A module without a rule: its own per-example gradients by torch.func, for that module alone.
+"""A module without a rule: run under `vmap`, with a copy of its parameters for each example.
 
-Each call runs as it is, and again under `vmap(vjp)` for gradients.
+The gradients of the copies are the examples' own, and the model's backward pass computes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
-from functools import partial
+from collections.abc import Callable
 from typing import Any, final
 
 import torch
-from torch import Tensor
-from torch.func import vjp, vmap
+from torch import Tensor, nn
+from torch.func import vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from equidp.engines.layers.decomposed import without_fused_layers
-from equidp.engines.layers.rule import Call, Gradients, Norms, Tape, without_base
-from equidp.engines.layers.sums import (
-    KEPT,
-    ByName,
-    by_example,
-    held_to_norms,
-    precise,
-    squared_lengths,
-    sum_of_rows,
-    weighted_sums,
-)
-from equidp.engines.model import call_with, is_coarse
+from equidp.engines.layers.decomposed import quiet_vmap, without_fused_layers
+from equidp.engines.layers.rule import Call, Tape, copies_of
+from equidp.engines.model import call_with, replaced
 from equidp.errors import ModelError
-from equidp.kernel.generators import GeneratorStates
-
-_OUTPUT = -1
-"""Marks places of outputs, among those of arguments that do not follow the batch."""
-KEPT_ANYWAY = 2**23
-"""Numbers of a call's per-example gradients, 32 MiB, that are kept between norms and sum in any case: the
-module would have to run a third time."""
-_SAME, _SAME_COARSE = 1e-3, 0.05
-"""Tolerance for outputs with the same random numbers, relative to their norm."""
-
-
-def _distinct(outputs: Sequence[Any]) -> list[Tensor]:
-    """Return the tensors among outputs, each once."""
-    return list({id(each): each for each in outputs if isinstance(each, Tensor)}.values())
-
-
-def _apart(made: Sequence[Tensor], lent: Iterable[Tensor]) -> list[Tensor]:
-    """Return outputs as tensors that are no views, so that a change in place is followed.
-
-    Those that share memory with each other, with `lent` or between examples are copied.
-    """
-    taken = {each.untyped_storage().data_ptr() for each in lent}
-    outputs = []
-    for each in made:
-        memory = each.untyped_storage().data_ptr()
-        each = each.clone() if memory in taken or 0 in each.stride() else without_base(each)
-        taken.add(memory)
-        outputs.append(each)
-    return outputs
-
-
-def _follow_batch(flat: Sequence[Any], whole: set[tuple[int, int]]) -> list[bool]:
-    """Return which of the flattened arguments are split by example; adds to `whole` those that are not."""
-    read = [each for each in flat if isinstance(each, Tensor)]
-    places = [(len(flat), position) for position in range(len(flat))]
-    for place, each in zip(places, flat, strict=True):
-        if not isinstance(each, Tensor) or each.shape[:1] != read[0].shape[:1]:
-            whole.add(place)
-    return [place not in whole for place in places]
-
-
-def _alone(flat: Sequence[Any], split: Sequence[bool], own: Sequence[Tensor]) -> list[Any]:
-    """Return the flattened arguments of a call with one example, [1, ...], whose own parts are given."""
-    parts = iter(own)
-    return [next(parts).unsqueeze(0) if follows else each for each, follows in zip(flat, split, strict=True)]
 
 
 def run_module(
@@ -84,188 +29,105 @@ def run_module(
     whole: set[tuple[int, int]],
     tape: Tape,
 ) -> Any:
-    """Run a module by its own forward, and later again for its gradients.
+    """Run a module for each example alone, all at once, by its own forward.
 
-    An output that has no row for each example, as that of a table of positions [positions, features], is
-    given once per example, as [batch, positions, features]: it broadcasts to what it did, and each example
-    has a gradient of its own.
-
-    Outputs that share memory, and all of several distinct ones, are given as copies: one may be computed from
-    another, and each then receives what reaches it from outside the module alone.
+    Tensors among the arguments whose first dimension is the batch, whatever size it had in earlier calls, are
+    split by example; all others are passed to every example as they are. An output that has no row for each
+    example, such as a table of positions [positions, features], becomes [batch, positions, features], which
+    broadcasts to what it did.
 
     Args:
         call: of a module that computes each example's output from that example's inputs.
         forward: the module's own.
         arguments, keywords: what it was called with.
-        whole: places of arguments and outputs that do not follow the batch; what this call shows is added.
+        whole: places of arguments that do not follow the batch; what this call shows is added.
         tape: of the forward pass.
+
+    Raises:
+        ModelError: the module cannot be computed one example at a time.
     """
-    random = GeneratorStates(next(iter(call.parameters.values())).device)
-    result = forward(*arguments, **keywords)
-    outputs, structure = tree_flatten(result)
-    followed = [each for each in _distinct(outputs) if each.requires_grad]
-    lent = (each for each in tree_flatten((arguments, keywords))[0] if isinstance(each, Tensor))
-    given = _apart(followed, (*lent, *call.module.parameters(), *call.module.buffers()))
-    if len(followed) > 1:
-        given = [each.clone() if each is made else each for each, made in zip(given, followed, strict=True)]
-    apart = dict(zip(map(id, followed), given, strict=True))
-    outputs = [apart.get(id(each), each) for each in outputs]
-    drew = random.has_moved()
-    for position, each in enumerate(outputs):
-        if not drew and _is_for_all(each, position, whole, tape.batch):
-            whole.add((_OUTPUT, position))
-            tape.read_once = call.module
-            once = each if len(each) == 1 and each.dim() > 2 else each.unsqueeze(0)
-            outputs[position] = once.expand(tape.batch, *once.shape[1:])
-    result = tree_unflatten(outputs, structure)
-    again = RerunGradients(call, arguments, keywords, whole, outputs, random if drew else None)
+    flat, structure = tree_flatten((arguments, keywords))
+    split = _follow_batch(call.module, flat, whole, tape.batch)
+    if not split:
+        tape.read_once = call.module
+    trained = {name: copies_of(call, name, tape.batch, tape) for name in call.parameters}
+    # Hooks run around the module, but those that make its weights, as in pruning, belong to the pass.
+    by_hooks = call.module._forward_pre_hooks and not call.module._forward_hooks
+    run = _Run(call.module, call.module.__call__ if by_hooks else forward)
+    results: list[Any] = []
 
-    def receive(position: int, gradient: Tensor) -> None:
-        again.receive(position, gradient)
-        call.pending = lambda: again
+    def one(trained: dict[str, Tensor], own: list[Tensor]) -> list[Tensor]:
+        parts = iter(own)
+        given = [next(parts).unsqueeze(0) if place in split else each for place, each in enumerate(flat)]
+        arguments, keywords = tree_unflatten(given, structure)
+        made, form = tree_flatten(call_with(run, trained, arguments, keywords))
+        results[:] = [made, form]
+        return [each for each in made if isinstance(each, Tensor)]
 
-    watched: set[int] = set()
-    for position, each in enumerate(outputs):
-        if isinstance(each, Tensor) and id(each) not in watched:
-            watched.add(id(each))
-            tape.watch(call.module, again.inputs, each, partial(receive, position))
-    return result
-
-
-def _is_for_all(output: Any, position: int, whole: set[tuple[int, int]], batch: int) -> bool:
-    """Return whether an output is one for all examples, as this or an earlier call of another size shows."""
-    if not isinstance(output, Tensor) or not output.requires_grad or output.dim() < 2:
-        return False
-    return batch not in output.shape or (_OUTPUT, position) in whole
+    names = {f"module.{name}": each for name, each in trained.items()}
+    try:
+        with (
+            replaced([(vars(tape), "is_within_module", True)]),
+            without_fused_layers(call.module),
+            sdpa_kernel(SDPBackend.MATH),
+            _Padding(),
+            quiet_vmap(),
+        ):
+            outputs = vmap(one, randomness="different")(names, [flat[place] for place in split])
+    except RuntimeError as error:
+        kind = type(call.module).__name__
+        raise ModelError(
+            f"{kind} cannot be computed one example at a time by torch.func ({error}). Replace it by layers "
+            "that can.",
+            field=kind,
+        ) from error
+    made, form = results
+    outputs = [each.clone() if 0 in each.stride() else each for each in outputs]
+    parts = iter(each.flatten(0, 1) if each.shape[1:2] == (1,) else each for each in outputs)
+    return tree_unflatten([next(parts) if isinstance(each, Tensor) else each for each in made], form)
 
 
 @final
-class RerunGradients(Gradients):
-    """Gradients of a module that is called again under `vmap(vjp)`.
+class _Run(nn.Module):
+    """A module, as one that is called by a function."""
 
-    Tensors among the arguments whose first dimension is the batch, whatever size it had in earlier calls, are
-    split by example; all other arguments are passed to every example as they are. Of several outputs, those
-    that the loss depends on count. Random numbers are drawn again as they were; an example that gets others
-    this time, because the order differs, contributes nothing.
+    def __init__(self, module: nn.Module, run: Callable[..., Any]) -> None:
+        super().__init__()
+        self.module, self._run = module, run
 
-    Args:
-        call: of a module that computes each example's output from that example's inputs.
-        arguments, keywords: what it was called with.
-        whole: places of arguments and outputs that do not follow the batch; what this call shows is added.
-        outputs: what the call returned, flattened.
-        random: the state of random numbers before the call; None: it drew none.
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._run(*arguments, **keywords)
 
-    Attributes:
-        inputs: the first tensor of the arguments.
-        grad_outputs: gradients of the flattened outputs by position, [batch, ...]; filled by the backward
-            pass.
-    """
 
-    def __init__(
-        self,
-        call: Call,
-        arguments: tuple[Any, ...],
-        keywords: dict[str, Any],
-        whole: set[tuple[int, int]],
-        outputs: Sequence[Any],
-        random: GeneratorStates | None,
-    ) -> None:
-        self.module, self._trained, self._rows = call.module, tuple(call.parameters), call.rows
-        self._flat, self._structure = tree_flatten((arguments, keywords))
-        self._flat = [each.detach() if isinstance(each, Tensor) else each for each in self._flat]
-        read = [each for each in self._flat if isinstance(each, Tensor)]
-        if not read:
+@final
+class _Padding(TorchFunctionMode):
+    """Keeps gradients from the padding of tables, which vmap forgets where each example has its own."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, arguments: tuple[Any, ...] = (), keywords: Any = None
+    ) -> Any:
+        outputs = function(*arguments, **(keywords or {}))
+        if function is not torch.nn.functional.embedding:
+            return outputs
+        given = dict(zip(("input", "weight", "padding_idx"), arguments, strict=False)) | (keywords or {})
+        padding = given.get("padding_idx")
+        if padding is None:
+            return outputs
+        is_padding = given["input"] == padding % given["weight"].shape[-2]
+        return torch.where(is_padding.unsqueeze(-1), outputs.detach(), outputs)
+
+
+def _follow_batch(module: nn.Module, flat: list[Any], whole: set[tuple[int, int]], batch: int) -> list[int]:
+    """Return the places of arguments that are split by example; add to `whole` those that are not."""
+    for place, each in enumerate(flat):
+        if isinstance(each, Tensor) and each.shape[:1] == (batch,):
+            continue
+        if isinstance(each, Tensor) and each.requires_grad and each.shape[:1] != (1,):
+            kind = type(module).__name__
             raise ModelError(
-                f"{type(call.module).__name__} reads no tensor, and makes one output for all examples. Give "
-                "it a tensor [batch, ...].",
-                field=type(call.module).__name__,
+                f"{kind} reads a tensor whose first dimension is not the batch: examples must come first "
+                "(batch_first=True?).",
+                field=kind,
             )
-        self.inputs = read[0]
-        self._split = _follow_batch(self._flat, whole)
-        self.grad_outputs: dict[int, Tensor] = {}
-        self._random, self._outputs = random, []
-        if random:  # copies: later layers may change outputs in place
-            self._outputs = [each.detach().clone() if isinstance(each, Tensor) else each for each in outputs]
-        self._norms = torch.empty(0)
-        device = self.inputs.device.type
-        autocast = torch.is_autocast_enabled(device)
-        self._coarse = is_coarse(self.inputs.device)
-        self._autocast = torch.autocast(device, torch.get_autocast_dtype(device), enabled=autocast)
-
-    def receive(self, position: int, gradient: Tensor) -> None:
-        """Take the gradient of one of the flattened outputs."""
-        self.grad_outputs[position] = gradient
-        self.budget = max(KEPT_ANYWAY, KEPT * (self.inputs.numel() + gradient.numel()))
-
-    def squared_norms(self) -> Norms:
-        squares, small = super().squared_norms()
-        self._norms = squares.sqrt()
-        return squares, small
-
-    def without(self, left_out: Tensor) -> Gradients:
-        """These gradients: `held_to_norms` leaves out what is not finite; what is has weight 0."""
-        return self
-
-    def weighted_gradients(self, weights: Tensor) -> ByName:
-        """The sum; no gradient counts as longer than it was measured."""
-        gradients = self.example_gradients()
-        now = squared_lengths(gradients).sqrt()
-        return weighted_sums(held_to_norms(weights, gradients, self._norms, now), gradients)
-
-    def example_gradients(self) -> ByName:
-        batch = len(self.inputs)
-        positions, gradients = list(self.grad_outputs), tuple(self.grad_outputs.values())
-        if any(len(gradient) != batch for gradient in gradients):
-            raise ModelError(
-                f"{type(self.module).__name__} has outputs whose first dimension is not the batch; use those "
-                "that have it.",
-                field=type(self.module).__name__,
-            )
-        every = dict(self.module.named_parameters())
-        trained = {name: every[name].detach() for name in self._trained}
-        fixed = {name: value.detach() for name, value in every.items() if name not in trained}
-        fixed |= dict(self.module.named_buffers())
-
-        def one(gradients: tuple[Tensor, ...], *own: Tensor) -> tuple[ByName, tuple[Tensor, ...]]:
-            arguments, keywords = tree_unflatten(_alone(self._flat, self._split, own), self._structure)
-
-            def outputs(trained: ByName) -> Any:
-                result = call_with(self.module, {**trained, **fixed}, arguments, keywords)
-                flattened = tree_flatten(result)[0]
-                return tuple(flattened[position] for position in positions)
-
-            given, pullback, *_ = vjp(outputs, trained)
-            shaped = (each.reshape(own.shape) for each, own in zip(gradients, given, strict=True))
-            pulled: ByName = pullback(tuple(shaped))[0]
-            return pulled, tuple(each.squeeze(0) for each in given)
-
-        own = [each for each, split in zip(self._flat, self._split, strict=True) if split]
-        random = self._random.again() if self._random else nullcontext()
-        try:
-            with without_fused_layers(self.module), self._autocast, random:
-                alone = vmap(one, randomness="different" if self._random else "error")
-                by_name, outputs = alone(gradients, *own)
-        except RuntimeError as error:
-            raise ModelError(
-                f"{type(self.module).__name__} cannot be computed one example at a time by torch.func "
-                f"({error}). Replace it by layers that can.",
-                field=type(self.module).__name__,
-            ) from error
-        by_name = {name: precise(each, each)[0] for name, each in by_name.items()}
-        if self._random:
-            same = self._drawn_again(dict(zip(positions, outputs, strict=True)))
-            for each in by_name.values():
-                each[~same] = 0.0
-        return {name: sum_of_rows(each, self._rows) for name, each in by_name.items()}
-
-    def _drawn_again(self, outputs: dict[int, Tensor]) -> Tensor:
-        """Which examples have their first outputs again, and so the same random numbers, [batch]."""
-        allowed = _SAME_COARSE if self._coarse else _SAME
-        same = torch.ones(len(self.inputs), dtype=torch.bool, device=self.inputs.device)
-        finite = same.clone()
-        for position, again in outputs.items():
-            first, again = self._outputs[position].flatten(1).float(), again.flatten(1).float()
-            same &= (again - first).norm(dim=1) <= allowed * first.norm(dim=1)
-            finite &= torch.isfinite(first).all(dim=1)
-        self.redraw_mask = by_example(finite & ~same, self._rows).any(dim=1)
-        return same
+        whole.add((len(flat), place))
+    return [place for place in range(len(flat)) if (len(flat), place) not in whole]

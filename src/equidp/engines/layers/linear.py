@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from copy import copy
+from collections.abc import Callable
 from functools import partial
 from typing import final
 
@@ -24,7 +24,6 @@ from equidp.engines.layers.sums import (
     squared_lengths,
     weighted_sum,
     with_rounding,
-    zero_left_out,
 )
 
 
@@ -36,26 +35,25 @@ class LinearGradients(Gradients):
         inputs: [batch, in] or [batch, positions, in].
         gradient: [batch, out] or [batch, positions, out], of the outputs.
         weight, bias: names of W and b; None where there is none, or it is frozen.
+        form: (gradient of W, [..., out, in]) -> gradient of the layer's weight, of which W is another form.
     """
 
-    def __init__(self, inputs: Tensor, gradient: Tensor, weight: str | None, bias: str | None) -> None:
+    def __init__(
+        self,
+        inputs: Tensor,
+        gradient: Tensor,
+        weight: str | None,
+        bias: str | None,
+        form: Callable[[Tensor], Tensor] = lambda weights: weights,
+    ) -> None:
         self.inputs, self.gradient = precise(inputs, gradient)
         self.held = (inputs, gradient)
-        self.weight, self.bias = weight, bias
-
-    @classmethod
-    def read(cls, call: Call, inputs: Tensor, gradient: Tensor) -> LinearGradients:
-        """Read nn.Linear on inputs [batch * rows, ..., features]; all but the ends are positions."""
-        names = (name if name in call.parameters else None for name in ("weight", "bias"))
-        if inputs.dim() != 2 or call.rows > 1:
-            inputs, gradient = by_position(inputs, call.rows), by_position(gradient, call.rows)
-        return cls(inputs, gradient, *names)
+        self.weight, self.bias, self._form = weight, bias, form
 
     def example_gradients(self) -> ByName:
         gradients = {}
         if self.weight is not None:
-            inputs, gradient = by_position(self.inputs), by_position(self.gradient)
-            gradients[self.weight] = gradient.transpose(1, 2) @ inputs
+            gradients[self.weight] = self._weights()
         if self.bias is not None:
             gradients[self.bias] = self._bias_gradients()
         return gradients
@@ -80,6 +78,10 @@ class LinearGradients(Gradients):
                 gradients[self.bias] = biases
         return norms, gradients
 
+    def _weights(self) -> Tensor:
+        inputs, gradient = by_position(self.inputs), by_position(self.gradient)
+        return self._form(gradient.transpose(1, 2) @ inputs)
+
     def _bias_gradients(self) -> Tensor:
         return self.gradient if self.gradient.dim() == 2 else self.gradient.sum(dim=1)
 
@@ -87,7 +89,7 @@ class LinearGradients(Gradients):
         inputs, gradient = self.inputs, self.gradient
         positions, features, outputs = inputs.shape[1], inputs.shape[2], gradient.shape[2]
         if features * outputs < KEPT * positions * (features + outputs):
-            weights = {name: gradient.transpose(1, 2) @ inputs}
+            weights = {name: self._weights()}
             return squared_lengths(weights), weights
         squares = position_norms(inputs, gradient)
         if positions <= FEW_POSITIONS:
@@ -101,7 +103,7 @@ class LinearGradients(Gradients):
             # Summed for each example first: these are the numbers whose norms were taken.
             sums[self.bias] = weighted_sum(weights, self._bias_gradients())
         if self.weight is not None:
-            sums[self.weight] = self._weighted_weights(weights)
+            sums[self.weight] = self._form(self._weighted_weights(weights))
         return sums
 
     def _weighted_weights(self, weights: Tensor) -> Tensor:
@@ -116,51 +118,20 @@ class LinearGradients(Gradients):
         parts = zip(weights.split(size), gradient.split(size), inputs.split(size), strict=True)
         return add_tensors(weighted_sum(some, left.transpose(1, 2) @ right) for some, left, right in parts)
 
-    def without(self, left_out: Tensor) -> LinearGradients:
-        gradients = copy(self)
-        gradients.inputs, gradients.gradient = (
-            zero_left_out(self.inputs, left_out),
-            zero_left_out(self.gradient, left_out),
-        )
-        return gradients
+
+def _read_gradients(transposed: bool, call: Call, inputs: Tensor, gradient: Tensor) -> LinearGradients:
+    """Gradients of nn.Linear on inputs [batch * rows, ..., features]; all but the ends are positions."""
+    weight, bias = (name if name in call.parameters else None for name in ("weight", "bias"))
+    if inputs.dim() != 2 or call.rows > 1:
+        inputs, gradient = by_position(inputs, call.rows), by_position(gradient, call.rows)
+    if transposed:
+        return LinearGradients(inputs, gradient, weight, bias, lambda weights: weights.mT)
+    return LinearGradients(inputs, gradient, weight, bias)
 
 
-@final
-class TransposedGradients(Gradients):
-    """Gradients of W and b in outputs = inputs W + b: gradients of a linear layer with W', transposed.
-
-    Args:
-        linear: of the layer with W'.
-    """
-
-    def __init__(self, linear: LinearGradients) -> None:
-        self._linear, self.held = linear, linear.held
-
-    @classmethod
-    def read(cls, call: Call, inputs: Tensor, gradient: Tensor) -> TransposedGradients:
-        """Read Conv1D of `transformers` on inputs [batch, ..., features]."""
-        return cls(LinearGradients.read(call, inputs, gradient))
-
-    def example_gradients(self) -> ByName:
-        return _transpose_weights(self._linear.example_gradients())
-
-    def squared_norms(self) -> Norms:
-        squares, small = self._linear.squared_norms()
-        return squares, None if small is None else _transpose_weights(small)
-
-    def weighted_gradients(self, weights: Tensor) -> ByName:
-        return _transpose_weights(self._linear.weighted_gradients(weights))
-
-    def without(self, left_out: Tensor) -> TransposedGradients:
-        return TransposedGradients(self._linear.without(left_out))
-
-
-def _transpose_weights(gradients: ByName) -> ByName:
-    return {name: each.mT if name == "weight" else each for name, each in gradients.items()}
-
-
-LINEAR = Rule(partial(run_layer, LinearGradients.read))
-TRANSPOSED_LINEAR = Rule(partial(run_layer, TransposedGradients.read))
+LINEAR = Rule(partial(run_layer, partial(_read_gradients, False)))
+TRANSPOSED_LINEAR = Rule(partial(run_layer, partial(_read_gradients, True)))
+"""Conv1D of `transformers`, whose weight is [in, out]."""
 
 
 def by_position(values: Tensor, rows: int = 1) -> Tensor:

@@ -1,86 +1,66 @@
-"""Normalisation within an example: the scale's gradient sums output gradient times normalised input."""
+"""Normalisation within an example, with a copy of scale and shift for each: the gradients of the copies are
+the examples' own, and the model's backward pass computes them."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, rms_norm
 
-from equidp.engines.layers.rule import Call, Forward, KnownGradients, LayerGradients, Rule, Tape, run_layer
-from equidp.engines.layers.sums import ByName, by_example, chunk_numbers, join_parts, sum_of_rows
+from equidp.engines.layers.rule import Call, Forward, Rule, Tape, copies_of
+
+Normalise = Callable[[Any, Forward, Tensor, Tensor | None, Tensor | None], Tensor]
+"""(layer, its own forward, inputs [batch, ...], scales, shifts) -> outputs; scales and shifts of each row,
+[batch, *shape], or None."""
 
 
-@final
-class TrailingNormGradients(LayerGradients):
-    """A scale and a shift for each place of the trailing dimensions, which are normalised over."""
+def run_norm(normalise: Normalise, call: Call, forward: Forward, inputs: Tensor, tape: Tape) -> Tensor:
+    """Run a layer that has a scale and a shift; `call` and what follows are as for `Rule.run`."""
 
-    def __init__(self, normalise: Callable[..., Tensor], *of_layer: Any) -> None:
-        super().__init__(*of_layer)
-        self._normalise = normalise
+    def of_rows(name: str) -> Tensor | None:
+        if name in call.parameters:
+            return copies_of(call, name, len(inputs), tape)
+        fixed: Tensor | None = getattr(call.module, name, None)
+        return None if fixed is None else fixed.expand(len(inputs), *fixed.shape)
 
-    def example_gradients(self) -> ByName:
-        inputs, gradient = self.pair()
-        gradients = {}
-        if "weight" in self.parameters:
-            size = self.rows * max(1, chunk_numbers(inputs) // (self.rows * math.prod(inputs.shape[1:])))
-            parts = zip(inputs.split(size), gradient.split(size), strict=True)
-            shape, eps = self.module.normalized_shape, self.module.eps
-            products = [self._sum(part * self._normalise(given, shape, eps=eps)) for given, part in parts]
-            gradients["weight"] = join_parts(products)
-        if "bias" in self.parameters:
-            gradients["bias"] = self._sum(gradient)
-        return gradients
-
-    def _sum(self, values: Tensor) -> Tensor:
-        """Sum values [batch * rows, ...] to [batch, *shape of the scale]."""
-        values = by_example(values, self.rows)
-        return values.reshape(len(values), -1, *self.module.normalized_shape).sum(dim=1)
+    return normalise(call.module, forward, inputs, of_rows("weight"), of_rows("bias"))
 
 
-def run_channel_norm(
-    num_groups: Callable[[Any, Forward, Tensor], int],
-    call: Call,
+def _over_last(
+    of_rows: Callable[..., Tensor],
+    layer: Any,
     forward: Forward,
     inputs: Tensor,
-    tape: Tape,
+    scales: Tensor | None,
+    shifts: Tensor | None,
 ) -> Tensor:
-    """Run one scale and shift per channel, on [batch, channels, ...]; normalised over groups of channels.
+    """Normalise over the last dimensions, for each place of which there is a scale and a shift."""
+    values = of_rows(inputs, layer.normalized_shape, eps=layer.eps)
+    places = (1,) * (inputs.dim() - 1 - len(layer.normalized_shape))
+    if scales is not None:
+        values = values * scales.reshape(len(scales), *places, *scales.shape[1:])
+    if shifts is not None:
+        values = values + shifts.reshape(len(shifts), *places, *shifts.shape[1:])
+    return values
 
-    Runs as one example that has the channels of all, with a copy of scale and shift for each: the gradients
-    of the copies are then the examples' own, and the layer's backward pass computes them at no further cost.
 
-    Args:
-        num_groups: (layer, its own forward, inputs) -> groups of one example; refuses inputs that the layer
-            would refuse.
-        call, forward, inputs, tape: as for `Rule.run`.
-    """
-    layer = call.module
+def _over_groups(
+    num_groups: Callable[[Any, Forward, Tensor], int],
+    layer: Any,
+    forward: Forward,
+    inputs: Tensor,
+    scales: Tensor | None,
+    shifts: Tensor | None,
+) -> Tensor:
+    """Normalise over groups of channels of [batch, channels, ...], as one example that has those of all."""
     groups = num_groups(layer, forward, inputs)
-    batch, channels, *places = inputs.shape
-    gradients: ByName = {}
-
-    def receive(name: str, gradient: Tensor) -> None:
-        gradients[name] = sum_of_rows(gradient.unflatten(0, (batch, -1)), call.rows)
-        call.pending = partial(KnownGradients, gradients)
-
-    def copy_parameter(name: str) -> Tensor | None:
-        if name in call.parameters:
-            copy = call.parameters[name].detach().repeat(batch).requires_grad_()
-            tape.watch_copy(copy, partial(receive, name))
-            return copy
-        fixed: Tensor | None = getattr(layer, name)
-        return None if fixed is None else fixed.repeat(batch)
-
-    joined = inputs.reshape(1, batch * channels, *places)
-    outputs = torch.group_norm(
-        joined, batch * groups, copy_parameter("weight"), copy_parameter("bias"), layer.eps
-    )
-    return outputs.reshape(inputs.shape)
+    scale, shift = (None if each is None else each.flatten() for each in (scales, shifts))
+    joined = inputs.flatten(0, 1).unsqueeze(0)
+    return torch.group_norm(joined, len(inputs) * groups, scale, shift, layer.eps).reshape(inputs.shape)
 
 
 def _groups_of_group_norm(layer: Any, forward: Forward, inputs: Tensor) -> int:
@@ -97,7 +77,7 @@ def _keeps_no_statistics(layer: Any) -> bool:
     return not getattr(layer, "track_running_stats", False)
 
 
-LAYER_NORM = Rule(partial(run_layer, partial(TrailingNormGradients, layer_norm)))
-RMS_NORM = Rule(partial(run_layer, partial(TrailingNormGradients, rms_norm)))
-GROUP_NORM = Rule(partial(run_channel_norm, _groups_of_group_norm))
-INSTANCE_NORM = Rule(partial(run_channel_norm, _groups_of_instance_norm), _keeps_no_statistics)
+LAYER_NORM = Rule(partial(run_norm, partial(_over_last, layer_norm)))
+RMS_NORM = Rule(partial(run_norm, partial(_over_last, rms_norm)))
+GROUP_NORM = Rule(partial(run_norm, partial(_over_groups, _groups_of_group_norm)))
+INSTANCE_NORM = Rule(partial(run_norm, partial(_over_groups, _groups_of_instance_norm)), _keeps_no_statistics)

@@ -9,17 +9,12 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-Rows = tuple[int, int] | tuple[None, None]
-EVERY_ROW: Rows = (None, None)
-
 
 class Block(NamedTuple):
-    """Names of the weight and the bias that a product uses, with first row and last + 1 of each."""
+    """Names of the weight, read as a matrix by its rows, and of the bias that a product uses."""
 
     weight: str
     bias: str | None = None
-    weight_rows: Rows = EVERY_ROW
-    bias_rows: Rows = EVERY_ROW
 
 
 class Projection(Protocol):
@@ -34,12 +29,6 @@ Forward = Callable[..., Any]
 
 def project(module: nn.Module, inputs: Tensor, block: Block, batch_dimension: int = 0) -> Tensor:
     """The plain `Projection` of a module."""
-    shift = None if block.bias is None else attrgetter(block.bias)(module)[slice(*block.bias_rows)]
-    weight = attrgetter(block.weight)(module)[slice(*block.weight_rows)]
-    return linear(inputs, weight.flatten(1), shift)
-
-
-def bilinear(module: nn.Bilinear, project: Projection, input1: Tensor, input2: Tensor) -> Tensor:
-    """nn.Bilinear.forward: one product with all products of a feature of either input."""
-    products = input1.unsqueeze(-1) * input2.unsqueeze(-2)
-    return project(products.flatten(-2), Block("weight", None if module.bias is None else "bias"))
+    shift = None if block.bias is None else attrgetter(block.bias)(module)
+    weight = attrgetter(block.weight)(module)
+    return linear(inputs, weight.reshape(len(weight), -1), shift)

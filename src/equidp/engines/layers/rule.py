@@ -8,8 +8,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from copy import copy
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import torch
@@ -19,8 +19,11 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from equidp.engines.layers.sums import (
     KEPT,
     ByName,
+    add_tensors,
+    join_parts,
     precise,
     squared_lengths,
+    sum_of_rows,
     weighted_sums,
     zero_left_out,
 )
@@ -33,6 +36,14 @@ Norms = tuple[Tensor, ByName | None]
 they were computed on the way and are small."""
 Forward = Callable[[Tensor], Tensor]
 """A layer's own forward on one tensor [batch, ...]."""
+
+
+class NotByExample(ModelError):
+    """A layer reads something else than a row for each example; `module` is the layer."""
+
+    def __init__(self, message: str, module: nn.Module) -> None:
+        super().__init__(message, field=type(module).__name__)
+        self.module = module
 
 
 class Rule(NamedTuple):
@@ -79,21 +90,29 @@ def without_base(values: Tensor) -> Tensor:
     return apart
 
 
+def copies_of(call: Call, name: str, count: int, tape: Tape) -> Tensor:
+    """Return copies of a parameter, [count, *shape], one for each row, whose gradients the call takes."""
+    parameter = call.parameters[name]
+    copies: Tensor = parameter.detach().expand(count, *parameter.shape).requires_grad_()
+
+    def receive(gradient: Tensor) -> None:
+        call.received[name] = sum_of_rows(precise(gradient, gradient)[0], call.rows)
+        call.pending = partial(KnownGradients, call.received)
+
+    tape.watch_copy(copies, receive)
+    return copies
+
+
 class Gradients(ABC):
     """Per-example gradients of one call's parameters, computed as far as they are needed.
 
     A rule gives `example_gradients`, and norms or weighted sums where there is a cheaper way to them.
 
     Attributes:
-        budget: how many numbers may be stored in place of what the gradients follow from.
         held: tensors of the model's own that the weighted sum will read: nothing may change them in between.
-        redraw_mask: which examples got other random numbers when the module was run again, [batch]; None:
-            it was not, or draws none.
     """
 
-    budget = 0
     held: tuple[Tensor, ...] = ()
-    redraw_mask: Tensor | None = None
 
     @abstractmethod
     def example_gradients(self) -> ByName:
@@ -101,13 +120,23 @@ class Gradients(ABC):
 
     def squared_norms(self) -> Norms:
         """Return their squared norms, in the cheapest way."""
-        gradients = self.example_gradients()
-        small = sum(gradient.numel() for gradient in gradients.values()) <= self.budget
-        return squared_lengths(gradients), gradients if small else None
+        return squared_lengths(self.example_gradients()), None
 
-    @abstractmethod
+    @final
     def without(self, left_out: Tensor) -> Gradients:
         """Return these gradients with 0 for some examples, [batch], whatever theirs were (infinite, NaN)."""
+
+        def zeroed(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {name: zeroed(each) for name, each in value.items()}
+            is_row = isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
+            if is_row and value.is_floating_point():
+                return zero_left_out(value, left_out.repeat_interleave(len(value) // len(left_out)))
+            return value
+
+        gradients = copy(self)
+        vars(gradients).update(zeroed(vars(self)))
+        return gradients
 
     def weighted_gradients(self, weights: Tensor) -> ByName:
         """Return sum_i weights[i] * gradient_i in float64, [*shape]; weights [batch]. Comes after
@@ -125,9 +154,6 @@ class KnownGradients(Gradients):
     def example_gradients(self) -> ByName:
         return self._gradients
 
-    def without(self, left_out: Tensor) -> Gradients:
-        return KnownGradients({name: zero_left_out(each, left_out) for name, each in self._gradients.items()})
-
 
 class LayerGradients(Gradients):
     """Per-example gradients from a layer's input and the gradient of its output.
@@ -141,18 +167,35 @@ class LayerGradients(Gradients):
     def __init__(self, call: Call, inputs: Tensor, grad_output: Tensor) -> None:
         self.module, self.parameters, self.rows = call.module, call.parameters, call.rows
         self.inputs, self.grad_output = inputs, grad_output
-        self.budget = KEPT * (inputs.numel() + grad_output.numel())
         self.held = (inputs, grad_output)
 
+    def examples_at_a_time(self) -> int:
+        """Return how many examples' gradients are computed at a time, to bound memory."""
+        return len(self.inputs)
+
     @final
-    def without(self, left_out: Tensor) -> Gradients:
-        rows = left_out.repeat_interleave(self.rows)
-        gradients = copy(self)
-        gradients.inputs = (
-            zero_left_out(self.inputs, rows) if self.inputs.is_floating_point() else self.inputs
-        )
-        gradients.grad_output = zero_left_out(self.grad_output, rows)
-        return gradients
+    def _parts(self) -> Iterator[ByName]:
+        size = self.rows * self.examples_at_a_time()
+        for inputs, grad_output in zip(self.inputs.split(size), self.grad_output.split(size), strict=True):
+            part = copy(self)
+            part.inputs, part.grad_output = inputs, grad_output
+            yield part.example_gradients()
+
+    def squared_norms(self) -> Norms:
+        most = KEPT * (self.inputs.numel() + self.grad_output.numel()) * self.rows // len(self.inputs)
+        norms, kept = [], list[ByName]()
+        for gradients in self._parts():
+            norms.append(squared_lengths(gradients))
+            if sum(each[0].numel() for each in gradients.values()) <= most:
+                kept.append(gradients)
+        names = kept[0] if kept else {}
+        small = {name: join_parts([each[name] for each in kept]) for name in names}
+        return join_parts(norms), small or None
+
+    def weighted_gradients(self, weights: Tensor) -> ByName:
+        parts = zip(weights.split(self.examples_at_a_time()), self._parts(), strict=True)
+        sums = [weighted_sums(some, gradients) for some, gradients in parts]
+        return {name: add_tensors(each[name] for each in sums) for name in sums[0]}
 
     @final
     def pair(self) -> tuple[Tensor, Tensor]:
@@ -173,18 +216,18 @@ class Call:
     Attributes:
         shared: whether other calls use some of these parameters too; known before the backward pass.
         pending: makes the gradients after the backward pass, where they arrive in pieces; set by the first.
+        received: gradients that arrive by parameter, [batch, *shape].
         gradients: what the weighted sum is computed from; None until the losses are known to depend on it.
         squares: squared norms, [batch]; None where shared: gradients must be added before a norm is taken.
-        redraw_mask: as in `Gradients`.
     """
 
     def __init__(self, module: Any, parameters: Parameters, rows: int = 1) -> None:
         self.module, self.parameters, self.rows = module, parameters, rows
         self.shared = False
         self.pending: Callable[[], Gradients] | None = None
+        self.received: ByName = {}
         self.gradients: Gradients | None = None
         self.squares: Tensor | None = None
-        self.redraw_mask: Tensor | None = None
         self._versions: list[int] = []
 
     def take(self, gradients: Gradients) -> None:
@@ -196,7 +239,6 @@ class Call:
             self.squares, small = gradients.squared_norms()
             self.gradients = gradients if small is None else KnownGradients(small)
         self._versions = [each._version for each in self.gradients.held]
-        self.redraw_mask = gradients.redraw_mask
 
     def weighted_gradients(self, weights: Tensor, left_out: Tensor | None) -> ByName:
         """Return the weighted sums in float64, by name.
@@ -232,8 +274,9 @@ class Tape:
 
     Attributes:
         calls: in the order of the forward pass.
-        read_once: a layer that was given once per example what the model gave it once for all.
+        read_once: a layer that now has a row for each example where the model has one for all.
         repeats: `torch.utils.checkpoint` repeats calls in the backward pass.
+        is_within_module: a module runs whose gradients are read as a whole, with those of all in it.
     """
 
     def __init__(self, batch: int, rows: int = 1) -> None:
@@ -243,26 +286,12 @@ class Tape:
         self._ends: list[GradientEdge] = []
         self._reads_results = False  # a layer read what requires a gradient
         self.repeats = False
-        self._whole_modules = 0
+        self.is_within_module = False
 
     def note(self, call: Call) -> None:
         """Record the call, but not when `torch.utils.checkpoint` repeats it in the backward pass."""
         if not self.repeats:
             self.calls.append(call)
-
-    @contextmanager
-    def within_module(self) -> Iterator[None]:
-        """A context in which a module runs whose gradients are read as a whole, and so are those in it."""
-        self._whole_modules += 1
-        try:
-            yield
-        finally:
-            self._whole_modules -= 1
-
-    @property
-    def is_within_module(self) -> bool:
-        """True in a context of `within_module`."""
-        return self._whole_modules > 0
 
     def watch(
         self, module: nn.Module, inputs: Tensor, output: Tensor, receive: Callable[[Tensor], None]

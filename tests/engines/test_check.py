@@ -1,0 +1,461 @@
+"""Models that mix examples are stopped, before anything is spent or in a charged step; sound ones train."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, one_hot
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import TensorDataset
+
+import equidp
+from equidp.engines import check_rows, make_engine
+from equidp.engines.functional import FunctionalEngine
+from equidp.engines.ghost import GhostEngine
+from equidp.errors import DataError, ModelError
+from equidp.evaluation.predictions import predict
+from equidp.models import MODELS
+from support.errors import raises_field
+
+ROWS, TIME, WORDS = 48, 12, 40
+LOSS = nn.CrossEntropyLoss(reduction="none")
+TARGETS = torch.arange(ROWS) % 2
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def trainer(model: nn.Module, inputs: Any, targets: Any = TARGETS, loss: Any = LOSS, **settings: Any) -> Any:
+    rows = inputs if isinstance(inputs, list) else TensorDataset(inputs, targets)
+    return equidp.Trainer(
+        model,
+        torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.01),
+        rows,
+        method=equidp.DPSGD(),
+        loss=loss,
+        **{
+            "batch_size": 16,
+            "steps": 2,
+            "noise_multiplier": 1.0,
+            "delta": 1e-3,
+            "seed": 1,
+            **settings,
+        },
+    )
+
+
+class Of(nn.Module):
+    """A model of a function of it, its inputs, and modules and parameters of its own."""
+
+    def __init__(self, compute: Callable[..., Any], **parts: nn.Module | Tensor) -> None:
+        super().__init__()
+        self.compute = compute
+        for name, part in parts.items():
+            setattr(self, name, part if isinstance(part, nn.Module) else nn.Parameter(part))
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.compute(self, *inputs)
+
+
+def lengths_of(tokens: Tensor) -> Tensor:
+    return (tokens != 0).sum(dim=1).clamp(min=1)
+
+
+def words(pad: int = 0) -> Tensor:
+    lengths = torch.randint(1, TIME + 1, (ROWS,))
+    return torch.where(torch.arange(TIME) < lengths[:, None], torch.randint(2, WORDS - 1, (ROWS, TIME)), pad)
+
+
+def packed(model: Any, tokens: Tensor) -> Tensor:
+    values = pack_padded_sequence(
+        model.words(tokens), lengths_of(tokens), batch_first=True, enforce_sorted=False
+    )
+    return model.out(model.rnn(values)[1][0][-1])
+
+
+def packed_and_padded(model: Any, tokens: Tensor) -> Tensor:
+    values = pack_padded_sequence(
+        model.words(tokens), lengths_of(tokens), batch_first=True, enforce_sorted=False
+    )
+    outputs, lengths = pad_packed_sequence(model.rnn(values)[0], batch_first=True, total_length=TIME)
+    return model.out(outputs.sum(dim=1) / lengths[:, None])
+
+
+def sorted_and_packed(model: Any, tokens: Tensor) -> Tensor:
+    lengths, order = (tokens != model.pad).sum(dim=1).sort(descending=True)
+    values = pack_padded_sequence(model.words(tokens[order]), lengths, batch_first=True)
+    return model.out(model.rnn(values)[1][0][-1][order.argsort()])
+
+
+def texts(compute: Callable[..., Any], pad: int = 0) -> nn.Module:
+    model = Of(
+        compute, words=nn.Embedding(WORDS, 8), rnn=nn.LSTM(8, 8, batch_first=True), out=nn.Linear(8, 2)
+    )
+    model.pad = pad
+    return model
+
+
+def with_class_token(model: Any, values: Tensor) -> Tensor:
+    tokens = torch.cat([model.first.expand(len(values), -1, -1), model.patches(values)], dim=1)
+    return model.out(model.block(tokens + model.places(torch.arange(9).expand(len(values), -1)))[:, 0])
+
+
+def with_positions(model: Any, tokens: Tensor) -> Tensor:
+    values = model.words(tokens) + model.places(torch.arange(tokens.shape[1]))
+    return model.out(model.block(values).mean(dim=1))
+
+
+def variational(model: Any, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    mean, log_var = model.encoder(values).chunk(2, dim=1)
+    drawn = mean + torch.randn_like(mean) * (0.5 * log_var).exp()
+    return model.decoder(drawn), mean, log_var
+
+
+def variational_loss(outputs: Any, targets: Tensor) -> Tensor:
+    made, mean, log_var = outputs
+    apart = 0.5 * (mean.square() + log_var.exp() - log_var - 1).sum(dim=1)
+    return (made - targets).square().sum(dim=1) + apart
+
+
+def diffusion(model: Any, values: Tensor) -> Tensor:
+    noise, time = torch.randn_like(values), torch.rand(len(values), 1)
+    return model.net(torch.cat([values * (1 - time) + noise * time, time], dim=1)) - noise
+
+
+def frozen_norm() -> nn.Module:
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    model[1].eval().requires_grad_(False)
+    return model
+
+
+def medical() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(3, 8, 3, padding=1), nn.InstanceNorm2d(8, affine=True), nn.ReLU(), nn.Dropout2d(0.2)),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)),
+    )
+
+
+class Adapted(nn.Module):
+    """A frozen layer, and a product of low rank beside it that starts at 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6).requires_grad_(False)
+        self.down, self.up = nn.Parameter(torch.randn(6, 2)), nn.Parameter(torch.zeros(2, 6))
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.layer(values) + values @ self.down @ self.up
+
+
+def images(*shape: int) -> Tensor:
+    return torch.rand(ROWS, *shape)
+
+
+def resnet_block() -> nn.Module:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(
+                *(nn.Conv2d(4, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU()),
+                *(nn.Conv2d(4, 4, 3, padding=1), nn.GroupNorm(2, 4)),
+            )
+
+        def forward(self, values: Tensor) -> Tensor:
+            return torch.relu(self.body(values) + values)
+
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), Block(), Block(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
+    )
+
+
+def numbers(*shape: int) -> Tensor:
+    return torch.randn(ROWS, *shape)
+
+
+SOUND: dict[str, Callable[[], tuple[Any, ...]]] = {
+    "logistic regression": lambda: (nn.Linear(6, 2), numbers(6)),
+    "perceptron with dropout": lambda: (
+        nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 2)), numbers(6)),
+    "one logit": lambda: (
+        nn.Linear(6, 1), numbers(6), TARGETS[:, None].float(), nn.BCEWithLogitsLoss(reduction="none")),
+    "residual network": lambda: (resnet_block(), images(3, 8, 8)),
+    "packed lstm": lambda: (texts(packed), words()),
+    "packed lstm, padded again": lambda: (texts(packed_and_padded), words()),
+    "bag of words": lambda: (nn.Sequential(nn.EmbeddingBag(WORDS, 8), nn.Linear(8, 2)), words()),
+    "transformer with positions": lambda: (
+        Of(with_positions, words=nn.Embedding(WORDS, 8), places=nn.Embedding(TIME, 8), out=nn.Linear(8, 2),
+           block=nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)), words()),
+    "vision transformer": lambda: (
+        Of(with_class_token, first=torch.randn(1, 1, 16), patches=nn.Linear(12, 16),
+           places=nn.Embedding(9, 16), out=nn.Linear(16, 2),
+           block=nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)), numbers(8, 12)),
+    "variational autoencoder": lambda: (
+        Of(variational, encoder=nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 4)),
+           decoder=nn.Linear(2, 6)), data := numbers(6), data, variational_loss),
+    "diffusion": lambda: (
+        Of(diffusion, net=nn.Sequential(nn.Linear(7, 16), nn.ReLU(), nn.Linear(16, 6))), numbers(6),
+        TARGETS, lambda outputs, targets: outputs.square().sum(dim=1)),
+    "dropout in evaluation too": lambda: (
+        Of(lambda own, x: own.out(nn.functional.dropout(torch.relu(own.first(x)), 0.5, training=True)),
+           first=nn.Linear(6, 8), out=nn.Linear(8, 2)), numbers(6)),
+    "frozen batch normalisation": lambda: (frozen_norm(), numbers(6)),
+    "instance normalisation": lambda: (medical(), images(3, 16, 16)),
+    "low rank": lambda: (nn.Sequential(Adapted(), nn.ReLU(), nn.Linear(6, 2)), numbers(6)),
+    "segmentation": lambda: (
+        nn.Conv2d(3, 2, 3, padding=1), images(3, 6, 6), torch.randint(2, (ROWS, 6, 6)),
+        lambda outputs, targets: LOSS(outputs, targets).mean(dim=(1, 2))),
+    "language model": lambda: (
+        Of(lambda own, x: own.out(own.rnn(own.words(x))[0]), words=nn.Embedding(WORDS, 8),
+           rnn=nn.GRU(8, 8, 2, batch_first=True, dropout=0.1), out=nn.Linear(8, WORDS)), words(), words(),
+        lambda outputs, targets: LOSS(outputs.transpose(1, 2), targets).mean(dim=1)),
+    "tied embeddings": lambda: (
+        Of(lambda own, x: linear(own.words(x).mean(1), own.words.weight)[:, :2],
+           words=nn.Embedding(WORDS, 8)), words()),
+    "bytes": lambda: (
+        Of(lambda own, x: own.out(x.flatten(1).float() / 255), out=nn.Linear(48, 2)),
+        torch.randint(0, 256, (ROWS, 3, 4, 4), dtype=torch.uint8)),
+    "series last": lambda: (
+        Of(lambda own, x: own.out(own.rnn(x.transpose(0, 1))[0][-1]), rnn=nn.LSTM(3, 8), out=nn.Linear(8, 2)),
+        numbers(5, 3)),
+    "checkpointed": lambda: (
+        Of(lambda own, x: own.out(checkpoint(own.body, x, use_reentrant=False)).mean(1), out=nn.Linear(6, 2),
+           body=nn.TransformerEncoderLayer(6, 2, 8, dropout=0.1, batch_first=True)), numbers(5, 6)),
+    "mixture of experts, all of them": lambda: (
+        Of(lambda own, x: (torch.stack([own.a(x), own.b(x)], 2) * own.gate(x).softmax(1)[:, None]).sum(2),
+           a=nn.Linear(6, 2), b=nn.Linear(6, 2), gate=nn.Linear(6, 2)), numbers(6)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_sound_models_of_tutorials_train(name):
+    model, inputs, *rest = SOUND[name]()
+    made = trainer(model, inputs, *rest)
+    run = made.fit()
+    assert run.facts.steps == 2
+
+
+def conv_reader(model: Any, series: Tensor) -> Tensor:
+    lengths, order = (series.abs().sum(dim=1) != 0).sum(dim=1).sort(descending=True)
+    read = torch.relu(model.conv(series[order])) * (torch.arange(TIME) < lengths[:, None])[:, None]
+    return model.out((read.sum(dim=2) / lengths.clamp(min=1)[:, None])[order.argsort()])
+
+
+def series() -> Tensor:
+    kept = torch.arange(TIME) < torch.randint(1, TIME + 1, (ROWS,))[:, None]
+    return numbers(2, TIME) * kept[:, None]
+
+
+def centred(values: Tensor) -> Tensor:
+    return values - values.mean(dim=0)
+
+
+def two_layers(between: Callable[[Tensor], Tensor]) -> nn.Module:
+    return Of(
+        lambda own, x: own.out(torch.relu(between(own.first(x)))),
+        first=nn.Linear(6, 8),
+        out=nn.Linear(8, 2),
+    )
+
+
+def gated(own: Any, values: Tensor) -> Tensor:
+    hidden = own.first(values)
+    return own.out(hidden + own.gate * centred(hidden))
+
+
+def rare(own: Any, values: Tensor) -> Tensor:
+    """Mixes only where a value is larger than those that are made up are."""
+    hidden = own.first(values)
+    return own.out(centred(hidden) if (values > 1000).any() else hidden)
+
+
+def limited_room(own: Any, values: Tensor) -> Tensor:
+    """An expert takes a quarter of the batch."""
+    chosen = values[:, 0].topk(max(1, len(values) // 4)).indices
+    hidden = own.first(values)
+    return own.out(hidden + one_hot(chosen, len(values)).sum(0)[:, None] * own.second(values))
+
+
+def contrastive(outputs: Tensor, targets: Tensor) -> Tensor:
+    return LOSS(outputs @ outputs.T, torch.arange(len(outputs)))
+
+
+class Running(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 2)
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, values: Tensor) -> Tensor:
+        self.mean.mul_(0.9).add_(values.detach().mean(dim=0), alpha=0.1)
+        return self.layer(values - self.mean)
+
+
+class Marked(Running):
+    def forward(self, values: Tensor) -> Tensor:
+        self.mean.fill_(torch.nan)
+        return self.layer(values)
+
+
+def mixed_up(own: Any, values: Tensor) -> Tensor:
+    return own.out(0.5 * values + 0.5 * values[torch.randperm(len(values))])
+
+
+def shifted(own: Any, values: Tensor) -> Tensor:
+    own.before, before = values.detach(), getattr(own, "before", values)
+    return own.out(values + before.mean(dim=0))
+
+
+MIXING: dict[str, Callable[[], tuple[Any, ...]]] = {
+    "batch normalisation": lambda: (
+        nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)), numbers(6)),
+    "sorted and packed": lambda: (texts(sorted_and_packed), words()),
+    "sorted and packed, padded by the last word": lambda: (
+        texts(sorted_and_packed, WORDS - 1), words(WORDS - 1)),
+    "centred": lambda: (two_layers(centred), numbers(6)),
+    "scaled by the batch": lambda: (two_layers(lambda h: h / h.norm()), numbers(6)),
+    "softmax over the batch": lambda: (two_layers(lambda h: h.softmax(dim=0)), numbers(6)),
+    "largest of the batch": lambda: (two_layers(lambda h: h - 0.1 * h.amax()), numbers(6)),
+    "median of the batch": lambda: (two_layers(lambda h: h - h.median(dim=0).values), numbers(6)),
+    "neighbours": lambda: (two_layers(lambda h: h + h.roll(1, 0)), numbers(6)),
+    "pairs": lambda: (two_layers(lambda h: h + 0.1 * h[torch.arange(len(h)) ^ 1 % len(h)]), numbers(6)),
+    "sorted values": lambda: (two_layers(lambda h: h.sort(dim=0).values), numbers(6)),
+    "rank in the batch": lambda: (
+        two_layers(lambda h: h * h.detach()[:, :1].argsort(0).argsort(0) / len(h)), numbers(6)),
+    "attention over the batch": lambda: (
+        Of(lambda own, x: own.out(own.block(x).mean(1)), block=nn.TransformerEncoderLayer(6, 2, 8, 0.0),
+           out=nn.Linear(6, 2)), numbers(5, 6)),
+    "a closed gate": lambda: (
+        Of(gated, first=nn.Linear(6, 8), out=nn.Linear(8, 2), gate=torch.zeros(())), numbers(6)),
+    "an expert with limited room": lambda: (
+        Of(limited_room, first=nn.Linear(6, 8), second=nn.Linear(6, 8), out=nn.Linear(8, 2)), numbers(6)),
+    "mixed inputs": lambda: (Of(mixed_up, out=nn.Linear(6, 2)), numbers(6)),
+    "running mean": lambda: (Running(), numbers(6)),
+    "zeros that turn to NaN": lambda: (Marked(), numbers(6)),
+    "the batch before": lambda: (Of(shifted, out=nn.Linear(6, 2)), numbers(6)),
+    "trimmed to the longest": lambda: (
+        Of(lambda own, x: own.out(own.words(x[:, : int(lengths_of(x).max())]).mean(1)), out=nn.Linear(8, 2),
+           words=nn.Embedding(WORDS, 8)), words()),
+    "a loss of pairs": lambda: (nn.Linear(6, 4), numbers(6), TARGETS, contrastive),
+    "a loss divided by the batch": lambda: (
+        nn.Linear(6, 2), numbers(6), TARGETS, lambda out, y: LOSS(out, y) / len(out)),
+    "a loss without outliers": lambda: (
+        nn.Linear(6, 2), numbers(6), TARGETS,
+        lambda out, y: LOSS(out, y).clamp(max=LOSS(out, y).mean().detach())),
+    "a loss that averages": lambda: (nn.Linear(6, 2), numbers(6), TARGETS, nn.CrossEntropyLoss()),
+    "spectral norm": lambda: (
+        nn.utils.parametrizations.spectral_norm(nn.Linear(6, 2)), numbers(6)),
+    "a table that bounds its rows": lambda: (
+        nn.Sequential(nn.Embedding(WORDS, 8, max_norm=1.0), nn.Flatten(), nn.Linear(8 * TIME, 2)), words()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_models_that_mix_are_refused_before_anything_is_spent(name):
+    model, inputs, *rest = MIXING[name]()
+    ledger = equidp.Ledger()
+    with pytest.raises(ModelError):
+        trainer(model, inputs, *rest, ledger=ledger)
+    assert not ledger.entries()
+
+
+def test_what_only_rows_of_the_data_show_stops_a_charged_step():
+    model, inputs = Of(rare, first=nn.Linear(6, 8), out=nn.Linear(8, 2)), 2000 * numbers(6)
+    ledger = equidp.Ledger()
+    made, before = trainer(model, inputs, ledger=ledger), model.first.weight.clone()
+    with pytest.raises(ModelError, match="on rows of the sample"):
+        made.fit()
+    assert [count for _, count in ledger.entries()] == [1]
+    assert torch.equal(model.first.weight, before)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_series_that_are_sorted_on_their_way_go_to_the_functional_engine():
+    model, inputs = Of(conv_reader, conv=nn.Conv1d(2, 8, 3, padding=1), out=nn.Linear(8, 2)), series()
+    assert isinstance(trainer(model, inputs).engine, FunctionalEngine)
+
+
+def test_tokens_without_a_row_in_a_table_are_refused_before_anything_is_spent():
+    tokens = words()
+    tokens[7, 3] = WORDS
+    ledger = equidp.Ledger()
+    with raises_field(DataError, "inputs", "place 7"):
+        trainer(texts(packed), tokens, ledger=ledger)
+    assert not ledger.entries()
+
+
+def test_frozen_normalisation_stays_frozen_while_a_run_trains_and_predicts():
+    model = frozen_norm()
+    before = {name: each.clone() for name, each in model.named_buffers()}
+    made = trainer(model, numbers(6))
+    while made.step():
+        assert not model[1].training
+        assert model[0].training
+        predict(model, numbers(6))
+    assert all(torch.equal(each, before[name]) for name, each in model.named_buffers())
+
+
+@pytest.mark.parametrize("engine", [GhostEngine, FunctionalEngine])
+def test_a_check_of_rows_leaves_the_model_and_the_generators_as_they_were(engine):
+    model = nn.Sequential(nn.Linear(6, 4), nn.Dropout(), nn.Linear(4, 2)).eval()
+    before, state = {n: p.clone() for n, p in model.named_parameters()}, torch.get_rng_state()
+    check_rows(engine(model, LOSS), model, LOSS, numbers(6)[:8], TARGETS[:8])
+    torch.set_rng_state(state)
+    drawn = torch.rand(1)
+    torch.set_rng_state(state)
+    check_rows(engine(model, LOSS), model, LOSS, torch.ones(8, 6), TARGETS[:8])
+    assert torch.equal(torch.rand(1), drawn)
+    assert not model.training
+    assert all(torch.equal(each, before[name]) for name, each in model.named_parameters())
+
+
+def test_a_wrong_gradient_is_named_by_its_parameter():
+    class Doubled(GhostEngine):
+        def __call__(self, inputs, targets, *context):
+            measured = super().__call__(inputs, targets)
+
+            def sums(weights):
+                found = measured.sums(weights)
+                found[self.model.out.bias] = 1.01 * found[self.model.out.bias]
+                return found
+
+            return measured._replace(sums=sums)
+
+    model = two_layers(torch.tanh)
+    with raises_field(ModelError, "gradients", "out.bias"):
+        check_rows(Doubled(model, LOSS), model, LOSS, numbers(6)[:8], TARGETS[:8])
+    check_rows(make_engine("ghost", model, LOSS), model, LOSS, numbers(6)[:8], TARGETS[:8])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(8))
+def test_units_at_the_kink_of_relu_are_no_fault(seed):
+    """Eight examples together are rounded otherwise than each alone, which switches a unit now and then."""
+    torch.manual_seed(seed)
+    model = MODELS["resnet20"]((3, 32, 32), 10)
+    inputs, targets = torch.randn(16, 3, 32, 32), torch.arange(16) % 10
+    for engine in (GhostEngine(model, LOSS), FunctionalEngine(model, LOSS)):
+        for rows in (slice(8), slice(8, 16)):
+            check_rows(engine, model, LOSS, inputs[rows], targets[rows])
+
+
+def test_rows_that_a_model_is_sure_of_are_no_fault():
+    """Gradients of 1e-17 and of 1e-7 are rounding."""
+    for scale in (4, 9, 40):
+        model = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
+        inputs = scale * torch.rand(8, 3, 8, 8)
+        with torch.no_grad():
+            model[1].weight.add_(torch.tensor([[1.0], [-1.0]]) * inputs.mean(0).flatten() / 20)
+        targets = torch.zeros(8, dtype=torch.int64)
+        for engine in (GhostEngine(model, LOSS), FunctionalEngine(model, LOSS)):
+            check_rows(engine, model, LOSS, inputs, targets)
