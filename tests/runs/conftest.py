@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 
 import equidp
-from equidp.accounting.target import Target
 from equidp.data import Recipe
 from equidp.evaluation.evaluation import Evaluation
 from equidp.runs.begin import begin
@@ -20,7 +19,7 @@ from equidp.runs.train import train
 from equidp.training.run import Run
 
 PLAN = equidp.Plan(batch_size=40, epochs=2, noise_multiplier=2.0)
-BOUNDS = (("age", 0.1, 1234567.891),)
+COLUMNS = {"age": {"range": (0.1, 1234567.891)}}
 
 
 @dataclass(frozen=True)
@@ -32,11 +31,27 @@ class Finished:
     run: Run
     evaluation: Evaluation
 
+    @property
+    def share(self) -> Path:
+        return self.folder / "share"
+
+    @property
+    def private(self) -> Path:
+        return self.folder / "private"
+
 
 def start(table: Path, folder: Path) -> None:
     """Begin a run on the table; take no step."""
-    recipe = Recipe(target="income", group=("sex",), bounds=BOUNDS)
-    begin(prepare(TrainConfig(RunData(str(table), recipe), "dpsgd", PLAN, Target(accountant="rdp"))), folder)
+    recipe = Recipe(target="income", group=("sex",), columns=COLUMNS)
+    begin(
+        prepare(
+            TrainConfig(
+                RunData(str(table), recipe),
+                PLAN.with_changes(method="dpsgd", accountant="rdp"),
+            )
+        ),
+        folder,
+    )
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,9 @@
-"""A run begins in a new or empty folder, on any budget, and never in one that holds something."""
+"""A run begins in a new or empty folder, with any ledger, and never in one that holds something."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,13 @@ import pandas as pd
 import pytest
 
 import equidp
-from equidp.accounting.target import Target
 from equidp.data import DataSplit, Recipe
 from equidp.errors import BudgetError, SettingError
-from equidp.ledger.format import read_ledger
-from equidp.runs import begin as begin_module, layout
-from equidp.runs.begin import begin, check_new
-from equidp.runs.config import BudgetFile, RunData, TrainConfig
+from equidp.ledger.ledger import Ledger
+from equidp.runs import begin as begin_module
+from equidp.runs.begin import begin, begin_or_continue, check_new
+from equidp.runs.config import DatasetLedger, RunData, TrainConfig
+from equidp.runs.folder import CONFIG, COUNTS, LEDGER
 from equidp.runs.prepare import prepare
 from equidp.runs.releases import CountsRelease, IndividualRelease, PreprocessingRelease
 from equidp.runs.train import train
@@ -25,14 +26,16 @@ from support.command import people  # noqa: F401
 from support.errors import raises_field
 from support.odd_places import made
 
-RECIPE = Recipe(target="income", group=("sex",), bounds=(("age", 20.0, 60.0),))
+RECIPE = Recipe(target="income", group=("sex",), columns={"age": {"range": (20, 60)}})
 
 
 @pytest.fixture(scope="module")
 def prepared(people):  # noqa: F811
     plan = Plan(epochs=1, batch_size=40, delta=1e-3)
     data = RunData(str(people / "people.csv"), RECIPE)
-    return prepare(TrainConfig(data, "dpsgd", plan, Target(3.0), releases=(CountsRelease(0.1),)))
+    return prepare(
+        TrainConfig(data, plan.with_changes(method="dpsgd", epsilon=3.0, releases=(CountsRelease(0.1),)))
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,8 +52,9 @@ def test_a_run_begins_where_it_is_asked_for(prepared, tmp_path, monkeypatch, nam
     check_new(name)
     begin(prepared, name)
     assert os.path.exists(".")
-    assert {layout.CONFIG, layout.LEDGER, layout.SEAL, layout.COUNTS, layout.NOTICE} <= set(os.listdir(name))
-    assert read_ledger(Path(name) / layout.LEDGER).blocks
+    assert os.listdir(name) == ["private"]
+    assert {CONFIG, LEDGER, COUNTS} <= set(os.listdir(Path(name) / "private"))
+    assert Ledger.read(Path(name) / "private" / LEDGER).entries()
     assert not [each for each in tmp_path.rglob("*") if each.name.startswith(".")]
     with raises_field(SettingError, "folder", "not empty"):
         check_new(name)
@@ -73,7 +77,7 @@ def test_what_a_kill_left_in_an_empty_folder_is_passed_over(prepared, tmp_path, 
             begin(prepared, tmp_path)
     assert list(tmp_path.iterdir())
     begin(prepared, tmp_path)
-    assert (tmp_path / layout.CONFIG).exists()
+    assert (tmp_path / "private" / CONFIG).exists()
 
 
 def test_of_two_runs_that_begin_at_once_in_an_empty_folder_one_does(prepared, tmp_path, monkeypatch):
@@ -89,11 +93,26 @@ def test_of_two_runs_that_begin_at_once_in_an_empty_folder_one_does(prepared, tm
         patch.setattr(begin_module, "_pay_and_draw", overtaken)
         with pytest.raises(SettingError):
             begin(prepared, tmp_path)
-    assert len(read_ledger(tmp_path / layout.LEDGER).blocks) == 1
+    assert [count for _, count in Ledger.read(tmp_path / "private" / LEDGER).entries()] == [1]
+
+
+def test_a_stopped_run_goes_on_by_the_same_call(prepared, tmp_path):
+    config, place = prepared.config, tmp_path / "run"
+    assert begin_or_continue(config, place) is not None
+    drawn = (place / "private" / COUNTS).read_bytes()
+    assert begin_or_continue(config, place) is None
+    assert (place / "private" / COUNTS).read_bytes() == drawn
+    for changes in ({"method": "dpsgd-f"}, {"epsilon": 2.0}):
+        other = replace(config, plan=config.plan.with_changes(**changes))
+        with raises_field(SettingError, "folder", "other settings", "\nequidp.train(..., out="):
+            begin_or_continue(other, place)
+    train(place, prepared=begin_or_continue(config, place))
+    with raises_field(SettingError, "folder", "a finished run"):
+        begin_or_continue(config, place)
 
 
 @pytest.mark.soak
-def test_a_run_makes_one_trainer_and_hashes_its_data_once(people, tmp_path, monkeypatch):  # noqa: F811
+def test_a_run_hashes_its_data_once(people, tmp_path, monkeypatch):  # noqa: F811
     made, hashed, init, digest = [], [], equidp.Trainer.__init__, DataSplit.digest
 
     def make(self, *given, **named):
@@ -103,10 +122,13 @@ def test_a_run_makes_one_trainer_and_hashes_its_data_once(people, tmp_path, monk
     monkeypatch.setattr(equidp.Trainer, "__init__", make)
     monkeypatch.setattr(DataSplit, "digest", lambda self: hashed.append(1) or digest(self))
     plan = Plan(epochs=1, batch_size=40, delta=1e-3, noise_multiplier=2.0)
-    config = TrainConfig(RunData(str(people / "people.csv"), RECIPE), "dpsgd", plan, Target(accountant="rdp"))
+    config = TrainConfig(
+        RunData(str(people / "people.csv"), RECIPE),
+        plan.with_changes(method="dpsgd", accountant="rdp"),
+    )
     run, _ = train(tmp_path / "run", prepared=begin(prepare(config), tmp_path / "run"))
-    assert (len(made), len(hashed)) == (1, 1)
-    assert read_ledger(tmp_path / "run" / layout.LEDGER).entries == run.entries
+    assert (len(made), len(hashed)) == (2, 1)  # one to try the run out, one to train it
+    assert Ledger.read(tmp_path / "run" / "private" / LEDGER).entries() == run.entries
 
 
 RELEASES = {
@@ -127,15 +149,12 @@ def config(tmp_path):
         table.to_csv(tmp_path / f"{year}.csv", index=False)
 
     def made(year, release, person="id", **limits):
-        plan = equidp.Plan(batch_size=20, epochs=1, delta=1e-5)
+        plan = equidp.Plan(epsilon=2.0, accountant="rdp", batch_size=20, epochs=1, delta=1e-5)
         owners = {"person": person, "rows_per_person": 4} if person else {}
-        recipe = Recipe(target="y", group=("g",), bounds=(("x", 0.0, 1.0),), **owners)
-        data, budget = (
-            RunData(str(tmp_path / f"{year}.csv"), recipe),
-            BudgetFile(tmp_path / "n.ledger", **limits),
-        )
-        target = Target(2.0, accountant="rdp")
-        return TrainConfig(data, "dpsgd", plan, target, budget, RELEASES[release])
+        recipe = Recipe(target="y", group=("g",), columns={"x": {"range": (0, 1)}}, **owners)
+        data = RunData(str(tmp_path / f"{year}.csv"), recipe)
+        ledger = DatasetLedger(tmp_path / "n.ledger", **limits)
+        return TrainConfig(data, plan.with_changes(releases=RELEASES[release]), ledger)
 
     return made
 
@@ -145,27 +164,45 @@ NEW = {"epsilon": 9.0, "delta": 1e-5}
 
 @pytest.mark.soak
 @pytest.mark.parametrize("release", RELEASES)
-def test_a_run_with_releases_begins_a_budget_for_people(config, tmp_path, release):
+def test_a_run_with_releases_begins_a_ledger_for_people(config, tmp_path, release):
     prepare(config("t24", release, **NEW))  # as --dry-run
     assert not (tmp_path / "n.ledger").exists()
     run, _ = train(tmp_path / "run", prepared=begin(prepare(config("t24", release, **NEW)), tmp_path / "run"))
-    kept = read_ledger(tmp_path / "n.ledger")
-    assert (kept.facts["unit"], kept.facts["data"]) == ("people", "t24")
-    assert set(kept.entries) == set(run.entries)
-    with equidp.PrivacyBudget(tmp_path / "n.ledger") as budget:  # the first plan is as tight as alone
-        assert budget.spent() == run.epsilon(accountant="pld")
+    kept = Ledger.read(tmp_path / "n.ledger")
+    assert (kept.unit, kept.limit) == ("people", (9.0, 1e-5))
+    assert kept.entries() == run.entries
+    assert run.epsilon() <= kept.spent() < 9.0
+    assert not (tmp_path / "run" / "private" / LEDGER).exists()
     with raises_field(BudgetError, "unit"):
         prepare(config("t24", release, person=None))
 
 
 @pytest.mark.soak
-def test_the_name_of_a_budget_opens_it_again_next_year(config, tmp_path):
-    named = {"data": "people"}
-    begin(prepare(config("t24", "class counts", **NEW, **named)), tmp_path / "a")
-    begin(prepare(config("t25", "class counts", **named)), tmp_path / "b")
-    begin(prepare(config("t24", "class counts", **named)), tmp_path / "c")
-    assert sum(steps for _, steps in read_ledger(tmp_path / "n.ledger").entries) == 3
-    with raises_field(BudgetError, "data", "'t25'"):
-        prepare(config("t25", "class counts"))
-    with raises_field(BudgetError, "data", "'others'"):
-        prepare(config("t24", "class counts", data="others"))
+def test_runs_in_one_ledger_are_told_apart_and_kept_to_its_limit(config, tmp_path):
+    """The next year's file as well: whose data a ledger is of, its name has to say."""
+    for year, name, limit in (("t24", "a", NEW), ("t25", "b", {})):
+        train(
+            tmp_path / name, prepared=begin(prepare(config(year, "class counts", **limit)), tmp_path / name)
+        )
+    ledger = Ledger.read(tmp_path / "n.ledger")
+    assert len(ledger.runs) == 2
+    assert all(dict(ledger.entries(run)).values() for run in ledger.runs)
+    with raises_field(BudgetError, "ledger"):
+        wanted = config("t24", "nothing")
+        prepare(replace(wanted, plan=wanted.plan.with_changes(epsilon=9.0)))
+
+
+@pytest.mark.soak
+def test_a_run_goes_on_in_its_own_ledger_alone(config, tmp_path):
+    """An older copy, or another file, does not count what its releases cost."""
+    path = tmp_path / "n.ledger"
+    prepared = prepare(config("t24", "class counts", **NEW))
+    begin(prepared, tmp_path / "run")
+    whole = path.read_bytes()
+    for content in (None, b"", whole.splitlines(keepends=True)[0]):
+        path.unlink() if content is None else path.write_bytes(content)
+        with raises_field(BudgetError, "ledger", tmp_path / "run"):
+            train(tmp_path / "run")
+    path.write_bytes(whole)
+    run, _ = train(tmp_path / "run")
+    assert Ledger.read(path).entries() == run.entries

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from equidp.accounting.target import Target
 from equidp.errors import DataError
 from equidp.evaluation.predictions import predict
-from equidp.runs import layout
 from equidp.runs.begin import begin
 from equidp.runs.config import RunData, TrainConfig
+from equidp.runs.folder import RunFolder
 from equidp.runs.prepare import prepare
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
@@ -32,13 +31,13 @@ import equidp
 class Soft(equidp.Policy):
     """Weighs by bound / (norm + 1)."""
 
-    bound: float = 1.0
+    longest: float = 1.0
 
     def weight(self, state, norm, group):
-        return self.bound / (norm + 1)
+        return self.longest / (norm + 1)
 
     def sensitivity(self, state):
-        return self.bound
+        return self.longest
 
 
 def make_model(shape, classes):
@@ -69,9 +68,10 @@ def run(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     write(tmp_path)
-    plan = Plan("own_run_parts:make_model", batch_size=50, epochs=2, noise_multiplier=2.0)
+    plan = Plan(model="own_run_parts:make_model", batch_size=50, epochs=2, noise_multiplier=2.0)
     config = TrainConfig(
-        RunData("own_run_parts:Source"), "own_run_parts:Soft", plan, Target(accountant="rdp")
+        RunData("own_run_parts:Source"),
+        plan.with_changes(method="own_run_parts:Soft", accountant="rdp"),
     )
     begin(prepare(config), tmp_path / "run")
     train(tmp_path / "run", trust_code=True)
@@ -83,7 +83,7 @@ def run(tmp_path, monkeypatch):
 def test_it_is_read_predicts_and_names_its_parts(run):
     kept = open_run(run, trust_code=True)
     assert predict(kept.run.model, kept.test().inputs).shape == (50, 2)
-    card = (run / "card.md").read_text()
+    card = (run / "share" / "card.md").read_text()
     assert all(f"own_run_parts:{name}" in card for name in ("Soft", "make_model", "Source"))
 
 
@@ -106,7 +106,7 @@ def test_a_changed_method_is_refused_where_the_run_goes_on(run):
 
 @pytest.mark.soak
 def test_a_run_by_own_code_says_how_to_go_on_with_it(run):
-    assert layout.resume_command(run).endswith("--trust-code")
+    assert RunFolder(run).resume_command().endswith("--trust-code")
     with raises_field(DataError, "trust_code", "own_run_parts:Soft"):
         open_run(run)
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,16 +14,15 @@ import pytest
 import torch
 
 import equidp
-from equidp.cli import predict as command
+from equidp._files import within_command
 from equidp.cli.app import app
 from equidp.data import Recipe
-from equidp.errors import BudgetError, DataError, DataWarning, SettingError
+from equidp.errors import DataError, DataWarning, SettingError
 from equidp.evaluation.evaluation import evaluate
-from equidp.kernel.ledger import StepEvent
-from equidp.ledger.file import LedgerFile
-from equidp.runs import layout, saved
+from equidp.runs import saved
 from equidp.runs.begin import begin
 from equidp.runs.config import RunData, TrainConfig
+from equidp.runs.folder import CONFIG, MODEL
 from equidp.runs.prepare import prepare
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
@@ -50,8 +50,8 @@ def test_a_table_is_read_by_the_runs_columns_in_any_order(finished, tmp_path):
         data = kept.read_grouped(finished.table)
     assert (data.group_names, data.class_names) == (("F", "M"), ("high", "low"))
     assert data.group_sizes().tolist() == [100, 100]
-    table.assign(job="cleaner").to_csv(tmp_path / "new.csv", index=False)
-    with pytest.warns(DataWarning, match=r"values that the training data did not \('job': 200\)"):
+    table.assign(job=table.job.where(table.index < 50, "cleaner")).to_csv(tmp_path / "new.csv", index=False)
+    with pytest.warns(DataWarning, match=r"values that the training data did not \('job': 150\)"):
         kept.inputs(tmp_path / "new.csv")
     with raises_field(SettingError, "table"):
         replace(kept, encoder=None).inputs(finished.table)
@@ -85,10 +85,18 @@ def test_rows_that_were_trained_on_are_named_in_another_file(tmp_path):
         }
     )
     table.to_csv(tmp_path / "all.csv", index=False)
-    bounds = (("age", -9.0, 9.0), ("pay", -9.0, 9.0))
-    recipe = Recipe(target="y", group=("sex",), bounds=bounds)
+    columns = {name: {"range": (-9, 9)} for name in ("age", "pay")}
+    recipe = Recipe(target="y", group=("sex",), columns=columns)
     plan = equidp.Plan(model="logistic", batch_size=50, epochs=1, learning_rate=1.0, noise_multiplier=1.0)
-    begin(prepare(TrainConfig(RunData(str(tmp_path / "all.csv"), recipe), "dpsgd", plan)), tmp_path / "run")
+    begin(
+        prepare(
+            TrainConfig(
+                RunData(str(tmp_path / "all.csv"), recipe),
+                plan.with_changes(method="dpsgd"),
+            )
+        ),
+        tmp_path / "run",
+    )
     train(tmp_path / "run")
     kept = open_run(tmp_path / "run")
     table.sample(frac=0.5, random_state=1).to_csv(tmp_path / "part.csv", index=False)
@@ -110,54 +118,61 @@ def test_a_code_for_a_missing_value_in_new_rows_is_named_and_counted(finished, t
         open_run(finished.folder).inputs(tmp_path / "new.csv")
 
 
-def test_a_run_that_is_not_finished_says_how_to_go_on(begun):
-    with raises_field(DataError, "folder", "\nequidp train --resume"):
+def test_a_run_that_is_not_finished_says_how_to_go_on_by_the_call_or_within_a_command_by_one(begun):
+    with raises_field(DataError, "folder", f"\nequidp.train(..., out={str(begun)!r}), with the arguments"):
+        open_run(begun)
+    with within_command(), raises_field(DataError, "folder", "\nequidp train --resume"):
         open_run(begun)
 
 
-@pytest.mark.parametrize("name", [layout.MODEL, layout.ENCODER])
+@pytest.mark.parametrize("name", ["share/model.safetensors", "private/preprocessing.json"])
 def test_a_damaged_model_or_encoder_is_refused(finished, name):
     (finished.folder / name).write_bytes(b"damaged")
-    with raises_field(DataError, name):
+    with raises_field(DataError, Path(name).name):
         open_run(finished.folder)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["share/card.md", "share/run.json", "share/card.html", "private/record.parquet", "private/config.json"],
+)
+def test_a_changed_or_missing_file_is_named(finished, name):
+    path = finished.folder / name
+    text = path.read_bytes()
+    path.write_bytes(text + b" ")
+    with raises_field(DataError, path.name, "bring it back"):
+        open_run(finished.folder)
+    if path.name not in ("run.json", "config.json"):  # without which it is no finished run, or a copy
+        path.unlink()
+        with raises_field(DataError, path.name):
+            open_run(finished.folder)
 
 
 @pytest.mark.soak
 def test_files_of_another_run_are_refused(finished, begun):
     train(begun)
-    with LedgerFile(begun / "ledger") as ledger:  # two ledgers of one second may be equal to the byte
-        ledger.spend(StepEvent(0.1, 1.0))
-    kept = {name: (finished.folder / name).read_bytes() for name in (layout.MODEL, "ledger", "ledger.seal")}
-    shutil.copy(begun / layout.MODEL, finished.folder)
-    with raises_field(DataError, layout.MODEL, layout.CARD):
+    shutil.copy(begun / "share" / MODEL, finished.share)
+    with raises_field(DataError, MODEL):
         open_run(finished.folder)
-    (finished.folder / layout.MODEL).write_bytes(kept[layout.MODEL])
-    for name in ("ledger", "ledger.seal"):
-        shutil.copy(begun / name, finished.folder)
-    with raises_field(DataError, "the ledger", layout.CARD):
-        open_run(finished.folder)
-    for name in ("ledger", "ledger.seal"):
-        (finished.folder / name).write_bytes(kept[name])
-    (finished.folder / layout.RECORD).unlink()
-    with raises_field(DataError, layout.RECORD):
+    shutil.rmtree(finished.share)
+    shutil.copytree(begun / "share", finished.share)
+    with raises_field(DataError, "run", "belong together"):
         open_run(finished.folder)
 
 
-def test_a_missing_card_and_an_edited_ledger_are_refused(finished):
-    card = (finished.folder / layout.CARD).read_text()
-    (finished.folder / layout.CARD).unlink()
-    with raises_field(DataError, layout.CARD, "\nequidp train --resume"):
+@pytest.mark.soak
+def test_a_finished_run_without_its_share_is_written_again(finished):
+    model = (finished.share / MODEL).read_bytes()
+    shutil.rmtree(finished.share)
+    with raises_field(DataError, "folder", "\nequidp.train(..., out="):
         open_run(finished.folder)
-    (finished.folder / layout.CARD).write_text(card)
-    ledger = finished.folder / "ledger"
-    ledger.write_text(ledger.read_text().replace('"noise_multiplier": 2.0', '"noise_multiplier": 9.0'))
-    ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:-1]))
-    with pytest.raises(BudgetError):
-        open_run(finished.folder)
+    train(finished.folder)
+    assert (finished.share / MODEL).read_bytes() == model
+    open_run(finished.folder)
 
 
 def test_test_examples_are_those_that_the_run_began_with(finished):
-    path = finished.folder / layout.CONFIG
+    path = finished.private / CONFIG
     facts = json.loads(path.read_text())["facts"]
     kept = replace(open_run(finished.folder), facts={**facts, "sensitive_data_sha256": "0"})
     with raises_field(DataError, "data"):
@@ -166,9 +181,8 @@ def test_test_examples_are_those_that_the_run_began_with(finished):
 
 @pytest.fixture
 def small_batches(monkeypatch):
-    monkeypatch.setattr(stream, "_BATCH_ROWS", 70)
-    for module in (saved, command):
-        monkeypatch.setattr(module, "ROWS", 33)
+    monkeypatch.setattr(stream, "_BLOCK", 2000)
+    monkeypatch.setattr(saved, "ROWS", 33)
 
 
 @pytest.fixture

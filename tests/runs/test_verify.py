@@ -9,52 +9,54 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict, replace
 
 import pytest
 
 from equidp._provenance import kernel_digest
-from equidp.accounting.target import Target
 from equidp.data import Recipe
 from equidp.display import shown_epsilon
 from equidp.errors import DataError
 from equidp.kernel.epsilon import epsilon
-from equidp.kernel.ledger import GroupedStepEvent, GroupShare, ReleaseEvent, StepEvent
-from equidp.ledger.format import event_of, plain
-from equidp.runs import layout, recompute
+from equidp.kernel.event import Event, Share
+from equidp.runs import recompute
 from equidp.runs.begin import begin
 from equidp.runs.config import RunData, TrainConfig
+from equidp.runs.folder import CARD, CONFIG, ENCODER, LEDGER, MODEL, PAGE, RUN, SUMS, file_digest, write_sums
 from equidp.runs.prepare import prepare
 from equidp.runs.recompute import recompute_epsilon
 from equidp.runs.releases import CountsRelease
 from equidp.runs.train import train
-from equidp.runs.verify import CHECKS, verify_run
+from equidp.runs.verify import CHECKS, verify
 from equidp.training.plan import Plan
 from support.errors import raises_field
 from support.toy import save_patients
 
-STEP = StepEvent(0.05, 1.5)
-GROUPED = GroupedStepEvent(
+STEP = Event(0.05, 1.5)
+GROUPED = Event(
     0.2,
     1.5,
     4.0,
-    by_group=(GroupShare("a", 0.2, 0.5), GroupShare("b", 0.05), GroupShare("c", 0.1, 0.0, 0.0)),
+    shares=(Share("a", 0.2, 0.5), Share("b", 0.05), Share("c", 0.1, 0.0, 0.0)),
+    column="1",
 )
-OTHER = GroupedStepEvent(0.1, 2.0, by_group=(GroupShare("a", 0.1, 0.25), GroupShare("b", 0.02)))
+OTHER = Event(0.1, 2.0, shares=(Share("a", 0.1, 0.25), Share("b", 0.02)), column="2")
 RUNS = {
     "nothing": [],
     "steps": [(STEP, 40)],
-    "steps of a method with statistics": [(StepEvent(0.05, 1.5, 6.0), 40)],
-    "whole-number noise": [(StepEvent(0.05, 2), 40)],
-    "all examples": [(StepEvent(1.0, 9.0), 1)],
+    "steps of a method with statistics": [(Event(0.05, 1.5, 6.0), 40)],
+    "whole-number noise": [(Event(0.05, 2), 40)],
+    "all examples": [(Event(1.0, 9.0), 1)],
     "releases before and after": [
-        (ReleaseEvent(1.0, 12.0, name="preprocessing"), 1),
+        (Event(1.0, 12.0, name="preprocessing"), 1),
         (STEP, 40),
-        (ReleaseEvent(1.0, 12.0, name="individual privacy"), 1),
+        (Event(1.0, 12.0, name="individual privacy"), 1),
     ],
-    "rates and bounds by group": [(GROUPED, 30), (ReleaseEvent(1.0, 12.0, name="counts"), 1)],
-    "two kinds of steps by group": [(GROUPED, 30), (OTHER, 20)],
-    "no noise": [(StepEvent(0.05, 0.0), 3)],
-    "hardly any noise": [(StepEvent(0.5, 0.01), 5)],
+    "rates and bounds by group": [(GROUPED, 30), (Event(1.0, 12.0, name="counts"), 1)],
+    "two kinds of steps by one column": [(GROUPED, 30), (replace(OTHER, column="1"), 20)],
+    "steps by two columns": [(GROUPED, 30), (OTHER, 20)],
+    "no noise": [(Event(0.05, 0.0), 3)],
+    "hardly any noise": [(Event(0.5, 0.01), 5)],
 }
 
 
@@ -62,7 +64,7 @@ RUNS = {
 @pytest.mark.parametrize("entries", RUNS.values(), ids=RUNS)
 def test_dp_accounting_alone_gives_the_epsilon_of_the_ledger(entries):
     """The ledger's has wider bins here, which add a thousandth at most."""
-    found = recompute_epsilon([(plain(event), count) for event, count in entries], 1e-5)
+    found = recompute_epsilon([(asdict(event), count) for event, count in entries], 1e-5)
     stated = epsilon(entries, 1e-5)
     assert found == stated or (1 - 2e-3) * stated <= found <= stated * (1 + 1e-9)
 
@@ -70,60 +72,45 @@ def test_dp_accounting_alone_gives_the_epsilon_of_the_ledger(entries):
 @pytest.mark.parametrize(("steps", "delta"), [(3000, 1e-12), (300_000, 1e-8)])
 def test_where_transforms_lose_digits_renyi_alone_is_recomputed(steps, delta):
     """Privacy losses would say less than Renyi's bound there, and less than epsilon may be."""
-    found = recompute_epsilon([(plain(StepEvent(0.01, 1.0)), steps)], delta)
-    assert found == pytest.approx(epsilon([(StepEvent(0.01, 1.0), steps)], delta, "rdp"), rel=1e-9)
+    found = recompute_epsilon([(asdict(Event(0.01, 1.0)), steps)], delta)
+    assert found == pytest.approx(epsilon([(Event(0.01, 1.0), steps)], delta, "rdp"), rel=1e-9)
 
 
 @pytest.mark.soak
 def test_many_groups_are_recomputed_by_the_costliest_of_them():
-    shares = [GroupShare(str(each), 0.2 if each % 2 else 0.1, 0.5) for each in range(70)]
-    event = GroupedStepEvent(0.2, 1.5, by_group=tuple(shares))
-    found = recompute_epsilon([(plain(event), 20)], 1e-5)
+    shares = [Share(str(each), 0.2 if each % 2 else 0.1, 0.5) for each in range(70)]
+    event = Event(0.2, 1.5, shares=tuple(shares))
+    found = recompute_epsilon([(asdict(event), 20)], 1e-5)
     assert found == pytest.approx(epsilon([(event, 20)], 1e-5, "pld"), rel=2e-3)
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        ({"nothing": plain(StepEvent(0.01, 90.0))["spend"], **plain(STEP)}, 40),
-        ({"steps": plain(STEP)["spend"]}, 40),
-        (plain(STEP), -3),
-    ],
-    ids=["two kinds", "no kind", "negative"],
-)
-def test_entries_of_no_single_kind_are_not_recomputed(entry):
-    with pytest.raises(ValueError, match="expected one of"):
-        recompute_epsilon([entry], 1e-5)
+def test_a_number_of_times_below_0_is_not_recomputed():
+    with pytest.raises(ValueError, match="expected 0 or more"):
+        recompute_epsilon([(asdict(STEP), -3)], 1e-5)
 
 
-@pytest.mark.parametrize("event", [STEP, GROUPED, ReleaseEvent(1.0, 12.0, name="counts")])
-def test_an_event_is_compared_as_json_reads_it(event):
-    assert json.loads(json.dumps(plain(event))) == plain(event)
-    assert event_of(plain(event)) == event
+@pytest.mark.parametrize("event", [STEP, GROUPED, Event(1.0, 12.0, name="counts")])
+def test_an_event_is_read_from_its_record(event):
+    assert Event.of_record(json.loads(json.dumps(asdict(event)))) == event
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    ("options", "kind"),
-    [
-        ({"plan": {"epsilon_by_group": {"F": 1.0, "*": 3.0}}}, GroupedStepEvent),
-        ({"releases": (CountsRelease(0.1),)}, ReleaseEvent),
-    ],
+    "options", [{"epsilon_by_group": {"F": 1.0, "*": 3.0}}, {"releases": (CountsRelease(0.1),)}]
 )
-def test_runs_of_every_kind_of_entry_pass_every_check(options, kind, tmp_path):
-    recipe = Recipe(target="ill", group=("sex",), bounds=(("age", 0.0, 100.0),))
-    plan = Plan(batch_size=100, epochs=2, delta=1e-4, **options.get("plan", {}))
+def test_runs_with_shares_and_releases_pass_every_check(options, tmp_path):
+    recipe = Recipe(target="ill", group=("sex",), columns={"age": {"range": (0, 100)}})
+    plan = Plan(batch_size=100, epochs=2, delta=1e-4, **options)
     data = RunData(str(save_patients(tmp_path, ill_above=52)), recipe)
-    releases = options.get("releases", ())
-    config = TrainConfig(data, "dpsgd", plan, Target(3.0, accountant="rdp"), releases=releases)
+    config = TrainConfig(data, plan.with_changes(method="dpsgd", epsilon=3.0, accountant="rdp"))
     place = tmp_path / "run"
     run, _ = train(place, prepared=begin(prepare(config), place))
-    assert kind in {type(event) for event, _ in run.entries}
+    assert any(event.shares or event.name != "step" for event, _ in run.entries)
     assert failed(place) == set()
 
 
 def results(folder) -> dict[str, bool | None]:
-    return {check.name: check.passed for check in verify_run(folder).checks}
+    return {check.name: check.passed for check in verify(folder).checks}
 
 
 def failed(folder) -> set[str]:
@@ -132,116 +119,104 @@ def failed(folder) -> set[str]:
 
 @pytest.mark.soak
 def test_a_whole_run_passes_every_check(finished):
-    found = {check.name: check.found for check in verify_run(finished.folder).checks}
+    found = {check.name: check.found for check in verify(finished.folder).checks}
     assert list(found) == list(CHECKS)
     assert results(finished.folder) == {name: None if name == "target" else True for name in CHECKS}
-    assert found["epsilon"]["recomputed"] <= found["epsilon"]["stated"] + 1e-9
+    assert found["epsilon"]["recomputed"] <= found["epsilon"]["epsilon"] + 1e-9
     assert found["code"]["kernel"] == kernel_digest()
-    assert kernel_digest() in (finished.folder / layout.CARD).read_text()
+    assert kernel_digest() in (finished.share / CARD).read_text()
 
 
 @pytest.mark.soak
-def test_shareable_files_alone_are_verified_as_far_as_they_go(finished, tmp_path):
-    for line in (finished.folder / layout.GIVEN).read_text().splitlines():
-        shutil.copy(finished.folder / line.partition("  ")[2], tmp_path)
-    shutil.copy(finished.folder / layout.GIVEN, tmp_path)
-    found = results(tmp_path)
-    assert found["ledger"] is None
-    assert found["entries"] is None
-    assert found["files"]
-    assert found["epsilon"]
-    shutil.copy(finished.folder / layout.ENCODER, tmp_path)  # predictions need it; it has no checksum there
-    (tmp_path / layout.PAGE).unlink()  # not everything is handed on
-    assert results(tmp_path) == found
+def test_share_alone_is_verified_but_for_the_ledger(finished, tmp_path):
+    part = shutil.copytree(finished.share, tmp_path / "part")
+    found = results(part)
+    assert {name for name, passed in found.items() if passed is None} == {"ledger", "entries", "target"}
+    assert {name for name, passed in found.items() if passed} == {"files", "card", "epsilon", "delta", "code"}
+    shutil.copy(finished.private / ENCODER, part)  # predictions need it; it has no checksum there
+    assert results(part) == found
+    (part / "further.txt").touch()
+    assert verify(part).checks[0].found["unlisted"] == ["further.txt"]
+    (part / "further.txt").unlink()
+    (part / PAGE).unlink()
+    assert verify(part).checks[0].found["missing"] == [PAGE]
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", [layout.CONFIG, layout.MODEL, layout.RECORD, layout.PAGE, layout.CARD])
+@pytest.mark.parametrize(
+    "name", ["private/record.parquet", *(f"share/{name}" for name in (MODEL, PAGE, CARD))]
+)
 def test_a_changed_or_missing_file_is_found(finished, name):
     path = finished.folder / name
     path.write_bytes(path.read_bytes() + b" ")
-    found = {check.name: check for check in verify_run(finished.folder).checks}
-    assert found["files"].found["changed"] == [name]
+    found = {check.name: check for check in verify(finished.folder).checks}
+    assert found["files"].found["changed"] == [path.name]
     assert found["files"].passed is False
-    assert found["card"].passed is (name != layout.MODEL)
+    assert found["card"].passed is (path.name != MODEL)
     path.unlink()
-    files = verify_run(finished.folder).checks[0]
-    # Without its configuration, what is left is read as a copy of the shareable files.
-    assert files.found["missing"] == ([] if name == layout.CONFIG else [name])
+    assert verify(finished.folder).checks[0].found["missing"] == [path.name]
 
 
 @pytest.mark.soak
-def test_a_ledger_beside_shareable_files_is_read(finished):
-    """A copy for an auditor has the ledger too; without its configuration it is a copy all the same."""
-    (finished.folder / layout.CONFIG).unlink()
+def test_a_ledger_beside_share_is_read(finished):
+    """An auditor gets `share/` and `private/ledger`."""
+    for path in finished.private.iterdir():
+        if path.name != LEDGER:
+            path.unlink()
     assert results(finished.folder)["ledger"]
-    path = finished.folder / layout.LEDGER
+    path = finished.private / LEDGER
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
-    assert failed(finished.folder) == {"ledger"}
-
-
-@pytest.mark.soak
-def test_a_file_that_no_list_names_and_lists_that_contradict_each_other_are_found(finished):
-    manifest, given = finished.folder / layout.MANIFEST, finished.folder / layout.GIVEN
-    kept = manifest.read_text(), given.read_text()
-    manifest.write_text("")
-    assert layout.CONFIG in verify_run(finished.folder).checks[0].found["unlisted"]
-    assert failed(finished.folder) == {"files"}
-    manifest.write_text(kept[0])
-    given.write_text(kept[1].replace(layout.file_digest(finished.folder / layout.CARD), "0" * 64))
-    assert verify_run(finished.folder).checks[0].found["changed"] == [layout.CARD]
+    assert "ledger" in failed(finished.folder)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "link"])
 def test_files_outside_of_the_folder_are_not_read(finished, name):
-    secret = finished.folder.parent / "secret"
+    secret = finished.folder / "secret"
     secret.write_text("secret")
-    (finished.folder / "link").symlink_to(secret)
-    given = finished.folder / layout.GIVEN
-    given.write_text(f"{given.read_text()}{layout.file_digest(secret)}  {name}\n")
-    files = verify_run(finished.folder).checks[0]
+    (finished.share / "link").symlink_to(secret)
+    sums = finished.share / SUMS
+    sums.write_text(f"{sums.read_text()}{file_digest(secret)}  {name}\n")
+    files = verify(finished.folder).checks[0]
     assert files.passed is False
     assert files.found["changed"] == [name]
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", [layout.SETTINGS, layout.CARD, layout.LEDGER])
+@pytest.mark.parametrize("name", [f"share/{RUN}", f"share/{CARD}", f"private/{LEDGER}"])
 def test_what_is_no_file_of_the_folder_is_refused(finished, name):
     path = finished.folder / name
     moved = path.rename(finished.folder.parent / "moved")
     path.symlink_to(moved)
-    with raises_field(DataError, name):
-        verify_run(finished.folder)
+    with raises_field(DataError, path.name):
+        verify(finished.folder)
     path.unlink()
     os.mkfifo(path)
-    with raises_field(DataError, name):
-        verify_run(finished.folder)
+    with raises_field(DataError, path.name):
+        verify(finished.folder)
 
 
 @pytest.mark.soak
-def test_lists_of_checksums_are_files_that_may_be_missing(finished):
-    (finished.folder / layout.MANIFEST).unlink()
+@pytest.mark.parametrize("part", ["share", "private"])
+def test_a_list_of_checksums_that_is_missing_fails(finished, part):
+    (finished.folder / part / SUMS).unlink()
     assert failed(finished.folder) == {"files"}
 
 
 @pytest.mark.soak
 def test_a_ledger_that_lacks_lines_fails(finished):
-    path = finished.folder / layout.LEDGER
+    path = finished.private / LEDGER
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
     assert "ledger" in failed(finished.folder)
 
 
 def rewrite(folder, change) -> None:
-    """Change the settings, with the checksums that belong to them."""
-    path = folder / layout.SETTINGS
-    settings = json.loads(path.read_text())
-    before = layout.file_digest(path)
-    change(settings)
-    path.write_text(json.dumps(settings))
-    for name in (layout.GIVEN, layout.MANIFEST):
-        text = (folder / name).read_text()
-        (folder / name).write_text(text.replace(before, layout.file_digest(path)))
+    """Change `run.json`, with the checksum that belongs to it."""
+    path = folder / "share" / RUN
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    write_sums(folder / "share")
 
 
 @pytest.mark.soak
@@ -259,22 +234,21 @@ def test_entries_that_ledger_and_epsilon_would_read_differently_are_refused(fini
         (event, count), *_ = settings["entries"]
         settings["entries"] = [[event, 1 - count], [event, count]]
 
-    def two_kinds(settings):
-        cheap = {**settings["entries"][0][0]["spend"], "noise_multiplier": 1e6}
-        settings["entries"][0][0] = {"nothing": cheap, **settings["entries"][0][0]}
+    def more_than_an_event(settings):
+        settings["entries"][0][0]["nothing"] = 1e6
 
-    kept = (finished.folder / layout.SETTINGS).read_text()
-    for change in (twice, two_kinds):
-        (finished.folder / layout.SETTINGS).write_text(kept)
+    kept = (finished.share / RUN).read_text()
+    for change in (twice, more_than_an_event):
+        (finished.share / RUN).write_text(kept)
         rewrite(finished.folder, change)
-        with raises_field(DataError, layout.SETTINGS):
-            verify_run(finished.folder)
+        with raises_field(DataError, RUN):
+            verify(finished.folder)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", [layout.CARD, layout.PAGE])
+@pytest.mark.parametrize("name", [CARD, PAGE])
 def test_a_card_that_states_two_epsilons_fails(finished, name):
-    path = finished.folder / name
+    path = finished.share / name
     stated = "Training was (0.1, 0.0001)-differentially private for each training example."
     path.write_text(f"{stated}\n{path.read_text()}")
     assert {"files", "epsilon"} <= failed(finished.folder)
@@ -282,23 +256,23 @@ def test_a_card_that_states_two_epsilons_fails(finished, name):
 
 @pytest.mark.soak
 def test_settings_with_another_delta_than_the_card_fail(finished):
-    rewrite(finished.folder, lambda settings: settings["plan"].update(delta=0.005))
+    rewrite(finished.folder, lambda settings: settings.update(delta=0.005))
     assert failed(finished.folder) == {"epsilon"}
 
 
 @pytest.mark.soak
 def test_an_epsilon_in_the_thousands_is_stated_in_six_digits(finished):
-    settings = json.loads((finished.folder / layout.SETTINGS).read_text())
-    entries = [({"spend": {**settings["entries"][0][0]["spend"], "noise_multiplier": 0.04}}, 7)]
-    epsilon_of_them = recompute_epsilon(entries, settings["plan"]["delta"])
+    settings = json.loads((finished.share / RUN).read_text())
+    entries = [({**settings["entries"][0][0], "noise": 0.04}, 7)]
+    epsilon_of_them = recompute_epsilon(entries, settings["delta"])
     assert epsilon_of_them > 1000
 
     def other(settings):
-        settings["entries"] = entries
+        settings.update(entries=entries, epsilon=epsilon_of_them)
 
-    stated = f"Training was ({shown_epsilon(epsilon_of_them):g}, {settings['plan']['delta']:g})-"
-    for name in (layout.CARD, layout.PAGE):
-        path = finished.folder / name
+    stated = f"Training was ({shown_epsilon(epsilon_of_them):g}, {settings['delta']:g})-"
+    for name in (CARD, PAGE):
+        path = finished.share / name
         path.write_text(re.sub(r"Training was \([^)]*\)-", stated, path.read_text()))
     rewrite(finished.folder, other)
     assert "epsilon" not in failed(finished.folder)
@@ -307,7 +281,7 @@ def test_an_epsilon_in_the_thousands_is_stated_in_six_digits(finished):
 @pytest.mark.soak
 def test_an_epsilon_above_the_one_asked_for_and_a_large_delta_fail(finished):
     def other(settings):
-        settings["config"]["target"]["epsilon"] = 0.01
+        settings["target_epsilon"] = 0.01
         settings["facts"]["num_train"] = 10**9
 
     rewrite(finished.folder, other)
@@ -320,21 +294,21 @@ def test_another_kernel_is_named_and_is_no_failure(finished):
     assert results(finished.folder)["code"] is None
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"entries": [[{"spend": {}}, 1]]}', "\x00"])
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"entries": [[{"rate": 0.1}, 1]]}', "\x00"])
 def test_what_is_no_run_is_refused(finished, content, tmp_path):
     with raises_field(DataError, "folder"):
-        verify_run(tmp_path / "nothing")
+        verify(tmp_path / "nothing")
     with raises_field(DataError, "folder"):
-        verify_run(tmp_path)
-    (finished.folder / layout.SETTINGS).write_text(content)
-    with raises_field(DataError, layout.SETTINGS):
-        verify_run(finished.folder)
+        verify(tmp_path)
+    (finished.share / RUN).write_text(content)
+    with raises_field(DataError, RUN):
+        verify(finished.folder)
 
 
 @pytest.mark.soak
 def test_notes_on_the_data_are_listed(finished):
-    notes = json.loads((finished.folder / layout.CONFIG).read_text())["facts"]["notes"]
-    assert list(verify_run(finished.folder).notes) == notes
+    notes = json.loads((finished.private / CONFIG).read_text())["facts"]["notes"]
+    assert list(verify(finished.folder).notes) == notes
 
 
 @pytest.mark.soak
@@ -365,8 +339,8 @@ def test_the_file_for_auditors_refuses_what_it_cannot_compute(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     for name in ("run", "empty"):
         (tmp_path / name).mkdir()
-    (tmp_path / "run" / "settings.json").write_text('{"entries": [], "plan": {"delta": 1e-5}}')
-    (tmp_path / "empty" / "settings.json").write_text("{}")
+    (tmp_path / "run" / "run.json").write_text('{"entries": [], "delta": 1e-5}')
+    (tmp_path / "empty" / "run.json").write_text("{}")
     with pytest.raises(SystemExit) as end:
         recompute.main(arguments)
     assert isinstance(end.value.code, str)

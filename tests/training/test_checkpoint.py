@@ -10,12 +10,14 @@ import os
 import signal
 import threading
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import equidp
 from equidp.errors import BudgetError, CheckpointError, ModelError, SettingError
+from equidp.kernel.noise import SeededRandomness
 from equidp.training import checkpoint
 from support.errors import raises_field
 from support.toy import make_trainer, toy
@@ -44,17 +46,25 @@ def crash():
     raise Crash
 
 
-def trainer_in(folder, *callbacks, seconds=3600.0, policy=None, schedule=False, **settings):
+def trainer_in(folder, *callbacks, seconds=3600.0, method=None, scheduled=False, run_id=None, **settings):
     torch.manual_seed(0)
     model = nn.Linear(5, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.5)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.5) if schedule else None
-    given = {"batch_size": 30, "epochs": 4, "noise_multiplier": 1.0, "delta": 1e-5, **settings}
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.5) if scheduled else None
+    given = {
+        "scheduler": scheduler,
+        "batch_size": 30,
+        "epochs": 4,
+        "noise_multiplier": 1.0,
+        "delta": 1e-5,
+        **settings,
+    }
     checkpoints = equidp.Checkpoints(folder, seconds=seconds)
-    ledger = equidp.LedgerFile(folder / "ledger")
+    ledger = equidp.Ledger(folder / "ledger")
+    ledger = ledger if run_id is None else (ledger, run_id)
     trainer = equidp.Trainer(
-        model, optimizer, toy(), policy=policy or equidp.DPSGDF(1.0, smoothing=0.5), ledger=ledger,
-        callbacks=[*callbacks, checkpoints], **{"scheduler": scheduler, **given},
+        model, optimizer, toy(), method=method or equidp.DPSGDF(1.0, smoothing=0.5), ledger=ledger,
+        callbacks=[*callbacks, checkpoints], **given,
     )  # fmt: skip
     return trainer, checkpoints
 
@@ -63,16 +73,17 @@ def trainer_in(folder, *callbacks, seconds=3600.0, policy=None, schedule=False, 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_training_after_the_step_and_the_run_goes_on_exactly(tmp_path, number):
     handler = signal.getsignal(number)
-    stopped, _ = trainer_in(tmp_path, At(13, lambda: signal.raise_signal(number)), schedule=True)
+    stopped, _ = trainer_in(tmp_path, At(13, lambda: signal.raise_signal(number)), scheduled=True)
     with pytest.raises(equidp.errors.TrainingStopped, match=f"stopped by {number.name}. To continue:\n"):
         stopped.fit()
     assert signal.getsignal(number) == handler
     assert stopped.steps_done == 13
     stopped.ledger.close()
 
-    resumed, checkpoints = trainer_in(tmp_path, schedule=True)
-    assert resumed.steps_done == 13
+    resumed, checkpoints = trainer_in(tmp_path, scheduled=True)
+    assert resumed.steps_done == 0  # a new run, until it is restored
     assert checkpoints.restore(resumed) == 0
+    assert (resumed.steps_done, resumed.run_id) == (13, stopped.run_id)
     torch.testing.assert_close(resumed.model.state_dict(), stopped.model.state_dict())
     assert repr(resumed.optimizer.state_dict()) == repr(stopped.optimizer.state_dict())
     assert resumed.scheduler.state_dict() == stopped.scheduler.state_dict()
@@ -90,16 +101,13 @@ def test_a_second_signal_ends_it_at_once(tmp_path):
 
 def test_a_kill_loses_steps_and_counts_them(tmp_path):
     """As after SIGKILL: nothing is settled, nothing saved since the first step."""
-    killed, _ = trainer_in(tmp_path, schedule=True)
-    batches = killed.batches()
-    killed.callbacks[0].before_training(killed)
+    killed, _ = trainer_in(tmp_path, scheduled=True)
     for _ in range(11):
-        killed.step(next(batches))
-    killed.ledger.abandon()
-    resumed, checkpoints = trainer_in(tmp_path, schedule=True)
-    spent = resumed.steps_done
-    assert 11 <= spent <= 15
-    assert checkpoints.restore(resumed) == spent
+        killed.step()
+    killed.ledger._file.close()
+    resumed, checkpoints = trainer_in(tmp_path, scheduled=True)
+    spent = checkpoints.restore(resumed)
+    assert 11 <= spent == resumed.steps_done <= 15
     assert resumed.optimizer.param_groups[0]["lr"] == 0.25  # where the plan has it after 11 to 15 steps
     run = resumed.fit()
     assert [steps for _, steps in run.entries] == [40]
@@ -117,31 +125,31 @@ def test_an_error_in_the_middle_keeps_the_checkpoint_before(tmp_path):
 @pytest.mark.soak
 def test_a_resumed_run_equals_an_uninterrupted_one_up_to_noise(tmp_path):
     """Without noise and with every example in each batch nothing is random: the weights are the same."""
-    plan = {"policy": equidp.SGD(), "batch_size": 300, "noise_multiplier": None, "epochs": 20}
+    plan = {"method": equidp.SGD(), "batch_size": 300, "noise_multiplier": None, "epochs": 20}
     (tmp_path / "whole").mkdir()
     (tmp_path / "parts").mkdir()
-    whole, _ = trainer_in(tmp_path / "whole", schedule=True, **plan)
+    whole, _ = trainer_in(tmp_path / "whole", scheduled=True, **plan)
     whole.fit()
     for steps in (4, 11, 12):
-        part, checkpoints = trainer_in(tmp_path / "parts", At(steps, stop), schedule=True, **plan)
+        part, checkpoints = trainer_in(tmp_path / "parts", At(steps, stop), scheduled=True, **plan)
         if steps > 4:
             checkpoints.restore(part)
         with pytest.raises(equidp.errors.TrainingStopped):
             part.fit()
         part.ledger.close()
-    last, checkpoints = trainer_in(tmp_path / "parts", schedule=True, **plan)
+    last, checkpoints = trainer_in(tmp_path / "parts", scheduled=True, **plan)
     checkpoints.restore(last)
     last.fit()
     torch.testing.assert_close(last.model.state_dict(), whole.model.state_dict())
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("scheduler", ["linear", "cosine"])
-@pytest.mark.parametrize("average", [equidp.WeightAverage("tail", 0.6), equidp.WeightAverage("ema", 0.3)])
-def test_schedule_and_average_go_on_where_they_were(tmp_path, scheduler, average):
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+@pytest.mark.parametrize("average", [("tail", 0.6), ("ema", 0.3)])
+def test_schedule_and_average_go_on_where_they_were(tmp_path, schedule, average):
     """Stops before the tail begins, at its first step and within it; nothing is random."""
-    plan = {"policy": equidp.SGD(), "batch_size": 300, "noise_multiplier": None, "epochs": 20}
-    plan |= {"scheduler": scheduler, "average": average}
+    plan = {"method": equidp.SGD(), "batch_size": 300, "noise_multiplier": None, "epochs": 20}
+    plan |= {"schedule": schedule, "average": average[0], "average_share": average[1]}
     (tmp_path / "whole").mkdir()
     (tmp_path / "parts").mkdir()
     whole, _ = trainer_in(tmp_path / "whole", **plan)
@@ -168,13 +176,11 @@ def test_schedule_and_average_go_on_where_they_were(tmp_path, scheduler, average
 
 @pytest.mark.soak
 def test_steps_that_a_kill_lost_move_the_schedule_on_and_leave_the_average(tmp_path):
-    killed, _ = trainer_in(tmp_path, scheduler="linear", average=equidp.WeightAverage("ema", 0.5))
-    batches = killed.batches()
-    killed.callbacks[0].before_training(killed)
+    killed, _ = trainer_in(tmp_path, schedule="linear", average="ema", average_share=0.5)
     for _ in range(11):
-        killed.step(next(batches))
-    killed.ledger.abandon()
-    resumed, checkpoints = trainer_in(tmp_path, scheduler="linear", average=killed.averaging.average)
+        killed.step()
+    killed.ledger._file.close()
+    resumed, checkpoints = trainer_in(tmp_path, schedule="linear", average="ema", average_share=0.5)
     lost = checkpoints.restore(resumed)
     assert lost == resumed.steps_done >= 11
     assert resumed.optimizer.param_groups[0]["lr"] == pytest.approx(0.5 * (1 - lost / 40))
@@ -184,14 +190,16 @@ def test_steps_that_a_kill_lost_move_the_schedule_on_and_leave_the_average(tmp_p
 
 
 @pytest.mark.soak
-def test_a_checkpoint_of_another_average_or_schedule_is_refused(tmp_path):
-    trainer, _ = trainer_in(tmp_path, At(3, stop), scheduler="linear", average=equidp.WeightAverage("ema"))
+def test_a_checkpoint_of_another_average_schedule_policy_or_plan_is_refused(tmp_path):
+    trainer, _ = trainer_in(tmp_path, At(3, stop), schedule="linear", average="ema")
     with pytest.raises(equidp.errors.TrainingStopped):
         trainer.fit()
     trainer.ledger.close()
     for settings, field in (
-        ({"scheduler": "linear"}, "average"),
-        ({"average": equidp.WeightAverage("ema")}, "scheduler"),
+        ({"schedule": "linear"}, "average"),
+        ({"average": "ema"}, "scheduler"),
+        ({"steps": 99, "epochs": None}, "steps"),
+        ({"method": equidp.DPSGDF(2.0)}, "policy"),
     ):
         other, checkpoints = trainer_in(tmp_path, **settings)
         with raises_field(SettingError, field):
@@ -203,11 +211,11 @@ def test_a_checkpoint_of_another_average_or_schedule_is_refused(tmp_path):
 def test_noise_never_repeats_even_from_a_seed(tmp_path):
     draws = []
     for spent in (0, 3, 6):
-        trainer, checkpoints = trainer_in(tmp_path, At(spent + 3, stop), secure=False, seed=7)
+        trainer, checkpoints = trainer_in(tmp_path, At(spent + 3, stop), seed=7)
         if spent:
             checkpoints.restore(trainer)
         assert trainer.steps_done == spent
-        draws.append(make_trainer(secure=False, seed=7).randomness.normal(4))
+        draws.append(make_trainer(seed=7).randomness.normal(4))
         draws.append(type(trainer.randomness)(7, spent).normal(4) if spent else draws[0])
         with pytest.raises(equidp.errors.TrainingStopped):
             trainer.fit()
@@ -217,10 +225,26 @@ def test_noise_never_repeats_even_from_a_seed(tmp_path):
     assert len(streams) == 1 + 2 + 3
 
 
+@pytest.mark.parametrize("by", ["checkpoint", "name"])
+def test_a_run_that_goes_on_draws_nothing_that_it_drew_before(tmp_path, by):
+    trainer, _ = trainer_in(tmp_path, At(3, stop), seed=7)
+    before = SeededRandomness(7).words(10**5)
+    with pytest.raises(equidp.errors.TrainingStopped):
+        trainer.fit()
+    assert trainer.randomness.words(1) in before
+    trainer.ledger.close()
+    again, checkpoints = trainer_in(tmp_path, seed=7, run_id=trainer.run_id if by == "name" else None)
+    if by == "checkpoint":
+        checkpoints.restore(again)
+    assert again.steps_done == 3
+    assert not np.isin(again.randomness.words(1000), before).any()
+    again.ledger.close()
+
+
 @pytest.mark.soak
 def test_the_last_two_checkpoints_are_kept_and_load_safely(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "_SHARE_OF_TIME", 1e9)
-    (tmp_path / ".checkpoint-000000003-abc.pt.17.tmp").write_text("of a process that was killed")
+    (tmp_path / ".0123456789abcdef.tmp").write_text("of a process that was killed")
     (tmp_path / ".mine.tmp").write_text("of somebody else")
     trainer, _ = trainer_in(tmp_path, seconds=0.0)
     trainer.fit()
@@ -279,8 +303,9 @@ def test_another_plan_or_another_ledger_is_refused(tmp_path):
     other, checkpoints = trainer_in(tmp_path, noise_multiplier=2.0)
     with raises_field(SettingError, "event"):
         checkpoints.restore(other)
-    forgetful = make_trainer(policy=equidp.DPSGDF(1.0))
-    with raises_field(BudgetError, "run"):
+    (tmp_path / "other").mkdir()
+    forgetful, _ = trainer_in(tmp_path / "other")
+    with raises_field(BudgetError, "steps"):
         checkpoints.restore(forgetful)
 
 
@@ -295,7 +320,7 @@ def test_a_checkpoint_of_another_run_with_the_same_plan_is_refused(tmp_path):
         trainer.ledger.close()
     resumed, _ = trainer_in(tmp_path)
     before = {name: value.clone() for name, value in resumed.model.state_dict().items()}
-    with raises_field(BudgetError, "run"):
+    with raises_field(BudgetError, "steps"):
         checkpoints.restore(resumed)
     torch.testing.assert_close(resumed.model.state_dict(), before)
 
@@ -335,7 +360,7 @@ def test_a_ledger_from_before_the_checkpoint_is_refused(tmp_path):
     kept = {}
 
     def keep():
-        kept.update({name: (tmp_path / name).read_bytes() for name in ("ledger", "ledger.seal")})
+        kept.update({name: (tmp_path / name).read_bytes() for name in ("ledger",)})
 
     trainer, checkpoints = trainer_in(tmp_path, At(2, keep))
     trainer.fit()
@@ -354,25 +379,24 @@ def test_a_checkpoint_of_an_older_version_is_refused_in_words(tmp_path):
     torch.save({"format": 1, "steps": 40}, content)
     digest = hashlib.sha256(content.getvalue()).hexdigest()[:16]
     (tmp_path / f"checkpoint-000000041-{digest}.pt").write_bytes(content.getvalue())
-    with raises_field(CheckpointError, "format", "format 1", "format 5"):
+    with raises_field(CheckpointError, "format", "format 1", "format 7"):
         checkpoints.restore(trainer)
 
 
-def test_a_loop_of_ones_own_saves_between_steps_and_never_within_one(tmp_path):
+def test_a_loop_of_ones_own_saves_between_steps_and_never_after_one_that_failed(tmp_path):
     trainer, checkpoints = trainer_in(tmp_path)
-    batches = trainer.batches()
-    batch = next(batches)
-    with raises_field(CheckpointError, "steps"):
-        checkpoints.save(trainer)
-    trainer.step(batch)
+    trainer.step()
     checkpoints.save(trainer)
     assert checkpoints.steps_kept() == 1
     saved = trainer.model.weight.detach().clone()
-    batch = next(batches)
+    engine, trainer._step.engine = trainer._step.engine, None
+    with pytest.raises(TypeError):
+        trainer.step()
     with raises_field(CheckpointError, "steps"):
         checkpoints.save(trainer)
     assert checkpoints.steps_kept() == 1
-    trainer.step(batch)
+    trainer._step.engine = engine
+    trainer.step()
     trainer.ledger.close()
     other, checkpoints = trainer_in(tmp_path)
     assert checkpoints.restore(other) == 1
@@ -433,3 +457,77 @@ def test_in_a_thread_there_are_no_signals_to_catch(tmp_path):
     thread.start()
     thread.join()
     assert trainer.steps_done == 20
+
+
+class Counts(equidp.Callback):
+    """Counts steps, and the examples of each."""
+
+    def __init__(self):
+        self.steps, self.examples = 0, np.zeros(300)
+
+    def after_step(self, trainer):
+        self.steps += 1
+        self.examples += self.steps
+
+    def state_dict(self):
+        return {"steps": self.steps}
+
+    def sensitive_state_dict(self):
+        return {"examples": self.examples}
+
+    def load_state_dict(self, state):
+        self.steps, self.examples = state["steps"], state.get("examples")
+
+
+def test_callbacks_go_on_where_they_were_and_what_they_hold_of_examples_is_apart(tmp_path):
+    stopped, checkpoints = trainer_in(tmp_path, Counts(), At(3, stop), Counts())
+    with pytest.raises(equidp.errors.TrainingStopped):
+        stopped.fit()
+    stopped.ledger.close()
+    state = torch.load(max(tmp_path.glob("checkpoint-*")), weights_only=True)
+    assert state["callbacks"] == {"Counts": {"steps": 3}, "Counts-2": {"steps": 3}}
+    assert len(list((tmp_path / "sensitive").iterdir())) == 4  # of two callbacks, beside two checkpoints
+    counts = Counts(), Counts()
+    resumed, _ = trainer_in(tmp_path, *counts)
+    checkpoints.restore(resumed)
+    resumed.fit()
+    resumed.ledger.close()
+    for each in counts:
+        assert each.steps == 40
+        assert (each.examples == 40 * 41 / 2).all()
+    checkpoints.delete_sensitive()
+    assert not (tmp_path / "sensitive").exists()
+    done, _ = trainer_in(tmp_path, last := Counts())
+    checkpoints.restore(done)
+    assert (last.steps, last.examples) == (40, None)
+    done.ledger.close()
+
+
+def test_a_record_of_epochs_goes_on_with_each_epoch_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "_SHARE_OF_TIME", 1e9)
+    records = equidp.RunRecord(), equidp.RunRecord()
+    for record, until in zip(records, (20, 40), strict=True):
+        recorder = equidp.EpochRecorder(record, toy(seed=1))
+        trainer, checkpoints = trainer_in(tmp_path, recorder, seconds=0.0)
+        checkpoints.restore(trainer, missing_ok=True)
+        while trainer.steps_done < until and trainer.step():
+            pass
+        trainer.ledger.settle()
+        trainer.ledger.close()  # as a kill: no callback ends
+    steps = records[1].table()["step"].tolist()
+    assert steps == sorted(steps)
+    assert sorted(set(steps)) == [10, 20, 30, 40]
+    assert steps.count(10) == steps.count(40)
+
+
+def test_a_script_begins_a_run_or_goes_on_with_it_by_the_same_line(tmp_path):
+    trainer, checkpoints = trainer_in(tmp_path, At(3, stop))
+    assert checkpoints.restore(trainer, missing_ok=True) == 0
+    with pytest.raises(equidp.errors.TrainingStopped):
+        trainer.fit()
+    trainer.ledger.close()
+    again, checkpoints = trainer_in(tmp_path)
+    assert again.run_id != trainer.run_id
+    assert checkpoints.restore(again, missing_ok=True) == 0
+    assert (again.run_id, again.steps_done) == (trainer.run_id, 3)
+    again.ledger.close()

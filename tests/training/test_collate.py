@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 import equidp
 from equidp.errors import DataError, ModelError, SettingError
-from equidp.kernel.ledger import MemoryLedger
+from equidp.ledger.ledger import Ledger
 from support.errors import raises_field
 from support.toy import make_trainer, toy
 
@@ -69,8 +69,14 @@ class Reader(nn.Module):
         return self.out(mean)
 
 
+class InGroups(list):
+    """Rows, with the names of their groups."""
+
+    group_names = ("short", "long")
+
+
 def trainer(train=None, model=None, collate=pad_here, **settings) -> equidp.Trainer:
-    given = {"secure": False, "seed": 3, **settings}
+    given = {"seed": 3, **settings}
     return make_trainer(
         texts() if train is None else train, model=model or Reader(), collate=collate, **given
     )
@@ -92,10 +98,10 @@ def test_padding_to_a_samples_longest_gives_the_weights_of_padding_to_one_length
 
 @pytest.mark.parametrize("reads", ["all", "behind a gate", "positions from the end"])
 def test_models_that_read_padding_are_refused_before_a_step_is_spent(reads):
-    ledger = MemoryLedger()
+    ledger = Ledger()
     with raises_field(ModelError, "padding"):
         trainer(model=Reader(reads), ledger=ledger)
-    assert not ledger.entries
+    assert not ledger.entries()
     trainer(model=Reader(reads), collate=pad_to_all)
 
 
@@ -164,7 +170,7 @@ def test_public_rows_are_tried_as_the_dataset_gives_its_own(reads):
         return [{**row, "words": [*(word % 10 + 1 for word in row["words"]), WORDS - 1]} for row in rows]
 
     model, public = Marked(reads), marked(texts(12))
-    with raises_field(ModelError, "inputs"):
+    with pytest.raises(ModelError, match="examples="):
         trainer(marked(texts()), model=model)
     if reads == "all":
         with raises_field(ModelError, "padding"):
@@ -179,13 +185,12 @@ def test_public_rows_are_tried_as_the_dataset_gives_its_own(reads):
 @pytest.mark.parametrize(
     ("settings", "error", "field"),
     [
-        ({"collate": "pad"}, SettingError, "collate"),
+        ({"collate": "pad"}, DataError, "collate"),
         ({"train": toy(60), "model": nn.Linear(5, 2)}, SettingError, "collate"),
         ({"augment": lambda inputs: inputs}, SettingError, "augment"),
-        ({"collate": None}, DataError, "train"),
-        ({"num_groups": 2}, DataError, "train"),
+        ({"collate": None}, DataError, "data"),
     ],
-    ids=["a name", "tensors", "augment", "rows alone", "no groups"],
+    ids=["a name", "tensors", "augment", "rows alone"],
 )
 def test_what_collate_is_of_no_use_for_is_refused(settings, error, field):
     with raises_field(error, field):
@@ -197,7 +202,10 @@ def test_a_collator_may_give_groups():
         return (*pad(rows), torch.tensor([len(row["words"]) % 2 for row in rows]))
 
     policy = equidp.DPSGDF(clipping_bound=1.0, smoothing=0.9)
-    assert trainer(collate=grouped, policy=policy, num_groups=2).fit().facts.steps == 4
+    rows = InGroups(texts())
+    assert trainer(rows, collate=grouped, method=policy).fit().facts.steps == 4
+    with raises_field(DataError, "data"):  # which give none
+        trainer(rows)
 
 
 @pytest.mark.soak

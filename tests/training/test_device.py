@@ -91,11 +91,11 @@ def test_estimators_and_comparisons_refuse_it_too(gpus, tmp_path):
     gpus(cuda=1)
     data = toy(60)
     rows, answers = data.inputs.numpy(), data.targets.numpy()
-    budget = equidp.PrivacyBudget(epsilon=3.0, delta=1e-3)
-    classifier = equidp.PrivateClassifier(device="cuda:3", budget=budget, delta=1e-4)
+    ledger = equidp.Ledger(limit=(3.0, 1e-3))
+    classifier = equidp.PrivateClassifier(device="cuda:3", ledger=ledger, delta=1e-4)
     with raises_field(SettingError, "device", "one CUDA device"):
         classifier.fit(rows, answers)
-    assert budget.spent() == 0
+    assert ledger.spent() == 0
     for call in (
         lambda: equidp.compare("digits", device="cuda:3", directory=tmp_path),
         lambda: equidp.audit_step(data, device="cuda:3"),

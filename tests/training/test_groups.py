@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -10,14 +11,18 @@ import torch
 from numpy.testing import assert_allclose
 
 import equidp
-from equidp.errors import SettingError
+from equidp.errors import BudgetError, SettingError
 from equidp.kernel.epsilon import epsilon
-from equidp.kernel.ledger import GroupedStepEvent, GroupShare, MemoryLedger, StepEvent
+from equidp.kernel.event import Event, Share
+from equidp.ledger.ledger import Ledger
+from equidp.policies.by_group import of_group
 from equidp.training.assemble import in_groups_of_event
+from equidp.training.build import build
+from equidp.training.release import Charge
 from support.errors import raises_field
-from support.toy import make_trainer, toy
+from support.toy import make_trainer, note_samples, toy
 
-SETTINGS = {"secure": False, "seed": 3, "accountant": "rdp"}
+SETTINGS = {"seed": 3, "accountant": "rdp"}
 GROUPS = {"rates": {"a": 2.0}, "bound_shares": {"b": 0.5, "*": 1.0}}
 
 
@@ -38,7 +43,7 @@ def test_equal_groups_train_as_without_rates(equal):
     ungrouped = make_trainer(steps=5, epochs=None, **SETTINGS)
     grouped = make_trainer(steps=5, epochs=None, **SETTINGS, **equal)
     assert grouped.event == ungrouped.event
-    assert type(grouped.event) is StepEvent
+    assert not grouped.event.shares
     assert ungrouped.fit().entries == grouped.fit().entries
     assert torch.equal(weights_of(ungrouped), weights_of(grouped))
 
@@ -46,23 +51,110 @@ def test_equal_groups_train_as_without_rates(equal):
 def test_each_group_has_its_own_epsilon_and_the_run_the_largest():
     trainer = make_trainer(steps=8, epochs=None, **SETTINGS, **GROUPS)
     run = trainer.fit()
-    expected = {"a": StepEvent(0.2, 1.0), "b": StepEvent(0.1, 2.0)}
+    expected = {"a": Event(0.2, 1.0), "b": Event(0.1, 2.0)}
     by_group = run.epsilon_by_group()
     assert by_group == {name: epsilon([(event, 8)], 1e-5, "rdp") for name, event in expected.items()}
     assert run.epsilon() == max(by_group.values())
     assert run.epsilon() >= trainer.epsilon_so_far(8)
     assert trainer.expected_batch_size == 30
     assert trainer.sample_rate == 0.1
-    assert trainer.event.sample_rate == 0.2
+    assert trainer.event.rate == 0.2
+
+
+@dataclasses.dataclass(frozen=True)
+class LowerForFirst(equidp.Policy):
+    """Clips group 0 at half of the bound of the others, or another share of it."""
+
+    first_share: float = 0.5
+
+    def bound(self, state, group):
+        return torch.where(group == 0, self.first_share, 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Normalised(equidp.Policy):
+    """Scales gradients to a bound of the group."""
+
+    lengths: dict[str, float] | tuple[float, ...]
+
+    def bound(self, state, group):
+        return of_group(self.lengths, group)
+
+    def weight(self, state, norm, group):
+        return self.bound(state, group) / (norm + 0.01)
+
+
+BY_GROUP = [
+    LowerForFirst(),
+    equidp.DPSGD(clipping_bound={"a": 0.05, "*": 0.1}),
+    equidp.DPSGD(clipping_bound={"b": 3.0, "a": 1.5}),
+    Normalised({"a": 0.1, "b": 0.2}),
+]
+
+
+@pytest.mark.parametrize("policy", BY_GROUP, ids=repr)
+def test_public_bounds_by_group_give_each_group_an_epsilon_of_its_own(policy):
+    """Known before the first step; a group that may use half of S pays what twice the noise costs."""
+    given = {"method": policy, "steps": 8, "epochs": None, "noise_multiplier": 0.8}
+    trainer = make_trainer(**given, individual=equidp.Individual(per_epoch=1), **SETTINGS)
+    assert [each.bound for each in trainer.event.shares] == [0.5, 1.0]
+    run = trainer.fit()
+    expected = {"a": Event(0.1, 1.6), "b": Event(0.1, 0.8)}
+    by_group = run.epsilon_by_group()
+    assert by_group == {name: epsilon([(event, 8)], 1e-5, "rdp") for name, event in expected.items()}
+    assert run.epsilon() == by_group["b"] > 2 * by_group["a"]
+    groups = trainer.individual_report(accountant="pld").group_epsilons
+    assert_allclose(groups, [epsilon([(event, 8)], 1e-5) for event in expected.values()], rtol=0.03)
+
+
+def test_the_noise_of_public_bounds_by_group_is_calibrated_to_the_largest():
+    settings = {"noise_multiplier": None, "epsilon": 3.0, "steps": 8, "epochs": None, **SETTINGS}
+    trainer = make_trainer(method=BY_GROUP[1], **settings)
+    assert trainer.noise_multiplier == make_trainer(**settings).noise_multiplier
+    budgets = {**settings, "epsilon": None, "epsilon_by_group": {"a": 0.5, "b": 3.0}}
+    planned = make_trainer(method=BY_GROUP[1], **budgets)
+    assert planned.event.shares[0].bound == 0.5
+    assert planned.event.shares[0].rate > make_trainer(**budgets).event.shares[0].rate
+
+
+def test_bounds_that_a_policy_learns_leave_all_groups_the_whole_sensitivity():
+    assert not make_trainer(method=equidp.DPSGDF(1.0), **SETTINGS).event.shares
+
+
+@pytest.mark.parametrize(
+    ("policy", "settings", "field"),
+    [
+        (LowerForFirst(1 / 17), {}, "bound"),
+        (LowerForFirst(), {"bound_shares": {"a": 0.5}}, "bound_shares"),
+        (
+            LowerForFirst(),
+            {"noise_multiplier": None, "epsilon_by_group": {"a": 1, "b": 2}, "protect_by": "scaling"},
+            "bound_shares",
+        ),
+        (equidp.DPSGD({"a": 1.0, "c": 0.5}), {}, "clipping_bound"),
+        (equidp.DPSGD({"a": 1.0}), {}, "clipping_bound"),
+        (
+            equidp.DPSGD({"a": 1.0, "*": 0.5}),
+            {"train": [(torch.zeros(5), 1), (torch.ones(5), 0)], "batch_size": 2},
+            "clipping_bound",
+        ),
+    ],
+    ids=str,
+)
+def test_bounds_by_group_that_no_share_stands_for_are_refused(policy, settings, field):
+    with raises_field(SettingError, field):
+        make_trainer(method=policy, **SETTINGS, **settings)
+    with raises_field(SettingError, "clipping_bound"):
+        equidp.DPSGD({"a": 1.0, "*": -1.0})
 
 
 def test_statistics_have_the_group_s_bound_too():
     trainer = make_trainer(
-        policy=equidp.DPSGDF(0.5), steps=1, epochs=None, **SETTINGS, bound_shares={"b": 0.25}
+        method=equidp.DPSGDF(0.5), steps=1, epochs=None, **SETTINGS, bound_shares={"b": 0.25}
     )
-    assert isinstance(trainer.event, GroupedStepEvent)
-    whole, own = trainer.event.of_group("a"), trainer.event.of_group("b")
-    assert own == StepEvent(0.1, 4 * whole.noise_multiplier, 4 * whole.statistics_noise)
+    whole, own = (trainer.event.cost(label) for label in trainer.event.labels)
+    assert own == (0.1, pytest.approx(4 * whole.noise))
+    assert trainer.event.shares[1].row == 0.25
     trainer.fit()
 
 
@@ -70,21 +162,22 @@ def test_statistics_have_the_group_s_bound_too():
 def test_groups_are_sampled_at_their_rates():
     """Numbers of both groups in 60 samples within 5 standard errors; a group of rate 0 is never drawn."""
     trainer = make_trainer(steps=60, epochs=None, **SETTINGS, rates={"a": 3.0, "*": 0.5})
-    drawn = torch.zeros(2)
-    for batch in trainer.batches():
-        drawn += torch.bincount(batch.groups, minlength=2)
-        trainer.step(batch)
+    seen = note_samples(trainer)
+    trainer.fit()
+    drawn = sum(torch.bincount(batch.groups, minlength=2) for batch in seen)
     for number, rate in zip(drawn.tolist(), (0.3, 0.05), strict=True):
         expected = 60 * 150 * rate
         assert abs(number - expected) < 5 * (expected * (1 - rate)) ** 0.5
     never = make_trainer(steps=5, epochs=None, **SETTINGS, rates={"b": 0.0})
-    assert all((batch.groups == 0).all() for batch in never.batches() if never.step(batch) is None)
+    seen = note_samples(never)
+    never.fit()
+    assert all((batch.groups == 0).all() for batch in seen)
     assert never.run().epsilon_by_group()["b"] == 0
 
 
 @pytest.mark.soak
 def test_noise_is_calibrated_to_the_group_with_the_largest_epsilon():
-    target = {"target_epsilon": 2.0, "noise_multiplier": None, "steps": 20, "epochs": None}
+    target = {"epsilon": 2.0, "noise_multiplier": None, "steps": 20, "epochs": None}
     run = make_trainer(**target, **SETTINGS, **GROUPS)
     entries = [(run.event, run.steps)]
     assert 2.0 * (1 - 5e-4) < epsilon(entries, 1e-5, "rdp") <= 2.0
@@ -103,49 +196,47 @@ def test_noise_is_calibrated_to_the_group_with_the_largest_epsilon():
         ({"bound_shares": {"a": 1.5}}, "bound_shares"),
         ({"bound_shares": {"a": 0.01}}, "bound_shares"),
         ({"bound_shares": {"a": float("nan")}}, "bound_shares"),
-        ({"policy": equidp.SGD(), "noise_multiplier": 0.0, "bound_shares": {"a": 0.5}}, "bound_shares"),
+        ({"method": equidp.SGD(), "noise_multiplier": 0.0, "bound_shares": {"a": 0.5}}, "bound_shares"),
     ],
 )
 def test_what_no_group_can_have_is_refused_before_anything_is_spent(given, field):
-    ledger = MemoryLedger()
+    ledger = Ledger()
     with raises_field(SettingError, field):
         make_trainer(ledger=ledger, **{"steps": 5, "epochs": None, **given})
-    assert ledger.steps == 0
+    assert sum(count for _, count in ledger.entries()) == 0
 
 
 def test_rates_of_any_number_type_are_plain_numbers_in_ledger_and_card(tmp_path):
     """So that a ledger on disk can hold them, and a card's code runs without NumPy."""
     given = {"rates": {"a": np.float32(2.0)}, "bound_shares": {"b": np.float64(0.5)}}
-    with equidp.LedgerFile(tmp_path / "ledger") as ledger:
+    with equidp.Ledger(tmp_path / "ledger") as ledger:
         trainer = make_trainer(ledger=ledger, steps=2, epochs=None, **SETTINGS, **given)
         trainer.fit()
-        assert ledger.entries == ((trainer.event, 2),)
-    assert trainer.event == make_trainer(steps=2, epochs=None, **SETTINGS, **GROUPS).event
-    for share in trainer.event.by_group:
+        assert ledger.entries() == ((trainer.event, 2),)
+    same = make_trainer(steps=2, epochs=None, **SETTINGS, **GROUPS).event
+    assert trainer.event == dataclasses.replace(same, column=trainer.event.column)
+    for share in trainer.event.shares:
         assert {type(value) for value in dataclasses.astuple(share)} == {str, float}
 
 
 def test_a_dataset_without_groups_in_memory_is_refused():
     data = torch.utils.data.TensorDataset(torch.randn(30, 5), torch.arange(30) % 2, torch.arange(30) % 2)
     with raises_field(SettingError, "rates"):
-        make_trainer(data, steps=2, epochs=None, num_groups=2, rates={"a": 2.0})
+        make_trainer(data, steps=2, epochs=None, rates={"a": 2.0})
 
 
 @pytest.mark.soak
-def test_a_budget_and_a_ledger_on_disk_hold_steps_by_group(tmp_path):
-    """A later run has other groups; the budget counts what the two runs cost the example with the largest
-    epsilon."""
-    budget = equidp.PrivacyBudget(epsilon=9.0, delta=1e-5, accountant="rdp")
-    settings = {**SETTINGS, "steps": 6, "epochs": None, "budget": budget}
-    with equidp.LedgerFile(tmp_path / "ledger") as ledger:
-        first = make_trainer(ledger=ledger, **settings, **GROUPS)
-        run = first.fit()
-    second = make_trainer(**settings, rates={"b": 1.5}).fit()
-    assert budget.entries == (*run.entries, *second.entries)
-    both = epsilon(budget.entries, 1e-5, "rdp")
-    assert max(run.epsilon(), second.epsilon()) < both <= budget.spent() * (1 + 1e-9)
-    with equidp.LedgerFile(tmp_path / "ledger") as ledger:
-        assert ledger.entries == run.entries
+def test_a_ledger_holds_runs_by_group(tmp_path):
+    """A later run has other rates for the same column; the ledger adds up what each label pays in both."""
+    settings = {**SETTINGS, "steps": 6, "epochs": None}
+    with equidp.Ledger(tmp_path / "ledger", limit=(9.0, 1e-5)) as ledger:
+        run = make_trainer(ledger=ledger, **settings, **GROUPS).fit()
+        second = make_trainer(ledger=ledger, **settings, rates={"b": 1.5}).fit()
+        spent = ledger.spent()
+    assert run.facts.event.column == second.facts.event.column != ""
+    both = epsilon([*run.entries, *second.entries], 1e-5, "rdp")
+    assert max(run.epsilon(), second.epsilon()) < both <= spent * (1 + 1e-9)
+    assert equidp.Ledger.read(tmp_path / "ledger").entries() == (*run.entries, *second.entries)
 
 
 @pytest.mark.soak
@@ -159,12 +250,12 @@ def test_a_run_by_group_is_resumed(tmp_path):
 
     checkpoints = equidp.Checkpoints(tmp_path / "kept", seconds=0)
     settings = {**SETTINGS, "steps": 6, "epochs": None}
-    with equidp.LedgerFile(tmp_path / "ledger") as ledger:
+    with equidp.Ledger(tmp_path / "ledger") as ledger:
         make_trainer(ledger=ledger, callbacks=[Stop(), checkpoints], **settings, **GROUPS).fit()
-    with equidp.LedgerFile(tmp_path / "ledger") as ledger:
+    with equidp.Ledger(tmp_path / "ledger") as ledger:
         resumed = make_trainer(ledger=ledger, **settings, **GROUPS)
-        assert resumed.steps_done == 3
         assert checkpoints.restore(resumed) == 0
+        assert resumed.steps_done == 3
         assert resumed.fit().entries == ((resumed.event, 6),)
     other = make_trainer(**settings, rates={"a": 1.5})
     with raises_field(equidp.errors.EquidpError, "event"):
@@ -174,12 +265,12 @@ def test_a_run_by_group_is_resumed(tmp_path):
 @pytest.mark.soak
 def test_individual_accounts_are_by_the_rates_and_bounds_of_the_example_s_group():
     """Every gradient beyond its bound: each example has all of its group's epsilon, and no more."""
-    accountant = equidp.IndividualAccountant(interval=1, grid=0.1)
     trainer = make_trainer(
-        policy=equidp.DPSGD(1e-3), steps=4, epochs=None, callbacks=[accountant], **SETTINGS, **GROUPS
-    )
+        method=equidp.DPSGD(1e-3), steps=4, epochs=None, individual=equidp.Individual(1, grid=0.1),
+        **SETTINGS, **GROUPS,
+    )  # fmt: skip
     run = trainer.fit()
-    report = accountant.report(trainer, accountant="rdp")
+    report = trainer.individual_report(accountant="rdp")
     own = np.array(list(run.epsilon_by_group().values()))
     assert_allclose(report.group_epsilons, own, rtol=1e-9)
     assert_allclose(report.sensitive_epsilons, own[report.groups], rtol=1e-9)
@@ -188,12 +279,12 @@ def test_individual_accounts_are_by_the_rates_and_bounds_of_the_example_s_group(
 
 @pytest.mark.soak
 def test_an_example_of_small_gradients_pays_less_than_its_group():
-    accountant = equidp.IndividualClipping(interval=2, grid=0.1)
+    individual = equidp.Individual(2, clipping=True, grid=0.1)
     trainer = make_trainer(
-        policy=equidp.DPSGD(20.0), steps=4, epochs=None, callbacks=[accountant], **SETTINGS, **GROUPS
+        method=equidp.DPSGD(20.0), steps=4, epochs=None, individual=individual, **SETTINGS, **GROUPS
     )
     by_group = trainer.fit().epsilon_by_group()
-    report = accountant.report(trainer, accountant="rdp")
+    report = trainer.individual_report(accountant="rdp")
     assert report.guaranteed
     for group, most in enumerate(by_group.values()):
         assert (report.sensitive_epsilons[report.groups == group] < 0.9 * most).all()
@@ -201,18 +292,19 @@ def test_an_example_of_small_gradients_pays_less_than_its_group():
 
 @pytest.mark.soak
 def test_an_account_of_one_example_counts_other_steps_for_any_group():
-    """Labels may have changed: an example of a group of small epsilon may have been in another one before."""
-    event = GroupedStepEvent(0.2, 2.0, by_group=(GroupShare("a", 0.01), GroupShare("b", 0.2)))
-    ledger = MemoryLedger([(event, 50)])
-    accountant = equidp.IndividualAccountant(interval=1, grid=0.1)
+    """Of another column: an example of a group of small epsilon may be in another one there."""
+    event = Event(0.2, 2.0, shares=(Share("a", 0.01), Share("b", 0.2)), column="other")
+    ledger = Ledger()
+    for _ in range(50):
+        ledger.charge("a", event)
     trainer = make_trainer(
-        policy=equidp.DPSGD(1e-3), steps=4, epochs=None, callbacks=[accountant], ledger=ledger,
-        **SETTINGS, **GROUPS,
+        method=equidp.DPSGD(1e-3), steps=4, epochs=None, individual=equidp.Individual(1, grid=0.1),
+        ledger=(ledger, "a"), **SETTINGS, **GROUPS,
     )  # fmt: skip
     trainer.fit()
-    report = accountant.report(trainer, accountant="rdp")
-    for group, name in enumerate("ab"):
-        whole = [(trainer.event.of_group(name), 4), (event.of_group("b"), 50)]
+    report = trainer.individual_report(accountant="rdp")
+    for group, label in enumerate(trainer.event.labels):
+        whole = [(Event(*trainer.event.cost(label)), 4), (Event(0.2, 2.0), 50)]
         assert report.group_epsilons[group] == pytest.approx(epsilon(whole, 1e-5, "rdp"), rel=1e-9)
         own = report.sensitive_epsilons[report.groups == group]
         assert_allclose(own, report.group_epsilons[group], rtol=1e-9)
@@ -236,9 +328,6 @@ def test_a_person_with_rows_in_several_groups_counts_in_that_of_the_largest_rate
     trainer = make_trainer(people, steps=3, epochs=None, batch_size=6, **SETTINGS, **given)
     run = trainer.fit()
     assert (trainer.train.groups == "ab".index(group)).all()
-    for batch in make_trainer(people, steps=3, epochs=None, batch_size=6, **SETTINGS, **given).batches():
-        assert (batch.groups == "ab".index(group)).all()
-        break
     by_group = run.epsilon_by_group()
     assert by_group["a"] != by_group["b"]
     assert (make_trainer(people, steps=3, epochs=None, batch_size=6).train.groups == 0).all()
@@ -247,17 +336,17 @@ def test_a_person_with_rows_in_several_groups_counts_in_that_of_the_largest_rate
 @pytest.mark.parametrize(
     ("shares", "group"),
     [
-        ((GroupShare("a", 0.1), GroupShare("b", 0.2, 0.5)), 1),
-        ((GroupShare("a", 0.2, 0.5), GroupShare("b", 0.1)), 0),
-        ((GroupShare("a", 0.2, 0.5), GroupShare("b", 0.2)), 1),
+        ((Share("a", 0.1), Share("b", 0.2, 0.5)), 1),
+        ((Share("a", 0.2, 0.5), Share("b", 0.1)), 0),
+        ((Share("a", 0.2, 0.5), Share("b", 0.2)), 1),
     ],
 )
 def test_people_are_put_into_the_group_of_the_largest_rate_and_then_bound(shares, group):
     rows = dataclasses.replace(toy(60), groups=torch.arange(60) % 2)
     people = equidp.by_person(rows, np.arange(60) // 2, most_rows=2)
-    event = GroupedStepEvent(0.2, 1.0, by_group=shares)
+    event = Event(0.2, 1.0, shares=shares)
     assert (in_groups_of_event(people, event).groups == group).all()
-    assert in_groups_of_event(people, StepEvent(0.2, 1.0)) is people
+    assert in_groups_of_event(people, Event(0.2, 1.0)) is people
 
 
 def test_a_person_whose_rows_are_of_one_group_stays_in_it():
@@ -277,13 +366,43 @@ def test_budgets_of_groups_are_met(protect_by):
     found = run.epsilon_by_group()
     assert 0.99 <= found["a"] <= 1.0
     assert 2.49 <= found["b"] <= 2.5
-    (share,) = (each for each in run.facts.event.by_group if each.name == "a")
-    assert (share.sample_rate < 0.1) == (protect_by == "sampling")
-    assert (share.bound_share < 1) == (protect_by == "scaling")
-    by_target = make_trainer(
-        **given, **SETTINGS, target_epsilon=2.5, epsilon_by_group="a=1", protect_by=protect_by
-    )
-    assert by_target.event == run.facts.event
+    (share,) = (each for each in run.facts.event.shares if each.label == "a")
+    assert (share.rate < 0.1) == (protect_by == "sampling")
+    assert (share.bound < 1) == (protect_by == "scaling")
+    by_target = make_trainer(**given, **SETTINGS, epsilon=2.5, epsilon_by_group="a=1", protect_by=protect_by)
+    assert by_target.event.shares == run.facts.event.shares
+
+
+@pytest.mark.parametrize("budgets", [{"a": 1.0, "*": 2.5}, {"*": 2.5}], ids=["by group", "one for all"])
+def test_a_release_that_would_exceed_the_budget_of_a_group_is_refused(budgets):
+    """Before training the plan counts whole; what the plan holds, and what still fits, is released."""
+    plan = equidp.Plan(batch_size=15, epochs=0.5, delta=1e-3, epsilon_by_group=budgets)
+    counts = Event(1.0, 40.0, name="counts")
+    resolved = plan.with_changes(releases=(Charge(counts),), accountant="rdp").resolve(150, "ab")
+    data = toy(150)
+    for trained in (False, True):
+        trainer = build(resolved, data, weights_seed=0, seed=0, model=torch.nn.Linear(5, 2))
+        if trained:
+            trainer.fit()
+        release = functools.partial(trainer.ledger.release, trainer.run_id, "counts")
+        with raises_field(BudgetError, "epsilon_by_group"):
+            release(2.0, lambda noise: pytest.fail("drawn"))
+        assert trainer.ledger.count(trainer.run_id, Event(1.0, 2.0, name="counts")) == 0
+        assert release(40.0, lambda noise: noise) == 40.0
+        with raises_field(BudgetError, "epsilon_by_group"):
+            release(40.0, lambda noise: noise)
+        assert release(1e6, lambda noise: noise) == 1e6
+        run = trainer.fit()
+        assert run.epsilon_by_group()["a"] <= budgets.get("a", 2.5)
+        assert run.epsilon() <= 2.5
+
+
+def test_a_trainer_without_a_plan_keeps_the_budgets_of_its_groups():
+    given = {"noise_multiplier": None, "steps": 5, "epochs": None, "batch_size": 15, **SETTINGS}
+    trainer = make_trainer(toy(150), **given, epsilon_by_group={"*": 2.5})
+    with raises_field(BudgetError, "epsilon_by_group"):
+        trainer.ledger.release(trainer.run_id, "counts", 2.0, lambda noise: pytest.fail("drawn"))
+    assert trainer.entries == ()
 
 
 @pytest.mark.soak
@@ -291,18 +410,18 @@ def test_budgets_of_groups_are_met(protect_by):
     ("given", "field"),
     [
         ({"epsilon_by_group": {"c": 1.0}}, "epsilon_by_group"),
-        ({"epsilon_by_group": {"a": 3.0}, "target_epsilon": 2.0}, "epsilon_by_group"),
-        ({"epsilon_by_group": {"*": 1.0}, "target_epsilon": 2.0}, "epsilon_by_group"),
+        ({"epsilon_by_group": {"a": 3.0}, "epsilon": 2.0}, "epsilon_by_group"),
+        ({"epsilon_by_group": {"*": 1.0}, "epsilon": 2.0}, "epsilon_by_group"),
         ({"epsilon_by_group": {"a": 0.0}}, "epsilon_by_group"),
         ({"epsilon_by_group": {"a": 1.0}, "noise_multiplier": 1.0}, "epsilon_by_group"),
         ({"epsilon_by_group": {"a": 1.0}, "rates": {"a": 2.0}}, "rates"),
         ({"epsilon_by_group": {"a": 1e-3, "b": 1.0}, "protect_by": "scaling"}, "epsilon_by_group"),
         ({"epsilon_by_group": {"a": 1.0}, "protect_by": "clipping"}, "protect_by"),
-        ({"epsilon_by_group": {"a": 1.0}, "policy": equidp.SGD()}, "epsilon_by_group"),
+        ({"epsilon_by_group": {"a": 1.0}, "method": equidp.SGD()}, "epsilon_by_group"),
     ],
 )
 def test_budgets_that_no_run_meets_are_refused_before_anything_is_spent(given, field):
-    ledger = MemoryLedger()
+    ledger = Ledger()
     with raises_field(SettingError, field):
         make_trainer(ledger=ledger, **{"noise_multiplier": None, "steps": 5, "epochs": None, **given})
-    assert ledger.steps == 0
+    assert sum(count for _, count in ledger.entries()) == 0

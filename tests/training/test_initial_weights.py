@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from equidp.errors import ModelError, PrivacyWarning
-from equidp.kernel.ledger import MemoryLedger
+from equidp.ledger.ledger import Ledger
 from equidp.models import MODELS
 from equidp.training.build import build_model
 from support.errors import raises_field
@@ -30,9 +30,9 @@ def warnings_are_errors():
 
 
 def test_a_run_that_goes_on_with_its_own_ledger_is_no_second_run():
-    ledger = MemoryLedger()
+    ledger = Ledger()
     first = make_trainer(ledger=ledger)
-    first.step(next(first.batches()))
+    first.step()
     again = make_trainer(ledger=ledger, model=first.model, optimizer=first.optimizer)
     assert not start_of(again).optimizer_state
 
@@ -47,8 +47,8 @@ def test_momentum_of_raw_gradients_is_noticed_and_the_state_of_a_new_optimizer_i
     with pytest.warns(PrivacyWarning, match="the optimizer comes with state of earlier steps"):
         trainer = make_trainer(data, model=model, optimizer=optimizer)
     assert start_of(trainer).optimizer_state
-    ledger = MemoryLedger()
-    ledger.pay("counts of classes", 20.0)  # which is no step of this run
+    ledger = Ledger()
+    ledger.release(ledger.new_run(), "counts of classes", 20.0, float)  # which is no step of this run
     with pytest.warns(PrivacyWarning, match="the optimizer comes with state of earlier steps"):
         make_trainer(data, model=model, optimizer=optimizer, ledger=ledger)
     for kind in (torch.optim.Adagrad, torch.optim.Adam, torch.optim.SGD):

@@ -11,7 +11,7 @@ from support.kills_of_releases import EVENTS, release_over_and_over
 
 
 @pytest.mark.soak
-def test_ledger_and_budget_count_all_that_is_drawn(tmp_path):
+def test_the_ledger_counts_all_that_is_drawn(tmp_path):
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         tally = pool.submit(release_over_and_over, tmp_path, dict.fromkeys(EVENTS, 1), 1).result()
     assert tally.understated == 0

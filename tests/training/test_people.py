@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,7 @@ from torch import nn
 import equidp
 from equidp.data.people import by_person
 from support.errors import raises_field
-from support.toy import make_trainer, toy
+from support.toy import make_trainer, note_samples, toy
 
 
 def people(n: int = 300, most_rows: int = 4) -> equidp.GroupedDataset:
@@ -26,21 +28,25 @@ def test_a_step_sums_one_clipped_gradient_of_each_person(engine, policy):
     data = people()
     model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 2))
     trainer = make_trainer(
-        data, policy, model, engine=engine, noise_multiplier=1e-6, secure=False, seed=1, epochs=None, steps=1
+        data, policy, model, engine=engine, noise_multiplier=1e-6, seed=1, epochs=None, steps=1
     )
-    batch = next(trainer.batches())
+    before = copy.deepcopy(model)
+    seen = note_samples(trainer)
+    trainer.step()
+    (batch,) = seen
     weights, expected = [], torch.zeros(sum(each.numel() for each in model.parameters()))
     for inputs, targets, present in zip(
         data.inputs[batch.indices], data.targets[batch.indices], data.weights[batch.indices], strict=True
     ):
-        losses = nn.functional.cross_entropy(model(inputs), targets, reduction="none")
-        gradients = torch.autograd.grad((losses * present).sum(), list(model.parameters()))
+        losses = nn.functional.cross_entropy(before(inputs), targets, reduction="none")
+        gradients = torch.autograd.grad((losses * present).sum(), list(before.parameters()))
         flat = torch.cat([each.flatten() for each in gradients])
         weights.append(min(1.0, 1.0 / float(flat.norm())))
         expected += weights[-1] * flat
-    before = torch.cat([each.detach().flatten() for each in model.parameters()])
-    trainer.step(batch)
-    moved = before - torch.cat([each.detach().flatten() for each in model.parameters()])
+    start, end = (
+        torch.cat([each.detach().flatten() for each in one.parameters()]) for one in (before, model)
+    )
+    moved = start - end
     if isinstance(policy, equidp.DPSGD):
         assert torch.allclose(moved, 0.5 * expected / 30, atol=1e-5)
     assert min(weights) < 1.0  # somebody was clipped
@@ -71,7 +77,7 @@ def test_padding_changes_nothing():
     for most_rows in (9, 12):
         places = torch.randint(0, 100, (300,), generator=torch.Generator().manual_seed(3))
         data = by_person(toy(), places, most_rows=most_rows)
-        trainer = make_trainer(data, secure=False, seed=5, batch_size=20)
+        trainer = make_trainer(data, seed=5, batch_size=20)
         trainer.fit()
         weights.append(trainer.model.weight.detach().clone())
     assert torch.allclose(*weights, atol=1e-5)
@@ -79,11 +85,10 @@ def test_padding_changes_nothing():
 
 @pytest.mark.soak
 def test_each_person_has_an_account_of_their_own():
-    accountant = equidp.IndividualAccountant(interval=1)
     data = people()
-    trainer = make_trainer(data, batch_size=20, callbacks=[accountant])
+    trainer = make_trainer(data, batch_size=20, individual=equidp.Individual(1))
     run = trainer.fit()
-    found = accountant.report(trainer).sensitive_epsilons
+    found = trainer.individual_report().sensitive_epsilons
     assert len(found) == len(data)
     assert found.max() <= run.epsilon() + 1e-9
     assert found.min() < found.max()
@@ -91,16 +96,15 @@ def test_each_person_has_an_account_of_their_own():
 
 @pytest.mark.soak
 def test_what_is_clipped_by_person_is_bounded_too():
-    clipping = equidp.IndividualClipping(per_epoch=2)
-    trainer = make_trainer(people(), batch_size=20, callbacks=[clipping])
+    trainer = make_trainer(people(), batch_size=20, individual=equidp.Individual(per_epoch=2, clipping=True))
     run = trainer.fit()
-    assert clipping.report(trainer).sensitive_epsilons.max() <= run.epsilon() + 1e-9
+    assert trainer.individual_report().sensitive_epsilons.max() <= run.epsilon() + 1e-9
 
 
 def test_physical_batches_count_people():
     models = []
     for size in (None, 7):
-        trainer = make_trainer(people(), secure=False, seed=2, batch_size=20, physical_batch_size=size)
+        trainer = make_trainer(people(), seed=2, batch_size=20, physical_batch_size=size)
         trainer.fit()
         models.append(trainer.model.weight.detach().clone())
     assert torch.allclose(*models, atol=1e-6)
@@ -115,7 +119,7 @@ def test_a_model_that_mixes_rows_of_different_people_is_refused():
         def forward(self, values):
             return self.layer(values - values.mean(dim=0))
 
-    with raises_field(equidp.ModelError, "outputs"):
+    with raises_field(equidp.ModelError, "losses"):
         make_trainer(people(), model=Mixing())
 
 

@@ -8,7 +8,6 @@ import pytest
 from torch import nn
 
 from equidp.accounting.planned import default_delta
-from equidp.accounting.target import Target
 from equidp.data import SOURCES
 from equidp.data.published import PUBLISHED
 from equidp.errors import SettingError
@@ -16,10 +15,10 @@ from equidp.kernel.policy import statistics_noise
 from equidp.policies import DPSGD, PSAC, GlobalAdapt
 from equidp.policies.methods import fixed_options
 from equidp.policies.table import METHODS
-from equidp.training.averages import WeightAverage
 from equidp.training.build import build
 from equidp.training.optimizers import ADAM_RATE
-from equidp.training.plan import Plan, ResolvedPlan, default_plan
+from equidp.training.plan import Plan, default_plan
+from equidp.training.resolved import ResolvedPlan
 from support.errors import raises_field
 from support.toy import toy
 
@@ -28,7 +27,7 @@ from support.toy import toy
 def test_every_method_of_every_plan_is_resolved(data):
     """That its policy keeps the contract is in tests/policies, whatever its settings."""
     for name, method in METHODS.items():
-        plan = default_plan(data).resolve(name, 10_000)
+        plan = default_plan(data).for_method(name).resolve(10_000)
         assert isinstance(plan.policy, method.policy)
         assert (plan.noise_multiplier == 0) == (name == "sgd")
         assert ResolvedPlan.from_plain(plan.to_plain()) == plan
@@ -42,7 +41,7 @@ def test_every_named_dataset_of_the_first_papers_has_a_plan():
 
 
 def test_esipovas_statistics_noise_is_ten_not_ten_sigma():
-    plan = default_plan("mnist-esipova").resolve("global-adapt", 54649)
+    plan = default_plan("mnist-esipova").for_method("global-adapt").resolve(54649)
     assert isinstance(plan.policy, GlobalAdapt)
     assert statistics_noise(plan.policy, plan.noise_multiplier) == pytest.approx(10.0)
     assert plan.learning_rate == 0.1
@@ -53,7 +52,7 @@ def test_a_text_that_names_no_data_has_no_plan(text):
     with raises_field(SettingError, "data"):
         default_plan(text)
     for other in ("cifar10", "people.csv", "parts/people.parquet"):
-        assert default_plan(other) == Plan()
+        assert default_plan(other) == Plan(noise_multiplier=1.0)
 
 
 @pytest.mark.parametrize("delta", [2, 1, 0, -1e-5, float("nan"), "1e-5"])
@@ -68,9 +67,9 @@ FREE = [name for name in METHODS if not fixed_options(name)]
 def test_a_change_holds_for_every_method():
     plan = default_plan("mnist-esipova").with_changes({"learning_rate": 0.5})
     assert {plan.for_method(name).learning_rate for name in FREE} == {0.5}
-    assert plan.policy("global").strict_bound == 100.0
+    assert plan.for_method("global").policy.strict_bound == 100.0
     changed = plan.with_changes({"strict_bound": 70.0})
-    assert changed.policy("global").strict_bound == 70.0
+    assert changed.for_method("global").policy.strict_bound == 70.0
 
 
 def test_another_optimizer_has_a_learning_rate_of_its_own_kind():
@@ -86,35 +85,44 @@ def test_what_differs_for_a_method_is_its_own():
     plan = Plan(
         by_method={"dpsgd": {"epochs": 3, "clipping_bound": 0.1}}, method_settings={"clipping_bound": 2.0}
     )
-    assert plan.resolve("dpsgd", 512).policy == DPSGD(0.1)
-    assert (plan.resolve("dpsgd", 512).steps, plan.resolve("psac", 512).steps) == (6, 40)
-    assert plan.resolve("psac", 512).policy == PSAC(2.0)
+    assert plan.with_usual_noise().resolve(512).policy == DPSGD(0.1)
+    assert (
+        plan.with_usual_noise().resolve(512).steps,
+        plan.for_method("psac").with_usual_noise().resolve(512).steps,
+    ) == (6, 40)
+    assert plan.for_method("psac").with_usual_noise().resolve(512).policy == PSAC(2.0)
+
+
+@pytest.mark.parametrize("change", [{"epsilon": 3.0}, {"epsilon_by_group": "rare=1,*=3"}])
+def test_a_change_of_what_decides_the_noise_holds_for_every_method(change):
+    plan = Plan(by_method={"psac": {"noise_multiplier": 2.0}}).with_changes(change).for_method("psac")
+    assert (plan.noise_multiplier, plan.run_epsilon) == (None, 3.0)
 
 
 @pytest.mark.soak
 def test_nothing_is_left_open_in_a_resolved_plan():
-    plan = Plan(learning_rate=None, delta=None).resolve("dpsgd", 1000, Target(2.0, accountant="rdp"))
+    plan = Plan(learning_rate=None, delta=None).with_changes(epsilon=2.0, accountant="rdp").resolve(1000)
     assert plan.learning_rate == pytest.approx(plan.steps**-0.5)
     assert plan.delta == pytest.approx(1e-4)
     assert plan.noise_multiplier > 0
     with raises_field(SettingError, "method", "sgd"):
-        Plan().resolve("sgd", 1000, Target(2.0))
+        Plan().for_method("sgd").with_changes(epsilon=2.0).resolve(1000)
     with raises_field(SettingError, "method", "'dpsgd'"):
-        Plan().resolve("dp-sgd", 1000)
+        Plan().for_method("dp-sgd").resolve(1000)
 
 
 def test_schedule_and_average_may_differ_for_a_method_and_reach_its_trainer():
     plan = Plan(schedule="linear", by_method={"dpsgd": {"average": "tail", "average_share": 0.5}})
-    resolved = plan.resolve("dpsgd", 300)
+    resolved = plan.with_usual_noise().resolve(300)
     assert (resolved.plan.schedule, resolved.plan.average, resolved.plan.average_share) == (
         "linear",
         "tail",
         0.5,
     )
-    assert plan.resolve("psac", 300).plan.average == "none"
+    assert plan.for_method("psac").with_usual_noise().resolve(300).plan.average == "none"
     assert ResolvedPlan.from_plain(resolved.to_plain()) == resolved
-    trainer = build(replace(resolved, steps=4), toy(), seed=0, secure=True)
-    assert trainer.averaging.average == WeightAverage("tail", 0.5)
+    trainer = build(replace(resolved, steps=4), toy(), weights_seed=0)
+    assert (trainer.averaging.kind, trainer.averaging.share) == ("tail", 0.5)
     assert trainer.fit().model is trainer.released_model is not trainer.model
     assert trainer.optimizer.param_groups[0]["lr"] == 0.0
 
@@ -142,7 +150,7 @@ def test_bad_settings_are_named(settings, field, given):
 
 def test_a_value_that_a_policy_refuses_is_refused_with_the_plan_that_has_it():
     with raises_field(SettingError, "clipping_bound", "-1"):
-        Plan(method_settings={"clipping_bound": -1.0}).policy("dpsgd")
+        Plan(method_settings={"clipping_bound": -1.0}, epsilon=1.0).resolve(1000, ("a", "b"))
 
 
 @pytest.mark.parametrize(("n", "delta"), [(1617, 1e-5), (36177, 1e-6), (54649, 1e-6), (1000, 1e-4)])

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 import equidp
+from equidp.policies.weights import released_values
 from support.toy import make_trainer, toy
 
-FIGURES = {"epsilon", "clipping_bound/a", "clipping_bound/_b_ 1"}
+FIGURES = {"epsilon", "epsilon_of_steps_taken", "clipping_bound/a", "clipping_bound/_b_ 1"}
 SETTINGS = {
     *("method", "clipping_bound", "smoothing", "max_ratio", "statistics_ratio"),
     *("noise_multiplier", "delta", "steps", "expected_batch_size", "optimizer"),
@@ -36,20 +37,21 @@ def releasing(callback: equidp.Callback | None = None) -> equidp.Trainer:
     data = equidp.GroupedDataset(data.inputs, data.targets, data.groups, ("a", "/b: 1"), data.class_names)
     policy = equidp.DPSGDF(clipping_bound=1.0, smoothing=0.9)
     callbacks = [] if callback is None else [callback]
-    return make_trainer(data, policy, secure=False, seed=0, callbacks=callbacks)
+    return make_trainer(data, policy, seed=0, callbacks=callbacks)
 
 
 def check_figures(found: dict[int, dict[str, float]]) -> None:
     """Figures by step are those that runs of as many steps have released."""
     assert set(found) == {5, 10}
     trainer = releasing()
-    for batch in trainer.batches():
-        trainer.step(batch)
+    while trainer.step():
         if trainer.steps_done in found:
-            first, second = trainer.policy.released(trainer.policy_state)["clipping_bound"].tolist()
+            released = released_values(trainer.policy, trainer.policy_state, trainer.num_groups)
+            first, second = released["clipping_bound"].tolist()
             figures = found[trainer.steps_done]
             assert set(figures) == FIGURES
-            assert figures["epsilon"] == pytest.approx(trainer.epsilon_so_far(trainer.steps_done))
+            assert figures["epsilon"] == trainer.epsilon_so_far(trainer.steps)
+            assert figures["epsilon_of_steps_taken"] == trainer.epsilon_so_far(trainer.steps_done)
             assert figures["clipping_bound/a"] == pytest.approx(first)
             assert figures["clipping_bound/_b_ 1"] == pytest.approx(second)
 
@@ -70,8 +72,8 @@ def test_a_log_gets_releases_and_settings_alone():
 def test_a_loop_of_ones_own_is_logged_too():
     log = Log()
     trainer = releasing(log.callback)
-    for batch in trainer.batches():
-        trainer.step(batch)
+    while trainer.step():
+        pass
     check_figures(log.figures)
     assert len(log.settings) == 1
 
@@ -105,7 +107,7 @@ def test_a_log_that_fails_loses_no_step():
     trainer, other = releasing(equidp.LogReleases(log)), releasing()
     with pytest.raises(ConnectionError):
         trainer.fit()
-    assert sum(count for _, count in trainer.ledger.entries) == trainer.steps_done == 5
+    assert sum(count for _, count in trainer.entries) == trainer.steps_done == 5
     assert trainer.fit().entries == other.fit().entries
     assert calls == [5, 10]
 

@@ -47,14 +47,14 @@ def test_a_test_set_with_other_groups_or_classes_is_refused_before_it_costs():
     more = dataclasses.replace(test, group_names=(*test.group_names, "c"))
     for other in (swapped, more):
         trainer = make_trainer(
-            policy=equidp.DPSGDF(0.1), callbacks=[equidp.EpochRecorder(equidp.RunRecord(), other)]
+            method=equidp.DPSGDF(0.1), callbacks=[equidp.EpochRecorder(equidp.RunRecord(), other)]
         )
         with raises_field(DataError, "group_names"):
             trainer.fit()
-        assert trainer.ledger.entries == ()
+        assert trainer.entries == ()
         make_trainer(callbacks=[equidp.EpochRecorder(equidp.RunRecord(), other)]).fit()
     classes = dataclasses.replace(test, class_names=test.class_names[::-1])
     trainer = make_trainer(callbacks=[equidp.EpochRecorder(equidp.RunRecord(), classes)])
     with raises_field(DataError, "class_names"):
         trainer.fit()
-    assert trainer.ledger.entries == ()
+    assert trainer.entries == ()

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import equidp
-from equidp.kernel.ledger import MemoryLedger
+from equidp.ledger.ledger import Ledger
 from support.errors import raises_field
 
 N = 60
@@ -33,7 +33,7 @@ def made(data, outputs=2, **settings):
         model,
         torch.optim.SGD(model.parameters(), lr=0.1),
         data,
-        policy=equidp.DPSGD(),
+        method=equidp.DPSGD(),
         batch_size=20,
         steps=2,
         noise_multiplier=1.0,
@@ -58,10 +58,10 @@ FORMS = {
 @pytest.mark.parametrize("value", [2, 7, -1])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_class_beyond_the_outputs_is_refused_before_a_step_is_spent(form, value):
-    ledger = MemoryLedger()
+    ledger = Ledger()
     with raises_field(equidp.DataError, "targets"):
         made(FORMS[form](targets(value)), ledger=ledger)
-    assert not ledger.entries
+    assert not ledger.entries()
 
 
 def test_of_a_dataset_that_loads_rows_those_are_tried_that_are_looked_at():
@@ -78,3 +78,10 @@ def test_targets_that_the_loss_takes_are_accepted(form):
 def test_a_loss_that_takes_whole_numbers_of_any_size_is_left():
     squares = lambda outputs, values: (outputs.squeeze(1) - values).square()  # noqa: E731
     assert made(FORMS["tensors"](targets(900)), outputs=1, loss=squares).fit().facts.steps == 2
+
+
+def test_targets_of_another_type_than_the_loss_takes_are_refused_as_such():
+    ledger = Ledger()
+    with raises_field(equidp.ModelError, "targets"):
+        made(TensorDataset(torch.ones(N, 5), torch.arange(N) % 2 * 1.0), ledger=ledger)
+    assert not ledger.entries()

@@ -19,11 +19,23 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 import equidp
 from equidp.accounting.planned import checked_schedule
 from equidp.engines import make_engine
+from equidp.engines.functional import FunctionalEngine
 from equidp.errors import DataError, ModelError, PolicyError, PrivacyWarning, SettingError
-from equidp.kernel.ledger import MemoryLedger, ReleaseEvent, StepEvent
+from equidp.kernel.event import Event
 from equidp.kernel.noise import SeededRandomness
+from equidp.ledger.ledger import Ledger
 from support.errors import raises_field
-from support.toy import make_trainer, toy
+from support.toy import StopAt, make_trainer, note_samples, toy
+
+
+def test_a_policy_that_could_hold_state_is_refused():
+    @dataclass
+    class Thawed(equidp.Policy):
+        clipping_bound: float = 1.0
+        bound = equidp.DPSGD.bound
+
+    with raises_field(PolicyError, "method"):
+        make_trainer(method=Thawed())
 
 
 @pytest.mark.soak
@@ -31,9 +43,7 @@ from support.toy import make_trainer, toy
 def test_physical_batches_change_memory_alone(policy):
     models = []
     for physical in (None, 7):
-        trainer = make_trainer(
-            policy=policy(), secure=False, seed=3, epochs=3, physical_batch_size=physical, model=None
-        )
+        trainer = make_trainer(method=policy(), seed=3, epochs=3, physical_batch_size=physical, model=None)
         models.append(trainer.fit().model)
     torch.testing.assert_close(models[0].state_dict(), models[1].state_dict())
 
@@ -54,7 +64,7 @@ def test_large_samples_of_images_go_through_the_engine_in_parts(shape, batch, po
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     trainer = equidp.Trainer(
-        model, optimizer, data, policy=policy, batch_size=batch, steps=1, noise_multiplier=2.0, delta=1e-4,
+        model, optimizer, data, method=policy, batch_size=batch, steps=1, noise_multiplier=2.0, delta=1e-4,
         physical_batch_size=given,
     )  # fmt: skip
     seen, measure = [], trainer.engine.__class__.__call__
@@ -65,6 +75,7 @@ def test_large_samples_of_images_go_through_the_engine_in_parts(shape, batch, po
         ),
     ):  # fmt: skip
         trainer.fit()
+    seen = [each for each in seen if each != 8]  # of the check
     assert max(seen) == expected if expected else len(seen) == 1
 
 
@@ -78,16 +89,16 @@ def test_a_model_without_parameters_is_refused():
 def test_freezing_after_the_plan_was_made_is_refused_before_it_costs(change):
     trainer = make_trainer()
     change(trainer.model).requires_grad_(False)
-    with raises_field(SettingError, "requires_grad"):
+    with raises_field(SettingError, "parameters"):
         trainer.fit()
     assert trainer.steps_done == 0
 
 
 @pytest.mark.soak
 def test_a_run_spends_what_its_ledger_says_and_learns():
-    trainer = make_trainer(epochs=20, policy=equidp.DPSGDF(1.0), noise_multiplier=1.0)
+    trainer = make_trainer(epochs=20, method=equidp.DPSGDF(1.0), noise_multiplier=1.0)
     run = trainer.fit()
-    assert run.entries == ((StepEvent(0.1, 1.0, 10.0), 200),)
+    assert run.entries == ((Event(0.1, 1.0, 10.0), 200),)
     assert 0 < run.epsilon() < math.inf
     assert run.epsilon(accountant="rdp") > run.epsilon()
     metrics = run.metrics(toy(seed=1)).set_index("group")
@@ -95,19 +106,20 @@ def test_a_run_spends_what_its_ledger_says_and_learns():
     assert metrics.loc["a", "count"] == 150
 
 
-@pytest.mark.filterwarnings("ignore:a sample was drawn")
 def test_samples_are_drawn_at_the_rate_that_is_paid_for():
     """Mean size within 5 standard errors of q n: false alarm below 1e-6, seed fixed."""
-    trainer = make_trainer(secure=False, seed=5, epochs=None, steps=1000)
-    sizes = torch.tensor([float(len(batch.targets)) for batch in trainer.batches()])
-    expected = trainer.event.sample_rate * trainer.num_examples
+    trainer = make_trainer(seed=5, epochs=None, steps=1000)
+    seen = note_samples(trainer)
+    trainer.fit()
+    sizes = torch.tensor([float(len(batch.targets)) for batch in seen])
+    expected = trainer.event.rate * trainer.num_examples
     assert len(sizes) == 1000
     assert abs(sizes.mean() - expected) < 5 * (expected / 1000) ** 0.5
 
 
 @pytest.mark.soak
 def test_target_epsilon_is_met_from_below_statistics_included():
-    run = make_trainer(noise_multiplier=None, target_epsilon=2.0, policy=equidp.Naive(1.0)).fit()
+    run = make_trainer(noise_multiplier=None, epsilon=2.0, method=equidp.Naive(1.0)).fit()
     assert 1.95 < run.epsilon() <= 2.0
 
 
@@ -128,13 +140,47 @@ def test_plain_sgd_has_infinite_epsilon_and_equals_torch():
 
 
 def test_your_own_loop_does_what_fit_does():
-    fitted, looped = (make_trainer(secure=False, seed=3) for _ in range(2))
+    fitted, looped, by_epoch = (make_trainer(seed=3) for _ in range(3))
     fitted.fit()
-    for batch in looped.batches():
-        looped.step(batch)
-    torch.testing.assert_close(looped.model.weight, fitted.model.weight)
-    with raises_field(SettingError, "steps", "20"):
-        looped.step(batch)
+    while looped.step():
+        pass
+    steps = [[(step.number, step.epoch) for step in epoch] for epoch in by_epoch.epochs()]
+    assert steps == [[(step, 1 + (step > 10)) for step in each] for each in (range(1, 11), range(11, 21))]
+    for other in (looped, by_epoch):
+        assert torch.equal(other.model.weight, fitted.model.weight)
+        assert not other.step()
+        assert other.run().entries == fitted.run().entries
+
+
+def test_leaving_a_loop_spends_nothing_more_and_ends_callbacks():
+    """The inner loop is left, the outer one, or both."""
+    trainer = make_trainer(callbacks=[noting := Noting()])
+    for epoch in trainer.epochs():
+        for step in epoch:
+            if step.number == 3:
+                break
+        break
+    assert trainer.steps_done == 3
+    assert noting.called == ["before", "step", "step", "step", "after"]
+    for number, epoch in enumerate(trainer.epochs()):
+        if not number:
+            assert next(epoch).number == 4
+    assert trainer.steps_done == 4
+    assert [step.number for epoch in trainer.epochs() for step in epoch] == [*range(5, 21)]
+
+
+def test_a_step_that_was_taken_says_what_was_spent():
+    trainer = make_trainer(accountant="rdp")
+    steps = [step for epoch in trainer.epochs() for step in epoch]
+    assert steps[-1].epsilon == trainer.run().epsilon()
+    assert 0 < steps[0].epsilon < steps[9].epsilon < steps[-1].epsilon
+    with pytest.raises(AttributeError):
+        steps[0].number = 7
+
+
+def test_a_stop_ends_a_loop_over_epochs():
+    trainer = make_trainer(callbacks=[StopAt(4)])
+    assert [step.number for epoch in trainer.epochs() for step in epoch] == [1, 2, 3, 4]
 
 
 def test_a_callback_that_refuses_to_begin_ends_those_that_began():
@@ -190,13 +236,13 @@ def test_an_interrupted_fit_goes_on_with_the_steps_that_are_left():
     trainer = make_trainer(callbacks=[Interrupt()])
     with pytest.raises(KeyboardInterrupt):
         trainer.fit()
-    assert trainer.run().entries[0][1] == 7
+    assert trainer.run().spent[0][1] == 7
     assert trainer.fit().entries[0][1] == 20
 
 
 @pytest.mark.parametrize("physical", [None, 7])
 def test_an_engine_as_an_object_trains_as_one_by_name(physical):
-    settings = {"secure": False, "seed": 1, "physical_batch_size": physical}
+    settings = {"seed": 1, "physical_batch_size": physical}
     by_name = make_trainer(**settings)
     model = nn.Linear(5, 2)
     engine = make_engine("ghost", model, toy().training_loss())
@@ -210,225 +256,72 @@ def test_an_engine_as_an_object_trains_as_one_by_name(physical):
     ("engine", "policy"), [(3, equidp.DPSGD(1.0)), (lambda inputs, targets: None, equidp.FairLens())]
 )
 def test_an_object_that_cannot_measure_is_refused_while_nothing_is_spent(engine, policy):
-    ledger = MemoryLedger()
+    ledger = Ledger()
     with raises_field(SettingError, "engine"):
-        make_trainer(engine=engine, policy=policy, ledger=ledger)
-    assert not ledger.steps
+        make_trainer(engine=engine, method=policy, ledger=ledger)
+    assert not sum(count for _, count in ledger.entries())
 
 
 def test_a_sample_rate_of_its_own_is_paid_for_and_drawn_at():
     trainer = make_trainer(batch_size=400, epochs=None, steps=50, sample_rate=0.2)
-    sizes = []
-    for batch in trainer.batches():
-        sizes.append(len(batch.indices))
-        trainer.step(batch)
-    assert trainer.event.sample_rate == 0.2
+    seen = note_samples(trainer)
+    trainer.fit()
+    sizes = [len(batch.indices) for batch in seen]
+    assert trainer.event.rate == 0.2
     assert trainer.expected_batch_size == 400
     assert abs(sum(sizes) / 50 - 60) < 6 * (300 * 0.2 * 0.8 / 50) ** 0.5  # six standard errors
 
 
 def test_randomness_as_an_object_draws_samples_and_noise():
-    by_seed = make_trainer(secure=False, seed=4).fit()
-    given = make_trainer(randomness=SeededRandomness(4)).fit()
+    by_seed = make_trainer(seed=4).fit()
+    given = make_trainer(seed=SeededRandomness(4)).fit()
     assert torch.equal(by_seed.model.weight, given.model.weight)
 
 
-@pytest.mark.parametrize("beside", [{"seed": 5}, {"secure": False, "seed": 5}, {"secure": False}])
-def test_a_seed_beside_randomness_as_an_object_is_refused(beside):
-    """It would draw nothing."""
-    with raises_field(SettingError, "seed"):
-        make_trainer(randomness=SeededRandomness(4), **beside)
+class Noting(equidp.Callback):
+    """Notes when it is called."""
 
+    def __init__(self):
+        self.called = []
 
-def test_another_ledger_leaves_a_schedule_as_it_was():
-    """Of a ledger that holds two of four steps, the schedule goes on at half the rate, however often."""
-    model = nn.Linear(5, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    event = make_trainer().event
-    ledger = MemoryLedger(((event, 2),))
-    trainer = make_trainer(
-        model=model, optimizer=optimizer, ledger=ledger, steps=4, epochs=None, scheduler="linear"
-    )
-    rates = []
-    for other in (MemoryLedger(((event, 2),)), MemoryLedger(((event, 3),))):
-        trainer.attach(other)
-        rates.append(optimizer.param_groups[0]["lr"])
-    assert rates == pytest.approx([0.05, 0.025])
-    for batch in trainer.batches():
-        trainer.step(batch)
-    assert trainer.scheduler.get_last_lr() == [0.0]
-
-
-def _draw(trainer):
-    next(trainer.batches())
-
-
-def _draw_and_forget(trainer):
-    _draw(trainer)
-    with pytest.warns(PrivacyWarning, match="a sample was drawn"):
-        trainer.batches()
-
-
-def _fail_to_load(trainer):
-    trainer._loop._load = lambda samples: iter(())
-    with pytest.raises(RuntimeError):
-        _draw(trainer)
-
-
-def _step(trainer):
-    trainer.step(next(trainer.batches()))
-
-
-@pytest.mark.parametrize("noise", [1.0, 0.0])
-@pytest.mark.parametrize("spend", [_draw, _draw_and_forget, _fail_to_load, _step])
-def test_no_ledger_takes_the_place_of_one_that_was_charged(spend, noise):
-    trainer = make_trainer(noise_multiplier=noise)
-    spend(trainer)
-    ledger = trainer.ledger
-    for other in (None, ledger, MemoryLedger()):
-        with raises_field(SettingError, "ledger"):
-            trainer.attach(other)
-    assert trainer.ledger is ledger
-    assert trainer.steps_done == 1
-
-
-def test_a_ledger_that_counts_less_does_not_take_the_place_of_another():
-    """The model may have taken the steps that it lacks, and releases count as steps do."""
-    event, release = make_trainer().event, ReleaseEvent(1.0, 5.0, name="counts")
-    ledger = MemoryLedger(((event, 2), (release, 1)))
-    trainer = make_trainer(ledger=ledger)
-    for fewer in ((), ((event, 1), (release, 1)), ((event, 2),)):
-        with raises_field(SettingError, "ledger"):
-            trainer.attach(MemoryLedger(fewer))
-    assert trainer.ledger is ledger
-    trainer.attach(MemoryLedger(((event, 3), (release, 1))))
-    assert trainer.steps_done == 3
-
-
-def test_a_restored_trainer_takes_no_other_ledger():
-    trainer = make_trainer(policy=equidp.DPSGDF(1.0))
-    trainer.restore(trainer.state())
-    with raises_field(SettingError, "ledger"):
-        trainer.attach(None)
-
-
-def test_samples_from_before_another_ledger_cost_nothing():
-    trainer = make_trainer()
-    first, before = trainer.ledger, trainer.batches()
-    trainer.attach(None)
-    trainer.step(next(trainer.batches()))
-    with raises_field(SettingError, "batches"):
-        next(before)
-    assert first.steps == 0
-    assert trainer.steps_done == 1
-
-
-@pytest.mark.soak
-def test_a_refused_ledger_changes_nothing():
-    """Steps go to the ledger that the run names."""
-    trainer = make_trainer(callbacks=[equidp.Callback()])
-    ledger, callbacks = trainer.ledger, trainer.callbacks
-    with pytest.raises(equidp.BudgetError):
-        trainer.attach(MemoryLedger(), equidp.PrivacyBudget(epsilon=0.01, delta=1e-6))
-    assert trainer.callbacks is callbacks
-    trainer.step(next(trainer.batches()))
-    assert trainer.ledger is ledger
-    assert ledger.steps == 1
-
-
-def test_a_loop_of_ones_own_begins_and_ends_callbacks_itself():
-    called = []
-
-    class Noting(equidp.Callback):
-        def before_training(self, trainer):
-            called.append("before")
-
-        def after_step(self, trainer):
-            called.append("step")
-
-        def after_training(self, trainer):
-            called.append("after")
-
-    for batch in (trainer := make_trainer(steps=2, epochs=None, callbacks=[Noting()])).batches():
-        trainer.step(batch)
-    assert called == ["step", "step"]
-    called.clear()
-    trainer = make_trainer(steps=2, epochs=None, callbacks=[Noting()])
-    trainer.model.eval()
-    with trainer.open_loop():
-        assert trainer.model.training
-        trainer.step(next(trainer.batches()))
-    assert called == ["before", "step", "after"]
-    assert not trainer.model.training
-    with pytest.raises(KeyError), trainer.open_loop():
-        raise KeyError
-    assert called[-2:] == ["before", "after"]
-
-
-class StopAt(equidp.Callback):
-    """Ends training after a number of steps, without a reason."""
-
-    def __init__(self, steps):
-        self.steps = steps
+    def before_training(self, trainer):
+        self.called.append("before")
 
     def after_step(self, trainer):
-        if trainer.steps_done == self.steps:
-            trainer.stop()
+        self.called.append("step")
+
+    def after_training(self, trainer):
+        self.called.append("after")
+
+
+def test_steps_of_ones_own_begin_and_end_callbacks():
+    trainer = make_trainer(steps=2, epochs=None, callbacks=[noting := Noting()])
+    trainer.model.eval()
+    while trainer.step():
+        assert trainer.model.training
+    assert noting.called == ["before", "step", "step", "after"]
+    assert not trainer.model.training
+    trainer = make_trainer(steps=2, epochs=None, callbacks=[noting := Noting()])
+    trainer.step()
+    trainer.run()
+    assert noting.called == ["before", "step", "after"]
+    trainer._step.engine = None
+    with pytest.raises(TypeError):
+        trainer.step()
+    assert noting.called[-2:] == ["before", "after"]
 
 
 @pytest.mark.soak
-def test_a_callback_ends_training_and_the_run_counts_what_was_taken_and_planned(tmp_path):
-    trainer = make_trainer(callbacks=[StopAt(7)])
-    run = trainer.fit()
-    assert (run.facts.steps, run.facts.steps_left, run.facts.planned_steps) == (7, 13, 20)
-    assert run.entries == ((trainer.event, 7),)
-    assert run.epsilon() == pytest.approx(trainer.epsilon_so_far(7), rel=1e-4)
-    assert run.epsilon() < run.planned_epsilon()
-    whole = trainer.fit()
-    assert whole.entries == ((trainer.event, 20),)
-    assert run.planned_epsilon() == whole.epsilon() == whole.planned_epsilon()
-    assert whole.facts.steps_left == 0
-    cards = []
-    for each in (run, whole):
-        equidp.write_card(each, tmp_path / "card.html", tmp_path / "card.md")
-        cards.append((tmp_path / "card.md").read_text())
-    assert ["epsilon of the whole plan" in card for card in cards] == [True, False]
-
-
-def test_the_whole_plan_counts_steps_that_were_not_taken_as_steps_also_after_a_release():
-    """A release after the last step is not what the plan has left."""
-    trainer = make_trainer(callbacks=[StopAt(2)], accountant="rdp")
-    before = trainer.fit().planned_epsilon()
-    trainer.ledger.pay("counts", 300.0)
-    assert trainer.run().planned_epsilon() >= before
-
-
-class StopAtOnce(equidp.Callback):
-    def before_training(self, trainer):
-        trainer.stop()
-
-
-@pytest.mark.soak
-def test_the_planned_epsilon_holds_before_the_first_step_and_after_steps_of_another_kind():
-    ledger = MemoryLedger()
-    trainer = make_trainer(callbacks=[StopAtOnce()], ledger=ledger)
-    run = trainer.fit()
-    assert (run.facts.steps, run.facts.steps_left, run.entries) == (0, 20, ())
-    assert run.planned_epsilon() == make_trainer().fit().epsilon()
-    ledger.spend(StepEvent(sample_rate=1e-4, noise_multiplier=50.0))
-    assert trainer.run().planned_epsilon() == pytest.approx(trainer.epsilon_so_far(20), rel=1e-4)
-
-
-@pytest.mark.soak
-def test_phases_of_noise_on_one_ledger_are_one_run():
-    ledger, model = MemoryLedger(), nn.Linear(5, 2)
+def test_phases_of_noise_under_one_name_are_one_run():
+    ledger, model, name = Ledger(), nn.Linear(5, 2), None
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     for noise in (3.0, 2.0):
         trainer = make_trainer(
-            model=model, optimizer=optimizer, noise_multiplier=noise, steps=4, epochs=None, ledger=ledger
-        )
-        run = trainer.fit()
-    assert run.entries == ((StepEvent(0.1, 3.0), 4), (StepEvent(0.1, 2.0), 4))
+            model=model, optimizer=optimizer, noise_multiplier=noise, steps=4, epochs=None,
+            ledger=(ledger, name) if name else ledger,
+        )  # fmt: skip
+        run, name = trainer.fit(), trainer.run_id
+    assert run.entries == ((Event(0.1, 3.0), 4), (Event(0.1, 2.0), 4))
     assert run.epsilon() == pytest.approx(trainer.epsilon_so_far(4), rel=1e-4)
     assert not run.facts.start.optimizer_state
 
@@ -447,6 +340,8 @@ class Sequence(nn.Module):
 class Rows(Dataset):
     """The toy data, one example at a time."""
 
+    group_names = ("a", "b")
+
     def __init__(self, data: equidp.GroupedDataset) -> None:
         self.data = data
 
@@ -458,41 +353,34 @@ class Rows(Dataset):
 
 
 @pytest.mark.soak
-@pytest.mark.filterwarnings("ignore:a sample was drawn")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_dataset_that_is_loaded_trains_as_one_in_memory(workers):
     """Same samples in the same order, empty ones included."""
     settings = {
-        "secure": False,
         "seed": 5,
         "batch_size": 2,
         "epochs": None,
         "steps": 30,
-        "policy": equidp.Naive(1.0),
-        "num_groups": 2,
+        "method": equidp.Naive(1.0),
     }
     in_memory, loaded = (
         make_trainer(**settings),
         make_trainer(Rows(toy()), **settings, workers=workers),
     )
-    sizes = [len(batch.inputs) for batch in make_trainer(**settings).batches()]
-    assert 0 in sizes
+    seen = note_samples(in_memory)
     in_memory.fit()
     loaded.fit()
+    assert 0 in [len(batch.inputs) for batch in seen]
     torch.testing.assert_close(loaded.model.weight, in_memory.model.weight)
 
 
-def test_secure_is_the_default_and_takes_no_seed():
+def test_noise_of_the_operating_system_is_the_default():
     weights = []
     for _ in range(2):
         trainer = make_trainer()
         trainer.fit()
         weights.append(trainer.model.weight.detach())
     assert not torch.equal(*weights)
-    with raises_field(SettingError, "seed"):
-        make_trainer(seed=1)
-    with raises_field(SettingError, "secure"):
-        make_trainer(secure=False)
 
 
 @pytest.mark.soak
@@ -502,7 +390,7 @@ def test_epsilon_so_far_never_understates():
         exact = equidp.kernel.epsilon.epsilon([(trainer.event, steps)], trainer.delta)
         assert trainer.epsilon_so_far(steps) >= exact - 1e-9
     assert trainer.epsilon_so_far(100) == pytest.approx(exact, rel=0.005)
-    trainer.ledger.spend(equidp.kernel.ledger.StepEvent(1.0, 1.0))  # a release, paid for after all was ready
+    trainer.ledger.charge(trainer.run_id, Event(1.0, 1.0, name="release"))
     assert trainer.epsilon_so_far(100) > 1.05 * exact
 
 
@@ -564,7 +452,7 @@ def test_a_row_that_fails_ends_the_run_with_its_error_and_is_a_step_spent(where,
     for spent in (1, 2):
         with pytest.raises(RuntimeError, match="this row cannot be read"):
             trainer.fit()
-        assert trainer.steps_done == trainer.ledger.count_of(trainer.event) == spent
+        assert trainer.steps_done == trainer.ledger.count(trainer.run_id, trainer.event) == spent
         assert model.layer.weight.grad is None
     assert torch.equal(model.layer.weight, before)
 
@@ -572,8 +460,8 @@ def test_a_row_that_fails_ends_the_run_with_its_error_and_is_a_step_spent(where,
 def test_a_trainer_that_is_done_loads_nothing_more():
     trainer = make_trainer(epochs=1)
     trainer.fit()
-    trainer._loop._load = None
-    assert list(trainer.batches()) == []
+    trainer._run._load = trainer._run._samples = None
+    assert not trainer.step()
 
 
 @pytest.mark.soak
@@ -589,7 +477,7 @@ def test_the_epoch_recorder_has_no_figures_of_a_group_that_is_not_tested():
 @pytest.mark.soak
 def test_the_epoch_recorder_measures_test_data_by_group():
     record, test = equidp.RunRecord(), toy(seed=2)
-    trainer = make_trainer(policy=equidp.DPSGDF(0.1), callbacks=[equidp.EpochRecorder(record, test)])
+    trainer = make_trainer(method=equidp.DPSGDF(0.1), callbacks=[equidp.EpochRecorder(record, test)])
     run = trainer.fit()
     table = record.table()
     assert table["epoch"].tolist() == [1, 1, 2, 2]
@@ -611,8 +499,8 @@ def test_the_epoch_recorder_measures_test_data_by_group():
 
 
 def test_recording_does_not_change_training():
-    plain = make_trainer(secure=False, seed=2)
-    watched = make_trainer(secure=False, seed=2, callbacks=[equidp.EpochRecorder(equidp.RunRecord(), toy())])
+    plain = make_trainer(seed=2)
+    watched = make_trainer(seed=2, callbacks=[equidp.EpochRecorder(equidp.RunRecord(), toy())])
     plain.fit()
     watched.fit()
     torch.testing.assert_close(watched.model.weight, plain.model.weight)
@@ -622,19 +510,19 @@ def test_recording_does_not_change_training():
     ("settings", "error", "field"),
     [
         ({"batch_size": 301}, SettingError, "batch_size"),
-        ({"batch_size": 0}, SettingError, "batch_size"),
+        ({"batch_size": -1}, SettingError, "batch_size"),
         ({"epochs": 0}, SettingError, "epochs"),
         ({"epochs": 0.01}, SettingError, "epochs"),
         ({"steps": 5}, SettingError, "epochs"),
-        ({"target_epsilon": 1.0}, SettingError, "noise_multiplier"),
-        ({"noise_multiplier": None}, SettingError, "noise_multiplier"),
-        ({"noise_multiplier": None, "target_epsilon": 0.0}, SettingError, "target_epsilon"),
+        ({"epsilon": 1.0}, SettingError, "epsilon"),
+        ({"noise_multiplier": None}, SettingError, "epsilon"),
+        ({"noise_multiplier": None, "epsilon": 0.0}, SettingError, "epsilon"),
         ({"noise_multiplier": -1.0}, SettingError, "noise_multiplier"),
         ({"delta": 0.0}, SettingError, "delta"),
         ({"delta": 1.0}, SettingError, "delta"),
-        ({"policy": equidp.SGD()}, SettingError, "noise_multiplier"),
-        ({"secure": False, "seed": -1}, SettingError, "seed"),
-        ({"secure": False, "seed": 1.5}, SettingError, "seed"),
+        ({"method": equidp.SGD()}, SettingError, "method"),
+        ({"seed": -1}, SettingError, "seed"),
+        ({"seed": 1.5}, SettingError, "seed"),
         ({"engine": "gost"}, SettingError, "engine"),
         ({"accountant": "pdl"}, SettingError, "accountant"),
         ({"loss": nn.CrossEntropyLoss()}, ModelError, "loss"),
@@ -666,15 +554,13 @@ def test_steps_of_the_papers():
 def test_parameters_that_were_added_later_are_refused(engine):
     """The noise would not cover their gradients."""
     trainer = make_trainer(engine=engine)
-    batch = next(trainer.batches())
     trainer.model.add_module("late", nn.Linear(2, 2))
     with raises_field(SettingError, "parameters"):
-        trainer.step(batch)
-    assert trainer.steps_done == 1  # the sample's that was drawn
+        trainer.step()
+    assert trainer.steps_done == 0
 
 
-def test_a_model_is_tried_on_examples_from_all_over_the_data():
-    """The first rows of a sorted file may be alike in what makes examples change places."""
+def test_where_examples_change_places_each_is_measured_alone():
 
     class SortedByLength(nn.Module):
         def __init__(self) -> None:
@@ -686,9 +572,9 @@ def test_a_model_is_tried_on_examples_from_all_over_the_data():
             return self.last(torch.tanh(self.first(values[order]))[order.argsort()])
 
     data = toy()
-    data.inputs[: len(data) // 2, 0] = 1.0
-    with raises_field(ModelError, "engine"):
-        make_trainer(train=data, model=SortedByLength())
+    with raises_field(ModelError, "gradients"):
+        make_trainer(train=data, model=SortedByLength(), engine="ghost")
+    assert isinstance(make_trainer(train=data, model=SortedByLength()).engine, FunctionalEngine)
 
 
 @dataclass(frozen=True)
@@ -708,13 +594,11 @@ class Branches(equidp.DPSGD):
     [
         (FlatWeights(1.0), "weight"),
         (Branches(1.0), "Branches.weight"),
-        ("dpsgd", "policy"),
-        (equidp.DPSGD, "policy"),
     ],
 )
 def test_a_policy_that_cannot_be_applied_is_refused_while_nothing_is_spent(policy, field):
     with raises_field(PolicyError, field):
-        make_trainer(policy=policy)
+        make_trainer(method=policy)
 
 
 @pytest.mark.parametrize("callbacks", [[print], [equidp.ProgressBar], equidp.ProgressBar()])
@@ -723,20 +607,14 @@ def test_callbacks_that_are_none_are_refused(callbacks):
         make_trainer(callbacks=callbacks)
 
 
-@pytest.mark.parametrize("groups", [1, 3])
-def test_other_groups_than_the_datas_are_refused_while_nothing_is_spent(groups):
-    with raises_field(SettingError, "num_groups", f"={groups}", "2 groups"):
-        make_trainer(num_groups=groups)
-    make_trainer(num_groups=2)
-
-
-def test_a_method_that_tells_groups_apart_needs_their_number_with_a_torch_dataset():
-    with raises_field(SettingError, "num_groups", "DPSGDF"):
-        make_trainer(Rows(toy()), policy=equidp.DPSGDF(1.0))
-    with raises_field(SettingError, "num_groups", "num_groups=0"):
-        make_trainer(Rows(toy()), policy=equidp.DPSGDF(1.0), num_groups=0)
-    assert len(make_trainer(Rows(toy()), policy=equidp.DPSGDF(1.0), num_groups=2).policy_state.bounds) == 2
-    make_trainer(Rows(toy()))
+def test_a_method_that_tells_groups_apart_needs_their_names_with_a_torch_dataset():
+    rows = Rows(toy())
+    assert len(make_trainer(rows, method=equidp.DPSGDF(1.0)).policy_state.bounds) == 2
+    assert len(make_trainer(Subset(rows, range(200)), method=equidp.DPSGDF(1.0)).policy_state.bounds) == 2
+    rows.group_names = ()
+    with raises_field(SettingError, "group_names", "DPSGDF"):
+        make_trainer(rows, method=equidp.DPSGDF(1.0))
+    make_trainer(rows)
 
 
 def test_groups_as_texts_and_test_sets_that_are_not_in_memory_get_a_clear_error():
@@ -750,7 +628,7 @@ def test_groups_as_texts_and_test_sets_that_are_not_in_memory_get_a_clear_error(
         def __getitem__(self, index):
             return torch.zeros(5), index % 2, self.group
 
-    with raises_field(DataError, "inputs", "'Tensor'", "'int'", "'str'"):
+    with raises_field(DataError, "inputs", "(Tensor, int, str)"):
         make_trainer(Own("women"))
     run = make_trainer(Own(0), epochs=1).fit()
     for measure in (run.metrics, run.check_test):
@@ -772,34 +650,18 @@ def test_gradients_from_before_without_noise_are_not_applied():
     assert all(map(torch.equal, before, after))
 
 
-def test_a_step_takes_the_last_sample_once():
-    """The kernel's loop refuses; tests/kernel/test_loop.py has each case."""
-    trainer = make_trainer()
-    batches = trainer.batches()
-    first = next(batches)
-    with pytest.warns(PrivacyWarning, match="its step is charged"):
-        second = next(batches)
-    with raises_field(SettingError, "batch"):
-        trainer.step(first)
-    trainer.step(second)
-    with raises_field(SettingError, "batch"):
-        trainer.step(second)
-    assert trainer.steps_done == 2  # the first sample, which was never stepped on, and the second
-
-
 @pytest.mark.soak
 def test_a_run_taken_in_the_middle_is_of_the_model_as_it_was():
-    """Whoever keeps the best run so far gets that model with its own epsilon, not a later one's."""
+    """The best model so far comes with the epsilon of the whole plan: results chose it."""
     trainer = make_trainer(epochs=4)
-    batches = trainer.batches()
     for _ in range(10):
-        trainer.step(next(batches))
+        trainer.step()
     kept = trainer.run()
-    weight, epsilon = kept.model.weight.detach().clone(), kept.epsilon()
-    for batch in batches:
-        trainer.step(batch)
+    weight, epsilon = kept.model.weight.detach().clone(), kept.epsilon_of_steps_taken()
+    while trainer.step():
+        pass
     assert torch.equal(kept.model.weight, weight)
-    assert kept.epsilon() == epsilon < trainer.run().epsilon()
+    assert kept.epsilon_of_steps_taken() == epsilon < kept.epsilon() == trainer.run().epsilon()
     assert trainer.run().model is trainer.model
 
 
@@ -814,7 +676,7 @@ def test_a_model_that_holds_more_than_weights_can_be_copied(kind):
 
     model = Holds(5, 2) if kind == "an activation" else torch.nn.utils.weight_norm(nn.Linear(5, 2))
     trainer = make_trainer(model=model, engine="functional" if kind == "a weight of parts" else "ghost")
-    trainer.step(next(trainer.batches()))
+    trainer.step()
     inputs = toy().inputs
     trainer.model(inputs)
     torch.testing.assert_close(trainer.run().model(inputs), trainer.model(inputs))
@@ -835,19 +697,19 @@ def test_a_model_that_cannot_be_copied_says_so():
 def test_what_a_policy_learnt_stays_in_its_training():
     """Without noise, what it learns is raw; a policy that is given to another Trainer starts afresh."""
     policy = equidp.DPSGDF(1.0)
-    first = make_trainer(policy=policy, noise_multiplier=0)
-    start = make_trainer(policy=policy).policy_state
+    first = make_trainer(method=policy, noise_multiplier=0)
+    start = make_trainer(method=policy).policy_state
     first.fit()
     assert start.counts.isnan().all()
     assert first.policy_state.counts.isfinite().all()
-    torch.testing.assert_close(make_trainer(policy=policy).policy_state, start, equal_nan=True)
+    torch.testing.assert_close(make_trainer(method=policy).policy_state, start, equal_nan=True)
 
 
 def test_a_policys_state_is_restored_by_name():
-    trainer = make_trainer(policy=equidp.DPSGDF(1.0))
+    trainer = make_trainer(method=equidp.DPSGDF(1.0))
     trainer.fit()
     saved = trainer.state()
-    other = make_trainer(policy=equidp.DPSGDF(1.0), ledger=trainer.ledger)
+    other = make_trainer(method=equidp.DPSGDF(1.0), ledger=trainer.ledger)
     assert other.restore(saved) == 0
     torch.testing.assert_close(other.policy_state, trainer.policy_state)
     with raises_field(SettingError, "state", "'wrong'"):
@@ -856,26 +718,29 @@ def test_a_policys_state_is_restored_by_name():
 
 def test_the_state_of_another_run_is_refused():
     """What its policy learnt is in no ledger that this run knows."""
-    trainer = make_trainer(policy=equidp.DPSGDF(1.0))
+    trainer = make_trainer(method=equidp.DPSGDF(1.0))
     before = trainer.policy_state
-    other = make_trainer(policy=equidp.DPSGDF(1.0))
+    other = make_trainer(method=equidp.DPSGDF(1.0))
     other.fit()
-    for state, field in ((other.state(), "run"), ({**trainer.state(), "steps": 3}, "steps")):
-        with raises_field(equidp.BudgetError, field):
+    for state in (other.state(), {**trainer.state(), "steps": 3}):
+        with raises_field(equidp.BudgetError, "steps"):
             trainer.restore(state)
     with raises_field(SettingError, "event"):
-        trainer.restore(make_trainer(policy=equidp.Naive(1.0), noise_multiplier=9.0).state())
+        trainer.restore(make_trainer(method=equidp.Naive(1.0), noise_multiplier=9.0).state())
     torch.testing.assert_close(trainer.policy_state, before, equal_nan=True)
 
 
-def test_a_finished_ledger_and_a_fresh_model_are_no_run():
-    """The weights would be untrained, and the card say otherwise."""
-    ledger = MemoryLedger()
+def test_a_finished_run_and_a_fresh_model_are_no_run():
+    """The weights would be untrained, and the card say otherwise. In the same ledger, a new run begins."""
+    ledger = Ledger()
     trainer = make_trainer(ledger=ledger)
     trainer.fit()
     assert trainer.fit().model is trainer.model  # that is done
     with raises_field(SettingError, "ledger", "all 20"):
-        make_trainer(ledger=ledger).fit()
+        make_trainer(ledger=(ledger, trainer.run_id)).fit()
+    again = make_trainer(ledger=ledger).fit()
+    assert [steps for _, steps in again.entries] == [20]
+    assert ledger.entries() == ((trainer.event, 40),)
 
 
 def test_a_callback_that_evaluates_leaves_training_in_training_mode():
@@ -905,13 +770,15 @@ def test_a_progress_bar_in_a_loop_of_ones_own(capsys):
     bar = equidp.ProgressBar()
     for _ in range(2):
         trainer = make_trainer(callbacks=[bar])
-        for batch in trainer.batches():
-            trainer.step(batch)
-        assert "20/20" in capsys.readouterr().out
+        while trainer.step():
+            pass
+        assert "20/20" in capsys.readouterr().err
 
 
 class Tuples(Dataset):
     """The toy's examples one by one, with groups of one's own."""
+
+    group_names = ("a", "b")
 
     def __init__(self, group) -> None:
         self.data, self.group = toy(), group
@@ -936,13 +803,13 @@ class Tuples(Dataset):
 def test_groups_that_the_policy_does_not_know_are_refused(group, given):
     """Group -1 would get the last group's bound, and be counted in others' cells."""
     with raises_field(DataError, "groups", given):
-        make_trainer(Tuples(group), policy=equidp.DPSGDF(1.0), num_groups=2).fit()
+        make_trainer(Tuples(group), method=equidp.DPSGDF(1.0)).fit()
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
 def test_groups_may_be_whole_numbers_of_any_size(dtype):
     data = Tuples(lambda index: torch.tensor(index % 2, dtype=dtype))
-    make_trainer(data, policy=equidp.DPSGDF(1.0), num_groups=2, epochs=1).fit()
+    make_trainer(data, method=equidp.DPSGDF(1.0), epochs=1).fit()
 
 
 @dataclass(frozen=True)
@@ -956,8 +823,8 @@ def test_a_policy_of_ones_own_is_tried_on_every_group():
     data = toy()
     rare = equidp.GroupedDataset(data.inputs, data.targets, data.groups, ("a", "b", "c"), data.class_names)
     with raises_field(PolicyError, "state"):
-        make_trainer(rare, policy=TwoBounds(1.0))
-    make_trainer(data, policy=TwoBounds(1.0))
+        make_trainer(rare, method=TwoBounds(1.0))
+    make_trainer(data, method=TwoBounds(1.0))
 
 
 def test_training_on_nothing_but_nan_is_refused():
@@ -966,7 +833,7 @@ def test_training_on_nothing_but_nan_is_refused():
     def loss(outputs, targets):
         return nn.functional.cross_entropy(outputs, targets, reduction="none") * float("nan")
 
-    with raises_field(ModelError, "loss", "16"):
+    with raises_field(ModelError, "loss"):
         make_trainer(loss=loss)
 
 
@@ -1000,10 +867,8 @@ def test_augmentation_sees_one_example_at_a_time_and_draws_afresh_for_each():
         return torch.cat([inputs, torch.rand(2)])
 
     trainer = make_trainer(model=nn.Linear(7, 2), augment=noisy, steps=3, epochs=None)
-    batches = []
-    for batch in trainer.batches():
-        batches.append(batch)
-        trainer.step(batch)
+    batches = note_samples(trainer)
+    trainer.fit()
     assert set(seen) == {(5,)}
     rows = toy().inputs
     for batch in batches:
@@ -1016,24 +881,21 @@ def test_augmentation_sees_one_example_at_a_time_and_draws_afresh_for_each():
 def test_an_empty_sample_has_the_form_of_augmented_ones(dataset):
     trainer = make_trainer(
         dataset, model=nn.Linear(3, 2), augment=lambda inputs: inputs[:3], batch_size=1, steps=30,
-        epochs=None, num_groups=2,
+        epochs=None,
     )  # fmt: skip
-    sizes = []
-    for batch in trainer.batches():
-        sizes.append(tuple(batch.inputs.shape))
-        trainer.step(batch)
-    assert (0, 3) in sizes
+    seen = note_samples(trainer)
+    trainer.fit()
+    assert (0, 3) in [tuple(batch.inputs.shape) for batch in seen]
 
 
 @pytest.mark.parametrize(
-    ("augment", "error"),
-    [(3, SettingError), (lambda inputs: None, DataError), (lambda inputs: inputs.mean(0) / [], DataError)],
+    "augment", [3, lambda inputs: None, lambda inputs: inputs.mean(0) / []], ids=["3", "None", "an error"]
 )
-def test_what_does_not_augment_is_refused_before_anything_is_spent(augment, error):
-    ledger = MemoryLedger()
-    with raises_field(error, "augment"):
+def test_what_does_not_augment_is_refused_before_anything_is_spent(augment):
+    ledger = Ledger()
+    with raises_field(DataError, "augment"):
         make_trainer(augment=augment, ledger=ledger)
-    assert not ledger.steps
+    assert not sum(count for _, count in ledger.entries())
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
@@ -1050,24 +912,26 @@ def test_a_trainer_is_not_copied(copied):
         ({"physical_batch_size": 2.5}, SettingError, "physical_batch_size"),
         ({"physical_batch_size": "all"}, SettingError, "physical_batch_size"),
         ({"views": 4}, SettingError, "views"),
-        ({"randomness": 3}, SettingError, "randomness"),
+        ({"seed": "three"}, SettingError, "seed"),
         ({"engine": nn.Linear}, SettingError, "engine"),
+        ({"loss": nn.CrossEntropyLoss}, SettingError, "loss"),
+        ({"loss": "cross_entropy"}, SettingError, "loss"),
         ({"batch_size": True}, SettingError, "batch_size"),
         ({"steps": True, "epochs": None}, SettingError, "steps"),
         ({"noise_multiplier": True}, SettingError, "noise_multiplier"),
-        ({"train": (torch.ones(64, 5), torch.arange(64) % 2)}, DataError, "train"),
-        ({"train": {"inputs": torch.ones(64, 5)}}, DataError, "train"),
-        ({"train": pd.DataFrame({"a": range(64), "b": 1})}, DataError, "train"),
-        ({"train": "adult"}, DataError, "train"),
-        ({"train": Subset(toy(), range(40))}, DataError, "train"),
-        ({"train": ConcatDataset([toy(), toy()])}, DataError, "train"),
+        ({"train": (torch.ones(64, 5), torch.arange(64) % 2)}, DataError, "data"),
+        ({"train": {"inputs": torch.ones(64, 5)}}, DataError, "data"),
+        ({"train": pd.DataFrame({"a": range(64), "b": 1})}, DataError, "data"),
+        ({"train": "adult"}, DataError, "data"),
+        ({"train": Subset(toy(), range(40))}, DataError, "data"),
+        ({"train": ConcatDataset([toy(), toy()])}, DataError, "data"),
     ],
 )
 def test_arguments_of_another_kind_are_refused(given, error, field):
-    ledger = MemoryLedger()
+    ledger = Ledger()
     with raises_field(error, field):
         make_trainer(ledger=ledger, **given)
-    assert ledger.entries == ()
+    assert ledger.entries() == ()
 
 
 def test_a_whole_number_of_steps_may_be_a_float():
@@ -1097,7 +961,6 @@ class Read(list):
         lambda: replace(toy().subset(torch.tensor([*range(60), 3])), source="people"),
         lambda: [*ROWS] + 2 * [ROWS[3]],
         lambda: ConcatDataset([(listed := [*ROWS]), listed[:1]]),
-        lambda: ConcatDataset([ROWS, TensorDataset(*ROWS.tensors)]),
     ],
 )
 def test_rows_that_stand_several_times_in_the_data_are_warned_of(train):

@@ -4,37 +4,33 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from equidp._files import check_writable
-from equidp._validate import check_number, check_seed
-from equidp.accounting.budget import PrivacyBudget
-from equidp.accounting.planned import default_delta, release_event
-from equidp.accounting.target import Target
+from equidp._plain import fields_to_plain, read_part
+from equidp._validate import check_number, check_seed, check_whole
 from equidp.advice.chosen_plan import ChosenPlan, ChosenRun, SettingRow, setting_rows
-from equidp.data import DataSource, DataSplit, Recipe, open_source
+from equidp.data import SOURCES, DataSource, DataSplit, Recipe, open_source
 from equidp.data.features import check_not_varied
 from equidp.data.table import EncodedSource, can_be_private
-from equidp.data.views import Views
-from equidp.engines import ENGINES
+from equidp.engines import NAMES
 from equidp.errors import DataWarning, SettingError
 from equidp.evaluation.metrics import metric_for
 from equidp.evaluation.predictions import Decision
-from equidp.kernel.ledger import ReleaseEvent
 from equidp.kernel.noise import SeededRandomness
-from equidp.policies.methods import method_named
-from equidp.runs.plain import part_of, plain_fields
-from equidp.runs.releases import release_of
+from equidp.ledger.ledger import Ledger
 from equidp.runs.releases.preprocessing import PreprocessingRelease
-from equidp.runs.releases.release import RunRelease
 from equidp.tables.encode import TableEncoder
 from equidp.tables.release import Release
-from equidp.training.assemble import BEYOND_BUDGET
-from equidp.training.plan import Plan, ResolvedPlan, check_options, one_of, option
+from equidp.training.option import check_options, one_of, option
+from equidp.training.plan import Plan
+from equidp.training.resolved import ResolvedPlan
+
+MOST_NOTES = 20_000
+"""Characters of notes on a card."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,7 @@ class RunData:
         name: from `equidp.data.SOURCES`, or a file.
         recipe: how a file is read.
         features: a name from `equidp.data.features.FEATURES`; None: inputs as they are.
-        encoding: of a table's columns; None: "standard".
+        binning: of a table's columns; None: "standard".
         seed: of the split and the initial weights. Samples and noise come from the operating system.
     """
 
@@ -53,89 +49,122 @@ class RunData:
     recipe: Recipe = Recipe()
     features: str | None = None
     seed: int = 0
-    encoding: str | None = None
+    binning: str | None = None
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
 
+    @classmethod
+    def of(
+        cls,
+        data: str | os.PathLike[str],
+        recipe: Recipe,
+        features: str | None = None,
+        seed: int = 0,
+        binning: str | None = None,
+    ) -> RunData:
+        """Return the data of a run: a file by its absolute path."""
+        name = os.fspath(data)
+        if name not in SOURCES and Path(name).exists():
+            name = str(Path(name).absolute())
+        return cls(name, recipe, features, seed, binning)
+
     def source(self) -> DataSource:
         """Source of the data."""
-        return open_source(self.name, recipe=self.recipe, features=self.features, encoding=self.encoding)
+        return open_source(self.name, recipe=self.recipe, features=self.features, binning=self.binning)
 
 
 @dataclass(frozen=True)
-class BudgetFile:
-    """Budget of a run: its ledger file, and the limits of a new one. Fields are options of commands.
+class DatasetLedger:
+    """Ledger of all runs on a dataset, and the limit of a new one. Fields are options of commands.
 
     Attributes:
-        path: of the ledger file of a `PrivacyBudget`.
-        epsilon, delta, data: see `PrivacyBudget`.
+        path: of its file.
+        epsilon, delta: limit of a new ledger; None: that of the file, or none.
     """
 
-    path: Path = option(MISSING, "Ledger of a budget that all runs on this data share.")
-    epsilon: float | None = option(None, "Epsilon of a new budget.")
-    delta: float | None = option(None, "Delta of a new budget.")
-    data: str | None = option(
-        None, "Name of the population that the budget is for, if the data has another name."
-    )
+    path: Path = option(MISSING, "Ledger that all runs on this data share; made if there is none.")
+    epsilon: float | None = option(None, "Limit of a new ledger: epsilon of all its runs together.")
+    delta: float | None = option(None, "Limit of a new ledger: delta of all its runs together.")
 
-    def open(self, run: str) -> PrivacyBudget:
-        """Open the budget's file, which is made unless it exists; run: name of what is charged."""
-        return self._open(self.path, run)
-
-    @contextmanager
-    def rehearse(self, run: str) -> Iterator[PrivacyBudget]:
-        """Budget in memory with what the file holds, to try out a plan; the file is not written."""
-        try:
-            check_writable(self.path)
-        except SettingError as error:
-            if not os.path.isfile(self.path):
-                raise
+    def __post_init__(self) -> None:
+        if (self.epsilon is None) != (self.delta is None):
             raise SettingError(
-                f"the budget {os.fspath(self.path)!r} cannot be written; make it writable: another file "
-                "would be another budget, which counts none of what this one holds.",
-                field="budget",
-            ) from error
-        with self._open(self.path if os.path.exists(self.path) else None, run) as budget:
-            yield budget.rehearsal()
+                f"ledger_epsilon={self.epsilon}, ledger_delta={self.delta}; a limit needs both: give "
+                "--ledger-epsilon and --ledger-delta."
+            )
 
-    def _open(self, path: Path | None, run: str) -> PrivacyBudget:
-        return PrivacyBudget(path, epsilon=self.epsilon, delta=self.delta, data=self.data, run=run)
+    @classmethod
+    def of(
+        cls,
+        read: Iterable[str | os.PathLike[str] | None],
+        ledger: str | os.PathLike[str] | None = None,
+        ledger_epsilon: float | None = None,
+        ledger_delta: float | None = None,
+    ) -> DatasetLedger | None:
+        """Return the ledger of options; None without one.
+
+        Args:
+            read: files that are read; the ledger's must be another one.
+            ledger: its file.
+            ledger_epsilon, ledger_delta: its limit.
+
+        Raises:
+            SettingError: a limit without its ledger, or a file that cannot be written.
+        """
+        if ledger is not None:
+            check_writable(ledger, *read)
+            return cls(Path(ledger).absolute(), ledger_epsilon, ledger_delta)
+        for name, value in (("ledger_epsilon", ledger_epsilon), ("ledger_delta", ledger_delta)):
+            if value is not None:
+                raise SettingError(f"{name}={value} of a ledger, whose file is not given; give ledger too.")
+        return None
+
+    @property
+    def limit(self) -> tuple[float, float] | None:
+        """Limit that was given; None: none."""
+        return None if self.epsilon is None or self.delta is None else (self.epsilon, self.delta)
+
+    def open(self, unit: str) -> Ledger:
+        """Open the file, which is made unless it exists."""
+        return Ledger(self.path, limit=self.limit, unit=unit)
+
+    def rehearse(self, unit: str) -> Ledger:
+        """Return a ledger with what the file holds, to try out a plan; nothing is written."""
+        check_writable(self.path)
+        if self.path.exists() and self.path.stat().st_size:
+            return Ledger.read(self.path, limit=self.limit, unit=unit)
+        return Ledger(limit=self.limit, unit=unit)
 
 
 @dataclass(frozen=True)
 class Execution:
-    """Execution of a run's steps. `equidp train` takes its fields by --set.
+    """Execution of a run's steps.
 
     Attributes:
-        engine: a name in `ENGINES`.
-        beyond_budget: see `Trainer`.
+        engine: a name in `engines.NAMES`.
         checkpoint_seconds: see `Checkpoints`.
     """
 
     engine: str = option(
-        "ghost",
-        "How the norms of gradients are measured; default: ghost.",
-        one_of(ENGINES),
-        ENGINES,
-        flag=False,
-    )
-    beyond_budget: str = option(
-        "refuse",
-        "Action where the plan does not fit into the budget; default: refuse.",
-        one_of(BEYOND_BUDGET),
-        BEYOND_BUDGET,
-        flag=False,
+        "auto",
+        "How the norms of gradients are measured; default: auto.",
+        one_of(NAMES),
+        NAMES,
     )
     checkpoint_seconds: float = option(
         30.0,
         "Seconds between two checkpoints; default: 30.",
         lambda name, value: check_number("[0, inf]", **{name: value}),
-        flag=False,
     )
 
     def __post_init__(self) -> None:
         check_options(self)
+
+    @classmethod
+    def take(cls, given: dict[str, Any]) -> Execution:
+        """Return the execution by settings that are given, and take these out."""
+        return cls(**{each.name: given.pop(each.name) for each in fields(cls) if each.name in given})
 
 
 @dataclass(frozen=True)
@@ -154,17 +183,43 @@ class Measures:
 
 @dataclass(frozen=True)
 class CardTexts:
-    """Texts that the card shows as they are given.
+    """Texts that the card shows as they are given: fields of [card] in run.toml; equidp checks none of them.
 
     Attributes:
+        title: what is predicted; "": by the names of target and data.
+        intended_use, not_intended_for: what the model is for, and what not.
+        group_reason: why the group columns were needed.
+        group_deletion: when they are deleted.
+        contact: who answers questions.
+        review_date: when the model is looked at again.
+        runs_tried: number of runs that were tried on these data; None: not given.
+        notes: further paragraphs.
         reasons: why these settings, in sentences, where they were chosen for the kind of data.
         origins: setting -> its origin (`equidp.advice.chosen_plan`); empty: not known.
-        notes: paragraphs: who answers, purpose, access, retention.
     """
 
+    title: str = ""
+    intended_use: str = ""
+    not_intended_for: str = ""
+    group_reason: str = ""
+    group_deletion: str = ""
+    contact: str = ""
+    review_date: str = ""
+    runs_tried: int | None = None
+    notes: str = ""
     reasons: tuple[str, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict)
-    notes: str = ""
+
+    NOT_GIVEN: ClassVar = ("reasons", "origins")
+    """Fields that follow from the choice of settings, and are in no run.toml."""
+
+    def __post_init__(self) -> None:
+        if self.runs_tried is not None:
+            check_whole(1, ", with this one", runs_tried=self.runs_tried)
+        if len(self.notes) > MOST_NOTES:
+            raise SettingError(
+                f"notes of {len(self.notes):,} characters; expected at most {MOST_NOTES:,}.", field="notes"
+            )
 
 
 @dataclass(frozen=True)
@@ -173,43 +228,31 @@ class TrainConfig:
 
     Attributes:
         data: what is trained and tested on.
-        method: a name from `METHODS`.
-        plan: how to train.
-        target: that the noise is calibrated to; without an epsilon or a risk, the noise is the plan's.
-        budget: that the run is charged to; None: none.
-        releases: beside the steps, such as counts of classes.
+        plan: method, privacy and training.
+        ledger: of all runs on the data, with this one; None: the run has one of its own, in its folder.
         measures: of the trained model.
         card: texts for the card.
         execution: how steps are executed.
     """
 
     data: RunData
-    method: str
     plan: Plan
-    target: Target = Target()
-    budget: BudgetFile | None = None
-    releases: tuple[RunRelease, ...] = ()
+    ledger: DatasetLedger | None = None
     measures: Measures = Measures()
     card: CardTexts = CardTexts()
     execution: Execution = Execution()
 
     def __post_init__(self) -> None:
-        method_named(self.method)
-        check_not_varied(self.data.features, Views(self.plan.views, self.plan.augmentation))
-        for each in self.releases:
-            each.check(self.target.epsilon, self.method, self.plan)
-        groups = self.plan.for_method(self.method).groups
-        if groups and not method_named(self.method).policy.private:
+        check_not_varied(self.data.features, self.plan.image_views)
+        for each in self.plan.releases:
+            each.check(self.plan)
+        groups = self.plan.with_own_options().groups
+        if groups and not self.plan.private:
             raise SettingError(
-                f"method {self.method!r} takes no noise and treats groups equally; leave out {groups.field}, "
-                "or choose a private method.",
+                f"method {self.plan.method_name!r} takes no noise and treats groups equally; leave out "
+                f"{groups.field}, or choose a private method.",
                 field=groups.field,
             )
-
-    @property
-    def name(self) -> str:
-        """Name of the run in a ledger."""
-        return f"train {self.method} on {self.data.source().name}"
 
     @property
     def decision(self) -> Decision:
@@ -224,10 +267,7 @@ class TrainConfig:
     def check_measures(self, class_names: Sequence[str]) -> None:
         """Raise a SettingError unless data with these classes has the metric and the positive class."""
         metric_for(self.measures.metric, class_names)
-        decision = self.decision
-        for each in self.releases:
-            decision = each.provisional_decision(decision)
-        decision.index(class_names)
+        self.decision.index(class_names)
 
     def load(self, encoder: TableEncoder | None = None) -> tuple[DataSplit, TableEncoder | None]:
         """Load the split, and the encoder of its columns; None for data without columns, such as images.
@@ -255,66 +295,26 @@ class TrainConfig:
     @property
     def preprocessing(self) -> PreprocessingRelease | None:
         """Private preprocessing; None: exact, which epsilon does not cover."""
-        return next((each for each in self.releases if isinstance(each, PreprocessingRelease)), None)
-
-    def resolve(self, num_examples: int, group_names: Sequence[str] = ()) -> ResolvedPlan:
-        """The plan for this method and n training examples; the target covers releases too.
-
-        Args:
-            num_examples: n.
-            group_names: of the data, whose rates and bounds may differ; empty: not known.
-
-        Raises:
-            SettingError: a target that the method cannot have, or that the release leaves nothing of; an
-                unknown group.
-        """
-        delta = self.plan.for_method(self.method).delta
-        delta = default_delta(num_examples) if delta is None else delta
-        spent = tuple((event, 1) for event in self.release_events(delta).values())
-        return self.plan.resolve(
-            self.method, num_examples, self.target, also_spent=spent, group_names=group_names
-        )
-
-    @property
-    def all_releases(self) -> tuple[RunRelease, ...]:
-        """Releases beside the steps in the order in which they are drawn."""
-        return tuple(sorted(self.releases, key=lambda each: each.after_training))
-
-    @property
-    def release_costs(self) -> dict[str, float]:
-        """Epsilon of each release beside the steps, alone, by name."""
-        costs = {each.name: each.epsilon(self.target.epsilon) for each in self.all_releases}
-        return {name: cost for name, cost in costs.items() if cost is not None}
-
-    def release_events(self, delta: float) -> dict[str, ReleaseEvent]:
-        """Return what releases beside the steps are charged as, by name, each when it is drawn.
-
-        Args:
-            delta: of the run.
-        """
-        costs = self.release_costs.items()
-        noises = {name: release_event(cost, delta).noise_multiplier for name, cost in costs}
-        return {name: ReleaseEvent(1.0, noise, name=name) for name, noise in noises.items()}
+        return next((each for each in self.plan.releases if isinstance(each, PreprocessingRelease)), None)
 
     def setting_rows(self, resolved: ResolvedPlan) -> tuple[SettingRow, ...]:
         """Return every setting of the run, worked out, with its value and its origin."""
         chosen = ChosenPlan(
             self.plan,
-            self.method,
+            self.plan.method_name,
             self.data.features,
-            self.data.encoding,
+            self.data.binning,
             self.card.origins,
         )
-        epsilons = () if self.target.epsilon is None else (self.target.epsilon,)
-        return setting_rows([ChosenRun(chosen, resolved, not self.target.is_open)], epsilons=epsilons)
+        epsilon, targeted = self.plan.run_epsilon, self.plan.noise_multiplier is None
+        epsilons = () if epsilon is None else (epsilon,)
+        return setting_rows([ChosenRun(chosen, resolved, targeted)], epsilons=epsilons)
 
     def to_plain(self) -> dict[str, Any]:
         """Return plain values that `from_plain` reads."""
-        return plain_fields(self)
+        return fields_to_plain(self)
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> TrainConfig:
         """Read the values that `to_plain` returned."""
-        method_named(content["method"])  # one of the user's own brings the settings that a plan may have
-        made = part_of(cls, {**content, "releases": ()})
-        return replace(made, releases=tuple(map(release_of, content["releases"])))
+        return read_part(cls, content)

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from equidp._provenance import kernel_digest, versions
-from equidp.accounting.budget import PrivacyBudget
-from equidp.accounting.limit import EventCounts
 from equidp.data.dataset import DataSplit
-from equidp.distributed.group import alone
-from equidp.kernel.ledger import Ledger, MemoryLedger
-from equidp.runs import layout
+from equidp.ledger.ledger import Ledger
 from equidp.runs.config import TrainConfig
+from equidp.runs.folder import LEDGER
+from equidp.runs.own_code import own_code
 from equidp.tables.encode import TableEncoder
 from equidp.training.build import build
 from equidp.training.device import CPU
-from equidp.training.plan import ResolvedPlan
+from equidp.training.processes import alone
+from equidp.training.resolved import ResolvedPlan
 from equidp.training.trainer import Callback, Trainer
 
 
@@ -35,10 +34,8 @@ class PreparedRun:
         split: its data.
         encoder: of columns; None for data without any. Where preprocessing is private, one that no rows were
             read for stands for it before `begin`.
-        trainer: of the run, with a ledger in memory; None once a release has changed its data or its plan.
-        device: where it is to train.
-        stated: all that it will spend: steps and releases.
-        budget_id: of the budget that it began with; "" without one.
+        trainer: of the run, to try it out; None once a release has changed its data or its plan.
+        run: its random name on the ledger's lines.
     """
 
     config: TrainConfig
@@ -46,9 +43,7 @@ class PreparedRun:
     split: DataSplit
     encoder: TableEncoder | None
     trainer: Trainer | None
-    device: torch.device
-    stated: EventCounts
-    budget_id: str = ""
+    run: str = field(default_factory=Ledger.new_run)
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -58,14 +53,15 @@ class PreparedRun:
             "num_train": len(train),
             "input_shape": list(train.input_shape),
             "group_names": list(train.group_names),
+            "groupings": [asdict(each) for each in train.groupings],
             "class_names": list(train.class_names),
             "notes": list(self.split.notes),
             "name": self.config.data.source().name,
             "versions": versions(),
             "kernel_sha256": kernel_digest(),
-            "own_code": layout.own_code(self.plan),
+            "own_code": own_code(self.plan),
             "sensitive_data_sha256": self.split.digest(),
-            **({"budget_id": self.budget_id} if self.budget_id else {}),
+            "run": self.run,
         }
 
 
@@ -74,7 +70,7 @@ Loaded = tuple[DataSplit, TableEncoder | None]
 
 
 def prepare(config: TrainConfig, device: torch.device = CPU, loaded: Loaded | None = None) -> PreparedRun:
-    """Load the data and check everything that can go wrong before budget is spent; write nothing.
+    """Load the data and check everything that can go wrong before anything is spent; write nothing.
 
     Args:
         config: of the run.
@@ -85,21 +81,22 @@ def prepare(config: TrainConfig, device: torch.device = CPU, loaded: Loaded | No
         EquidpError: says what is wrong.
     """
     split, encoder = loaded or config.load()
-    for each in config.releases:
+    for each in config.plan.releases:
         each.check_data(split.train)
     config.check_measures(split.test.class_names)
-    plan = config.resolve(len(split.train), split.train.group_names)
-    with ExitStack() as stack, alone():
-        budget = None
-        if config.budget is not None:
-            budget = stack.enter_context(config.budget.rehearse(config.name))
-            budget.for_data(split.train.source, split.train.unit)
-        ledger: Ledger = MemoryLedger() if budget is None else budget.ledger(MemoryLedger())
-        releases = tuple((event, 1) for event in config.release_events(plan.delta).values())
-        ledger.promise(releases)
-        trainer = make_trainer(config, plan, split, ledger, budget, device=device)
-        stated: EventCounts = (*releases, (trainer.event, trainer.steps))
-        return PreparedRun(config, plan, split, encoder, trainer, device, stated)
+    plan = config.plan.resolve(len(split.train), split.train.group_names)
+    with alone():
+        unit = split.train.unit
+        ledger = Ledger(unit=unit) if config.ledger is None else config.ledger.rehearse(unit)
+        trainer = make_trainer(config, plan, split, ledger, device=device)
+        return PreparedRun(config, plan, split, encoder, trainer)
+
+
+def open_ledger(config: TrainConfig, folder: Path, unit: str) -> Ledger:
+    """Open the ledger of the dataset, or the run's own, in its folder."""
+    if config.ledger is None:
+        return Ledger(folder / LEDGER, unit=unit)
+    return config.ledger.open(unit)
 
 
 def make_trainer(
@@ -107,7 +104,7 @@ def make_trainer(
     plan: ResolvedPlan,
     split: DataSplit,
     ledger: Ledger | None,
-    budget: PrivacyBudget | None,
+    run: str | None = None,
     callbacks: Sequence[Callback] = (),
     device: torch.device = CPU,
 ) -> Trainer:
@@ -115,13 +112,9 @@ def make_trainer(
     return build(
         plan,
         split.train,
-        seed=config.data.seed,
-        secure=True,
+        weights_seed=config.data.seed,
         device=device,
         engine=config.execution.engine,
-        accountant=config.target.accountant,
         callbacks=callbacks,
-        ledger=ledger,
-        budget=budget,
-        beyond_budget=config.execution.beyond_budget,
+        ledger=ledger if ledger is None or run is None else (ledger, run),
     )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import filecmp
+import itertools
+import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +18,37 @@ import torch
 from torch import nn
 
 from equidp._extras import require_extra
-from equidp.data.dataset import GroupedDataset
+from equidp.data.dataset import GroupedDataset, Grouping
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.evaluation.effects import Effect, column_effects
-from equidp.kernel.epsilon import Entries
-from equidp.ledger.format import read_ledger
-from equidp.runs import layout
+from equidp.evaluation.evaluation import Evaluation, evaluate
+from equidp.evaluation.metrics import Metric, MetricValue, metric_for
+from equidp.evaluation.predictions import Decision, Predictions, predict
+from equidp.kernel.event import Event, EventCounts
+from equidp.policies.table import BASELINE
 from equidp.runs.config import TrainConfig
-from equidp.tables.checks import (
-    LABEL_REMEDY,
-    MISSING_NUMBERS,
-    check_read,
-    check_spelling,
-    refuse,
-)
-from equidp.tables.columns import Columns, Table, blocks, read_table
-from equidp.tables.encode import NumericColumn, TableEncoder
+from equidp.runs.decision import DecisionOptions
+from equidp.runs.folder import ENCODER, MODEL, RUN, RunFolder, check_sums, not_as_written
+from equidp.runs.own_code import check_code
+from equidp.runs.verify import Verification, verify
+from equidp.tables.checks import refuse
+from equidp.tables.columns import Columns, blocks, check_names, read_table, written_rows
+from equidp.tables.encode import NumericColumn, TableEncoder, TextColumn
+from equidp.tables.findings import Level
 from equidp.tables.labels import known_codes
-from equidp.tables.read import content_digest, names_of
-from equidp.training.plan import ResolvedPlan
+from equidp.tables.new_file import (
+    INPUT_REMEDY,
+    LABEL_REMEDY,
+    check_lacking,
+    check_told,
+    closest_column,
+    is_one_of,
+    respell_numbers,
+)
+from equidp.tables.parse import MISSING_NUMBERS
+from equidp.tables.read import check_read_twice, content_digest, names_of
+from equidp.training.device import chosen_device
+from equidp.training.resolved import ResolvedPlan
 from equidp.training.run import Run, RunFacts
 
 with require_extra("tables"):
@@ -83,43 +98,215 @@ class FinishedRun:
         Raises:
             DataError: the data is missing or changed.
         """
-        if layout.is_given(self.folder):
+        place = RunFolder(self.folder)
+        if not place.has_begun:
             raise DataError(
-                f"{os.fspath(self.folder)!r} holds the shareable files of a run, without its data; "
-                "give a table, or take the run's own folder.",
+                f"{place} is a copy of a run's share/, without its data; give a table, or take the run's own "
+                "folder.",
                 field="data",
             )
-        return layout.load_same(self.config, self.encoder, self.facts, self.folder).test
+        return place.load_same(self.config, self.encoder, self.facts).test
 
-    def inputs(self, path: Path) -> torch.Tensor:
+    def reference(self, metric: str | Metric | None = None) -> dict[str, MetricValue]:
+        """Return what logistic regression and boosted trees reach without privacy on the run's rows and
+        inputs, by name; epsilon does not cover it (`equidp.evaluation.reference`).
+
+        Args:
+            metric: None: AUC of two classes, else accuracy.
+
+        Raises:
+            DataError: the data is missing or changed.
+            SettingError: the run is not of a table, or has no such metric.
+        """
+        from equidp.evaluation.reference import reference
+
+        split = RunFolder(self.folder).load_same(self.config, self.encoder, self.facts)
+        chosen = None if metric is None else metric_for(metric, split.test.class_names)
+        return reference(split, chosen, self.config.decision)
+
+    def epsilon(self) -> float:
+        """Return epsilon of the whole run, with all that it released; infinite without privacy."""
+        return self.run.epsilon()
+
+    def verify(self) -> Verification:
+        """Check that the files of the run agree, and that its epsilon follows from them (`equidp.verify`)."""
+        return verify(self.folder)
+
+    def evaluate(
+        self,
+        file: str | os.PathLike[str] | None = None,
+        *,
+        baseline: FinishedRun | str | os.PathLike[str] | None = None,
+        level: float = 0.95,
+        metric: str | Metric | None = None,
+        positive: str | None = None,
+        threshold: float | str | None = None,
+        base_rate: float | None = None,
+        lacking: Sequence[str] = (),
+        sep: str | None = None,
+        charset: str | None = None,
+        include_sensitive: bool = False,
+        device: str = "cpu",
+    ) -> Evaluation:
+        """Evaluate the model by group, on the run's test examples or on a file, as `equidp evaluate` does.
+
+        Args:
+            file: a CSV or Parquet file with the columns of the run; None: the test examples of the run.
+            baseline: a run by "sgd" on the same data, or its folder, to show what privacy cost.
+            level: of the intervals.
+            metric: of costs and gaps; None: that of the run.
+            positive, threshold, base_rate: of two classes, as in `equidp.train`; None: as of the run.
+            lacking: columns that the file is meant to lack, or to hold no value of or new ones alone.
+            sep, charset: of the file; None: those of the run's table.
+            include_sensitive: count groups of few people too, in metrics that must not be shared.
+            device: where to compute.
+
+        Raises:
+            DataError: the file cannot be used, or the data of the run is missing or changed.
+            SettingError: an option that cannot be.
+        """
+        place, other = chosen_device(device), None
+        if baseline is not None:
+            reference = baseline if isinstance(baseline, FinishedRun) else open_run(baseline)
+            self._check_baseline(reference)
+            other = reference.run.model.to(place)
+        if file is None:
+            test = self.test()
+        else:
+            test = self.with_file_format(sep, charset).read_grouped(Path(file), lacking)
+        options = DecisionOptions(positive, threshold, base_rate)
+        evaluation = evaluate(
+            self.run.model.to(place),
+            test,
+            level=level,
+            baseline=other,
+            metric=metric or self.config.measures.metric,
+            decision=options.decision(self.config.decision, self.class_counts),
+        )
+        return evaluation if include_sensitive else evaluation.withholding()
+
+    def predict(self, file: str | os.PathLike[str] | None = None, **options: Any) -> pd.DataFrame:
+        """Predict the class of each row, with probabilities, in the order of the rows.
+
+        Args:
+            file: a CSV or Parquet file with the columns of the run; None: the test examples of the run.
+            options: as of `predictions`.
+
+        Returns:
+            Columns that are kept, `prediction`, and `p(CLASS)` of each class; a row for each row of the file.
+        """
+        return pd.concat([*self.predictions(file, **options)], ignore_index=True)
+
+    def predictions(
+        self,
+        file: str | os.PathLike[str] | None = None,
+        *,
+        keep: Sequence[str] = (),
+        positive: str | None = None,
+        threshold: float | str | None = None,
+        base_rate: float | None = None,
+        lacking: Sequence[str] = (),
+        sep: str | None = None,
+        charset: str | None = None,
+        device: str = "cpu",
+    ) -> Iterator[pd.DataFrame]:
+        """Yield what `predict` returns in batches of `ROWS` rows.
+
+        Args:
+            file: as in `predict`.
+            keep: columns of the file to give beside the predictions, such as an id.
+            positive, threshold, base_rate: of two classes, as in `equidp.train`; None: as of the run.
+            lacking: columns that the file is meant to lack, or to hold no value of or new ones alone.
+            sep, charset: of the file; None: those of the run's table.
+            device: where to compute.
+
+        Raises:
+            DataError: the file cannot be used, or the data of the run is missing or changed.
+            SettingError: an option that cannot be, or a model whose training diverged.
+        """
+        place, kept = chosen_device(device), self.with_file_format(sep, charset)
+        path, columns = None if file is None else Path(file), list(dict.fromkeys(keep))
+        options = DecisionOptions(positive, threshold, base_rate)
+        decision = options.decision(self.config.decision, self.class_counts)
+        beside: Iterator[pd.DataFrame] = itertools.repeat(pd.DataFrame())
+        if columns:
+            beside = kept._read_kept_columns(path, columns)
+        inputs = iter(self.test().one_tensor.split(ROWS)) if path is None else kept.batches(path, lacking)
+        model = self.run.model.to(place)
+        for part, further in zip(inputs, beside, strict=False):
+            outputs = predict(model, part).double()
+            if not torch.isfinite(outputs).all():
+                raise SettingError(
+                    f"the model of {os.fspath(self.folder)!r} gives no finite numbers: its training "
+                    "diverged. Train with a smaller learning rate."
+                )
+            rows = _prediction_rows(outputs, self.facts["class_names"], decision)
+            if clash := [name for name in further if name in rows]:
+                raise SettingError(
+                    f"keep={clash[0]!r}: the predictions have a column of that name; rename the column of "
+                    "the table, or leave it out.",
+                    field="keep",
+                )
+            yield pd.concat([further, rows], axis=1)
+
+    def _read_kept_columns(self, path: Path | None, columns: list[str]) -> Iterator[pd.DataFrame]:
+        """Return the columns to give beside the predictions, in the same batches."""
+        if path is None:
+            raise SettingError(f"keep={','.join(columns)} names columns of a table; give the table too.")
+        check_read_twice(path, "keep reads it again")
+        recipe = self.config.data.recipe
+        check_names(names_of(path, recipe), {"keep": columns})
+        return written_rows(path, recipe, columns, ROWS)
+
+    def _check_baseline(self, other: FinishedRun) -> None:
+        """Raise a SettingError unless the other run is without privacy on the same data."""
+        if other.config.plan.method != BASELINE:
+            raise SettingError(
+                f"{os.fspath(other.folder)!r} was trained by {other.config.plan.method_name}; a baseline is "
+                f"a run by {BASELINE}, without privacy."
+            )
+        if self.config.preprocessing is not None:
+            raise SettingError(
+                f"{os.fspath(self.folder)!r} was preprocessed privately, so that a run by {BASELINE} reads "
+                "other inputs; equidp compare --preprocessing private shows what privacy cost."
+            )
+        if other.facts["sensitive_data_sha256"] != self.facts["sensitive_data_sha256"]:
+            raise SettingError(
+                f"{os.fspath(other.folder)!r} was trained on other data, or on another split of it, than "
+                f"{os.fspath(self.folder)!r}; train the baseline with the same data and seed."
+            )
+
+    def inputs(self, path: Path, lacking: Sequence[str] = ()) -> torch.Tensor:
         """Inputs that the model reads from a file, [n, inputs]; other columns are left out.
+
+        Args:
+            path: of the file.
+            lacking: see `predictions`.
 
         Raises:
             DataError: the file cannot be used.
             SettingError: the run was not trained on a table.
         """
-        return torch.cat([*self.batches(path)])
+        return torch.cat([*self.batches(path, lacking)])
 
-    def batches(self, path: Path) -> Iterator[torch.Tensor]:
+    def batches(self, path: Path, lacking: Sequence[str] = ()) -> Iterator[torch.Tensor]:
         """Inputs of a file in batches of `ROWS` rows, after the whole file was checked."""
-        table = self._read(path).table
-        self._check(table)
+        table = self._read(path, lacking).table
+        self._check(table, lacking)
         assert self.encoder is not None
         return map(self.encoder.encode, blocks(table, ROWS))
 
-    def _read(self, path: Path, *further: str) -> Columns:
-        if (
-            self.encoder is None
-            and layout.is_given(self.folder)
-            and self.config.data.recipe.target is not None
-        ):
+    def _read(self, path: Path, lacking: Sequence[str], *further: str) -> Columns:
+        """Return the columns of a file that the model reads, and further ones, as in training."""
+        is_table = self.config.data.recipe.target is not None
+        if self.encoder is None and is_table and not RunFolder(self.folder).has_begun:
             raise DataError(
-                f"{layout.ENCODER} is not in {os.fspath(self.folder)!r}, and makes inputs of a table; bring "
-                "it from the folder of the run. Its categories, edges, means and deviations follow from "
-                "training rows, unless the run has private preprocessing.",
-                field=layout.ENCODER,
+                f"{ENCODER} is not in {os.fspath(self.folder)!r}, and makes inputs of a table; copy it there "
+                "from private/ of the run, if its categories, edges, means and deviations of training rows "
+                "may be known: epsilon does not cover them.",
+                field=ENCODER,
             )
-        if self.encoder is None or self.config.data.recipe.target is None:
+        if self.encoder is None or not is_table:
             raise SettingError(
                 f"{os.fspath(self.folder)!r} was trained on {self.config.data.name}, not on a table; leave "
                 "the table out to use its test examples.",
@@ -130,10 +317,9 @@ class FinishedRun:
         was_numeric |= {name: name not in self.encoder.textual for name in further}
         names = list(dict.fromkeys([*(each.name for each in columns), *further]))
         read = read_table(path, recipe, only=names, fewest=1, was_numeric=was_numeric)
-        if Path(path).exists() and any(name not in read.table for name in names):
-            check_spelling(names_of(Path(path), recipe), names)
-        refuse(path, read.problems)
-        for note in read.notes:
+        refuse(path, read.sentences(Level.PROBLEM))
+        self._check_columns(path, read.table, names, lacking)
+        for note in (*read.notes, *read.sentences(Level.DOUBT)):
             warnings.warn(note, DataWarning, stacklevel=3)
         for each in columns:
             if (
@@ -146,32 +332,53 @@ class FinishedRun:
                     "training data had numbers; write them with the marks of the training data, and leave "
                     "cells without a number empty."
                 )
-        return self._add_missing_columns(read)
+        return replace(read, table=self._as_in_training(read.table, further))
 
-    def _add_missing_columns(self, read: Columns) -> Columns:
-        """Add columns that the table lacks as missing values, if the model has an input for missing ones."""
+    def _check_columns(
+        self, path: Path, table: pd.DataFrame, names: Sequence[str], lacking: Sequence[str]
+    ) -> None:
+        """Raise unless the file has the columns that are read of it, but for those it is to lack."""
+        gone = [name for name in names if name not in table]
+        if not gone and not lacking:
+            return
         assert self.encoder is not None
-        lacking = [
-            each for each in self.encoder.columns if each.name not in read.table and each.marks_missing
-        ]
-        if not lacking:
-            return read
-        listed = ", ".join(repr(each.name) for each in lacking)
-        warnings.warn(
-            f"the table lacks {listed}: in every row the model takes that for a missing value, which it has "
-            "a mark for.",
-            DataWarning,
-            stacklevel=4,
+        recipe = self.config.data.recipe
+        present = names_of(path, recipe) if path.is_file() or path.is_dir() else list(table.columns)
+        can_lack = {each.name for each in self.encoder.columns if each.marks_missing}
+        known = {recipe.target, *recipe.group, recipe.person, recipe.weight, *recipe.drop}
+        unused = [name for name in present if name not in names and name not in known]
+        person = "" if recipe.person is None else recipe.person
+        if person in gone and closest_column(person, unused) is None:
+            lacking = [*lacking, person]  # each row is then another person's, with a warning
+        labels = {recipe.target, *recipe.group} - {each.name for each in self.encoder.columns}
+        check_lacking(
+            present,
+            names,
+            lacking,
+            can_lack=can_lack | {person},
+            unused=unused,
+            remedy=LABEL_REMEDY if labels.intersection(gone) else INPUT_REMEDY,
         )
-        further = {
-            each.name: pd.Series(
-                np.nan if isinstance(each, NumericColumn) else None,
-                index=range(len(read.table)),
-                dtype=float if isinstance(each, NumericColumn) else object,
-            )
-            for each in lacking
-        }
-        return replace(read, table=read.table.assign(**further))
+
+    def _as_in_training(self, table: pd.DataFrame, further: Sequence[str]) -> pd.DataFrame:
+        """Return the table with numbers in texts spelled as in training, and columns that it lacks added."""
+        assert self.encoder is not None
+        recipe, facts = self.config.data.recipe, self.facts
+        changed: dict[str, pd.Series] = {}
+        for each in self.encoder.columns:
+            if each.name not in table:
+                numeric = isinstance(each, NumericColumn)
+                changed[each.name] = pd.Series(
+                    np.nan if numeric else None, index=range(len(table)), dtype=float if numeric else object
+                )
+            elif isinstance(each, TextColumn):
+                changed[each.name] = respell_numbers(table[each.name], each.knows_texts)
+        of_labels = {each["name"]: each["groups"] for each in facts["groupings"]}
+        of_labels[str(recipe.target)] = facts["class_names"]
+        for name in further:
+            if name in of_labels and name in table and table[name].dtype != float:
+                changed[name] = respell_numbers(table[name], partial(is_one_of, of_labels[name]))
+        return table.assign(**changed)
 
     def with_file_format(self, sep: str | None, charset: str | None) -> FinishedRun:
         """Return this run with a separator and charset of files to read; None: as the recipe says."""
@@ -181,10 +388,16 @@ class FinishedRun:
         data = replace(data, recipe=data.recipe.with_changes(changes))
         return replace(self, config=replace(self.config, data=data))
 
-    def _check(self, table: Table | pd.DataFrame) -> None:
-        """Raise on values that cannot be encoded; warn of values that the training data did not have."""
+    def _check(self, table: pd.DataFrame, lacking: Sequence[str]) -> None:
+        """Raise on values that cannot be encoded, or that tell the model nothing; warn of values that the
+        training data did not have."""
         assert self.encoder is not None
         self.encoder.check(table)
+        for column in self.encoder.columns:
+            cells = table[column.name]
+            missing, known = cells.isna().to_numpy(), column.knows(cells)
+            if not (column.held_nothing and missing.all()):
+                check_told(column.name, known & ~missing, missing, lacking, column.unknown_phrase)
         unseen = self.encoder.unseen(table)
         codes = {
             column.name: count
@@ -195,7 +408,8 @@ class FinishedRun:
             listed = ", ".join(f"{name!r}: {count:,}" for name, count in codes.items())
             warnings.warn(
                 f"of {len(table):,} rows, some hold a number such as -999, far from the training data "
-                f"({listed}); if it stands for a missing value, leave those cells empty, or train with --na.",
+                f"({listed}); if it stands for a missing value, leave those cells empty, or "
+                "train with it as missing.",
                 DataWarning,
                 stacklevel=3,
             )
@@ -208,112 +422,135 @@ class FinishedRun:
                 stacklevel=3,
             )
 
-    def read_grouped(self, path: Path) -> GroupedDataset:
+    def read_grouped(self, path: Path, lacking: Sequence[str] = ()) -> GroupedDataset:
         """Read a file with the columns of the run's table, target and groups included.
 
         Warns of rows that the run was trained on, as long as its data is where it was.
+
+        Args:
+            path: of the file.
+            lacking: see `evaluate`.
 
         Raises:
             DataError: the file cannot be used, or holds classes or groups that the training data lacks.
             SettingError: the run was not trained on a table.
         """
-        found = self._read_examples(path)
+        examples = self._read_examples(path, lacking)
         if _same_content(path, Path(self.config.data.name)):
             which = "is the file that the run was trained on, or a copy: most of its rows"
-        elif shared := self._count_trained(found):
-            which = f"has rows that the run was trained on: {shared:,} of {len(found):,}"
+        elif shared := self._count_trained(examples):
+            which = f"has rows that the run was trained on: {shared:,} of {len(examples):,}"
         else:
-            return found
+            return examples
         warnings.warn(
             f"{os.fspath(path)!r} {which} are training examples, and tell nothing of new people. Leave it "
             "out to test on the rows that were held out.",
             DataWarning,
             stacklevel=2,
         )
-        return found
+        return examples
 
     def _count_trained(self, examples: GroupedDataset) -> int:
         """Return how many examples are rows that the run was trained on; 0 where its data is not there."""
-        if layout.is_given(self.folder):
+        place = RunFolder(self.folder)
+        if not place.has_begun:
             return 0
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DataWarning)  # given when the run began
-                train = layout.load_same(self.config, self.encoder, self.facts, self.folder).train
+                train = place.load_same(self.config, self.encoder, self.facts).train
         except DataError:
             return 0
         return examples.row_digests.count_shared(train.row_digests)
 
-    def _read_examples(self, path: Path) -> GroupedDataset:
+    def _read_examples(self, path: Path, lacking: Sequence[str]) -> GroupedDataset:
         """Read a file with the columns of the run's table, target and groups included."""
         config, classes, groups = self.config, self.facts["class_names"], self.facts["group_names"]
         columns, person = (
             [str(config.data.recipe.target), *config.data.recipe.group],
             config.data.recipe.person,
         )
-        read = self._read(path, *columns, *([] if person is None else [person]))
+        read = self._read(path, lacking, *columns, *([] if person is None else [person]))
         table = read.table
-        check_read(table, columns, LABEL_REMEDY)
         people = _people_of_rows(table, person)
         targets = torch.from_numpy(known_codes(table, columns[:1], classes))
-        self._check(table)
+        self._check(table, lacking)
         found = targets, torch.from_numpy(known_codes(table, columns[1:], groups))
         names = tuple(groups), tuple(classes)
         assert self.encoder is not None
         inputs = self.encoder.encode(table)
-        return GroupedDataset(inputs, *found, *names, people=people)
+        groupings = tuple(
+            Grouping(each["name"], tuple(each["groups"]), tuple(each["places"]))
+            for each in self.facts["groupings"]
+        )
+        crossed = config.data.recipe.crossed
+        return GroupedDataset(inputs, *found, *names, people=people, groupings=groupings, crossed=crossed)
 
 
 def open_run(folder: str | os.PathLike[str], *, trust_code: bool = False) -> FinishedRun:
     """Read a finished run.
 
     Args:
-        folder: of the run, or a copy of its shareable files.
+        folder: of the run, or a copy of its `share/`.
         trust_code: import the method and the model that the folder names by import path. Such code can do
             anything on this machine, so give it for folders of people whom you trust alone.
 
     Raises:
         DataError: there is no run, it is not finished, files were changed or replaced, or it names code that
             is not trusted.
-        BudgetError: its ledger was damaged or edited.
     """
-    place = Path(folder)
-    config, plan, facts = layout.read_config(place, trust_code=trust_code)
-    if not (place / layout.MODEL).exists():
-        layout.refuse_unfinished(place)
-    layout.check_code(plan, facts, place, ("model",))
-    encoder = layout.read_encoder(place, config)
-    model = _read_model(place, config, plan, facts)
-    if layout.is_given(place):
-        entries = layout.read_given_entries(place)
-        _check_card(place)
-        layout.check_given(place)
-    else:
-        ledger = read_ledger(place / layout.LEDGER)
-        entries = ledger.entries
-        _check_card(place, ledger.checks[-1])
-        layout.check_files(place, config)
-    run = _run_of(model, config, plan, facts, entries)
-    return FinishedRun(
-        place, config, facts, encoder, run, layout.read_released(place), layout.read_counts(place)
-    )
+    place = RunFolder(folder)
+    config, plan, facts = place.read_settings(trust_code=trust_code)
+    if not place.is_finished:
+        place.refuse_unfinished()
+    check_code(plan, facts, place.path, ("model",))
+    encoder = place.read_encoder(config)
+    if place.has_begun:
+        check_sums(place.private)
+    check_sums(place.results, place.resume_command() if place.has_begun else "")
+    model = _read_model(place, plan, facts)
+    run = _run_of(model, config, plan, facts, *_read_entries(place, facts))
+    return FinishedRun(place.path, config, facts, encoder, run, place.read_released(), place.read_counts())
 
 
-def _read_model(place: Path, config: TrainConfig, plan: ResolvedPlan, facts: Mapping[str, Any]) -> nn.Module:
-    model = plan.plan.factory(tuple(facts["input_shape"]), len(facts["class_names"]))
+def _read_model(place: RunFolder, plan: ResolvedPlan, facts: Mapping[str, Any]) -> nn.Module:
+    model: nn.Module = plan.plan.factory(tuple(facts["input_shape"]), len(facts["class_names"]))
+    path = place.results / MODEL
     try:
-        model.load_state_dict(safetensors.torch.load_file(place / layout.MODEL))
+        model.load_state_dict(safetensors.torch.load_file(path))
     except Exception as error:  # of the file, or of weights of another model
-        raise DataError(
-            f"{layout.MODEL} in {os.fspath(place)!r} is not as equidp wrote it ({type(error).__name__}); "
-            "bring it back.",
-            field=layout.MODEL,
-        ) from error
+        raise not_as_written(path, error) from error
     return model.eval()
 
 
+def _read_entries(place: RunFolder, facts: Mapping[str, Any]) -> tuple[EventCounts, EventCounts]:
+    """Entries that a finished run states, and those of them that it had left."""
+    path = place.results / RUN
+    try:
+        content = json.loads(path.read_text())
+        stated, left = (
+            tuple((Event.of_record(event), int(count)) for event, count in content[name])
+            for name in ("entries", "not_taken")
+        )
+        run = content["run"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise not_as_written(path, error) from error
+    if run != facts["run"]:
+        raise DataError(
+            f"{os.fspath(path)!r} is of run {run}, and private/ there of run {facts['run']}; bring back the "
+            "files that belong together.",
+            field="run",
+        )
+    return stated, left
+
+
 def _run_of(
-    model: nn.Module, config: TrainConfig, plan: ResolvedPlan, facts: Mapping[str, Any], entries: Entries
+    model: nn.Module,
+    config: TrainConfig,
+    plan: ResolvedPlan,
+    facts: Mapping[str, Any],
+    entries: EventCounts,
+    not_taken: EventCounts,
 ) -> Run:
     loss = plan.plan.loss_function or nn.CrossEntropyLoss(reduction="none")
     known = RunFacts(
@@ -324,22 +561,19 @@ def _run_of(
         class_weighted=plan.plan.class_weight is not None,
         groups=tuple(facts["group_names"]),
     )
-    return Run(model, entries, plan.delta, loss, config.target.accountant, known)
+    return Run(model, entries, plan.delta, loss, plan.plan.accountant, known, not_taken)
 
 
-def _check_card(place: Path, check: str = "") -> None:
-    """Raise unless the card, written last, names the file of the weights and the ledger's last checksum."""
-    card = layout.read_text(place, layout.CARD)
-    for what, digest in ((layout.MODEL, layout.file_digest(place / layout.MODEL)), ("the ledger", check)):
-        if digest not in card:
-            raise DataError(
-                f"{what} in {os.fspath(place)!r} is not the one that {layout.CARD} there names: one of them "
-                "was replaced. Bring back all of the run's files as equidp wrote them.",
-                field=what,
-            )
+def _prediction_rows(outputs: torch.Tensor, classes: list[str], decision: Decision) -> pd.DataFrame:
+    """A prediction for each row of outputs, [n, classes]."""
+    nothing = torch.zeros(len(outputs), dtype=torch.int64)  # targets, which no prediction reads
+    found = Predictions.of(outputs, nothing, classes, decision)
+    rows = pd.DataFrame(found.probabilities, columns=[f"p({name})" for name in classes])
+    rows.insert(0, "prediction", [classes[index] for index in found.predicted])
+    return rows
 
 
-def _people_of_rows(table: Table | pd.DataFrame, person: str | None) -> torch.Tensor | None:
+def _people_of_rows(table: pd.DataFrame, person: str | None) -> torch.Tensor | None:
     """Person of each row, [n], as numbers; all rows without a value count as one person."""
     if person is None:
         return None

@@ -1,11 +1,14 @@
-"""A run's folder: everything that `equidp train` keeps; `layout.FILES` lists it."""
+"""Training in a run's folder, from the first step or the last checkpoint to the model card."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +18,37 @@ from torch import nn
 from equidp._extras import require_extra
 from equidp._files import write_whole
 from equidp.data.dataset import DataSplit
-from equidp.distributed.group import processes_here
-from equidp.errors import BudgetError
+from equidp.errors import BudgetError, CheckpointError, DataError
 from equidp.evaluation.evaluation import Evaluation, evaluate
-from equidp.kernel.ledger import Ledger, ReleaseEvent, is_step
-from equidp.ledger.file import LedgerFile
-from equidp.ledger.format import read_ledger
-from equidp.runs import layout
+from equidp.kernel.event import STEP
+from equidp.kernel.processes import Processes
+from equidp.ledger.ledger import Ledger
+from equidp.report.guarantee import Guarantee
 from equidp.runs.cards import write_cards
 from equidp.runs.config import TrainConfig
-from equidp.runs.prepare import PreparedRun, make_trainer
-from equidp.runs.releases.release import RunRelease, Training
+from equidp.runs.folder import (
+    CONFIG,
+    ENCODER,
+    LEDGER,
+    MODEL,
+    RECORD,
+    RUN,
+    RunFolder,
+    check_sums,
+    keep_release,
+    number_columns,
+    write_sums,
+)
+from equidp.runs.own_code import check_code
+from equidp.runs.owner import warn_of_leak
+from equidp.runs.prepare import PreparedRun, make_trainer, open_ledger
 from equidp.tables.encode import TableEncoder
 from equidp.training.checkpoint import Checkpoints
 from equidp.training.device import CPU
-from equidp.training.plan import ResolvedPlan
+from equidp.training.processes import processes_here
 from equidp.training.record import EpochRecorder, RunRecord
+from equidp.training.release import Release
+from equidp.training.resolved import ResolvedPlan
 from equidp.training.run import Run
 from equidp.training.trainer import Callback, Trainer
 
@@ -41,7 +59,6 @@ with require_extra("tables"):
 def train(
     folder: str | os.PathLike[str],
     *,
-    previous: bool = False,
     callbacks: Sequence[Callback] = (),
     prepared: PreparedRun | None = None,
     on_resume: Callable[[int, int], None] | None = None,
@@ -54,7 +71,6 @@ def train(
 
     Args:
         folder: made by `begin`.
-        previous: resume from the checkpoint before the last.
         callbacks: watch the run.
         prepared: what `begin` returned; None: the run is read from its folder, and its data loaded.
         on_resume: called with (steps spent, steps lost) when a run is resumed.
@@ -66,72 +82,51 @@ def train(
 
     Raises:
         TrainingStopped: by Ctrl-C or SIGTERM; the run can be resumed.
-        EquidpError: the folder, its data, code or budget does not allow training; the message says why.
+        EquidpError: the folder, its data, code or ledger does not allow training; the message says why.
     """
-    place, processes = Path(folder), processes_here()
-    config, plan, facts, encoder = processes.broadcast_from_first(
-        lambda: _read_settings(place, prepared, trust_code)
-    )
+    place, processes = RunFolder(folder), processes_here()
+    config, plan, facts, encoder = processes.from_first(lambda: _read_settings(place, prepared, trust_code))
     if prepared is not None:
         split = prepared.split
     else:
-        layout.check_code(plan, facts, place)
-        split = layout.load_same(config, encoder, facts, place)
+        check_code(plan, facts, place.path)
+        split = place.load_same(config, encoder, facts)
     if not processes.first:
-        return _train_beside_first(config, plan, split, place, previous, device)
+        return _train_beside_first(processes, config, plan, split, place, device)
     with ExitStack() as stack:
-        ledger = stack.enter_context(LedgerFile(place / layout.LEDGER, run=config.name))
-        for stale in place.glob(".*.tmp"):  # of a killed process: the ledger's lock keeps running ones out
-            stale.unlink(missing_ok=True)
-        budget = None
-        if config.budget is not None:
-            # Before the budget is opened, which would make an empty one in the place of one that is gone.
-            check_budget_of_run(config.budget.path, facts.get("budget_id", ""), place)
-            budget = stack.enter_context(config.budget.open(config.name))
-        checkpoints = _checkpoints(config, place, lambda _: record.save(place / layout.RECORD))
-        account: Ledger = ledger if budget is None else budget.ledger(ledger)
-        if budget is not None:
-            budget.for_data(split.train.source, split.train.unit)
-        spent = sum(count for event, count in ledger.entries if is_step(event))
-        resumed = processes.broadcast_from_first(lambda: spent > 0)
-        record = _read_record(place, checkpoints.steps_kept(previous=previous)) if resumed else _new_record()
-        releases, events = _releases_after_training(config), config.release_events(plan.delta)
-        watchers = [
-            *_callbacks_of(releases, place),
-            EpochRecorder(record, split.test),
-            *callbacks,
-            checkpoints,
-        ]
-        owed = [each.name for each in releases if each.name in events and not each.is_kept_in(place)]
-        account.promise([(events[name], 1) for name in owed])
-        trainer = None if prepared is None else prepared.trainer
-        alone = processes.count == 1 and prepared is not None and prepared.device == device
-        if alone and trainer is not None and not trainer.steps_done:
-            beyond = config.execution.beyond_budget
-            trainer.attach(account, budget, beyond_budget=beyond, callbacks=watchers)
-        else:
-            trainer = make_trainer(config, plan, split, account, budget, watchers, device)
+        ledger = stack.enter_context(open_own(config, facts["run"], split.train.unit, place))
+        place.drop_drafts()
+        checkpoints, record = _checkpoints(config, place), RunRecord()
+        spent = sum(count for event, count in ledger.entries(facts["run"]) if event.name == STEP)
+        resumed = processes.from_first(lambda: spent > 0)
+        watchers = [EpochRecorder(record, split.test), *callbacks, _KeepReleases(place), checkpoints]
+        trainer = make_trainer(config, plan, split, ledger, facts["run"], watchers, device)
+        trainer.released.update(place.read_drawn(plan.plan.releases))
         if resumed:
-            lost = checkpoints.restore(trainer, previous=previous)
+            lost = checkpoints.restore(trainer)
+            if trainer.run_id != facts["run"]:
+                raise CheckpointError(
+                    f"the checkpoints in {place} are of another run, {trainer.run_id}; bring back those of "
+                    f"{facts['run']}.",
+                    field="run",
+                )
             if on_resume is not None:
                 on_resume(trainer.steps_done, lost)
-        run = _finish(trainer, releases, events, place)
+        run = trainer.fit()
         evaluation = evaluate_run(run, split, config)
-        record.save(place / layout.RECORD)
-        account.settle()  # the card names the ledger's last line
-        run = replace(run, entries=ledger.entries)
-        write_weights(run.model, place)
+        warn_of_leak(place, run, evaluation, split.test, encoder)
+        ledger.settle()  # the card names the run's last line
+        record.save(place.private / RECORD)
+        of_releases = [each.file for each in config.plan.releases]
+        write_sums(place.private, dict.fromkeys((CONFIG, ENCODER, RECORD, *of_releases)))
+        checkpoints.delete_sensitive()
+        _write_results(place, run, evaluation, config, plan, facts, ledger)
         run.model.to(device)
-        for name in (layout.MANIFEST, layout.GIVEN):  # until the cards match the files beside them
-            (place / name).unlink(missing_ok=True)
-        write_cards(place, run, evaluation, config, facts, ledger.check, budget)
-        checkpoints.delete_sensitive(trainer)
-        layout.write_last(place, config, plan, facts, run.entries)
     return run, evaluation
 
 
 def _read_settings(
-    place: Path, prepared: PreparedRun | None, trust_code: bool
+    place: RunFolder, prepared: PreparedRun | None, trust_code: bool
 ) -> tuple[TrainConfig, ResolvedPlan, dict[str, Any], TableEncoder | None]:
     """Return settings and encoder of a run, read from its folder unless the caller has them.
 
@@ -139,91 +134,119 @@ def _read_settings(
     """
     if prepared is not None:
         return prepared.config, prepared.plan, prepared.facts, prepared.encoder
-    config, plan, facts = layout.read_config(place, trust_code=trust_code)
-    if (place / layout.MANIFEST).exists():
-        layout.check_files(place, config)
-    return config, plan, facts, layout.read_encoder(place, config)
+    config, plan, facts = place.read_settings(trust_code=trust_code)
+    if not place.has_begun:
+        raise DataError(
+            f"{place} is a copy of a run's share/, which cannot go on; take the run's own folder.",
+            field="folder",
+        )
+    if place.is_finished:
+        check_sums(place.private)
+    return config, plan, facts, place.read_encoder(config)
 
 
-def _releases_after_training(config: TrainConfig) -> list[RunRelease]:
-    return [each for each in config.all_releases if each.after_training]
+class _KeepReleases(Callback):
+    """Keeps what releases draw in the folder of a run, from which a resumed run has it."""
 
+    def __init__(self, place: RunFolder) -> None:
+        self._folder = place.private
 
-def _callbacks_of(releases: Sequence[RunRelease], folder: Path | None) -> list[Callback]:
-    return [callback for each in releases for callback in each.callbacks(folder)]
-
-
-def _finish(
-    trainer: Trainer, releases: Sequence[RunRelease], events: Mapping[str, ReleaseEvent], place: Path
-) -> Run:
-    """Take the steps that are left and draw the releases after them."""
-    run, finished = trainer.fit(), (place / layout.MODEL).exists()
-    for each in releases:
-        noise = events[each.name].noise_multiplier if each.name in events else None
-        run = each.finish(Training(place, run, trainer, noise, finished))
-    return run
+    def after_release(self, trainer: Trainer, release: Release, drawn: Any) -> None:
+        keep_release(self._folder, release, drawn)
 
 
 def _train_beside_first(
+    processes: Processes,
     config: TrainConfig,
     plan: ResolvedPlan,
     split: DataSplit,
-    place: Path,
-    previous: bool,
+    place: RunFolder,
     device: torch.device,
 ) -> tuple[Run, Evaluation]:
-    """Take a run's steps in a process other than the first, which alone has ledger, budget and files."""
-    resumed = processes_here().broadcast_from_first(lambda: False)
-    releases, checkpoints = _releases_after_training(config), _checkpoints(config, place)
-    watchers = [*_callbacks_of(releases, None), EpochRecorder(_new_record(), split.test), checkpoints]
-    trainer = make_trainer(config, plan, split, None, None, watchers, device)
+    """Take a run's steps in a process other than the first, which alone has ledger and files."""
+    resumed = processes.from_first(lambda: False)
+    checkpoints = _checkpoints(config, place)
+    trainer = make_trainer(config, plan, split, None, None, [checkpoints], device)
     if resumed:
-        checkpoints.restore(trainer, previous=previous)
-    run = _finish(trainer, releases, config.release_events(plan.delta), place)
+        checkpoints.restore(trainer)
+    run = trainer.fit()
     return run, evaluate_run(run, split, config)
 
 
 def evaluate_run(run: Run, split: DataSplit, config: TrainConfig) -> Evaluation:
-    """Evaluate the run's model on the test examples; each process predicts a part of them."""
-    here = processes_here()
+    """Evaluate the run's model on the test examples."""
     metric, decision = config.measures.metric, config.decision
-    return evaluate(run.model, split.test, metric=metric, decision=decision, processes=here)
+    return evaluate(run.model, split.test, metric=metric, decision=decision)
 
 
-def write_weights(model: nn.Module, place: Path) -> None:
-    """Write the weights of a run's model into its folder; move the model to the CPU."""
+def _write_results(
+    place: RunFolder,
+    run: Run,
+    evaluation: Evaluation,
+    config: TrainConfig,
+    plan: ResolvedPlan,
+    facts: dict[str, Any],
+    ledger: Ledger,
+) -> None:
+    """Write weights, cards, `run.json` and what was released, in one step."""
+    with place.write_results(shared=math.isfinite(run.epsilon())) as folder:
+        for each in config.plan.releases:
+            if (place.private / each.file).exists():
+                shutil.copyfile(place.private / each.file, folder / each.file)
+        write_weights(run.model, folder)
+        write_cards(place, folder, run, evaluation, config, facts, ledger)
+        content = json.dumps(_run_facts(config, plan, facts, run), indent=2)
+        write_whole(folder / RUN, content + "\n")
+
+
+def write_weights(model: nn.Module, folder: Path) -> None:
+    """Write the weights of a model as `model.safetensors` into a folder; move the model to the CPU."""
     state = {name: value.contiguous().clone() for name, value in model.cpu().state_dict().items()}
-    write_whole(place / layout.MODEL, safetensors.torch.save(state))
+    write_whole(folder / MODEL, safetensors.torch.save(state))
 
 
-def _checkpoints(
-    config: TrainConfig, place: Path, after_saving: Callable[[Trainer], None] | None = None
-) -> Checkpoints:
-    how = layout.resume_command(place)
-    seconds = config.execution.checkpoint_seconds
-    return Checkpoints(place, seconds=seconds, how_to_resume=how, after_saving=after_saving)
+def _run_facts(config: TrainConfig, plan: ResolvedPlan, facts: dict[str, Any], run: Run) -> dict[str, Any]:
+    """Return the content of `run.json`: all of a run but paths and the fingerprint of its data."""
+    name = Path(config.data.name)
+    data = replace(config.data, name=name.name) if name.is_absolute() else config.data
+    records = [[asdict(event), count] for event, count in number_columns((*run.entries, *run.not_taken))]
+    return {
+        "run": facts["run"],
+        **Guarantee.of(run).plain(),
+        "target_epsilon": config.plan.run_epsilon,
+        "entries": records[: len(run.entries)],
+        "not_taken": records[len(run.entries) :],
+        "config": replace(config, data=data, ledger=None).to_plain(),
+        "plan": plan.to_plain(),
+        "facts": {name: value for name, value in facts.items() if name != "sensitive_data_sha256"},
+    }
 
 
-def check_budget_of_run(budget: Path, began_with: str, place: Path) -> None:
-    """Raise a BudgetError unless the file is the budget that the run began with, or a copy of it."""
-    if not os.path.exists(budget) or read_ledger(budget).facts["id"] != began_with:
-        raise BudgetError(
-            f"{os.fspath(budget)!r} is not the budget that the run in {os.fspath(place)!r} began with; bring "
-            "back that file. An older copy of it will do: it is charged what the run spent since.",
-            field="budget",
-        )
+def _checkpoints(config: TrainConfig, place: RunFolder) -> Checkpoints:
+    how, seconds = place.name_way_on(), config.execution.checkpoint_seconds
+    return Checkpoints(place.private, seconds=seconds, how_to_resume=how)
 
 
-def _new_record() -> RunRecord:
-    """Empty record with a salt, so that its checksum confirms no guess of the exact values in it."""
-    return RunRecord({"salt": layout.new_salt()})
+def open_own(config: TrainConfig, run: str, unit: str, place: RunFolder) -> Ledger:
+    """Open the ledger that a run began with.
+
+    Raises:
+        BudgetError: its file is not there, or lacks what the folder holds of the run.
+    """
+    if config.ledger is not None and not config.ledger.path.exists():
+        raise _other_ledger(config.ledger.path, place)
+    ledger = open_ledger(config, place.private, unit)
+    paid = {event.name for event, _ in ledger.entries(run)}
+    drawn = [each.name for each in config.plan.releases if (place.private / each.file).exists()]
+    if not paid.issuperset(drawn):
+        ledger.close()
+        raise _other_ledger(place.private / LEDGER if config.ledger is None else config.ledger.path, place)
+    return ledger
 
 
-def _read_record(place: Path, steps: int) -> RunRecord:
-    """Record up to a checkpoint; later steps are taken again."""
-    path = place / layout.RECORD
-    if not path.exists():
-        return _new_record()
-    record = RunRecord.load(path)
-    rows = [row for row in record.table().to_dict("records") if row["step"] <= steps]
-    return RunRecord(record.settings, rows)
+def _other_ledger(path: Path, place: RunFolder) -> BudgetError:
+    return BudgetError(
+        f"{os.fspath(path)!r} does not hold what the run in {place} has spent; bring back the ledger that it "
+        "began with.",
+        field="ledger",
+    )

@@ -1,6 +1,7 @@
-"""Verification of a finished run from the files in its folder: checksums, ledger, epsilon, code.
+"""Verification of a finished run from its files: checksums, ledger, epsilon, code.
 
-It reads text alone: no code and no pickle of the folder is loaded.
+`share/` alone is enough for all checks but those of the ledger. Text alone is read: no code and no pickle of
+the folder is loaded.
 """
 
 from __future__ import annotations
@@ -8,27 +9,36 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
 from equidp._provenance import kernel_digest, versions
-from equidp.accounting.limit import merge_entries
 from equidp.display import shown_epsilon
 from equidp.errors import BudgetError, DataError
-from equidp.kernel.ledger import Event, is_step
-from equidp.ledger.format import LedgerContent, event_of, plain, read_ledger
-from equidp.runs import layout
+from equidp.kernel.event import STEP, Event
+from equidp.ledger.ledger import Ledger
+from equidp.ledger.renyi import renyi_code
+from equidp.report.guarantee import stated_guarantees
+from equidp.runs.folder import (
+    CARD,
+    CONFIG,
+    ENCODER,
+    LEDGER,
+    MODEL,
+    PAGE,
+    RUN,
+    SUMS,
+    RunFolder,
+    file_digest,
+    not_as_written,
+    number_columns,
+    read_sums,
+)
 from equidp.runs.recompute import recompute_epsilon
-
-_STATED = re.compile(r"\bTraining was \(([0-9.e+-]+), ([0-9.e+-]+)\)-differentially private")
-_CHECKED = {*layout.FILES} - {
-    *(layout.GIVEN, layout.MANIFEST, layout.LEDGER, layout.SEAL),
-    *(layout.CHECKPOINTS, layout.HISTORIES),
-}
-"""Files that the lists of checksums name, where they are there."""
+from equidp.training.run import subtract_counts
 
 
 @final
@@ -60,236 +70,239 @@ class Verification:
     checks: tuple[Check, ...]
     notes: tuple[str, ...]
 
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """Names of the checks that failed; empty: none did."""
+        return tuple(each.name for each in self.checks if each.passed is False)
+
 
 @final
 @dataclass(frozen=True)
 class _Files:
-    """Files of a run, as far as they can be read."""
+    """Files of a run that checks compare.
 
-    folder: Path
-    settings: Mapping[str, Any]
+    Attributes:
+        folder: of the run, or a copy of its `share/`.
+        run: content of `run.json`.
+        entries, not_taken: how often each event was planned, and left out of that.
+        card: text of the card.
+        statements: every epsilon and delta in a guarantee on the card, as text and as a page.
+        ledger: None where there is none; `ledger_error` where it cannot be read.
+    """
+
+    folder: RunFolder
+    run: Mapping[str, Any]
     entries: Mapping[Event, int]
+    not_taken: Mapping[Event, int]
     card: str
-    page: str
-    ledger: LedgerContent | None
+    statements: frozenset[tuple[float, float]]
+    ledger: Ledger | None
     ledger_error: str
-    _digests: dict[str, str] = field(default_factory=dict)
-
-    def digest(self, name: str) -> str:
-        """SHA-256 of a file of the folder, which is read once for all checks."""
-        if name not in self._digests:
-            self._digests[name] = layout.file_digest(self.folder / name)
-        return self._digests[name]
 
     @property
-    def statements(self) -> set[tuple[float, float]]:
-        """Every epsilon and delta in a guarantee on the card, as text and as a page."""
-        texts = (" ".join(text.split()) for text in (self.card, self.page))
-        return {(float(found[1]), float(found[2])) for text in texts for found in _STATED.finditer(text)}
-
-    @property
-    def stated(self) -> tuple[float, float] | None:
-        """Smallest epsilon in a guarantee, with its delta; None where the card states none."""
-        return min(self.statements, default=None)
+    def spent(self) -> dict[Event, int]:
+        """Entries that were spent, of those that the card states."""
+        return dict(subtract_counts(self.entries.items(), self.not_taken.items()))
 
 
-def verify_run(folder: str | os.PathLike[str]) -> Verification:
-    """Check that a finished run is whole, and that its card states the epsilon that follows from its ledger.
+def verify(folder: str | os.PathLike[str]) -> Verification:
+    """Check that a finished run is whole, and that it states the epsilon that follows from its entries.
 
     The checks find accidents and contradictions. Somebody who can write all files can make them agree:
     compare the checksums of the card and the ledger with those that were noted elsewhere.
 
     Args:
-        folder: of a run, or a copy with its shareable files.
+        folder: of a run, or a copy of its `share/`.
 
     Raises:
         DataError: there is no finished run.
     """
-    files = _read_files(Path(folder))
-    notes = tuple(files.settings["facts"]["notes"])
-    return Verification(tuple(check(files) for check in CHECKS.values()), notes)
+    files = _read_files(RunFolder(folder))
+    return Verification(tuple(check(files) for check in CHECKS.values()), tuple(files.run["facts"]["notes"]))
 
 
-def _read_files(place: Path) -> _Files:
+def _read_files(folder: RunFolder) -> _Files:
     """Read the files that checks compare.
 
     Raises:
-        DataError: there is no finished run, or its settings are not as equidp wrote them.
+        DataError: there is no finished run, or its facts are not as equidp wrote them.
     """
-    layout.check_folder_of_run(place)
-    if not (place / layout.SETTINGS).exists():
-        layout.refuse_unfinished(place)
+    folder.check()
+    if not folder.is_finished:
+        folder.refuse_unfinished()
+    place = folder.results
     try:
-        settings = json.loads(_read_text(place, layout.SETTINGS))
-        entries: dict[Event, int] = {}
-        for written, count in settings["entries"]:
-            event = event_of(written)
-            if plain(event) != written or int(count) != count or count < 1 or event in entries:
-                raise ValueError(written)
-            entries[event] = int(count)
-        settings["plan"]["delta"], settings["config"]["target"]["accountant"]
-        1 / settings["facts"]["num_train"]
-        if not all(isinstance(note, str) for note in settings["facts"]["notes"]):
+        run = json.loads(_read_text(place / RUN))
+        entries, not_taken = (_read_entries(run[name]) for name in ("entries", "not_taken"))
+        run["run"], run["accountant"], run["target_epsilon"], run["plan"].get("steps")
+        (run["epsilon"] or 0.0) + run["delta"] + 1 / run["facts"]["num_train"]
+        if not all(isinstance(note, str) for note in run["facts"]["notes"]):
             raise TypeError("notes")
-    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
-        raise DataError(
-            f"{layout.SETTINGS} in {os.fspath(place)!r} is not as equidp wrote it ({type(error).__name__}); "
-            "bring it back.",
-            field=layout.SETTINGS,
-        ) from error
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        raise not_as_written(place / RUN, error) from error
+    card, page = (_read_text(place / name) for name in (CARD, PAGE))
+    statements = frozenset(stated_guarantees(card) | stated_guarantees(page))
     ledger, problem = None, ""
-    if not layout.is_given(place) or (place / layout.LEDGER).exists():
-        for name in (layout.LEDGER, layout.SEAL):
-            _check_own(place, name)
+    if (path := _ledger_path(folder)) is not None:
         try:
-            ledger = read_ledger(place / layout.LEDGER)
+            ledger = Ledger.read(path)
         except BudgetError as error:
             problem = str(error)
-    card, page = _read_text(place, layout.CARD), _read_text(place, layout.PAGE)
-    return _Files(place, settings, entries, card, page, ledger, problem)
+    return _Files(folder, run, entries, not_taken, card, statements, ledger, problem)
 
 
-def _is_own(place: Path, name: str) -> bool:
-    """Return whether a name is that of a file in the folder itself, and no link out of it."""
-    path = place / name
-    return path.is_file() and not path.is_symlink() and path.name == name
+def _read_entries(records: list[Any]) -> dict[Event, int]:
+    entries: dict[Event, int] = {}
+    for record, count in records:
+        event = Event.of_record(record)
+        whole = json.loads(json.dumps(asdict(event))) == record and int(count) == count
+        if not whole or count < 1 or event in entries:
+            raise ValueError(record)
+        entries[event] = int(count)
+    return entries
 
 
-def _check_own(place: Path, name: str) -> None:
-    """Refuse what is there by this name and is no file of the folder: a link, a folder, a device.
+def _ledger_path(folder: RunFolder) -> Path | None:
+    """Return the ledger of a run: its own, or the one of the dataset that its configuration names.
 
-    Raises:
-        DataError: names it.
+    None: these files are a copy without one.
     """
-    path = place / name
-    if (path.exists() or path.is_symlink()) and not _is_own(place, name):
+    own = folder.private / LEDGER
+    _check_own(own)
+    with suppress(ValueError, LookupError, TypeError):
+        if folder.has_begun and (named := json.loads(_read_text(folder.find(CONFIG)))["config"]["ledger"]):
+            return Path(named["path"])
+    return own if own.exists() or folder.has_begun else None
+
+
+def _is_own(path: Path) -> bool:
+    """Return whether a path is that of a file in its folder, and no link out of it."""
+    return path.is_file() and not path.is_symlink()
+
+
+def _check_own(path: Path) -> None:
+    """Raise a DataError for what is there by this name and is no file: a link, a folder, a device."""
+    if (path.exists() or path.is_symlink()) and not _is_own(path):
         raise DataError(
-            f"{name} in {os.fspath(place)!r} is a link, or no file; expected the file that equidp wrote: "
-            "nothing outside of the folder is read. Copy the file there.",
-            field=name,
+            f"{path.name} in {os.fspath(path.parent)!r} is a link, or no file; expected the file that equidp "
+            "wrote: nothing outside of the folder is read. Copy the file there.",
+            field=path.name,
         )
 
 
-def _read_text(place: Path, name: str) -> str:
+def _read_text(path: Path) -> str:
     """Return the text of a file of the folder; "" where there is none."""
-    _check_own(place, name)
-    return (place / name).read_text(errors="replace") if (place / name).exists() else ""
+    _check_own(path)
+    return path.read_text(errors="replace") if path.exists() else ""
 
 
 def _check_files(files: _Files) -> Check:
-    """Compare each file with its checksum; a copy need not have all files that its list names."""
-    place, whole = files.folder, not layout.is_given(files.folder)
-    listed: list[tuple[str, str]] = []
-    missing = []
-    for name in (layout.GIVEN, layout.MANIFEST):
-        if _is_own(place, name):
-            listed += layout.read_checksums(_read_text(place, name))
-        elif whole or name == layout.GIVEN:
-            missing.append(name)
-    names = list(dict.fromkeys(name for name, _ in listed))
-    there = [name for name in names if _is_own(place, name)]
-    changed = {name for name, digest in listed if name in there and files.digest(name) != digest}
-    # What leads out of the folder is not read: it is no file that equidp wrote.
-    changed |= {name for name in names if name not in there and _leads_out(place, name)}
-    if whole:
-        missing += [name for name in names if name not in there and name not in changed]
-    in_full = whole or (place / layout.MANIFEST).exists()  # the other list names shareable files alone
-    kinds = {name for name in _CHECKED if in_full or layout.FILES[name][0] == layout.SHAREABLE}
-    unlisted = sorted(name for name in kinds if (place / name).exists() and name not in names)
-    found = {
-        "compared": len(there),
-        "changed": [name for name in names if name in changed],
-        "missing": missing,
-        "unlisted": unlisted,
-    }
-    return Check("files", bool(there) and not (changed or missing or unlisted), found)
-
-
-def _leads_out(place: Path, name: str) -> bool:
-    """Return whether a name is that of a file elsewhere, or of a link."""
-    return Path(name).name != name or (place / name).is_symlink()
+    """Compare each file with its checksum, and find files without one."""
+    folder = files.folder
+    places = [folder.results, *([folder.private] if folder.has_begun else [])]
+    found: dict[str, Any] = {"compared": 0, "changed": [], "missing": [], "unlisted": []}
+    for place in places:
+        if not _is_own(place / SUMS):
+            found["missing"].append(SUMS)
+            continue
+        sums = read_sums(_read_text(place / SUMS))
+        for name, digest in sums.items():
+            path = place / name
+            if path.name != name or path.is_symlink():  # what leads out of the folder is not read
+                found["changed"].append(name)
+            elif not path.is_file():
+                found["missing"].append(name)
+            else:
+                found["compared"] += 1
+                if file_digest(path) != digest:
+                    found["changed"].append(name)
+        if place == folder.results:
+            # A copy may have been given the encoder too, which epsilon does not cover.
+            known = {*sums, SUMS, ENCODER}
+            there = [path.name for path in place.iterdir() if path.is_file() and path.name[0] != "."]
+            found["unlisted"] = sorted({*there} - known)
+    problems = found["changed"] or found["missing"] or found["unlisted"]
+    return Check("files", bool(found["compared"]) and not problems, found)
 
 
 def _check_card(files: _Files) -> Check:
-    """Find the checksums of the weights and of the ledger's last line on the card."""
-    named = _is_own(files.folder, layout.MODEL) and files.digest(layout.MODEL) in files.card
-    found: dict[str, Any] = {"card": bool(files.card), "weights": named}
-    if files.ledger is not None:
-        found["ledger"] = files.ledger.checks[-1] in files.card
-    return Check("card", bool(files.card) and all(found.values()), found)
+    """Find the checksum of the weights on the card."""
+    model = files.folder.results / MODEL
+    named = _is_own(model) and file_digest(model) in files.card
+    return Check("card", bool(files.card) and named, {"card": bool(files.card), "weights": named})
 
 
 def _check_ledger(files: _Files) -> Check:
-    """Read the ledger, whose lines have chained checksums and a seal."""
-    if files.ledger is None:
+    """Find the card's checksum in the ledger, whose lines are chained, and add up all that it holds."""
+    ledger, run = files.ledger, files.run["run"]
+    if ledger is None:
         return Check("ledger", False if files.ledger_error else None, {"error": files.ledger_error})
-    ahead = sum(block.steps for block in files.ledger.blocks if not block.exact)
+    delta = ledger.limit[1] if ledger.limit is not None else files.run["delta"]
+    last = ledger.last_check(run)
     found = {
-        "lines": len(files.ledger.checks),
-        "last": files.ledger.checks[-1],
-        "processes": len({block.process for block in files.ledger.blocks}),
-        "paid_ahead": ahead,
-        "torn": bool(files.ledger.torn),
+        "run": run,
+        "last": last,
+        "runs": len(ledger.runs),
+        "limit": ledger.limit,
+        "order": ledger.order,
+        "delta": delta,
+        "epsilon": ledger.spent(delta=delta),
+        "code": renyi_code(ledger.entries(), ledger.order, delta),
     }
-    return Check("ledger", True, found)
+    return Check("ledger", run in ledger.runs and last in files.card, found)
 
 
 def _check_entries(files: _Files) -> Check:
-    """Compare what the settings say was spent with the ledger."""
+    """Compare what `run.json` says was spent, of what the card states, with the ledger."""
     found = {
-        "steps": sum(count for event, count in files.entries.items() if is_step(event)),
-        "planned": files.settings["plan"].get("steps"),
-        "releases": [getattr(event, "name", str(event)) for event in files.entries if not is_step(event)],
+        "steps": sum(count for event, count in files.spent.items() if event.name == STEP),
+        "planned": files.run["plan"].get("steps"),
+        "releases": [event.name for event in files.spent if event.name != STEP],
     }
     if files.ledger is None:
         return Check("entries", None, found)
-    return Check("entries", files.entries == dict(merge_entries(*files.ledger.entries)), found)
+    charged = dict(number_columns(files.ledger.entries(files.run["run"])))
+    return Check("entries", files.spent == charged, found)
 
 
 def _check_epsilon(files: _Files) -> Check:
-    """Compare the card's epsilon with that of dp_accounting alone."""
-    stated, planned_delta = files.stated, files.settings["plan"]["delta"]
-    delta = planned_delta if stated is None else stated[1]
-    written = [(plain(event), count) for event, count in files.entries.items()]
-    recomputed = math.inf if delta is None else recompute_epsilon(written, delta)
+    """Compare epsilon of `run.json` and of the card with that of dp_accounting alone."""
+    epsilon, delta = files.run["epsilon"], files.run["delta"]
+    recomputed = recompute_epsilon([(asdict(event), count) for event, count in files.entries.items()], delta)
     found = {
         "recomputed": recomputed,
         "delta": delta,
-        "stated": None if stated is None else stated[0],
+        "epsilon": epsilon,
         "statements": sorted(files.statements),
-        "planned_delta": planned_delta,
-        "accountant": files.settings["config"]["target"]["accountant"],
+        "accountant": files.run["accountant"],
     }
-    if not files.card:
-        return Check("epsilon", None, found)
-    if stated is None:
-        return Check("epsilon", math.isinf(recomputed), found)
-    alone = len(files.statements) == 1 and f"{planned_delta:g}" == f"{stated[1]:g}"
-    # What is stated was rounded up to a thousandth, and has six digits.
+    if epsilon is None:
+        return Check("epsilon", math.isinf(recomputed) and not files.statements, found)
+    shown = float(f"{shown_epsilon(epsilon):g}")  # as on the card: rounded up to a thousandth, in six digits
+    on_card = files.statements == {(shown, float(f"{delta:g}"))}
     least = float(f"{shown_epsilon(recomputed * (1 - 1e-9)):g}")
-    return Check("epsilon", alone and least <= stated[0], found)
+    return Check("epsilon", on_card and least <= shown, found)
 
 
 def _check_target(files: _Files) -> Check:
     """Compare epsilon with the target."""
-    asked = files.settings["config"]["target"].get("epsilon")
-    stated = files.stated
-    found = {"asked": asked, "stated": None if stated is None else stated[0]}
-    if asked is None or stated is None:
+    asked, epsilon = files.run["target_epsilon"], files.run["epsilon"]
+    found = {"asked": asked, "epsilon": epsilon}
+    if asked is None or epsilon is None:
         return Check("target", None, found)
-    return Check("target", stated[0] <= shown_epsilon(asked), found)
+    return Check("target", shown_epsilon(epsilon) <= shown_epsilon(asked), found)
 
 
 def _check_delta(files: _Files) -> Check:
     """Compare delta with one over the number of training examples."""
-    stated, number = files.stated, files.settings["facts"]["num_train"]
-    found = {"delta": None if stated is None else stated[1], "examples": number}
-    return Check("delta", None if stated is None else stated[1] < 1 / number, found)
+    delta, number = files.run["delta"], files.run["facts"]["num_train"]
+    found = {"delta": delta, "examples": number}
+    return Check("delta", None if files.run["epsilon"] is None else delta < 1 / number, found)
 
 
 def _check_code(files: _Files) -> Check:
     """Compare the code of the kernel here with the one that the run was trained by."""
-    facts = files.settings["facts"]
+    facts = files.run["facts"]
     trained, here = facts.get("kernel_sha256"), kernel_digest()
     found = {
         "kernel": trained,

@@ -1,111 +1,60 @@
-"""Averages of the weights over steps. They follow from weights that epsilon covers, so they cost nothing.
-
-`WeightAverage` has the settings, `RunningAverage` the average of one model so far.
-"""
+"""Average of the weights over steps. It follows from weights that epsilon covers, so it costs nothing."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from equidp._validate import check_number, unknown_name
-from equidp.errors import SettingError
 from equidp.training.initial_weights import copy_model
 
 AVERAGES = ("none", "ema", "tail")
 
 
-@final
-@dataclass(frozen=True)
-class WeightAverage:
-    """Average of the weights that a run releases in place of the weights of its last step.
+def count_left_out(kind: str, share: float, steps: int) -> int:
+    """Return the number of a run's first steps whose weights do not count in its average.
 
-    Noise of single steps averages out. The average is computed from the weights after each step, which
-    epsilon covers, so it costs no privacy (De et al., 2204.13650; Rakhlin et al., ICML 2012, for tails).
-
-    Attributes:
-        kind: "none"; "tail": the plain mean over the last steps; "ema": an exponential average, in which
-            weights from d steps before count (1 - 1 / h)^d, divided by the sum of these factors, so that the
-            weights that training began with do not count.
-        share: of the run's T steps: those that a tail has, rounded up, or the horizon h, at least 1.
-
-    Raises:
-        SettingError: an unknown kind, or a share outside (0, 1].
-
-    Example:
-        >>> import torch, equidp
-        >>> x, targets, groups = torch.randn(64, 3), torch.arange(64) // 32, torch.arange(64) % 2
-        >>> data = equidp.GroupedDataset(x, targets, groups, ("a", "b"), ("no", "yes"))
-        >>> model = torch.nn.Linear(3, 2)
-        >>> trainer = equidp.Trainer(
-        ...     model, torch.optim.SGD(model.parameters(), lr=0.1), data, policy=equidp.DPSGD(),
-        ...     batch_size=32, steps=8, noise_multiplier=2.0, delta=1e-3, scheduler="cosine",
-        ...     average=equidp.WeightAverage("tail", share=0.5),
-        ... )
-        >>> trainer.fit().model is trainer.released_model
-        True
+    >>> count_left_out("tail", 0.25, steps=20)
+    15
     """
-
-    kind: str = "none"
-    share: float = 0.25
-
-    def __post_init__(self) -> None:
-        if self.kind not in AVERAGES:
-            raise unknown_name("average", self.kind, AVERAGES)
-        check_number("(0, 1]", average_share=self.share)
-
-    def count_left_out(self, steps: int) -> int:
-        """Number of the run's first steps whose weights do not count in the average."""
-        return steps - math.ceil(round(self.share * steps, 6)) if self.kind == "tail" else 0
-
-    def share_of_newest(self, count: int, steps: int) -> float:
-        """Share of the newest weights in the average of the weights of `count` steps, of a run of `steps`."""
-        if self.kind == "tail":
-            return 1 / count
-        decay = 1 - 1 / max(1.0, self.share * steps)
-        return (1 - decay) / (1 - decay**count)
-
-
-def average_of(average: object) -> WeightAverage:
-    """Return the settings that a Trainer was given; None becomes the kind "none", without an average.
-
-    Raises:
-        SettingError: something else than a WeightAverage or None.
-    """
-    if average is None:
-        return WeightAverage()
-    if not isinstance(average, WeightAverage):
-        raise SettingError(f"average={average!r}; expected equidp.WeightAverage('tail'), say, or None.")
-    return average
+    return steps - math.ceil(round(share * steps, 6)) if kind == "tail" else 0
 
 
 @final
 class RunningAverage:
-    """Average of a model's weights over the steps so far.
+    """Average of a model's weights over the steps so far, which a run releases in place of the last ones.
+
+    Noise of single steps averages out (De et al., 2204.13650; Rakhlin et al., ICML 2012, for tails).
 
     Args:
-        average: its settings; for the kind "none", no copy of the model is kept.
+        kind: "none": no copy of the model is kept; "tail": the plain mean over the last steps; "ema": an
+            exponential average, in which weights from d steps before count (1 - 1 / h)^d, divided by the sum
+            of these factors, so that the weights that training began with do not count.
+        share: of the T steps, in (0, 1]: those that a tail has, rounded up, or the horizon h, at least 1.
         model: whose weights are averaged in a copy; it keeps those of the last step.
-        steps: T, of the whole run.
+        steps: T.
 
     Raises:
         ModelError: the model cannot be copied.
     """
 
-    def __init__(self, average: WeightAverage, model: nn.Module, steps: int) -> None:
-        self.average, self.steps = average, steps
+    def __init__(self, kind: str, share: float, model: nn.Module, steps: int) -> None:
+        self.kind, self.share, self.steps = kind, share, steps
         self._averaged: AveragedModel | None = None
-        if average.kind != "none":
+        if kind != "none":
             self._averaged = AveragedModel(copy_model(model, "an average of its weights"), avg_fn=self._mix)
 
     def _mix(self, mean: Tensor, newest: Tensor, count: Tensor | int) -> Tensor:
-        return torch.lerp(mean, newest, self.average.share_of_newest(int(count) + 1, self.steps))
+        count = int(count) + 1
+        share = 1 / count
+        if self.kind == "ema":
+            decay = 1 - 1 / max(1.0, self.share * self.steps)
+            share = (1 - decay) / (1 - decay**count)
+        return torch.lerp(mean, newest, share)
 
     @property
     def count(self) -> int:
@@ -114,9 +63,8 @@ class RunningAverage:
 
     def add(self, model: nn.Module, step: int) -> None:
         """Add the weights after a step, counted from 1, to the average. Buffers are the last ones."""
-        if self._averaged is None or step <= self.average.count_left_out(self.steps):
-            return
-        self._averaged.update_parameters(model)
+        if self._averaged is not None and step > count_left_out(self.kind, self.share, self.steps):
+            self._averaged.update_parameters(model)
 
     def averaged_model(self, model: nn.Module) -> nn.Module:
         """Model with the averaged weights; the given model while no step counts in the average."""
@@ -125,21 +73,10 @@ class RunningAverage:
     def state(self) -> dict[str, Any]:
         """Tensors and plain values that `restore` reads."""
         weights = None if self._averaged is None else self._averaged.module.state_dict()
-        return {**asdict(self.average), "count": self.count, "weights": weights}
+        return {"count": self.count, "weights": weights}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Set the average to a saved one.
-
-        Raises:
-            SettingError: the saved average has another kind or another share.
-        """
-        saved = WeightAverage(state["kind"], state["share"])
-        if saved != self.average:
-            raise SettingError(
-                f"the checkpoint holds {saved}, and this trainer has {self.average}; make the trainer "
-                "with the settings of that run.",
-                field="average",
-            )
+        """Set the average to a saved one, of the same settings."""
         if self._averaged is not None:
             self._averaged.n_averaged.fill_(state["count"])
             self._averaged.module.load_state_dict(state["weights"])

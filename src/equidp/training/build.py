@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import nn
-from torch.utils.data import Dataset
 
-from equidp.accounting.budget import PrivacyBudget
 from equidp.data.dataset import GroupedDataset
-from equidp.data.targets import weights_of_classes
 from equidp.errors import SettingError
+from equidp.individual.settings import Individual
 from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.generators import restore_generators
-from equidp.kernel.inputs import Inputs
-from equidp.kernel.ledger import Ledger
 from equidp.kernel.noise import Randomness
-from equidp.losses import Loss
+from equidp.ledger.ledger import Ledger
 from equidp.models import PrototypeModel
 from equidp.policies.prototypes import Prototypes
-from equidp.training.assemble import class_names
 from equidp.training.initial_weights import mark_fresh
 from equidp.training.optimizers import SGD, PrivateAdam
-from equidp.training.plan import ModelFactory, ResolvedPlan
+from equidp.training.plan import ModelFactory
+from equidp.training.resolved import ResolvedPlan
 from equidp.training.trainer import Callback, Trainer
 
 
@@ -80,86 +75,53 @@ def _make_module(factory: ModelFactory, shape: Sequence[int], outputs: int) -> n
 
 
 def build(
-    plan: ResolvedPlan,
-    train: GroupedDataset | Dataset[Any],
+    resolved: ResolvedPlan,
+    data: GroupedDataset,
     *,
-    seed: int | None,
-    secure: bool,
+    weights_seed: int | None,
+    seed: int | Randomness | None = None,
     model: nn.Module | None = None,
     device: torch.device | None = None,
-    num_groups: int | None = None,
     loss: LossFunction | None = None,
-    class_weight: Mapping[str, float] | None = None,
-    engine: str | Engine = "ghost",
-    accountant: str = "pld",
+    engine: str | Engine = "auto",
     callbacks: Sequence[Callback] = (),
-    ledger: Ledger | None = None,
-    budget: PrivacyBudget | None = None,
-    beyond_budget: str = "refuse",
-    examples: tuple[Inputs, torch.Tensor] | None = None,
-    randomness: Randomness | None = None,
-    sample_rate: float | None = None,
+    individual: Individual | None = None,
+    ledger: Ledger | tuple[Ledger, str] | None = None,
 ) -> Trainer:
-    """Return the Trainer of a resolved plan, checked; no step is taken and nothing is spent yet.
+    """Return the Trainer of a resolved plan, with its model and optimizer; nothing is spent yet.
 
     Args:
-        plan: made for as many examples as `train` has.
-        train: the training data.
-        seed: of the initial weights, and of samples and noise where `secure` is False.
-        secure: draw samples and noise from the operating system. No matter where `randomness` is given.
+        resolved: for the training data.
+        data: the training data.
+        weights_seed: of the initial weights.
         model: trained in place; default: a fresh one from the plan's factory.
         device: where the model is moved to, and trained; None: it is trained where it is.
-        class_weight: weights of the classes' losses by name; None: those of the plan.
-        num_groups, loss, engine, accountant, callbacks, ledger, budget, beyond_budget: see `Trainer`.
-        examples: public rows that the model is tried on, see `Trainer`.
-        randomness, sample_rate: see `Trainer`.
+        seed, loss, engine, callbacks, individual, ledger: see `Trainer`.
 
     Raises:
-        SettingError, DataError, ModelError, BudgetError: before any budget is spent.
+        SettingError, DataError, ModelError, BudgetError: before anything is spent.
     """
-    given = plan.plan
+    plan = resolved.plan
     if model is None:
-        assert isinstance(train, GroupedDataset), (
-            "another dataset does not say what its inputs look like: give a model"
-        )
-        model = build_model(given.factory, train.input_shape, train.num_classes, seed)
+        model = build_model(plan.factory, data.input_shape, data.num_classes, weights_seed)
     if device is not None:
         model = model.to(device)
-    if isinstance(plan.policy, Prototypes) and isinstance(model, PrototypeModel):
-        callbacks = [_RecordNoise(plan.noise_multiplier * plan.learning_rate / given.batch_size), *callbacks]
+    if isinstance(resolved.policy, Prototypes) and isinstance(model, PrototypeModel):
+        deviation = resolved.noise_multiplier * resolved.learning_rate / plan.batch_size
+        callbacks = [_RecordNoise(deviation), *callbacks]
     trainer = Trainer(
         model,
-        make_optimizer(plan, model),
-        train,
-        policy=plan.policy,
-        batch_size=given.batch_size,
-        steps=plan.steps,
-        delta=plan.delta,
-        noise_multiplier=plan.noise_multiplier,
-        num_groups=num_groups,
-        loss=_class_weighted(
-            given.loss_function if loss is None else loss,
-            given.class_weights if class_weight is None else class_weight,
-            train,
-        ),
+        make_optimizer(resolved, model),
+        data,
+        resolved,
+        loss=loss,
         engine=engine,
-        accountant=accountant,
-        secure=secure or randomness is not None,
-        seed=None if secure or randomness is not None else seed,
-        rates=plan.rates,
-        bound_shares=plan.bound_shares,
-        scheduler=given.schedule,
-        average=given.weight_average,
-        views=given.image_views,
         callbacks=callbacks,
+        individual=individual,
         ledger=ledger,
-        budget=budget,
-        beyond_budget=beyond_budget,
-        examples=examples,
-        randomness=randomness,
-        sample_rate=sample_rate,
+        seed=seed,
     )
-    trainer.plan = plan
+    trainer.plan = resolved
     return trainer
 
 
@@ -172,21 +134,6 @@ class _RecordNoise(Callback):
     def after_step(self, trainer: Trainer) -> None:
         assert isinstance(trainer.model, PrototypeModel)
         trainer.model.noise.fill_(self._deviation)
-
-
-def _class_weighted(
-    loss: LossFunction | None, by_class: Mapping[str, float] | None, train: GroupedDataset | Dataset[Any]
-) -> LossFunction | None:
-    """The loss, times the weight of the class of an example."""
-    if by_class is None:
-        return loss
-    names = class_names(train)
-    if not names:
-        raise SettingError(
-            "class_weight is by class names, and this data has none; leave it out.", field="class_weight"
-        )
-    plain = nn.CrossEntropyLoss(reduction="none") if loss is None else loss
-    return Loss.of(plain).with_class_weights(weights_of_classes(by_class, names))
 
 
 def make_optimizer(plan: ResolvedPlan, model: nn.Module) -> torch.optim.Optimizer:

@@ -1,9 +1,9 @@
 """Checkpoints: a run that was stopped continues from the last one.
 
 A checkpoint holds the model, the average of its weights, the optimizer, the scheduler, the policy's state,
-the run's random id and the number of steps spent, but no state of randomness: a resumed run draws fresh
-noise, and steps spent since stay spent. What callbacks know of single examples is saved beside it, in files
-named "sensitive-".
+the run's random id, the number of steps spent and the state of callbacks, but no state of randomness: a
+resumed run draws fresh noise, and steps spent since stay spent. What callbacks and accounts hold of single
+examples is saved in a folder of its own, `sensitive/`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,19 @@ import io
 import os
 import pickle
 import re
+import shutil
 import signal
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from equidp._files import write_whole
@@ -30,55 +34,19 @@ from equidp.errors import CheckpointError, ModelError, TrainingStopped
 from equidp.training.optimizers import restore_scheduler
 from equidp.training.trainer import Callback, Trainer
 
-SENSITIVE = "sensitive-"
-"""Prefix of the names of files that hold data about single examples."""
-
-
-class KeptCallback(Callback, ABC):
-    """A callback that `Checkpoints` saves and restores with the model.
-
-    A checkpoint follows from releases alone and may be shown to others. State about single examples may not,
-    so a callback writes it to separate files, whose names begin with `SENSITIVE`.
-    """
-
-    @abstractmethod
-    def save(self, trainer: Trainer, folder: Path, number: int, checkpoint: str) -> None:
-        """Write the callback's state for a checkpoint that is about to be written.
-
-        Args:
-            trainer: whose step is complete.
-            folder: of the checkpoints.
-            number: of this callback among the trainer's callbacks that are saved.
-            checkpoint: its name, without the ending.
-
-        Raises:
-            OSError: the state is not written; no file gets a final name that a checkpoint needs.
-        """
-
-    @abstractmethod
-    def restore(self, trainer: Trainer, folder: Path, number: int, checkpoint: str) -> None:
-        """Load the state that was saved with a checkpoint; the trainer's ledger may hold later steps.
-
-        Raises:
-            CheckpointError: the saved state is missing or damaged.
-            SettingError, DataError: the state is of a callback with other settings, or of other data.
-        """
-
-    @abstractmethod
-    def drop(self, folder: Path, number: int, checkpoints: Collection[str]) -> None:
-        """Delete all saved state except the state of these checkpoints."""
-
-
-def kept_callbacks(trainer: Trainer) -> list[tuple[int, KeptCallback]]:
-    """Return the trainer's callbacks that are saved and restored, with their numbers."""
-    return list(enumerate(each for each in trainer.callbacks if isinstance(each, KeptCallback)))
-
-
-_FORMAT = 5
+SENSITIVE = "sensitive"
+"""Folder of files that hold data about single examples."""
+_FORMAT = 7
 _NAME = re.compile(r"checkpoint-[0-9]{9,}-[0-9a-f]{16}\.pt")
 """Names of checkpoints: with the number of steps and a checksum."""
+_UNFINISHED = re.compile(r"\.[0-9a-f]{16}\.tmp")
+"""Names of files that `write_whole` has not completed."""
 _SHARE_OF_TIME = 0.02
 """Share of training time that saving may take."""
+_INDIVIDUAL = "individual"
+"""Name of what the Trainer counts of single examples."""
+
+Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class Checkpoints(Callback):
@@ -89,11 +57,12 @@ class Checkpoints(Callback):
     two are kept, and a new run replaces those of a finished one. Each of several processes has this callback:
     the first saves, and all restore what it reads.
 
+    Other callbacks are saved by `Callback.state_dict` and `Callback.sensitive_state_dict`.
+
     Args:
         folder: of the checkpoints; created if missing.
         seconds: between two checkpoints; longer where saving is slow.
         how_to_resume: advice, or a command, on the last line of a stopped run's message.
-        after_saving: called with the trainer after each save, to save what belongs to the same step.
 
     Raises:
         SettingError: the folder is no text and no Path.
@@ -108,7 +77,7 @@ class Checkpoints(Callback):
         >>> model = torch.nn.Linear(3, 2)
         >>> checkpoints = equidp.Checkpoints(tempfile.mkdtemp())
         >>> trainer = equidp.Trainer(
-        ...     model, torch.optim.SGD(model.parameters(), lr=0.1), data, policy=equidp.DPSGD(),
+        ...     model, torch.optim.SGD(model.parameters(), lr=0.1), data, method=equidp.DPSGD(),
         ...     batch_size=32, steps=2, noise_multiplier=2.0, delta=1e-3, callbacks=[checkpoints],
         ... )
         >>> run = trainer.fit()
@@ -122,63 +91,69 @@ class Checkpoints(Callback):
         *,
         seconds: float = 30.0,
         how_to_resume: str = "make the Trainer again with the same ledger, call Checkpoints.restore, and fit",
-        after_saving: Callable[[Trainer], None] | None = None,
     ) -> None:
         check_number("[0, inf]", seconds=seconds)
         self.folder, self.seconds, self.how_to_resume = checked_path(folder=folder), seconds, how_to_resume
-        self._after_saving = after_saving
-        self._saved_at = self._saving_took = 0.0
-        self._complete = self._saved = -1
-        self._run = ""  # whose checkpoints are in the folder
-        self._failed = False
+        self._due = 0.0  # time of the next save
+        # Steps after the last one that ended well; None: training is to come.
+        self._complete: int | None = None
         self._handlers: dict[int, Any] = {}
 
     def before_training(self, trainer: Trainer) -> None:
         if trainer.processes.first:
-            for stale in self.folder.glob(".checkpoint-*.tmp"):
-                stale.unlink(missing_ok=True)
-        self._complete, self._failed = trainer.steps_done, False
-        self._save(trainer)
+            for stale in self.folder.glob(".*.tmp"):  # of a process that was killed
+                if _UNFINISHED.fullmatch(stale.name):
+                    stale.unlink(missing_ok=True)
+        self._begin(trainer)
         self._catch_signals(trainer)
 
     def after_step(self, trainer: Trainer) -> None:
         self._complete = trainer.steps_done
-        if time.monotonic() - self._saved_at > max(self.seconds, self._saving_took / _SHARE_OF_TIME):
-            self._save(trainer)
+        if time.monotonic() > self._due:
+            self._write(trainer)
+
+    def after_epoch(self, trainer: Trainer) -> None:
+        if (files := self._files()) and _steps(files[-1]) == trainer.steps_done:
+            self._write(trainer)  # with what other callbacks did at the end of the epoch
 
     def after_training(self, trainer: Trainer) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._handlers.clear()
         # A step spent but not completed may have left the model half updated: keep the checkpoint before.
-        if trainer.steps_done == self._complete and not self._failed:
-            self._save(trainer)
+        if trainer.steps_done == self._complete:
+            self._write(trainer)
 
     def save(self, trainer: Trainer) -> None:
         """Save the run now, whatever `seconds` says: between two steps of a loop of your own, say.
 
         Args:
-            trainer: that has this callback. Nothing is written where its last step is saved already.
+            trainer: that has this callback.
 
         Raises:
-            CheckpointError: a sample was drawn and its step is not complete, so that weights may be half
-                updated; or the folder cannot be written. The checkpoint before is intact.
+            CheckpointError: the last step failed, or the folder cannot be written. The checkpoint before is
+                intact.
         """
-        complete = trainer.steps_at_start if self._complete == -1 else self._complete
-        if complete != trainer.steps_done:
+        if self._complete is None:
+            self._begin(trainer)
+        elif self._complete == trainer.steps_done:
+            self._write(trainer)
+        else:
             raise CheckpointError(
-                f"{trainer.steps_done} steps are spent, and {complete} complete; save after "
-                "trainer.step(batch), before the next batch is drawn.",
+                f"{trainer.steps_done} steps are spent, and {self._complete} complete: the last one failed, "
+                "and may have left weights half updated. The checkpoint before is intact.",
                 field="steps",
             )
-        self._save(trainer)
 
-    def restore(self, trainer: Trainer, *, previous: bool = False) -> int:
+    def restore(self, trainer: Trainer, *, previous: bool = False, missing_ok: bool = False) -> int:
         """Load the last checkpoint into a trainer made like the one that saved it, with the same ledger.
+
+        The trainer goes on with the saved run, under its name in the ledger.
 
         Args:
             trainer: not trained yet.
             previous: load the checkpoint before the last.
+            missing_ok: begin a new run where there is no checkpoint, in place of an error.
 
         Returns:
             Number of steps spent after that checkpoint. They are lost: the run continues with the remaining
@@ -188,69 +163,76 @@ class Checkpoints(Callback):
             CheckpointError: there is none, or it is damaged; says whether the one before is intact.
             SettingError: the trainer has another plan, schedule or average.
             BudgetError: the ledger is another run's, or has fewer steps than the checkpoint.
-            DataError: an accountant's histories are of other data.
         """
-        path, state = trainer.processes.broadcast_from_first(lambda: self._load(previous))
-        lost = restore_state(trainer, state)
-        self._run, self._saved = trainer.ledger.run_id, -1
-        for number, callback in kept_callbacks(trainer):
-            callback.restore(trainer, self.folder, number, path.stem)
+
+        def load() -> tuple[dict[str, Any], dict[str, Arrays]] | None:
+            if missing_ok and not self._files():
+                return None
+            path, state = self._load(previous)
+            names = [_INDIVIDUAL, *_named(trainer)]
+            return state, {name: _read_arrays(_sensitive_file(path, name)) for name in names}
+
+        if (found := trainer.processes.from_first(load)) is None:
+            return 0
+        state, arrays = found
+        lost = _restore_state(trainer, state)
+        for name, callback in _named(trainer).items():
+            if kept := {**state["callbacks"].get(name, {}), **arrays.get(name, {})}:
+                callback.load_state_dict(kept)
+        if trainer.individual is not None and arrays[_INDIVIDUAL]:
+            trainer.individual.load_state_dict(arrays[_INDIVIDUAL], lost)
         return lost
 
-    def delete_sensitive(self, trainer: Trainer) -> None:
+    def delete_sensitive(self) -> None:
         """Delete what was saved of single examples; call it once their report is made.
 
-        The checkpoints stay. A run that is resumed from them counts the steps so far at their worst.
+        The checkpoints stay. A run that is resumed from them counts the steps so far in full for everyone.
         """
-        for number, callback in kept_callbacks(trainer) if trainer.processes.first else ():
-            callback.drop(self.folder, number, ())
+        shutil.rmtree(self.folder / SENSITIVE, ignore_errors=True)
 
     def steps_kept(self, *, previous: bool = False) -> int:
         """Number of steps spent before the checkpoint that `restore` would load."""
         return int(self._load(previous)[1]["steps"])
 
-    def _save(self, trainer: Trainer) -> None:
+    def _begin(self, trainer: Trainer) -> None:
+        if trainer.processes.first:
+            self._check_replaceable(trainer)
+        self._write(trainer, check=True)
+        self._complete = trainer.steps_done
+
+    def _write(self, trainer: Trainer, *, check: bool = False) -> None:
         if not trainer.processes.first:
             return
-        if trainer.ledger.run_id != self._run:
-            self._check_replaceable(trainer)
-            self._run, self._saved = trainer.ledger.run_id, -1
-        if trainer.steps_done == self._saved:
-            return
         began = time.monotonic()
-        content = _pack_state(trainer, check=self._saved < 0)
+        content = _pack_state(trainer, check=check)
         path = self.folder / f"checkpoint-{trainer.steps_done:09}-{_digest(content)}.pt"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            for number, callback in kept_callbacks(trainer):
-                callback.save(trainer, self.folder, number, path.stem)
+            for name, arrays in _sensitive_states(trainer):
+                file = _sensitive_file(path, name)
+                file.parent.mkdir(exist_ok=True)
+                _write_arrays(file, arrays)
             write_whole(path, content)
             self._drop_old(path)
-            for number, callback in kept_callbacks(trainer):
-                callback.drop(self.folder, number, {each.stem for each in self._files()})
         except OSError as error:
-            self._failed = True
             raise CheckpointError(
                 f"no checkpoint can be kept in {os.fspath(self.folder)!r} ({error.strerror}), so training "
                 "stops. Make room or make the folder writable, then resume: what was spent is in the ledger, "
                 "and the checkpoint before is intact.",
                 field="folder",
             ) from error
-        self._saved = trainer.steps_done
-        if self._after_saving is not None:
-            self._after_saving(trainer)
-        self._saved_at = time.monotonic()
-        self._saving_took = self._saved_at - began
+        ended = time.monotonic()
+        self._due = ended + max(self.seconds, (ended - began) / _SHARE_OF_TIME)
 
     def _check_replaceable(self, trainer: Trainer) -> None:
         """Refuse a folder with the last checkpoint of another run that has steps left."""
         state = next(filter(None, map(_unpack_state, reversed(self._files()))), None)
-        if state is None or state["run"] == trainer.ledger.run_id:
+        if state is None or state["run"] == trainer.run_id:
             return
-        if 0 < state["steps"] < state["planned"]:
+        if 0 < state["steps"] < (planned := state["settings"]["steps"]):
             raise CheckpointError(
                 f"{os.fspath(self.folder)!r} has checkpoints of another run, which was stopped "
-                f"after {state['steps']} of {state['planned']} steps, and they would be replaced. Go on with "
+                f"after {state['steps']} of {planned} steps, and they would be replaced. Go on with "
                 "that run (Checkpoints.restore, with its ledger), give another folder, or delete this one.",
                 field="folder",
             )
@@ -261,6 +243,10 @@ class Checkpoints(Callback):
         earlier = [path for path in others if _steps(path) < _steps(newest)]
         for path in set(others) - set(earlier[-1:]):
             path.unlink(missing_ok=True)
+        kept = {_suffix(path) for path in self._files()}
+        for path in (self.folder / SENSITIVE).glob("*.npz"):
+            if not any(path.name.endswith(each) for each in kept):
+                path.unlink(missing_ok=True)
 
     def _files(self) -> list[Path]:
         """Checkpoints in the folder, the last one last; other files there are not ours to read or delete."""
@@ -272,7 +258,8 @@ class Checkpoints(Callback):
         if len(files) < 1 + previous:
             raise CheckpointError(
                 f"there is no {'earlier ' if previous and files else ''}checkpoint in "
-                f"{os.fspath(self.folder)!r}; expected the folder of an earlier run.",
+                f"{os.fspath(self.folder)!r}; bring it back, or train again, into another folder: what was "
+                "spent stays spent.",
                 field="folder",
             )
         chosen = files[-1 - previous]
@@ -283,8 +270,8 @@ class Checkpoints(Callback):
         offer = (
             "No earlier one is intact: train again, into another folder; what was spent stays spent."
             if before is None
-            else f"The one before, saved after {before['steps']} steps, is intact: resume from it with "
-            "previous=True (--previous)."
+            else f"The one before, saved after {before['steps']} steps, is intact: delete the damaged "
+            "one to resume from it, or give previous=True in Python."
         )
         raise CheckpointError(
             f"the checkpoint {os.fspath(chosen)!r} is damaged: it does not match its checksum. {offer}",
@@ -317,23 +304,60 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def trainer_state(trainer: Trainer) -> dict[str, Any]:
-    """Tensors and plain values that `restore_state` reads."""
-    return {
-        "model": trainer.model.state_dict(),
-        "optimizer": trainer.optimizer.state_dict(),
-        "scheduler": None if trainer.scheduler is None else trainer.scheduler.state_dict(),
-        "average": trainer.averaging.state(),
-        **trainer.state(),
-    }
+def _named(trainer: Trainer) -> dict[str, Callback]:
+    """Callbacks by the names of their classes; a second one of a class by its number too."""
+    seen: Counter[str] = Counter()
+    named = {}
+    for callback in trainer.callbacks:
+        name = type(callback).__name__
+        seen[name] += 1
+        named[name if seen[name] == 1 else f"{name}-{seen[name]}"] = callback
+    return named
 
 
-def restore_state(trainer: Trainer, state: Mapping[str, Any]) -> int:
-    """Load what `trainer_state` returned into a trainer of the same run; return the number of lost steps.
+def _suffix(checkpoint: Path) -> str:
+    """End of the names of files in `sensitive/` that belong to a checkpoint."""
+    return f"{checkpoint.stem.removeprefix('checkpoint')}.npz"
 
-    Raises:
-        SettingError, BudgetError: as `Trainer.restore`; or the trainer has another schedule or average.
-    """
+
+def _sensitive_file(checkpoint: Path, name: str) -> Path:
+    return checkpoint.parent / SENSITIVE / f"{name}{_suffix(checkpoint)}"
+
+
+def _sensitive_states(trainer: Trainer) -> Iterator[tuple[str, Arrays]]:
+    """Yield what is counted of single examples, by name."""
+    if (individual := trainer.individual) is not None:
+        individual.count_in_full(trainer.steps_done - individual.steps)  # lost ones
+        yield _INDIVIDUAL, individual.sensitive_state_dict()
+    for name, callback in _named(trainer).items():
+        if arrays := callback.sensitive_state_dict():
+            yield name, arrays
+
+
+def _write_arrays(path: Path, arrays: Arrays) -> None:
+    content = io.BytesIO()
+    np.savez_compressed(content, allow_pickle=False, **arrays)
+    write_whole(path, content.getvalue())
+
+
+def _read_arrays(path: Path) -> Arrays:
+    """Return the arrays of a file; none where there is no file."""
+    if not path.exists():
+        return {}
+    try:
+        with np.load(path) as saved:
+            return dict(saved)
+    except (zipfile.BadZipFile, KeyError, ValueError, EOFError, OSError) as error:
+        raise CheckpointError(
+            f"{str(path)!r}, which counts for single examples, is damaged. Bring it back; or resume from the "
+            "checkpoint before, with previous=True in Python; or delete it: the steps so far then count "
+            "as if everyone had used all of the sensitivity.",
+            field="path",
+        ) from error
+
+
+def _restore_state(trainer: Trainer, state: Mapping[str, Any]) -> int:
+    """Load what `_pack_state` saved into a trainer of the same run; return the number of lost steps."""
     lost = trainer.count_lost(state)
     trainer.averaging.restore(state["average"])
     trainer.optimizer.load_state_dict(state["optimizer"])
@@ -343,16 +367,29 @@ def restore_state(trainer: Trainer, state: Mapping[str, Any]) -> int:
 
 
 def _pack_state(trainer: Trainer, *, check: bool) -> bytes:
+    """Return the file of a checkpoint; with `check`, try whether it can be loaded safely."""
+    states = {name: callback.state_dict() for name, callback in _named(trainer).items()}
     buffer = io.BytesIO()
-    torch.save({"format": _FORMAT, "planned": trainer.steps, **trainer_state(trainer)}, buffer)
+    torch.save(
+        {
+            "format": _FORMAT,
+            "model": trainer.model.state_dict(),
+            "optimizer": trainer.optimizer.state_dict(),
+            "scheduler": None if trainer.scheduler is None else trainer.scheduler.state_dict(),
+            "average": trainer.averaging.state(),
+            "callbacks": {name: state for name, state in states.items() if state},
+            **trainer.state(),
+        },
+        buffer,
+    )
     if check:
         try:
             torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
         except pickle.UnpicklingError as error:
             raise ModelError(
-                "the state of model, optimizer, scheduler or policy holds more than tensors and plain "
-                f"values, so its checkpoint could not be loaded safely ({str(error).splitlines()[0]}). Keep "
-                "such objects out of state_dict().",
+                "the state of model, optimizer, scheduler, policy or callbacks holds more than tensors and "
+                f"plain values, so its checkpoint could not be loaded safely ({str(error).splitlines()[0]}). "
+                "Keep such objects out of state_dict().",
                 field="state",
             ) from error
     return buffer.getvalue()

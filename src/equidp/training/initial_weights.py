@@ -1,4 +1,4 @@
-"""Where a run's first weights and the state of its optimizer come from, as far as this process can see.
+"""Origin of a run's first weights and of the state of its optimizer, as far as this process can see.
 
 Epsilon of a run covers its own steps. Weights that were trained before on the same people, or momentum of raw
 gradients, bring along what those steps learnt. A process sees weights that `build_model` made and the state
@@ -21,7 +21,6 @@ from equidp._provenance import weights_digest
 from equidp.data.dataset import GroupedDataset
 from equidp.data.shared_rows import RowDigests
 from equidp.errors import ModelError, PrivacyWarning
-from equidp.kernel.ledger import Ledger, is_step
 
 FRESH, GIVEN = "fresh", "given"
 
@@ -63,7 +62,7 @@ def count_trained_on(model: nn.Module, rows: RowDigests) -> int:
 def start_of(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    ledger: Ledger,
+    begun: bool,
     *,
     private: bool,
     known: Start = Start(),
@@ -71,13 +70,13 @@ def start_of(
     """Origin of a run's weights before its first step; warns if the optimizer was used before.
 
     Args:
-        model, optimizer, ledger: of the run.
+        model, optimizer: of the run.
+        begun: whether steps of the run were taken before.
         private: True for a private run; without privacy there is no warning.
         known: start of which a warning was given already.
     """
-    has_steps = any(is_step(event) for event, _ in ledger.entries)
     fresh = model in _fresh and _fresh[model] == weights_digest(model)
-    used = known.optimizer_state or (not has_steps and _has_state(optimizer))
+    used = known.optimizer_state or (not begun and _has_state(optimizer))
     if private and used and not known.optimizer_state:
         warnings.warn(
             "the optimizer comes with state of earlier steps, such as momentum. If raw gradients of this "

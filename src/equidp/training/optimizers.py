@@ -15,8 +15,8 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, ReduceLR
 
 from equidp._validate import check_number, unknown_name
 from equidp.errors import SettingError
-from equidp.kernel.policy import copy_state
 from equidp.kernel.step import PrivateStep
+from equidp.policies.weights import sensitivity_of
 
 OPTIMIZERS = ("sgd", "adam")
 
@@ -87,7 +87,7 @@ class PrivateAdam(_EagerOptimizer):
         >>> data = equidp.GroupedDataset(x, targets, groups, ("a", "b"), ("no", "yes"))
         >>> model = torch.nn.Linear(3, 2)
         >>> trainer = equidp.Trainer(
-        ...     model, equidp.PrivateAdam(model.parameters(), lr=0.02), data, policy=equidp.DPSGD(),
+        ...     model, equidp.PrivateAdam(model.parameters(), lr=0.02), data, method=equidp.DPSGD(),
         ...     batch_size=16, steps=4, noise_multiplier=2.0, delta=1e-3)
         >>> trainer.optimizer.deviation()  # sigma C / b
         0.125
@@ -144,10 +144,10 @@ def connect_noise(optimizer: torch.optim.Optimizer, step: PrivateStep) -> None:
 
 def noise_deviation(step: PrivateStep) -> float:
     """sigma S / b of the last private gradient: public, for S follows from the policy's released state."""
-    sigma = step.event.noise_multiplier
+    sigma = step.event.noise
     if not sigma:
         return 0.0
-    return sigma * float(step.policy.sensitivity(copy_state(step.weights_state))) / step.expected_batch_size
+    return sigma * sensitivity_of(step.policy, step.weights_state, step.num_groups) / step.expected_batch_size
 
 
 def check_optimizer_name(name: str, momentum: float) -> None:
@@ -173,12 +173,12 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 def chosen_scheduler(
     given: Any, optimizer: torch.optim.Optimizer, steps: int, done: int
 ) -> LRScheduler | None:
-    """The scheduler that a Trainer steps after each of its steps.
+    """Return the scheduler that a Trainer steps after each of its steps; None: the rate is constant.
 
     Args:
-        given: a torch scheduler, a name from `SCHEDULES`, or None for a constant learning rate.
+        given: a torch scheduler, or a name from `SCHEDULES`.
         optimizer: whose learning rates are those of the first step.
-        steps: of the run, as many as its budget holds: the schedule ends with the last one.
+        steps: of the run: the schedule ends with the last one.
         done: how many of them the ledger holds already.
 
     Raises:
@@ -190,7 +190,7 @@ def chosen_scheduler(
     [0.6000000000000001]
     """
     if not isinstance(given, str):
-        check_scheduler(given, optimizer, steps - done)
+        _check_scheduler(given, optimizer, steps - done)
         return given  # type: ignore[no-any-return]
     if given not in SCHEDULES:
         raise unknown_name("schedule", given, SCHEDULES)
@@ -203,18 +203,7 @@ def chosen_scheduler(
 
 
 def restore_scheduler(scheduler: LRScheduler | None, state: dict[str, Any] | None, lost: int) -> None:
-    """Set a scheduler to its saved state, and move it past steps that were lost since.
-
-    Raises:
-        SettingError: there was none, or there is none now.
-    """
-    had, has = state is not None, scheduler is not None
-    if had != has:
-        raise SettingError(
-            f"the checkpoint was saved with {'a' if had else 'no'} scheduler, and this trainer has "
-            f"{'one' if has else 'none'}; make the trainer with the settings of that run.",
-            field="scheduler",
-        )
+    """Set a scheduler to its saved state, and move it past steps that were lost since."""
     if scheduler is None or state is None:
         return
     scheduler.load_state_dict(state)
@@ -226,44 +215,26 @@ def restore_scheduler(scheduler: LRScheduler | None, state: dict[str, Any] | Non
 
 def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
     """Refuse an optimizer that lacks parameters the model trains, or takes several gradients a step."""
-    if not isinstance(getattr(optimizer, "param_groups", None), list):
+    several = isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam)
+    if several or not isinstance(optimizer, torch.optim.Optimizer):
         raise SettingError(
-            f"optimizer={optimizer!r}; expected a torch optimizer, such as "
-            "torch.optim.SGD(model.parameters(), lr=0.1)."
-        )
-    if isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
-        raise SettingError(
-            f"optimizer={type(optimizer).__name__}; expected one that takes one dense gradient a step, which "
-            "private ones are; use SGD, Adam or another.",
-            field="optimizer",
+            f"optimizer={optimizer!r}; expected a torch optimizer that takes one dense gradient a step, such "
+            "as torch.optim.SGD(model.parameters(), lr=0.1)."
         )
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    left = [name for name, parameter in trained.items() if id(parameter) not in held]
-    if trained and len(left) == len(trained):
-        raise SettingError(
-            "the optimizer holds no parameter of the model; make it from model.parameters(), after "
-            "make_compatible or any other call that returns a new model.",
-            field="optimizer",
-        )
+    trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+    left = [name for name, parameter in trained if id(parameter) not in held]
     if left:
         raise SettingError(
-            f"the optimizer does not hold {', '.join(left[:3])}{' and others' if len(left) > 3 else ''}: "
-            "their gradients would be clipped and noised for nothing. Make the optimizer after the last "
-            "change to the model, or freeze those (requires_grad_(False)).",
+            f"the optimizer does not hold {', '.join(left[:3])}{' and others' if len(left) > 3 else ''}; "
+            "make it from model.parameters() after the last change to the model (make_compatible is one), or "
+            "freeze those (requires_grad_(False)).",
             field="optimizer",
         )
 
 
-def check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int) -> None:
+def _check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int) -> None:
     """Refuse a scheduler that is not this optimizer's, needs a value, or ends within so many steps."""
-    if scheduler is None:
-        return
-    if isinstance(scheduler, type) or not callable(getattr(scheduler, "step", None)):
-        raise SettingError(
-            f"scheduler={scheduler!r}; expected a scheduler made for the optimizer, such as "
-            "torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)."
-        )
     if isinstance(scheduler, ReduceLROnPlateau):
         raise SettingError(
             "ReduceLROnPlateau follows a measured value, and the Trainer steps a scheduler "
@@ -275,9 +246,9 @@ def check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int
             "the scheduler was made for another optimizer, and would change nothing; make it for this one.",
             field="scheduler",
         )
-    if isinstance(scheduler, OneCycleLR) and scheduler.total_steps - scheduler.last_epoch < steps:
+    if isinstance(scheduler, OneCycleLR) and (left := scheduler.total_steps - scheduler.last_epoch) < steps:
         raise SettingError(
-            f"the scheduler ends after {scheduler.total_steps - scheduler.last_epoch} more steps, and the "
-            f"plan has {steps}; set its total_steps to cover them.",
+            f"the scheduler ends after {left} more steps, and the plan has {steps}; set its total_steps to "
+            "cover them.",
             field="scheduler",
         )

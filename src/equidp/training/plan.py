@@ -1,96 +1,44 @@
-"""Plan: settings of training for any method; ResolvedPlan: the same, worked out for one method and n."""
+"""Plan: what one run is, before data is seen."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, replace
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
-from equidp._validate import check_number, check_whole, unknown_name
+from equidp._validate import check_whole, unknown_name
 from equidp.accounting.calibration import PROTECTIONS
-from equidp.accounting.groups import GroupSettings
-from equidp.accounting.planned import (
-    checked_schedule,
-    default_delta,
-)
-from equidp.accounting.target import Target
-from equidp.data.dataset import DataSource
-from equidp.data.published import published_settings
-from equidp.data.targets import parse_class_weights
-from equidp.data.views import AUGMENTATIONS, Views
+from equidp.accounting.groups import BUDGETS, GroupSettings
+from equidp.accounting.planned import checked_schedule, default_delta
+from equidp.accounting.risk import RiskTarget
 from equidp.errors import SettingError
-from equidp.kernel.engine import LossFunction
-from equidp.kernel.epsilon import checked_delta
-from equidp.kernel.ledger import StepEvent
-from equidp.kernel.policy import Policy
-from equidp.losses import LOSSES
-from equidp.models import MODELS, model_named
-from equidp.policies.methods import MethodLike, all_settings, fixed_options, make_policy, name_of
-from equidp.training.averages import AVERAGES, WeightAverage
-from equidp.training.optimizers import ADAM_RATE, OPTIMIZERS, SCHEDULES, check_optimizer_name
+from equidp.kernel.epsilon import (
+    ACCOUNTANTS,
+    checked_delta,
+)
+from equidp.kernel.event import Event
+from equidp.policies.table import METHODS
+from equidp.training.option import check_options, number_in, one_of, option, whole_from
+from equidp.training.release import Charge, Release
+from equidp.training.resolved import ResolvedPlan, with_public_bounds
 
-GROUP_OPTIONS = ("rates", "bound_shares", "epsilon_by_group", "protect_by")
-"""Options of a plan by which groups differ; keys of results that were kept before them leave them out."""
-ModelFactory = Callable[[tuple[int, ...], int], nn.Module]
+# Parts that need torch are imported where they are used: accounting needs none of them.
+if TYPE_CHECKING:
+    from equidp.data.dataset import DataSource
+    from equidp.data.views import Views
+    from equidp.kernel.engine import LossFunction
+    from equidp.kernel.policy import Policy
+    from equidp.policies.methods import MethodLike
+
+ModelFactory = Callable[[tuple[int, ...], int], Any]
 """(shape of one input, number of classes) -> a model with fresh weights from torch's global generator."""
-Check = Callable[[str, Any], None]
-"""Raises SettingError unless an option, by name, can have a value."""
-OnCard = Callable[["Plan"], bool]
-"""True for plans of which a model card lists an option."""
-
-
-def option(
-    default: Any,
-    meaning: str,
-    check: Check | None = None,
-    names: Iterable[str] = (),
-    *,
-    label: str = "",
-    on_card: OnCard | None = None,
-    flag: bool = True,
-) -> Any:
-    """Return a field of `Plan`, from which the command line, the check, the run's files and the card follow.
-
-    Other parts of a run have such fields too, which are options of commands.
-
-    Args:
-        default: its value where none is given; MISSING: it must be given. A value of None is not checked.
-        meaning: its help, in a sentence.
-        check: of one value.
-        names: values that the command line completes to; others may be accepted too.
-        label: on the card; "": the option's name.
-        on_card: plans whose card lists the option; None: plans in which it differs from its default.
-        flag: True: commands have an option of this name; False: they take it by --set.
-    """
-    metadata = {
-        "help": meaning,
-        "check": check,
-        "names": tuple(names),
-        "label": label,
-        "on_card": on_card,
-        "flag": flag,
-    }
-    return field(default=default, metadata=metadata)
-
-
-def check_options(part: Any) -> None:
-    """Raise a SettingError unless each field of a part made by `option` has a value that its check takes."""
-    for each in fields(part):
-        value, check = getattr(part, each.name), each.metadata.get("check")
-        if check is not None and value is not None:
-            check(each.name, value)
-
-
-def one_of(known: Iterable[str]) -> Check:
-    """Return the check of a name among known ones."""
-
-    def check(name: str, value: Any) -> None:
-        if value not in known:
-            raise unknown_name(name, value, known)
-
-    return check
+USUAL_EPOCHS = 20
+"""Passes over the data where neither epochs nor steps are given."""
+USUAL_NOISE = 1.0
+"""Noise multiplier of a command or a published plan that nothing else decides the noise of."""
+ALTERNATIVES = (("epsilon", "risk", "noise_multiplier"), ("epochs", "steps"))
+"""Options of which a plan has one at most; a change of one takes the place of the others."""
 
 
 def _always(plan: Plan) -> bool:
@@ -98,27 +46,34 @@ def _always(plan: Plan) -> bool:
     return True
 
 
-def _in_facts(plan: Plan) -> bool:
+def _elsewhere(plan: Plan) -> bool:
     """False: the card has the option as a fact or a release of the run, also of one without a plan."""
     return False
 
 
-def _number(interval: str, hint: str = "") -> Check:
-    return lambda name, value: check_number(interval, hint, **{name: value})
+def _check_method(name: str, value: Any) -> None:
+    if not (isinstance(value, str) and value in METHODS):
+        from equidp.policies.methods import method_named
+
+        method_named(value)
 
 
 def _check_model(name: str, value: Any) -> None:
-    if isinstance(value, nn.Module):
+    if isinstance(value, str):
+        from equidp.models import model_named
+
+        model_named(value)
+    elif hasattr(value, "parameters") and not isinstance(value, type):
         raise SettingError(
             "model is a module; expected a name, or a function that makes a fresh one for each training: "
             "lambda shape, classes: nn.Linear(shape[0], classes).",
             field="model",
         )
-    if isinstance(value, str):
-        model_named(value)
 
 
 def _check_loss(name: str, value: Any) -> None:
+    from equidp.losses import LOSSES
+
     if isinstance(value, str) and value not in LOSSES:
         raise SettingError(
             f"loss={value!r}; expected a function of (outputs, targets) that gives a loss for each example.",
@@ -126,151 +81,228 @@ def _check_loss(name: str, value: Any) -> None:
         )
 
 
-@dataclass(frozen=True)
+def _check_risk(name: str, value: Any) -> None:
+    if not isinstance(value, RiskTarget):
+        raise SettingError(f"risk={value!r}; expected equidp.RiskTarget(0.05), say.")
+
+
+def _check_releases(name: str, value: Any) -> None:
+    if isinstance(value, str) or not all(isinstance(each, Release) for each in value):
+        raise SettingError(f"releases={value!r}; expected releases, such as equidp's class counts.")
+
+
+def _names_in(module: str, table: str) -> Callable[[], Iterable[str]]:
+    """Return a function that loads the names in a table of a module."""
+    return lambda: getattr(import_module(module), table)
+
+
+_MODELS = _names_in("equidp.models", "MODELS")
+_OPTIMIZERS = _names_in("equidp.training.optimizers", "OPTIMIZERS")
+_SCHEDULES = _names_in("equidp.training.optimizers", "SCHEDULES")
+_AVERAGES = _names_in("equidp.training.averages", "AVERAGES")
+_AUGMENTATIONS = _names_in("equidp.data.views", "AUGMENTATIONS")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Settings of training, whatever the method. A new one is a field made by `option`, and nothing else.
+    """Settings of one run, before data is seen. A new option is a field made by `option`, and nothing else.
 
     Attributes:
-        model: a name from `equidp.models.MODELS`, an import path such as "my_module:make_model", or a
-            factory.
-        learning_rate: of the optimizer; None: 1 / sqrt(steps), as Xu et al. set it.
+        method: a name from `METHODS`, an import path such as "my_module:MyPolicy", a policy, or its class.
+        epsilon, risk, noise_multiplier: what decides the noise: epsilon of the whole run, a `RiskTarget`, or
+            sigma itself (0: no privacy). A private method needs one of the three, or budgets by group.
+        delta: of the whole run; None: a tenth of 1 / n, rounded down to a power of ten.
+        accountant: a name from `equidp.accounting.ACCOUNTANTS`, by which epsilon is meant and reported.
         batch_size: b, expected; 0: all examples.
-        epochs: passes over the training data.
-        noise_multiplier: sigma.
-        delta: None: a tenth of 1 / n, rounded down to a power of ten.
-        loss: what is trained on: a function of (outputs, targets) that gives one loss for each example;
-            None: cross entropy.
+        epochs, steps: passes over the data, or T private steps; one of the two, or neither: 20 epochs.
+        sample_rate: q, where n is not public; None: b / n.
+        model: a name from `equidp.models.MODELS`, an import path such as "my_module:make_model", or a
+            factory. A Trainer is given the model itself.
+        learning_rate: of the optimizer; None: 1 / sqrt(steps), as Xu et al. set it.
         momentum, weight_decay: of the optimizer; they act on private gradients, so they cost no privacy.
-        schedule: of the learning rate, over all steps: "constant", "linear" or "cosine"; the last two end at
-            zero. A run that a budget cuts short has its schedule over the steps that the budget holds.
         optimizer: "sgd", or "adam", which is `PrivateAdam`; it has momentum of its own.
-        average, average_share: the `WeightAverage` that the run releases: "none", "tail" or "ema", and over
-            which share of the steps.
-        views, augmentation: the `Views` of images that are trained on.
+        schedule: of the learning rate, over all steps: "constant", "linear" or "cosine"; the last two end at
+            zero, over the steps of the plan.
+        average, average_share: of the weights, which the run releases in place of the last ones: "none",
+            "tail" (the mean over this share of the last steps) or "ema" (exponential, with a horizon of this
+            share).
+        views, augmentation: augmented views of each sampled image, whose losses are averaged, and how they
+            are made: "none", "flip", "shift" or "flip-shift".
         class_weight: class -> public number that multiplies the losses of its examples before their gradients
             are clipped, also as a text such as "no=1,yes=8"; other classes have 1. Only ratios count: all are
             divided by the largest. None: all are 1.
-        rates, bound_shares: group -> public multiple of the sample rate, and share of the bound, also as a
-            text such as "rare=2,*=1"; see `Trainer`. A method without privacy ignores both, and budgets.
-        epsilon_by_group: group -> epsilon, which also covers what is released beside the steps; see
-            `Trainer`.
-        protect_by: whether rates or bounds of groups follow from these epsilons; see `Trainer`.
+        loss: what is trained on: a function of (outputs, targets) that gives one loss for each example;
+            None: cross entropy.
+        rates: public multiples of the sample rate by name of a group, also as a text such as "rare=2,*=1";
+            "*": all other groups; left out: 1. Sums are divided by b all the same: sizes of groups are
+            private.
+        bound_shares: public shares of the bound, in [1/16, 1], in the same form: an example of the group adds
+            at most this share of the sensitivity to a gradient, and of the norm to statistics. With rates or
+            shares, each group has an epsilon of its own, and the run has the largest.
+        epsilon_by_group: budgets in the same form, which also cover what is released beside the steps; left
+            out: epsilon, which is the largest budget where it is not given. Rates or shares follow from them,
+            at most 1.
+        protect_by: "sampling": rates follow from the budgets; "scaling": shares of the bound do, for rates
+            that are given, and without budgets from one epsilon for all.
+        workers, physical_batch_size: processes that load a dataset that is not in memory, and the most
+            examples in the engine at a time, which bounds memory; None: 128 for large samples of images on a
+            CPU, unless the method releases statistics; else the whole sample. Results do not depend on them.
+        releases: what is released beside the steps, which epsilon covers too.
         method_settings: settings of methods by name, such as clipping_bound; each method takes those it has.
         by_method: method -> fields of the plan and settings of the method that differ for it.
 
     Raises:
-        SettingError: a value outside its range, an unknown name.
+        SettingError: a value outside its range, an unknown name, or two values that exclude each other.
 
     Example:
         >>> import equidp
-        >>> plan = equidp.Plan("mlp", epochs=2, method_settings={"clipping_bound": 0.5})
-        >>> plan.resolve("dpsgd", num_examples=1024).steps
-        8
+        >>> plan = equidp.Plan(epsilon=3.0, batch_size=100, epochs=2, delta=1e-4)
+        >>> resolved = plan.resolve(num_examples=1000)
+        >>> resolved.steps, round(resolved.noise_multiplier, 2)
+        (20, 0.98)
     """
 
+    method: str | Any = option(
+        "dpsgd", "Method of private training.", _check_method, METHODS, on_card=_elsewhere, listed=False
+    )
     model: str | ModelFactory = option(
         "logistic",
         "Model, or my_module:make_model; default: of the dataset, or logistic.",
         _check_model,
-        MODELS,
+        _MODELS,
         on_card=_always,
     )
-    learning_rate: float | None = option(0.1, "Learning rate.", _number("(0, inf)"), on_card=_in_facts)
+    learning_rate: float | None = option(0.1, "Learning rate.", number_in("(0, inf)"), on_card=_elsewhere)
     batch_size: int = option(
-        256,
-        "Expected size of a Poisson sample; 0: all examples.",
-        lambda name, value: check_whole(0, **{name: value}),
-        on_card=_in_facts,
+        256, "Expected size of a Poisson sample; 0: all examples.", whole_from(0), on_card=_elsewhere
     )
-    epochs: float = option(20, "Passes over the training data.", _number("(0, inf)"), on_card=_always)
-    noise_multiplier: float = option(
-        1.0,
+    epochs: float | None = option(
+        None,
+        "Passes over the training data; default: 20.",
+        number_in("(0, inf)"),
+        on_card=lambda plan: plan.steps is None,
+    )
+    steps: int | None = option(
+        None,
+        "Number of private steps, in place of --epochs.",
+        whole_from(1),
+        on_card=_elsewhere,
+        listed=False,
+    )
+    noise_multiplier: float | None = option(
+        None,
         "Noise as a multiple of the sensitivity, instead of --epsilon.",
-        _number("[0, inf)"),
-        on_card=_in_facts,
+        number_in("[0, inf)"),
+        on_card=_elsewhere,
+    )
+    epsilon: float | None = option(
+        None,
+        "Target epsilon, which the noise is calibrated to.",
+        number_in("(0, inf)"),
+        on_card=_elsewhere,
+        listed=False,
+    )
+    risk: RiskTarget | None = option(
+        None,
+        "Target risk, which the noise is calibrated to, instead of --epsilon.",
+        _check_risk,
+        on_card=_elsewhere,
+        listed=False,
+    )
+    accountant: str = option(
+        "pld",
+        "Accountant that epsilon is meant for.",
+        one_of(ACCOUNTANTS),
+        ACCOUNTANTS,
+        on_card=_elsewhere,
+        listed=False,
     )
     delta: float | None = option(
         None,
         "Delta of the whole run; default: a tenth of 1 / n, rounded down to a power of ten.",
-        _number("(0, 1)", ", a probability well below 1 / n"),
-        on_card=_in_facts,
+        number_in("(0, 1)", ", a probability well below 1 / n"),
+        on_card=_elsewhere,
+    )
+    sample_rate: float | None = option(
+        None,
+        "Rate at which examples are sampled, where their number is not public; default: b / n.",
+        number_in("(0, 1]", ", a probability"),
+        on_card=_elsewhere,
+        listed=False,
     )
     momentum: float = option(
         0.0,
         "Momentum of SGD.",
-        _number("[0, 1)", ": steps would grow without end"),
+        number_in("[0, 1)", ": steps would grow without end"),
         on_card=_always,
-        flag=False,
     )
     weight_decay: float = option(
-        0.0, "Weight decay of the optimizer.", _number("[0, inf)"), on_card=_always, flag=False
+        0.0, "Weight decay of the optimizer.", number_in("[0, inf)"), on_card=_always
     )
     optimizer: str = option(
         "sgd",
         "sgd, or adam without the noise's variance in its second moments. Free.",
-        one_of(OPTIMIZERS),
-        OPTIMIZERS,
-        on_card=_in_facts,
-        flag=False,
+        one_of(_OPTIMIZERS),
+        _OPTIMIZERS,
+        on_card=_elsewhere,
     )
     schedule: str = option(
         "constant",
         "Learning rate over the run; linear and cosine end at zero. Free.",
-        one_of(SCHEDULES),
-        SCHEDULES,
+        one_of(_SCHEDULES),
+        _SCHEDULES,
         label="schedule of the learning rate",
-        flag=False,
     )
     average: str = option(
         "none",
         "Weights to release: of the last step, or averaged over the last ones (tail) or exponentially (ema). "
         "Free.",
-        names=AVERAGES,
+        one_of(_AVERAGES),
+        _AVERAGES,
         label="average of the weights",
-        flag=False,
     )
     average_share: float = option(
-        WeightAverage.share,
+        0.25,
         "Share of the steps that a tail has, or the horizon of ema.",
+        number_in("(0, 1]"),
         label="share of the steps in that average",
         on_card=lambda plan: plan.average != "none",
-        flag=False,
     )
     views: int = option(
         1,
         "Augmented views of each sampled image, whose losses are averaged. Free, but K times the work.",
-        on_card=_in_facts,
-        flag=False,
+        whole_from(1),
+        on_card=_elsewhere,
     )
     augmentation: str = option(
         "none",
         "How images are varied in training: flip, shift, flip-shift. Free.",
-        names=AUGMENTATIONS,
-        on_card=_in_facts,
-        flag=False,
+        one_of(_AUGMENTATIONS),
+        _AUGMENTATIONS,
+        on_card=_elsewhere,
     )
     class_weight: Mapping[str, float] | str | None = option(
         None,
-        "Public weights of the classes' losses, for rare classes: no=1,yes=8; default: 1 each. "
+        "Public weights of the classes' losses, for rare classes: no=1,yes=8; default: 1 each. Only ratios "
+        "count, and less where gradients are clipped or normalised. "
         "balanced: by counts with noise, in equidp train and compare.",
         label="weights of classes (public)",
     )
-    loss: str | LossFunction | None = option(
-        None,
-        "User-defined loss of each example; default: cross entropy.",
-        _check_loss,
+    loss: str | Callable[..., Any] | None = option(
+        None, "User-defined loss of each example; default: cross entropy.", _check_loss
     )
     epsilon_by_group: Mapping[str, float] | str | None = option(
         None,
         "Epsilon of each group, at most that of the run: rare=1,*=3; *: all other groups.",
         label="epsilon that each group was to have at most",
+        keyed=False,  # rates, bounds and noise follow, and say all
     )
     protect_by: str = option(
         PROTECTIONS[0],
-        "Rates follow from --epsilon-by-group (sampling), or shares of bounds from it or --rates (scaling).",
+        "Rates follow from epsilon_by_group (sampling), or shares of bounds from it or rates (scaling).",
         one_of(PROTECTIONS),
         PROTECTIONS,
-        flag=False,
+        keyed=False,
     )
     rates: Mapping[str, float] | str | None = option(
         None,
@@ -282,18 +314,53 @@ class Plan:
         "Public shares of the clipping bound by group, from 1/16 to 1: rare=0.5,*=1.",
         label="shares of the bound by group (public)",
     )
+    workers: int = option(
+        0,
+        "Processes that load a dataset that is not in memory.",
+        whole_from(0),
+        on_card=_elsewhere,
+        listed=False,
+        keyed=False,
+    )
+    physical_batch_size: int | None = option(
+        None,
+        "Most examples in the engine at a time, which bounds memory.",
+        whole_from(1, ", or None for all at once"),
+        on_card=_elsewhere,
+        listed=False,
+        keyed=False,
+    )
+    releases: tuple[Release, ...] = field(default=())
     method_settings: Mapping[str, Any] = field(default_factory=dict)
     by_method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_options(self)
-        check_optimizer_name(self.optimizer, self.momentum)
-        # refuse what does not go together
-        _ = self.weight_average, self.image_views, self.class_weights, self.groups
+        for names in ALTERNATIVES:
+            given = {name: value for name in names if (value := getattr(self, name)) is not None}
+            if len(given) > 1:
+                listed = ", ".join(f"{name}={value}" for name, value in given.items())
+                raise SettingError(f"{listed}; expected exactly one of {', '.join(names)}.", field=names[0])
+        if self.optimizer != "sgd":
+            from equidp.training.optimizers import check_optimizer_name
+
+            check_optimizer_name(self.optimizer, self.momentum)
+        if self.views != 1:
+            _ = self.image_views  # refuse several that are the same
+        _ = self.class_weights, self.groups
+        if self.releases:
+            _check_releases("releases", self.releases)
+        if self.method_settings or self.by_method:
+            self._check_settings()
+
+    def _check_settings(self) -> None:
+        """Refuse settings that neither a plan nor a method has."""
+        from equidp.policies.methods import all_settings
+
         known, own = all_settings(), self.names()
         for name in self.method_settings:
             if name not in known:
-                raise unknown_name("method setting", name, known)
+                raise unknown_name("method setting", name, known, "equidp methods METHOD")
         for method, changes in self.by_method.items():
             for name in changes:
                 if name not in known and name not in own:
@@ -301,7 +368,7 @@ class Plan:
 
     @classmethod
     def options(cls) -> list[Field[Any]]:
-        """Return the fields made by `option`: all but the settings of methods."""
+        """Return the fields made by `option`: all but releases and the settings of methods."""
         return [each for each in fields(cls) if "help" in each.metadata]
 
     @classmethod
@@ -310,9 +377,27 @@ class Plan:
         return {each.name for each in cls.options()}
 
     def to_plain(self) -> dict[str, Any]:
-        """Return all fields as plain values; a model or a loss that is no name is its own name."""
-        content = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {**content, "model": self.model_name, "loss": self.loss_name or None}
+        """Return plain values that `from_plain` reads; a model or a loss that is no name is its own name.
+
+        Releases that are drawn elsewhere are left out: a resolved plan has what they cost.
+        """
+        content = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "releases"}
+        if not isinstance(self.method, str):
+            policy = self.policy
+            content["method"] = self.method_name
+            content["method_settings"] = {**self.method_settings, **asdict(policy)}  # type: ignore[call-overload]
+        risk = None if self.risk is None else asdict(self.risk)
+        drawn = [each.to_plain() for each in self.releases if not isinstance(each, Charge)]
+        named = {"model": self.model_name, "loss": self.loss_name or None}
+        return {**content, **named, "risk": risk, "releases": drawn}
+
+    @classmethod
+    def from_plain(cls, content: Mapping[str, Any]) -> Plan:
+        """Read what `to_plain` gave; method and model must have a name or an import path."""
+        from equidp._plain import read_part
+
+        _check_method("method", content["method"])  # one of the user's own brings its settings
+        return read_part(cls, content)
 
     @property
     def changed_options(self) -> dict[str, Any]:
@@ -323,14 +408,58 @@ class Plan:
         }
 
     @property
+    def method_name(self) -> str:
+        """Name of the method in `METHODS`, its import path, or the name of its class."""
+        if isinstance(self.method, str):
+            return self.method
+        from equidp.policies.methods import name_of
+
+        return name_of(self.method)
+
+    @property
+    def private(self) -> bool:
+        """True for a method with privacy."""
+        row = self._row
+        return self.policy.private if row is None else row.private
+
+    @property
+    def policy(self) -> Policy:
+        """The method's policy under this plan. A policy that was made keeps its own settings."""
+        from equidp.policies.methods import make_policy
+
+        own = self.with_own_options()
+        return make_policy(own.method, own.method_settings)
+
+    @property
+    def statistics_ratio(self) -> float | None:
+        """sigma_s / sigma of a method with statistics; None: it has none."""
+        row = self._row
+        if row is None or self.method_settings or self.by_method:
+            return self.policy.statistics_ratio
+        ratio: float | None = row.statistics_ratio
+        return ratio
+
+    @property
+    def _row(self) -> Any:
+        """The method's row, where it says what accounting asks, so that no policy is loaded."""
+        row = METHODS.get(self.method) if isinstance(self.method, str) else None
+        return row if row is not None and isinstance(row.source, str) else None
+
+    @property
     def factory(self) -> ModelFactory:
         """Function that makes the model."""
+        from equidp.models import model_named
+
         return model_named(self.model) if isinstance(self.model, str) else self.model
 
     @property
     def loss_function(self) -> LossFunction | None:
         """The loss; None for cross entropy."""
-        return LOSSES[self.loss] if isinstance(self.loss, str) else self.loss
+        if not isinstance(self.loss, str):
+            return self.loss
+        from equidp.losses import LOSSES
+
+        return LOSSES[self.loss]
 
     @property
     def loss_name(self) -> str:
@@ -338,41 +467,56 @@ class Plan:
         return "" if self.loss is None else _name(self.loss)
 
     @property
-    def weight_average(self) -> WeightAverage:
-        """Average of the weights that a run releases."""
-        return WeightAverage(self.average, self.average_share)
-
-    @property
     def image_views(self) -> Views:
         """Views of images that are trained on."""
+        from equidp.data.views import Views
+
         return Views(self.views, self.augmentation)
 
     @property
     def class_weights(self) -> Mapping[str, float] | None:
         """Weights by class name; None: all are 1."""
-        weights = self.class_weight
-        return parse_class_weights(weights) if isinstance(weights, str) else weights
+        if not isinstance(self.class_weight, str):
+            return self.class_weight
+        from equidp.data.targets import parse_class_weights
+
+        return parse_class_weights(self.class_weight)
 
     @property
     def groups(self) -> GroupSettings:
         """Rates, bounds and budgets by group."""
-        given = self.rates, self.bound_shares, self.epsilon_by_group
-        return GroupSettings.of(*given, self.protect_by)
+        return GroupSettings.of(self.rates, self.bound_shares, self.epsilon_by_group, self.protect_by)
+
+    @property
+    def run_epsilon(self) -> float | None:
+        """Epsilon of the whole run, also as the largest budget of groups; None: none is given."""
+        return self.groups.run_epsilon(self.epsilon)
+
+    @property
+    def decides_noise(self) -> bool:
+        """True where epsilon, a risk, budgets by group or the noise itself is given."""
+        given = self.epsilon, self.risk, self.noise_multiplier
+        return any(each is not None for each in given) or bool(self.groups.budgets)
 
     @property
     def model_name(self) -> str:
         """The model's name, for a reader."""
         return _name(self.model)
 
-    def with_changes(self, changes: Mapping[str, Any]) -> Plan:
+    def with_changes(self, changes: Mapping[str, Any] = {}, **options: Any) -> Plan:
         """This plan with other fields, or settings of methods, which then hold for every method.
 
-        Another optimizer has the learning rate and the momentum that go with it, unless they are given.
+        What decides the noise takes the place of what did before, as epochs do of steps. Another optimizer
+        has the learning rate and the momentum that go with it, unless they are given.
         """
+        changes = {**changes, **options}
         optimizer = changes.get("optimizer", self.optimizer)
         if optimizer != self.optimizer:
+            from equidp.training.optimizers import ADAM_RATE
+
             rate = ADAM_RATE if optimizer == "adam" else Plan.learning_rate
             changes = {"learning_rate": rate, "momentum": Plan.momentum, **changes}
+        changes = _without_alternatives(changes)
         kept = {
             method: {name: value for name, value in settings.items() if name not in changes}
             for method, settings in self.by_method.items()
@@ -380,101 +524,160 @@ class Plan:
         return replace(self._with_values(changes), by_method=kept)
 
     def for_method(self, method: MethodLike) -> Plan:
-        """This plan with the settings that `by_method` holds for one method, and the options it fixes."""
-        own = {**self.by_method.get(name_of(method), {}), **fixed_options(method)}
-        return replace(self._with_values(own), by_method={})
+        """This plan for another method: with what `by_method` holds for it, and the options that it fixes.
 
-    def policy(self, method: MethodLike) -> Policy:
-        """The method's policy under this plan. A policy that was made keeps its own settings."""
-        return make_policy(method, self.for_method(method).method_settings)
-
-    def resolve(
-        self,
-        method: MethodLike,
-        num_examples: int,
-        target: Target = Target(),
-        *,
-        also_spent: tuple[tuple[StepEvent, int], ...] = (),
-        group_names: Sequence[str] = (),
-    ) -> ResolvedPlan:
-        """Work out this plan for one method and n training examples.
-
-        Args:
-            method: a name from `METHODS`, an import path, or a policy or its class.
-            num_examples: n, public.
-            target: epsilon or risk that the noise is calibrated to; without both, the noise is the plan's.
-            also_spent: (event, count) pairs that the same target must cover, such as a release.
-            group_names: of the data; empty: not known, and rates of all other groups than those named count.
-
-        Raises:
-            SettingError: a plan of no steps, a target for a method without privacy, one that cannot be
-                met, or an unknown group.
+        A method without privacy has no noise, and treats groups equally.
         """
-        own, policy = self.for_method(method), self.policy(method)
-        own = replace(own, batch_size=own.batch_size or num_examples)
-        if not policy.private:
-            own = own.without_groups()
-        groups = own.groups
-        target = _with_budgets(target, groups, group_names)
-        delta = checked_delta(default_delta(num_examples) if own.delta is None else own.delta)
-        rate, steps = checked_schedule(num_examples, own.batch_size, epochs=own.epochs)
-        if not policy.private:
-            if not target.is_open:
-                raise SettingError(
-                    f"{name_of(method)} takes no noise and has no epsilon; choose a private method, such as "
-                    "dpsgd.",
-                    field="method",
-                )
-            noise: float | None = 0.0
-        else:
-            unit = groups.step_event(rate, 1.0, policy.statistics_ratio, group_names)
-            noise = target.noise_multiplier(delta, unit, steps, also_spent)
-        noise = own.noise_multiplier if noise is None else noise
-        if groups.is_open:
-            groups = groups.meet_budgets(
-                groups.step_event(rate, noise, policy.statistics_ratio, group_names),
-                steps,
-                delta,
-                target.epsilon,
-                accountant=target.accountant,
-                spent=also_spent,
-                group_names=group_names,
-            )
-        return ResolvedPlan(
-            plan=own,
-            method=name_of(method),
-            policy=policy,
-            learning_rate=steps**-0.5 if own.learning_rate is None else own.learning_rate,
-            sample_rate=rate,
-            steps=steps,
-            noise_multiplier=noise,
-            delta=delta,
-            rates=groups.rates or None,
-            bound_shares=groups.bound_shares or None,
+        plan = replace(self, method=method)
+        plan = plan._with_options_of_method(_fixed_options(plan.method_name))
+        return plan if plan.private else plan.without_privacy()
+
+    def with_own_options(self) -> Plan:
+        """Return this plan with what `by_method` holds for its method, and the options that a method fixes
+        that is given by name."""
+        return self._with_options_of_method(
+            _fixed_options(self.method) if isinstance(self.method, str) else {}
         )
 
     def without_groups(self) -> Plan:
-        """Return the plan with no rates, bounds and budgets by group."""
+        """Return the plan with no rates, bounds and budgets by group; the largest budget is its epsilon."""
         return replace(
             self,
+            epsilon=self.run_epsilon,
             rates=None,
             bound_shares=None,
             epsilon_by_group=None,
             protect_by=PROTECTIONS[0],
         )
 
+    def without_privacy(self) -> Plan:
+        """Return the plan with no noise, and no rates, bounds and budgets by group."""
+        return replace(self.without_groups(), epsilon=None, risk=None, noise_multiplier=None)
+
+    def with_usual_noise(self) -> Plan:
+        """Return the plan with a noise multiplier of 1 where a private method has nothing that decides it."""
+        if self.decides_noise or not self.private:
+            return self
+        return replace(self, noise_multiplier=USUAL_NOISE)
+
+    def for_examples(self, num_examples: int) -> Plan:
+        """Return this plan with the options of its method, a batch size and either epochs or steps."""
+        own = self.with_own_options()
+        epochs = USUAL_EPOCHS if own.epochs is None and own.steps is None else own.epochs
+        return replace(own, batch_size=own.batch_size or num_examples, epochs=epochs)
+
+    def resolve(self, num_examples: int, group_names: Sequence[str] = ()) -> ResolvedPlan:
+        """Work out this plan for n training examples: steps, noise, and what each step and release costs.
+
+        Args:
+            num_examples: n, public.
+            group_names: of the data; empty: not known, and rates of all other groups than those named count.
+
+        Raises:
+            SettingError: a plan of no steps, nothing or too much that decides the noise, privacy of a method
+                that has none, an epsilon that cannot be met, or an unknown group.
+        """
+        check_whole(1, num_examples=num_examples)
+        plan = self.for_examples(num_examples)
+        groups = plan.groups
+        plan._check_level(groups)
+        delta = checked_delta(default_delta(num_examples) if plan.delta is None else plan.delta)
+        schedule = checked_schedule(
+            num_examples,
+            plan.batch_size,
+            epochs=plan.epochs,
+            steps=plan.steps,
+            sample_rate=plan.sample_rate,
+        )
+        if group_names and plan.private:
+            groups = with_public_bounds(groups, plan.policy, group_names)
+        resolved = ResolvedPlan(
+            plan=plan,
+            method=plan.method_name,
+            num_examples=num_examples,
+            group_names=tuple(group_names),
+            learning_rate=schedule.steps**-0.5 if plan.learning_rate is None else plan.learning_rate,
+            sample_rate=schedule.sample_rate,
+            steps=schedule.steps,
+            noise_multiplier=0.0,
+            delta=delta,
+            event=Event(schedule.sample_rate, 0.0),
+        )
+        for release in plan.releases:
+            release.check(plan)
+        spent = tuple(charge for release in plan.releases for charge in release.charges(resolved))
+        groups, event = groups.resolve(
+            schedule,
+            delta,
+            plan.statistics_ratio,
+            epsilon=plan.epsilon,
+            risk=plan.risk,
+            accountant=plan.accountant,
+            noise_multiplier=float(plan.noise_multiplier or 0.0),
+            spent=spent,
+            group_names=group_names,
+        )
+        return replace(
+            resolved,
+            noise_multiplier=event.noise,
+            event=event,
+            rates=groups.rates or None,
+            bound_shares=groups.bound_shares or None,
+            releases=spent,
+        )
+
+    def _check_level(self, groups: GroupSettings) -> None:
+        """Refuse a private method that nothing decides the noise of, and privacy of one that has none."""
+        if not self.private:
+            if self.epsilon is not None or self.risk is not None or self.noise_multiplier:
+                raise SettingError(
+                    f"{self.method_name} takes no noise and has no epsilon; choose a private method, such as "
+                    "dpsgd, or leave epsilon, risk and noise_multiplier out.",
+                    field="method",
+                )
+            if groups.budgets:
+                raise SettingError(
+                    f"{self.method_name} takes no noise and has no epsilon; leave out {BUDGETS}, or choose a "
+                    "private method.",
+                    field=BUDGETS,
+                )
+            return
+        if groups.budgets and self.noise_multiplier is not None:
+            raise SettingError(
+                f"{BUDGETS} beside noise_multiplier={self.noise_multiplier}; expected budgets alone, or with "
+                "epsilon: the noise follows from the largest.",
+                field=BUDGETS,
+            )
+        if not self.decides_noise:
+            raise SettingError(
+                "epsilon=None, risk=None, noise_multiplier=None; expected exactly one of the three."
+            )
+
+    def _with_options_of_method(self, fixed: Mapping[str, Any]) -> Plan:
+        own = {**self.by_method.get(self.method_name, {}), **fixed}
+        return replace(self._with_values(own), by_method={}) if own or self.by_method else self
+
     def _with_values(self, changes: Mapping[str, Any]) -> Plan:
-        own = {name: value for name, value in changes.items() if name in self.names()}
-        of_methods = {name: value for name, value in changes.items() if name not in self.names()}
+        changes, known = _without_alternatives(changes), {*self.names(), "releases"}
+        own = {name: value for name, value in changes.items() if name in known}
+        of_methods = {name: value for name, value in changes.items() if name not in known}
         return replace(self, **own, method_settings={**self.method_settings, **of_methods})
 
 
-def _with_budgets(target: Target, groups: GroupSettings, group_names: Sequence[str]) -> Target:
-    """Target with the largest budget of groups as its epsilon; the same without budgets."""
-    groups.check_risk(target.risk)
-    if not groups.budgets:
-        return target
-    return replace(target, epsilon=groups.run_epsilon(target.epsilon, group_names))
+def _without_alternatives(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return changes of a plan, with None for the options whose place they take."""
+    replaced: list[str] = []
+    for names in ALTERNATIVES:
+        if any(changes.get(name) is not None for name in names):
+            replaced += names
+    if changes.get(BUDGETS) is not None:
+        replaced += ALTERNATIVES[0]
+    return {**dict.fromkeys(replaced), **changes}
+
+
+def _fixed_options(method: str) -> Mapping[str, Any]:
+    """Options that a method of this name fixes."""
+    return METHODS[method].options if method in METHODS else {}
 
 
 def _name(part: Any) -> str:
@@ -482,80 +685,71 @@ def _name(part: Any) -> str:
     return part if isinstance(part, str) else getattr(part, "__name__", type(part).__name__)
 
 
-@dataclass(frozen=True)
-class ResolvedPlan:
-    """A plan worked out for one method and n training examples; made by `Plan.resolve`.
+def account(num_examples: int, **options: Any) -> ResolvedPlan:
+    """Plan a run from public numbers: epsilon from noise, or noise from epsilon or a risk.
 
-    Attributes:
-        plan: for this method, as it was given.
-        method: its name in `METHODS`, its import path, or the name of a policy's class.
-        policy: made from the settings that the method has.
-        learning_rate: of the optimizer.
-        sample_rate: q = b / n.
-        steps: T.
-        noise_multiplier: sigma; 0 for a method without privacy.
-        delta: of the whole run.
-        rates, bound_shares: of groups, as given or as they follow from budgets; None: all are 1.
+    Args:
+        num_examples: n.
+        options: fields of `Plan`.
+
+    Raises:
+        SettingError: a number outside its range, an unknown name, or a method without privacy.
+
+    Example:
+        >>> plan = account(60_000, batch_size=256, epochs=30, noise_multiplier=1.0)
+        >>> f"{plan.steps} steps, epsilon {plan.epsilon('rdp'):.2f} at delta {plan.delta}"
+        '7031 steps, epsilon 2.42 at delta 1e-06'
+        >>> plan = account(60_000, epochs=30, epsilon_by_group="rare=1,*=3", accountant="rdp")
+        >>> {name: round(each, 2) for name, each in plan.epsilon_by_group().items()}
+        {'rare': 1.0, '*': 3.0}
     """
+    plan = plan_of(options)
+    if not plan.private:
+        raise SettingError("sgd takes no noise and has no epsilon; name a private method.", field="method")
+    return plan.resolve(num_examples)
 
-    plan: Plan
-    method: str
-    policy: Policy
-    learning_rate: float
-    sample_rate: float
-    steps: int
-    noise_multiplier: float
-    delta: float
-    rates: Mapping[str, float] | None = None
-    bound_shares: Mapping[str, float] | None = None
 
-    def step_event(self, group_names: Sequence[str] = ()) -> StepEvent:
-        """Event of each step at the whole bound, for data with these groups; empty: not known."""
-        groups = GroupSettings.of(self.rates, self.bound_shares, None)
-        ratio = self.policy.statistics_ratio
-        return groups.step_event(self.sample_rate, self.noise_multiplier, ratio, group_names)
+def plan_of(options: Mapping[str, Any]) -> Plan:
+    """Return the plan of options by name.
 
-    @property
-    def card_options(self) -> dict[str, Any]:
-        """Options that a model card lists beside the facts of a run, by label, as plain values."""
-        values, changed = self.settings, self.plan.changed_options
-        return {
-            each.metadata["label"] or each.name.replace("_", " "): values[each.name]
-            for each in self.plan.options()
-            if (on_card(self.plan) if (on_card := each.metadata["on_card"]) else each.name in changed)
-        }
+    Raises:
+        SettingError: a name that no option has, with the right one.
 
-    def with_class_weight(self, weights: Mapping[str, float] | None) -> ResolvedPlan:
-        """Return this plan with other public weights of classes."""
-        return replace(self, plan=replace(self.plan, class_weight=weights))
+    >>> plan_of({"max_grad_norm": 1.0})
+    Traceback (most recent call last):
+    equidp.errors.SettingError: unknown option 'max_grad_norm'; write method=equidp.DPSGD(clipping_bound=...).
+    """
+    check_option_names(options, {each.name for each in fields(Plan)})
+    return Plan(**options)
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Plain values of all that was given and worked out, by name: equal for plans that train alike.
 
-        What was worked out replaces what was given under its name; the policy replaces settings of methods.
-        """
-        given = {name: value for name, value in self.plan.to_plain().items() if name in Plan.names()}
-        return {
-            **given,
-            **self._worked_out(),
-            "class_weight": self.plan.class_weights,
-            "epsilon_by_group": self.plan.groups.budgets or None,
-        }
+def check_option_names(
+    options: Iterable[str], known: Collection[str], listed_in: str = "help(equidp.Plan)"
+) -> None:
+    """Raise a SettingError that names the right one where an option is not among the known names."""
+    for name in options:
+        if name not in known and name in _OTHER_NAMES:
+            raise SettingError(f"unknown option {name!r}; write {_OTHER_NAMES[name]}.", field=name)
+        if name not in known:
+            raise unknown_name("option", name, known, listed_in)
 
-    def to_plain(self) -> dict[str, Any]:
-        """Return plain values that `from_plain` reads."""
-        return {"plan": self.plan.to_plain(), **self._worked_out()}
 
-    @classmethod
-    def from_plain(cls, content: Mapping[str, Any]) -> ResolvedPlan:
-        """Read what `to_plain` gave; method and model must have a name or an import path."""
-        policy = make_policy(content["method"], content["policy"])  # before the plan, which has its settings
-        return cls(**{**content, "policy": policy, "plan": Plan(**content["plan"])})
-
-    def _worked_out(self) -> dict[str, Any]:
-        content = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "plan"}
-        return {**content, "policy": asdict(self.policy)}  # type: ignore[call-overload]
+_OTHER_NAMES = {
+    "max_grad_norm": "method=equidp.DPSGD(clipping_bound=...)",
+    "clipping_bound": "method=equidp.DPSGD(clipping_bound=...)",
+    "target_delta": "delta=1e-6",
+    "target_epsilon": "epsilon=3",
+    "epsilons": "epsilon=3",
+    "policy": "method=equidp.DPSGD()",
+    "secure": "seed=None, which draws from the operating system, or a number for research",
+    "secure_mode": "seed=None, which draws from the operating system",
+    "randomness": "seed=SeededRandomness(0)",
+    "num_groups": "group_names, an attribute of the dataset",
+    "poisson_sampling": "nothing: samples are always Poisson",
+    "max_physical_batch_size": "physical_batch_size=128",
+    "num_workers": "workers=2",
+}
+"""Names that other libraries, and those who know them, write first -> what to write."""
 
 
 def default_plan(data: str | DataSource) -> Plan:
@@ -569,9 +763,11 @@ def default_plan(data: str | DataSource) -> Plan:
         >>> equidp.default_plan("adult").method_settings["clipping_bound"]
         0.5
     """
+    from equidp.data.published import published_settings
+
     published = dict(published_settings(data))
     by_method = published.pop("by_method", {})
-    return replace(Plan().with_changes(published), by_method=by_method)
+    return replace(Plan().with_changes(published), by_method=by_method).with_usual_noise()
 
 
 def checked_seeds(seeds: int | Sequence[int]) -> list[int]:

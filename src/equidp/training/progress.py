@@ -7,51 +7,36 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any, final
 
-from rich import progress as rich
+from tqdm.auto import tqdm
 
 from equidp.data.dataset import GroupedDataset
 from equidp.display import shown_epsilon
+from equidp.policies.weights import released_values
 from equidp.training.trainer import Callback, Trainer
 
 
 class ProgressBar(Callback):
-    """Shows steps, time left and epsilon so far on the terminal.
+    """Shows steps, time left and the epsilon of the run on the terminal.
 
     Example:
         >>> import equidp
         >>> callbacks = [equidp.ProgressBar()]
     """
 
-    _progress: rich.Progress | None = None
-
     def before_training(self, trainer: Trainer) -> None:
-        self._progress = rich.Progress(
-            rich.TextColumn("training"),
-            rich.BarColumn(),
-            rich.MofNCompleteColumn(),
-            rich.TimeElapsedColumn(),
-            rich.TimeRemainingColumn(),
-            rich.TextColumn("epsilon so far {task.fields[epsilon]}"),
+        whole = shown_epsilon(trainer.epsilons()["epsilon"])
+        self._bar = tqdm(
+            desc=f"training to epsilon {whole:g} at delta {trainer.delta:g}",
+            total=trainer.steps,
+            initial=trainer.steps_done,
+            unit="step",
         )
-        self._task = self._progress.add_task(
-            "training", total=trainer.steps, completed=trainer.steps_done, epsilon="0"
-        )
-        self._progress.start()
 
     def after_step(self, trainer: Trainer) -> None:
-        if self._progress is None:  # in your own loop, without fit
-            self.before_training(trainer)
-        assert self._progress is not None
-        spent = shown_epsilon(trainer.epsilon_so_far(trainer.steps_done))
-        epsilon = f"<= {spent:g} at delta {trainer.delta:g}"
-        self._progress.update(self._task, completed=trainer.steps_done, epsilon=epsilon)
-        if trainer.steps_done == trainer.steps:
-            self.after_training(trainer)
+        self._bar.update()
 
     def after_training(self, trainer: Trainer) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = None
+        self._bar.close()
 
 
 def duration(seconds: float) -> str:
@@ -73,18 +58,19 @@ _REFUSED = re.compile(r"[^-\w. ]")
 
 @final
 class LogReleases(Callback):
-    """Hands epsilon so far and what was released to a function, after each epoch.
+    """Hands epsilon and what was released to a function, after each epoch.
 
-    That is what the method released. Exact losses of training data, gradient norms and sample sizes are
-    private, and none of them is handed on. It works in a loop of your own too. An error of the function stops
+    `epsilon` is of the whole plan; `epsilon_of_steps_taken`, of the steps so far, holds only if no result
+    decides when to stop. Beside them is what the method released: exact losses of training data, gradient
+    norms and sample sizes are private. An error of the function stops
     training after the step is accounted for; a further `fit` takes the remaining steps.
 
     Args:
         log: called with (values, step): name -> number, and the number of private steps so far. A number for
             each group has the name "statistic/group". The time of the call is private, since it follows from
             the sizes of samples: give a service one fixed time for all calls, or send values after training.
-        log_settings: called with name -> text once a run, before its first step (in a loop of your own, with
-            the first values): method and its settings, noise, delta, steps, batch size and optimizer.
+        log_settings: called with name -> text once a run, before its first step: method, its settings, noise,
+            delta, steps, batch size and optimizer.
 
     Example:
         >>> import equidp
@@ -101,12 +87,11 @@ class LogReleases(Callback):
         self._run = ""  # whose settings were handed on
 
     def before_training(self, trainer: Trainer) -> None:
-        if self.log_settings is not None and self._run != trainer.ledger.run_id:
+        if self.log_settings is not None and self._run != trainer.run_id:
             self.log_settings(_settings(trainer))
-        self._run = trainer.ledger.run_id
+        self._run = trainer.run_id
 
     def after_epoch(self, trainer: Trainer) -> None:
-        self.before_training(trainer)  # in a loop of your own nothing else calls it
         self.log(_released_values(trainer), trainer.steps_done)
 
 
@@ -125,10 +110,11 @@ def _settings(trainer: Trainer) -> dict[str, str]:
 
 
 def _released_values(trainer: Trainer) -> dict[str, float]:
-    """Epsilon so far and released values, by name; by group where there is one number for each."""
-    values = {"epsilon": trainer.epsilon_so_far(trainer.steps_done)}
+    """Epsilons and released values, by name; by group where there is one number for each."""
+    values = trainer.epsilons()
     train = trainer.train
-    for name, value in trainer.policy.released(trainer.policy_state).items():
+    released = released_values(trainer.policy, trainer.policy_state, trainer.num_groups or 1)
+    for name, value in released.items():
         if not value.dim():
             values[name] = float(value)
             continue

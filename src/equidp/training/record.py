@@ -21,10 +21,9 @@ from equidp.errors import DataError
 from equidp.evaluation.groups import check_outputs, metrics_of
 from equidp.evaluation.predictions import predict
 from equidp.kernel.bounding import example_context, measured_terms
-from equidp.kernel.engine import measure
 from equidp.kernel.inputs import moved_to, taken
 from equidp.losses import Loss
-from equidp.policies.weights import share_clipped, step_weights
+from equidp.policies.weights import released_values, share_clipped, step_weights
 from equidp.training.trainer import Callback, Trainer
 
 with require_extra("tables"):
@@ -93,10 +92,10 @@ class EpochRecorder(Callback):
     """Appends each group's metrics to a record after each epoch: of test data and releases alone.
 
     Columns: epoch, step, group, accuracy, loss, mean_norm, max_norm, mean_gradient_norm, share_clipped,
-    clipping_bound, scale, scale_name, epsilon. Accuracy and loss are of `Trainer.released_model`, with
-    averaged weights where the run averages. Norms and share_clipped are of a sample of the test data, under
-    the policy and the weights in training; an example is clipped if its weight is below the weight of a
-    vanishing gradient of its group.
+    clipping_bound, scale, scale_name, epsilon, epsilon_of_steps_taken. Accuracy and loss are of
+    `Trainer.released_model`, with averaged weights where the run averages. Norms and share_clipped are of a
+    sample of the test data, under the policy and the weights in training; an example is clipped if its weight
+    is below the weight of a vanishing gradient of its group.
 
     Args:
         record: receives the rows.
@@ -110,7 +109,7 @@ class EpochRecorder(Callback):
         >>> model = torch.nn.Linear(3, 2)
         >>> record = equidp.RunRecord()
         >>> trainer = equidp.Trainer(
-        ...     model, torch.optim.SGD(model.parameters(), lr=0.1), data, policy=equidp.DPSGD(),
+        ...     model, torch.optim.SGD(model.parameters(), lr=0.1), data, method=equidp.DPSGD(),
         ...     batch_size=32, steps=2, noise_multiplier=2.0, delta=1e-3,
         ...     callbacks=[equidp.EpochRecorder(record, data)],
         ... )
@@ -127,7 +126,7 @@ class EpochRecorder(Callback):
     def before_training(self, trainer: Trainer) -> None:
         # Before any budget is spent: other groups than those of the policy, and outputs without metrics.
         self._check_test(trainer)
-        check_outputs(predict(trainer.model, taken(self.test.inputs, [0])), self.test)
+        check_outputs(predict(trainer.model, taken(self.test.inputs, [0])), self.test.targets)
 
     def _check_test(self, trainer: Trainer) -> None:
         """Refuse a test set whose classes, or groups that the policy has values of, are in another order."""
@@ -148,11 +147,20 @@ class EpochRecorder(Callback):
                 field="group_names",
             )
 
+    def state_dict(self) -> dict[str, str]:
+        return {"rows": json.dumps(self.record._rows)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.record._rows[:] = json.loads(state["rows"])
+
     def after_epoch(self, trainer: Trainer) -> None:
-        test, released = self.test, trainer.policy.released(trainer.policy_state)
-        outputs = predict(trainer.released_model, test.inputs, trainer.processes)
+        if not trainer.processes.first:
+            return
+        test, count = self.test, trainer.num_groups or 1
+        released = released_values(trainer.policy, trainer.policy_state, count)
+        outputs = predict(trainer.released_model, test.inputs)
         metrics = metrics_of(outputs, test).set_index("group").drop(columns="count")
-        spent = trainer.epsilon_so_far(trainer.steps_done)
+        epsilons = trainer.epsilons()
         for group, name in enumerate(test.group_names):
             self.record.append(
                 {
@@ -162,7 +170,7 @@ class EpochRecorder(Callback):
                     **{metric: float(metrics.at[name, metric]) for metric in metrics.columns},
                     **self._gradient_values(trainer, group),
                     **_released_values(released, group),
-                    "epsilon": spent,
+                    **epsilons,
                 }
             )
 
@@ -175,17 +183,17 @@ class EpochRecorder(Callback):
         rows = as_units(*rows) if Loss.of(trainer.loss).several_rows else rows
         groups = torch.full((len(sample),), group, device=device)
         context = example_context(trainer.policy, trainer.policy_state, groups)
-        measured = measure(trainer.engine, rows[0], rows[1], context)
+        measured = trainer.engine(rows[0], rows[1], *context)
         norms, _ = measured_terms(trainer.policy, measured)
-        sums = measured.sum_gradients(torch.full_like(norms, 1 / len(sample))).values()
+        sums = measured.sums(torch.full_like(norms, 1 / len(sample))).values()
         mean_gradient_norm = float(torch.stack([torch.linalg.vector_norm(each) for each in sums]).norm())
-        weighed = trainer.policy, trainer.policy_state
-        weights = step_weights(*weighed, norms, groups)
+        weighed, count = (trainer.policy, trainer.policy_state), trainer.num_groups or 1
+        weights = step_weights(*weighed, norms, groups, count)
         return {
             "mean_norm": float(norms.mean()),
             "max_norm": float(norms.max()),
             "mean_gradient_norm": mean_gradient_norm,
-            "share_clipped": share_clipped(*weighed, weights, groups),
+            "share_clipped": share_clipped(*weighed, weights, groups, count),
         }
 
 

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
-from equidp.accounting.cache import epsilon
 from equidp.accounting.risk import FALSE_POSITIVE_RATES, Risk
-from equidp.data.dataset import GroupedDataset
+from equidp.accounting.rows import epsilon
+from equidp.data.dataset import GroupedDataset, as_one_group
 from equidp.data.views import Views
 from equidp.display import Column, Table, shown_epsilon
 from equidp.errors import DataError
 from equidp.evaluation.predictions import predict
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.epsilon import Entries, epsilon_of_group
-from equidp.kernel.ledger import MemoryLedger, StepEvent
+from equidp.kernel.epsilon import epsilon as epsilon_of
+from equidp.kernel.event import Cost, Entries, Event, EventCounts, Label
 from equidp.kernel.policy import Policy
 from equidp.losses import Loss
 from equidp.training.initial_weights import Start
-from equidp.training.plan import ResolvedPlan
+from equidp.training.resolved import ResolvedPlan
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,9 +44,8 @@ class RunFacts:
         plan: plan that the Trainer was built from; None: the Trainer was made without a plan.
         num_examples, expected_batch_size: n and b of the run.
         steps: number of steps that were taken.
-        steps_left: number of planned steps that were not taken, where the run ended early.
-        event: event of a step, which each step that is left would spend.
-        planned_steps: T, before a budget reduced it.
+        event: event of a step.
+        planned_steps: T.
         optimizer, engine: names of their classes.
         learning_rate: of the optimizer's first group of parameters, before any schedule.
         randomness: name of the class that draws samples and noise.
@@ -62,8 +64,7 @@ class RunFacts:
     rows: int | None = fact("most rows of a person")
     expected_batch_size: float | None = fact("expected batch size")
     steps: int | None = fact("steps")
-    steps_left: int = 0
-    event: StepEvent | None = None
+    event: Event | None = None
     planned_steps: int | None = fact("steps of the whole plan")
     optimizer: str = fact("optimizer", "")
     learning_rate: float | None = fact("learning rate")
@@ -95,9 +96,8 @@ class RunFacts:
             num_examples=trainer.num_examples,
             expected_batch_size=trainer.expected_batch_size,
             steps=trainer.steps_done,
-            steps_left=max(0, trainer.steps - trainer.steps_done),
             event=trainer.event,
-            planned_steps=trainer.planned_steps,
+            planned_steps=trainer.steps,
             optimizer=type(trainer.optimizer).__name__,
             learning_rate=float(rates.get("initial_lr", rates["lr"])),
             engine=type(trainer.engine).__name__,
@@ -109,21 +109,25 @@ class RunFacts:
             start=trainer.start,
             class_weighted=Loss.of(trainer.loss).class_weights is not None,
             processes=trainer.processes.count,
-            run_id=trainer.ledger.run_id,
+            run_id=trainer.run_id,
         )
 
 
 @dataclass(frozen=True)
 class Run:
-    """Result of a training: the model and the privacy that it spent.
+    """Result of a training: the model and the privacy that it cost.
+
+    A run that ended before its plan states what the whole plan costs: results may have decided when to end,
+    and then no less holds.
 
     Attributes:
         model: the trained model.
-        entries: (event, number of steps) pairs, from the ledger.
+        entries: (event, how often) pairs that the guarantee covers: what was spent, and what was not taken.
         delta: at which `epsilon` is reported unless another is given.
         loss: per-example loss that the model was trained with.
         accountant: name of the accountant that the run was planned with.
         facts: how it was trained.
+        not_taken: part of the entries that the plan had left where the run ended.
 
     Example:
         >>> import torch, equidp
@@ -131,7 +135,7 @@ class Run:
         >>> data = equidp.GroupedDataset(x, targets, groups, ("a", "b"), ("no", "yes"))
         >>> model = torch.nn.Linear(3, 2)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        >>> trainer = equidp.Trainer(model, optimizer, data, policy=equidp.DPSGD(), batch_size=16,
+        >>> trainer = equidp.Trainer(model, optimizer, data, batch_size=16,
         ...                          steps=2, noise_multiplier=2.0, delta=1e-3)
         >>> run = trainer.fit()
         >>> run.facts.steps, 0 < run.epsilon() < 3, run.epsilon(rows=2) > 2 * run.epsilon()
@@ -141,14 +145,20 @@ class Run:
     """
 
     model: nn.Module
-    entries: Entries
+    entries: EventCounts
     delta: float
     loss: LossFunction
     accountant: str = "pld"
     facts: RunFacts = field(default_factory=RunFacts)
+    not_taken: EventCounts = ()
+
+    @property
+    def spent(self) -> EventCounts:
+        """(event, how often) pairs that were spent."""
+        return subtract_counts(self.entries, self.not_taken)
 
     def epsilon(self, delta: float | None = None, accountant: str | None = None, rows: int = 1) -> float:
-        """Epsilon of everything the run spent; infinite where it trained without privacy.
+        """Epsilon of everything that the run spent or had left; infinite where it trained without privacy.
 
         Args:
             delta: default: the run's.
@@ -166,7 +176,7 @@ class Run:
         """Epsilon of an example of each group, by name; equal where rates and bounds do not differ.
 
         It is known before the first step. Empty where groups have no names. Steps of another run in the same
-        ledger count for an example that is in the group of the same name there.
+        ledger count by these groups where its groups are the same, and at their largest cost elsewhere.
 
         Args:
             delta, accountant: as in `epsilon`.
@@ -177,7 +187,7 @@ class Run:
             >>> data = equidp.GroupedDataset(x, targets, groups, ("rare", "usual"), ("no", "yes"))
             >>> model = torch.nn.Linear(3, 2)
             >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            >>> trainer = equidp.Trainer(model, optimizer, data, policy=equidp.DPSGD(), batch_size=16,
+            >>> trainer = equidp.Trainer(model, optimizer, data, batch_size=16,
             ...                          steps=2, noise_multiplier=2.0, delta=1e-3,
             ...                          bound_shares={"rare": 0.5})
             >>> run = trainer.fit()
@@ -185,17 +195,18 @@ class Run:
             {'rare': 0.2, 'usual': 0.56}
         """
         own = self.delta if delta is None else delta, accountant or self.accountant
-        return {name: epsilon_of_group(self.entries, name, *own) for name in self.facts.groups}
+        whole = epsilon_of(self.entries, *own)
+        events = [event for event, _ in self.entries if event.shares]
+        column = (self.facts.event or next(iter(events), Event(1.0, 0.0))).column
+        found = {name: epsilon_of(self.entries, *own, Label(column, name)) for name in self.facts.groups}
+        return {name: min(whole, each) for name, each in found.items()}
 
-    def planned_epsilon(self) -> float:
-        """Epsilon at `delta` of the whole plan: of what was spent, and of the steps that were left.
+    def epsilon_of_steps_taken(self) -> float:
+        """Epsilon at `delta` of what was spent alone; less than `epsilon` where the run ended early.
 
-        It is what is promised where results, such as the accuracy of released weights, decided when to end.
+        It holds only if no result decided when to stop: a time of day did, say, or a crash.
         """
-        planned = MemoryLedger(tuple(self.entries))
-        if self.facts.event is not None:
-            planned.count(self.facts.event, self.facts.steps_left)
-        return epsilon(planned.entries, self.delta, self.accountant)
+        return epsilon(self.spent, self.delta, self.accountant)
 
     def _repr_html_(self) -> str:
         spent, facts = self.epsilon(), self.facts
@@ -222,20 +233,23 @@ class Run:
         """
         return Risk.of(self.entries, false_positive_rates, rows)
 
-    def metrics(self, test: GroupedDataset) -> pd.DataFrame:
+    def metrics(self, test: GroupedDataset | TensorDataset | Mapping[str, Tensor]) -> pd.DataFrame:
         """Accuracy and loss on `test` by group, and of all; see `equidp.evaluation.groups.metrics_of`.
+
+        Rows without groups, a TensorDataset or a mapping of tensors with labels, are of one group.
 
         They are exact, which epsilon covers for none of the examples in `test`: give examples that were held
         out, and do not publish metrics of training examples.
 
         Raises:
-            DataError: not a GroupedDataset, or one with other classes than the training data's.
+            DataError: other data, or other classes than the training data's.
             MissingExtraError: the extra `tables` is not installed.
         """
         from equidp.evaluation.groups import metrics_of
 
-        self.check_test(test)
-        return metrics_of(predict(self.model, test.inputs), test.to("cpu"))
+        rows: GroupedDataset = as_one_group(test, self.facts.classes)
+        self.check_test(rows)
+        return metrics_of(predict(self.model, rows.inputs), rows.to("cpu"))
 
     def check_test(self, test: GroupedDataset) -> None:
         """Refuse a test set that the model was not trained for, with a DataError as `metrics` does."""
@@ -254,3 +268,49 @@ class Run:
                 "them.",
                 field="class_names",
             )
+
+
+def merge_entries(entries: Entries) -> EventCounts:
+    """Return each event once, with all that it was counted, in order.
+
+    >>> merge_entries([(Event(0.02, 1.0), 2), (Event(1.0, 9.0), 1), (Event(0.02, 1.0), 3)])[0][1]
+    5
+    """
+    counts: Counter[Event] = Counter()
+    for event, count in entries:
+        counts[event] += count
+    return tuple(counts.items())
+
+
+def entries_left(plan: ResolvedPlan, event: Event, entries: Entries) -> EventCounts:
+    """Return what a run with these entries has not spent of its plan: steps, and releases by what they cost.
+
+    Args:
+        plan: of the run.
+        event: of its steps, with the column of their labels.
+        entries: that it has spent.
+    """
+    paid: Counter[Cost] = Counter()
+    done = 0
+    for each, count in entries:
+        if each == event:
+            done += count
+        else:
+            paid[each.cost()] += count
+    left = [(event, plan.steps - done)]
+    for each, count in plan.releases:
+        drawn = min(count, paid[each.cost()])
+        paid[each.cost()] -= drawn
+        left.append((each, count - drawn))
+    return tuple((each, count) for each, count in left if count > 0)
+
+
+def subtract_counts(entries: Entries, left: Entries) -> EventCounts:
+    """Return how often each event of the entries is left without those of others.
+
+    >>> subtract_counts([(Event(0.1, 1.0), 3)], [(Event(0.1, 1.0), 3)])
+    ()
+    """
+    counts = Counter(dict(entries))
+    counts.subtract(dict(left))
+    return tuple((event, count) for event, count in counts.items() if count)

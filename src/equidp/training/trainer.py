@@ -2,45 +2,52 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
-from typing import Any
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
+import numpy.typing as npt
 import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from equidp.accounting.budget import PrivacyBudget
-from equidp.accounting.groups import ByGroup, GroupSettings
-from equidp.accounting.meter import EpsilonMeter, check_delta
-from equidp.accounting.planned import Schedule, checked_schedule
-from equidp.data.collation import Collate, Collation
+from equidp.accounting.groups import OTHER_GROUPS, LabelBudgets
+from equidp.accounting.meter import check_delta, epsilon_so_far
+from equidp.accounting.planned import Schedule
 from equidp.data.dataset import GroupedDataset
-from equidp.data.views import Views
-from equidp.distributed.group import processes_here
+from equidp.engines.model import preserve_modes, set_training_mode
 from equidp.errors import BudgetError, SettingError
+from equidp.individual.accounts import Accounts
+from equidp.individual.settings import Individual
 from equidp.kernel.engine import Engine, LossFunction
-from equidp.kernel.epsilon import checked_accountant
+from equidp.kernel.epsilon import epsilon
+from equidp.kernel.event import STEP, Event, EventCounts, Label
 from equidp.kernel.inputs import Inputs
-from equidp.kernel.ledger import Ledger, StepEvent
-from equidp.kernel.loop import Batch, PrivateLoop
-from equidp.kernel.noise import Randomness
-from equidp.kernel.policy import Policy
-from equidp.kernel.step import PrivateStep, ShareLimits
-from equidp.training import agreement, assemble, averages, optimizers
+from equidp.kernel.noise import Randomness, SeededRandomness
+from equidp.kernel.run import PrivateRun
+from equidp.kernel.step import PrivateStep
+from equidp.ledger.ledger import Ledger
+from equidp.training import assemble, averages, loading, optimizers, trial
+from equidp.training.collation import Collate
 from equidp.training.initial_weights import copy_model, mark_trained, start_of
-from equidp.training.plan import ResolvedPlan
-from equidp.training.run import Run, RunFacts
+from equidp.training.plan import Plan
+from equidp.training.processes import processes_here
+from equidp.training.release import Release
+from equidp.training.resolved import ResolvedPlan
+from equidp.training.run import Run, RunFacts, entries_left, merge_entries
+
+if TYPE_CHECKING:
+    from equidp.individual.report import IndividualReport
 
 
 class Callback:
     """Watches a run. Does nothing; override what you need.
 
-    `Trainer.batches` calls `before_sample`, and `Trainer.step` calls `after_step` and `after_epoch`, in `fit`
-    and in a loop of your own. `fit` calls `before_training` and `after_training` too, and so does
-    `with trainer.open_loop():` around a loop of your own: what a callback opens, such as handlers of signals,
-    must be closed. A callback ends training by `trainer.stop()`.
+    Callbacks begin with the first step. They end with the last, with an error, or where a loop of your own is
+    left, so that what they open, such as handlers of signals, is closed. One ends training by
+    `trainer.stop()`.
 
     Example:
         >>> import equidp
@@ -51,10 +58,7 @@ class Callback:
     """
 
     def before_training(self, trainer: Trainer) -> None:
-        """Called before the first step of a `fit` or of an `open_loop`."""
-
-    def before_sample(self, trainer: Trainer) -> None:
-        """Called before a sample is drawn and paid for: raise here where its step could not be watched."""
+        """Called before the first step."""
 
     def after_step(self, trainer: Trainer) -> None:
         """Called after the optimizer took a private step."""
@@ -63,20 +67,40 @@ class Callback:
         """Called after each n / b steps, and after the last step of the plan."""
 
     def after_training(self, trainer: Trainer) -> None:
-        """Called when `fit` or `open_loop` ends, also by an error, and where another callback fails here."""
+        """Called once no step is to come, also after an error, and where another callback fails here."""
+
+    def after_release(self, trainer: Trainer, release: Release, drawn: Any) -> None:
+        """Called once a release of the plan was paid for and drawn; of several processes, in the first."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return tensors and plain values that a checkpoint keeps; nothing of single training examples."""
+        return {}
+
+    def sensitive_state_dict(self) -> Mapping[str, npt.NDArray[Any]]:
+        """Return arrays about single examples, kept beside checkpoints until the run is complete."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned, with the arrays of `sensitive_state_dict` if still kept."""
 
 
 @dataclass(frozen=True)
-class _StepArguments:
-    """Arguments of a Trainer that `attach` needs again, when it makes the private step again."""
+class Step:
+    """A step that was taken.
 
-    secure: bool
-    seed: int | None
-    randomness: Randomness | None
-    workers: int
-    scheduler: torch.optim.lr_scheduler.LRScheduler | str | None
-    average: averages.WeightAverage
-    augment: Callable[[Inputs], Inputs] | None
+    Attributes:
+        number: of the step, from 1.
+        epoch: number of its epoch, from 1.
+    """
+
+    number: int
+    epoch: int
+    _epsilon_so_far: Callable[[int], float] = field(repr=False, compare=False)
+
+    @property
+    def epsilon(self) -> float:
+        """Upper bound of epsilon so far. It holds of results that did not decide when to stop."""
+        return self._epsilon_so_far(self.number)
 
 
 class Trainer:
@@ -85,63 +109,50 @@ class Trainer:
     Args:
         model: any module whose outputs for one example do not depend on others; trained in place.
         optimizer: a torch optimizer over the model's parameters; it sees private gradients only.
-        train: a `GroupedDataset`, or a map-style torch Dataset of (input, target, group) or (input, target);
-            with `collate`, of anything that it takes.
+        data: a `GroupedDataset`; a map-style torch Dataset of (input, target), or of (input, target, group)
+            with an attribute `group_names`, which are public; a mapping of tensors [n, ...] with "labels",
+            of which the model is given the others by name; with `collate`, a dataset of what that takes.
             A person with rows in groups of several rates is trained on in that of the largest.
-        policy: the method, such as `equidp.DPSGD(clipping_bound=1.0)`.
-        batch_size: b, the expected size of a sample; the sample rate is b / n.
-        epochs, steps: passes over the data, or T = floor(epochs * n / b) private steps; one of the two.
-        target_epsilon, noise_multiplier: what the noise is calibrated to, or sigma (0: no privacy); one.
-        delta: the whole run's delta; below 1 / n.
-        num_groups: K, public; for a torch Dataset with a policy that needs groups.
-        loss: (outputs, targets) -> losses [batch], one per example; of a mapping it gets the `logits`.
+        plan: what the run is; or one that was resolved for this data. None: `options` make it.
+        loss: (outputs, targets) -> losses [batch], one per example; of a mapping it gets the `logits`. None:
+            the plan's.
         engine: a name in `equidp.engines.ENGINES`, which is tried on made-up rows; or an engine of this model
             and loss as an object, which is used without a trial.
-        accountant: a name in `equidp.accounting.ACCOUNTANTS`.
-        secure, seed: draw samples and noise from the operating system; or, for research alone, from a seed.
-        randomness: draws samples and noise in place of the operating system; `secure=False` or a seed
-            beside it is refused.
-        sample_rate: q, where n is not public; None: b / n.
-        rates: public multiples of q by name of a group, `{"rare": 2.0, "*": 1.0}`; "*": all other groups;
-            left out: 1. Sums are divided by b all the same: sizes of groups are private.
-        bound_shares: public shares of the bound, in [1/16, 1], in the same form: an example of the group adds
-            at most this share of the sensitivity to a gradient, and of the norm to statistics. With rates or
-            shares, each group has an epsilon of its own, the run has the largest (`Run.epsilon_by_group`).
-        epsilon_by_group: budgets in the same form, `{"rare": 1.0, "*": 3.0}`; left out: `target_epsilon`,
-            which is the largest budget where it is not given. Rates or shares follow from them, at most 1.
-        protect_by: "sampling": rates follow from the budgets; "scaling": shares of the bound do, for rates
-            that are given, and without budgets from one epsilon for all.
-        scheduler: of the learning rate, stepped after each step: a torch scheduler, or a name in `SCHEDULES`.
-        average: of the weights, which the run releases in place of the last ones.
         callbacks: watch the run.
-        views, workers: augmentation of images; processes that load a dataset that is not in memory.
-        physical_batch_size: the most examples in the engine at a time; bounds memory. None: 128 for large
-            samples of images on a CPU, unless the policy releases statistics; else the whole sample.
+        ledger: of all runs on this data, with the limit that they keep to together; or (ledger, name) of a
+            run that it holds lines of, to go on with it. None: one in memory.
+        individual: count the share of the sensitivity that each example uses, for `individual_report`.
+        scheduler: a torch scheduler of the learning rate, stepped after each step; None: the plan's schedule.
+        collate: list of rows, as a torch Dataset gives them -> one batch (inputs, targets) or (inputs,
+            targets, groups), tensors [rows, ...]. It may pad rows to the longest. Each row is tried before
+            training: it must give the row what it gives it alone, and the model must read no padding.
+        augment: inputs of one example, without a dimension for the batch -> such inputs, for each example of
+            each sample: a crop, a flip, noise. It may draw random numbers, and cannot mix examples.
         examples: (inputs, targets) of a few public rows, in the form of the data's, that the model is tried
             on before training: for models that demand more of a row than made-up ones have, such as an end
             mark. With `collate`, a list of such rows, as the dataset gives its own. Never rows of the
             training data.
-        augment: inputs of one example, without a dimension for the batch -> such inputs, for each example of
-            each sample: a crop, a flip, noise. It may draw random numbers, and cannot mix examples.
-        collate: list of rows, as a torch Dataset gives them -> one batch (inputs, targets) or (inputs,
-            targets, groups), tensors [rows, ...]. It may pad rows to the longest. Each row is tried before
-            training: it must give the row what it gives it alone, and the model must read no padding.
-        ledger: where steps are recorded, such as a `LedgerFile`. Steps that it holds are not taken again.
-        budget: what all runs on this data together may spend; charged at once what the ledger holds already.
-        beyond_budget: "refuse" a plan that does not fit the budget, or "stop" at the last step that fits.
+        seed: None: samples and noise come from the operating system. A number, for research alone: they
+            follow from it. Or a `Randomness`, which draws them.
+        options: fields of `Plan` in place of a plan, such as `epsilon=3, epochs=10, batch_size=256`.
 
     Attributes:
-        plan: that `equidp.training.build.build` made it from; None: it was made by hand.
-        steps: T, as many as the budget holds; `planned_steps`: T before a budget cut it short.
+        policy: the method, for the groups of the data.
+        resolved: the plan, worked out for the data.
+        plan: the same, where `equidp.training.build.build` made model and optimizer from it; None: they were
+            made by hand.
+        steps: T.
         event: what each step costs, with `sample_rate` q (the largest of the groups' rates) and
             `noise_multiplier` sigma.
         ledger, randomness, engine, loss, scheduler: as given, or what the Trainer made in their place.
+        run_id: random name of the run on the ledger's lines.
         num_examples, num_groups, expected_batch_size: n, K (None: no groups are needed) and b.
+        released: what releases of the plan have drawn, by name, as plain values: of several draws, a list.
         averaging: the average of the weights so far.
         start: where the initial weights come from.
         steps_at_start: steps that were done before this Trainer, by its ledger.
+        individual: what was counted of each example (`individual.accounts`); None: it was not asked for.
         processes: that train together; usually one.
-        collation: `collate`, and the form of its batches; None: rows are tensors already.
 
     Raises:
         SettingError, DataError, ModelError, PolicyError, BudgetError: before any budget is spent.
@@ -152,7 +163,7 @@ class Trainer:
         >>> data = equidp.GroupedDataset(x, targets, groups, ("a", "b"), ("no", "yes"))
         >>> model = torch.nn.Linear(3, 2)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        >>> trainer = equidp.Trainer(model, optimizer, data, policy=equidp.DPSGD(), batch_size=16,
+        >>> trainer = equidp.Trainer(model, optimizer, data, batch_size=16,
         ...                          steps=4, noise_multiplier=2.0, delta=1e-3)
         >>> trainer.fit().facts.steps
         4
@@ -162,246 +173,160 @@ class Trainer:
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        train: GroupedDataset | Dataset[Any],
+        data: GroupedDataset | Dataset[Any] | Mapping[str, torch.Tensor],
+        plan: Plan | ResolvedPlan | None = None,
         *,
-        policy: Policy,
-        batch_size: int,
-        delta: float,
-        epochs: float | None = None,
-        steps: int | None = None,
-        target_epsilon: float | None = None,
-        noise_multiplier: float | None = None,
-        num_groups: int | None = None,
         loss: LossFunction | None = None,
-        engine: str | Engine = "ghost",
-        accountant: str = "pld",
-        secure: bool = True,
-        seed: int | None = None,
-        scheduler: torch.optim.lr_scheduler.LRScheduler | str | None = None,
-        average: averages.WeightAverage | None = None,
+        engine: str | Engine = "auto",
         callbacks: Sequence[Callback] = (),
-        views: Views | None = None,
-        workers: int = 0,
-        physical_batch_size: int | None = None,
-        ledger: Ledger | None = None,
-        budget: PrivacyBudget | None = None,
-        beyond_budget: str = "refuse",
-        examples: tuple[Inputs, Inputs] | Sequence[Any] | None = None,
-        augment: Callable[[Inputs], Inputs] | None = None,
+        ledger: Ledger | tuple[Ledger, str] | None = None,
+        individual: Individual | None = None,
+        scheduler: torch.optim.lr_scheduler.LRScheduler | None = None,
         collate: Collate | None = None,
-        randomness: Randomness | None = None,
-        sample_rate: float | None = None,
-        rates: ByGroup = None,
-        bound_shares: ByGroup = None,
-        epsilon_by_group: ByGroup = None,
-        protect_by: str = "sampling",
+        augment: loading.Augment | None = None,
+        examples: tuple[Inputs, Inputs] | Sequence[Any] | None = None,
+        seed: int | Randomness | None = None,
+        **options: Any,
     ) -> None:
-        assemble.check_kinds(model, train, policy, ledger, budget, callbacks)
-        assemble.check_loading(workers, physical_batch_size, views, randomness)
+        plan = assemble.chosen_plan(plan, options)
+        ledger, run_id = ledger if isinstance(ledger, tuple) else (ledger, None)
+        train = assemble.checked_data(data)
+        assemble.check_kinds(model, ledger, callbacks, seed)
         assemble.warn_of_repeats(train)
-        num_groups = assemble.checked_groups(policy, train, num_groups)
-        self.model, self.optimizer, self.train, self.policy = model, optimizer, train, policy
+        self.model, self.optimizer, self.callbacks = model, optimizer, tuple(callbacks)
         self.plan: ResolvedPlan | None = None
-        self.num_examples, self.num_groups = len(train), num_groups  # type: ignore[arg-type]
-        self.callbacks, average = tuple(callbacks), averages.average_of(average)
-        self.views = views = Views() if views is None else views
-        planned = checked_schedule(
-            self.num_examples, batch_size, epochs=epochs, steps=steps, sample_rate=sample_rate
+        self.processes, self.num_examples = processes_here(), len(train)
+        self.resolved = resolved = assemble.resolved_plan(plan, train, self.processes)
+        self.policy = policy = assemble.policy_for(resolved, train)
+        self.num_groups = num_groups = assemble.checked_groups(policy, train)
+        self.sample_rate, self.steps = resolved.sample_rate, resolved.steps
+        self.delta, self.accountant = resolved.delta, resolved.plan.accountant
+        check_delta(self.delta, self.num_examples)
+        assemble.check_own_policy(policy, num_groups or 1, resolved.noise_multiplier)
+        self.train = train = assemble.in_groups_of_event(train, resolved.event)
+        self.views = views = resolved.plan.image_views
+        self.noise_multiplier = resolved.noise_multiplier
+        self.expected_batch_size = float(resolved.plan.batch_size)
+        if self.processes.count > 1:  # all begin with the weights of the first
+            weights = {name: value.cpu() for name, value in model.state_dict().items()}
+            model.load_state_dict(self.processes.from_first(lambda: weights))
+        self.loss = assemble.chosen_loss(loss, resolved.plan, train)
+        self._seeded = isinstance(seed, int)
+        self._open_ledger(ledger, run_id, isinstance(seed, int | SeededRandomness))
+        self.randomness = randomness = assemble.chosen_randomness(
+            seed, sum(count for _, count in self.entries)
         )
-        self.sample_rate, self.planned_steps = planned
-        self.delta, self.accountant = delta, checked_accountant(accountant)
-        check_delta(delta, self.num_examples)
-        noise = noise_multiplier, target_epsilon
-        groups = GroupSettings.of(rates, bound_shares, epsilon_by_group, protect_by)
-        names = assemble.checked_group_settings(train, groups)
-        self.event: StepEvent = assemble.chosen_event(
-            policy, *noise, delta, planned, self.accountant, num_groups, groups, names
-        )
-        self.train = train = assemble.in_groups_of_event(train, self.event)
-        self.noise_multiplier = self.event.noise_multiplier
-        self.expected_batch_size = float(batch_size)
-        self.processes = processes_here()
-        assemble.check_randomness(randomness, secure, seed)
-        self._arguments = _StepArguments(secure, seed, randomness, workers, scheduler, average, augment)
-        with self.processes.leave_group_on_failure():  # from here on, processes wait for each other
-            agreement.check_ledger_holder(self.processes, ledger, budget)
-            settings = {
-                "event": self.event,
-                "steps": self.planned_steps,
-                "policy": policy,
-                "engine": engine if isinstance(engine, str) else type(engine).__name__,
-                "seed": (secure, seed),
-                "randomness": None if randomness is None else type(randomness).__name__,
-                "delta": delta,
-                "groups": num_groups,
-                "workers": workers,
-                "average": average,
-                "views": views,
-                "augment": agreement.name_of(augment),
-                "collate": agreement.name_of(collate),
-            }
-            agreement.synchronize_run(self.processes, model, optimizer, scheduler, loss, train, settings)
-            self.loss = assemble.chosen_loss(loss, train, views)
-            ledger, steps = self._open_ledger(ledger, budget, beyond_budget)
-            randomness = self._open_randomness(ledger)
-            with randomness.for_model(*(parameter.device for parameter in model.parameters())):
-                self.collation: Collation | None = assemble.tried_collator(
-                    collate, train, augment, workers, randomness, num_groups
-                )
-                load = self._make_loader(randomness)
-                example = assemble.load_example(
-                    train,
-                    load,
-                    batch_size,
-                    self.processes.shard(self.num_examples),
-                    augmented=augment is not None,
-                    collation=self.collation,
-                )
-            self._physical_batch_size = assemble.chosen_physical_batch_size(
-                physical_batch_size, train, model, self.event
-            )
-            self.engine = assemble.chosen_engine(
-                engine,
-                policy,
-                model,
-                self.loss,
-                example,
-                train,
-                examples,
-                batch_size,
-                self._physical_batch_size,
-                self.collation,
-            )
-            optimizers.check_optimizer(optimizer, model)
-            self.scheduler: torch.optim.lr_scheduler.LRScheduler | None = None
-            self._make_step(ledger, steps, randomness, load)
-            assemble.try_objective(self.engine, policy, self._step.state)
-
-    def attach(
-        self,
-        ledger: Ledger | None,
-        budget: PrivacyBudget | None = None,
-        *,
-        beyond_budget: str = "refuse",
-        callbacks: Sequence[Callback] = (),
-    ) -> None:
-        """Put another ledger, budget and callbacks in the place of those that the Trainer was made with.
-
-        So a Trainer that was made to check a run, with a ledger in memory, trains it. Each process calls it.
-        The Trainer is as before where it raises.
-
-        Raises:
-            SettingError: the Trainer has drawn a sample or taken a step, or the ledger lacks what the one in
-                its place holds; or another process than the first has a ledger or budget.
-            BudgetError: the plan does not fit into the budget.
-        """
-        assemble.check_kinds(self.model, self.train, self.policy, ledger, budget, callbacks)
-        with self.processes.leave_group_on_failure():
-            agreement.check_ledger_holder(self.processes, ledger, budget)
-            ledger, steps = self._open_ledger(ledger, budget, beyond_budget, replaces=True)
-            replaced = self._loop
-            randomness = self._open_randomness(ledger)
-            self._make_step(ledger, steps, randomness, self._make_loader(randomness))
-            replaced.close()
-        self.callbacks = tuple(callbacks)
-
-    def _open_ledger(
-        self,
-        ledger: Ledger | None,
-        budget: PrivacyBudget | None,
-        beyond_budget: str,
-        *,
-        replaces: bool = False,
-    ) -> tuple[Ledger, int]:
-        """Open the ledger, which may replace the present one; return it and the number of steps."""
-
-        def open_ledger() -> tuple[Ledger, int]:
-            if replaces:
-                self._check_replaces(ledger)
-            return assemble.open_ledger(
-                ledger, budget, self.train, self.event, self.planned_steps, beyond_budget
-            )
-
-        return agreement.share_ledger(self.processes, open_ledger)
-
-    def _check_replaces(self, ledger: Ledger | None) -> None:
-        """Refuse a ledger in the place of the present one if epsilon would count less than was spent."""
-        spent = self.steps_done - self.steps_at_start
-        if self._loop.has_stepped or spent:
-            raise SettingError(
-                f"the trainer has begun with a ledger of its own ({spent} steps charged since it was "
-                "made); expected one that took no step and drew no sample. Make another Trainer.",
-                field="ledger",
-            )
-        for event, count in self.ledger.entries:
-            held = 0 if ledger is None else ledger.count_of(event)
-            if held < count:
-                raise SettingError(
-                    f"the ledger holds {held} of {event}, and the present one {count}; expected no less. "
-                    "Give a ledger that holds them too, or make another Trainer.",
-                    field="ledger",
-                )
-
-    def _open_randomness(self, ledger: Ledger) -> Randomness:
-        """Open the randomness of the steps that a ledger has left."""
-        given = self._arguments
-        return given.randomness or assemble.chosen_randomness(given.secure, given.seed, ledger.steps)
-
-    def _make_loader(self, randomness: Randomness) -> assemble.Load:
-        return assemble.loader(
-            self.train,
-            self.num_groups,
-            self._arguments.workers,
-            self.model,
-            self.views,
+        rows = loading.Loading.of(
+            train,
+            model,
             randomness,
-            self._arguments.augment,
-            self.collation,
+            views=views,
+            augment=augment,
+            collate=collate,
+            num_groups=num_groups,
+            workers=resolved.plan.workers,
         )
+        self._physical_batch_size = trial.chosen_physical_batch_size(
+            resolved.plan.physical_batch_size, train, model, self.event
+        )
+        self.engine, public = trial.chosen_engine(
+            engine, policy, model, self.loss, rows, train, examples, self._physical_batch_size
+        )
+        optimizers.check_optimizer(optimizer, model)
+        draws = augment is not None or not isinstance(train, GroupedDataset)
+        self._make_run(rows.load, draws, scheduler)
+        self._keep_budgets()
+        self.individual: Accounts | None = None
+        asked = (each.individual for each in resolved.plan.releases)
+        individual = individual or next((each for each in asked if each is not None), None)
+        if individual is not None:
+            views.refuse("individual accounting needs")
+            self.individual = Accounts(
+                individual,
+                self._step,
+                train,
+                steps=self.steps,
+                sample_rate=self.sample_rate,
+                augmented=augment is not None,
+            )
+        trial.try_objective(self.engine, policy, self._step.state, public)
+        self.released: dict[str, Any] = {}
+        self._has_stepped = False  # whether the model took steps of this plan, here or before it was restored
+        self._begun: list[Callback] | None = None  # callbacks whose training has begun; None: no loop is open
+        self._modes = ExitStack()
 
-    def _make_step(self, ledger: Ledger, steps: int, randomness: Randomness, load: assemble.Load) -> None:
-        """Make the private step, its loop and what follows the number of steps; spend nothing.
+    def _keep_budgets(self) -> None:
+        """Let the ledger refuse what would cost a group more than its budget beside the plan."""
+        given = self.resolved.plan.groups.budgets
+        if given:
+            others = given.get(OTHER_GROUPS, math.inf)
+            budgets: dict[Label | None, float] = {
+                label: given.get(label.name, others) for label in self.event.labels
+            } or {None: max(given.values())}
+            check = LabelBudgets(budgets, self.planned, self.delta, self.accountant)
+            self.ledger.refuse_by(self.run_id, check)
 
-        What can fail comes before what changes the Trainer, so that a failed `attach` changes nothing.
-        """
-        model, optimizer, groups = self.model, self.optimizer, self.num_groups or 1
-        done, scheduler = ledger.count_of(self.event), self._arguments.scheduler
-        if not isinstance(scheduler, str):
-            optimizers.check_scheduler(scheduler, optimizer, steps - done)
+    def _open_ledger(self, ledger: Ledger | None, run_id: str | None, seeded: bool) -> None:
+        """Open the first process' ledger; in others, one in memory that follows it."""
+        opened: list[Ledger] = []
+
+        def open_first() -> tuple[str, str, Event]:
+            found = assemble.open_ledger(ledger, run_id, seeded, self.train, self.resolved)
+            opened.append(found[0])
+            return found[0].unit, *found[1:]
+
+        unit, self.run_id, self.event = self.processes.from_first(open_first)
+        self.ledger = opened[0] if opened else Ledger(unit=unit)
+        self._follow_first(self.run_id)
+
+    def _follow_first(self, run_id: str) -> None:
+        """Let this process' ledger count what the first one's does of a run."""
+        for event, count in self.processes.from_first(lambda: self.ledger.entries(run_id)):
+            for _ in range(0 if self.processes.first else count):
+                self.ledger.charge(run_id, event)
+
+    def _make_run(
+        self,
+        load: loading.Load,
+        load_draws: bool,
+        scheduler: torch.optim.lr_scheduler.LRScheduler | None,
+    ) -> None:
+        """Make the private run and what follows the number of its steps; spend nothing."""
+        model, optimizer, steps = self.model, self.optimizer, self.steps
+        self.steps_at_start = done = self.ledger.count(self.run_id, self.event)
         step = PrivateStep(
             self.engine,
             self.policy,
             list(model.parameters()),
             event=self.event,
             expected_batch_size=self.expected_batch_size,
-            num_groups=groups,
-            ledger=ledger,
-            randomness=randomness,
+            num_groups=self.num_groups or 1,
+            randomness=self.randomness,
             physical_batch_size=self._physical_batch_size,
             processes=self.processes,
         )
-        averaging = averages.RunningAverage(self._arguments.average, model, steps)
-        start = start_of(model, optimizer, ledger, private=self.policy.private)
-        every_group = torch.arange(groups, device=step.parameters[0].device)
-        step.rehearse(every_group)  # the policy's rules, on a made-up example of each group
-        if isinstance(scheduler, str) and self.scheduler is not None:  # a named schedule, which starts again
-            for group, rate in zip(optimizer.param_groups, self.scheduler.base_lrs, strict=True):
-                group["lr"] = rate
-        self.scheduler = optimizers.chosen_scheduler(scheduler, optimizer, steps, done)
-        self.processes.check_equal({})  # a barrier: raises where another process failed on the way here
+        self.averaging = averages.RunningAverage(
+            self.resolved.plan.average, self.resolved.plan.average_share, model, steps
+        )
+        self.start = start_of(model, optimizer, self._has_steps(), private=self.policy.private)
+        self.scheduler = optimizers.chosen_scheduler(
+            self.resolved.plan.schedule if scheduler is None else scheduler, optimizer, steps, done
+        )
         optimizers.connect_noise(optimizer, step)
-        self._loop = PrivateLoop(
+        self._run = PrivateRun(
             step,
             model,
             optimizer,
+            self.ledger,
             num_examples=self.num_examples,
             steps=steps,
             load=load,
-            load_draws=self._arguments.augment is not None or not isinstance(self.train, GroupedDataset),
-            labels=self.train.groups if isinstance(self.train, GroupedDataset) else None,
+            load_draws=load_draws,
+            groups=self.train.groups if isinstance(self.train, GroupedDataset) else None,
+            run=self.run_id,
+            check=trial.row_check(self.engine, self.policy, model, self.loss, self._physical_batch_size),
         )
-        self.ledger, self.steps, self.randomness, self._step = ledger, steps, randomness, step
-        self.averaging, self.start, self.steps_at_start = averaging, start, done
+        self._step = step
 
     def __getstate__(self) -> Any:
         raise SettingError(
@@ -413,18 +338,35 @@ class Trainer:
     def _note_start(self) -> None:
         """Note where the weights come from, which others may have set since the Trainer was made."""
         if self.steps_done == self.steps_at_start:
-            private = self.policy.private
-            self.start = start_of(self.model, self.optimizer, self.ledger, private=private, known=self.start)
+            private, begun = self.policy.private, self._has_steps()
+            self.start = start_of(self.model, self.optimizer, begun, private=private, known=self.start)
+
+    def _has_steps(self) -> bool:
+        """Return whether the run has steps already, perhaps with other noise."""
+        return any(event.name == STEP for event, _ in self.entries)
 
     def epsilon_so_far(self, steps: int) -> float:
-        """Upper bound of epsilon after `steps` of the planned steps, with all else that the ledger holds."""
-        others = [entry for entry in self.ledger.entries if entry[0] != self.event]
-        return EpsilonMeter(self.event, self.steps, self.delta, self.accountant, others)(steps)
+        """Upper bound of epsilon after `steps` of the planned steps, with the run's releases.
+
+        It holds only if no result decides when to stop; `Run.epsilon` is of the whole plan.
+        """
+        others = [entry for entry in self.entries if entry[0] != self.event]
+        return epsilon_so_far(steps, self.event, self.steps, self.delta, self.accountant, others)
+
+    def epsilons(self) -> dict[str, float]:
+        """Return epsilon, of the whole plan, and epsilon_of_steps_taken, so far, by name: for logs."""
+        planned = epsilon(self.planned, self.delta, self.accountant)
+        return {"epsilon": planned, "epsilon_of_steps_taken": self.epsilon_so_far(self.steps_done)}
+
+    @property
+    def entries(self) -> EventCounts:
+        """(event, count) pairs that the run has spent so far, releases included."""
+        return self.ledger.entries(self.run_id)
 
     @property
     def steps_done(self) -> int:
-        """Private steps spent; the ledger may hold releases too."""
-        return self._loop.steps_done
+        """Private steps spent."""
+        return self._run.steps_done
 
     @property
     def epoch(self) -> float:
@@ -452,37 +394,45 @@ class Trainer:
     def state(self) -> dict[str, Any]:
         """Return what `restore` reads: marks of the run, and what its method learnt from releases."""
         return {
-            "run": self.ledger.run_id,
+            "run": self.run_id,
             "steps": self.steps_done,
-            "event": asdict(self.event),
+            "settings": self._settings(),
             "policy": self.policy_state._asdict(),
+            "released": self.released,
+        }
+
+    def _settings(self) -> dict[str, Any]:
+        """Settings that a saved run and the one that goes on with it have in common, as plain values."""
+        return {
+            "event": asdict(self.event),
+            "steps": self.steps,
+            "policy": repr(self.policy),
+            "batch_size": self.expected_batch_size,
+            "average": [self.averaging.kind, self.averaging.share],
+            "scheduler": None if self.scheduler is None else type(self.scheduler).__name__,
         }
 
     def count_lost(self, state: Mapping[str, Any]) -> int:
-        """Return the number of steps that the ledger holds after a saved `state`.
+        """Return the number of steps that the ledger holds of a saved run after its `state`.
 
         Raises:
-            SettingError: the state is of a run with another event.
-            BudgetError: the ledger is another run's, or has fewer steps than the state.
+            SettingError: the state is of a run with other settings.
+            BudgetError: the ledger has fewer steps of that run than the state.
         """
-        if state["event"] != asdict(self.event):
-            raise SettingError(
-                f"the checkpoint is of a run with steps {state['event']}, this trainer's are "
-                f"{asdict(self.event)}; make the trainer with the settings of that run.",
-                field="event",
-            )
-        if state["run"] != self.ledger.run_id:
-            raise BudgetError(
-                f"the checkpoint is of run {state['run']}, and the ledger of run {self.ledger.run_id}: it "
-                "does not count what this model cost. Give the ledger that the run began with, or the "
-                "checkpoints of this run's own folder.",
-                field="run",
-            )
-        lost: int = self.steps_done - state["steps"]
+        for name, own in self._settings().items():
+            if (saved := state["settings"][name]) != own:
+                raise SettingError(
+                    f"the checkpoint is of a run with {name} {saved}, and this trainer has {own}; make the "
+                    "trainer with the settings of that run.",
+                    field=name,
+                )
+        run = state["run"]
+        spent = self.processes.from_first(lambda: self.ledger.count(run, self.event))
+        lost: int = spent - state["steps"]
         if lost < 0:
             raise BudgetError(
-                f"the checkpoint was saved after {state['steps']} steps, and the ledger has "
-                f"{self.steps_done}; give the ledger of that run.",
+                f"the checkpoint was saved after {state['steps']} steps of run {run}, and the ledger has "
+                f"{spent} of them; give the ledger that the run began with.",
                 field="steps",
             )
         return lost
@@ -495,70 +445,200 @@ class Trainer:
                 number of groups.
         """
         lost = self.count_lost(state)
+        self._go_on_as(state["run"])
         self._step.restore(state["policy"])
-        self._loop.mark_stepped()
+        self.released = {**state["released"], **self.released}
+        self._has_stepped = True
         return lost
 
-    def batches(self) -> Iterator[Batch]:
-        """Poisson samples for the steps that are left; give each of them to `step` before the next is drawn.
+    def _go_on_as(self, run_id: str) -> None:
+        """Take the name of a run that the ledger holds, in place of a new one."""
+        if run_id == self.run_id:
+            return
+        if self.steps_done > self.steps_at_start:
+            raise SettingError(
+                f"the trainer has taken steps of a run of its own, {self.run_id}; make another Trainer.",
+                field="run_id",
+            )
+        self.run_id = self._run.run = run_id
+        self._follow_first(run_id)
+        self.steps_at_start = self.steps_done
+        self._keep_budgets()
+        if self._seeded and isinstance(self.randomness, SeededRandomness):
+            self.randomness.go_on_after(sum(count for _, count in self.entries))
 
-        Draw them inside `with trainer.open_loop():` where callbacks begin and end with the loop.
+    def step(self) -> bool:
+        """Take one private step: draw a sample, pay for it, add noise, and step the optimizer.
+
+        `while trainer.step(): ...` takes those that are left. Callbacks begin with the first; they end where
+        False is returned, with an error, or by `run`.
+
+        Returns:
+            False: no step is left, or the run was stopped.
 
         Raises:
-            BudgetError: the steps do not fit into the budget any more.
+            BudgetError: the ledger cannot record the step, which was not taken.
+            SettingError, ModelError: as `PrivateRun`; other errors are of data, model or loss. The step that
+                they end is charged.
+
+        Example:
+            >>> import torch, equidp
+            >>> x, targets, groups = torch.randn(64, 3), torch.arange(64) // 32, torch.arange(64) % 2
+            >>> data = equidp.GroupedDataset(x, targets, groups, ("a", "b"), ("no", "yes"))
+            >>> model = torch.nn.Linear(3, 2)
+            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            >>> trainer = equidp.Trainer(model, optimizer, data, batch_size=16,
+            ...                          steps=4, noise_multiplier=2.0, delta=1e-3)
+            >>> while trainer.step():
+            ...     if trainer.steps_done == 3:
+            ...         break
+            >>> trainer.run().facts.steps
+            3
         """
+        try:
+            self._begin()
+            set_training_mode(self.model)
+            if self.individual is not None and self.steps_done < self.steps:
+                self.individual.before_step(self.steps_done)
+            taken = self._run.step()
+            if taken:
+                self._after_step()
+        except BaseException:
+            self._end()
+            raise
+        if not taken:
+            self._end()
+        return taken
+
+    def epochs(self) -> Iterator[Iterator[Step]]:
+        """Yield epochs, of n / b steps each; each yields its steps, once they are taken.
+
+        Callbacks begin with the first step and end with the loop. Leaving the loop spends nothing more; an
+        epoch that is left early goes on in the next.
+
+        Example:
+            >>> import torch, equidp
+            >>> x, targets, groups = torch.randn(64, 3), torch.arange(64) // 32, torch.arange(64) % 2
+            >>> data = equidp.GroupedDataset(x, targets, groups, ("a", "b"), ("no", "yes"))
+            >>> model = torch.nn.Linear(3, 2)
+            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            >>> trainer = equidp.Trainer(model, optimizer, data, batch_size=32,
+            ...                          steps=4, noise_multiplier=2.0, delta=1e-3)
+            >>> for epoch in trainer.epochs():
+            ...     print([step.number for step in epoch])
+            [1, 2]
+            [3, 4]
+        """
+        schedule = Schedule(self.sample_rate, self.steps)
+        ends = (number for number in range(1, self.steps + 1) if schedule.ends_epoch(number))
+        more = True
+
+        def steps_of(number: int, last: int) -> Iterator[Step]:
+            nonlocal more
+            while more and self.steps_done < last:
+                if more := self.step():
+                    yield Step(self.steps_done, number, self.epsilon_so_far)
+
+        try:
+            for number, last in enumerate(ends, 1):
+                if more and self.steps_done < last:
+                    yield steps_of(number, last)
+        finally:
+            self._end()
+
+    def _begin(self) -> None:
+        """Begin callbacks and training mode, unless they have begun."""
+        if self._begun is not None:
+            return
+        if not self.steps_done:
+            assemble.check_drawn(self.resolved.plan, self.entries)
+        self._begun = []
+        self._modes.enter_context(preserve_modes(self.model))
         self._note_start()
-        agreement.check_models(self.processes, self.model, self.share_limits)
-        return self._watched_samples(self._loop.batches())
+        for callback in self.callbacks:
+            callback.before_training(self)
+            self._begun.append(callback)
+        if not self.steps_done:
+            for release in self.resolved.plan.releases:
+                release.before(self)
 
-    def _watched_samples(self, samples: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield samples; before each of them, callbacks may refuse to watch its step."""
-        while True:
-            if self.steps_done < self.steps:
-                with self.processes.leave_group_on_failure():
-                    for callback in self.callbacks:
-                        callback.before_sample(self)
-            batch = next(samples, None)
-            if batch is None:
-                return
-            yield batch
+    def _end(self) -> None:
+        """End callbacks that have begun, in their order, and give back what was paid ahead."""
+        begun, self._begun = self._begun, None
+        if begun is None:
+            return
+        with ExitStack() as ends:
+            for callback in reversed(begun):
+                ends.callback(callback.after_training, self)
+            self.optimizer.zero_grad(set_to_none=True)
+            self._modes.close()
+            self.ledger.settle()
 
-    def step(self, batch: Batch) -> None:
-        """One private step: puts the private gradient into p.grad and steps the optimizer.
+    def _after_step(self) -> None:
+        done = self.steps_done
+        self.averaging.add(self.model, done)
+        if self.scheduler is not None:
+            self.scheduler.step()
+        self._has_stepped = True
+        if self.individual is not None:
+            self.individual.after_step()
+        for callback in self.callbacks:
+            callback.after_step(self)
+        if Schedule(self.sample_rate, self.steps).ends_epoch(done):
+            for release in self.resolved.plan.releases:
+                release.after_epoch(self)
+            for callback in self.callbacks:
+                callback.after_epoch(self)
+
+    def release(self, release: Release, draw: Callable[[float], Any]) -> Any:
+        """Pay for a draw of a release of the plan, and draw; not again once all its draws were made.
+
+        Releases call it, in each of several processes; the first one pays and draws.
 
         Args:
-            batch: the last one that `batches` gave, used once, as it was drawn. Rows may be cut at their ends
-                (`batch._replace(inputs=batch.inputs[:, :longest])`), where a model reads no more of them.
+            release: of `plan.releases`.
+            draw: noise multiplier -> plain values, as JSON holds them.
+
+        Returns:
+            What was drawn; of a release of several draws, all so far.
 
         Raises:
-            SettingError: another batch, no steps left, or other parameters; nothing is spent.
+            BudgetError: the ledger refuses the payment; nothing was drawn.
         """
-        if self.steps_done >= self.steps and not self._loop.has_unused_sample:
-            raise SettingError(
-                f"all {self.steps} planned steps are spent; make a new Trainer to plan and account for more.",
-                field="steps",
-            )
-        self._loop.take(batch)
-        with self.processes.leave_group_on_failure():
-            done = self.steps_done
-            assemble.check_engine_again(self.engine, self.policy, done)
-            self.averaging.add(self.model, done)
-            if self.scheduler is not None:
-                self.scheduler.step()
+
+        def draw_first() -> Any:
+            name, noise = release.name, self.resolved.noise_of(release)
+            if not self.draws_left(release):
+                return self.released[name]
+            drawn = self.ledger.release(self.run_id, name, noise, draw)
+            if self.resolved.draws_of(release) > 1:
+                drawn = [*self.released.get(name, ()), drawn]
+            self.released[name] = drawn
             for callback in self.callbacks:
-                callback.after_step(self)
-            if Schedule(self.sample_rate, self.steps).ends_epoch(done):
-                for callback in self.callbacks:
-                    callback.after_epoch(self)
+                callback.after_release(self, release, drawn)
+            return drawn
+
+        return self.processes.from_first(draw_first)
+
+    def draws_left(self, release: Release) -> int:
+        """Return the number of draws of a release of the plan that were not made yet."""
+        most, name = self.resolved.draws_of(release), release.name
+        made = int(name in self.released) if most == 1 else len(self.released.get(name, ()))
+        return max(0, most - made)
+
+    def _draw_last(self) -> None:
+        """Ask the releases after the last step, once."""
+        for release in self.resolved.plan.releases:
+            release.after(self)
 
     def stop(self, reason: BaseException | None = None) -> None:
         """End training once the step in progress is complete, unless it is the last one.
 
-        Of several processes, the first decides. What is promised of a run that ended by results, such as the
-        accuracy of released weights, is the epsilon of its whole plan (`Run.planned_epsilon`).
+        Of several processes, the first decides. The run states the epsilon of its whole plan, since results,
+        such as the accuracy of released weights, may have decided (`Run.epsilon_of_steps_taken`).
 
         Args:
-            reason: raised by `fit`, or by `batches`; None: they end as after the last step.
+            reason: raised in place of the next step; None: loops end as after the last step.
 
         Example:
             >>> import torch, equidp
@@ -570,95 +650,89 @@ class Trainer:
             ...             trainer.stop()
             >>> model = torch.nn.Linear(3, 2)
             >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            >>> run = equidp.Trainer(model, optimizer, data, policy=equidp.DPSGD(), batch_size=16, steps=8,
+            >>> run = equidp.Trainer(model, optimizer, data, batch_size=16, steps=8,
             ...                      noise_multiplier=2.0, delta=1e-3, callbacks=[Enough()]).fit()
-            >>> run.facts.steps, run.epsilon() < run.planned_epsilon()
+            >>> run.facts.steps, run.epsilon_of_steps_taken() < run.epsilon()
             (3, True)
         """
-        self._loop.stop(reason)
-
-    @contextmanager
-    def open_loop(self) -> Iterator[None]:
-        """Surround a loop of your own with what `fit` does around its own.
-
-        Before it, callbacks begin (`Checkpoints` saves, and catches Ctrl-C and SIGTERM) and the model is put
-        into training mode. After it, also by an error, gradients are dropped, the ledger takes back steps
-        that it recorded ahead, and callbacks end (`Checkpoints` saves).
-
-        Example:
-            >>> import torch, equidp
-            >>> x, targets, groups = torch.randn(64, 3), torch.arange(64) // 32, torch.arange(64) % 2
-            >>> data = equidp.GroupedDataset(x, targets, groups, ("a", "b"), ("no", "yes"))
-            >>> model = torch.nn.Linear(3, 2)
-            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            >>> trainer = equidp.Trainer(model, optimizer, data, policy=equidp.DPSGD(), batch_size=16,
-            ...                          steps=4, noise_multiplier=2.0, delta=1e-3)
-            >>> with trainer.open_loop():
-            ...     for batch in trainer.batches():
-            ...         trainer.step(batch)
-            >>> trainer.run().facts.steps
-            4
-        """
-        was_training = self.model.training
-        self.model.train()
-        begun: list[Callback] = []
-        try:
-            with self.processes.leave_group_on_failure():
-                for callback in self.callbacks:
-                    callback.before_training(self)
-                    begun.append(callback)
-            yield
-        finally:
-            with ExitStack() as ends:  # all are called, in their order, whatever fails before
-                for callback in reversed(begun):
-                    ends.callback(callback.after_training, self)
-                self.optimizer.zero_grad(set_to_none=True)
-                self.model.train(was_training)
-                self.ledger.settle()
+        self._run.stop(reason)
 
     def fit(self) -> Run:
-        """Take the steps that are left. Interrupted, it can be called again: what was spent stays spent.
-
-        If one of several processes fails, it cannot be called again: start all of them again.
-        """
-        if not self._loop.has_stepped and self.steps_done >= self.steps:
+        """Take the steps that are left. Interrupted, it can be called again: what was spent stays spent."""
+        if not self._has_stepped and self.steps_done >= self.steps:
             raise SettingError(
                 f"the ledger holds all {self.steps} planned steps, and this Trainer took none. Restore the "
                 "model from the run's checkpoints (Checkpoints.restore), or give a ledger of its own.",
                 field="ledger",
             )
-        with self.open_loop():
-            for batch in self.batches():
-                if not self.model.training:  # a callback left it in evaluation mode
-                    self.model.train()
-                self.step(batch)
-            agreement.warn_of_models(self.processes, self.model)
+        try:
+            while self.step():
+                pass
+        finally:  # also where an interrupt comes between two steps
+            self._end()
+        self._draw_last()
         return self.run()
 
-    def limit_shares(self, limits: ShareLimits | None) -> None:
-        """Set the limits, by norm, of each example's share of the sensitivity; None: no limits."""
-        taken = self._step.share_limits
-        if limits is not None and taken is not None and limits != taken:
-            raise SettingError(
-                "two callbacks would limit examples' shares; give the Trainer one of them.", field="callbacks"
-            )
-        self._step.share_limits = limits
-
-    @property
-    def share_limits(self) -> ShareLimits | None:
-        """Limits that `limit_shares` set last."""
-        return self._step.share_limits
-
     def run(self) -> Run:
-        """Run so far: what was trained and spent; with steps left, it holds a copy of the model.
+        """Run so far, which states its whole plan. It ends a loop of your own.
+
+        With steps left, it holds a copy of the model.
 
         Raises:
             ModelError: the model cannot be copied.
         """
+        self._end()
         self._note_start()
-        done = self.steps_done >= self.steps and not self._loop.has_unused_sample
+        if self.steps_done >= self.steps:
+            self._draw_last()
         model = self.released_model
-        if not done:
+        if self.steps_done < self.steps:
             model = copy_model(model, "a Run before the last step")
         mark_trained(model, self.train)
-        return Run(model, self.ledger.entries, self.delta, self.loss, self.accountant, RunFacts.of(self))
+        facts, left = RunFacts.of(self), self.not_taken
+        return Run(model, self.planned, self.delta, self.loss, self.accountant, facts, left)
+
+    @property
+    def planned(self) -> EventCounts:
+        """(event, count) pairs of the whole plan: those that were spent, and those not taken."""
+        return merge_entries((*self.entries, *self.not_taken))
+
+    @property
+    def not_taken(self) -> EventCounts:
+        """(event, count) pairs of the plan that were not spent: steps, and releases by what they cost."""
+        return entries_left(self.resolved, self.event, self.entries)
+
+    def individual_report(self, delta: float | None = None, accountant: str = "pld") -> IndividualReport:
+        """Return the epsilon of each example and each group over the steps so far: private.
+
+        All else that the ledger holds of this run, such as private preprocessing, counts in full for
+        everyone.
+
+        Args:
+            delta: of the epsilons; default: the run's.
+            accountant: "pld", privacy loss distributions, tight; "rdp": Renyi, as in papers, faster and
+                looser.
+
+        Raises:
+            SettingError: a run without `individual`, or before its first step; or this is not the first of
+                several processes.
+        """
+        if self.individual is None or not self.steps_done:
+            raise SettingError(
+                "no step was counted for single examples; give the Trainer individual="
+                "equidp.Individual(per_epoch=3), and take a step.",
+                field="individual",
+            )
+        if not self.processes.first:
+            raise SettingError(
+                f"individual_report in process {self.processes.rank}; expected process 0, which alone "
+                "counts. Call it where torch.distributed.get_rank() == 0.",
+                field="individual",
+            )
+        from equidp.individual.report import make_report
+
+        self.individual.count_in_full(self.steps_done - self.individual.steps)
+        self.individual.settle()
+        chosen = self.delta if delta is None else delta
+        own = self.ledger, self.run_id
+        return make_report(self.individual, *own, self.planned, chosen, accountant)

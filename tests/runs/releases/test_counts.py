@@ -9,25 +9,25 @@ import pandas as pd
 import pytest
 
 import equidp
-from equidp.accounting.target import Target
 from equidp.data import Recipe
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon
-from equidp.ledger.format import read_ledger
-from equidp.runs import layout
+from equidp.ledger.ledger import Ledger
 from equidp.runs.begin import begin
 from equidp.runs.config import RunData, TrainConfig
+from equidp.runs.folder import CARD, LEDGER, RunFolder
 from equidp.runs.prepare import prepare
 from equidp.runs.releases import CountsRelease, PreprocessingRelease
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
+from support.command import QUICK
 from support.errors import raises_field
 from support.releases import paid_for
 
 DELTA = 1e-4
 COUNTS = paid_for("class counts", 0.1 * 3.0, DELTA)
 PLAN = equidp.Plan(batch_size=200, epochs=1, delta=DELTA)
-OPTIONS = ("--epsilon", "3", "--epochs", "1", "--batch-size", "200", "--delta", "1e-4", "--accountant", "rdp")
+OPTIONS = ("--epsilon", "3", "--epochs", "1", "--batch-size", "200", "--delta", "1e-4", *QUICK)
 TABLE = ("people.csv", "--target", "ill", "--group", "sex")
 
 
@@ -49,59 +49,64 @@ def people(tmp_path_factory):
 @pytest.fixture
 def config(people):
     recipe = Recipe(target="ill", group=("sex",))
-    given = {"target": Target(3.0, accountant="rdp"), "releases": (CountsRelease(0.1, balanced=True),)}
-    return partial(TrainConfig, RunData(str(people), recipe), "dpsgd", PLAN, **given)
+    return partial(
+        TrainConfig, RunData(str(people), recipe), plan=plan_with(CountsRelease(0.1, balanced=True))
+    )
+
+
+def plan_with(*releases):
+    return PLAN.with_changes(epsilon=3.0, accountant="rdp", releases=releases)
 
 
 @pytest.mark.soak
 def test_balanced_weights_follow_from_counts_that_epsilon_pays_for(config, tmp_path):
     prepared = begin(prepare(config()), tmp_path / "run")
     true = np.bincount(prepared.split.train.targets.numpy())
-    counts = layout.read_counts(tmp_path / "run")
+    counts = RunFolder(tmp_path / "run").read_counts()
     # The noise's deviation is 9: off by 60 with probability 3e-11.
     assert np.abs(np.array([counts["no"], counts["yes"]]) - true).max() < 60
-    weights = layout.read_config(tmp_path / "run")[1].plan.class_weight
+    weights = RunFolder(tmp_path / "run").read_settings()[1].plan.class_weight
     assert weights["yes"] * counts["yes"] == pytest.approx(weights["no"] * counts["no"])
-    assert read_ledger(tmp_path / "run" / layout.LEDGER).entries == ((COUNTS, 1),)
+    assert Ledger.read(tmp_path / "run" / "private" / LEDGER).entries() == ((COUNTS, 1),)
 
     train(tmp_path / "run")
-    assert layout.read_counts(tmp_path / "run") == counts  # drawn once
-    entries = read_ledger(tmp_path / "run" / layout.LEDGER).entries
+    assert RunFolder(tmp_path / "run").read_counts() == counts  # drawn once
+    entries = Ledger.read(tmp_path / "run" / "private" / LEDGER).entries()
     assert 2.99 < epsilon(entries, DELTA, "rdp") <= 3.0
-    assert "1 release of class counts | sample rate 1" in (tmp_path / "run" / layout.CARD).read_text()
+    assert "1 release of class counts | sample rate 1" in (tmp_path / "run" / "share" / CARD).read_text()
     assert open_run(tmp_path / "run").class_counts == counts
 
 
 @pytest.mark.soak
 def test_releases_of_equal_cost_are_paid_for_twice(config, tmp_path):
     begin(
-        prepare(config(releases=(PreprocessingRelease(0.1), CountsRelease(0.1, balanced=True)))),
+        prepare(config(plan=plan_with(PreprocessingRelease(0.1), CountsRelease(0.1, balanced=True)))),
         tmp_path / "run",
     )
     train(tmp_path / "run")
-    entries = read_ledger(tmp_path / "run" / layout.LEDGER).entries
+    entries = Ledger.read(tmp_path / "run" / "private" / LEDGER).entries()
     assert set(entries[:2]) == {(COUNTS, 1), (paid_for("preprocessing", 0.1 * 3.0, DELTA), 1)}
     assert epsilon(entries, DELTA, "rdp") <= 3.0
-    card = (tmp_path / "run" / layout.CARD).read_text()
+    card = (tmp_path / "run" / "share" / CARD).read_text()
     assert [f"1 release of {name} |" in card for name in ("preprocessing", "class counts")] == [True, True]
 
 
 def test_weights_are_balanced_by_counts_alone_for_a_share_of_epsilon(config):
-    weighed = replace(PLAN, class_weight="no=1,yes=8")
+    weighed = replace(config().plan, class_weight="no=1,yes=8")
     with raises_field(SettingError, "class_weight"):
         replace(config(), plan=weighed)
     with raises_field(SettingError, "counts_share"):
-        config(target=Target())
+        config(plan=PLAN.with_changes(releases=(CountsRelease(0.1),)))
 
 
 @pytest.mark.soak
 def test_from_the_command_line_to_a_threshold(command, people, tmp_path):
     run = partial(command, cwd=people.parent)
     folder = str(tmp_path / "run")
-    balanced = ("--class-weight", "balanced", "--set", "counts_share=0.1")
+    balanced = ("--class-weight", "balanced", "--set", "privacy.counts_share=0.1")
     assert run("train", *TABLE, *OPTIONS, *balanced, "--out", folder)[0] == 0
     found = tmp_path / "found.json"
     assert run("evaluate", folder, "--threshold", "base-rate", "--json", str(found))[0] == 0
-    counts = layout.read_counts(tmp_path / "run")
+    counts = RunFolder(tmp_path / "run").read_counts()
     threshold = json.loads(found.read_text())["threshold"]
     assert 0.05 < threshold == counts["yes"] / sum(counts.values()) < 0.15

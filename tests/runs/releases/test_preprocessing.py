@@ -10,25 +10,25 @@ import pandas as pd
 import pytest
 
 import equidp
-from equidp.accounting.target import Target
 from equidp.data import Recipe, table as table_module
 from equidp.errors import BudgetError, DataError, SettingError
 from equidp.kernel.epsilon import epsilon
-from equidp.ledger.format import read_ledger
-from equidp.runs import layout
+from equidp.ledger.ledger import Ledger
 from equidp.runs.begin import begin
-from equidp.runs.config import BudgetFile, RunData, TrainConfig
+from equidp.runs.config import DatasetLedger, RunData, TrainConfig
+from equidp.runs.folder import CARD, ENCODER, LEDGER, check_sums
 from equidp.runs.prepare import prepare
 from equidp.runs.releases import PreprocessingRelease
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
 from equidp.tables.encode import TableEncoder
+from support.command import QUICK
 from support.errors import raises_field
 from support.releases import paid_for
 
 DELTA = 1e-4
 PLAN = equidp.Plan(batch_size=200, epochs=1, delta=DELTA)
-OPTIONS = ("--epsilon", "3", "--epochs", "1", "--batch-size", "200", "--delta", "1e-4", "--accountant", "rdp")
+OPTIONS = ("--epsilon", "3", "--epochs", "1", "--batch-size", "200", "--delta", "1e-4", *QUICK)
 TABLE = ("people.csv", "--target", "income", "--group", "sex")
 
 
@@ -52,21 +52,21 @@ def people(tmp_path_factory):
 @pytest.fixture
 def config(people):
     recipe = Recipe(target="income", group=("sex",), missing="category")
-    given = {"target": Target(3.0, accountant="rdp"), "releases": (PreprocessingRelease(0.4),)}
-    return partial(TrainConfig, RunData(str(people), recipe), "dpsgd", PLAN, **given)
+    plan = PLAN.with_changes(epsilon=3.0, accountant="rdp", releases=(PreprocessingRelease(0.4),))
+    return partial(TrainConfig, RunData(str(people), recipe), plan=plan)
 
 
 @pytest.fixture
-def budget(tmp_path):
-    return BudgetFile(tmp_path / "budget", epsilon=5.0, delta=DELTA)
+def shared(tmp_path):
+    return DatasetLedger(tmp_path / "shared", epsilon=5.0, delta=DELTA)
 
 
 def spent(folder):
-    return read_ledger(folder / layout.LEDGER).entries
+    return Ledger.read(folder / "private" / LEDGER).entries()
 
 
 def events(folder):
-    return [(event.sample_rate, steps) for event, steps in spent(folder)]
+    return [(event.rate, steps) for event, steps in spent(folder)]
 
 
 @pytest.mark.soak
@@ -92,21 +92,19 @@ def test_everything_downstream_uses_what_was_released(config, people, tmp_path):
 def test_the_card_and_the_folder_say_that_preprocessing_is_covered(config, tmp_path):
     begin(prepare(config()), tmp_path / "run")
     train(tmp_path / "run")
-    card = (tmp_path / "run" / layout.CARD).read_text()
+    card = (tmp_path / "run" / "share" / CARD).read_text()
     assert "1 release of preprocessing | sample rate 1" in card
     assert "Preprocessing was private" in card
     assert "does not cover them" not in card
-    notice = (tmp_path / "run" / layout.NOTICE).read_text()
-    leaves, stays = notice.split(layout.RESTRICTED)
-    assert f"{layout.ENCODER}:" in leaves
-    assert f"{layout.ENCODER}:" not in stays
-    assert "number of inputs" not in notice
+    drawn = (tmp_path / "run" / "private" / ENCODER).read_bytes()
+    assert (tmp_path / "run" / "share" / ENCODER).read_bytes() == drawn
+    check_sums(tmp_path / "run" / "share")
 
 
 @pytest.mark.soak
 def test_the_kept_encoder_names_no_text_of_the_data(config, tmp_path):
     begin(prepare(config()), tmp_path / "run")
-    kept = (tmp_path / "run" / layout.ENCODER).read_text()
+    kept = (tmp_path / "run" / "private" / ENCODER).read_text()
     assert "cook" not in kept
     assert "clerk" not in kept
     for name in ("age", "job"):
@@ -116,27 +114,27 @@ def test_the_kept_encoder_names_no_text_of_the_data(config, tmp_path):
 @pytest.mark.soak
 def test_a_run_that_was_stopped_before_its_first_step_goes_on_with_what_it_drew(config, tmp_path):
     begin(prepare(config()), tmp_path / "run")
-    drawn = (tmp_path / "run" / layout.ENCODER).read_text()
+    drawn = (tmp_path / "run" / "private" / ENCODER).read_text()
     assert events(tmp_path / "run") == [(1.0, 1)]
     train(tmp_path / "run")
-    assert (tmp_path / "run" / layout.ENCODER).read_text() == drawn
+    assert (tmp_path / "run" / "private" / ENCODER).read_text() == drawn
     assert [rate for rate, _ in events(tmp_path / "run")].count(1.0) == 1
     train(tmp_path / "run")  # finished: nothing is spent or drawn again
-    assert (tmp_path / "run" / layout.ENCODER).read_text() == drawn
+    assert (tmp_path / "run" / "private" / ENCODER).read_text() == drawn
     assert events(tmp_path / "run")[0] == (1.0, 1)
 
 
 def test_what_was_drawn_cannot_be_drawn_again(config, tmp_path):
     begin(prepare(config()), tmp_path / "run")
-    (tmp_path / "run" / layout.ENCODER).unlink()
-    with raises_field(DataError, layout.ENCODER, "bring it back"):
+    (tmp_path / "run" / "private" / ENCODER).unlink()
+    with raises_field(DataError, ENCODER, "bring it back"):
         train(tmp_path / "run")
     assert events(tmp_path / "run") == [(1.0, 1)]
 
 
 @pytest.mark.soak
-def test_the_budget_has_paid_before_the_data_is_read_for_it(config, budget, tmp_path, monkeypatch):
-    prepared = prepare(config(budget=budget))
+def test_the_ledger_has_paid_before_the_data_is_read_for_it(config, shared, tmp_path, monkeypatch):
+    prepared = prepare(config(ledger=shared))
 
     def killed(*_):
         raise KeyboardInterrupt
@@ -145,45 +143,44 @@ def test_the_budget_has_paid_before_the_data_is_read_for_it(config, budget, tmp_
     with pytest.raises(KeyboardInterrupt):
         begin(prepared, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    entries = read_ledger(tmp_path / "budget").entries
-    assert [(event.sample_rate, steps) for event, steps in entries] == [(1.0, 1)]
+    entries = Ledger.read(tmp_path / "shared").entries()
+    assert [(event.rate, steps) for event, steps in entries] == [(1.0, 1)]
 
 
-def test_a_budget_that_cannot_pay_is_told_before_anything_is_drawn(config, budget, tmp_path):
+def test_a_limit_that_does_not_hold_it_is_told_before_anything_is_drawn(config, shared, tmp_path):
     with pytest.raises(BudgetError):
-        prepare(config(budget=replace(budget, epsilon=0.5)))
-    assert not (tmp_path / "budget").exists()
+        prepare(config(ledger=replace(shared, epsilon=0.5)))
+    assert not (tmp_path / "shared").exists()
 
 
 @pytest.mark.soak
-def test_a_budget_pays_for_preprocessing_and_steps_once(config, budget, tmp_path):
-    begin(prepare(config(budget=budget)), tmp_path / "run")
+def test_a_ledger_of_the_data_pays_for_preprocessing_and_steps_once(config, shared, tmp_path):
+    begin(prepare(config(ledger=shared)), tmp_path / "run")
     train(tmp_path / "run")
-    of_budget = read_ledger(tmp_path / "budget").entries
-    assert sorted(map(str, of_budget)) == sorted(map(str, spent(tmp_path / "run")))
+    assert Ledger.read(tmp_path / "shared").entries() == open_run(tmp_path / "run").run.entries
 
 
 @pytest.mark.soak
-def test_rehearsals_read_no_rows_and_spend_nothing(config, budget, tmp_path):
-    prepared = prepare(config(budget=budget))
+def test_rehearsals_read_no_rows_and_spend_nothing(config, shared, tmp_path):
+    prepared = prepare(config(ledger=shared))
     assert isinstance(prepared.encoder, TableEncoder)
     assert prepare(config()).encoder == prepared.encoder  # noise of a fixed seed alone
-    assert not (tmp_path / "budget").exists()
+    assert not (tmp_path / "shared").exists()
 
 
 @pytest.mark.soak
 def test_two_runs_draw_apart(config, tmp_path):
     for name in ("one", "two"):
         begin(prepare(config()), tmp_path / name)
-    one, two = (json.loads((tmp_path / name / layout.ENCODER).read_text()) for name in ("one", "two"))
+    one, two = (json.loads((tmp_path / name / "private" / ENCODER).read_text()) for name in ("one", "two"))
     assert one["columns"][0] != two["columns"][0]
 
 
 def test_settings_that_mean_nothing_are_refused(config):
     with raises_field(SettingError, "preprocessing_share", "0.4"):
-        config(target=Target())
+        config(plan=PLAN.with_changes(releases=(PreprocessingRelease(0.4),)))
     with raises_field(SettingError, "preprocessing_share", "1.5"):
-        config(releases=(PreprocessingRelease(1.5),))
+        config(plan=PLAN.with_changes(epsilon=3.0, releases=(PreprocessingRelease(1.5),)))
     with raises_field(SettingError, "preprocessing_share", "'digits'"):
         prepare(replace(config(), data=RunData("digits")))
 
@@ -192,8 +189,8 @@ def test_settings_that_mean_nothing_are_refused(config):
     ("more", "message"),
     [
         (("--preprocessing", "privat"), "Did you mean 'private'?"),
-        (("--set", "preprocessing_share=0.2"), "give that too"),
-        (("--preprocessing", "private", "--set", "preprocessing_share=0"), "preprocessing_share=0.0"),
+        (("--set", "privacy.preprocessing_share=0.2"), "give that too"),
+        (("--preprocessing", "private", "--set", "privacy.preprocessing_share=0"), "preprocessing_share=0.0"),
     ],
 )
 def test_a_slip_on_the_command_line_is_one_message(command, people, tmp_path, more, message):
@@ -208,7 +205,14 @@ def test_a_slip_on_the_command_line_is_one_message(command, people, tmp_path, mo
 @pytest.mark.soak
 def test_from_the_command_line_to_predictions(command, people, tmp_path):
     run = partial(command, cwd=people.parent)
-    private = ("--missing", "category", "--preprocessing", "private", "--set", "preprocessing_share=0.4")
+    private = (
+        "--missing",
+        "category",
+        "--preprocessing",
+        "private",
+        "--set",
+        "privacy.preprocessing_share=0.4",
+    )
     folder = str(tmp_path / "run")
     code, out, _ = run("train", *TABLE, *OPTIONS, *private, "--out", folder, "--dry-run")
     assert code == 0

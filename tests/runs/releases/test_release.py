@@ -1,4 +1,4 @@
-"""A release of a new kind is one file: config, dry run, notice, ledger, card and options follow from it."""
+"""A release of a new kind is one file: config, dry run, folder, ledger, card and options follow from it."""
 
 from __future__ import annotations
 
@@ -6,73 +6,88 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 import equidp
-from equidp.accounting.target import Target
 from equidp.data import Recipe
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon
-from equidp.ledger.format import read_ledger
-from equidp.runs import layout
+from equidp.kernel.event import Event
+from equidp.ledger.ledger import Ledger
 from equidp.runs.begin import begin
 from equidp.runs.config import RunData, TrainConfig
+from equidp.runs.folder import CARD, LEDGER, SUMS
 from equidp.runs.prepare import prepare
-from equidp.runs.releases import RELEASES
+from equidp.runs.releases import CountsRelease, PreprocessingRelease
 from equidp.runs.train import train
+from equidp.runs.verify import verify
+from equidp.training.release import RELEASES, Release
 from support.errors import raises_field
 from support.releases import paid_for
 
 DELTA = 1e-3
 GROUP_COUNTS = '''
-"""GroupCountsRelease: noisy counts of the training examples of each group."""
+"""GroupCounts: noisy counts of the training examples of each group, before training and by epoch."""
 
-import json
 from dataclasses import dataclass
 
 from equidp.accounting.planned import check_share
 from equidp.kernel.noise import SystemRandomness
-from equidp.runs.releases.release import RunRelease
 from equidp.tables.release import private_counts
-from equidp.training.plan import option
+from equidp.training.option import option
+from equidp.training.release import Release
 
 
 @dataclass(frozen=True)
-class GroupCountsRelease(RunRelease):
+class GroupCounts(Release):
     name = "group counts"
     file = "group-counts.json"
-    contents = "how many training examples each group has, released with noise and counted in epsilon."
     audited = ("group_counts.py",)
 
     group_counts_share: float = option(0.1, "Share of --epsilon to count the groups with.")
 
     def epsilon(self, target):
-        return None if target is None else self.group_counts_share * target
+        return self.group_counts_share * target
 
-    def check(self, epsilon, method, plan):
-        check_share("group_counts_share", self.group_counts_share, epsilon)
+    def check(self, plan):
+        check_share("group_counts_share", self.group_counts_share, plan.run_epsilon)
 
-    def draw(self, preparation, payment, folder):
-        train = preparation.split.train
-        noise = payment.draw()
-        counts = private_counts(
-            train.groups.numpy(), train.num_groups, noise_multiplier=noise, randomness=SystemRandomness()
+    def before(self, trainer):
+        groups, source = (trainer.train.groups.numpy(), trainer.train.num_groups), SystemRandomness()
+        trainer.release(
+            self, lambda noise: private_counts(*groups, noise_multiplier=noise, randomness=source).tolist()
         )
-        (folder / self.file).write_text(json.dumps(counts.tolist()))
-        return preparation
 
-    def card_entries(self, epsilon, folder, units):
+    def card_entries(self):
         return {"counts of groups": f"for a share of {self.group_counts_share:g} of epsilon"}
 '''
 _AS_A_LINE_OF_THE_TABLE = """
-from equidp.runs.releases import RELEASES
-from group_counts import GroupCountsRelease
-RELEASES[GroupCountsRelease.name] = GroupCountsRelease
+from equidp.training.release import RELEASES
+RELEASES["group counts"] = __import__("group_counts").GroupCounts
 from equidp.cli.app import main
 main()
 """
+
+
+@dataclass(frozen=True)
+class StepsByEpoch(Release):
+    """The number of steps, with noise, after each epoch; and of all, after the last."""
+
+    name = "steps by epoch"
+    file = "steps-by-epoch.json"
+
+    def charges(self, resolved):
+        return ((Event(1.0, 20.0, name=self.name), round(resolved.steps * resolved.sample_rate) + 1),)
+
+    def after_epoch(self, trainer):
+        trainer.release(self, lambda noise: [trainer.steps_done, noise])
+
+    def after(self, trainer):
+        trainer.release(self, lambda noise: ["end", noise])
 
 
 @pytest.fixture
@@ -84,46 +99,45 @@ def kind(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "group_counts", raising=False)
     import group_counts
 
-    monkeypatch.setitem(RELEASES, "group counts", group_counts.GroupCountsRelease)
-    return group_counts.GroupCountsRelease
+    monkeypatch.setitem(RELEASES, "group counts", group_counts.GroupCounts)
+    return group_counts.GroupCounts
 
 
 @pytest.mark.soak
-def test_release_of_one_file_is_in_config_dry_run_ledger_notice_and_card(kind, trained, tmp_path):
+def test_release_of_one_file_is_in_config_dry_run_ledger_folder_and_card(kind, trained, tmp_path):
     plan = equidp.Plan(batch_size=40, epochs=1, delta=DELTA)
     recipe = Recipe(target="income", group=("sex",))
     config = TrainConfig(
         RunData(str(trained.table), recipe),
-        "dpsgd",
-        plan,
-        Target(3.0, accountant="rdp"),
-        releases=(kind(0.2),),
+        plan.with_changes(method="dpsgd", epsilon=3.0, accountant="rdp", releases=(kind(0.2),)),
     )
     assert TrainConfig.from_plain(json.loads(json.dumps(config.to_plain()))) == config
     event = paid_for("group counts", 0.2 * 3.0, DELTA)
 
     prepared = prepare(config)
-    assert config.release_costs == {"group counts": pytest.approx(0.6)}
-    assert prepared.stated[0] == (event, 1)
-    assert 2.99 < epsilon(prepared.stated, DELTA, "rdp") <= 3.0
+    assert prepared.plan.release_costs() == {"group counts": pytest.approx(0.6, rel=1e-3)}
+    assert prepared.plan.charges[0] == (event, 1)
+    assert 2.99 < epsilon(prepared.plan.charges, DELTA, "rdp") <= 3.0
 
     place = tmp_path / "run"
     run, _ = train(place, prepared=begin(prepared, place))
-    assert len(json.loads((place / kind.file).read_text())) == 2
-    assert read_ledger(place / layout.LEDGER).entries[0] == run.entries[0] == (event, 1)
-    notice = " ".join((place / layout.NOTICE).read_text().split())
-    assert f"{kind.file}: {kind.contents}" in notice
-    assert kind.file in (place / layout.MANIFEST).read_text()
-    card = (place / layout.CARD).read_text()
+    assert len(json.loads((place / "share" / kind.file).read_text())) == 2
+    assert Ledger.read(place / "private" / LEDGER).entries()[0] == run.entries[0] == (event, 1)
+    assert kind.file in (place / "share" / SUMS).read_text()
+    card = (place / "share" / CARD).read_text()
     assert "1 release of group counts |" in card
     assert "| counts of groups | for a share of 0.2 of epsilon |" in card
     assert "group_counts.py" in card
+    checks = {each.name: each for each in verify(place).checks}
+    assert checks["entries"].passed
+    assert checks["entries"].found["releases"] == ["group counts"]
+    assert [name for name, each in checks.items() if each.passed is False] == []
 
-    drawn = (place / kind.file).read_bytes()
+    drawn = (place / "share" / kind.file).read_bytes()
     train(place)  # reads the kind of release by its name
-    assert (place / kind.file).read_bytes() == drawn
+    assert (place / "share" / kind.file).read_bytes() == drawn
     with raises_field(SettingError, "group_counts_share"):
-        kind(0.2).check(None, "dpsgd", plan)
+        plan.with_changes(noise_multiplier=1.0, releases=(kind(0.2),)).resolve(100)
 
 
 @pytest.mark.soak
@@ -138,9 +152,75 @@ def test_release_in_the_table_is_set_and_has_a_line_of_the_dry_run(kind, trained
         )
 
     table = (str(trained.table), "--target", "income", "--group", "sex")
-    options = ("--epsilon", "3", "--batch-size", "40", "--epochs", "1", "--accountant", "rdp")
-    found = run(*table, *options, "--set", "group_counts_share=0.2", "--dry-run")
+    options = ("--epsilon", "3", "--batch-size", "40", "--epochs", "1", "--set", "privacy.accountant=rdp")
+    found = run(*table, *options, "--set", "privacy.group_counts_share=0.2", "--dry-run")
     assert "it would release group counts (epsilon 0.6)" in found.stdout, found.stderr
-    found = run(*table, *options, "--set", "group_counts_share=0.2", "--out", "run")
+    found = run(*table, *options, "--set", "privacy.group_counts_share=0.2", "--out", "run")
     assert found.returncode == 0, found.stderr
-    assert Path(tmp_path / "run" / "group-counts.json").exists()
+    assert Path(tmp_path / "run" / "share" / "group-counts.json").exists()
+
+
+@pytest.fixture
+def steps_by_epoch(monkeypatch):
+    """A release of this file, as a line of the table."""
+    monkeypatch.setitem(RELEASES, StepsByEpoch.name, StepsByEpoch)
+    return StepsByEpoch()
+
+
+def drawn_in_two_parts(release, **given):
+    """Train three epochs by a loop that stops after the first, and goes on from its state."""
+    x, groups = torch.randn(64, 3), torch.arange(64) % 2
+    data = equidp.GroupedDataset(x, groups, groups, ("a", "b"), ("no", "yes"))
+    model, ledger = torch.nn.Linear(3, 2), Ledger()
+
+    def trainer(**more):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return equidp.Trainer(
+            model, optimizer, data, batch_size=16, epochs=3, delta=1e-3, releases=(release,), **given, **more
+        )
+
+    first = trainer(ledger=ledger)
+    for _ in next(first.epochs()):
+        pass
+    second = trainer(ledger=(ledger, first.run_id))
+    second.restore(first.state())
+    return first, second, second.fit()
+
+
+def test_a_release_after_each_epoch_is_charged_and_drawn_once_each(steps_by_epoch):
+    first, second, run = drawn_in_two_parts(steps_by_epoch, noise_multiplier=2.0)
+    event = Event(1.0, 20.0, name=steps_by_epoch.name)
+    assert first.released == {event.name: [[4, 20.0]]}
+    assert second.released == {event.name: [[4, 20.0], [8, 20.0], [12, 20.0], ["end", 20.0]]}
+    assert second.resolved.releases == ((event, 4),)
+    assert (event, 4) in run.entries
+    assert not run.not_taken
+    assert run.epsilon() == epsilon([(second.event, 12), (event, 4)], 1e-3)
+    second.run()
+    assert dict(second.ledger.entries(second.run_id))[event] == 4  # not drawn again
+
+
+@pytest.mark.soak
+def test_a_release_of_many_draws_is_kept_in_the_folder(steps_by_epoch, trained, tmp_path):
+    plan = equidp.Plan(epsilon=3.0, batch_size=40, epochs=2, delta=DELTA, accountant="rdp")
+    data = RunData(str(trained.table), Recipe(target="income", group=("sex",)))
+    config = TrainConfig(data, plan.with_changes(releases=(steps_by_epoch,)))
+    place = tmp_path / "run"
+    train(place, prepared=begin(prepare(config), place))
+    assert [each[0] for each in json.loads((place / "share" / steps_by_epoch.file).read_text())][-1] == "end"
+    assert f"releases of {steps_by_epoch.name}" in (place / "share" / CARD).read_text()
+    assert all(each.passed is not False for each in verify(place).checks)
+
+
+@pytest.mark.parametrize("release", [CountsRelease(0.1), PreprocessingRelease(0.1)], ids=str)
+def test_a_trainer_of_ones_own_refuses_a_release_that_it_does_not_draw_before_it_spends(release):
+    x, groups = torch.randn(64, 3), torch.arange(64) % 2
+    data = equidp.GroupedDataset(x, groups, groups, ("a", "b"), ("no", "yes"))
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = equidp.Trainer(
+        model, optimizer, data, batch_size=16, epochs=3, epsilon=3.0, delta=1e-3, releases=(release,)
+    )
+    with raises_field(SettingError, "releases", release.name):
+        trainer.fit()
+    assert not trainer.entries

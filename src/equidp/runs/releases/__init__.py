@@ -1,45 +1,32 @@
-"""Releases of a run beside its steps: one kind a file, and one line in `RELEASES`."""
+"""Releases of a run beside its steps: one kind a file, and one line in `equidp.training.release.RELEASES`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from equidp._validate import unknown_name
-from equidp.runs.plain import part_of
 from equidp.runs.releases.counts import CountsRelease
 from equidp.runs.releases.individual import IndividualRelease
 from equidp.runs.releases.preprocessing import PreprocessingRelease
-from equidp.runs.releases.release import RunRelease
+from equidp.training.release import RELEASES, Release, release_class
 
-__all__ = [
-    "RELEASES",
-    "CountsRelease",
-    "IndividualRelease",
-    "PreprocessingRelease",
-    "RunRelease",
-    "release_of",
-]
+__all__ = ["CountsRelease", "IndividualRelease", "PreprocessingRelease", "take_releases"]
 
-RELEASES: dict[str, type[RunRelease]] = {
-    each.name: each
-    for each in (
-        PreprocessingRelease,
-        CountsRelease,
-        IndividualRelease,
-    )
-}
-"""Kinds of releases by name, in the order in which they are drawn."""
+BALANCED = "balanced"
 
 
-def release_of(content: Mapping[str, Any]) -> RunRelease:
-    """Return the release of plain values that its `to_plain` returned.
+def take_releases(given: dict[str, Any], *, base_rate_threshold: bool) -> tuple[Release, ...]:
+    """Return the releases that options ask for, and take these out.
 
-    Raises:
-        SettingError: a kind that is not in `RELEASES`, or settings that it refuses.
+    Args:
+        given: options by name; `class_weight` is taken too where it is "balanced", which counts of classes
+            make.
+        base_rate_threshold: True where the threshold of the decision is the released base rate.
     """
-    settings = dict(content)
-    kind = settings.pop("kind")
-    if kind not in RELEASES:
-        raise unknown_name("kind of release", kind, RELEASES)
-    return part_of(RELEASES[kind], settings)
+    balanced = given.get("class_weight") == BALANCED
+    if balanced:
+        del given["class_weight"]
+    kinds = [*map(release_class, RELEASES)]
+    options = {each.name: given.pop(each.name, None) for kind in kinds for each in kind.options()}
+    options |= {"balanced": balanced, "base_rate_threshold": base_rate_threshold}
+    found = [kind.from_options(options) for kind in kinds]
+    return tuple(each for each in found if each is not None)

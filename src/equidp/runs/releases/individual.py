@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self, final
 
-from equidp._files import write_whole
 from equidp.accounting.planned import INDIVIDUAL, RELEASE_EPSILON
 from equidp.errors import SettingError
-from equidp.individual import IndividualAccountant
-from equidp.policies.methods import method_named
+from equidp.individual import Individual
 from equidp.policies.setting import MethodSetting
-from equidp.runs.releases.release import RunRelease, Training
 from equidp.training.plan import Plan
-from equidp.training.run import Run
-from equidp.training.trainer import Callback
+from equidp.training.release import Release
+from equidp.training.trainer import Trainer
 
 
 @final
 @dataclass(frozen=True)
-class IndividualRelease(RunRelease):
+class IndividualRelease(Release):
     """Mean epsilon of each group's training examples, whose norms are taken once an epoch.
 
     Attributes:
@@ -30,10 +27,8 @@ class IndividualRelease(RunRelease):
 
     name = INDIVIDUAL
     file = "released.json"
-    contents = "individual privacy of each group, released with noise and counted in epsilon."
-    after_training = True
-    group = "Privacy of individuals"
     audited = ("individual/",)
+    individual = Individual(per_epoch=1)
 
     release_epsilon: float = RELEASE_EPSILON
 
@@ -52,17 +47,21 @@ class IndividualRelease(RunRelease):
         if given.get("individual"):
             return cls() if cost is None else cls(cost)
         if cost is not None:
-            raise SettingError(f"release_epsilon={cost} is for individual privacy; give --individual too.")
+            raise SettingError(f"release_epsilon={cost} is for individual privacy; give individual=true too.")
         return None
 
-    def epsilon(self, target: float | None) -> float | None:
+    def to_options(self) -> dict[str, Any]:
+        return {"individual": True, "release_epsilon": self.release_epsilon}
+
+    def epsilon(self, target: float | None) -> float:
         return self.release_epsilon
 
-    def check(self, epsilon: float | None, method: str, plan: Plan) -> None:
-        if not method_named(method).policy.private:
+    def check(self, plan: Plan) -> None:
+        epsilon = plan.run_epsilon
+        if not plan.private:
             raise SettingError(
-                f"{method} takes no noise and has no epsilon to release; choose a private method, such as "
-                "dpsgd.",
+                f"{plan.method_name} takes no noise and has no epsilon to release; choose a private method, "
+                "such as dpsgd.",
                 field="method",
             )
         if epsilon is not None and self.release_epsilon >= epsilon:
@@ -71,22 +70,12 @@ class IndividualRelease(RunRelease):
                 "with."
             )
 
-    def callbacks(self, folder: Path | None) -> Sequence[Callback]:
-        # Only where histories are gone, as from a run that is complete, do steps count at their worst.
-        return [IndividualAccountant(per_epoch=1, missed_at_worst=True)]
+    def after(self, trainer: Trainer) -> None:
+        def draw(noise: float) -> Any:
+            # The report counts this release, which is paid for by now.
+            report = trainer.individual_report(accountant="rdp" if trainer.accountant == "rdp" else "pld")
+            means = report.draw_means(noise)
+            means = means.assign(risk=[risk.values_by_name() for risk in report.group_risks().values()])
+            return json.loads(means.to_json(orient="records"))
 
-    def finish(self, training: Training) -> Run:
-        """Write each group's mean epsilon with noise, paid for now, unless the folder has it already."""
-        folder, trainer = training.folder, training.trainer
-        if not trainer.processes.first or self.is_kept_in(folder):
-            return training.run
-        if training.finished:
-            raise self.missing(folder)
-        assert training.noise_multiplier is not None
-        accountant = next(each for each in trainer.callbacks if isinstance(each, IndividualAccountant))
-        payment = trainer.ledger.pay(self.name, training.noise_multiplier)  # which the report counts
-        report = accountant.report(trainer, accountant="rdp" if trainer.accountant == "rdp" else "pld")
-        means = report.means_by_group(payment)
-        means["risk"] = [risk.values_by_name() for risk in report.group_risks().values()]
-        write_whole(folder / self.file, means.to_json(orient="records", indent=2).encode())
-        return training.run
+        trainer.release(self, draw)

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Self, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 from equidp._validate import unknown_name
 from equidp.accounting.planned import PREPROCESSING, check_share
 from equidp.data.table import EXACT, PREPROCESSING_SHARE, PREPROCESSINGS, PRIVATE, can_be_private
 from equidp.errors import SettingError
-from equidp.kernel.ledger import Payment
 from equidp.kernel.noise import SystemRandomness
 from equidp.policies.setting import MethodSetting
-from equidp.runs.releases.release import Preparation, RunRelease
 from equidp.tables.release import Release
+from equidp.training import release
 from equidp.training.plan import Plan
+
+if TYPE_CHECKING:
+    from equidp.runs.begin import Beginning
 
 
 @final
 @dataclass(frozen=True)
-class PreprocessingRelease(RunRelease):
+class PreprocessingRelease(release.Release):
     """Scales and lists of categories of a table, released with noise before the first step.
 
     Attributes:
@@ -30,12 +31,6 @@ class PreprocessingRelease(RunRelease):
 
     name = PREPROCESSING
     file = "preprocessing.json"
-    contents = (
-        "ranges, edges of intervals, means, deviations and categories, released with noise and counted in "
-        "epsilon. Categories are numbers of cells that a public hash puts texts into. Predictions for new "
-        "rows need it."
-    )
-    group = "Preprocessing"
     audited = ("tables/release.py", "tables/private_encode.py")
 
     preprocessing_share: float = PREPROCESSING_SHARE
@@ -61,23 +56,27 @@ class PreprocessingRelease(RunRelease):
             return cls() if share is None else cls(share)
         if share is not None:
             raise SettingError(
-                f"--set preprocessing_share={share:g} is for --preprocessing private; give that too."
+                f"--set privacy.preprocessing_share={share:g} is for --preprocessing private; give that too."
             )
         return None
 
-    def epsilon(self, target: float | None) -> float | None:
-        return None if target is None else self.preprocessing_share * target
+    def to_options(self) -> dict[str, Any]:
+        return {"preprocessing": PRIVATE, "preprocessing_share": self.preprocessing_share}
 
-    def check(self, epsilon: float | None, method: str, plan: Plan) -> None:
-        check_share("preprocessing_share", self.preprocessing_share, epsilon)
+    def epsilon(self, target: float | None) -> float:
+        assert target is not None
+        return self.preprocessing_share * target
 
-    def draw(self, preparation: Preparation, payment: Payment, folder: Path) -> Preparation:
-        source = can_be_private(preparation.source)
-        rows = source.split_rows(preparation.seed)
-        release = Release(payment.draw(), SystemRandomness())
-        encoder = source.private_encoder(rows, release)
-        split = rows.encode_split(encoder, source.notes(encoder))
-        return replace(preparation, split=split, encoder=encoder)
+    def check(self, plan: Plan) -> None:
+        check_share("preprocessing_share", self.preprocessing_share, plan.run_epsilon)
 
-    def card_entries(self, epsilon: float | None, folder: Path, units: str) -> dict[str, str]:
+    def prepare(self, run: Beginning) -> Beginning:
+        source = can_be_private(run.data.source())
+        rows = source.split_rows(run.data.seed)
+        encoder = run.release(
+            self, lambda noise: source.private_encoder(rows, Release(noise, SystemRandomness()))
+        )
+        return replace(run, split=rows.encode_split(encoder, source.notes(encoder)), encoder=encoder)
+
+    def card_entries(self) -> dict[str, str]:
         return {"preprocessing": f"private, for a share of {self.preprocessing_share:g} of epsilon"}

@@ -1,9 +1,10 @@
-"""Shareable files of a run are whole: its checksums hold, and predictions come from it."""
+"""`share/` of a run is whole: its checksums hold, predictions come from it, and it tells nothing else."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,17 +15,16 @@ import pytest
 import torch
 
 import equidp
-from equidp.accounting.target import Target
 from equidp.data import Recipe
 from equidp.errors import DataError, SettingError
-from equidp.runs import layout
 from equidp.runs.begin import begin
-from equidp.runs.config import BudgetFile, CardTexts, RunData, TrainConfig
+from equidp.runs.config import CardTexts, DatasetLedger, RunData, TrainConfig
+from equidp.runs.folder import CARD, COUNTS, ENCODER, MODEL, PAGE, RUN, SUMS, RunFolder
 from equidp.runs.prepare import prepare
 from equidp.runs.releases import CountsRelease, PreprocessingRelease
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
-from equidp.runs.verify import verify_run
+from equidp.runs.verify import verify
 from support.errors import raises_field
 
 # Noise decides which categories private preprocessing keeps; others are named in a warning.
@@ -50,11 +50,8 @@ def run(tmp_path_factory):
     plan = equidp.Plan(batch_size=30, epochs=2, delta=1e-3)
     config = TrainConfig(
         RunData(str(place / "secret-patients.csv"), recipe),
-        "dpsgd",
-        plan,
-        Target(3.0, accountant="rdp"),
-        BudgetFile(place / "secret-budget", epsilon=9.0, delta=1e-3),
-        releases=releases,
+        plan.with_changes(method="dpsgd", epsilon=3.0, accountant="rdp", releases=releases),
+        DatasetLedger(place / "secret-ledger", epsilon=9.0, delta=1e-3),
         card=CardTexts(notes="Purpose: to plan\nbeds.\n\nKept until 2030 <b>.\n"),
     )
     begin(prepare(config), place / "run")
@@ -63,32 +60,34 @@ def run(tmp_path_factory):
 
 
 def given(run: Path, place: Path, *further: str) -> Path:
-    """A folder with the shareable files, as the notice lists them."""
-    place.mkdir()
-    config, plan, _ = layout.read_config(run)
-    for name, (kind, _) in layout.files(config, plan).items():
-        if (kind == layout.SHAREABLE or name in further) and (run / name).exists():
-            shutil.copy(run / name, place)
+    """A copy of `share/`, and further files of `private/`."""
+    shutil.copytree(run / "share", place)
+    for name in further:
+        shutil.copy(run / "private" / name, place)
     return place
 
 
 @pytest.mark.parametrize("method", ["sgd", "dpsgd"])
 def test_nothing_of_a_run_without_privacy_is_for_sharing(method, tmp_path):
     plan = equidp.Plan(batch_size=300, epochs=0.3, noise_multiplier=0.0, delta=1e-4)
-    begin(prepare(TrainConfig(RunData("digits"), method, plan)), tmp_path / "run")
+    begin(
+        prepare(TrainConfig(RunData("digits"), plan.with_changes(method=method))),
+        tmp_path / "run",
+    )
     train(tmp_path / "run")
-    notice = " ".join((tmp_path / "run" / layout.NOTICE).read_text().split())
-    assert notice.startswith("This run is without privacy")
-    assert "Nothing of it is for sharing" in notice
-    assert "Shareable" not in notice
-    assert f"Confidential: {layout.PAGE}: the model card" in notice
-    listed = layout.read_checksums((tmp_path / "run" / layout.GIVEN).read_text())
-    assert [name for name, _ in listed] == [layout.NOTICE]
-    assert all(check.passed is not False for check in verify_run(tmp_path / "run").checks)
+    (notice,) = (tmp_path / "run" / "share").iterdir()
+    assert notice.read_text().startswith("This run is without privacy")
+    assert "Nothing of it is for sharing" in notice.read_text()
+    assert notice.read_text().count("\n") == 1
+    assert all(check.passed is not False for check in verify(tmp_path / "run").checks)
+    assert open_run(tmp_path / "run").run.epsilon() == math.inf
+    assert json.loads((tmp_path / "run" / "private" / "results" / RUN).read_text())["epsilon"] is None
+    train(tmp_path / "run")  # again
+    assert [path.name for path in (tmp_path / "run" / "share").iterdir()] == [notice.name]
 
 
 @pytest.mark.soak
-def test_predictions_come_from_shareable_files(run, tmp_path):
+def test_predictions_come_from_share_alone(run, tmp_path):
     whole, part = open_run(run), open_run(given(run, tmp_path / "part"))
     table = run.parent / "secret-patients.csv"
     assert torch.equal(whole.inputs(table), part.inputs(table))
@@ -103,58 +102,68 @@ def test_predictions_come_from_shareable_files(run, tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.skipif(shutil.which("sha256sum") is None, reason="needs sha256sum")
-def test_sha256sum_checks_exactly_the_shareable_files(run, tmp_path):
+def test_sha256sum_checks_exactly_the_files_of_share(run, tmp_path):
     part = given(run, tmp_path / "part")
-    checked = subprocess.run(["sha256sum", "-c", layout.GIVEN], cwd=part, capture_output=True, text=True)
+    checked = subprocess.run(["sha256sum", "-c", SUMS], cwd=part, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
     names = {line.rpartition(": ")[0] for line in checked.stdout.splitlines()}
-    assert names == {path.name for path in part.iterdir()} - {layout.GIVEN}
+    assert names == {path.name for path in part.iterdir()} - {SUMS}
 
 
 @pytest.mark.soak
-def test_shareable_files_hold_no_path_fingerprint_or_budget(run, tmp_path):
-    content = layout.read_config(run)
+def test_share_holds_no_path_fingerprint_or_ledger(run, tmp_path):
+    content = RunFolder(run).read_settings()
     for path in given(run, tmp_path / "part").iterdir():
         text = path.read_bytes()
         assert content[2]["sensitive_data_sha256"].encode() not in text, path.name
         assert str(run.parent).encode() not in text, path.name
-    settings = json.loads((run / layout.SETTINGS).read_text())
+    settings = json.loads((run / "share" / RUN).read_text())
     assert settings["config"]["data"]["name"] == "secret-patients.csv"
-    assert content[0].budget is not None
-    assert settings["config"]["budget"] is None
+    assert content[0].ledger is not None
+    assert settings["config"]["ledger"] is None
+
+
+@pytest.mark.soak
+def test_run_json_has_the_guarantee_as_numbers(run):
+    found, kept = json.loads((run / "share" / RUN).read_text()), open_run(run)
+    assert found["epsilon"] == kept.run.epsilon() <= found["target_epsilon"] == 3.0
+    assert (found["delta"], found["accountant"]) == (1e-3, "rdp")
+    assert (found["unit"], found["relation"]) == ("person", "add or remove one")
+    assert [count for _, count in found["entries"]] == [count for _, count in kept.run.entries]
+    assert found["run"] == kept.facts["run"]
 
 
 @pytest.mark.soak
 def test_the_card_has_the_checksum_of_the_file_that_is_there(run):
-    digest = hashlib.sha256((run / layout.MODEL).read_bytes()).hexdigest()
-    for name in (layout.CARD, layout.PAGE):
-        assert digest in (run / name).read_text()
-    assert f"| model.safetensors (SHA-256) | {digest} |" in (run / layout.CARD).read_text()
+    digest = hashlib.sha256((run / "share" / MODEL).read_bytes()).hexdigest()
+    for name in (CARD, PAGE):
+        assert digest in (run / "share" / name).read_text()
+    assert f"| model.safetensors (SHA-256) | {digest} |" in (run / "share" / CARD).read_text()
 
 
 @pytest.mark.soak
 def test_the_card_shows_notes_as_given_and_says_what_was_public(run):
-    card, page = ((run / name).read_text() for name in (layout.CARD, layout.PAGE))
+    card, page = ((run / "share" / name).read_text() for name in (CARD, PAGE))
     assert "\nPurpose: to plan beds.\n\nKept until 2030 &lt;b&gt;.\n" in card
     assert "<p>Purpose: to plan beds.</p>\n<p>Kept until 2030 &lt;b&gt;.</p>" in page
     assert "How the table is read" in card
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", [layout.MODEL, layout.SETTINGS, layout.ENCODER, layout.COUNTS])
-def test_a_changed_shareable_file_is_named(run, tmp_path, name):
+@pytest.mark.parametrize("name", [MODEL, RUN, ENCODER, COUNTS])
+def test_a_changed_file_of_share_is_named(run, tmp_path, name):
     part = given(run, tmp_path / "part")
     text = (part / name).read_bytes()
-    (part / name).write_bytes(text.replace(b"\n", b"\n ", 1) if name != layout.MODEL else text + b" ")
+    (part / name).write_bytes(text.replace(b"{", b"{ ", 1) if name != MODEL else text + b" ")
     with raises_field(DataError, name):
         open_run(part)
 
 
 def test_tables_of_exact_preprocessing_need_what_was_read_off_the_rows(finished, tmp_path):
     part = open_run(given(finished.folder, tmp_path / "part"))
-    with raises_field(DataError, layout.ENCODER):
+    with raises_field(DataError, ENCODER):
         part.inputs(finished.table)
-    more = open_run(given(finished.folder, tmp_path / "more", layout.ENCODER))
+    more = open_run(given(finished.folder, tmp_path / "more", ENCODER))
     whole = open_run(finished.folder)
     assert torch.equal(more.inputs(finished.table), whole.inputs(finished.table))
     with raises_field(SettingError, "table"):

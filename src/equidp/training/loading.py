@@ -1,0 +1,254 @@
+"""From the places of a sample to its batch: rows are read or collated, then augmented or viewed.
+
+A few rows are tried before anything is spent. A row that fails later ends the run with its own error, and its
+step stays charged: which sample fails follows from the data, and to draw another would be to choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+
+from equidp.data.dataset import GroupedDataset, NamedTensors
+from equidp.data.views import Views
+from equidp.errors import DataError, SettingError, error_text
+from equidp.kernel.inputs import Inputs, count_in, map_tensors, taken, tensors
+from equidp.kernel.noise import Randomness
+from equidp.kernel.run import Batch
+from equidp.training.collation import Collate, Collation, as_tuples
+
+Augment = Callable[[Inputs], Inputs]
+"""Inputs of one example, without a first dimension for the batch -> such inputs."""
+Load = Callable[[Iterable[Tensor]], Iterator[Batch]]
+"""Places of samples, [batch] each -> their batches, lazily and in the same order."""
+_FIRST, _TRIED = 8, 32
+"""First rows, and rows evenly spread (which alone may have one size), that are loaded before training."""
+_WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+@final
+@dataclass(frozen=True)
+class Loading:
+    """Loads samples of a dataset; rows were tried.
+
+    Attributes:
+        load: of samples.
+        tried: rows as one batch; of a row, shapes and types are read, its values are not.
+        collation: of rows of a torch Dataset; None: the data is in memory.
+    """
+
+    load: Load
+    tried: Batch
+    collation: Collation | None = None
+
+    @classmethod
+    def of(
+        cls,
+        train: GroupedDataset | Dataset[Any],
+        model: nn.Module,
+        randomness: Randomness,
+        *,
+        views: Views,
+        augment: Augment | None = None,
+        collate: Collate | None = None,
+        num_groups: int | None = None,
+        workers: int = 0,
+    ) -> Loading:
+        """Try `collate` and `augment` on a few rows, and look at numbers and groups once.
+
+        Args:
+            train: a `GroupedDataset`, or a map-style dataset of rows.
+            model: for which rows are loaded.
+            randomness: where augmentation draws from.
+            views, augment, collate, num_groups, workers: as those of `Trainer`.
+
+        Raises:
+            SettingError, DataError: these do not go together, or fail for a row.
+        """
+        _check_functions(train, collate, augment)
+        views.check(train)
+        count = len(train)  # type: ignore[arg-type]
+        if not count:
+            raise DataError("the dataset is empty; expected at least one example.", field="data")
+        devices = [parameter.device for parameter in model.parameters()]
+        spread = torch.arange(min(_TRIED, count)) * count // min(_TRIED, count)
+        places = torch.cat([torch.arange(min(_FIRST, count)), spread]).unique()
+        collation: Collation | None = None
+        read: Load
+        with randomness.for_model(*devices):
+            if isinstance(train, GroupedDataset):
+                read = partial(read_batches, train)
+                tried = next(read([places if augment else places[:1]]))
+            else:
+                collation = Collation.of([train[place] for place in places.tolist()], collate)
+                pinned = any(device.type == "cuda" for device in devices)
+                start = randomness.start_of_worker
+                read = partial(load_batches, train, collation, num_groups, workers, pinned, start)
+                tried = _make_batch(collation.example, num_groups, places)
+                check_numbers(train, tried)
+                if (groups := column(train, 2)) is not None:
+                    check_groups(groups, num_groups)
+
+            def change(batches: Iterable[Batch]) -> Iterator[Batch]:
+                for batch in batches:
+                    batch = views.of(batch, randomness)
+                    yield batch if augment is None else augment_batch(batch, augment)
+
+            return cls(lambda samples: change(read(samples)), next(change([tried])), collation)
+
+
+def read_batches(train: GroupedDataset, samples: Iterable[Tensor]) -> Iterator[Batch]:
+    """Yield the sampled examples of a dataset in memory, with one index_select per tensor and batch."""
+    columns = train.inputs, train.trained_targets, train.groups
+    for sample in samples:
+        places = sample.to(train.targets.device)
+        inputs, targets, groups = map_tensors(lambda each, at=places: each.index_select(0, at), columns)
+        yield Batch(inputs, targets, groups, places)
+
+
+def load_batches(
+    train: Dataset[Any],
+    collation: Collation,
+    num_groups: int | None,
+    workers: int,
+    pinned: bool,
+    start_of_worker: Callable[[int], None] | None,
+    samples: Iterable[Tensor],
+) -> Iterator[Batch]:
+    """Yield the sampled rows of a map-style dataset, which `workers` processes load ahead.
+
+    A dataset that draws random numbers gets them in order of place: take batches inside
+    `Randomness.for_model`, and give workers that randomness' `start_of_worker`.
+
+    Args:
+        pinned: keep batches in page-locked memory, from which CUDA copies them while it computes.
+    """
+    pending: list[Tensor] = []  # samples whose rows have not come out of the loader yet
+
+    def take_samples() -> Iterator[list[int]]:
+        for sample in samples:
+            pending.append(sample)
+            yield sample.tolist()
+
+    loader = DataLoader(
+        train,
+        batch_sampler=take_samples(),
+        num_workers=workers,
+        collate_fn=collation,
+        pin_memory=pinned,
+        worker_init_fn=start_of_worker,
+    )
+    for batch in loader:
+        yield _make_batch(as_tuples(batch), num_groups, pending.pop(0))
+
+
+def augment_batch(batch: Batch, augment: Augment) -> Batch:
+    """Return a batch with each example's inputs replaced by those that a function makes of them alone.
+
+    Raises:
+        DataError: the function fails, or gives examples of different forms.
+    """
+    rows = batch.inputs
+    if not len(batch.indices):  # zeros in place of an example show the form
+        rows = map_tensors(lambda each: each.new_zeros(1, *each.shape[1:]), rows)
+    try:
+        made = [augment(taken(rows, place)) for place in range(count_in(rows))]  # type: ignore[arg-type]
+        inputs = map_tensors(lambda *each: torch.stack(each), *made)
+    except Exception as error:
+        raise DataError(
+            f"augment fails on an example ({error_text(error)}); expected a function of the inputs of one "
+            "example, without a dimension for the batch, that gives inputs of one shape.",
+            field="augment",
+        ) from error
+    return batch._replace(inputs=taken(inputs, slice(len(batch.indices))))
+
+
+def column(train: Any, place: int) -> Any:
+    """Return the inputs (0), targets (1) or groups (2) of all rows, where they are in memory; else None.
+
+    >>> column(Subset(TensorDataset(torch.zeros(4), torch.arange(4)), [3, 1]), 1)
+    tensor([3, 1])
+    """
+    if isinstance(train, Subset):
+        whole = column(train.dataset, place)
+        return None if whole is None else taken(whole, torch.as_tensor(train.indices))
+    if isinstance(train, GroupedDataset):
+        return (train.inputs, train.trained_targets, train.groups)[place]
+    if isinstance(train, NamedTensors):
+        return (train.inputs, train.labels, None)[place]
+    if isinstance(train, TensorDataset):
+        return train.tensors[place] if place < len(train.tensors) else None
+    if isinstance(train, list | tuple) and place:
+        try:
+            return torch.as_tensor([row[place] for row in train])
+        except Exception:  # no number in each row
+            return None
+    return None
+
+
+def check_numbers(train: Any, tried: Batch) -> None:
+    """Refuse NaN and infinite numbers, of which a row would have no gradient, in memory or in rows tried.
+
+    Raises:
+        DataError: says whether inputs or targets hold them.
+    """
+    for place, name in enumerate(("inputs", "targets")):
+        whole = column(train, place)
+        for each in tensors(tried[place] if whole is None else whole):
+            if each.is_floating_point() and each.numel() and not all(map(torch.isfinite, each.aminmax())):
+                raise DataError(
+                    f"the {name} hold NaN or infinite numbers, and such a row would add nothing in training. "
+                    "Leave these rows out, or fill or encode what is missing.",
+                    field=name,
+                )
+
+
+def check_groups(groups: Any, num_groups: int | None) -> None:
+    """Refuse groups of a batch that are not one of `num_groups` for each example; None: not known.
+
+    Raises:
+        DataError: says what was expected.
+    """
+    whole = isinstance(groups, Tensor) and groups.dim() == 1 and groups.dtype in _WHOLE
+    if not (whole and (groups >= 0).all() and (num_groups is None or (groups < num_groups).all())):
+        last = "" if num_groups is None else f" to {num_groups - 1}"
+        kind = f"{groups.dtype} {[*groups.shape[1:]]}" if isinstance(groups, Tensor) else type(groups)
+        raise DataError(
+            f"an example has a group ({kind}) that is none; expected a whole number from 0{last}.",
+            field="groups",
+        )
+
+
+def _make_batch(parts: Any, num_groups: int | None, places: Tensor) -> Batch:
+    """Return a batch of (inputs, targets) or (inputs, targets, groups)."""
+    inputs, targets, *given = parts
+    if not given and num_groups is not None:
+        raise DataError(
+            "the dataset gives (input, target) for an example, and groups are asked for; let it give "
+            "(input, target, group), or put it into an equidp.GroupedDataset.",
+            field="data",
+        )
+    groups = given[0] if given else torch.zeros(count_in(targets), dtype=torch.int64)
+    check_groups(groups, num_groups)
+    return Batch(inputs, targets, groups.long(), places)
+
+
+def _check_functions(train: object, collate: object, augment: object) -> None:
+    if collate is not None and isinstance(train, GroupedDataset):
+        raise SettingError(
+            "collate is for rows of a torch Dataset, and a GroupedDataset holds tensors that are in one "
+            "batch already; leave it out, or give the rows themselves (a list, say).",
+            field="collate",
+        )
+    if collate is not None and augment is not None:
+        raise SettingError(
+            "augment is given examples that collate padded to the longest of their sample, so that what it "
+            "makes of one could follow from others; let the dataset augment its rows.",
+            field="augment",
+        )

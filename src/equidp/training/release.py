@@ -1,0 +1,180 @@
+"""Release: what a run releases beside its steps, for a part of its epsilon; loads no torch."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from equidp._validate import unknown_name
+from equidp.accounting.planned import release_event
+from equidp.kernel.event import Event, EventCounts
+
+if TYPE_CHECKING:
+    from equidp.policies.setting import MethodSetting
+    from equidp.training.plan import Plan
+    from equidp.training.resolved import ResolvedPlan
+    from equidp.training.trainer import Trainer
+
+
+class Release:
+    """Release of a run beside its steps; subclasses are frozen dataclasses of its settings.
+
+    `Plan.resolve` charges it, in the ledger by its name. A Trainer asks it before the first step, after each
+    epoch and after the last step; it answers by `trainer.release(self, draw)`, which pays, draws and keeps.
+    The folder of a run keeps what was drawn in `file`, and copies it to `share/`. The dry run, the card and
+    `equidp verify` show it by name. Fields made by `option` are options of `equidp train`.
+
+    Attributes:
+        name: in the ledger.
+        file: of the run's folder that keeps what was drawn, as JSON.
+        audited: files of `src/equidp` that hold its guarantee.
+        individual: an `Individual`, how the run accounts for single examples; None: it needs no such account.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> import torch, equidp
+        >>> @dataclass(frozen=True)
+        ... class SumOfInputs(equidp.Release):
+        ...     share: float = 0.1
+        ...     name, file = "sum of inputs", "sum-of-inputs.json"
+        ...     def epsilon(self, target):
+        ...         return self.share * target
+        ...     def before(self, trainer):
+        ...         def draw(noise):
+        ...             given = {"noise_multiplier": noise, "randomness": trainer.randomness}
+        ...             return equidp.private_sum(trainer.train.inputs, bound=1.0, **given).tolist()
+        ...         trainer.release(self, draw)
+        >>> x, targets, groups = torch.randn(64, 3), torch.arange(64) // 32, torch.arange(64) % 2
+        >>> data = equidp.GroupedDataset(x, targets, groups, ("a", "b"), ("no", "yes"))
+        >>> model = torch.nn.Linear(3, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> trainer = equidp.Trainer(model, optimizer, data, batch_size=16, steps=4, epsilon=3.0,
+        ...                          releases=(SumOfInputs(),))
+        >>> run = trainer.fit()
+        >>> len(trainer.released["sum of inputs"]), run.epsilon() <= 3.0
+        (3, True)
+    """
+
+    name: ClassVar[str]
+    file: ClassVar[str]
+    audited: ClassVar[tuple[str, ...]] = ()
+    individual: ClassVar[Any] = None
+
+    def epsilon(self, target: float | None) -> float:
+        """Return the epsilon that one draw costs alone, in a run of this target epsilon."""
+        raise NotImplementedError
+
+    def charges(self, resolved: ResolvedPlan) -> EventCounts:
+        """Return (event, count) pairs that it costs, each with its name; by default one draw of `epsilon`.
+
+        Args:
+            resolved: plan whose noise of steps is not known yet.
+        """
+        event = release_event(self.epsilon(resolved.plan.run_epsilon), resolved.delta)
+        return ((replace(event, name=self.name), 1),)
+
+    def check(self, plan: Plan) -> None:
+        """Raise a SettingError unless it goes with a plan."""
+
+    def check_data(self, train: Any) -> None:
+        """Raise a SettingError unless it goes with the training data."""
+
+    def prepare(self, run: Any) -> Any:
+        """Draw what data or plan follow from, before there is a Trainer; return the run with it.
+
+        `equidp train` asks (`equidp.runs.begin.Beginning`). A Trainer of your own draws nothing here, and
+        refuses such a release before its first step.
+        """
+        return run
+
+    def before(self, trainer: Trainer) -> None:
+        """Called before the first step."""
+
+    def after_epoch(self, trainer: Trainer) -> None:
+        """Called after each n / b steps, and after the last step of the plan."""
+
+    def after(self, trainer: Trainer) -> None:
+        """Called after the last step, and where training was stopped for good."""
+
+    def card_entries(self) -> dict[str, str]:
+        """Return entries of the card beside what the ledger counts, by name."""
+        return {}
+
+    @classmethod
+    def options(cls) -> list[MethodSetting]:
+        """Return its options on the command line, by default its fields with a help text."""
+        from equidp.policies.setting import settings_of
+
+        return [each for each in settings_of(cls) if each.help]
+
+    @classmethod
+    def from_options(cls, given: Mapping[str, Any]) -> Self | None:
+        """Return the release that options ask for; None where none of its own is given."""
+        own = {name: given.get(name) for name in getattr(cls, "__dataclass_fields__", ())}
+        own = {name: value for name, value in own.items() if value not in (None, False)}
+        return cls(**own) if own else None
+
+    def to_options(self) -> dict[str, Any]:
+        """Return the options that ask for it, which `from_options` reads."""
+        return {each.name: getattr(self, each.name) for each in self.options()}
+
+    @classmethod
+    def prepares(cls) -> bool:
+        """Return whether data or plan follow from it."""
+        return cls.prepare is not Release.prepare
+
+    @staticmethod
+    def from_plain(content: Mapping[str, Any]) -> Release:
+        """Return the release of plain values, as `release_of`."""
+        return release_of(content)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return its name and its settings as plain values, which `from_plain` reads."""
+        return {"kind": self.name, **asdict(self)}  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True)
+class Charge(Release):
+    """Release that is drawn elsewhere, as an event that counts towards the epsilon of the plan."""
+
+    event: Event
+    name: ClassVar[str] = "charge"
+
+    def charges(self, resolved: ResolvedPlan) -> EventCounts:
+        """Return the event, once."""
+        return ((self.event, 1),)
+
+
+RELEASES: dict[str, type[Release] | str] = {
+    "preprocessing": "preprocessing:PreprocessingRelease",
+    "class counts": "counts:CountsRelease",
+    "individual privacy": "individual:IndividualRelease",
+}
+"""Name -> class, or module:Class below `equidp.runs.releases`, in the order of the command line."""
+
+
+def release_class(name: str) -> type[Release]:
+    """Return the class of a release by its name in `RELEASES`.
+
+    Raises:
+        SettingError: there is none.
+    """
+    if name not in RELEASES:
+        raise unknown_name("kind of release", name, RELEASES)
+    kind = RELEASES[name]
+    if isinstance(kind, str):
+        module, _, own = kind.partition(":")
+        kind = getattr(importlib.import_module(f"equidp.runs.releases.{module}"), own)
+    return kind
+
+
+def release_of(content: Mapping[str, Any]) -> Release:
+    """Return the release of plain values that its `to_plain` returned.
+
+    Raises:
+        SettingError: a kind that is not in `RELEASES`, or settings that it refuses.
+    """
+    settings = dict(content)
+    return release_class(settings.pop("kind"))(**settings)

@@ -1,0 +1,143 @@
+"""A run's folder: what is to be given away in `share/`, what is to be kept in `private/`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from equidp.errors import BudgetError, CheckpointError, DataError
+from equidp.runs.folder import CARD, CONFIG, MODEL, RELEASED, RunFolder, check_sums
+from equidp.runs.saved import open_run
+from equidp.runs.train import train
+from equidp.runs.verify import verify
+from support.errors import raises_field
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_finished_run_has_these_files(finished):
+    assert files(finished.folder) == ["private", "share"]
+    assert files(finished.share) == ["SHA256SUMS", "card.html", "card.md", "model.safetensors", "run.json"]
+    names = files(finished.private)
+    assert len([name for name in names if name.startswith("checkpoint-")]) == 2
+    assert [name for name in names if not name.startswith("checkpoint-")] == [
+        "SHA256SUMS", "config.json", "ledger", "preprocessing.json", "record.parquet",
+    ]  # fmt: skip
+
+
+def test_before_it_is_finished_nothing_is_for_sharing(begun):
+    assert files(begun) == ["private"]
+    assert not RunFolder(begun).is_finished
+
+
+@pytest.mark.parametrize("part", ["share", "private"])
+def test_the_checksums_are_those_of_the_files(finished, part):
+    place = finished.folder / part
+    listed = {
+        name: digest for digest, name in map(str.split, (place / "SHA256SUMS").read_text().splitlines())
+    }
+    others = {"SHA256SUMS", "ledger"}
+    assert set(listed) == {name for name in files(place) if name[:10] != "checkpoint"} - others
+    for name, digest in listed.items():
+        assert hashlib.sha256((place / name).read_bytes()).hexdigest() == digest
+    check_sums(place)
+
+
+def test_a_folder_without_a_run_that_this_version_reads_is_refused(finished, tmp_path):
+    for place, what in ((tmp_path / "empty", "a folder without a run"), (tmp_path / "file", "a file")):
+        place.mkdir() if place.name == "empty" else place.write_text("age,sex\n")
+        with raises_field(DataError, "folder", what, "equidp train --out"):
+            RunFolder(place).read_settings()
+    with raises_field(DataError, "folder", tmp_path / "none"):
+        RunFolder(tmp_path / "none").read_settings()
+    path = finished.private / CONFIG
+    content = json.loads(path.read_text())
+    del content["plan"]["steps"]
+    for text in (json.dumps(content), "{", "[]"):
+        path.write_text(text)
+        with raises_field(DataError, "folder", finished.folder):
+            RunFolder(finished.folder).read_settings()
+
+
+@pytest.mark.parametrize("name", ["config.json", "settings.json"])
+def test_a_folder_of_an_older_version_is_refused_in_one_sentence(tmp_path, name):
+    """Its files lay in the folder itself."""
+    (tmp_path / name).write_text("{}")
+    for read in (open_run, verify, train):
+        with raises_field(DataError, "folder", tmp_path, "older version") as caught:
+            read(tmp_path)
+        assert str(caught.value).count(". ") == 0
+
+
+def test_released_figures_are_read_as_written_and_damaged_ones_refused(finished):
+    folder = RunFolder(finished.folder)
+    assert folder.read_released() == []
+    rows = [{"group": "F", "mean": 0.25, "standard_error": 0.1}]
+    (finished.private / RELEASED).write_text(json.dumps(rows))
+    assert folder.read_released() == rows
+    (finished.private / RELEASED).write_text("[")
+    with raises_field(DataError, RELEASED):
+        folder.read_released()
+
+
+def test_a_run_goes_on_with_its_own_data_alone(finished):
+    folder = RunFolder(finished.folder)
+    config, _, facts = folder.read_settings()
+    split = config.load()[0]
+    assert folder.load_same(config, None, facts).digest() == split.digest()
+    with raises_field(DataError, "data"):
+        folder.load_same(config, None, {**facts, "sensitive_data_sha256": "0"})
+    gone = replace(config, data=replace(config.data, name=str(finished.folder / "gone.csv")))
+    with raises_field(DataError, "data"):
+        folder.load_same(gone, None, facts)
+
+
+def test_a_run_whose_checkpoints_are_gone_or_of_another_run_is_refused(finished, begun):
+    for path in finished.private.glob("checkpoint-*"):
+        path.rename(path.with_suffix(".gone"))
+    with raises_field(CheckpointError, "folder", "bring it back, or train again"):
+        train(finished.folder)
+    train(begun)
+    for path in begun.glob("private/checkpoint-*"):
+        shutil.copy(path, finished.private)
+    with raises_field(BudgetError, "steps"):
+        train(finished.folder)
+
+
+def test_the_card_says_that_sizes_show_the_number_of_categories(finished):
+    card = " ".join((finished.share / CARD).read_text().split())
+    assert "nor their number, which the sizes of inputs and weights show" in card
+
+
+def test_the_card_shows_the_returned_evaluation_and_bounds_to_the_last_digit(finished):
+    card = (finished.share / CARD).read_text()
+    assert "| public ranges | age 0.1 to 1234567.891 |" in card
+    groups = finished.evaluation.groups
+    assert groups["count"].iloc[-1] > 0
+    for row in groups.to_dict("records"):
+        assert f"| {row['group']} | {row['count']:,} | {100 * row['accuracy']:.1f} [" in card
+
+
+@pytest.mark.soak
+def test_a_kill_while_results_are_replaced_leaves_a_run_that_is_written_again(finished, monkeypatch):
+    replaced = []
+
+    def killed(source, target):
+        replaced.append(target)
+        raise KeyboardInterrupt
+
+    model = (finished.share / MODEL).read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("equidp.runs.folder.os.replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(finished.folder)
+    assert replaced
+    train(finished.folder)
+    assert (finished.share / MODEL).read_bytes() == model
+    assert files(finished.folder) == ["private", "share"]
