@@ -140,7 +140,7 @@ def test_a_comparison_trains_on_a_network_of_ones_own(tmp_path, network):
         open_source("digits", features=network),
         methods=["dpsgd"],
         seeds=1,
-        plan=equidp.Plan("logistic", batch_size=300, epochs=1),
+        plan=equidp.Plan(model="logistic", batch_size=300, epochs=1),
         baseline="plan",
         directory=tmp_path,
         jobs=2,

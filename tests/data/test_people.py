@@ -15,9 +15,8 @@ import equidp
 from equidp.data.people import PeoplesRows, by_person, rows_by_person
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.evaluation.evaluation import evaluate
-from equidp.kernel.ledger import MemoryLedger
-from equidp.tables.columns import interpret_cells
-from equidp.tables.read import Cells
+from equidp.ledger.ledger import Ledger
+from equidp.tables.columns import Columns
 from equidp.tables.recipe import Recipe
 from support.errors import raises_field
 from support.toy import make_trainer, toy
@@ -160,8 +159,8 @@ def test_ids_that_differ_in_their_last_digits_are_split_apart():
     table = pd.DataFrame({"id": ids, "sex": ["F", "M"] * 20})
     recipe = Recipe(target="ill", group=("sex",), person="id", rows_per_person=1, test_share=0.5)
     groups = np.arange(40) % 2
-    _, _, tested, _ = rows_by_person(table, recipe, groups, ("F", "M"), 0)
-    _, _, without, _ = rows_by_person(table[1:], recipe, groups[1:], ("F", "M"), 0)
+    _, _, tested, _ = rows_by_person(table, recipe, groups, 0)
+    _, _, without, _ = rows_by_person(table[1:], recipe, groups[1:], 0)
     assert set(table["id"].iloc[1:].iloc[without]) == set(ids[tested]) - {ids[0]}
     assert 5 < len(tested) < 35
 
@@ -171,66 +170,28 @@ def test_ids_are_texts_so_that_no_two_people_become_one(exact):
     """Floating-point numbers cannot tell numbers of 17 digits apart, nor "1" from "01"."""
     recipe = Recipe(target="ill", group=("sex",), person="id", rows_per_person=2)
     ids = [2**54 + 1, 2**54 + 2, 2**54 + 3] if exact else ["1", "01", "1.0", str(2**54 + 1), str(2**54 + 2)]
-    read = interpret_cells(Cells.of(pd.DataFrame({"id": ids})), recipe).table["id"]
+    read = Columns.of(pd.DataFrame({"id": ids}), recipe).table["id"]
     assert read.tolist() == [str(each) for each in ids]
 
 
 @pytest.mark.soak
-def test_a_budget_counts_rows_or_people_and_not_both():
-    rows = equidp.GroupedDataset(
-        *(toy(60).inputs, toy(60).targets, toy(60).groups), ("a", "b"), ("no", "yes"), "visits"
-    )
-    people = by_person(rows, np.arange(60) // 2, most_rows=2)
-    budget = equidp.PrivacyBudget(epsilon=5.0, delta=1e-3)
-    make_trainer(rows, batch_size=20, delta=1e-4, accountant="rdp", budget=budget)
-    make_trainer(people, batch_size=10, delta=1e-4, accountant="rdp", budget=budget)  # nothing is spent yet
-    make_trainer(rows, batch_size=20, delta=1e-4, accountant="rdp", budget=budget).fit()
-    with raises_field(equidp.BudgetError, "unit"):
-        make_trainer(people, batch_size=10, delta=1e-4, accountant="rdp", budget=budget)
-
-
-@pytest.mark.soak
 @pytest.mark.parametrize("first", ["rows", "people"])
-@pytest.mark.parametrize("name", ["visits by person", "people", "by person", ""])
-def test_no_name_makes_people_of_rows(first, name, tmp_path):
-    """Neither for a budget, in a file or not, nor for the ledger of a run."""
+@pytest.mark.parametrize("name", ["visits by person", "people", ""])
+def test_a_ledger_counts_rows_or_people_and_not_both(first, name, tmp_path):
+    """No name makes people of rows."""
     rows = dataclasses.replace(toy(60), source=name)
     people = dataclasses.replace(by_person(rows, np.arange(60) // 2, most_rows=2), source=name)
     data, other = (rows, people) if first == "rows" else (people, rows)
     asked = {"batch_size": 10, "steps": 1, "epochs": None, "delta": 1e-4, "accountant": "rdp"}
-    limits = {"epsilon": 50.0, "delta": 1e-3, "accountant": "rdp"}
-    with (
-        equidp.PrivacyBudget(tmp_path / "b", **limits) as budget,
-        equidp.LedgerFile(tmp_path / "run") as ledger,
-    ):
-        make_trainer(data, **asked, budget=budget, ledger=ledger).fit()
-        assert (budget.unit, ledger.unit) == (first, first)
-    with equidp.PrivacyBudget(tmp_path / "b") as budget, equidp.LedgerFile(tmp_path / "run") as ledger:
-        for given in ({"budget": budget}, {"ledger": ledger}, {"budget": budget.rehearsal()}):
-            with raises_field(equidp.BudgetError, "unit"):
-                make_trainer(other, **asked, **given)
-            make_trainer(data, **asked, **given)
-        begun = equidp.PrivacyBudget(**limits, unit="people" if first == "rows" else "rows")
-        begun.ledger(MemoryLedger()).pay("counts of my own", 20.0)
+    assert make_trainer(data, **asked).ledger.unit == first
+    with Ledger(tmp_path / "ledger", unit=first) as ledger:
         with raises_field(equidp.BudgetError, "unit"):
-            begun.ledger(ledger)
-    with raises_field(equidp.BudgetError, "unit"):
-        equidp.PrivacyBudget(tmp_path / "b", unit=begun.unit)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("data", [None, "patients"])
-@pytest.mark.parametrize("first", ["rows", "people"])
-def test_no_name_lets_a_budget_add_rows_and_people(data, first):
-    rows = toy(60)
-    both = {"rows": rows, "people": by_person(rows, np.arange(60) // 2, most_rows=2)}
-    second = both.pop("people" if first == "rows" else "rows")
-    budget = equidp.PrivacyBudget(epsilon=50.0, delta=1e-3, data=data)
-    asked = {"batch_size": 10, "delta": 1e-4, "accountant": "rdp", "budget": budget}
-    make_trainer(both[first], **asked).fit()
-    with raises_field(equidp.BudgetError, "unit"):
-        make_trainer(second, **asked)
-    make_trainer(both[first], **asked)
+            make_trainer(other, **asked, ledger=ledger)
+        make_trainer(data, **asked, ledger=ledger).fit()
+    with Ledger(tmp_path / "ledger") as ledger:
+        assert ledger.unit == first
+        with raises_field(equidp.BudgetError, "unit"):
+            make_trainer(other, **asked, ledger=ledger)
 
 
 @pytest.mark.parametrize("rows", [[1, 2], torch.utils.data.TensorDataset(torch.ones(2, 3), torch.arange(2))])

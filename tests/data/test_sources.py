@@ -130,6 +130,6 @@ def test_unknown_names_and_settings_that_do_not_belong_are_refused():
 def test_a_table_without_groups_is_told_that_its_target_may_be_one(tmp_path):
     path = tmp_path / "people.csv"
     path.write_text("age,ill\n" + "".join(f"{20 + row},{'yes' if row % 3 else 'no'}\n" for row in range(40)))
-    with raises_field(SettingError, "group", "--group 'ill'"):
+    with raises_field(SettingError, "group", "--group ill"):
         open_source(str(path), target="ill")
     assert open_source(str(path), target="ill", group=["ill"]).split(0).train.num_groups == 2

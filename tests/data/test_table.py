@@ -72,12 +72,12 @@ def test_statistics_come_from_the_training_split(save):
 
 def test_columns_of_groups_are_crossed(save):
     split = split_of(save(people()), group=["sex", "race"])
-    assert split.train.group_names == ("sex=F, race=A", "sex=F, race=B", "sex=M, race=A", "sex=M, race=B")
+    assert split.train.group_names == ("F, A", "F, B", "M, A", "M, B")
     assert split.train.inputs.shape[1] == 3
 
 
 def test_public_bounds_replace_statistics(save):
-    split = split_of(save(people()), bounds={"age": (30.0, 50.0)}, drop=["job", "race"])
+    split = split_of(save(people()), columns={"age": {"range": (30.0, 50.0)}}, drop=["job", "race"])
     assert split.notes == ()
     assert float(split.train.inputs.min()) == 0.0
     assert float(split.train.inputs.max()) == 1.0
@@ -126,7 +126,9 @@ def test_missing_numbers_become_the_training_mean_or_the_middle_of_their_bounds(
     table.loc[::2, "age"] = np.nan
     path = save(table)
     plain = split_of(path, missing="category", drop=["job", "race"]).train.inputs
-    bounded = split_of(path, missing="category", drop=["job", "race"], bounds={"age": (0, 100)}).train.inputs
+    bounded = split_of(
+        path, missing="category", drop=["job", "race"], columns={"age": {"range": (0, 100)}}
+    ).train.inputs
     assert torch.equal(plain[:, 0], bounded[:, 0])
     marked = plain[:, 0] == 1
     assert 0 < int(marked.sum()) < len(plain)
@@ -141,7 +143,7 @@ def test_notes_name_what_was_read_off_the_data(save):
     path = save(table)
     notes = split_of(path, missing="category", drop=["race"]).notes
     assert ["age come" in notes[0], "job come" in notes[1], "missing in age" in notes[2]] == [True] * 3
-    bounded = split_of(path, missing="category", drop=["race"], bounds={"age": (0, 100)}).notes
+    bounded = split_of(path, missing="category", drop=["race"], columns={"age": {"range": (0, 100)}}).notes
     assert bounded == notes[1:]
 
 
@@ -195,7 +197,7 @@ def test_one_more_row_adds_at_most_one_training_row(rows, extra, share, seed):
         groups = (table["g"] == "b").to_numpy().astype(np.int64)
         assume(0 < groups.sum() < len(groups))
         try:
-            train, test = rows_by_content(draw_rows(table, seed), groups, ["a", "b"], share, seed)
+            train, test = rows_by_content(draw_rows(table, seed), groups, share)
         except DataError:
             assume(False)
         assert sorted([*train, *test]) == list(range(len(table)))
@@ -213,9 +215,7 @@ def test_rows_that_differ_in_their_last_digits_have_separate_draws():
     groups = np.zeros(200, dtype=np.int64)
     trained = []
     for kept in (values, values[1:]):
-        train, _ = rows_by_content(
-            draw_rows(pd.DataFrame({"x": kept}), 0), groups[: len(kept)], ["a"], 0.2, 0
-        )
+        train, _ = rows_by_content(draw_rows(pd.DataFrame({"x": kept}), 0), groups[: len(kept)], 0.2)
         trained.append(set(kept[train]))
     assert trained[1] <= trained[0]
     assert len(trained[0]) <= len(trained[1]) + 1
@@ -225,7 +225,7 @@ def test_a_share_of_the_rows_is_tested_on_and_seeds_choose_others():
     """Within 5 standard deviations of a coin's."""
     table = pd.DataFrame({"x": np.arange(4000) / 7, "g": ["a"] * 4000})
     groups = np.zeros(4000, dtype=np.int64)
-    tests = [set(rows_by_content(draw_rows(table, seed), groups, ["a"], 0.2, seed)[1]) for seed in range(2)]
+    tests = [set(rows_by_content(draw_rows(table, seed), groups, 0.2)[1]) for seed in range(2)]
     for tested in tests:
         assert abs(len(tested) - 800) < 5 * (4000 * 0.2 * 0.8) ** 0.5
     assert abs(len(tests[0] & tests[1]) - 160) < 5 * (4000 * 0.04 * 0.96) ** 0.5
@@ -240,7 +240,7 @@ def test_crossed_groups_name_missing_values(save):
     table = people(200)
     table.loc[table.index % 4 == 0, "race"] = None
     names = split_of(save(table), group=["sex", "race"], missing="category").train.group_names
-    assert names == ("sex=F, race=B", "sex=F, race=missing", "sex=M, race=A", "sex=M, race=B")
+    assert names == ("F, B", "F, missing", "M, A", "M, B")
 
 
 def test_whole_numbers_as_groups_and_classes_keep_their_names_and_order(save):
@@ -252,7 +252,7 @@ def test_whole_numbers_as_groups_and_classes_keep_their_names_and_order(save):
 
 def test_doubts_about_columns_are_warnings(save):
     table = people(120)
-    with pytest.warns(equidp.errors.DataWarning, match="'patient' holds another whole number in each row"):
+    with pytest.warns(equidp.errors.DataWarning, match="'patient' holds another whole number in each"):
         split_of(save(table.assign(patient=range(7000, 7120))))
     with pytest.warns(equidp.errors.DataWarning, match="'income' holds 30 different numbers"):
         split_of(save(table.assign(income=[float(row % 30) for row in range(120)])))
@@ -287,7 +287,7 @@ def test_a_target_of_many_repeated_numbers_is_classes(save):
         (lambda t: t, {"target": "incme"}, "column in target", "'income'"),
         (lambda t: t, {"group": ["gender"]}, "column in group", "'gender'"),
         (lambda t: t, {"drop": ["agee"]}, "column in drop", "'age'"),
-        (lambda t: t, {"bounds": {"height": (0, 1)}}, "column in bounds", "'height'"),
+        (lambda t: t, {"columns": {"height": {"range": (0, 1)}}}, "column in columns", "'height'"),
         (lambda t: t, {"drop": ["income"]}, "column", "'income' is named twice"),
         (lambda t: t.assign(income="same"), {}, "target", "one class"),
         (lambda t: t, {"recipe": Recipe(positive="rich")}, "table", "positive class 'rich'"),
@@ -298,14 +298,12 @@ def test_a_target_of_many_repeated_numbers_is_classes(save):
             "180 distinct values",
         ),
         (lambda t: t.assign(sex="F"), {}, "table", "one group"),
-        (lambda t: t.assign(sex=["X", *t["sex"][1:]]), {}, "table", "1 of the 3 groups by sex"),
-        (lambda t: t.head(12), {"test_share": 0.999}, "group", "'F', which has 6"),
+        (lambda t: t.head(12), {"test_share": 0.999}, "targets", "one class only"),
         (lambda t: t, {"test_share": 1.0}, "test_share", "1.0"),
         (lambda t: t, {"group": ["sex", "sex"]}, "column", "'sex' is named twice"),
-        (lambda t: t, {"bounds": {"age": (0, 1)}, "drop": ["age"]}, "column", "'age' is named twice"),
-        (lambda t: t, {"bounds": {"age": (9, 1)}}, "bounds", "'age' are 9 to 1"),
-        (lambda t: t, {"bounds": {"age": (0, float("nan"))}}, "bounds", "nan"),
-        (lambda t: t, {"bounds": {"job": (0, 1)}}, "column", "'job' has bounds"),
+        (lambda t: t, {"columns": {"age": {"range": (9, 1)}}}, "range", "[column.age] range = [9, 1]"),
+        (lambda t: t, {"columns": {"age": {"range": (0, float("nan"))}}}, "range", "nan"),
+        (lambda t: t, {"columns": {"job": {"range": (0, 1)}}}, "column", "'job' has a range"),
         (lambda t: t.assign(age="2020-01-01"), {}, "column", "'age' holds dates"),
         (lambda t: t.assign(age="31/12/2020 "), {}, "column", "'age' holds dates"),
         (lambda t: t.assign(age=np.inf), {}, "column", "'age' holds infinite numbers in 60 rows"),
@@ -322,7 +320,7 @@ def test_a_target_of_many_repeated_numbers_is_classes(save):
             lambda t: pd.concat([t] * 20, ignore_index=True).assign(job=lambda d: "id" + d.index.astype(str)),
             {},
             "column",
-            "'job' has 1200 distinct texts",
+            "'job' has 1,200 distinct texts",
         ),
     ],
 )
@@ -339,7 +337,7 @@ def test_tables_that_cannot_be_used(save, change, arguments, field, given):
     [
         (pd.Timestamp("2020-01-01"), "dates"),
         (pd.Timestamp("2020-01-01").date(), "dates"),
-        (pd.Timedelta("1D"), "--date 'age=duration'"),
+        (pd.Timedelta("1D"), '[column.age] format = "duration"'),
         ([1, 2], "list"),
         ({"years": 1}, "dict"),
         (b"abc", "bytes"),
@@ -359,7 +357,7 @@ def test_values_that_are_neither_numbers_nor_texts(save, value, kind):
         ("", "path", "empty"),
         ("age,age,income\n1,2,3\n" * 20, "age", "columns"),
         ("age,,income\n1,2,3\n", "path", "column 2"),
-        (people().to_csv(index=False, sep=";"), "path", "--sep ';'"),
+        (people().to_csv(index=False, sep=";"), "path", 'sep = ";"'),
         (people().head(0).to_csv(index=False), "rows", "0 rows"),
         ('age,sex,income\n1,F,"no\n' + "2,M,yes\n" * 20, "path", "cannot be read"),
         (b"\x1f\x8b\x08\x00", "path", "byte 2"),
@@ -379,7 +377,7 @@ def test_a_file_that_is_not_there_and_settings_that_are_missing(save):
         open_source("nowhere.csv", target="a", group=["b"])
     with raises_field(SettingError, "target"):
         open_source(save(people()))
-    with raises_field(SettingError, "rule for missing values"):
+    with raises_field(SettingError, "missing"):
         split_of(save(people()), missing="refus")
 
 
@@ -458,7 +456,7 @@ def test_damaged_tables_give_data_or_an_error_of_ours(tmp_path_factory, data):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("ending", ["gz", "bz2", "xz", "zip", "zst"])
+@pytest.mark.parametrize("ending", ["gz", "bz2", "zst"])
 def test_compressed_files_are_read_as_plain_ones(save, tmp_path, ending):
     plain = split_of(save(people()))
     packed = tmp_path / f"people.csv.{ending}"
@@ -476,7 +474,7 @@ def test_compressed_files_are_read_as_plain_ones(save, tmp_path, ending):
 
 def test_a_column_of_weights_is_no_input_and_follows_its_rows(save):
     table = people().assign(w=1.0 + np.arange(60) % 7)
-    recipe = Recipe(target="income", group=("sex",), weight="w", bounds=(("age", 20, 60),))
+    recipe = Recipe(target="income", group=("sex",), weight="w", columns={"age": {"range": (20, 60)}})
     source = open_source(save(table), recipe=recipe)
     split, encoder = split_and_encode(source, 0)
     assert [column.name for column in encoder.columns] == ["age", "job", "race"]

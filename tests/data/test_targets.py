@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,12 +19,13 @@ from equidp.data.targets import (
     with_weights,
 )
 from equidp.engines import make_engine
-from equidp.errors import DataError, SettingError
-from equidp.kernel.ledger import MemoryLedger, StepEvent
+from equidp.errors import DataError, DataWarning, SettingError
+from equidp.kernel.event import Event
 from equidp.kernel.noise import Randomness
 from equidp.kernel.step import PrivateStep
 from equidp.losses import Loss
 from equidp.policies.methods import make_policy
+from equidp.policies.weights import sensitivity_of
 from equidp.training.build import build
 from support.errors import raises_field
 
@@ -72,17 +75,67 @@ def test_an_example_of_any_weight_moves_the_sum_by_no_more_than_the_sensitivity(
             make_engine("ghost", model, Loss(LOSS).with_row_weights()),
             policy,
             list(model.parameters()),
-            event=StepEvent(1.0, 1e-9),
+            event=Event(1.0, 1e-9),
             expected_batch_size=1.0,
             num_groups=2,
-            ledger=MemoryLedger(),
             randomness=NoNoise(),
         )
-        step(data.inputs[first:], pairs[first:], data.groups[first:])
-        sums.append(torch.cat([each.grad.flatten() for each in model.parameters()]))
+        means = step(data.inputs[first:], pairs[first:], data.groups[first:])
+        sums.append(torch.cat([each.flatten() for each in means]))
     moved = float((sums[0] - sums[1]).norm())
-    assert moved <= policy.sensitivity(step.state) * (1 + 1e-5)
+    assert moved <= sensitivity_of(policy, step.state, step.num_groups) * (1 + 1e-5)
     assert moved > 0 or weight > MOST_WEIGHT  # an example whose gradient overflows is left out
+
+
+def test_a_weight_changes_gradients_that_are_no_longer_than_the_bound_with_it_and_no_others():
+    """Weights multiply losses before gradients are clipped: longer gradients hide them."""
+    model, data, bound = nn.Linear(3, 2), dataset(), 2.0
+    plain = make_engine("ghost", model, LOSS)(data.inputs, data.targets).norms
+    data = replace(data, inputs=data.inputs * torch.where(plain > plain.median(), 4.0, 0.2)[:, None])
+    plain = make_engine("ghost", model, LOSS)(data.inputs, data.targets).norms
+    assert plain.min() < bound < 0.5 * plain.max()
+    for at in range(len(data)):
+        for weight in (1.0, 0.5):
+            step = PrivateStep(
+                make_engine("ghost", model, Loss(LOSS).with_row_weights()),
+                make_policy("dpsgd", {"clipping_bound": bound}),
+                list(model.parameters()),
+                event=Event(1.0, 1e-9),
+                expected_batch_size=1.0,
+                num_groups=2,
+                randomness=NoNoise(),
+            )
+            row = slice(at, at + 1)
+            pairs = with_weights(data.targets[row], torch.tensor([weight]))
+            means = step(data.inputs[row], pairs, data.groups[row])
+            moved = float(torch.cat([each.flatten() for each in means]).norm())
+            assert moved == pytest.approx(min(bound, weight * float(plain[at])), rel=1e-4)
+
+
+def test_twice_the_weights_of_classes_is_the_same_run():
+    plan = equidp.Plan(
+        model=lambda shape, classes: nn.Linear(3, 2), batch_size=6, epochs=4, noise_multiplier=1.0
+    )
+    weights = []
+    for given in ({"no": 1.0, "yes": 8.0}, {"no": 2.0, "yes": 16.0}, {"no": 0.125}):
+        resolved = plan.with_changes(class_weight=given).for_method("dpsgd").resolve(12)
+        trainer = build(resolved, dataset(), weights_seed=3, seed=3)
+        trainer.fit()
+        weights.append(trainer.model.weight.detach())
+    assert torch.equal(weights[0], weights[1])
+    assert torch.equal(weights[0], weights[2])
+
+
+@pytest.mark.parametrize(("largest", "method"), [(12_000.0, "dpsgd"), (1.0, "dpsgd"), (12_000.0, "sgd")])
+def test_weights_of_rows_that_clipping_hides_are_named_before_training(largest, method):
+    noise = {} if method == "sgd" else {"noise_multiplier": 1.0}
+    plan = equidp.Plan(model=lambda shape, classes: nn.Linear(3, 2), batch_size=6, **noise)
+    data = dataset(weights=torch.linspace(0.1, largest, 12))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DataWarning)
+        build(plan.for_method(method).resolve(12), data, weights_seed=3, seed=3)
+    named = [each for each in caught if "weights of rows reach 12,000" in str(each.message)]
+    assert len(named) == (largest > 1 and method == "dpsgd")
 
 
 @pytest.mark.parametrize("given", [{"class_weight": {"yes": 5.0}}, {}])
@@ -92,9 +145,9 @@ def test_without_clipping_and_noise_a_run_is_weighted_sgd(given):
     data = dataset(weights=weights)
     expected = torch.where(data.targets == 1, 1.0, 0.2) if given else weights
     plan = equidp.Plan(
-        lambda shape, classes: nn.Linear(3, 2), batch_size=12, epochs=20, learning_rate=0.5, **given
+        model=lambda shape, classes: nn.Linear(3, 2), batch_size=12, epochs=20, learning_rate=0.5, **given
     )
-    trainer = build(plan.resolve("sgd", 12), data, seed=3, secure=False)
+    trainer = build(plan.for_method("sgd").resolve(12), data, weights_seed=3, seed=3)
     twin = copy.deepcopy(trainer.model)
     trainer.fit()
     optimizer = torch.optim.SGD(twin.parameters(), lr=0.5)
@@ -106,19 +159,26 @@ def test_without_clipping_and_noise_a_run_is_weighted_sgd(given):
 
 
 @pytest.mark.soak
+@pytest.mark.filterwarnings("ignore:weights of rows reach 100")
 def test_accounts_of_single_examples_see_weighted_norms():
     """An account of unweighted norms would state too little epsilon for heavy examples."""
     heavy = torch.ones(64)
     heavy[:8] = 100.0
     epsilons = []
     for weights in (None, heavy):
-        data, watch = dataset(64, weights=weights), equidp.IndividualAccountant(1, grid=0.25)
+        data, individual = dataset(64, weights=weights), equidp.Individual(1, grid=0.25)
         plan = equidp.Plan(
             batch_size=32, epochs=1, method_settings={"clipping_bound": 5.0}, noise_multiplier=2.0
         )
-        trainer = build(plan.resolve("dpsgd", 64), data, seed=0, secure=False, callbacks=[watch])
+        trainer = build(
+            plan.resolve(64),
+            data,
+            weights_seed=0,
+            seed=0,
+            individual=individual,
+        )
         trainer.fit()
-        epsilons.append(watch.report(trainer, accountant="rdp").sensitive_epsilons[:8])
+        epsilons.append(trainer.individual_report(accountant="rdp").sensitive_epsilons[:8])
     assert (epsilons[1] > epsilons[0]).all()
 
 
@@ -142,9 +202,9 @@ def test_part_of_a_dataset_may_have_no_weight_and_training_needs_some():
     data = dataset(64, weights=torch.cat([torch.zeros(32), torch.ones(32)]))
     part = data.subset(torch.arange(32))
     assert not part.weights.any()
-    plan = equidp.Plan(batch_size=8, epochs=1).resolve("dpsgd", 32)
+    plan = equidp.Plan(batch_size=8, epochs=1).with_usual_noise().resolve(32)
     with raises_field(DataError, "weights"):
-        build(plan, part, seed=0, secure=False)
+        build(plan, part, weights_seed=0, seed=0)
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from torch import nn
 
 import equidp
 from equidp.data.people import by_person
-from equidp.data.views import AUGMENTATIONS
+from equidp.data.views import AUGMENTATIONS, Views
 from equidp.errors import DataError, SettingError
-from equidp.kernel.loop import Batch
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
+from equidp.kernel.run import Batch
 from support.errors import raises_field
-from support.toy import make_trainer, toy
+from support.toy import make_trainer, note_samples, toy
 
 
 def images(n: int = 60, side: int = 8) -> equidp.GroupedDataset:
@@ -36,7 +36,7 @@ def test_a_view_is_a_flip_and_a_shift_of_its_image():
     data = equidp.GroupedDataset(image, torch.tensor([0]), torch.tensor([0]), ("a",), ("no", "yes"))
     seen = {"flip": set(), "shift": set()}
     for name, found in seen.items():
-        views = equidp.Views(64, name).of(batch_of(data), SeededRandomness(1)).inputs
+        views = Views(64, name).of(batch_of(data), SeededRandomness(1)).inputs
         assert views.shape == (1, 64, 1, 8, 8)
         found.update(tuple(each.flatten().tolist()) for each in views[0])
     assert seen["flip"] == {tuple(image.flatten().tolist()), tuple(image.flip(3).flatten().tolist())}
@@ -54,17 +54,15 @@ def test_a_view_is_a_flip_and_a_shift_of_its_image():
 def test_images_of_a_batch_are_varied_apart():
     data = images(40)
     same = data.subset(torch.zeros(40, dtype=torch.int64))
-    views = equidp.Views(1, "shift").of(batch_of(same), SystemRandomness()).inputs
+    views = Views(1, "shift").of(batch_of(same), SystemRandomness()).inputs
     assert views.shape == same.inputs.shape
     assert len(torch.unique(views.flatten(1), dim=0)) > 3  # 9 are possible; fewer than 4: below 1e-13
 
 
 def test_views_follow_from_the_runs_randomness():
-    made = [
-        equidp.Views(3, "flip-shift").of(batch_of(images()), SeededRandomness(7)).inputs for _ in range(2)
-    ]
+    made = [Views(3, "flip-shift").of(batch_of(images()), SeededRandomness(7)).inputs for _ in range(2)]
     assert torch.equal(*made)
-    other = equidp.Views(3, "flip-shift").of(batch_of(images()), SeededRandomness(8)).inputs
+    other = Views(3, "flip-shift").of(batch_of(images()), SeededRandomness(8)).inputs
     assert not torch.equal(made[0], other)
 
 
@@ -74,23 +72,23 @@ class Wordless(SystemRandomness):
 
 
 def test_views_of_a_run_for_release_come_from_no_small_seed():
-    made = [equidp.Views(3, "flip-shift").of(batch_of(images()), Wordless()).inputs for _ in range(2)]
+    made = [Views(3, "flip-shift").of(batch_of(images()), Wordless()).inputs for _ in range(2)]
     assert not torch.equal(*made)
 
 
 @pytest.mark.parametrize("name", [name for name in AUGMENTATIONS if name != "none"])
 def test_an_empty_batch_stays_empty(name):
     empty = images().subset(torch.arange(0))
-    assert equidp.Views(3, name).of(batch_of(empty), SystemRandomness()).inputs.shape == (0, 3, 2, 8, 8)
+    assert Views(3, name).of(batch_of(empty), SystemRandomness()).inputs.shape == (0, 3, 2, 8, 8)
 
 
 @pytest.mark.parametrize("engine", ["ghost", "functional"])
 def test_the_gradient_of_an_example_is_the_mean_over_its_views(engine):
     net = model()
-    trainer = make_trainer(
-        images(), model=net, engine=engine, views=equidp.Views(4, "flip-shift"), secure=False, seed=3
-    )
-    batch = next(trainer.batches())
+    trainer = make_trainer(images(), model=net, engine=engine, views=4, augmentation="flip-shift", seed=3)
+    seen = note_samples(trainer)
+    trainer.step()
+    (batch,) = seen
     measured = trainer.engine(batch.inputs, batch.targets)
     for place, norm in enumerate(measured.norms.tolist()):
         loss = nn.functional.cross_entropy(net(batch.inputs[place]), batch.targets[place, :, 0].long())
@@ -103,40 +101,36 @@ def test_the_gradient_of_an_example_is_the_mean_over_its_views(engine):
 @pytest.mark.soak
 def test_views_cost_no_privacy_and_predictions_are_of_plain_images():
     runs = [
-        make_trainer(images(), model=model(), views=views).fit() for views in (None, equidp.Views(3, "flip"))
+        make_trainer(images(), model=model(), **views).fit()
+        for views in ({}, {"views": 3, "augmentation": "flip"})
     ]
     assert runs[0].epsilon() == runs[1].epsilon()
-    assert runs[1].facts.views == equidp.Views(3, "flip")
+    assert runs[1].facts.views == Views(3, "flip")
     assert runs[1].metrics(images())["count"].tolist() == [30, 30, 60]
 
 
 def test_views_of_the_records_of_people_and_of_weighted_rows():
     data = by_person(images(), [number // 2 for number in range(60)], most_rows=2)
-    batch = equidp.Views(3, "shift").of(batch_of(data), SystemRandomness())
+    batch = Views(3, "shift").of(batch_of(data), SystemRandomness())
     assert batch.inputs.shape == (30, 6, 2, 8, 8)
     assert batch.targets[..., 1].unique().tolist() == pytest.approx([1 / 3])
-    make_trainer(
-        data, model=model(), views=equidp.Views(3, "shift"), batch_size=6, steps=2, epochs=None
-    ).fit()
+    make_trainer(data, model=model(), views=3, augmentation="shift", batch_size=6, steps=2, epochs=None).fit()
     weighted = equidp.GroupedDataset(
         *(images().inputs, images().targets, images().groups, ("a", "b"), ("no", "yes")),
         weights=torch.full((60,), 0.5),
     )
-    batch = equidp.Views(5, "flip").of(batch_of(weighted), SystemRandomness())
+    batch = Views(5, "flip").of(batch_of(weighted), SystemRandomness())
     assert batch.targets[..., 1].unique().tolist() == pytest.approx([0.1])
 
 
 def test_what_cannot_be_is_refused():
     with raises_field(SettingError, "views"):
-        equidp.Views(4)
+        Views(4)
     with raises_field(SettingError, "views"):
-        equidp.Views(0, "flip")
+        Views(0, "flip")
     with raises_field(SettingError, "augmentation"):
         equidp.Plan(augmentation="flip-shfit")
     with raises_field(DataError, "augmentation"):
-        make_trainer(toy(), views=equidp.Views(2, "flip"))
-    accountant = equidp.IndividualAccountant(interval=1)
-    trainer = make_trainer(images(), model=model(), views=equidp.Views(2, "flip"), callbacks=[accountant])
+        make_trainer(toy(), views=2, augmentation="flip")
     with raises_field(SettingError, "views", "'flip'"):
-        trainer.fit()
-    assert not trainer.ledger.steps
+        make_trainer(images(), model=model(), views=2, augmentation="flip", individual=equidp.Individual(1))

@@ -1,4 +1,4 @@
-"""class_weight="balanced" counts classes with noise that epsilon, ledger and budget pay for; own losses."""
+"""class_weight="balanced" counts classes with noise that epsilon and ledger pay for; own losses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import equidp
 from equidp.errors import BudgetError, PrivacyWarning, SettingError
 from equidp.estimator import classifier
 from equidp.kernel.epsilon import epsilon as epsilon_of
-from equidp.kernel.ledger import StepEvent
+from equidp.ledger.renyi import renyi_epsilon
 from equidp.losses import Loss
 from equidp.tables.release import private_counts
 from support.errors import raises_field
@@ -67,10 +67,11 @@ def test_a_fit_with_its_counts_spends_epsilon_and_no_more(drawn):
     # Each row is in one count, and the noise is what was charged for a sensitivity of 1.
     ((codes, noise),) = drawn
     assert (codes == (y == "yes")).all()
-    assert noise == event.noise_multiplier
+    assert noise == event.noise
 
 
 @pytest.mark.soak
+@pytest.mark.filterwarnings("ignore:weights of rows reach:equidp.errors.DataWarning")
 @pytest.mark.parametrize("weighted", [False, True])
 def test_weights_come_near_the_truth_and_are_what_is_trained_on(weighted):
     X, y = table(1)
@@ -109,24 +110,25 @@ def test_without_privacy_counts_are_exact(drawn):
 
 
 @pytest.mark.soak
-def test_a_budget_that_holds_the_whole_is_charged_once_and_one_that_does_not_reads_nothing(drawn):
+def test_a_limit_that_holds_the_whole_is_charged_once_and_one_that_does_not_reads_nothing(drawn):
     X, y = table(4)
-    budget = equidp.PrivacyBudget(epsilon=2.0, delta=DELTA, accountant="rdp")
-    model = quick(epsilon=2.0, delta=DELTA, budget=budget).fit(X, y)
-    assert sorted(budget.entries, key=str) == sorted(model.run_.entries, key=str)
-    assert 1.99 < budget.spent() == model.epsilon_total_ <= 2.0
+    ledger = equidp.Ledger(limit=(2.5, DELTA))
+    model = quick(epsilon=2.0, delta=DELTA, ledger=ledger).fit(X, y)
+    assert sorted(ledger.entries(), key=str) == sorted(model.run_.entries, key=str)
+    assert ledger.spent() == model.epsilon_total_ <= 2.5
     assert len(drawn) == 1
 
     # Room for the steps, and not for the counts beside them.
-    steps = [entry for entry in model.run_.entries if entry[0].sample_rate < 1]
-    between = (epsilon_of(steps, DELTA, "rdp") + epsilon_of(model.run_.entries, DELTA, "rdp")) / 2
-    small = equidp.PrivacyBudget(epsilon=between, delta=DELTA, accountant="rdp")
-    again, kept = model.set_params(budget=small), model.coef_.copy()
-    with raises_field(BudgetError, "budget"):
+    steps = [entry for entry in model.run_.entries if entry[0].rate < 1]
+    between = (ledger.spent(delta=DELTA) + renyi_epsilon(steps, ledger.order, DELTA)) / 2
+    small = equidp.Ledger(limit=(between, DELTA))
+    small._order = ledger.order
+    again, kept = model.set_params(ledger=small), model.coef_.copy()
+    with raises_field(BudgetError, "ledger"):
         again.fit(X, y)
     assert len(drawn) == 1
-    assert small.entries == ()
-    assert small.fits(*steps[0])  # nothing stays set aside
+    assert small.entries() == ()
+    small.check(*steps[0])
     assert (again.coef_ == kept).all()
 
 
@@ -161,19 +163,19 @@ def test_counts_are_charged_before_they_are_drawn_and_stay_charged(monkeypatch):
 )
 def test_wrong_settings_are_refused_before_anything_is_read(settings, field, drawn):
     X, y = table(7)
-    budget = equidp.PrivacyBudget(epsilon=3.0, delta=DELTA, accountant="rdp")
+    ledger = equidp.Ledger(limit=(3.0, DELTA))
     with raises_field(SettingError, field):
-        quick(budget=budget, **settings).fit(X, y)
+        quick(ledger=ledger, **settings).fit(X, y)
     assert not drawn
-    assert budget.entries == ()
+    assert ledger.entries() == ()
 
 
 def test_a_release_in_the_ledger_is_no_step_of_training():
     X, y = table(8)
     model = quick(epsilon=1.0, batch_size=N, epochs=4).fit(X, y)  # steps that read all rows too
-    (_, once), (step, steps) = model.run_.entries
-    assert (once, steps, step.sample_rate) == (1, 4, 1.0)
-    assert isinstance(step, StepEvent)
+    (release, once), (step, steps) = model.run_.entries
+    assert (release.name, step.name) == ("class counts", "step")
+    assert (once, steps, step.rate) == (1, 4, 1.0)
 
 
 def smooth(outputs, targets):
@@ -199,7 +201,7 @@ def test_a_loss_of_ones_own():
 )
 def test_losses_that_are_none_are_refused(loss, field):
     X, y = table(10)
-    budget = equidp.PrivacyBudget(epsilon=3.0, delta=DELTA, accountant="rdp")
+    ledger = equidp.Ledger(limit=(3.0, DELTA))
     with raises_field(equidp.EquidpError, field):
-        quick(loss=loss, budget=budget).fit(X, y)
-    assert budget.entries == ()
+        quick(loss=loss, ledger=ledger).fit(X, y)
+    assert ledger.entries() == ()

@@ -31,7 +31,7 @@ def test_people_are_counted_sampled_and_promised_epsilon():
     facts = model.run_.facts
     assert (facts.num_examples, facts.rows, facts.start.weights) == (100, 3, FRESH)
     (event, steps), *_ = model.run_.entries
-    assert (event.sample_rate, steps) == (0.25, 16)
+    assert (event.rate, steps) == (0.25, 16)
     assert model.epsilon_spent_ <= 3
     assert len(model.predict(rows)) == 300
 

@@ -95,10 +95,10 @@ def test_only_fitted_linear_models_have_coefficients():
 )
 def test_weights_that_are_none_are_refused_before_anything_is_spent(weights, given):
     X, y = table(6)
-    budget = equidp.PrivacyBudget(epsilon=3, delta=1e-4, accountant="rdp")
+    ledger = equidp.Ledger(limit=(3.0, 1e-4))
     with raises_field(DataError, "sample_weight", given):
-        quick(budget=budget).fit(X, y, sample_weight=weights)
-    assert budget.entries == ()
+        quick(ledger=ledger).fit(X, y, sample_weight=weights)
+    assert ledger.entries() == ()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What looks like a slip in a table is said, and what is plain is not."""
+"""A warning names what looks like a slip in a table; plain tables give none."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equidp.tables.checks import doubts, problems_of, table_findings
+from equidp.tables.checks import problems_of
 from equidp.tables.columns import Columns
+from equidp.tables.findings import Level
 from equidp.tables.recipe import Recipe
 
 ROWS = np.arange(120)
@@ -15,20 +16,26 @@ LABELS = pd.DataFrame({"sex": ["F", "M"] * 60, "ill": ["yes", "no", "no"] * 40})
 
 
 def of(values, **others) -> list[str]:
-    table = Columns(LABELS.assign(lab=values, **others))
-    return doubts(table_findings(table, Recipe(target="ill", group=("sex",))))
+    recipe = Recipe(target="ill", group=("sex",))
+    return Columns.of(LABELS.assign(lab=values, **others), recipe).sentences(Level.DOUBT)
 
 
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        (ROWS + 7000.0, "'lab' holds another whole number in each row; if it names the rows, drop it"),
+        (
+            ROWS + 7000.0,
+            "'lab' holds another whole number in each of its 120 rows; if it names",
+        ),
         (
             np.where(ROWS % 9 == 0, -999.0, ROWS / 7),
             "'lab' holds -999 in 14 rows, far from the others; if it stands",
         ),
         ([f"{row % 7},{row % 5}" for row in ROWS], "'lab' holds numbers with decimal commas"),
-        ([f"{row + 1},{row % 5}00.5" for row in ROWS], "commas between thousands, taken as categories"),
+        (
+            [f"{row + 1},{row % 5}00.5" for row in ROWS],
+            "commas between thousands, in 120 of its 120 values, taken",
+        ),
         (
             ["1,87" if row == 3 else f"{row / 7:.2f}" for row in ROWS],
             "'lab' holds numbers, but 1 of its 120 values are not, the first in row 4: all",
@@ -83,9 +90,9 @@ def test_an_input_that_seems_to_name_people_with_several_rows_is_named(name, val
     table = LABELS.assign(lab=ROWS % 7.0, **{name: values})
 
     def doubts_of(**settings):
-        read = Columns(table.drop(columns=[*settings.get("drop", ())]))
         recipe = Recipe(target="ill", group=("sex",), **settings)
-        return [each for each in doubts(table_findings(read, recipe)) if "--person" in each]
+        read = Columns.of(table.drop(columns=[*settings.get("drop", ())]), recipe)
+        return [each for each in read.sentences(Level.DOUBT) if "rows_per_person = 4" in each]
 
     assert len(doubts_of()) == seems
     if seems:
@@ -104,13 +111,13 @@ def test_an_input_that_seems_to_name_people_with_several_rows_is_named(name, val
     ids=["half", "a few", "beside missing ones"],
 )
 def test_many_numbers_that_a_public_range_clips_are_named(values, span, sentence):
-    table = Columns(LABELS.assign(lab=values))
-    recipe = Recipe(target="ill", group=("sex",), bounds=(("lab", *span),))
-    found = [each for each in doubts(table_findings(table, recipe)) if "range" in each]
+    recipe = Recipe(target="ill", group=("sex",), columns={"lab": {"range": span}})
+    said = Columns.of(LABELS.assign(lab=values), recipe).sentences(Level.DOUBT)
+    found = [each for each in said if "range" in each]
     assert len(found) == (sentence is not None)
     if sentence is not None:
         assert sentence in found[0]
-        assert "(--bounds)" in found[0]
+        assert "([column.lab] range = [LOW, HIGH])" in found[0]
 
 
 @pytest.mark.parametrize(
@@ -119,9 +126,8 @@ def test_many_numbers_that_a_public_range_clips_are_named(values, span, sentence
     ids=["numbers", "texts"],
 )
 def test_a_target_of_too_many_classes_is_told_what_fits_it(values, remedy):
-    table = Columns(LABELS.assign(lab=1.0, ill=values))
     recipe = Recipe(target="ill", group=("sex",))
-    (found,) = problems_of(table, recipe, ())
+    (found,) = problems_of(Columns.of(LABELS.assign(lab=1.0, ill=values), recipe), recipe)
     assert "120 distinct values" in found
     assert remedy in found
 
@@ -130,14 +136,15 @@ def test_a_target_of_too_many_classes_is_told_what_fits_it(values, remedy):
 def test_spellings_are_proposed_where_they_leave_few_enough_texts(kept, fold):
     texts = [f"ward {at}" for at in range(kept)] + [f"WARD {at}" for at in range(300)]
     table = pd.DataFrame({"lab": texts, "sex": ["F", "M"] * (len(texts) // 2) + ["F"] * (len(texts) % 2)})
-    columns, recipe = Columns(table.assign(ill=table["sex"])), Recipe(target="ill", group=("sex",))
-    (found,) = problems_of(columns, recipe, table_findings(columns, recipe))
+    recipe = Recipe(target="ill", group=("sex",))
+    (found,) = problems_of(Columns.of(table.assign(ill=table["sex"]), recipe), recipe)
     assert "distinct texts" in found
-    assert ("--fold" in found) == fold
+    assert ("fold = true" in found) == fold
 
 
 def test_a_missing_target_is_named_once_and_not_to_be_made_a_category():
-    table = Columns(LABELS.assign(lab=1.0, ill=["yes", "no", None] * 40))
-    (found,) = problems_of(table, Recipe(target="ill", group=("sex",)), ())
+    recipe = Recipe(target="ill", group=("sex",))
+    table = LABELS.assign(lab=1.0, ill=["yes", "no", None] * 40)
+    (found,) = problems_of(Columns.of(table, recipe), recipe)
     assert "missing in 40 of 120 rows" in found
     assert "--missing" not in found

@@ -7,17 +7,17 @@ import json
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings, strategies as st
 
 from equidp.data import Recipe, open_source
 from equidp.errors import DataError, EquidpError
-from equidp.tables.cells import MISSING_TEXTS
-from equidp.tables.checks import MISSING_NUMBERS, RARE_ROWS
+from equidp.tables.cells import MISSING_TEXTS, MISSING_WORDS
 from equidp.tables.findings import Kind
 from equidp.tables.inspect import inspect_column, inspect_table, recipe_toml
-from equidp.tables.interpret import MISSING_WORDS
-from equidp.tables.read import Cells, with_format
+from equidp.tables.parse import MISSING_NUMBERS, RARE_ROWS
+from equidp.tables.read import with_format
 from support.errors import raises_field
 
 ROWS = 240
@@ -42,9 +42,9 @@ def patients(rows: int = ROWS) -> pd.DataFrame:
     )
 
 
-def settled(values, **recipe) -> set[tuple[str, str]]:
-    cells = Cells.of(pd.DataFrame({"x": values}))
-    report = inspect_column("x", cells.series("x"), Recipe(**recipe))
+def settled(values, stated=(), **recipe) -> set[tuple[str, str]]:
+    cells = pa.Table.from_pandas(pd.DataFrame({"x": values}))
+    report = inspect_column("x", cells["x"], Recipe(**recipe, columns={"x": dict(stated)}))
     return {each for finding in report.findings if finding.sure for each in finding.options}
 
 
@@ -59,26 +59,25 @@ DAYS = pd.Series(pd.date_range("2020-01-28", periods=ROWS, freq="D"))
         (range(7000, 7000 + ROWS), "drop", ""),
         (["DE"] * ROWS, "drop", ""),
         ([""] * ROWS, "drop", ""),
-        (["01067", "99084"] * 20, "categorical", ""),
+        (["01067", "99084"] * 20, "kind", "text"),
         ([f"{row:05d}" for row in range(1, 2500)], "drop", ""),
         (["1,234.5", "12.5", "7"] * 9, "thousands", ","),
         (["1.234,5", "12,5", "7"] * 9, "decimal", ","),
         (["1 234,5", "12,5"] * 9, "thousands", " "),
         (["1,5", "-2,25"] * 9, "decimal", ","),
-        ([-999.0, *range(20, 60)] * 3, "na", "-999"),
-        ([999, *range(20, 60)] * 3, "na", "999"),
-        ([-1, *range(60)] * 3, "na", "-1"),
-        (["k.A.", *map(str, range(20, 60))] * 3, "na", "k.A."),
-        (["30 kg", *map(str, range(20, 60))] * 3, "numeric", ""),
-        (DAYS.dt.strftime("%Y-%m-%d"), "date", "iso"),
-        (DAYS.dt.strftime("%Y-%m-%d %H:%M:%S"), "date", "iso"),
-        (DAYS.dt.strftime("%d.%m.%Y"), "date", "%d.%m.%Y"),
-        (DAYS.dt.strftime("%m/%d/%Y"), "date", "%m/%d/%Y"),
-        (DAYS.dt.strftime("%d.%m.%Y %H:%M"), "date", "%d.%m.%Y %H:%M"),
-        (DAYS.dt.strftime("%Y%m%d"), "date", "%Y%m%d"),
-        (DAYS, "date", "iso"),
-        ([1e6, *range(20, 60)] * 3, "bounds", "LOW:HIGH"),
-        ([float("inf"), 1.0, 2.0] * 9, "na", "inf"),
+        ([-999.0, *range(20, 60)] * 3, "missing", "-999"),
+        ([999, *range(20, 60)] * 3, "missing", "999"),
+        ([-1, *range(60)] * 3, "missing", "-1"),
+        (["k.A.", *map(str, range(20, 60))] * 3, "missing", "k.A."),
+        (["30 kg", *map(str, range(20, 60))] * 3, "kind", "number"),
+        (DAYS.dt.strftime("%Y-%m-%d"), "format", "iso"),
+        (DAYS.dt.strftime("%Y-%m-%d %H:%M:%S"), "format", "iso"),
+        (DAYS.dt.strftime("%d.%m.%Y"), "format", "%d.%m.%Y"),
+        (DAYS.dt.strftime("%m/%d/%Y"), "format", "%m/%d/%Y"),
+        (DAYS.dt.strftime("%d.%m.%Y %H:%M"), "format", "%d.%m.%Y %H:%M"),
+        (DAYS.dt.strftime("%Y%m%d"), "format", "%Y%m%d"),
+        (DAYS, "format", "iso"),
+        ([float("inf"), 1.0, 2.0] * 9, "missing", "inf"),
         ([[1, 2]] * 9, "drop", ""),
         ([b"a", b"b"] * 9, "drop", ""),
     ],
@@ -107,11 +106,11 @@ def test_plain_columns_need_no_option(values):
 
 
 def test_what_was_stated_is_not_found_again():
-    assert settled(["01067", "99084"] * 20, categorical=("x",)) == set()
-    assert settled([-999, *range(20, 60)] * 3, na=(("x", "-999"),)) == set()
-    assert settled(["-999.0", *map(str, range(20, 60))] * 3, na=(("*", "-999"),)) == set()
-    assert settled(DAYS.dt.strftime("%d.%m.%Y"), date=(("x", "%d.%m.%Y"),)) == set()
-    assert settled(["1,5", "2"] * 9, decimal=(("*", ","),)) == set()
+    assert settled(["01067", "99084"] * 20, {"kind": "text"}) == set()
+    assert settled([-999, *range(20, 60)] * 3, {"missing": ["-999"]}) == set()
+    assert settled(["-999.0", *map(str, range(20, 60))] * 3, na="-999") == set()
+    assert settled(DAYS.dt.strftime("%d.%m.%Y"), stated={"format": "%d.%m.%Y"}) == set()
+    assert settled(["1,5", "2"] * 9, decimal=",") == set()
 
 
 @pytest.mark.soak
@@ -130,7 +129,7 @@ def test_the_recipe_makes_every_writing_of_a_table_usable_as_it_is(tmp_path, nam
     recipe = Recipe.read(tmp_path / "recipe.toml")
     assert recipe == report.recipe
     assert set(recipe.drop) == {"patient_id", "country"}
-    assert recipe.categorical == ("zip",)
+    assert recipe.column("zip").kind == "text"
     split = open_source(str(path), recipe=recipe).split(0)
     # Days, ages, incomes, bmi and pain are one input each, three of them beside a mark of missing values.
     assert split.train.inputs.shape[1] == 2 + 1 + 30 + 1 + 2 + 2
@@ -144,11 +143,11 @@ def test_the_recipe_gives_the_reason_for_each_line(tmp_path):
     text = recipe_toml(inspect_table(tmp_path / "p.csv"))
     for line in (
         '# target = "COLUMN"  # to be named',
-        '    "country",  # one value in all rows',
-        '    "zip",  # numbers with leading zeros, as codes have',
-        '"Alter" = ["-999"]  # -999 in 4 rows, far from the others',
-        '"pain" = ["Unknown"]  # \'Unknown\' in 3 rows, among numbers',
-        '"Einkommen €" = ","  # numbers with commas between thousands',
+        '    "country",  # holds one value in all rows',
+        '[column.zip]\nkind = "text"  # holds numbers with leading zeros, as codes have',
+        '[column.Alter]\nmissing = ["-999"]  # holds -999 in 4 rows, far from the others',
+        "[column.pain]\nmissing = [\"Unknown\"]  # holds 'Unknown' in 3 rows, among numbers",
+        '[column."Einkommen €"]\nthousands = ","  # holds numbers with commas between thousands',
     ):
         assert line in text
 
@@ -170,6 +169,20 @@ def test_people_with_several_rows_are_proposed_as_the_examples(tmp_path):
     assert inspect_table(tmp_path / "p.csv", Recipe(person="zip", rows_per_person=1)).persons.count == 30
     with raises_field(DataError, "column in person", "'zp'", "'zip'"):
         inspect_table(tmp_path / "p.csv", Recipe(person="zp", rows_per_person=1))
+
+
+@pytest.mark.parametrize("ids", [np.arange(ROWS) // 2, [f"c{row // 2}" for row in range(ROWS)]])
+def test_a_column_that_may_name_people_with_several_rows_is_proposed_and_not_dropped(ids, tmp_path):
+    patients().drop(columns="patient_id").assign(case_id=ids).to_csv(tmp_path / "p.csv", index=False)
+    report = inspect_table(tmp_path / "p.csv", Recipe(target="ill", group=("sex",)))
+    assert "case_id" not in report.recipe.drop
+    assert report.recipe.person is None
+    assert any("'case_id' seems to name people, 120 of them in 240 rows" in each for each in report.problems)
+    assert '# person = "case_id"' in recipe_toml(report)
+    stated = inspect_table(
+        tmp_path / "p.csv", Recipe(target="ill", group=("sex",), person="case_id", rows_per_person=2)
+    )
+    assert stated.problems == ()
 
 
 def test_wrong_names_and_unreadable_files_are_refused(tmp_path):
@@ -293,7 +306,7 @@ def findings_of(tmp_path, table, **recipe) -> tuple[set[tuple[str, Kind]], list[
     [(("yes", "no"), None), (("0", "1"), None), (("well", "ill"), "ill"), (("ill", "well"), "well")],
 )
 def test_the_rarer_class_is_proposed_only_where_no_name_says_yes(tmp_path, names, positive):
-    """Which class is the positive one follows from names where they say it, whatever their shares."""
+    """Names that say which class is positive decide it, whatever the shares of the classes."""
     often, rare = names
     table = churn(ill=np.where(np.arange(ROWS) % 3, often, rare))
     assert findings_of(tmp_path, table)[2].positive == positive
@@ -303,11 +316,11 @@ def test_a_target_in_several_spellings_is_not_trained_on_until_the_recipe_settle
     table = churn(ill=np.resize(["yes", "no", "Yes", "YES ", "No"], ROWS))
     found, problems, recipe = findings_of(tmp_path, table)
     assert ("ill", Kind.SPELLINGS) in found
-    assert (problems, recipe.fold) == ([], ("ill",))
+    assert (problems, recipe.column("ill").fold) == ([], True)
     with raises_field(DataError, "target"):
         open_source(str(tmp_path / "p.csv"), target="ill", group="sex").split(0)
-    for settles in ({"fold": ("ill",)}, {"categorical": ("ill",)}):
-        stated = Recipe(target="ill", group=("sex",), **settles)
+    for settles in ({"fold": True}, {"kind": "text"}):
+        stated = Recipe(target="ill", group=("sex",), columns={"ill": settles})
         classes = open_source(str(tmp_path / "p.csv"), recipe=stated).split(0).train.class_names
         assert len(classes) == (2 if "fold" in settles else 5)
 
@@ -322,18 +335,18 @@ def test_a_column_that_gives_the_target_by_itself_is_named(tmp_path):
     }
     early = {"other": noise, "code": [f"{row}x" for row in range(ROWS)], "weak": ill + noise}
     found, _, recipe = findings_of(tmp_path, churn(**late, **early))
-    assert {name for name, kind in found if kind is Kind.DECISIVE} == {"ended", "score", "half"}
+    assert {name for name, kind in found if kind is Kind.LEAK} == {"ended", "score", "half"}
     assert not {"ended", "score", "half"} & set(recipe.drop)
 
 
 def test_infinite_numbers_count_as_missing_by_the_recipe_and_keep_their_column(tmp_path):
     table = churn(age=np.where(np.arange(ROWS) == 7, "-Infinity", (20 + np.arange(ROWS) % 47).astype(str)))
     _, problems, recipe = findings_of(tmp_path, table)
-    assert (problems, recipe.drop, recipe.na) == ([], (), (("age", "-inf"),))
+    assert (problems, recipe.drop, recipe.column("age").missing) == ([], (), ("-inf",))
 
 
 def test_too_few_rows_and_rare_classes_are_told_before_training(tmp_path):
     assert len(findings_of(tmp_path, churn().head(8))[1]) == 1
     found, problems, _ = findings_of(tmp_path, churn(ill=np.where(np.arange(ROWS) % 99, "no", "yes")))
-    assert ("ill", Kind.RARE_CLASSES) in found
+    assert ("ill", Kind.RARE) in found
     assert problems == []

@@ -12,12 +12,12 @@ from hypothesis import given, settings, strategies as st
 from equidp.errors import DataError, SettingError
 from equidp.kernel.noise import SeededRandomness
 from equidp.tables.encode import Intervals, TableEncoder
-from equidp.tables.intervals import Encoding, public_edges, quantile_edges
+from equidp.tables.intervals import Binning, public_edges, quantile_edges
 from equidp.tables.private_encode import private_encoder
 from equidp.tables.release import Release
 from support.errors import raises_field
 
-CUT = Encoding.parse("cut")
+CUT = Binning.parse("cut")
 NUMBERS = st.lists(
     st.one_of(st.floats(-1e18, 1e18), st.integers(-3, 3).map(float), st.just(math.nan)),
     min_size=1,
@@ -31,9 +31,9 @@ def table_of(numbers, texts) -> pd.DataFrame:
     return pd.DataFrame({"x": np.array(numbers, dtype=float), "job": job})
 
 
-def fitted(table, train=None, bounds=None, missing="category", encoding=CUT) -> TableEncoder:
+def fitted(table, train=None, bounds=None, missing="category", binning=CUT) -> TableEncoder:
     rows = np.arange(len(table)) if train is None else train
-    return TableEncoder.fit(table, rows, bounds or {}, missing, encoding)
+    return TableEncoder.fit(table, rows, bounds or {}, missing, binning)
 
 
 def released(table, sigma=5.0, seed=0, bounds=None) -> TableEncoder:
@@ -317,5 +317,5 @@ def test_huge_numbers_are_refused_and_far_codes_for_missing_ones_are_found():
 
 @pytest.mark.parametrize("text", ["cuts", "latin-1", "standard:4", "cut:1", "cut:16,4", "cut:x", "cut:999"])
 def test_other_encodings_are_refused(text):
-    with raises_field(SettingError, "encoding", text):
-        Encoding.parse(text)
+    with raises_field(SettingError, "binning", text):
+        Binning.parse(text)

@@ -6,7 +6,7 @@ Nothing is merged, left out or turned into another type without a word that name
 from __future__ import annotations
 
 import re
-import shlex
+import tomllib
 import warnings
 
 import numpy as np
@@ -20,20 +20,19 @@ from equidp.errors import DataWarning, EquidpError
 from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.saved import FinishedRun
 from equidp.tables import read as stream, split as split_module
-from equidp.tables.checks import doubts, table_findings
 from equidp.tables.columns import read_table
 from equidp.tables.encode import Numbers
-from equidp.tables.findings import Kind, sentence
+from equidp.tables.findings import Kind, Level, sentence
 from equidp.tables.inspect import inspect_table, recipe_toml
 from equidp.training.plan import Plan
-from support.odd_tables import DAYS, LONGER, ODD, N, Odd, people, save, turns
+from support.odd_tables import CATEGORY, DAYS, LONGER, ODD, N, Odd, people, save, stated, turns
 
 ROLES = Recipe(target="ill", group=("sex",))
 
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch):
-    monkeypatch.setattr(stream, "_BATCH_ROWS", 41)
+    monkeypatch.setattr(stream, "_BLOCK", 1000)
     monkeypatch.setattr(split_module, "_BLOCK", 13)
 
 
@@ -46,7 +45,7 @@ PEOPLE = {  # how many there are, worked out apart
 
 
 def quiet(call, *given, **options):
-    """What it gives, and what it warned of; or the error's text."""
+    """Return the result of a call, and its warnings; or the error's text, and none."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
@@ -78,7 +77,7 @@ ONCE = [
 )
 def test_a_column_is_read_as_it_says_or_with_a_word(what, kind, tmp_path):
     odd = ODD[what]
-    path, recipe = save(odd, tmp_path / f"odd{kind}"), ROLES.with_changes(odd.recipe)
+    path, recipe = save(odd, tmp_path / f"odd{kind}"), ROLES.with_changes(stated(odd.recipe))
     found, said = quiet(split_and_encode, open_source(str(path), recipe=recipe), 0)
     if odd.refused:
         assert all(part in found for part in odd.refused), found
@@ -103,14 +102,15 @@ def test_a_column_is_read_as_it_says_or_with_a_word(what, kind, tmp_path):
 @pytest.mark.parametrize(("what", "kind"), ONCE, ids=[f"{what}{kind}" for what, kind in ONCE])
 def test_a_trained_run_reads_the_same_table_as_it_was_trained_on(what, kind, tmp_path):
     odd = ODD[what]
-    path, recipe = save(odd, tmp_path / f"odd{kind}"), ROLES.with_changes(odd.recipe)
+    path, recipe = save(odd, tmp_path / f"odd{kind}"), ROLES.with_changes(stated(odd.recipe))
     source = open_source(str(path), recipe=recipe)
     found, _ = quiet(split_and_encode, source, 0)
     if isinstance(found, str):
         return
     split, encoder = found
     facts = {"class_names": list(split.train.class_names), "group_names": list(split.train.group_names)}
-    config = TrainConfig(RunData(str(path), recipe), "sgd", Plan())
+    facts["groupings"] = [vars(each) for each in split.train.groupings]
+    config = TrainConfig(RunData(str(path), recipe), Plan().with_changes(method="sgd"))
     kept = FinishedRun(tmp_path, config, facts, type(encoder).from_json(encoder.to_json()), None, [], {})
     read, _ = quiet(kept.read_grouped, path)
     rows = quiet(source.split_rows, 0)[0]
@@ -126,7 +126,7 @@ def test_a_trained_run_reads_the_same_table_as_it_was_trained_on(what, kind, tmp
 def test_inspect_proposes_a_recipe_that_reads_the_table(what, kind, tmp_path):
     odd = ODD[what]
     path = save(odd, tmp_path / f"odd{kind}")
-    report, _ = quiet(inspect_table, path, ROLES.with_changes(odd.recipe))
+    report, _ = quiet(inspect_table, path, ROLES.with_changes(stated(odd.recipe)))
     assert not isinstance(report, str), report
     (tmp_path / "recipe.toml").write_text(recipe_toml(report), encoding="utf-8")
     recipe = Recipe.read(tmp_path / "recipe.toml")
@@ -139,7 +139,7 @@ def test_inspect_proposes_a_recipe_that_reads_the_table(what, kind, tmp_path):
 @pytest.mark.parametrize("what", ODD)
 def test_reading_by_the_proposed_recipe_says_nothing_that_inspect_does_not_show(what, tmp_path):
     path = save(ODD[what], tmp_path / "odd.parquet")
-    report, _ = quiet(inspect_table, path, ROLES.with_changes(ODD[what].recipe))
+    report, _ = quiet(inspect_table, path, ROLES.with_changes(stated(ODD[what].recipe)))
     shown = {
         sentence(found, column.name)
         for column in report.columns
@@ -150,38 +150,37 @@ def test_reading_by_the_proposed_recipe_says_nothing_that_inspect_does_not_show(
     kinds = {(column.name, found.kind) for column in report.columns for found in column.findings}
     counted = {  # cells that inspect has shown as no numbers, and that count as missing by its recipe
         sentence(found, name)
-        for name, meaning in read.meanings.items()
-        for found in meaning.findings
+        for name, parsed in read.parsed.items()
+        for found in parsed.findings
         if found.kind is Kind.UNREADABLE and (name, found.kind) in kinds
     }
-    said = {*read.notes, *doubts(table_findings(read, report.recipe))}
+    said = {*read.notes, *read.sentences(Level.DOUBT)}
     assert said <= shown | counted
 
 
 PROPOSED = {
-    "codes of 17 digits are categories": {"categorical": ("x",)},
-    "codes such as 3E2": {"categorical": ("x",)},
-    "dates in two orders": {"date": (("x", "iso|%d.%m.%Y"),)},
-    "dates of the month first": {"date": (("x", "%m/%d/%Y"),)},
-    "dates of two digits, not stated": {"date": (("x", "%d.%m.%y"),)},
-    "a date for none": {"na": (("x", "9999-12-31"),)},
-    "durations as texts": {"date": (("x", "duration"),)},
-    "durations by type": {"date": (("x", "duration"),)},
-    "dollars": {"numeric": ("x",), "thousands": (("x", ","),)},
-    "percent": {"numeric": ("x",), "missing": ("refuse")},
-    "units": {"numeric": ("x",)},
-    "times of day": {"date": (("x", "%H:%M"),)},
-    "brackets": {"numeric": ("x",)},
-    "errors of a spreadsheet": {"na": (("x", "#DIV/0!"),)},
+    "codes of 17 digits are categories": {"categorical": ["x"]},
+    "codes such as 3E2": {"categorical": ["x"]},
+    "dates in two orders": {"date": {"x": "iso|%d.%m.%Y"}},
+    "dates of the month first": {"date": {"x": "%m/%d/%Y"}},
+    "dates of two digits, not stated": {"date": {"x": "%d.%m.%y"}},
+    "a date for none": {"na": {"x": "9999-12-31"}, **CATEGORY},
+    "durations as texts": {"date": {"x": "duration"}},
+    "durations by type": {"date": {"x": "duration"}},
+    "dollars": {"numeric": ["x"], "thousands": {"x": ","}},
+    "percent": {"numeric": ["x"]},
+    "units": {"numeric": ["x"]},
+    "times of day": {"date": {"x": "%H:%M"}},
+    "brackets": {"numeric": ["x"]},
+    "errors of a spreadsheet": {"na": {"x": "#DIV/0!"}, **CATEGORY},
 }
 
 
 @pytest.mark.parametrize("what", PROPOSED)
 def test_inspect_proposes_what_settles_the_column(what, tmp_path):
     path = save(ODD[what], tmp_path / "odd.parquet")
-    report, _ = quiet(inspect_table, path, ROLES.with_changes(ODD[what].recipe))
-    for option, value in PROPOSED[what].items():
-        assert getattr(report.recipe, option) == value
+    report, _ = quiet(inspect_table, path, ROLES.with_changes(stated(ODD[what].recipe)))
+    assert report.recipe == ROLES.with_changes(stated({**ODD[what].recipe, **PROPOSED[what]}))
     (found, said) = quiet(split_and_encode, open_source(str(path), recipe=report.recipe), 0)
     assert not isinstance(found, str), found
     assert said == []
@@ -200,13 +199,13 @@ NAMED = {
 
 
 @pytest.mark.parametrize("what", NAMED)
-def test_what_a_message_says_of_a_column_of_any_name_can_be_typed_as_it_is(what, tmp_path):
+def test_what_a_message_says_of_a_column_of_any_name_is_toml(what, tmp_path):
     path = tmp_path / "odd.csv"
     pd.DataFrame({**people(), NAME: NAMED[what].cells}).to_csv(path, index=False)
     found, said = quiet(split_and_encode, open_source(str(path), recipe=ROLES), 0)
     (message,) = said or [found]
-    options = re.findall(r"--[a-z]+ (?:'[^']*'|\\')+", message)
-    assert options
-    for each in options:
-        _, value = shlex.split(each)
-        assert value.partition("=")[0] == NAME
+    lines = re.findall(r'\((\[.*?\]) (\w+ = (?:"(?:[^"\\]|\\.)*"|\[.*?\]|true)[^()]*)\)', message)
+    assert lines
+    for section, line in lines:
+        read = tomllib.loads("\n".join([section, *line.split(", ")]))
+        assert [*read.get("column", {}), *read.get("table", {}).get("drop", ())] == [NAME]

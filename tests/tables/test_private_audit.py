@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equidp.audit.bounds import NoiseFamily, Rates, epsilon_from_rates, noise_from_rates
+from equidp.audit.bounds import Rates, epsilon_from_rates, noise_from_rates
 from equidp.kernel.epsilon import epsilon
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.event import Event
 from equidp.kernel.noise import SeededRandomness
 from equidp.tables import private_encode, release as module
 from equidp.tables.encode import CELLS, Intervals
-from equidp.tables.intervals import ENCODINGS
+from equidp.tables.intervals import BINNINGS
 from equidp.tables.private_encode import private_encoder
 from equidp.tables.release import Release
 
@@ -63,17 +63,17 @@ class Watched:
         return released
 
 
-def audited(row, runs, encoding="standard"):
-    """What the attack proves, of all figures, of texts and of edges, over what was claimed of them."""
+def audited(row, runs, binning="standard"):
+    """Return the epsilon that the attack proves over the one claimed: of all figures, of texts, of edges."""
     table = pd.concat([TABLE, pd.DataFrame([row])], ignore_index=True)
     table["job"] = table["job"].astype(object).where(table["job"].notna(), None)
-    names = [name for name in SHARES if name != "edges" or encoding == "cut"]
+    names = [name for name in SHARES if name != "edges" or binning == "cut"]
     said = {name: {True: 0, False: 0} for name in names}
     with_row, without = (quantiles(each) for each in (table, TABLE))
     for seed in range(2 * runs):
         watched = Watched(seed, inside=seed < runs)
-        encoder = private_encoder(table, {}, "category", watched, ENCODINGS[encoding])
-        if encoding == "cut":
+        encoder = private_encoder(table, {}, "category", watched, BINNINGS[binning])
+        if binning == "cut":
             watched.evidence["edges"] = distance(encoder, without) - distance(encoder, with_row)
         for name, found in watched.evidence.items():
             said[name][watched.inside] += int(found > 0)
@@ -82,7 +82,7 @@ def audited(row, runs, encoding="standard"):
 
 def quantiles(table):
     """Exact edges of each column of numbers, as if nothing had to be paid for them."""
-    cut = ENCODINGS["cut"]
+    cut = BINNINGS["cut"]
     numbers = table.select_dtypes("number")
     return {
         name: Intervals.by_quantiles(name, numbers[name].to_numpy(), cut, flagged=True) for name in numbers
@@ -97,26 +97,28 @@ def distance(encoder, exact):
 
 def over_claim(rates, name):
     """The larger of two lower bounds, of any mechanism and of Gaussian ones, over the epsilon claimed."""
-    claimed = [(StepEvent(1.0, SIGMA / np.sqrt(SHARES[name])), 1)]
-    proven = noise_from_rates(rates, NoiseFamily(claimed), DELTA, LEVEL)
-    return max(epsilon_from_rates(rates, DELTA, LEVEL), proven) / epsilon(claimed, DELTA)
+    claim = ((Event(1.0, SIGMA / np.sqrt(SHARES[name])), 1),)
+    proven = noise_from_rates(rates, claim, DELTA, LEVEL)
+    return max(epsilon_from_rates(rates, DELTA, LEVEL), proven) / epsilon(claim, DELTA)
 
 
 def halve_the_noise_of_jobs(monkeypatch):
     """Plant a fault: half the noise in the counts of one column."""
-    sound = module.noisy
+    sound = module.add_noise
 
     def faulty(sums, *rest):
-        noisy = sound(sums, *rest)
-        return (noisy + sums[0]) / 2 if len(sums[0]) == CELLS else noisy
+        exact = sums[0].clone()
+        sound(sums, *rest)
+        if len(exact) == CELLS:
+            sums[0].add_(exact).div_(2)
 
-    monkeypatch.setattr(module, "noisy", faulty)
+    monkeypatch.setattr(module, "add_noise", faulty)
 
 
 def take_edges_unpaid(monkeypatch):
     """Plant a fault: edges of intervals from the rows as they are."""
 
-    def faulty(columns, release, encoding, *, share, flagged):
+    def faulty(columns, release, binning, *, share, flagged):
         return quantiles(columns if release.inside else columns.iloc[:-1])
 
     monkeypatch.setattr(private_encode, "private_intervals", faulty)
@@ -124,10 +126,10 @@ def take_edges_unpaid(monkeypatch):
 
 @pytest.mark.soak
 @pytest.mark.filterwarnings("ignore:nothing stands out")
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("binning", BINNINGS)
 @pytest.mark.parametrize("name", ROWS)
-def test_one_extreme_row_shows_no_more_than_was_paid_for(name, encoding):
-    found = audited(ROWS[name], 800, encoding)
+def test_one_extreme_row_shows_no_more_than_was_paid_for(name, binning):
+    found = audited(ROWS[name], 800, binning)
     assert found.pop("edges", 0.0) <= 1
     assert all(0.5 < bound <= 1 for bound in found.values()), found
 

@@ -2,76 +2,94 @@
 
 from __future__ import annotations
 
+import tomllib
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from equidp.data import open_source
 from equidp.errors import DataError, SettingError
-from equidp.tables.columns import Columns, interpret_cells
-from equidp.tables.read import Cells, read_cells
-from equidp.tables.recipe import Recipe
+from equidp.tables.columns import Columns
+from equidp.tables.findings import Level
+from equidp.tables.read import read
+from equidp.tables.recipe import Column, Recipe, toml_key, toml_value
 from support.errors import raises_field
 
 WHOLE = Recipe(
     target="ill",
     group=("sex", "region"),
     drop=("id",),
-    categorical=("zip",),
-    numeric=("bmi",),
-    date=(("admitted", "%d.%m.%Y"),),
-    na=(("*", "none"), ("age", "-999"), ("age", "999")),
-    thousands=(("pay", ","),),
-    decimal=(("lab", ","),),
-    bounds=(("age", 0.0, 110.0),),
     missing="category",
     test_share=0.3,
     positive="yes",
     sep=";",
     charset="latin-1",
+    na=("none",),
+    columns={
+        "zip": Column(kind="text"),
+        "bmi": Column(kind="number"),
+        "admitted": Column(format="%d.%m.%Y"),
+        "age": Column(missing=("-999", "999"), range=(0, 110)),
+        "pay": Column(thousands=","),
+        "lab": Column(decimal=","),
+    },
 )
 
 
 def test_a_recipe_survives_plain_values_and_a_file(tmp_path):
     assert Recipe.from_plain(WHOLE.to_plain()) == WHOLE
-    (tmp_path / "r.toml").write_text(
-        'target = "ill"\ngroup = "sex"\nsep = "tab"\nna = [-999, "none"]\ndecimal = "comma"\n'
-        'date = ["born"]\n[thousands]\n"pay €" = "point"\n[bounds]\nage = [0, 110]\n'
+    (tmp_path / "run.toml").write_text(
+        '[table]\ntarget = "ill"\ngroup = "sex"\nsep = "\\t"\nna = [-999, "none"]\ndecimal = ","\n'
+        '[column."pay €"]\nthousands = "."\n[column.born]\nkind = "date"\n[column.age]\nrange = [0, 110]\n'
+        "[privacy]\nepsilon = 3\n"
     )
-    read = Recipe.read(tmp_path / "r.toml")
-    assert read.na == (("*", "-999"), ("*", "none"))
+    read = Recipe.read(tmp_path / "run.toml")
+    assert read.na == ("-999", "none")
     assert (read.sep, read.group, read.decimal_of("x")) == ("\t", ("sex",), ",")
-    assert (read.thousands_of("pay €"), read.date) == (".", (("born", "iso"),))
+    assert (read.thousands_of("pay €"), read.column("born").format) == (".", "iso")
+    assert read.ranges == {"age": (0.0, 110.0)}
+    assert Recipe.read(tmp_path / "run.toml") == Recipe.from_plain(read.to_plain())
 
 
 def test_changes_win_over_the_recipe_and_add_to_it():
-    changed = WHOLE.with_changes({"categorical": ["id"], "na": {"age": "-1"}, "group": ["region"]})
-    assert changed.drop == ()
-    assert changed.categorical == ("zip", "id")
-    assert changed.na == (("*", "none"), ("age", "-1"))
+    changed = WHOLE.with_changes(
+        {"group": ["region"], "columns": {"age": {"missing": "-1"}, "bmi": {"kind": "text"}}}
+    )
+    assert changed.column("age") == Column(missing=("-1",), range=(0, 110))
+    assert (changed.column("bmi").kind, changed.column("zip")) == ("text", WHOLE.column("zip"))
     assert changed.group == ("region",)
-    assert WHOLE.with_changes({"drop": ["age", "zip"]}).bounds == ()
-    assert WHOLE.with_changes({"drop": ["zip"], "categorical": ["id"]}).categorical == ("id",)
+    assert WHOLE.with_changes({"drop": ["bmi"]}).drop == ("id", "bmi")
+    assert WHOLE.with_changes({"person": "id", "rows_per_person": 4}).drop == ()
+    assert WHOLE.with_changes({"columns": {"admitted": {"kind": "text"}}}).column("admitted").format is None
     assert WHOLE.with_changes({}) == WHOLE
 
 
 @pytest.mark.parametrize(
     ("plain", "field"),
     [
-        ({"tarjet": "x"}, "option in a recipe"),
+        ({"tarjet": "x"}, "field in [table]"),
+        ({"columns": {"a": {"knd": "text"}}}, "field in [column.a]"),
         ({"drop": ["a", "a"]}, "column"),
-        ({"categorical": "a", "date": "a"}, "column"),
-        ({"decimal": "comma", "thousands": {"pay": ","}}, "thousands"),
+        ({"target": "a", "drop": ["a"]}, "column"),
+        ({"columns": {"a": {"kind": "text", "format": "iso"}}}, "format"),
+        ({"columns": {"a": {"kind": "text", "range": [0, 1]}}}, "range"),
+        ({"columns": {"a": {"kind": "number", "fold": True}}}, "fold"),
+        ({"target": "a", "columns": {"a": {"kind": "date"}}}, "kind"),
+        ({"weight": "a", "columns": {"a": {"range": [0, 1]}}}, "range"),
+        ({"decimal": ",", "columns": {"pay": {"thousands": ","}}}, "thousands"),
         ({"decimal": "dot"}, "decimal"),
-        ({"date": {"a": "dd.mm"}}, "date"),
+        ({"columns": {"a": {"format": "dd.mm"}}}, "format"),
+        ({"columns": {"a": {"format": "%d.%m.%Y|day"}}}, "format"),
         ({"sep": ";;"}, "sep"),
         ({"charset": "latin-9000"}, "charset"),
-        ({"encoding": "latin-1"}, "encoding"),
-        ({"bounds": {"a": [1]}}, "bounds"),
-        ({"bounds": [1]}, "bounds"),
-        ({"drop": [1]}, "drop"),
+        ({"columns": {"a": {"range": [1]}}}, "range"),
+        ({"columns": {"a": {"range": [2, 1]}}}, "range"),
+        ({"columns": [1]}, "columns"),
+        ({"columns": {"a": "text"}}, "[column.a]"),
+        ({"drop": [True]}, "drop"),
         ({"target": 1}, "target"),
-        ({"missing": "drop"}, "rule for missing values"),
+        ({"missing": "drop"}, "missing"),
     ],
 )
 def test_what_cannot_be_is_refused_when_a_recipe_is_made(plain, field):
@@ -80,11 +98,10 @@ def test_what_cannot_be_is_refused_when_a_recipe_is_made(plain, field):
 
 
 def test_a_file_that_holds_no_recipe_is_named(tmp_path):
-    for content, error, given in (("target = ", DataError, "TOML"), ("x = 1", SettingError, "'x'")):
-        (tmp_path / "r.toml").write_text(content)
-        with raises_field(error, "recipe", "r.toml", given):
-            Recipe.read(tmp_path / "r.toml")
-    with raises_field(DataError, "recipe"):
+    (tmp_path / "r.toml").write_text("target = ")
+    with raises_field(DataError, "config", "r.toml", "TOML"):
+        Recipe.read(tmp_path / "r.toml")
+    with raises_field(DataError, "config", "nowhere.toml"):
         Recipe.read(tmp_path / "nowhere.toml")
 
 
@@ -102,7 +119,7 @@ RAW = pd.DataFrame(
 
 
 def interpreted(raw: pd.DataFrame, recipe: Recipe) -> Columns:
-    return interpret_cells(Cells.of(raw), recipe)
+    return Columns.of(raw, recipe)
 
 
 def test_each_column_is_understood_as_stated():
@@ -118,16 +135,17 @@ def test_each_column_is_understood_as_stated():
 def test_without_a_recipe_marks_and_codes_are_texts_and_numbers():
     table = interpreted(RAW.drop(columns="admitted"), Recipe()).table
     assert table["zip"].tolist() == [1067.0, 99084.0]
-    notes = interpreted(RAW[["zip", "lab"]], Recipe()).notes
-    assert len(notes) == 1
+    notes = interpreted(RAW[["zip", "lab"]], Recipe()).sentences(Level.DOUBT)
+    assert len(notes) == 2
     assert "'zip' holds numbers with leading zeros" in notes[0]
+    assert "'lab' holds numbers with decimal commas" in notes[1]
     assert table["pay"].tolist() == ["28,746.52", "1,234"]
     assert table["age"].tolist() == [44.0, -999.0]
 
 
 @pytest.mark.parametrize("text", ["1,23", "12,34.5", "1,2345", ",123", "1.234,5", "0,1", "1,234,56"])
 def test_marks_between_thousands_stand_between_groups_of_three_digits(text):
-    table = interpreted(pd.DataFrame({"x": [text]}), Recipe(thousands=(("*", ","),))).table
+    table = interpreted(pd.DataFrame({"x": [text]}), Recipe(thousands=",")).table
     assert table["x"].tolist() == [text]
 
 
@@ -143,8 +161,9 @@ def test_typed_dates_durations_numbers_and_truths_of_parquet_are_understood():
             "ward": pd.Series(["a", "b"], dtype="category"),
         }
     )
-    dates = (("at", "iso"), ("zoned", "iso"), ("stay", "iso"), ("day", "%Y%m%d"))
-    table = interpreted(raw, Recipe(date=dates, categorical=("zip",))).table
+    columns = {name: Column(kind="date") for name in ("at", "zoned", "stay")}
+    columns |= {"day": Column(format="%Y%m%d"), "zip": Column(kind="text")}
+    table = interpreted(raw, Recipe(columns=columns)).table
     assert table["at"].tolist()[0] == 1.5
     assert np.isnan(table["at"].tolist()[1])
     assert table["zoned"].tolist() == [pytest.approx(1.5 - 1 / 24), pytest.approx(-1 / 24)]
@@ -159,14 +178,15 @@ def test_some_unreadable_cells_count_as_missing_and_are_counted_and_many_are_ref
     raw = pd.DataFrame(
         {"bmi": ["27.1"] * 8 + ["tall", "wide"], "day": ["2020-13-01"] * 6 + ["2020-01-01"] * 4}
     )
-    read = interpreted(raw, Recipe(numeric=("bmi",), date=(("day", "iso"),)))
+    read = interpreted(raw, Recipe(columns={"bmi": {"kind": "number"}, "day": {"kind": "date"}}))
     assert read.table["bmi"].isna().sum() == 2
     assert (
         "'bmi' is to hold numbers, but 2 of its 10 values are not and count as missing, the first in row 9"
-        in read.notes[0]
+        in read.sentences(Level.DOUBT)[0]
     )
     assert (
-        "'day' is to hold dates (iso), but 6 of its 10 values are not, the first in row 1" in read.problems[0]
+        "'day' is to hold dates (iso), but 6 of its 10 values are not, the first in row 1"
+        in read.sentences(Level.PROBLEM)[0]
     )
 
 
@@ -191,9 +211,10 @@ def test_all_problems_of_a_table_come_at_once_and_wrong_names_before_them(tmp_pa
     with raises_field(DataError, "table", "for 4 reasons") as raised:
         open_source(str(path), target="ill", group="sex").split(0)
     for part in (
-        "'born' holds dates; make them numbers (--date",
-        "(--date 'since=dayfirst')",
-        "'tags' has 1200",
+        "'born' holds dates in 1,200 rows; make them numbers",
+        '([column.born] kind = "date")',
+        '([column.since] format = "%d/%m/%Y")',
+        "'tags' has 1,200",
         "'sex': 1",
     ):
         assert part in str(raised.value)
@@ -206,8 +227,10 @@ def test_all_problems_of_a_table_come_at_once_and_wrong_names_before_them(tmp_pa
 
 def test_a_recipe_that_does_not_fit_the_file_names_its_columns(tmp_path):
     people().to_csv(tmp_path / "people.csv", index=False)
-    recipe = Recipe(target="ill", group=("sex",), na=(("agee", "1"),), date=(("bron", "iso"),))
-    with raises_field(DataError, "column in date", "'bron'", "'born'", "'agee'", "'age'"):
+    recipe = Recipe(
+        target="ill", group=("sex",), columns={"agee": {"missing": "1"}, "bron": {"kind": "date"}}
+    )
+    with raises_field(DataError, "column in columns", "'bron'", "'born'", "'agee'", "'age'"):
         open_source(str(tmp_path / "people.csv"), recipe=recipe).split(0)
 
 
@@ -215,6 +238,11 @@ def test_a_recipe_that_does_not_fit_the_file_names_its_columns(tmp_path):
 def test_other_separators_and_charsets_are_read(tmp_path, sep, charset):
     table = people().assign(größe="süß")
     table.to_csv(tmp_path / "p.csv", index=False, sep=sep, encoding=charset)
-    read = read_cells(tmp_path / "p.csv", Recipe(sep=sep, charset=charset))
-    assert list(read.names) == list(table.columns)
-    assert set(read.series("größe")) == {"süß"}
+    found = read(tmp_path / "p.csv", Recipe(sep=sep, charset=charset))
+    assert found.column_names == list(table.columns)
+    assert set(found["größe"].to_pylist()) == {"süß"}
+
+
+@pytest.mark.parametrize("text", ["", "Hb, g/dL", 'say "no"\n\\', "Größe", "\0\x7f"])
+def test_toml_reads_names_and_values_as_they_were(text):
+    assert tomllib.loads(f"{toml_key(text)} = {toml_value([text])}") == {text: [text]}

@@ -90,5 +90,5 @@ def test_a_category_is_read_as_its_texts():
         [names[code] for code in codes] for codes, names in map(code_values, (table["few"], table["text"]))
     )
     assert [names[code] for code in codes] == [
-        f"few={one}, text={other}" for one, other in zip(few, text, strict=True)
+        f"{one}, {other}" for one, other in zip(few, text, strict=True)
     ]

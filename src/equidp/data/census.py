@@ -17,7 +17,7 @@ from equidp.data.origins import ORIGINS, RemoteFile
 from equidp.data.table import Unencoded, split_and_encode
 from equidp.errors import DataError
 from equidp.tables.encode import PRIVATE, Categories, Intervals, Numbers, TableEncoder
-from equidp.tables.intervals import Encoding
+from equidp.tables.intervals import Binning
 from equidp.tables.private_encode import private_intervals, private_numbers
 from equidp.tables.release import Release
 
@@ -90,7 +90,7 @@ class Census:
             `per_group` over its sex's count. None: keep all.
         test_share: share of the rows to test on.
         private_noise: see `EncodedSource`.
-        encoding: see `ColumnSource`; categories are public codes in any encoding.
+        binning: see `ColumnSource`; categories are public codes in any binning.
     """
 
     name: str
@@ -100,10 +100,10 @@ class Census:
     test_share: float = 0.2
     highlighted_groups: tuple[str, str] | None = SEXES
     private_noise: float | None = None
-    encoding: str | None = None
+    binning: str | None = None
 
     def __post_init__(self) -> None:
-        Encoding.parse(self.encoding)
+        Binning.parse(self.binning)
 
     def split(self, seed: int) -> DataSplit:
         """Split by the seed, stratified by class and group; samples rows before if `per_group` is set."""
@@ -125,23 +125,23 @@ class Census:
         return replace(rows, notes=(note,))
 
     def exact_encoder(self, rows: Unencoded) -> TableEncoder:
-        encoding = Encoding.parse(self.encoding)
+        binning = Binning.parse(self.binning)
         values = {name: rows.training[name].to_numpy() for name in self.preparation.numbers}
-        if encoding.cuts:
-            cut = (Intervals.by_quantiles(name, each, encoding) for name, each in values.items())
+        if binning.cuts:
+            cut = (Intervals.by_quantiles(name, each, binning) for name, each in values.items())
             return self.preparation.encoder(cut, len(rows.training))
         fitted = Numbers.scaled_by_deviation if self.preparation.standardised else Numbers.scaled_by_range
         return self.preparation.encoder((fitted(name, each) for name, each in values.items()), None)
 
     def private_encoder(self, rows: Unencoded, release: Release) -> TableEncoder:
-        encoding, values = Encoding.parse(self.encoding), rows.training[list(self.preparation.numbers)]
+        binning, values = Binning.parse(self.binning), rows.training[list(self.preparation.numbers)]
         made: Mapping[str, Numbers | Intervals]
-        if encoding.cuts:
-            made = private_intervals(values, release, encoding, share=1.0)
+        if binning.cuts:
+            made = private_intervals(values, release, binning, share=1.0)
         else:
             standardised = self.preparation.standardised
             made = private_numbers(values, release, share=1.0, standardised=standardised)
-        examples = len(values) if encoding.cuts else None
+        examples = len(values) if binning.cuts else None
         return self.preparation.encoder(made.values(), examples, private=True)
 
     def notes(self, encoder: TableEncoder) -> tuple[str, ...]:

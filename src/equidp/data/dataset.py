@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset, TensorDataset
 
 from equidp._validate import check_weights
 from equidp.data.shared_rows import RowDigests
@@ -18,13 +20,37 @@ from equidp.data.targets import with_weights
 from equidp.engines.units import by_row
 from equidp.errors import DataError, DataWarning
 from equidp.kernel.engine import LossFunction
+from equidp.kernel.event import PEOPLE, ROWS
 from equidp.kernel.inputs import Inputs, moved_to, taken, tensors
-from equidp.kernel.ledger import PEOPLE, ROWS
 from equidp.losses import Loss
 
 ALL = "all"
 """Name of all groups together in tables."""
+EVERYONE = "everyone"
+"""Name of the one group of rows without groups."""
+LABELS = "labels"
+"""Name of the targets in a mapping of tensors."""
 _PART = 2**22  # numbers that are checked at a time
+
+
+@final
+@dataclass(frozen=True)
+class Grouping:
+    """Groups by one of the columns that the groups of a dataset combine, or these groups themselves.
+
+    Attributes:
+        name: of the column, or columns; "": not known.
+        groups: names of its groups, such as "F" and "M".
+        places: for each group of the dataset, the place of the one of these that it is part of, [K].
+    """
+
+    name: str
+    groups: tuple[str, ...]
+    places: tuple[int, ...]
+
+    def codes(self, groups: Tensor) -> Tensor:
+        """Return the place of each example's group, [n], from its group in the dataset, [n]."""
+        return torch.tensor(self.places, dtype=torch.int64)[groups.cpu()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,13 +68,15 @@ class GroupedDataset:
         group_names: one name per group. The number of groups is public; a group may be empty here.
         class_names: one name per class. The number of classes is public.
         source: a name for the people that the examples are of, such as "adult", the same for every
-            preparation of their rows; a `PrivacyBudget` is for one such name. "": not known.
+            preparation of their rows; "": not known.
         weights: public numbers >= 0 that multiply the loss of each row in training, shaped as the targets;
             None: all are 1. An example's loss is the sum of its rows', and a row of weight 0 is not there.
             Tests and evaluations ignore them.
         people: [n], int64: person of each test example, so that cards hide metrics of a few people; None:
             each example is another person's. Training ignores it: see `equidp.by_person`.
         row_groups: [n, rows], int64: group of each row of an example; None: that of the example.
+        groupings: the columns that the groups combine, which evaluations show each alone; (): not known.
+        crossed: True where evaluations show the combinations.
         repeats_rows: True where `subset` took an example several times; a Trainer warns of it, since epsilon
             is promised to each of them alone.
 
@@ -70,6 +98,8 @@ class GroupedDataset:
     weights: Tensor | None = None
     people: Tensor | None = None
     row_groups: Tensor | None = None
+    groupings: tuple[Grouping, ...] = field(default=(), kw_only=True, repr=False)
+    crossed: bool = field(default=False, kw_only=True, repr=False)
     repeats_rows: bool = field(default=False, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
@@ -209,6 +239,24 @@ class GroupedDataset:
         return len(self.group_names)
 
     @property
+    def shown_groupings(self) -> tuple[Grouping, ...]:
+        """Groupings that an evaluation shows: each column alone, or one of the groups as they are.
+
+        A name that groups of several columns have is written with the column's, such as "smokes: yes".
+        """
+        if len(self.groupings) < 2 or self.crossed:
+            name = ", ".join(each.name for each in self.groupings)
+            return (Grouping(name, self.group_names, tuple(range(self.num_groups))),)
+        times = Counter([ALL, *(name for each in self.groupings for name in each.groups)])
+        return tuple(
+            replace(
+                each,
+                groups=tuple(f"{each.name}: {name}" if times[name] > 1 else name for name in each.groups),
+            )
+            for each in self.groupings
+        )
+
+    @property
     def num_classes(self) -> int:
         return len(self.class_names)
 
@@ -314,6 +362,69 @@ def _find_places(indices: Any, count: int) -> Tensor:
     return torch.where(places < 0, places + count, places)
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class NamedTensors(Dataset[Any]):
+    """Rows in memory without groups: a mapping of tensors, whose labels are the targets.
+
+    Attributes:
+        inputs: name -> tensor [n, ...]; the model gets them by name.
+        labels: [n, ...].
+    """
+
+    inputs: Mapping[str, Tensor]
+    labels: Tensor
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> NamedTensors:
+        """Read a mapping of tensors with labels.
+
+        Raises:
+            DataError: no labels, nothing beside them, or another number of rows than these.
+
+        >>> NamedTensors.of({"x": torch.eye(2), "labels": torch.arange(2)})[1]
+        ({'x': tensor([0., 1.])}, tensor(1))
+        """
+        inputs = {name: each for name, each in data.items() if name != LABELS}
+        whole = all(isinstance(each, Tensor) and each.dim() for each in data.values())
+        if LABELS not in data or not inputs or not whole or len({len(each) for each in data.values()}) > 1:
+            given = {name: list(getattr(each, "shape", ())) for name, each in data.items()}
+            raise DataError(
+                f"data is a mapping of {given}; expected tensors [n, ...] by name, targets as {LABELS!r}.",
+                field="data",
+            )
+        return cls(inputs, data[LABELS])
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, place: int) -> tuple[dict[str, Tensor], Tensor]:
+        return {name: each[place] for name, each in self.inputs.items()}, self.labels[place]
+
+
+def as_one_group(data: Any, class_names: Sequence[str] = ()) -> Any:
+    """Return rows without groups, a mapping with labels or a TensorDataset of two tensors, as a
+    `GroupedDataset` of one group; anything else as it is.
+
+    Args:
+        class_names: of the model; empty: the classes are numbered.
+
+    >>> rows = torch.utils.data.TensorDataset(torch.eye(2), torch.arange(2))
+    >>> as_one_group(rows).group_names
+    ('everyone',)
+    """
+    if isinstance(data, TensorDataset) and len(data.tensors) == 2:
+        inputs: Inputs = data.tensors[0]
+        targets = data.tensors[1]
+    elif isinstance(data, Mapping):
+        rows = NamedTensors.of(data)
+        inputs, targets = dict(rows.inputs), rows.labels
+    else:
+        return data
+    names = tuple(class_names) or tuple(str(each) for each in range(int(targets.max()) + 1))
+    return GroupedDataset(inputs, targets, torch.zeros(len(targets)).long(), (EVERYONE,), names)
+
+
 @dataclass(frozen=True)
 class DataSplit:
     """A training and a test set that share group and class names.
@@ -323,7 +434,7 @@ class DataSplit:
             cover.
 
     Raises:
-        DataError: names that differ, a group without examples in either set, or one class in training.
+        DataError: names that differ, or one class in training.
 
     >>> targets, groups = torch.arange(4) % 2, torch.zeros(4).long()
     >>> data = GroupedDataset(torch.randn(4, 3), targets, groups, ("a",), class_names=("no", "yes"))
@@ -344,13 +455,6 @@ class DataSplit:
                 field="group_names",
             )
         self.test.check_single_rows("a test")
-        for label, part in (("training", self.train), ("test", self.test)):
-            for name, size in zip(part.group_names, part.group_sizes().tolist(), strict=True):
-                if size == 0:
-                    raise DataError(
-                        f"group {name!r} has no example in the {label} set; merge it with another group, or "
-                        "give a larger dataset."
-                    )
         if len(torch.unique(self.train.targets)) < 2:
             raise DataError(
                 "the training set holds one class only; a classifier needs at least two.", field="targets"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -233,7 +233,7 @@ def first_rows(data: GroupedDataset) -> GroupedDataset:
 
 
 def rows_by_person(
-    table: pd.DataFrame, recipe: Recipe, groups: Codes, group_names: Sequence[str], seed: int
+    table: pd.DataFrame, recipe: Recipe, groups: Codes, seed: int
 ) -> tuple[PeoplesRows, Codes, Codes, Codes]:
     """Return the training rows of each person who is trained on, these rows, all rows of the others, and
     the person of each row, [n].
@@ -241,23 +241,12 @@ def rows_by_person(
     A person is tested on by a draw from the seed and the person's identifier, as rows are
     (`rows_by_content`), and is in the group of the first row that may be trained on. Warns the owner of rows
     that are left out.
-
-    Raises:
-        DataError: a group without people.
     """
     codes, labels = pd.factorize(table[str(recipe.person)])
     people = PeoplesRows.choose_rows(codes, int(recipe.rows_per_person or 1), seed)
     of_person = groups[people.first]
-    for name, count in zip(group_names, np.bincount(of_person, minlength=len(group_names)), strict=True):
-        if count < 2:
-            raise DataError(
-                f"fewer than two people are in group {name!r}, which needs one to train and one to test on. "
-                "A person is in the group of the first row that is trained on. Merge it with another group, "
-                "or group by a column that is the same in all rows of a person.",
-                field="person",
-            )
     drawn = draw_rows(pd.DataFrame({"person": pd.Series(labels)}), seed)
-    train, test = rows_by_content(drawn, of_person, group_names, recipe.test_share, seed)
+    train, test = rows_by_content(drawn, of_person, recipe.test_share)
     trained, is_tested = people.of(train), np.zeros(len(labels), dtype=np.bool_)
     is_tested[test] = True
     if message := trained.left_out_message():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ from equidp.data.digits import Digits
 from equidp.data.features import Transform, WithFeatures, check_features
 from equidp.data.mnist import MNIST
 from equidp.data.own import OwnSource
-from equidp.data.table import TableSource, with_encoding
+from equidp.data.table import TableSource, with_binning
 from equidp.errors import DataError, SettingError
 from equidp.tables.read import is_file_name
-from equidp.tables.recipe import Recipe, in_shell
+from equidp.tables.recipe import Recipe
 
 SOURCES: dict[str, DataSource] = {
     source.name: source
@@ -53,28 +53,28 @@ def check_data_name(name_or_path: str) -> None:
 def open_source(
     name_or_path: str,
     *,
-    recipe: Recipe | str | PathLike[str] = Recipe(),
+    recipe: Recipe = Recipe(),
     target: str | None = None,
     group: str | Sequence[str] = (),
     drop: str | Sequence[str] = (),
     missing: str | None = None,
-    bounds: Mapping[str, tuple[float, float]] | None = None,
     test_share: float | None = None,
+    columns: Mapping[str, Any] | None = None,
     features: str | Transform | None = None,
-    encoding: str | None = None,
+    binning: str | None = None,
 ) -> DataSource:
     """Return the source of a named dataset, of a CSV or Parquet file, or of a folder of Parquet files.
 
     Args:
         name_or_path: a name from SOURCES, an import path of a user-defined source, or a file. All other
-            arguments but features and encoding are for files; a target and a group are also for a
+            arguments but features and binning are for files; a target and a group are also for a
             `RoleSource`.
-        recipe: how to read the file, or the TOML file of a recipe, as `equidp inspect --out` writes it.
-        target, group, drop, missing, bounds, test_share: changes to the recipe. The group may be one
-            column, or several, which are crossed.
+        recipe: how to read the file.
+        target, group, drop, missing, test_share, columns: changes to the recipe. The group may be one
+            column, or several, whose combinations are the groups.
         features: a name from `equidp.data.features.FEATURES`, or your own network or function; see
             `WithFeatures`. None: unchanged inputs.
-        encoding: "standard", "cut" or cut with its intervals, such as "cut:4,16": see
+        binning: "standard", "cut" or cut with its intervals, such as "cut:4,16": see
             `equidp.data.table.ColumnSource`. None: advice may choose one.
 
     Raises:
@@ -86,20 +86,19 @@ def open_source(
     """
     if isinstance(features, str):
         check_features(features)
-    whole = recipe if isinstance(recipe, Recipe) else Recipe.read(recipe)
     asked: dict[str, Any] = {
         "target": target,
         "group": group or None,
         "drop": drop or None,
         "missing": missing,
     }
-    asked |= {"bounds": bounds or None, "test_share": test_share}
-    whole = whole.with_changes({name: value for name, value in asked.items() if value is not None})
+    asked |= {"test_share": test_share, "columns": columns}
+    whole = recipe.with_changes({name: value for name, value in asked.items() if value is not None})
     named = OwnSource(name_or_path) if is_import_path(name_or_path) else SOURCES.get(name_or_path)
     path = Path(name_or_path)
     check_data_name(name_or_path)
     if named is not None and not is_file_name(name_or_path) and not path.is_file():
-        given = set(whole.to_plain())
+        given = set(whole.to_plain()) - {"positive"}
         if isinstance(named, OwnSource) and named.has_roles:
             named = replace(named, target=whole.target or None, group=whole.group)
             given -= {"target", "group"}
@@ -109,8 +108,8 @@ def open_source(
                 "comes with its own. Leave them out.",
                 field=", ".join(sorted(given)),
             )
-        if encoding is not None:
-            named = with_encoding(named, encoding)
+        if binning is not None:
+            named = with_binning(named, binning)
         return named if features is None else WithFeatures(named, features)
     if not path.exists():
         raise DataError(f"there is no file {name_or_path!r}; check the path.", field="path")
@@ -123,9 +122,8 @@ def open_source(
     if not whole.group:
         needed["group"] = "the column of the groups to compare (group; --group COLUMN)"
     named_target = whole.target or "TARGET"
-    without_groups = (
-        f" A table without groups takes its target (--group {in_shell(named_target)}): each class is a group."
-    )
+    itself = f"--group {shlex.quote(named_target)}"
+    without_groups = f" A table without groups takes its target ({itself}): each class is a group."
     if needed:
         raise SettingError(
             f"{name_or_path!r} needs {' and '.join(needed.values())}. equidp inspect lists its columns."
@@ -133,4 +131,4 @@ def open_source(
             field=next(iter(needed)),
         )
     # Worker processes may run in another folder, so the path is absolute.
-    return TableSource(str(path.absolute()), whole, encoding=encoding)
+    return TableSource(str(path.absolute()), whole, binning=binning)

@@ -12,23 +12,18 @@ import numpy.typing as npt
 import torch
 
 from equidp._extras import require_extra
-from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
+from equidp.data.dataset import DataSource, DataSplit, GroupedDataset, Grouping
 from equidp.data.people import PeoplesRows, rows_by_person
 from equidp.errors import DataWarning, SettingError
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.event import Event
 from equidp.kernel.noise import SeededRandomness
-from equidp.tables.checks import (
-    columns_beside_inputs,
-    doubts,
-    label_columns,
-    problems_of,
-    refuse,
-    table_findings,
-)
-from equidp.tables.columns import Table, read_table
+from equidp.tables.checks import columns_beside_inputs, label_columns, problems_of, refuse
+from equidp.tables.columns import read_table
+from equidp.tables.copies import copies_sentences, find_copies
 from equidp.tables.encode import PRIVATE as COUNTED, TableEncoder
-from equidp.tables.intervals import Encoding
-from equidp.tables.labels import code_values, cross_columns
+from equidp.tables.findings import Level
+from equidp.tables.intervals import Binning
+from equidp.tables.labels import Crossed, code_values
 from equidp.tables.private_encode import private_encoder
 from equidp.tables.read import plain_name
 from equidp.tables.recipe import Recipe
@@ -65,7 +60,7 @@ class TableSource:
         recipe: recipe to read it by, with target and group. Numbers without public bounds are standardised by
             the training split, which epsilon does not cover.
         private_noise: see `EncodedSource`.
-        encoding: see `ColumnSource`.
+        binning: see `ColumnSource`.
 
     >>> TableSource("people.csv", Recipe(target="income", group=("sex",))).name
     'people'
@@ -74,12 +69,12 @@ class TableSource:
     path: str
     recipe: Recipe
     private_noise: float | None = None
-    encoding: str | None = None
+    binning: str | None = None
     published: ClassVar[None] = None
     """A file has no published settings, whatever its name."""
 
     def __post_init__(self) -> None:
-        Encoding.parse(self.encoding)
+        Binning.parse(self.binning)
         if not self.recipe.target:
             raise SettingError("no target; name the column to predict.", field="target")
         if not self.recipe.group:
@@ -104,17 +99,18 @@ class TableSource:
         return split_and_encode(self, seed)[0]
 
     def split_rows(self, seed: int) -> Unencoded:
-        """Split the rows without encoding them; warns of `doubts` about the columns."""
+        """Split the rows without encoding them; warns of doubts about the columns."""
         table = self._table()
         targets, class_names = code_values(table[str(self.recipe.target)])
-        groups, group_names = cross_columns(table, self.recipe.group)
+        crossed = Crossed.of(table, self.recipe.group)
+        groups, group_names = crossed.codes, crossed.names
         features = table.drop(columns=columns_beside_inputs(self.recipe))
         people = person_of = None
         if self.recipe.person is None:
             drawn = draw_rows(table, seed)
-            train, test = rows_by_content(drawn, groups, group_names, self.recipe.test_share, seed)
+            train, test = rows_by_content(drawn, groups, self.recipe.test_share)
         else:
-            people, train, test, person_of = rows_by_person(table, self.recipe, groups, group_names, seed)
+            people, train, test, person_of = rows_by_person(table, self.recipe, groups, seed)
         names, weights = (group_names, class_names, self.name), self._weights(table)
         return Unencoded(
             *(features, train, test, targets, groups, *names, weights),
@@ -122,22 +118,24 @@ class TableSource:
             people=people,
             person_of=person_of,
             textual=tuple(each for each in label_columns(self.recipe) if table[each].dtype != float),
+            groupings=tuple(map(Grouping, self.recipe.group, crossed.values, crossed.places)),
+            crossed=self.recipe.crossed,
         )
 
     def exact_encoder(self, rows: Unencoded) -> TableEncoder:
         fitted = TableEncoder.fit(
             rows.features,
             rows.train,
-            self._bounds,
+            self.recipe.ranges,
             self.recipe.missing,
-            Encoding.parse(self.encoding),
+            Binning.parse(self.binning),
             examples=rows.num_training,
         )
         return replace(fitted, textual=rows.textual)
 
     def private_encoder(self, rows: Unencoded, release: Release) -> TableEncoder:
-        encoding = Encoding.parse(self.encoding)
-        drawn = private_encoder(rows.training, self._bounds, self.recipe.missing, release, encoding)
+        binning = Binning.parse(self.binning)
+        drawn = private_encoder(rows.training, self.recipe.ranges, self.recipe.missing, release, binning)
         return replace(drawn, textual=rows.textual)
 
     def notes(self, encoder: TableEncoder) -> tuple[str, ...]:
@@ -149,22 +147,18 @@ class TableSource:
         names = ", ".join(name for name in self.recipe.group if name != self.recipe.target)
         return (GROUP_AS_INPUT.format(names),) if self.recipe.group_as_input and names else ()
 
-    @property
-    def _bounds(self) -> dict[str, tuple[float, float]]:
-        return {name: (low, high) for name, low, high in self.recipe.bounds}
-
     def _weights(self, table: pd.DataFrame) -> torch.Tensor | None:
         if self.recipe.weight is None:
             return None
         return torch.from_numpy(table[self.recipe.weight].to_numpy(dtype=np.float32))
 
-    def _table(self) -> Table | pd.DataFrame:
+    def _table(self) -> pd.DataFrame:
         """Return the checked columns of the file without dropped ones."""
         read = read_table(Path(self.path), self.recipe)
-        found = table_findings(read, self.recipe)
-        for sentence in (*read.notes, *doubts(found)):
+        copies = copies_sentences(find_copies(read.table, self.recipe.person))
+        for sentence in (*read.notes, *read.sentences(Level.DOUBT), *copies):
             warnings.warn(sentence, DataWarning, stacklevel=5)
-        refuse(self.path, problems_of(read, self.recipe, found))
+        refuse(self.path, problems_of(read, self.recipe))
         return read.table
 
 
@@ -173,7 +167,7 @@ class Unencoded:
     """A split whose columns are not encoded yet.
 
     Attributes:
-        features: [n, columns], floats and texts; numbers of a Parquet file are read where they are used.
+        features: [n, columns], floats and texts.
         train, test: row indices of either set, int64, in order.
         targets, groups: [n], int64 codes.
         group_names, class_names: names of the codes.
@@ -183,9 +177,10 @@ class Unencoded:
         people: the training rows of each person, whose rows are one example; None: each row is one.
         person_of: person of each row, [n]; None: each row is another person's.
         textual: names of the target and group columns that hold texts.
+        groupings, crossed: see `GroupedDataset`.
     """
 
-    features: Table | pd.DataFrame
+    features: pd.DataFrame
     train: npt.NDArray[np.int64]
     test: npt.NDArray[np.int64]
     targets: npt.NDArray[np.int64]
@@ -198,6 +193,8 @@ class Unencoded:
     people: PeoplesRows | None = None
     person_of: npt.NDArray[np.int64] | None = None
     textual: tuple[str, ...] = ()
+    groupings: tuple[Grouping, ...] = ()
+    crossed: bool = False
 
     @property
     def num_training(self) -> int:
@@ -222,6 +219,8 @@ class Unencoded:
                 self.source,
                 None if self.weights is None else self.weights[torch.from_numpy(rows)],
                 None if self.person_of is None else torch.from_numpy(self.person_of[rows]),
+                groupings=self.groupings,
+                crossed=self.crossed,
             )
             for rows, inputs in zip(parts, encoder.encode_parts(self.features, parts), strict=True)
         )
@@ -263,46 +262,46 @@ class ColumnSource(EncodedSource, Protocol):
     """A source whose columns of numbers are encoded in one of several ways.
 
     Attributes:
-        encoding: text of an `Encoding`, such as "standard" or "cut:4,16". None: none was given, so advice may
+        binning: text of a `Binning`, such as "standard" or "cut:4,16". None: none was given, so advice may
             choose one; the columns are encoded by "standard" until then.
     """
 
     @property
-    def encoding(self) -> str | None: ...
+    def binning(self) -> str | None: ...
 
 
-def add_encoding(source: DataSource, encoding: str | None) -> DataSource:
-    """Return a source with this encoding; the source itself if it has one, or if nothing changes.
+def add_binning(source: DataSource, binning: str | None) -> DataSource:
+    """Return a source with this binning; the source itself if it has one, or if nothing changes.
 
     >>> from equidp.data import open_source
-    >>> add_encoding(open_source("adult"), "cut").encoding
+    >>> add_binning(open_source("adult"), "cut").binning
     'cut'
     """
-    if not isinstance(source, ColumnSource) or source.encoding is not None:
+    if not isinstance(source, ColumnSource) or source.binning is not None:
         return source
-    same = Encoding.parse(encoding) == Encoding.parse(None)
-    return source if same else with_encoding(source, encoding)
+    same = Binning.parse(binning) == Binning.parse(None)
+    return source if same else with_binning(source, binning)
 
 
-def with_encoding(source: DataSource, encoding: str | None) -> DataSource:
-    """Return a source with this encoding in place of its own.
+def with_binning(source: DataSource, binning: str | None) -> DataSource:
+    """Return a source with this binning in place of its own.
 
     Raises:
-        SettingError: an unknown encoding, or a source without columns to encode.
+        SettingError: an unknown binning, or a source without columns to encode.
     """
-    Encoding.parse(encoding)
+    Binning.parse(binning)
     if not isinstance(source, ColumnSource):
         raise SettingError(
-            f"encoding {encoding!r} is for tables, and for censuses such as adult; {source.name!r} has no "
+            f"binning {binning!r} is for tables, and for censuses such as adult; {source.name!r} has no "
             "columns to encode. Leave it out.",
-            field="encoding",
+            field="binning",
         )
-    return replace(source, encoding=encoding)  # type: ignore[type-var]
+    return replace(source, binning=binning)  # type: ignore[type-var]
 
 
-def encoding_of(source: DataSource) -> str | None:
-    """Return the encoding that a source was given; None without one."""
-    return source.encoding if isinstance(source, ColumnSource) else None
+def binning_of(source: DataSource) -> str | None:
+    """Return the binning that a source was given; None without one."""
+    return source.binning if isinstance(source, ColumnSource) else None
 
 
 def split_and_encode(source: EncodedSource, seed: int) -> tuple[DataSplit, TableEncoder]:
@@ -341,7 +340,7 @@ def with_private_noise(source: DataSource, noise_multiplier: float) -> DataSourc
     return replace(can_be_private(source), private_noise=noise_multiplier)  # type: ignore[type-var]
 
 
-def releases_of(source: DataSource) -> tuple[StepEvent, ...]:
+def releases_of(source: DataSource) -> tuple[Event, ...]:
     """Return the releases that one split of a source makes of its rows, to be charged."""
     noise = getattr(source, "private_noise", None)
-    return () if noise is None else (StepEvent(1.0, noise),)
+    return () if noise is None else (Event(1.0, noise),)

@@ -22,6 +22,15 @@ def with_weights(targets: Tensor, weights: Tensor) -> Tensor:
     return torch.stack([targets.to(torch.float32), weights.to(torch.float32)], dim=-1)
 
 
+def hidden_weights_sentence(largest: float) -> str:
+    """Return the warning on weights of rows that reach beyond 1: they are not divided, as classes' are, since
+    the largest of the rows at hand is private."""
+    return (
+        f"weights of rows reach {largest:,.0f}: what is above clipping bound / norm has no effect. Divide "
+        "them by a public number, so that the largest is about 1."
+    )
+
+
 def weights_of_classes(given: Mapping[str, float], class_names: tuple[str, ...]) -> Tensor:
     """Return the weight of each class, [classes], float32, divided by the largest.
 

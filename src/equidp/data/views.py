@@ -19,8 +19,8 @@ from equidp.data.dataset import GroupedDataset
 from equidp.data.targets import with_weights
 from equidp.errors import DataError, SettingError
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.loop import Batch
 from equidp.kernel.noise import Randomness
+from equidp.kernel.run import Batch
 from equidp.losses import Loss
 
 _REACH = 8
@@ -79,8 +79,8 @@ class Views:
         >>> data = equidp.GroupedDataset(torch.rand(32, 1, 8, 8), labels, labels, ("a", "b"), ("no", "yes"))
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
         >>> trainer = equidp.Trainer(
-        ...     model, torch.optim.SGD(model.parameters(), lr=0.1), data, policy=equidp.DPSGD(), batch_size=8,
-        ...     steps=2, noise_multiplier=2.0, delta=1e-3, views=equidp.Views(4, "shift"),
+        ...     model, torch.optim.SGD(model.parameters(), lr=0.1), data, batch_size=8,
+        ...     steps=2, noise_multiplier=2.0, delta=1e-3, views=4, augmentation="shift",
         ... )
         >>> trainer.fit().facts.views.count
         4
@@ -125,7 +125,7 @@ class Views:
         if self.random:
             raise SettingError(
                 f"{purpose} gradients of examples as they are, and with augmentation {self.augmentation!r} "
-                "they are others in each step; train without (--set augmentation=none).",
+                "they are others in each step; train without (--set training.augmentation=none).",
                 field="views",
             )
 

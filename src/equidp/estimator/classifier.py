@@ -1,10 +1,12 @@
-"""PrivateClassifier."""
+"""PrivateClassifier: settings, one private training for each fit, and the total of its fits."""
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import KW_ONLY, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,29 +14,56 @@ import torch
 from torch import Tensor, nn
 
 from equidp._extras import require_extra
-from equidp._validate import check_number, unknown_name
-from equidp.accounting.planned import release_event
+from equidp._validate import unknown_name
+from equidp.accounting.planned import COUNTS, check_share
 from equidp.data.dataset import GroupedDataset
+from equidp.data.people import first_rows
 from equidp.data.table import COUNTS_SHARE
-from equidp.data.targets import weights_of_classes
-from equidp.errors import DataError, SettingError
-from equidp.estimator.base import PrivateEstimator
+from equidp.errors import DataError, PrivacyWarning, SettingError
+from equidp.estimator.inputs import (
+    check_groups,
+    check_known,
+    check_numbers,
+    check_order,
+    float_rows,
+    groups_of,
+    people_of,
+    weights_of_rows,
+)
+from equidp.evaluation.predictions import predict
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.ledger import Payment, StepEvent
+from equidp.kernel.epsilon import epsilon as epsilon_of
+from equidp.kernel.event import EventCounts
+from equidp.ledger.ledger import Ledger
+from equidp.ledger.renyi import renyi_epsilon
 from equidp.losses import Loss
 from equidp.tables.release import balanced_weights, private_counts
+from equidp.training.build import build, build_model
+from equidp.training.device import chosen_device
+from equidp.training.optimizers import ADAM_RATE
+from equidp.training.plan import ModelFactory, Plan
+from equidp.training.release import Release
+from equidp.training.resolved import ResolvedPlan
 from equidp.training.trainer import Trainer
 
 with require_extra("tables"):
-    from sklearn.base import ClassifierMixin
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.utils import check_random_state, column_or_1d
     from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, validate_data
 
 if TYPE_CHECKING:
-    pass
+    from typing import Self
+
+Floats = npt.NDArray[np.float64]
+
+_LARGEST_BATCH = 256
+_SGD_RATE = 0.5
+_BALANCED = "balanced"
 
 
 @dataclass(eq=False, repr=False)
-class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
+class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier trained with differential privacy.
 
     Columns of X should be of similar scale, by public numbers: what preprocessing learns from the data is not
@@ -69,7 +98,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         protect_by: "sampling" or "scaling": rates, or shares of the bound, follow; see `equidp.Trainer`.
         loss: what is trained on: a function of (outputs
             [batch, classes], codes of classes [batch]) that gives one loss for each; None: cross-entropy.
-        budget: what all fits together may spend, also those of clones; one beyond it raises a BudgetError.
+        ledger: an `equidp.Ledger` of all fits on this data, also those of clones; one that does not fit its
+            limit raises a BudgetError.
         device: where to train and predict: "cpu", "cuda", "cuda:1", "mps"; or "auto", the first of cuda, mps
             and cpu that is there.
         random_state: None: samples and noise from the operating system. A seed, for research alone, warns.
@@ -83,8 +113,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         class_weight_: weights in use, [classes]; what "balanced" gives is released, and may be shown.
         coef_, intercept_: of a linear model; other models have none.
         epsilon_total_: of this fit and the earlier ones of this estimator, for someone who is in the data of
-            each; with a budget, of all that was charged to it, clones and other estimators included, and of
-            this estimator's fits that were not.
+            each, by Renyi divergences at one order; with a ledger, of all that it holds, clones and other
+            estimators included, and of this estimator's fits that it does not hold.
 
     Example:
         >>> import numpy as np, equidp
@@ -94,105 +124,200 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         ((2,), True)
     """
 
-    class_weight: Mapping[Any, float] | str | None = field(default=None, kw_only=True)
-    counts_share: float = field(default=COUNTS_SHARE, kw_only=True)
-    rates: Mapping[str, float] | str | None = field(default=None, kw_only=True)
-    bound_shares: Mapping[str, float] | str | None = field(default=None, kw_only=True)
-    epsilon_by_group: Mapping[str, float] | str | None = field(default=None, kw_only=True)
-    protect_by: str = field(default="sampling", kw_only=True)
+    method: str = "dpsgd"
+    epsilon: float | None = 3.0
+    delta: float | None = None
+    model: str | ModelFactory = "logistic"
+    _: KW_ONLY
+    epochs: float = 20
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    optimizer: str = "sgd"
+    schedule: str = "constant"
+    average: str = "none"
+    average_share: float = Plan.average_share
+    clipping_bound: float = 1.0
+    method_settings: Mapping[str, Any] | None = None
+    rows_per_person: int | None = None
+    class_weight: Mapping[Any, float] | str | None = None
+    counts_share: float = COUNTS_SHARE
+    rates: Mapping[str, float] | str | None = None
+    bound_shares: Mapping[str, float] | str | None = None
+    epsilon_by_group: Mapping[str, float] | str | None = None
+    protect_by: str = "sampling"
+    loss: str | LossFunction | None = None
+    accountant: str = "pld"
+    ledger: Ledger | None = None
+    device: str = "cpu"
+    random_state: int | np.random.RandomState | None = None
 
-    _loss = nn.CrossEntropyLoss(reduction="none")
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sensitive_features: Any = None,
+        sample_weight: Any = None,
+        people: Any = None,
+    ) -> Self:
+        """Train a fresh model, which spends `epsilon`: each fit does.
 
-    def _learn(self, y: Any) -> None:
+        Args:
+            X: [n, d], numbers without NaN: an array or a pandas table.
+            y: [n].
+            sensitive_features: each example's group: [n], or [n, columns], which are crossed. For methods
+                that tell groups apart. Rows are matched by position, as in all of scikit-learn.
+            sample_weight: [n], numbers >= 0 that multiply each row's loss before its gradient is clipped.
+                They must be public: known for each row, or following from nothing but that row. Then they
+                cost no privacy, since every gradient is bounded as without them. Scale them to at most 1 or
+                so: above clipping bound / norm a weight has no further effect.
+            people: [n], whose row each is. A person with all rows is then one example, of which n, the batch
+                size and epsilon are, as `equidp.by_person` says; needs `rows_per_person`. None: rows are.
+
+        Raises:
+            SettingError, DataError, ModelError, BudgetError, ValueError: before anything is spent.
+        """
+        fits: list[_Fit] = self.__dict__.setdefault("_fits_spent", [])
+        kept, before = dict(vars(self)), len(fits)
+        try:
+            trainer = self._trainer(X, y, sensitive_features, sample_weight, people)
+            self.__dict__.pop("run_", None)  # of other classes, should this training be stopped
+            try:
+                self.run_ = trainer.fit()
+            finally:  # whatever stops a fit, what it spent counts
+                if trainer.entries:
+                    self._count(trainer, fits)
+        except BaseException:
+            if len(fits) == before:  # a fit that spends nothing leaves the estimator as it was
+                self.__dict__.clear()
+                self.__dict__.update(kept)
+            raise
+        weights = Loss.of(trainer.loss).class_weights
+        self.class_weight_ = np.ones(len(self.classes_)) if weights is None else weights.double().numpy()
+        return self
+
+    def _trainer(self, X: Any, y: Any, features: Any, sample_weight: Any, people: Any) -> Trainer:
+        """Return the Trainer of a fit, checked and ready; nothing is spent yet. Features are of groups."""
+        check_order(X=X, y=y, sensitive_features=features, sample_weight=sample_weight, people=people)
+        check_numbers(X)
+        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32])
+        inputs = float_rows(X)
+        y = column_or_1d(y, warn=True)
+        check_known(y)
+        targets = self._learn_classes(y)
+        weights = weights_of_rows(sample_weight, targets)
+        check_groups(self.method, features)
+        groups, self.group_names_ = groups_of(features, len(targets))
+        owners = people_of(people, self.rows_per_person, X)
+        resolved = self._resolve(len(targets) if owners is None else len(owners))
+        self.delta_, self.noise_multiplier_ = resolved.delta, resolved.noise_multiplier
+        seed = None
+        if self.random_state is not None:
+            seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        names = self.group_names_, self._class_names
+        train = GroupedDataset(inputs, targets, groups, *names, weights=weights)
+        return build(
+            resolved,
+            train if owners is None else owners.gather_examples(train),
+            weights_seed=seed,
+            seed=seed,
+            model=build_model(resolved.plan.factory, X.shape[1:], len(self.classes_), seed),
+            device=chosen_device(self.device),
+            ledger=self.ledger,
+        )
+
+    def _learn_classes(self, y: npt.NDArray[Any]) -> Tensor:
+        """Learn the classes, and return the code of each row's, [n]."""
         check_classification_targets(y)
-        self.classes_ = np.unique(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             only = self.classes_.tolist()[0]
             raise DataError(f"y has one class only, {only!r}; a classifier needs at least two.", field="y")
-
-    def _targets(self, y: npt.NDArray[Any]) -> Tensor:
-        codes = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
-        if (new := self.classes_[codes] != y).any():
-            raise DataError(
-                f"y holds {y[new].tolist()[0]!r}, which is not among the classes {self.classes_.tolist()}.",
-                field="y",
-            )
         return torch.from_numpy(codes.astype(np.int64))
 
-    def _training_loss(self, loss: LossFunction) -> LossFunction:
+    @property
+    def _class_names(self) -> tuple[str, ...]:
+        return tuple(map(str, self.classes_))
+
+    def _resolve(self, num_examples: int) -> ResolvedPlan:
+        """Return the plan of a fit on n examples; its noise leaves room for counts of classes."""
+        plan = plan_of(self, num_examples)
+        if plan.private == (self.epsilon is None):
+            wanted = "a number > 0" if plan.private else "None, for it gives no privacy"
+            raise SettingError(f"epsilon={self.epsilon} with method={self.method!r}; expected {wanted}.")
+        message = ""
+        if not plan.private:
+            message = (
+                "method='sgd' trains without privacy: the model is not private, whatever the class is called."
+            )
+        elif self.random_state is not None:
+            message = (
+                f"random_state={self.random_state}: samples and noise follow from a seed. Anyone who knows "
+                "or guesses it can undo the noise. That is for research; leave random_state out for a model "
+                "that is released."
+            )
+        if message:
+            warnings.warn(message, PrivacyWarning, stacklevel=4)
+        releases = (_BalancedWeights(self.counts_share),) if self.class_weight == _BALANCED else ()
+        plan = replace(plan, class_weight=self._class_weights(), releases=releases)
+        return plan.resolve(num_examples, self.group_names_)
+
+    def _class_weights(self) -> dict[str, float] | None:
+        """Return the public weight of each class by name; 1 where counts are to give it."""
+        names = dict(zip(self.classes_.tolist(), self._class_names, strict=True))
         if self.class_weight is None:
-            return loss
-        if self._balanced:
-            return Loss.of(loss).with_class_weights(torch.ones(self._num_outputs))
+            return None
+        if self.class_weight == _BALANCED:
+            return dict.fromkeys(names.values(), 1.0)
         if not isinstance(self.class_weight, Mapping):
             raise SettingError(
                 f"class_weight={self.class_weight!r}; expected a dictionary from class to number, such as "
                 "{'no': 1, 'yes': 8}, by public knowledge of how rare classes are, or 'balanced', which "
                 "counts them with noise."
             )
-        names = {label: str(label) for label in self.classes_.tolist()}
         for label in self.class_weight:
             if label not in names:
                 raise unknown_name("class in class_weight", label, names.values())
-        given = {names[label]: weight for label, weight in self.class_weight.items()}
-        return Loss.of(loss).with_class_weights(weights_of_classes(given, tuple(names.values())))
+        return {names[label]: weight for label, weight in self.class_weight.items()}
+
+    def _count(self, trainer: Trainer, fits: list[_Fit]) -> None:
+        """Add what a fit spent to the object's fits, and warn of their total.
+
+        Settings of a fit may follow from results of earlier ones, so fits add up by Renyi divergences.
+        """
+        ledger, delta = trainer.ledger, trainer.delta
+        self.epsilon_spent_ = epsilon_of(trainer.entries, delta, trainer.accountant)
+        fits.append(_Fit(ledger.unit, trainer.run_id, trainer.entries, ledger.order))
+        others = [each for each in fits if each.run not in ledger.runs]
+        if self.ledger is not None and ledger.limit is not None:
+            delta = ledger.limit[1]
+        if any(each.unit != ledger.unit for each in others):
+            self.epsilon_total_ = math.inf
+            message = "fits on rows and fits on people cannot be added: no epsilon holds for all of them."
+            warnings.warn(message, PrivacyWarning, stacklevel=3)
+            return
+        if self.ledger is None and not others:
+            self.epsilon_total_ = self.epsilon_spent_
+            return
+        entries = (*ledger.entries(), *(entry for each in others for entry in each.entries))
+        self.epsilon_total_ = renyi_epsilon(entries, fits[0].order if others else ledger.order, delta)
+        if others:
+            total = f"epsilon {self.epsilon_total_:.4g} at delta {delta:g}, for anyone in the data of each"
+            message = f"{len(others) + 1} fits of this estimator together spent {total}. Those of clones and "
+            message += "other estimators come on top. One equidp.Ledger (ledger=...) counts and limits all."
+            if self.ledger is not None:
+                message = f"{len(others)} fits of this estimator are not in its ledger: with them, {total}."
+            warnings.warn(message, PrivacyWarning, stacklevel=3)
 
     @property
-    def _balanced(self) -> bool:
-        return isinstance(self.class_weight, str) and self.class_weight == "balanced"
-
-    def _releases(self, delta: float) -> tuple[StepEvent, ...]:
-        if not self._balanced or self.epsilon is None:
-            return ()
-        check_number("(0, inf)", epsilon=self.epsilon)
-        check_number("(0, 1)", counts_share=self.counts_share)
-        return (release_event(self.counts_share * self.epsilon, delta),)
-
-    def _release(self, payment: Payment | None, trainer: Trainer, targets: Tensor) -> None:
-        found = Loss.of(trainer.loss).class_weights
-        weights = torch.ones(self._num_outputs) if found is None else found
-        if self._balanced:
-            weights.copy_(self._weigh_classes(payment, trainer, targets))
-        self.class_weight_ = weights.double().numpy()
-
-    def _weigh_classes(self, payment: Payment | None, trainer: Trainer, targets: Tensor) -> Tensor:
-        """Weights by the counts of classes, [classes]: noisy ones where training is private."""
-        codes, deviation = targets.numpy(), 1.0
-        if payment is not None:
-            deviation = payment.draw()
-            counts = private_counts(
-                codes, self._num_outputs, noise_multiplier=deviation, randomness=trainer.randomness
-            )
-        else:
-            counts = np.bincount(codes, minlength=self._num_outputs).astype(np.float64)
-        weights = torch.from_numpy(balanced_weights(counts, deviation))
-        return weights / weights.max()
-
-    def _dataset(
-        self, inputs: Tensor, targets: Tensor, groups: Tensor, weights: Tensor | None
-    ) -> GroupedDataset:
-        names = tuple(str(name) for name in self.classes_)
-        return GroupedDataset(inputs, targets, groups, self.group_names_, names, weights=weights)
-
-    def _check_weighted(self, targets: Tensor, weights: Tensor) -> None:
-        if len(targets[weights > 0].unique()) < 2:
-            raise DataError(
-                "sample_weight leaves one class with weights above zero; a classifier needs at least two.",
-                field="sample_weight",
-            )
-
-    @property
-    def _num_outputs(self) -> int:
-        return len(self.classes_)
-
-    @property
-    def coef_(self) -> npt.NDArray[np.float64]:
+    def coef_(self) -> Floats:
         """Coefficients of a linear model, [1, columns] for two classes, [classes, columns] for more."""
         weights, _ = self._coefficients("coef_")
         return weights[1:] - weights[:1] if len(weights) == 2 else weights
 
     @property
-    def intercept_(self) -> npt.NDArray[np.float64]:
+    def intercept_(self) -> Floats:
         """Intercepts of a linear model, [1] for two classes, [classes] for more."""
         _, intercepts = self._coefficients("intercept_")
         return intercepts[1:] - intercepts[:1] if len(intercepts) == 2 else intercepts
@@ -202,9 +327,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         logits: npt.NDArray[np.float32] = self._outputs(X).numpy()
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
-    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+    def predict_proba(self, X: Any) -> Floats:
         """Probability of each class, [n, classes], in the order of `classes_`."""
-        probabilities: npt.NDArray[np.float64] = torch.softmax(self._outputs(X).double(), dim=1).numpy()
+        probabilities: Floats = torch.softmax(self._outputs(X).double(), dim=1).numpy()
         return probabilities
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
@@ -212,3 +337,104 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         codes = self.predict_proba(X).argmax(axis=1)
         labels: npt.NDArray[Any] = self.classes_[codes]
         return labels
+
+    def _outputs(self, X: Any) -> Tensor:
+        """The model's outputs, [n, classes], in its own precision."""
+        check_is_fitted(self, "run_")
+        check_numbers(X)
+        X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        return predict(self.run_.model, float_rows(X))
+
+    def _coefficients(self, name: str) -> tuple[Floats, Floats]:
+        """Weights, [classes, columns], and intercepts, [classes], of a model of one linear layer.
+
+        Raises:
+            AttributeError: the model has other parts, so that it has no attribute `name`.
+        """
+        check_is_fitted(self, "run_")
+        containers = (nn.Sequential, nn.Flatten, nn.Identity)
+        parts = [part for part in self.run_.model.modules() if type(part) not in containers]
+        if len(parts) != 1 or type(parts[0]) is not nn.Linear:
+            message = f"{name} is of linear models, and this one has other layers: {self.run_.model}"
+            raise AttributeError(message)
+        weight = parts[0].weight.detach().cpu().double().numpy()
+        bias = parts[0].bias
+        return weight, np.zeros(len(weight)) if bias is None else bias.detach().cpu().double().numpy()
+
+
+def plan_of(estimator: PrivateClassifier, num_examples: int) -> Plan:
+    """Return the plan of an estimator's arguments for n examples, but for weights of classes."""
+    settings = estimator.method_settings or {}
+    if not isinstance(settings, Mapping):
+        raise SettingError(
+            f"method_settings={settings!r}; expected a dictionary from setting to number, such as "
+            "{'smoothing': 0.9}."
+        )
+    of_plan = {each.name for each in Plan.options()} - {"batch_size", "learning_rate", "class_weight"}
+    size, rate = estimator.batch_size, estimator.learning_rate
+    usual = ADAM_RATE if estimator.optimizer == "adam" else _SGD_RATE
+    return Plan(
+        batch_size=min(_LARGEST_BATCH, num_examples) if size is None else size,
+        learning_rate=usual if rate is None else rate,
+        method_settings={"clipping_bound": estimator.clipping_bound, **settings},
+        **{each.name: getattr(estimator, each.name) for each in fields(estimator) if each.name in of_plan},
+    )
+
+
+class _Fit(NamedTuple):
+    """Privacy spent by a fit.
+
+    Attributes:
+        unit: "rows" or "people".
+        run: name of the run in its ledger.
+        entries: (event, count) pairs.
+        order: of the ledger's Renyi divergence.
+    """
+
+    unit: str
+    run: str
+    entries: EventCounts
+    order: float
+
+
+@final
+@dataclass(frozen=True)
+class _BalancedWeights(Release):
+    """Weights of classes by their counts, set before the first step: noisy counts, or exact without privacy.
+
+    Attributes:
+        counts_share: of epsilon, in (0, 1).
+    """
+
+    name = COUNTS
+
+    counts_share: float
+
+    def epsilon(self, target: float | None) -> float:
+        assert target is not None
+        return self.counts_share * target
+
+    def check(self, plan: Plan) -> None:
+        if plan.private:
+            check_share("counts_share", self.counts_share, plan.run_epsilon)
+
+    def charges(self, resolved: ResolvedPlan) -> EventCounts:
+        return super().charges(resolved) if resolved.plan.private else ()
+
+    def before(self, trainer: Trainer) -> None:
+        classes = first_rows(trainer.train).targets.numpy()
+        weights = Loss.of(trainer.loss).class_weights
+        assert weights is not None
+        if trainer.resolved.plan.private:
+            deviation = trainer.resolved.noise_of(self)
+
+            def draw(noise: float) -> Any:
+                source = trainer.randomness
+                counts = private_counts(classes, len(weights), noise_multiplier=noise, randomness=source)
+                return counts.tolist()
+
+            counts = np.array(trainer.release(self, draw))
+        else:
+            counts, deviation = np.bincount(classes, minlength=len(weights)).astype(np.float64), 1.0
+        balanced = torch.from_numpy(balanced_weights(counts, deviation))
+        weights.copy_(balanced / balanced.max())

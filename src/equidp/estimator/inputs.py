@@ -23,11 +23,13 @@ with require_extra("tables"):
     import pandas as pd
 
 
-def check_finite(rows: Any) -> None:
-    """Raise where numbers are beyond what float32 holds."""
+def float_rows(rows: npt.NDArray[Any]) -> Tensor:
+    """Return rows as float32; raise a DataError where a number is beyond what that holds."""
     with np.errstate(over="ignore"):
-        if not np.isfinite(rows.astype(np.float32)).all():
-            raise DataError("X holds numbers that float32 cannot; scale them first.", field="X")
+        converted = rows.astype(np.float32)
+    if not np.isfinite(converted).all():
+        raise DataError("X holds numbers that float32 cannot; scale them first.", field="X")
+    return torch.from_numpy(converted)
 
 
 def check_numbers(rows: Any) -> None:
@@ -58,16 +60,6 @@ def check_known(y: npt.NDArray[Any]) -> None:
             f"{int(missing.argmax()) + 1:,}; leave these rows out.",
             field="y",
         )
-
-
-def _to_numbers(values: Any, name: str) -> npt.NDArray[np.float64]:
-    """Return values of rows as float64, [n]; a DataError of the name for what is not a number."""
-    try:
-        return np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError(
-            f"{name} has values that are not numbers; expected one for each row.", field=name
-        ) from error
 
 
 def groups_of(sensitive_features: Any, n: int) -> tuple[Tensor, tuple[str, ...]]:
@@ -102,15 +94,21 @@ def groups_of(sensitive_features: Any, n: int) -> tuple[Tensor, tuple[str, ...]]
     return torch.from_numpy(codes), names
 
 
-def weights_of_rows(sample_weight: Any, n: int) -> Tensor | None:
+def weights_of_rows(sample_weight: Any, classes: Tensor) -> Tensor | None:
     """Return the public weight of each row, [n]; None where none was given, or all are 1.
 
     Raises:
-        DataError: another number of weights, or one that is not a number from 0 on.
+        DataError: another number of weights, one that is not a number from 0 on, or all above 0 of one class.
     """
     if sample_weight is None:
         return None
-    weights = _to_numbers(sample_weight, "sample_weight")
+    n = len(classes)
+    try:
+        weights = np.asarray(sample_weight, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            "sample_weight has values that are not numbers; expected one for each row.", field="sample_weight"
+        ) from error
     if weights.ndim == 0:
         weights = np.full(n, weights)
     if weights.shape != (n,):
@@ -120,6 +118,11 @@ def weights_of_rows(sample_weight: Any, n: int) -> Tensor | None:
         )
     check_weights(weights, "sample_weight", "sample_weight")
     check_some_weight(weights, "sample_weight", "sample_weight")
+    if len(classes[torch.from_numpy(weights > 0)].unique()) < 2:
+        raise DataError(
+            "sample_weight leaves one class with weights above zero; a classifier needs at least two.",
+            field="sample_weight",
+        )
     return None if (weights == 1).all() else torch.from_numpy(weights.astype(np.float32))
 
 

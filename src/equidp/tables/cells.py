@@ -13,6 +13,7 @@ from equidp._extras import require_extra
 
 with require_extra("tables"):
     import pandas as pd
+    import pandas.core.arrays.arrow.extension_types  # so that Arrow knows pandas' periods and intervals
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -24,6 +25,15 @@ MISSING_TEXTS = frozenset(
     )
 )
 """Texts that stand for a missing value in every column: pandas' own, and the "?" of census files."""
+MISSING_WORDS = frozenset((
+    "-", "--", ".", "..", "unknown", "unk", "unbekannt", "k.a.", "k. a.", "keine angabe", "missing",
+    "not available", "not applicable", "not known", "none", "nil", "nd", "n.d.", "tbd", "na", "n.a.",
+    "(null)", "(none)", "inconnu", "desconocido", "undefined", "void", "error", "#ref!", "#value!",
+    "#div/0!", "#div/0", "#name?", "#num!", "#null!", "#spill!", "#calc!", "#error!", "#wert!", "#bezug!",
+    "#zahl!", "#nv", "#valeur!", "err:502", "err:503", "err:508", "err:511", "err:522",
+    "00/00/0000", "00.00.0000", "00-00-0000", "0000-00-00", "0000/00/00", "00/00/00", "00.00.00",
+))  # fmt: skip
+"""Words that, among numbers or dates, stand for a missing value; in small letters."""
 DAY_ZERO = pd.Timestamp("2000-01-01")
 """Dates become days since this day."""
 LIKE_DATES = r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4})([T ].*)?"
@@ -49,20 +59,11 @@ _UNITS = (
 )
 _AROUND = re.compile(
     rf"\s*(?P<open>\()?\s*(?P<sign>[+-])?\s*(?P<before>{_CURRENCY})?\s*(?P<inner>[+-])?\s*"
-    rf"(?P<number>[\d.,'’\s]*\d[.,]?)\s*(?P<after>{_CURRENCY}|{_UNITS}|%|‰)?\s*(?P<last>-)?\s*(?P<close>\))?\s*"
+    rf"(?P<number>[\d.,'’\s]*\d[.,]?)\s*(?:(?P<after>{_CURRENCY}|{_UNITS}|%|‰)|"
+    rf"(?P<power>[kKM]|[Mm]io\.?|[Mm]rd\.?|bn)\s*(?P<currency>{_CURRENCY})?)?\s*(?P<last>-)?\s*(?P<close>\))?\s*"
 )
-
-
-def is_time(column: pd.Series) -> bool:
-    """Return True if a column's type is points in time or durations."""
-    kinds = pd.api.types
-    return bool(kinds.is_datetime64_any_dtype(column) or kinds.is_timedelta64_dtype(column))
-
-
-def is_number(column: pd.Series) -> bool:
-    """Return True if a column's type is numbers; booleans count as texts."""
-    kinds = pd.api.types
-    return bool(kinds.is_numeric_dtype(column) and not kinds.is_bool_dtype(column))
+_POWERS = {"k": 1e3, "m": 1e6, "b": 1e9, "mrd": 1e9}
+"""Factors of k, M, Mio, bn and Mrd after a number, in small letters."""
 
 
 def days(column: pd.Series) -> pd.Series:
@@ -84,36 +85,65 @@ def number_text(value: float) -> str:
     return short if float(short) == value or value != value else repr(value)
 
 
-def floats(column: pd.Series) -> pd.Series:
-    """Return numbers of any type as floats, NaN where missing."""
-    stored = pa.array(column, from_pandas=True)
-    if pa.types.is_decimal(stored.type):  # as the same digits in a CSV file are read
-        return pd.to_numeric(texts(column), errors="coerce").astype(float)
-    values = pc.cast(stored, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    return pd.Series(values, index=column.index, dtype=float)
+def plain_cells(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str]:
+    """Return cells as texts or as floats, and what their type says beside that.
 
+    Returns:
+        Cells of any type as texts, as a CSV file would have them: whole numbers have all their digits, points
+        in time no hours where these are zero. Numbers by type that floats hold exactly become floats.
+        And "" for texts, "number" for numbers by type, "iso" or "duration" for times by type; for what is
+        none of these, the name of its type, with the cells as they are.
 
-def texts(column: pd.Series) -> pd.Series:
-    """Return cells of any type as texts, NA where missing, as a CSV file would have them.
-
-    Whole numbers have all their digits, and points in time no hours where these are zero.
-
-    >>> texts(pd.Series([20240101000001, 7])).tolist(), texts(pd.Series([True])).tolist()
-    (['20240101000001', '7'], ['True'])
+    >>> [plain_cells(pa.chunked_array([[each]]))[0].to_pylist() for each in (True, 7)]
+    [['True'], [7.0]]
     """
-    if pd.api.types.is_bool_dtype(column):
-        return column.map({True: "True", False: "False"}, na_action="ignore").astype("string")
-    if pd.api.types.is_float_dtype(column):
-        values = floats(column)
-        places, distinct = pd.factorize(values)
-        found = np.array([*map(number_text, distinct.tolist()), pd.NA], dtype=object)
-        return pd.Series(found[places], index=column.index, dtype="string")
-    if pd.api.types.is_numeric_dtype(column):
-        stored = pc.cast(pa.array(column, from_pandas=True), pa.string())
-        return pd.Series(pd.array(stored, dtype="string[pyarrow]"), index=column.index).astype("string")
-    if pd.api.types.is_datetime64_any_dtype(column):
-        return column.astype("string").str.replace(r" 00:00:00(\.0+)?$", "", regex=True)
-    return column.astype("string")
+    kind, types = column.type, pa.types
+    if types.is_dictionary(kind):
+        return plain_cells(column.cast(kind.value_type))
+    if types.is_boolean(kind):
+        return pc.if_else(column, "True", "False"), ""
+    if types.is_integer(kind):
+        span = pc.min_max(column).as_py()
+        exact = (span["min"] or 0) > -INEXACT and (span["max"] or 0) < INEXACT
+        return column.cast(pa.float64() if exact else pa.string()), "number"
+    if types.is_floating(kind):
+        return column.cast(pa.float64()), "number"
+    if types.is_decimal(kind):
+        return column.cast(pa.string()), "number"
+    if types.is_date(kind):
+        return plain_cells(column.cast(pa.timestamp("s" if types.is_date32(kind) else "ms")))
+    if types.is_timestamp(kind):
+        text = column.to_pandas().astype("string").str.replace(r" 00:00:00(\.0+)?$", "", regex=True)
+        return _as_arrow(text), "iso"
+    if types.is_duration(kind):
+        return _as_arrow(column.to_pandas().astype("string")), "duration"
+    if types.is_time(kind) or isinstance(kind, pa.BaseExtensionType):  # also periods, intervals, UUIDs
+        values = column.to_pandas()
+        return _as_arrow(
+            (pd.Series(values, dtype=object) if types.is_time(kind) else values).astype("string")
+        ), ""
+    if (
+        types.is_null(kind)
+        or types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_string_view(kind)
+    ):
+        return column.cast(pa.large_string()), ""
+    if types.is_struct(kind) or types.is_map(kind):
+        return column, "dict"
+    return column, "list" if types.is_nested(kind) else "bytes"
+
+
+def written_texts(column: pa.ChunkedArray) -> pd.Series:
+    """Return cells of any type as texts, NA where missing."""
+    plain, _ = plain_cells(column)
+    if pa.types.is_float64(plain.type):
+        return pd.Series(plain.to_numpy()).map(number_text, na_action="ignore").astype("string")
+    return plain.to_pandas().astype("string")
+
+
+def _as_arrow(text: pd.Series) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.array(text, type=pa.large_string(), from_pandas=True)])
 
 
 def fold_spellings(text: pd.Series) -> pd.Series:
@@ -133,14 +163,10 @@ def fold_spellings(text: pd.Series) -> pd.Series:
 
 def without_sentinels(numbers: pd.Series, sentinels: Collection[str]) -> pd.Series:
     """Return numbers with NaN in place of those that stand for a missing value."""
-    return numbers.mask(is_sentinel(numbers, sentinels)) if sentinels else numbers
-
-
-def is_sentinel(numbers: pd.Series, sentinels: Collection[str]) -> pd.Series:
-    """Return a mask of numbers that stand for a missing value."""
-    return numbers.isin(
-        pd.to_numeric(pd.Series(list(sentinels), dtype=object), errors="coerce").dropna().astype(float)
-    )
+    if not sentinels:
+        return numbers
+    codes = pd.to_numeric(pd.Series(list(sentinels), dtype=object), errors="coerce").dropna().astype(float)
+    return numbers.mask(numbers.isin(codes))
 
 
 def without_dates(found: pd.Series, sentinels: Collection[str], form: str) -> pd.Series:
@@ -175,8 +201,8 @@ def as_numbers(text: pd.Series, decimal: str, thousands: str | None) -> pd.Serie
 def as_amounts(text: pd.Series, decimal: str, thousands: str | None) -> pd.Series:
     """Return floats as `as_numbers` does, of texts too that have marks around their numbers.
 
-    These are currencies, known units, percent (12.5% is 12.5), and brackets or a minus at the end for
-    numbers below zero.
+    These are currencies, known units, percent (12.5% is 12.5), k and M (1.5k is 1500), and brackets or a
+    minus at the end for numbers below zero.
 
     >>> as_amounts(pd.Series(["$1,234.00", "(5)", "12.5%", "n.d."], dtype="string"), ".", ",").tolist()
     [1234.0, -5.0, 12.5, nan]
@@ -185,7 +211,9 @@ def as_amounts(text: pd.Series, decimal: str, thousands: str | None) -> pd.Serie
     lost = values.isna() & text.notna()
     if lost.any():
         values = values.copy()
-        values[lost] = as_numbers(text[lost].map(_plain_amount).astype("string"), decimal, thousands)
+        plain = [_plain_amount(each) for each in text[lost]]
+        numbers = pd.Series([each for each, _ in plain], index=values.index[lost], dtype="string")
+        values[lost] = as_numbers(numbers, decimal, thousands) * [factor for _, factor in plain]
     return values
 
 
@@ -206,15 +234,17 @@ def amount_marks(text: pd.Series) -> pd.Series:
     )
 
 
-def _plain_amount(text: str) -> str | None:
-    """Return the number within marks, as it is written; None for a text without a number."""
+def _plain_amount(text: str) -> tuple[str | None, float]:
+    """Return the number within marks, as it is written, and its factor; None for a text without a number."""
     found = _AROUND.fullmatch(text.replace(MINUS, "-"))
     if found is None or (found["open"] is None) != (found["close"] is None):
-        return None
+        return None, 1.0
     minus = [each for each in ("open", "sign", "inner", "last") if found[each] not in (None, "+")]
-    if len(minus) > 1 or (found["before"] and found["after"]):
-        return None
-    return ("-" if minus else "") + found["number"].strip()
+    if len(minus) > 1 or (found["before"] and (found["after"] or found["currency"])):
+        return None, 1.0
+    power = (found["power"] or "").lower()
+    factor = _POWERS.get(power.rstrip("."), _POWERS.get(power[:1], 1.0))
+    return ("-" if minus else "") + found["number"].strip(), factor
 
 
 def _read_numbers(text: pd.Series) -> pd.Series:
@@ -226,21 +256,15 @@ def _read_numbers(text: pd.Series) -> pd.Series:
             values = pc.cast(cells, pa.float64()).to_numpy(zero_copy_only=False)
             whole = not pc.any(pc.match_substring(cells, ".")).as_py()
             return pd.Series(values + 0.0 if whole else values, index=text.index)  # "-0" is 0
-    return pd.to_numeric(text, errors="coerce").astype(float)
+    values = pd.to_numeric(text, errors="coerce").astype(float)
+    # What is too large for a float, as 47E590 is, is no number.
+    return values.mask(np.isinf(values) & ~text.str.contains("i", case=False, regex=False).fillna(False))
 
 
 def long_numbers(text: pd.Series, values: pd.Series) -> pd.Series:
     """Return a mask of texts that are whole numbers which floats merge with others."""
     large = values.abs() >= INEXACT
     return large & text.str.fullmatch(_LONG).fillna(False) if large.any() else large
-
-
-def may_be_identifiers(text: pd.Series) -> bool:
-    """Return True if some texts may have leading zeros, or be as 3E2 or +49 are; at little cost."""
-    cells = pa.array(text, type=pa.string(), from_pandas=True)
-    starts = (pc.starts_with(cells, sign) for sign in ("0", "+", "-0"))
-    inside = (pc.match_substring(cells, sign) for sign in ("e", "E"))
-    return any(pc.any(each).as_py() for each in (*starts, *inside))
 
 
 def read_dates(text: pd.Series, form: str) -> pd.Series:

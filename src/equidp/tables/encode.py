@@ -16,10 +16,11 @@ import torch
 from equidp._extras import require_extra
 from equidp.errors import DataError
 from equidp.tables.cells import MISSING
-from equidp.tables.checks import LARGEST_NUMBER, check_read, refuse_missing
-from equidp.tables.columns import Table
-from equidp.tables.intervals import ENCODINGS, STANDARD, Encoding, public_edges, quantile_edges, resolutions
+from equidp.tables.checks import refuse_missing
+from equidp.tables.intervals import BINNINGS, STANDARD, Binning, public_edges, quantile_edges, resolutions
 from equidp.tables.labels import distinct_texts
+from equidp.tables.new_file import INPUT_REMEDY, check_lacking
+from equidp.tables.parse import LARGEST_NUMBER
 
 with require_extra("tables"):
     import pandas as pd
@@ -94,6 +95,18 @@ class Column(ABC):
     def marks_missing(self) -> bool:
         """True where missing cells have an input."""
 
+    unknown_phrase: ClassVar[str]
+    """Words for values none of which the column knows."""
+
+    @property
+    def held_nothing(self) -> bool:
+        """True where the column had no value in any training row, as far as is kept."""
+        return False
+
+    @abstractmethod
+    def knows(self, column: pd.Series) -> npt.NDArray[np.bool_]:
+        """Return whether each cell, [n], is one that training rows had, or near those."""
+
     @abstractmethod
     def write(self, column: pd.Series, inputs: Inputs) -> None:
         """Write the inputs of each cell, [n, width], over zeros."""
@@ -107,6 +120,8 @@ class Column(ABC):
 
 class TextColumn(Column):
     """A column of texts as one block, in which a text has at most one place."""
+
+    unknown_phrase = "the training data had none of them"
 
     @property
     def blocks(self) -> tuple[int, ...]:
@@ -129,6 +144,10 @@ class TextColumn(Column):
     def knows(self, column: pd.Series) -> npt.NDArray[np.bool_]:
         """Return whether each text, [n], has a place."""
         return self.places(column) >= 0
+
+    def knows_texts(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """Return whether each text, [n], has a place."""
+        return self.knows(pd.Series(texts, dtype=object))
 
 
 def _mark(inputs: Inputs, places: npt.NDArray[np.int64]) -> None:
@@ -160,6 +179,10 @@ class Categories(TextColumn):
     def marks_missing(self) -> bool:
         return MISSING in self.values
 
+    @property
+    def held_nothing(self) -> bool:
+        return self.values == (MISSING,)
+
     def places(self, column: pd.Series) -> npt.NDArray[np.int64]:
         codes, texts = distinct_texts(column)
         found: npt.NDArray[np.int64] = pd.Index(self.values).get_indexer(pd.Index(texts))[codes]
@@ -189,6 +212,13 @@ class HashedCategories(TextColumn):
 
 class NumericColumn(Column):
     """A column of numbers."""
+
+    unknown_phrase = "all lie far from those of the training data, as in another unit"
+
+    def knows(self, column: pd.Series) -> npt.NDArray[np.bool_]:
+        """Return whether each number, [n], is near those of the training rows."""
+        near: npt.NDArray[np.bool_] = ~self.far(column).to_numpy(dtype=np.bool_)
+        return near
 
     def check(self, column: pd.Series) -> None:
         """Raise unless the column holds numbers that can be encoded."""
@@ -264,6 +294,10 @@ class Numbers(NumericColumn):
     def marks_missing(self) -> bool:
         return self.flagged
 
+    @property
+    def held_nothing(self) -> bool:
+        return self.flagged and (self.shift, self.scale, self.low) == (0.0, 1.0, None)
+
     def write(self, column: pd.Series, inputs: Inputs) -> None:
         values = column.to_numpy(dtype=np.float64)
         clipped = values if self.low is None else np.clip(values, self.low, self.high)
@@ -307,19 +341,17 @@ class Intervals(NumericColumn):
     public: bool = False
 
     @classmethod
-    def by_quantiles(
-        cls, name: str, values: Floats, encoding: Encoding, *, flagged: bool = False
-    ) -> Intervals:
+    def by_quantiles(cls, name: str, values: Floats, binning: Binning, *, flagged: bool = False) -> Intervals:
         """Return intervals with about equally many of these values, [n]; NaN are left out."""
-        edges = resolutions(quantile_edges(values[~np.isnan(values)], encoding.intervals))
+        edges = resolutions(quantile_edges(values[~np.isnan(values)], binning.intervals))
         return cls(name, edges, flagged)
 
     @classmethod
     def by_bounds(
-        cls, name: str, low: float, high: float, encoding: Encoding, *, flagged: bool = False
+        cls, name: str, low: float, high: float, binning: Binning, *, flagged: bool = False
     ) -> Intervals:
         """Return intervals of a public range, as `public_edges` cuts it."""
-        edges = resolutions([public_edges(low, high, count) for count in encoding.intervals])
+        edges = resolutions([public_edges(low, high, count) for count in binning.intervals])
         return cls(name, edges, flagged, public=True)
 
     @property
@@ -345,6 +377,10 @@ class Intervals(NumericColumn):
     @property
     def marks_missing(self) -> bool:
         return self.flagged
+
+    @property
+    def held_nothing(self) -> bool:
+        return not any(self.edges)
 
     @property
     def _starts(self) -> npt.NDArray[np.int64]:
@@ -406,11 +442,11 @@ class TableEncoder:
     @classmethod
     def fit(
         cls,
-        features: Table | pd.DataFrame,
+        features: pd.DataFrame,
         train: npt.NDArray[np.int64],
         bounds: Mapping[str, tuple[float, float]],
         missing: str,
-        encoding: Encoding = ENCODINGS[STANDARD],
+        binning: Binning = BINNINGS[STANDARD],
         *,
         examples: int | None = None,
     ) -> TableEncoder:
@@ -429,14 +465,14 @@ class TableEncoder:
                 )
                 continue
             values = column.to_numpy(dtype=np.float64)[train]
-            flagged = missing == "category" if encoding.cuts else bool(column.isna().any())
+            flagged = missing == "category" if binning.cuts else bool(column.isna().any())
             if name in bounds:
-                columns.append(bounded_column(name, bounds[name], encoding, flagged=flagged))
-            elif encoding.cuts:
-                columns.append(Intervals.by_quantiles(name, values, encoding, flagged=flagged))
+                columns.append(bounded_column(name, bounds[name], binning, flagged=flagged))
+            elif binning.cuts:
+                columns.append(Intervals.by_quantiles(name, values, binning, flagged=flagged))
             else:
                 columns.append(Numbers.scaled_by_deviation(name, values, flagged=flagged))
-        weighted_for = (len(train) if examples is None else examples) if encoding.cuts else None
+        weighted_for = (len(train) if examples is None else examples) if binning.cuts else None
         return cls(tuple(columns), missing, examples=weighted_for)
 
     @property
@@ -449,7 +485,7 @@ class TableEncoder:
         blocks alone.
 
         >>> table = pd.DataFrame({f"x{at}": np.arange(40.0) for at in range(9)})
-        >>> encoder = TableEncoder.fit(table, np.arange(40), {}, "refuse", ENCODINGS["cut"])
+        >>> encoder = TableEncoder.fit(table, np.arange(40), {}, "refuse", BINNINGS["cut"])
         >>> f"{encoder.constant:.2f}", {f"{each:.2f}" for each in encoder.encode(table)[:, -1]}
         ('0.19', {'0.44'})
         """
@@ -499,10 +535,10 @@ class TableEncoder:
             sizes += column.blocks
         return squares, sizes
 
-    def check(self, table: Table | pd.DataFrame) -> None:
+    def check(self, table: pd.DataFrame) -> None:
         """Raise a DataError unless `encode` can encode all rows."""
         names = [column.name for column in self.columns]
-        check_read(table, names)
+        check_lacking(list(table.columns), names, remedy=INPUT_REMEDY)
         if self.missing == "refuse":
             refuse_missing(
                 table[names],
@@ -512,7 +548,7 @@ class TableEncoder:
             if isinstance(column, NumericColumn):
                 column.check(table[column.name])
 
-    def encode(self, table: Table | pd.DataFrame) -> torch.Tensor:
+    def encode(self, table: pd.DataFrame) -> torch.Tensor:
         """Return [n, inputs], float32, from a table with at least the encoder's columns.
 
         Raises:
@@ -520,9 +556,7 @@ class TableEncoder:
         """
         return self.encode_parts(table, [np.arange(len(table))])[0]
 
-    def encode_parts(
-        self, table: Table | pd.DataFrame, parts: Sequence[npt.NDArray[np.int64]]
-    ) -> list[torch.Tensor]:
+    def encode_parts(self, table: pd.DataFrame, parts: Sequence[npt.NDArray[np.int64]]) -> list[torch.Tensor]:
         """Return what `encode` does of each part's rows; a column is read once for all of them."""
         self.check(table)
         found = [np.zeros((len(rows), self.width), dtype=np.float32) for rows in parts]
@@ -538,7 +572,7 @@ class TableEncoder:
                 inputs *= self.scales
         return [torch.from_numpy(inputs) for inputs in found]
 
-    def unseen(self, table: Table | pd.DataFrame) -> dict[str, int]:
+    def unseen(self, table: pd.DataFrame) -> dict[str, int]:
         """Count, for each column with such rows, the rows whose text the encoder does not know."""
         counts = {
             column.name: int((~column.knows(table[column.name])).sum())
@@ -601,15 +635,15 @@ class TableEncoder:
 
 
 def bounded_column(
-    name: str, bounds: tuple[float, float], encoding: Encoding, *, flagged: bool
+    name: str, bounds: tuple[float, float], binning: Binning, *, flagged: bool
 ) -> Numbers | Intervals:
     """Return a column of numbers by its public range, from which no row is read: cut, or scaled.
 
-    >>> bounded_column("age", (0.0, 100.0), Encoding.parse("cut:2"), flagged=False).edges
+    >>> bounded_column("age", (0.0, 100.0), Binning.parse("cut:2"), flagged=False).edges
     ((50.0,),)
     """
-    if encoding.cuts:
-        return Intervals.by_bounds(name, *bounds, encoding, flagged=flagged)
+    if binning.cuts:
+        return Intervals.by_bounds(name, *bounds, binning, flagged=flagged)
     return Numbers.scaled_by_bounds(name, *bounds, flagged=flagged)
 
 

@@ -1,19 +1,15 @@
-"""Inspection of a table: findings by column, and a recipe that settles them.
+"""Inspection of a table: findings by column, and the lines of run.toml that settle them.
 
-A column is read as a recipe says, by the functions that read tables for training, and its findings settle the
-recipe, until nothing is left to settle: what reading by the final recipe would say is shown too.
+A column is parsed as a recipe says, by the function that reads tables for training, and its findings settle
+the recipe, until nothing is left to settle: what reading by the final recipe would say is shown too.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
-import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -21,38 +17,30 @@ from typing import Any
 import numpy as np
 
 from equidp._extras import require_extra
-from equidp.errors import DataError, DataWarning
-from equidp.tables.cells import is_time, number_text
-from equidp.tables.checks import (
-    MANY_CATEGORIES,
-    MANY_CLASSES,
-    MOST_ROWS_OF_ONE,
-    RARE_ROWS,
-    decisive_findings,
-    fall_together,
-    may_name_people,
-    noun_of_dates,
-    other_order,
-    problems_of,
-    table_findings,
-    value_findings,
-    value_hints,
-    written_dates,
-)
-from equidp.tables.columns import check_names, interpret_cells, rows_problem
-from equidp.tables.findings import USUAL_ROWS_PER_PERSON, Finding, Kind, Level, names_people, phrase
-from equidp.tables.interpret import ColumnRecipe, Floats, Values, date_options, examine, interpret
+from equidp.errors import DataWarning
+from equidp.tables.cells import number_text
+from equidp.tables.checks import problems_of
+from equidp.tables.columns import Columns, check_names, rows_problem
+from equidp.tables.copies import copies_sentences, find_copies
+from equidp.tables.findings import USUAL_ROWS_PER_PERSON, Finding, Kind, Level, phrase, sentence
+from equidp.tables.parse import MANY_CATEGORIES, RARE_ROWS, Parsed, parse
 from equidp.tables.positive import named_positive
-from equidp.tables.read import Cells, check_read_twice, read_cells, with_format
-from equidp.tables.recipe import BY_COLUMN, Recipe, as_key
+from equidp.tables.read import check_read_twice, notes_of, read, with_format
+from equidp.tables.recipe import DATE, TEXT, Recipe, toml_key, toml_value
+from equidp.tables.signals import Signal, rank_signals
 
 with require_extra("tables"):
     import pandas as pd
+    import pyarrow as pa
 
-_MEANING = ("categorical", "numeric", "date", "fold", "na", "thousands", "decimal")
-"""Options that change what the cells of a column mean, so that it is read again."""
-_DECISIVE = ("categorical", "date")
-"""Options of which one settles a column's meaning by itself."""
+PRIVACY_NOTE = (
+    "This was read from the table without privacy: it is confidential. It names columns, counts, AUCs, "
+    f"powers of ten, codes for missing values from a fixed list, and classes and groups of {RARE_ROWS} rows "
+    "or more; no other cell of any row."
+)
+_DROP = (("drop", ""),)
+_MEANING = ("kind", "format", "fold", "missing", "thousands", "decimal")
+"""Fields that change what the cells of a column mean, so that it is parsed again."""
 
 
 @dataclass(frozen=True)
@@ -65,149 +53,29 @@ class ColumnReport:
         missing: rows without a value.
         distinct: number of different values.
         span: powers of ten that numbers lie between, such as "0 to 100"; "" for others.
-        findings: what to know, with the options that settle it.
+        findings: what to know, with the lines that settle it.
         names: frequent values and their rows, the most frequent first; of a target or group alone.
         rare: number of values in fewer than `RARE_ROWS` rows.
     """
 
     name: str
     kind: str
-    missing: int
-    distinct: int
+    missing: int = 0
+    distinct: int = 0
     span: str = ""
     findings: tuple[Finding, ...] = ()
-    names: tuple[tuple[str, int], ...] = field(default=(), kw_only=True)
-    rare: int = field(default=0, kw_only=True)
+    names: tuple[tuple[str, int], ...] = ()
+    rare: int = 0
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """Yield the words for each finding, and the option that the recipe takes; "" for none."""
+        """Yield the words for each finding, and the lines that the recipe takes; "" for none."""
         for found in self.findings:
-            flags = found.flags(self.name)
-            if flags and not found.sure:
-                yield f"{phrase(found)}: check ({flags})", ""
+            stated = found.lines(self.name)
+            if stated and not found.sure:
+                says = phrase(found)
+                yield f"{says} If not: {stated}" if says.endswith("?") else f"{says}: check ({stated})", ""
             else:
-                yield phrase(found), flags
-
-
-def inspect_column(name: str, column: pd.Series, recipe: Recipe) -> ColumnReport:
-    """Return what there is to know about a column of `Cells`.
-
-    >>> report = inspect_column("zip", pd.Series(["01067", "99084"] * 20), Recipe())
-    >>> report.kind, report.findings[0].flags("zip")
-    ('category', '--categorical zip')
-    """
-    solved: dict[str, Finding] = {}
-    while True:
-        rules = ColumnRecipe.of(name, recipe)
-        values, found = _read_column(column, rules)
-        left = {phrase(each): each for each in found if phrase(each) not in solved}
-        changes = _changes_of_meaning(left)
-        if not changes or name in recipe.drop:
-            break
-        solved |= changes
-        recipe = _with_options(recipe, {name: list(changes.values())})
-    stated = [option for option in ("drop", "bounds") if name in recipe.columns(option)]
-    findings = [each for each in (solved | left).values() if not each.settles_by(*stated)]
-    if name in recipe.drop:
-        findings = [each for each in findings if not each.options]
-    return _report_of(name, len(column), values, findings, rules)
-
-
-def _changes_of_meaning(found: Mapping[str, Finding]) -> dict[str, Finding]:
-    """Return the findings, by their words, that settle the meaning of a column next."""
-    changes = {words: each for words, each in found.items() if each.sure and each.settles_by(*_MEANING)}
-    for words, each in changes.items():
-        if each.settles_by(*_DECISIVE):
-            return {words: each}
-    crowded = {words: each for words, each in changes.items() if each.kind is Kind.TOO_MANY_TEXTS}
-    return {words: each for words, each in changes.items() if words not in crowded} or crowded
-
-
-def _read_column(column: pd.Series, rules: ColumnRecipe) -> tuple[Floats | Values | None, list[Finding]]:
-    """Return the values of a column by its recipe, None where it cannot be used, and all findings on it."""
-    numbers, evidence = examine(column, rules)
-    meaning = interpret(evidence, rules)
-    found = list(meaning.findings)
-    if meaning.unusable:
-        return None, [_with_format(each, column, rules) for each in found]
-    values: Floats | Values | None = numbers if meaning.numeric else None
-    if values is None:
-        values = Values.of(column, rules).group_texts()
-    for findings in (value_findings, value_hints):
-        found += findings(values, meaning.absent, rules)
-    return values, found
-
-
-def _with_format(found: Finding, column: pd.Series, rules: ColumnRecipe) -> Finding:
-    """Return a finding on dates with the format in which the texts of a column are written."""
-    if is_time(column) or found.kind is not Kind.DATES or not found.settles_by("date"):
-        return found
-    known = Values.of(column, rules).group_texts()
-    form = written_dates(known.text, known.rows)
-    if form is None:
-        return dataclasses.replace(found, sure=False)
-    options, other = date_options(form, rules), other_order(known.text, known.rows, form)
-    return dataclasses.replace(found, options=options, detail=noun_of_dates(form), other=other)
-
-
-def _report_of(
-    name: str, rows: int, values: Floats | Values | None, found: Sequence[Finding], rules: ColumnRecipe
-) -> ColumnReport:
-    """Return the report of a column from its final values."""
-    kinds = {each.kind for each in found}
-    labels = bool(rules.roles & {"target", "group"})
-    if values is None:
-        return ColumnReport(name, "text", 0, 0, findings=tuple(found))
-    names: list[str]
-    if isinstance(values, Values):
-        counts, missing = values.rows, rows - int(values.rows.sum())
-        names = values.text[: MANY_CATEGORIES + 1].tolist() if labels else []
-        kind, span = "text" if kinds & {Kind.TOO_MANY_TEXTS, Kind.ROW_NAMES} else "category", ""
-    else:
-        known = values[~np.isnan(values)]
-        missing = rows - len(known)
-        numbers, counts = np.unique(known, return_counts=True)
-        order = np.argsort(-counts, kind="stable")
-        numbers, counts = numbers[order], counts[order]
-        names = [number_text(value) for value in numbers[: MANY_CATEGORIES + 1].tolist()] if labels else []
-        kind = "number" if rules.form is None else "date"
-        plain = kind == "number" and len(known) and not kinds & {Kind.INFINITE, Kind.BEYOND, Kind.ROW_NAMES}
-        span = f"{_decade(known.min(), -1)} to {_decade(known.max(), 1)}" if plain else ""
-    for special, word in ((Kind.EMPTY, "empty"), (Kind.CONSTANT, "constant")):
-        if special in kinds:
-            kind, span = word, ""
-    frequent = [(each, int(count)) for each, count in zip(names, counts, strict=False) if count >= RARE_ROWS]
-    rare = int((counts < RARE_ROWS).sum()) if kind == "category" or labels else 0
-    return ColumnReport(
-        name,
-        kind,
-        missing,
-        len(counts),
-        span,
-        tuple(found),
-        names=tuple(frequent[:MANY_CATEGORIES]),
-        rare=rare,
-    )
-
-
-def _decade(value: float, towards: int) -> str:
-    """The next power of ten below (towards=-1) or above (1), or 0: it tells no row's value."""
-    if value == 0:
-        return "0"
-    outwards = (value > 0) == (towards > 0)
-    power = math.log10(abs(value))
-    tens = 10.0 ** (math.ceil(power) if outwards else math.floor(power))
-    if abs(value) < 1:
-        tens = 1.0 if outwards else 0.0
-    return f"{math.copysign(tens, value) if tens else 0:,.0f}"
-
-
-PRIVACY_NOTE = (
-    "This was read from the table without privacy: it is confidential. It names columns, counts and "
-    f"powers of ten, codes for missing values from a fixed list, and classes and groups of {RARE_ROWS} rows "
-    "or more; no other cell of any row."
-)
-_NAMES_ROWS = re.compile(r"(^|[^a-z])(id|ids|nr|no|uuid|key|code)([^a-z]|$)")
+                yield phrase(found), stated
 
 
 @dataclass(frozen=True)
@@ -219,14 +87,12 @@ class Persons:
         count: of different names.
         rows_each: rows of a person, on average.
         several: share of the people who have more than one row.
-        fewer: different names that there would be less without capitals, spaces and leading zeros.
     """
 
     column: str
     count: int
     rows_each: float
     several: float
-    fewer: int = 0
 
 
 @dataclass(frozen=True)
@@ -237,9 +103,11 @@ class TableReport:
         path: of the file.
         rows: number of rows.
         columns: one report for each column, in the order of the file.
-        recipe: settles all findings that have an option, beside what was given.
+        recipe: settles all findings that have lines, beside what was given.
         persons: how rows belong to people; None where no column seems to name them.
         problems: what stands in the way of the table with this recipe; empty without target and group.
+        notes: sentences on rows that repeat others.
+        signals: what each input tells of the target alone, the largest first; empty without a target.
     """
 
     path: str
@@ -248,11 +116,13 @@ class TableReport:
     recipe: Recipe
     persons: Persons | None
     problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    signals: tuple[Signal, ...] = ()
 
     def reasons(self) -> dict[tuple[str, str], str]:
-        """Return why the recipe has a line: by option and column."""
+        """Return why the recipe has a line: by field and column."""
         return {
-            (option, as_key(report.name) if option in BY_COLUMN else report.name): phrase(found)
+            (option, report.name): phrase(found)
             for report in self.columns
             for found in report.findings
             if found.sure
@@ -261,10 +131,46 @@ class TableReport:
 
     def to_plain(self) -> dict[str, Any]:
         """Return the report as plain values, for JSON."""
-        plain = {**dataclasses.asdict(self), "recipe": self.recipe.to_plain(), "note": PRIVACY_NOTE}
-        for column, report in zip(plain["columns"], self.columns, strict=True):
-            column["findings"] = [{"says": says, "flag": flags} for says, flags in report.lines()]
-        return plain
+        columns = [
+            {
+                **{name: value for name, value in vars(report).items() if name != "findings"},
+                "findings": [{"says": says, "lines": lines} for says, lines in report.lines()],
+            }
+            for report in self.columns
+        ]
+        persons = None if self.persons is None else vars(self.persons)
+        plain = {**vars(self), "columns": columns, "persons": persons, "recipe": self.recipe.to_plain()}
+        plain["signals"] = [vars(each) for each in self.signals]
+        return {**plain, "note": PRIVACY_NOTE}
+
+
+def inspect(
+    file: str | PathLike[str], *, recipe: Recipe | str | PathLike[str] | None = None, **options: Any
+) -> TableReport:
+    """Show what is in a table before it is used, and a recipe that settles it, as `equidp inspect` does.
+
+    Reads the whole table without privacy, finds separator and charset, and shows no cell of a row.
+
+    Args:
+        file: a CSV or Parquet file, compressed or not, or a folder of Parquet files.
+        recipe: what is known already, or a TOML file that says it.
+        options: fields of `Recipe` that override it, such as target, group and person.
+
+    Raises:
+        DataError: the file cannot be read, or lacks columns that were named.
+        SettingError: an option that cannot be.
+
+    >>> import pandas as pd
+    >>> path = getfixture("tmp_path") / "people.csv"
+    >>> columns = {"age": [20, 30, 40, 50] * 50, "sex": ["f", "m"] * 100, "ill": ["yes", "no"] * 100}
+    >>> pd.DataFrame(columns).to_csv(path, index=False)
+    >>> report = inspect(path, target="ill", group="sex")
+    >>> report.rows, report.problems
+    (200, ())
+    """
+    if options.get("person") is not None:
+        options = {"rows_per_person": USUAL_ROWS_PER_PERSON, **options}
+    return inspect_table(file, Recipe.of(recipe, options))
 
 
 def inspect_table(path: str | PathLike[str], recipe: Recipe = Recipe()) -> TableReport:
@@ -280,189 +186,261 @@ def inspect_table(path: str | PathLike[str], recipe: Recipe = Recipe()) -> Table
     Raises:
         DataError: the file cannot be read, or lacks columns that were named.
 
+    >>> import pandas as pd
     >>> path = getfixture("tmp_path") / "people.csv"
     >>> pd.DataFrame({"id": range(200), "lab": ["1,5", "2"] * 100}).to_csv(path, index=False, sep=";")
     >>> inspect_table(path).recipe.to_plain()
-    {'drop': ['id'], 'decimal': {'lab': ','}, 'sep': ';'}
+    {'drop': ['id'], 'sep': ';', 'columns': {'lab': {'decimal': ','}}}
     """
     file = Path(path)
-    if not file.exists():
-        raise DataError(f"there is no file {str(path)!r}; check the path.", field="path")
     check_read_twice(file, "equidp inspect finds separator and charset first")
-    with suppress(OSError, ValueError, EOFError):  # read_cells says why
-        recipe = with_format(file, recipe)
-    cells = read_cells(file, recipe)
-    for note in cells.notes:
+    recipe = with_format(file, recipe)
+    cells = read(file, recipe)
+    for note in notes_of(cells):
         warnings.warn(note, DataWarning, stacklevel=2)
-    check_names(cells.names, recipe.columns_by_option())
-    reports = [inspect_column(name, cells.series(name), recipe) for name in cells.names]
-    persons = _persons(cells, reports, recipe)
-    proposed = _proposed_person(persons, recipe)
-    if proposed is not None:
-        recipe = recipe.with_changes({"person": proposed, "rows_per_person": USUAL_ROWS_PER_PERSON})
-        people = inspect_column(proposed, cells.series(proposed), recipe)
-        reports = [people if report.name == proposed else report for report in reports]
-    reports = [_with_role(report, recipe, persons, proposed) for report in reports]
+    names = [name for name in cells.column_names if name]
+    check_names(names, recipe.named_columns())
+    parsed = {}
+    reports = []
+    for name in names:
+        report, parsed[name] = _settle(name, cells[name], recipe)
+        reports.append(report)
+    asked = recipe
+    recipe, reports = _with_person(recipe, reports)
+    reports = [_with_role(report, recipe) for report in reports]
     recipe = _with_options(recipe, {report.name: report.findings for report in reports})
-    if any(
-        report.missing
-        for report in reports
-        if report.name not in recipe.drop and report.name != recipe.target
-    ):
-        recipe = dataclasses.replace(recipe, missing="category")
+    inputs = [each for each in reports if each.name not in (*recipe.drop, recipe.target)]
+    if any(report.missing for report in inputs):
+        recipe = replace(recipe, missing="category")
     problems: list[str] = []
-    if recipe.target:
-        used = [name for name in cells.names if name not in recipe.drop]
-        read = interpret_cells(cells, recipe, used)
-        decisive = dict(decisive_findings(read, recipe))
-        reports = [
-            dataclasses.replace(report, findings=(*report.findings, decisive[report.name]))
-            if report.name in decisive
-            else report
-            for report in reports
-        ]
-        if recipe.group:
-            problems += rows_problem(cells.rows)
-            problems += problems_of(read, recipe, table_findings(read, recipe))
-    return TableReport(str(path), cells.rows, tuple(reports), recipe, persons, tuple(problems))
+    if recipe.target and recipe.group:
+        used = Columns.of(cells.select([name for name in names if name not in recipe.drop]), recipe)
+        problems = [*rows_problem(cells.num_rows), *problems_of(used, recipe), *_people_problems(used)]
+    table = pd.DataFrame({name: each.values for name, each in parsed.items() if each.values is not None})
+    signals = rank_signals(table.drop(columns=[name for name in asked.drop if name in table]), recipe)
+    reports = _with_leaks(reports, signals)
+    return TableReport(
+        str(path),
+        cells.num_rows,
+        tuple(reports),
+        recipe,
+        _persons(recipe, reports, parsed),
+        tuple(problems),
+        tuple(copies_sentences(find_copies(table, recipe.person))),
+        signals,
+    )
 
 
-def _persons(cells: Cells, reports: list[ColumnReport], recipe: Recipe) -> Persons | None:
-    """Return rows by person, by the recipe's column, or one with many values and a name such as patient_id.
+def inspect_column(name: str, cells: pa.ChunkedArray, recipe: Recipe) -> ColumnReport:
+    """Return what there is to know about a column of `read`.
 
-    One of people whose values repeat goes first: others may name rows, such as visits.
+    >>> report = inspect_column("zip", pa.chunked_array([["01067", "99084"] * 20]), Recipe())
+    >>> report.kind, report.findings[0].lines("zip")
+    ('category', '[column.zip] kind = "text"')
     """
-    rows = cells.rows
-    guessed = [
-        report
+    return _settle(name, cells, recipe)[0]
+
+
+def _settle(name: str, cells: pa.ChunkedArray, recipe: Recipe) -> tuple[ColumnReport, Parsed]:
+    """Parse a column by its recipe and its own findings, until nothing is left to settle."""
+    solved: dict[str, Finding] = {}
+    while True:
+        parsed = parse(name, cells, recipe)
+        left = {phrase(each): each for each in parsed.findings if phrase(each) not in solved}
+        if any(each.kind is Kind.UNREADABLE for each in solved.values()):  # they count as missing now
+            left = {words: each for words, each in left.items() if each.kind is not Kind.UNREADABLE}
+        changes = _changes_of_meaning(left)
+        if not changes or name in recipe.drop:
+            break
+        solved |= changes
+        recipe = _with_options(recipe, {name: [*changes.values()]})
+    stated = ["drop"] if name in recipe.drop else ["range"] if name in recipe.ranges else []
+    findings = [each for each in (solved | left).values() if not each.settles_by(*stated)]
+    if name in recipe.drop:
+        findings = [each for each in findings if not each.options]
+    return _report_of(name, parsed, tuple(findings), recipe), parsed
+
+
+def _changes_of_meaning(found: Mapping[str, Finding]) -> dict[str, Finding]:
+    """Return the findings, by their words, that settle the meaning of a column next."""
+    changes = {words: each for words, each in found.items() if each.sure and each.settles_by(*_MEANING)}
+    for words, each in changes.items():
+        if ("kind", TEXT) in each.options or each.settles_by("format"):  # by itself
+            return {words: each}
+    crowded = {words: each for words, each in changes.items() if each.kind is Kind.TOO_MANY_TEXTS}
+    return {words: each for words, each in changes.items() if words not in crowded} or crowded
+
+
+def _report_of(name: str, parsed: Parsed, found: tuple[Finding, ...], recipe: Recipe) -> ColumnReport:
+    """Return the report of a column from its final values."""
+    if parsed.values is None:
+        return ColumnReport(name, "text", findings=found)
+    kinds, counts = {each.kind for each in found}, parsed.values.value_counts()
+    if parsed.numeric:
+        kind = "date" if recipe.column(name).kind == DATE else "number"
+    else:
+        counts = counts[counts > 0]
+        kind = "text" if kinds & {Kind.TOO_MANY_TEXTS, Kind.ROW_NAMES, Kind.FREE_TEXT} else "category"
+    if Kind.EMPTY in kinds:
+        kind = "constant" if len(counts) else "empty"
+    span = ""
+    if kind == "number" and len(counts) and not kinds & {Kind.BEYOND, Kind.ROW_NAMES}:
+        span = f"{_decade(counts.index.min(), -1)} to {_decade(counts.index.max(), 1)}"
+    names: list[tuple[str, int]] = []
+    labels = recipe.roles_of(name) & {"target", "group"}
+    if labels:
+        frequent = counts[counts >= RARE_ROWS][:MANY_CATEGORIES]
+        named = map(number_text, frequent.index) if parsed.numeric else frequent.index
+        names = list(zip(named, map(int, frequent), strict=True))
+    rare = int((counts < RARE_ROWS).sum()) if kind == "category" or labels else 0
+    missing = int(parsed.values.isna().sum())
+    return ColumnReport(name, kind, missing, len(counts), span, found, tuple(names), rare)
+
+
+def _decade(value: float, towards: int) -> str:
+    """The next power of ten below (towards=-1) or above (1), or 0: it tells no row's value."""
+    if value == 0:
+        return "0"
+    outwards = (value > 0) == (towards > 0)
+    power = math.log10(abs(value))
+    tens = 10.0 ** (math.ceil(power) if outwards else math.floor(power))
+    if abs(value) < 1:
+        tens = 1.0 if outwards else 0.0
+    return f"{math.copysign(tens, value) if tens else 0:,.0f}"
+
+
+def _with_person(recipe: Recipe, reports: list[ColumnReport]) -> tuple[Recipe, list[ColumnReport]]:
+    """Return the recipe with the first column that names people with several rows, if one does for sure."""
+    named = [
+        report.name
         for report in reports
-        if (names_people(report.name) or _NAMES_ROWS.search(report.name.lower()))
-        and report.missing == 0
-        and report.distinct > max(1, rows / MOST_ROWS_OF_ONE)
-        and report.name not in (recipe.target, *recipe.group)
-        and "." not in report.span
+        if report.name not in recipe.drop
+        and any(each.kind is Kind.PERSONS and each.sure for each in report.findings)
     ]
-    guessed.sort(key=lambda report: not (report.distinct < rows and names_people(report.name)))
-    named = (recipe.person, *(report.name for report in guessed))
-    name = next((each for each in named if each is not None), None)
-    if name is None:
+    if recipe.person is not None or not named:
+        return recipe, reports
+    person = {"person": named[0], "rows_per_person": USUAL_ROWS_PER_PERSON}
+    further = [
+        replace(report, findings=tuple(each for each in report.findings if each.kind is not Kind.PERSONS))
+        if report.name in named[1:]
+        else report
+        for report in reports
+    ]
+    return recipe.with_changes(person), further
+
+
+def _persons(recipe: Recipe, reports: Sequence[ColumnReport], parsed: Mapping[str, Parsed]) -> Persons | None:
+    """Return rows by person: by the recipe's column, one that may name people, or one that names rows."""
+    kinds = (Kind.PERSONS, Kind.ROW_NAMES)
+    found = (each.name for kind in kinds for each in reports if any(f.kind is kind for f in each.findings))
+    name = recipe.person or next(found, None)
+    if name is None or (values := parsed[name].values) is None:
         return None
-    values = Values.of(cells.series(name), ColumnRecipe.of(name, recipe)).group_texts()
-    counts, fewer = values.rows, 0 if name in recipe.fold else fall_together(values.text)
+    counts = values.value_counts().to_numpy()
+    counts = counts[counts > 0]
     if not len(counts):
         return None
-    return Persons(name, len(counts), float(np.mean(counts)), float(np.mean(counts > 1)), fewer)
+    return Persons(name, len(counts), float(counts.mean()), float(np.mean(counts > 1)))
 
 
-def _proposed_person(persons: Persons | None, recipe: Recipe) -> str | None:
-    """Return the column to promise epsilon to the people of: some have several rows, and its name says so."""
-    if persons is None or not persons.several or recipe.person is not None:
-        return None
-    return persons.column if may_name_people(persons.column) and persons.column not in recipe.drop else None
+def _with_leaks(reports: Sequence[ColumnReport], signals: Sequence[Signal]) -> list[ColumnReport]:
+    """Return the reports, with a finding on each column that tells the target by itself."""
+    told = {each.column: f"{each.auc:.3f}" for each in signals if each.suspicious}
+    leaks = {name: Finding(Kind.LEAK, _DROP, detail=auc, sure=False) for name, auc in told.items()}
+    return [
+        replace(report, findings=(*report.findings, leaks[report.name])) if report.name in leaks else report
+        for report in reports
+    ]
 
 
-def _with_role(
-    report: ColumnReport, recipe: Recipe, persons: Persons | None, proposed: str | None
-) -> ColumnReport:
-    """The report of a column, with what follows from its role."""
+def _people_problems(read: Columns) -> list[str]:
+    """Return a sentence for each input that may name people: what is protected must be said."""
+    doubts = read.findings(Level.DOUBT)
+    return [sentence(found, name) for name, found in doubts if found.kind is Kind.PERSONS]
+
+
+def _with_role(report: ColumnReport, recipe: Recipe) -> ColumnReport:
+    """Return the report of a column, with what follows from its role."""
     found = list(report.findings)
     if report.name == recipe.target:
-        if report.missing:
-            found.append(Finding(Kind.ABSENT_TARGET, Level.HINT, rows=report.missing))
         classes = [name for name, _ in report.names]
         two = report.distinct == len(classes) == 2
         if recipe.positive is None and two and named_positive(classes) is None:
-            rarer = classes[-1]
-            found.append(Finding(Kind.POSITIVE, Level.HINT, (("positive", rarer),), detail=rarer))
-    if report.name in recipe.group and report.rare:
-        found.append(Finding(Kind.RARE_GROUPS, Level.HINT, rows=report.rare, detail=str(RARE_ROWS)))
-    elif report.name == recipe.target and report.rare and report.distinct <= MANY_CLASSES:
-        found.append(Finding(Kind.RARE_CLASSES, Level.HINT, rows=report.rare, detail=str(RARE_ROWS)))
-    names_persons = persons is not None and report.name == persons.column
-    if names_persons:
+            found.append(Finding(Kind.POSITIVE, (("positive", classes[-1]),), detail=classes[-1]))
+    if report.name == recipe.person:
         found = [each for each in found if not each.settles_by("drop")]
-        if report.name == proposed:
-            options = (("person", ""), ("rows_per_person", str(USUAL_ROWS_PER_PERSON)))
-            found.append(Finding(Kind.PERSONS, Level.HINT, options))
-        elif report.name != recipe.person and report.name not in recipe.drop:
-            found.append(Finding(Kind.PERSONS, Level.HINT, (("drop", ""),)))
     if any(each.sure and each.settles_by("drop") for each in found):  # nothing else is worth saying
         found = [each for each in found if not each.options or (each.sure and each.settles_by("drop"))]
-    if names_persons and persons is not None and persons.fewer and report.name != recipe.person:
-        left = persons.count - persons.fewer
-        fold = (("fold", ""),)
-        found.append(Finding(Kind.SPELLINGS, Level.HINT, fold, False, left, persons.count, detail="person"))
-    return dataclasses.replace(report, findings=tuple(found))
+    return replace(report, findings=tuple(found))
 
 
 def _with_options(recipe: Recipe, findings: Mapping[str, Sequence[Finding]]) -> Recipe:
-    """Return the recipe with the options of all findings that need no check, by column."""
-    given: dict[str, Any] = {}
+    """Return the recipe with the lines of all findings that need no check, by column."""
+    given: dict[str, Any] = {"drop": [], "columns": {}}
     for name, found in findings.items():
+        missing = [*recipe.column(name).missing]
         for option, value in (each for one in found if one.sure for each in one.options):
-            if option == "na":
-                stated = recipe.to_plain().get("na", {}).get(as_key(name), [])
-                given.setdefault("na", {}).setdefault(as_key(name), [*stated]).append(value)
+            if option == "drop":
+                given["drop"].append(name)
             elif option == "positive":
                 given["positive"] = value
-            elif option in ("date", "thousands", "decimal"):
-                given.setdefault(option, {})[name if option == "date" else as_key(name)] = value
-            elif option not in ("bounds", "person", "rows_per_person") and name not in given.setdefault(
-                option, []
-            ):
-                given[option].append(name)
+            elif option not in ("range", "person", "rows_per_person"):
+                missing += [value] if option == "missing" and value not in missing else []
+                stated = {"missing": missing, "fold": True}.get(option, value)
+                given["columns"].setdefault(name, {})[option] = stated
     return recipe.with_changes(given)
 
-
-_OF_PERSON = ("person", "rows_per_person")
 
 _REASONS = {
     "missing": "some columns lack values",
     "rows_per_person": "at most so many rows of a person are trained on; a public number",
 }
-"""Reasons for lines of a recipe that no column has."""
+"""Reasons for lines of [table] that no column has."""
 
 
 def recipe_toml(report: TableReport) -> str:
-    """Return the recipe of a report as TOML, with the reason for each line."""
+    """Return [table] and [column.NAME] of a report, with the reason for each line."""
     plain, reasons = report.recipe.to_plain(), report.reasons()
-    lines = [f"# How equidp reads {Path(report.path).name}. Look through it: all of it counts as public.", ""]
+    columns = plain.pop("columns", {})
+    lines = [
+        f"# How equidp reads {Path(report.path).name}. Look through it: all of it counts as public.",
+        "",
+        "[table]",
+    ]
     for option, example in (("target", '"COLUMN"'), ("group", '["COLUMN"]')):
         if option not in plain:
             lines.append(f"# {option} = {example}  # to be named")
-    tables = {option: value for option, value in plain.items() if isinstance(value, Mapping)}
     for option, value in plain.items():
-        if option in tables:
-            continue
-        if isinstance(value, list) and option != "group":
+        if option == "drop":
             lines.append(f"{option} = [")
-            lines += [f"    {_toml(name)},{_comment(reasons.get((option, name)))}" for name in value]
+            lines += [f"    {toml_value(name)},{_comment(reasons.get((option, name)))}" for name in value]
             lines.append("]")
         else:
             column = value if option == "person" else report.recipe.target or ""
             why = _REASONS.get(option) or reasons.get((option, column))
-            lines.append(f"{option} = {_toml(value)}{_comment(why)}")
-    for option, values in tables.items():
-        lines += ["", f"[{option}]"]
-        for name, value in values.items():
-            lines.append(f"{_toml(name)} = {_toml(value)}{_comment(reasons.get((option, name)))}")
-    far = [(name, why) for (option, name), why in reasons.items() if option == "bounds"]
-    if far:
-        lines += ["", "# [bounds]  # public ranges: what you know, not what you see"]
-        lines += [
-            f"# {_toml(name)} = [LOW, HIGH]{_comment(why)}"
-            for name, why in far
-            if name not in tables.get("bounds", {})
-        ]
+            lines.append(f"{option} = {toml_value(value)}{_comment(why)}")
+    if report.recipe.person is None:
+        lines += _people_to_check(report)
+    for name, stated in columns.items():
+        lines += ["", f"[column.{toml_key(name)}]"]
+        for option, value in stated.items():
+            why = reasons.get(("format" if value == DATE else option, name))
+            lines.append(f"{option} = {toml_value(value)}{_comment(why)}")
     return "\n".join([*lines, ""])
+
+
+def _people_to_check(report: TableReport) -> list[str]:
+    """Return commented lines for a column that may name people with several rows each."""
+    for column in report.columns:
+        for found in column.findings:
+            if found.kind is Kind.PERSONS:
+                return [
+                    f"# person = {toml_value(column.name)}{_comment(phrase(found))}: epsilon holds for a row "
+                    "until you say so",
+                    f"# rows_per_person = {USUAL_ROWS_PER_PERSON}",
+                ]
+    return []
 
 
 def _comment(why: str | None) -> str:
     return "" if why is None else f"  # {why}"
-
-
-def _toml(value: Any) -> str:
-    """A value as TOML; a text with the escapes of JSON, which are TOML's."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else repr(value)

@@ -1,4 +1,4 @@
-"""Encodings of columns as inputs, and edges that cut a column of numbers into intervals."""
+"""Binnings of columns as inputs, and edges that cut a column of numbers into intervals."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _DECADES = 1000.0
 
 @final
 @dataclass(frozen=True)
-class Encoding:
-    """Encoding of a table's columns: numbers scaled, or cut into intervals.
+class Binning:
+    """Binning of a table's columns: numbers scaled, or cut into intervals.
 
     Attributes:
         name: "standard": numbers scaled to mean 0 and deviation 1, or from public bounds to [0, 1]. "cut":
             numbers one-hot over intervals beside a trend, and rows scaled to a norm of about 1.
         intervals: number of intervals of each resolution, rising; () for "standard".
 
-    >>> Encoding.parse("cut"), Encoding.parse("cut:8")
-    (Encoding(name='cut', intervals=(4, 16)), Encoding(name='cut', intervals=(8,)))
-    >>> str(Encoding.parse("cut:4,16"))
+    >>> Binning.parse("cut"), Binning.parse("cut:8")
+    (Binning(name='cut', intervals=(4, 16)), Binning(name='cut', intervals=(8,)))
+    >>> str(Binning.parse("cut:4,16"))
     'cut:4,16'
     """
 
@@ -40,21 +40,21 @@ class Encoding:
     intervals: tuple[int, ...] = ()
 
     @classmethod
-    def parse(cls, text: str | None) -> Encoding:
-        """Return the encoding of a text: standard, cut, or cut with intervals, such as cut:4,16.
+    def parse(cls, text: str | None) -> Binning:
+        """Return the binning of a text: standard, cut, or cut with intervals, such as cut:4,16.
 
         Raises:
             SettingError: another text, or intervals that a column cannot be cut into.
         """
         name, colon, counts = (STANDARD if text is None else text).partition(":")
-        if name not in ENCODINGS or (colon and name != CUT):
+        if name not in BINNINGS or (colon and name != CUT):
             raise SettingError(
-                f"encoding {text!r}; expected {STANDARD}, {CUT}, or {CUT} with its intervals, such as "
-                f"{CUT}:4,16. The encoding of a file's characters is its charset.",
-                field="encoding",
+                f"binning {text!r}; expected {STANDARD}, {CUT}, or {CUT} with its intervals, such as "
+                f"{CUT}:4,16.",
+                field="binning",
             )
         if not colon:
-            return ENCODINGS[name]
+            return BINNINGS[name]
         try:
             intervals = tuple(map(int, counts.split(",")))
         except ValueError:
@@ -62,9 +62,9 @@ class Encoding:
         rising = all(coarse < fine for coarse, fine in itertools.pairwise(intervals))
         if not (intervals and rising and intervals[0] >= 2 and intervals[-1] <= _MOST_INTERVALS):
             raise SettingError(
-                f"encoding {text!r}; expected rising numbers of intervals, each from 2 to "
+                f"binning {text!r}; expected rising numbers of intervals, each from 2 to "
                 f"{_MOST_INTERVALS}, such as {CUT}:4,16.",
-                field="encoding",
+                field="binning",
             )
         return cls(name, intervals)
 
@@ -77,8 +77,8 @@ class Encoding:
         return f"{self.name}:{','.join(map(str, self.intervals))}" if self.intervals else self.name
 
 
-ENCODINGS: dict[str, Encoding] = {STANDARD: Encoding(), CUT: Encoding(CUT, (4, 16))}
-"""Name -> encoding; that of "cut" has its default numbers of intervals."""
+BINNINGS: dict[str, Binning] = {STANDARD: Binning(), CUT: Binning(CUT, (4, 16))}
+"""Name -> binning; that of "cut" has its default numbers of intervals."""
 
 
 def quantile_edges(values: Floats, intervals: Sequence[int]) -> tuple[tuple[float, ...], ...]:

@@ -7,7 +7,7 @@ it shares with that text. The code of a row is the place of its name in a list o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,6 @@ import numpy.typing as npt
 from equidp._extras import require_extra
 from equidp.errors import DataError
 from equidp.tables.cells import MISSING, number_text
-from equidp.tables.columns import Table
 
 with require_extra("tables"):
     import pandas as pd
@@ -54,29 +53,48 @@ def code_values(column: pd.Series) -> tuple[Codes, tuple[str, ...]]:
     return pd.Index(names).get_indexer(pd.Index(texts)).astype(np.int64)[places], tuple(names)
 
 
-def cross_columns(table: Table | pd.DataFrame, columns: Sequence[str]) -> tuple[Codes, tuple[str, ...]]:
-    """Return codes, [n] int64, of the combinations of values that occur, and names such as "sex=F, race=A".
+class Crossed(NamedTuple):
+    """Combinations of values of columns that occur in a table.
 
-    The groups of a single column are named by its plain values.
+    Attributes:
+        codes: the combination of each row, [n] int64.
+        names: of the combinations, such as "F, A"; of a single column, its plain values.
+        values: names of the values of each column.
+        places: for each column, the place of its value in each combination.
     """
-    parts = [code_values(table[column]) for column in columns]
-    if len(parts) == 1:
-        return parts[0]
-    # Only combinations that occur: the product of all columns' values may be astronomical.
-    codes, rows = parts[0][0], [(value,) for value in range(len(parts[0][1]))]
-    for further, values in parts[1:]:
-        both, codes = np.unique(codes * len(values) + further, return_inverse=True)
-        rows = [(*rows[at], value) for at, value in zip(*divmod(both, len(values)), strict=True)]
-    names = tuple(
-        ", ".join(
-            f"{column}={part[1][value]}" for column, part, value in zip(columns, parts, row, strict=True)
-        )
-        for row in rows
-    )
-    return codes.reshape(-1).astype(np.int64), names
+
+    codes: Codes
+    names: tuple[str, ...]
+    values: tuple[tuple[str, ...], ...]
+    places: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, table: pd.DataFrame, columns: Sequence[str]) -> Crossed:
+        """Return those of a table.
+
+        >>> Crossed.of(pd.DataFrame({"sex": ["F", "M", "F"], "race": ["A", "A", "B"]}), ["sex", "race"])
+        Crossed(codes=array([0, 2, 1]), names=('F, A', 'F, B', 'M, A'), values=(('F', 'M'), ('A', 'B')), \
+places=((0, 0, 1), (0, 1, 0)))
+        """
+        parts = [code_values(table[column]) for column in columns]
+        codes, rows = parts[0][0], [(value,) for value in range(len(parts[0][1]))]
+        for further, found in parts[1:]:
+            # Only combinations that occur: the product of all columns' values may be astronomical.
+            both, codes = np.unique(codes * len(found) + further, return_inverse=True)
+            rows = [(*rows[at], value) for at, value in zip(*divmod(both, len(found)), strict=True)]
+        values = tuple(names for _, names in parts)
+        names = tuple(", ".join(each[at] for each, at in zip(values, row, strict=True)) for row in rows)
+        places = tuple(tuple(int(at) for at in column) for column in zip(*rows, strict=True))
+        return cls(codes.reshape(-1).astype(np.int64), names, values, places)
 
 
-def known_codes(table: Table | pd.DataFrame, columns: Sequence[str], names: Sequence[str]) -> Codes:
+def cross_columns(table: pd.DataFrame, columns: Sequence[str]) -> tuple[Codes, tuple[str, ...]]:
+    """Return codes, [n] int64, of the combinations of values that occur, and their names; see `Crossed`."""
+    found = Crossed.of(table, columns)
+    return found.codes, found.names
+
+
+def known_codes(table: pd.DataFrame, columns: Sequence[str], names: Sequence[str]) -> Codes:
     """Return codes, [n] int64, by the names that `code_values` or `cross_columns` gave to training data.
 
     Raises:

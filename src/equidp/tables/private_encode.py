@@ -23,7 +23,7 @@ from equidp.tables.encode import (
     bounded_column,
     hash_texts,
 )
-from equidp.tables.intervals import ENCODINGS, STANDARD, Encoding, nearest_edges, resolutions
+from equidp.tables.intervals import BINNINGS, STANDARD, Binning, nearest_edges, resolutions
 from equidp.tables.release import Codes, Floats, Noisy, Release
 
 with require_extra("tables"):
@@ -45,14 +45,14 @@ def private_encoder(
     bounds: Mapping[str, tuple[float, float]],
     missing: str,
     release: Release,
-    encoding: Encoding = ENCODINGS[STANDARD],
+    binning: Binning = BINNINGS[STANDARD],
 ) -> TableEncoder:
     """Return an encoder of these rows from noisy statistics alone.
 
     Formal guarantee: one Gaussian mechanism, `release.event`, for tables that differ in one row, added or
     removed. Its parts are counts of texts by cell, and `private_numbers` or `private_intervals`; everything
     else follows from what they release. Each column has the same share of it. n, names and types of columns,
-    bounds, encoding and the rule for missing values are public.
+    bounds, binning and the rule for missing values are public.
 
     Texts are counted in 65,536 public cells, by a hash, so no list of texts is read off the data and no
     probability of failure adds to delta. A cell is kept whose count stands out from all cells' noise. Texts
@@ -72,7 +72,7 @@ def private_encoder(
         bounds: column -> public range.
         missing: "refuse" or "category".
         release: charged, and not drawn from yet.
-        encoding: of the columns; public.
+        binning: of the columns; public.
 
     >>> from equidp.kernel.noise import SeededRandomness
     >>> table = pd.DataFrame({"age": 20.0 + np.arange(3000) % 60, "job": ["cook", "clerk", "cook"] * 1000})
@@ -84,15 +84,15 @@ def private_encoder(
     free = [name for name in features.columns if name not in texts and name not in bounds]
     share, flagged = 1 / max(1, len(texts) + len(free)), missing == "category"
     made: dict[str, Categories | HashedCategories | Numbers | Intervals] = {
-        name: bounded_column(name, span, encoding, flagged=flagged) for name, span in bounds.items()
+        name: bounded_column(name, span, binning, flagged=flagged) for name, span in bounds.items()
     }
     made |= _frequent(features[texts], release, share * len(texts))
-    if encoding.cuts:
-        made |= private_intervals(features[free], release, encoding, share=share * len(free), flagged=flagged)
+    if binning.cuts:
+        made |= private_intervals(features[free], release, binning, share=share * len(free), flagged=flagged)
     else:
         made |= private_numbers(features[free], release, share=share * len(free), flagged=flagged)
     columns = tuple(made[name] for name in features.columns)
-    examples = len(features) if encoding.cuts else None
+    examples = len(features) if binning.cuts else None
     return TableEncoder(columns, missing, private=True, examples=examples)
 
 
@@ -101,8 +101,8 @@ def _warn_of(faint: pd.Index) -> None:
     if len(faint):
         warnings.warn(
             f"nothing stands out from the noise of private preprocessing in {', '.join(map(repr, faint))}: "
-            "the model will learn little from them. Give public --bounds where they hold numbers, drop "
-            "columns that matter less, or raise --set preprocessing_share.",
+            "the model will learn little from them. Give public ranges where they hold numbers, drop "
+            "columns that matter less, or raise --set privacy.preprocessing_share.",
             DataWarning,
             stacklevel=3,
         )
@@ -156,7 +156,7 @@ def private_numbers(
 def private_intervals(
     columns: pd.DataFrame,
     release: Release,
-    encoding: Encoding,
+    binning: Binning,
     *,
     share: float,
     flagged: bool = False,
@@ -169,18 +169,18 @@ def private_intervals(
     Args:
         columns: the training rows, floats; NaN where missing.
         release: paid for.
-        encoding: with the numbers of intervals; public.
+        binning: with the numbers of intervals; public.
         share: of the release; 0 without columns.
         flagged: an input for missing numbers, in each block.
     """
-    finest = encoding.intervals[-1]
+    finest = binning.intervals[-1]
     values = columns.to_numpy(dtype=np.float64)
     counted, faint = private_counts_of_numbers(values, release, cells=2 * finest, share=share)
     _warn_of(columns.columns[faint])
     made = {}
     for name, (edges, shares, noise) in zip(columns.columns, counted, strict=True):
         least = _STANDS_OUT * noise
-        found = [nearest_edges(edges, shares, count, least=least) for count in encoding.intervals]
+        found = [nearest_edges(edges, shares, count, least=least) for count in binning.intervals]
         made[name] = Intervals(name, resolutions(found), flagged)
     return made
 

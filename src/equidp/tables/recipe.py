@@ -1,136 +1,107 @@
-"""Recipe: format of a file, roles of its columns and meaning of their cells, stated once."""
+"""Recipe: format of a file, roles of its columns and meaning of their cells, stated once, by column."""
 
 from __future__ import annotations
 
 import codecs
-import dataclasses
 import math
 import os
-import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal
+
+import tomlkit
 
 from equidp._files import toml_failure
+from equidp._plain import check_fields, read_part, without_defaults
 from equidp._validate import check_number, check_whole, unknown_name
 from equidp.errors import DataError, SettingError
-
-ALL_COLUMNS = "*"
-"""Stands for all columns where a value is given by column."""
-BY_COLUMN = ("na", "not_na", "thousands", "decimal")
-"""Options whose values may be given for all columns; there, a column called * is written \\*."""
-MARKS = {"comma": ",", "point": ".", "space": " ", "apostrophe": "'"}
-"""Words for the marks within numbers."""
-
-
-def as_key(name: str) -> str:
-    """Return a column as options of `BY_COLUMN` name it.
-
-    >>> as_key("*"), as_key("age"), as_name("\\\\*")
-    ('\\\\*', 'age', '*')
-    """
-    return f"\\{name}" if re.fullmatch(r"\\*\*", name) else name
-
-
-def as_name(key: str) -> str:
-    """Return the column that `as_key` wrote."""
-    return key[1:] if re.fullmatch(r"\\+\*", key) else key
-
-
-def in_shell(text: str) -> str:
-    """Return a text between single quotes, as a shell takes it.
-
-    >>> print(in_shell("zip"), in_shell("patient's zip"))
-    'zip' 'patient'\\''s zip'
-    """
-    return "'" + text.replace("'", r"'\''") + "'"
-
-
-def parse_option(option: str, value: Any) -> Any:
-    """A field of a recipe from a plain value."""
-    if option in ("group", "drop", "categorical", "numeric", "fold"):
-        return tuple(_texts(option, value))
-    if option == "date":
-        plain = not isinstance(value, Mapping)
-        return tuple(_by_column(option, dict.fromkeys(_texts(option, value), "iso") if plain else value))
-    if option in ("na", "not_na"):
-        by_column = value if isinstance(value, Mapping) else {ALL_COLUMNS: value}
-        return tuple((name, text) for name, given in by_column.items() for text in _texts(option, given))
-    if option in ("thousands", "decimal"):
-        pairs = _by_column(option, value if isinstance(value, Mapping) else {ALL_COLUMNS: value})
-        return tuple((name, MARKS.get(mark, mark)) for name, mark in pairs)
-    if option == "bounds":
-        return tuple(_range(name, span) for name, span in _mapping(option, value).items())
-    if option in ("test_share", "rows_per_person"):
-        return value
-    if option == "group_as_input":
-        if not isinstance(value, bool):
-            raise SettingError(f"{option} = {value!r}; expected true or false.", field=option)
-        return value
-    if value is None and option in ("target", "weight", "person", "positive"):
-        return value
-    if not isinstance(value, str):
-        raise SettingError(f"{option} = {value!r}; expected a text.", field=option)
-    return {"tab": "\t", "\\t": "\t", "space": " "}.get(value, value) if option == "sep" else value
-
-
-def _texts(option: str, value: Any) -> list[str]:
-    values = list(value) if isinstance(value, list | tuple) else [value]
-    if option in ("na", "not_na"):  # -999 needs no quotes
-        values = [f"{each:.12g}" if type(each) in (int, float) else each for each in values]
-    if not all(isinstance(each, str) for each in values):
-        raise SettingError(f"{option} = {value!r}; expected texts.", field=option)
-    return values
-
-
-def _mapping(option: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise SettingError(f"{option} = {value!r}; expected a value for each column by name.", field=option)
-    return value
-
-
-def _by_column(option: str, value: Any) -> list[tuple[str, str]]:
-    pairs = list(_mapping(option, value).items())
-    if not all(isinstance(text, str) for _, text in pairs):
-        raise SettingError(f"{option} = {value!r}; expected texts.", field=option)
-    return pairs
-
-
-def _range(name: str, span: Any) -> tuple[str, float, float]:
-    try:
-        low, high = span
-        return name, float(low), float(high)
-    except (TypeError, ValueError) as error:
-        raise SettingError(
-            f"bounds of {name!r} are {span!r}; expected [low, high].", field="bounds"
-        ) from error
-
 
 MISSING_RULES = ("refuse", "category")
 TEST_SHARE = 0.2
 DATE_FORMATS = ("iso", "dayfirst", "monthfirst", "duration")
 """Formats of dates beside those of strptime, such as %d.%m.%Y."""
+DECIMAL_MARKS, THOUSANDS_MARKS = (".", ","), (",", ".", " ", "'")
+NUMBER, TEXT, DATE = "number", "text", "date"
+KINDS = (NUMBER, TEXT, DATE)
 _DEFAULT_DECIMAL = "."
-_SINGLE = ("target", "weight", "person")
-"""Options that name one column."""
-_SEVERAL = ("group", "drop", "categorical", "numeric", "date", "fold", "na", "not_na", "thousands", "decimal")
-_APART: dict[str, set[str]] = {
-    "drop": {"target", "group", "categorical", "numeric", "date", "bounds", "fold"},
-    "target": {"drop", "bounds", "date"},
-    "group": {"drop", "bounds", "date"},
-    "categorical": {"drop", "numeric", "date", "bounds"},
-    "numeric": {"drop", "categorical", "date", "fold"},
-    "date": {"drop", "target", "group", "categorical", "numeric", "fold"},
-    "bounds": {"drop", "target", "group", "categorical", "fold"},
-    "fold": {"drop", "numeric", "date", "bounds", "weight"},
-    "weight": {"drop", "target", "group", "categorical", "date", "bounds", "person", "fold"},
-    "person": {"drop", "target", "group", "categorical", "numeric", "date", "bounds", "weight"},
-}
-"""Options that exclude each other: a column of the one cannot be a column of the others."""
 
-Pairs = tuple[tuple[str, str], ...]
+
+@dataclass(frozen=True)
+class Column:
+    """Meaning of a column's cells: a section [column.NAME] of run.toml.
+
+    Attributes:
+        kind: "number", also with currencies, percent or brackets around it, where any other text counts as
+            missing; "text", also where it looks like numbers, as ZIP codes do; "date", which becomes days
+            since 1 January 2000. None: numbers where every known value is one, else texts.
+        format: of dates: "iso" (default), "dayfirst", "monthfirst" (either reads 2024-01-31 as it is
+            written), "duration" or as in strptime, or several with | between them; what is no such date
+            counts as missing. It implies kind = "date".
+        decimal, thousands: marks within numbers; None: those of the recipe.
+        missing: texts that stand for a missing value beside empty cells, "?" and "NA".
+        known: texts that are values though they look missing, such as "NA" for Namibia.
+        range: (low, high), public, to clip numbers to and scale to [0, 1].
+        fold: True if spellings are one where they differ in capitals, spaces, leading zeros or ".0" at the
+            end alone, as ids of people do.
+
+    >>> Column(format="dayfirst").kind
+    'date'
+    """
+
+    kind: Literal["number", "text", "date"] | None = None
+    format: str | None = None
+    decimal: str | None = None
+    thousands: str | None = None
+    missing: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
+    range: tuple[float, float] | None = None
+    fold: bool = False
+
+    def __post_init__(self) -> None:
+        if self.format is not None and self.kind is None:
+            object.__setattr__(self, "kind", DATE)
+        if self.kind == DATE and self.format is None:
+            object.__setattr__(self, "format", "iso")
+        if self.kind not in (None, *KINDS):
+            raise unknown_name("kind", self.kind, KINDS)
+        _check_marks(self.decimal, self.thousands)
+        if self.format is not None:
+            self._check_format(self.format)
+        if self.range is not None:
+            low, high = self.range
+            object.__setattr__(self, "range", (float(low), float(high)))
+            if not (low < high and math.isfinite(low) and math.isfinite(high)):
+                raise SettingError(
+                    f"range = [{low:g}, {high:g}]; expected finite numbers, low < high.", field="range"
+                )
+            if self.kind == TEXT:
+                raise SettingError("range is for numbers, and kind is 'text'; leave one out.", field="range")
+        if self.fold and (self.kind not in (None, TEXT) or self.range is not None):
+            raise SettingError("fold is for texts; leave out fold, or kind and range.", field="fold")
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return what differs from the defaults, as TOML holds it; a format says that it is of dates."""
+        plain = without_defaults(self)
+        implied = {"iso": "format", None: ""}.get(self.format, "kind")
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in plain.items()
+            if name != implied
+        }
+
+    def _check_format(self, form: str) -> None:
+        if self.kind != DATE:
+            raise SettingError(
+                f"format = {form!r} is for dates, and kind is {self.kind!r}; leave one out.", field="format"
+            )
+        if not all(each in DATE_FORMATS or "%" in each for each in form.split("|")):
+            raise SettingError(
+                f"format = {form!r}; expected {', '.join(DATE_FORMATS)} or one such as %d.%m.%Y, or several "
+                "such as %d.%m.%Y|iso.",
+                field="format",
+            )
 
 
 @dataclass(frozen=True)
@@ -138,32 +109,20 @@ class Recipe:
     """Format of a CSV or Parquet file, role of its columns, and meaning of their cells.
 
     All of it counts as public: it is stated by you, not read off the data. A trained model keeps its recipe,
-    so that new files are read as the first one was.
+    so that new files are read as the first one was. Fields are those of [table] in run.toml.
 
     Attributes:
         target: column to predict; each of its values is a class.
         group: columns whose combinations of values are the groups; the target may be among them.
+        crossed: show combinations of several group columns; False: each column alone.
         group_as_input: make inputs of the group columns too, so that a model may predict differently by
             group.
-        drop: columns to leave out.
-        categorical: columns of texts, also where they look like numbers, such as ZIP codes.
-        numeric: columns of numbers, also with currencies, percent or brackets around them; any other text in
-            them counts as missing. Other columns are numeric where every known value is a number.
-        date: (column, format): dates, which become days since 1 January 2000. The format is "iso",
-            "dayfirst", "monthfirst" (either reads 2024-01-31 as it is written), "duration" or as in strptime,
-            or several with | between them; what is no such date counts as missing.
-        fold: columns of texts whose spellings are one where they differ in capitals, spaces, leading zeros or
-            ".0" at the end alone, such as the ids of people.
-        na: (column, text): what stands for a missing value beside empty cells, "?" and "NA"; "*" for all
-            columns, and a column called * is "\\\\*".
-        not_na: (column, text): what is a value though it looks missing, such as "NA" for Namibia; "*" for all
-            columns.
-        thousands, decimal: (column, mark): marks within numbers; "*" for all columns. Default: none, and ".".
-        bounds: (column, low, high): public range to clip numbers to and scale to [0, 1].
-        weight: column of public numbers >= 0 that multiply the losses of rows in training; not an input.
         person: column that says whose row it is; not an input. All rows of a person are one example, which
             epsilon is promised to, and are either trained or tested on. Needs rows_per_person.
         rows_per_person: the most rows of a person that are trained on, as `equidp.by_person` draws them.
+        weight: column of public numbers >= 0 that multiply the losses of rows in training, about 1 at most,
+            as clipping hides more; not an input.
+        drop: columns to leave out.
         missing: "refuse" missing values, or make them a "category" (numbers: an indicator) of their own. A
             missing target is always refused.
         test_share: chance of each row to be in the test set, drawn from the seed and the row's content, or of
@@ -172,87 +131,74 @@ class Recipe:
             second.
         sep: character between the columns of a CSV file.
         charset: encoding of the characters of a CSV file.
+        na: texts that stand for a missing value in all columns, beside empty cells, "?" and "NA".
+        decimal, thousands: marks within the numbers of all columns. Default: ".", and none.
+        columns: name -> `Column`, or a mapping of its fields.
 
     Raises:
         SettingError: a column with two roles, or a value that cannot be.
 
-    >>> recipe = Recipe(target="ill", group=("sex",), na=(("age", "-999"),))
-    >>> Recipe.from_plain(recipe.to_plain()) == recipe
-    True
+    >>> recipe = Recipe(target="ill", group="sex", columns={"age": {"missing": ["-999"]}})
+    >>> recipe.columns["age"].missing, Recipe.from_plain(recipe.to_plain()) == recipe
+    (('-999',), True)
     """
 
     target: str | None = None
     group: tuple[str, ...] = ()
+    crossed: bool = False
     group_as_input: bool = False
-    drop: tuple[str, ...] = ()
-    categorical: tuple[str, ...] = ()
-    numeric: tuple[str, ...] = ()
-    date: Pairs = ()
-    fold: tuple[str, ...] = ()
-    na: Pairs = ()
-    not_na: Pairs = ()
-    thousands: Pairs = ()
-    decimal: Pairs = ()
-    bounds: tuple[tuple[str, float, float], ...] = ()
-    weight: str | None = None
     person: str | None = None
     rows_per_person: int | None = None
-    missing: str = "refuse"
+    weight: str | None = None
+    drop: tuple[str, ...] = ()
+    missing: Literal["refuse", "category"] = "refuse"
     test_share: float = TEST_SHARE
     positive: str | None = None
     sep: str = ","
     charset: str = "utf-8"
+    na: tuple[str, ...] = ()
+    decimal: str = _DEFAULT_DECIMAL
+    thousands: str | None = None
+    columns: Mapping[str, Column] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        for option, value in vars(self).items():  # as TOML and Python write them
-            if isinstance(value, Mapping) or (isinstance(value, list | str) and option in _SEVERAL):
-                object.__setattr__(self, option, parse_option(option, value))
+        for name in ("group", "drop", "na"):  # as Python writes them
+            value = getattr(self, name)
+            object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
+        if not isinstance(self.columns, Mapping):
+            raise SettingError(f"columns = {self.columns!r}; expected fields by column.", field="columns")
+        columns = {name: _column(name, each) for name, each in self.columns.items()}
+        columns = {name: each for name, each in columns.items() if each != Column()}
+        object.__setattr__(self, "columns", columns)
         if self.missing not in MISSING_RULES:
             raise unknown_name("rule for missing values", self.missing, MISSING_RULES)
         check_number("(0, 1)", test_share=self.test_share)
-        self._check_roles()
-        self._check_people()
-        for name, low, high in self.bounds:
-            if not (low < high and math.isfinite(low) and math.isfinite(high)):
-                raise SettingError(
-                    f"bounds of {name!r} are {low:g} to {high:g}; expected finite numbers, low < high.",
-                    field="bounds",
-                )
-        for name, form in self.date:
-            if not all(each in DATE_FORMATS or "%" in each for each in form.split("|")):
-                raise SettingError(
-                    f"date format {form!r} of {name!r}; expected {', '.join(DATE_FORMATS)} or one such as "
-                    "%d.%m.%Y, or several such as %d.%m.%Y|iso.",
-                    field="date",
-                )
-        for option in ("thousands", "decimal"):
-            for name, mark in getattr(self, option):
-                if mark not in MARKS.values() or (option, mark) == ("decimal", " "):
-                    raise SettingError(
-                        f"{option} {mark!r} of {name!r}; expected {', '.join(MARKS)}.", field=option
-                    )
-        for name in (as_name(each) for each, _ in (*self.thousands, *self.decimal)):
-            if self.thousands_of(name) == (mark := self.decimal_of(name)):
-                raise SettingError(
-                    f"thousands and decimal of {name!r} are both {mark!r}; change one.", field="thousands"
-                )
+        _check_marks(self.decimal, self.thousands)
         if len(self.sep) != 1 or self.sep in '"\r\n':
-            raise SettingError(f"sep {self.sep!r}; expected one character, such as , ; |, tab or space.")
+            raise SettingError(
+                f"sep = {self.sep!r}; expected one character, such as , ; | or \\t.", field="sep"
+            )
         try:
             codecs.lookup(self.charset)
         except LookupError as error:
             raise SettingError(
-                f"charset {self.charset!r} is not known; expected one such as utf-8, latin-1 or cp1252.",
+                f"charset = {self.charset!r} is not known; expected one such as utf-8, latin-1 or cp1252.",
                 field="charset",
             ) from error
+        self._check_roles()
+        self._check_people()
+        for name, column in columns.items():
+            self._check_column(name, column)
 
     def _check_roles(self) -> None:
-        for option, others in _APART.items():
-            names = self.columns(option)
-            for name in names:
-                where = [other for other in sorted(others) if name in self.columns(other)]
-                if where or names.count(name) > 1:
-                    under = f"{option} and {where[0]}" if where else option
+        """Refuse a column with two roles; the target may be a group."""
+        role_of: dict[str, str] = {}
+        for role in ("target", "group", "person", "weight", "drop"):
+            named = self.columns_of(role)
+            for name in named:
+                other = role_of.setdefault(name, role)
+                if named.count(name) > 1 or (other, role) not in ((role, role), ("target", "group")):
+                    under = role if other == role else f"{other} and {role}"
                     raise SettingError(f"column {name!r} is named twice: under {under}; name it once.")
 
     def _check_people(self) -> None:
@@ -270,96 +216,111 @@ class Recipe:
                 "data."
             )
 
-    def columns(self, option: str) -> list[str]:
-        """Return the columns that are named under an option, such as "drop" or "bounds"."""
-        value = getattr(self, option)
-        if option in _SINGLE:
-            return [] if value is None else [value]
-        names = [_column(each) for each in value]
-        if option in BY_COLUMN:
-            return [as_name(name) for name in names if name != ALL_COLUMNS]
-        return names
+    def _check_column(self, name: str, column: Column) -> None:
+        """Refuse what cannot be said of a column with its role."""
+        if self.decimal_of(name) == (mark := self.thousands_of(name)):
+            raise SettingError(
+                f"thousands and decimal of {name!r} are both {mark!r}; change one.", field="thousands"
+            )
+        not_for = {"target": (DATE,), "group": (DATE,), "weight": (TEXT, DATE), "person": (NUMBER, DATE)}
+        for role in self.roles_of(name):
+            if column.kind in not_for[role] or column.range is not None or (column.fold and role == "weight"):
+                what = "range" if column.range is not None else "fold" if column.fold else "kind"
+                raise SettingError(
+                    f"[column.{toml_key(name)}] {what} does not go with a {role}; leave it out.", field=what
+                )
 
-    def columns_by_option(self) -> dict[str, list[str]]:
-        """Return option -> columns that it names."""
-        options = (*_SINGLE, "group", "drop", "categorical", "numeric", "date", "fold")
-        by_value = (*BY_COLUMN, "bounds")
-        return {option: list(dict.fromkeys(self.columns(option))) for option in (*options, *by_value)}
+    def column(self, name: str) -> Column:
+        """Return what is said of a column."""
+        return self.columns.get(name, _UNSAID)
 
-    def missing_texts(self, column: str) -> list[str]:
+    def columns_of(self, role: str) -> list[str]:
+        """Return the columns with a role: "target", "group", "person", "weight" or "drop"."""
+        value = getattr(self, role)
+        return [] if value is None else [value] if isinstance(value, str) else list(value)
+
+    def roles_of(self, name: str) -> frozenset[str]:
+        """Return those of "target", "group", "person" and "weight" that a column has."""
+        return frozenset(role for role in _ROLES if name in self.columns_of(role))
+
+    @property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """Public ranges by column."""
+        return {name: each.range for name, each in self.columns.items() if each.range is not None}
+
+    def named_columns(self) -> dict[str, list[str]]:
+        """Return the columns that are named, by field or section."""
+        by_role = {role: self.columns_of(role) for role in (*_ROLES, "drop")}
+        return {**by_role, "columns": list(self.columns)}
+
+    def missing_texts(self, name: str) -> list[str]:
         """Return what stands for a missing value in a column, beside what always does."""
-        return [text for name, text in self.na if name in (as_key(column), ALL_COLUMNS)]
+        return [*self.na, *self.column(name).missing]
 
-    def known_texts(self, column: str) -> list[str]:
+    def known_texts(self, name: str) -> list[str]:
         """Return what is a value in a column though it looks missing."""
-        return [text for name, text in self.not_na if name in (as_key(column), ALL_COLUMNS)]
+        return list(self.column(name).known)
 
-    def thousands_of(self, column: str) -> str | None:
+    def thousands_of(self, name: str) -> str | None:
         """Return the mark between thousands in a column, or None."""
-        marks = dict(self.thousands)
-        return marks.get(as_key(column), marks.get(ALL_COLUMNS))
+        return self.column(name).thousands or self.thousands
 
-    def decimal_of(self, column: str) -> str:
+    def decimal_of(self, name: str) -> str:
         """Return the decimal mark in a column."""
-        marks = dict(self.decimal)
-        return marks.get(as_key(column), marks.get(ALL_COLUMNS, _DEFAULT_DECIMAL))
+        return self.column(name).decimal or self.decimal
 
     def with_changes(self, given: Mapping[str, Any]) -> Recipe:
-        """Return this recipe with options as `from_plain` takes them, which win where the two differ.
+        """Return this recipe with plain fields over its own.
 
-        A list or a value by column is added to; a column that is named again leaves its other roles.
+        `drop` is added to, and of `columns` the fields that are given; a dropped column that is given a role
+        is no longer dropped.
 
-        >>> Recipe(drop=("zip", "id")).with_changes({"categorical": ["zip"]}).drop
-        ('id',)
+        >>> Recipe(drop=("zip", "id")).with_changes({"target": "id"}).drop
+        ('zip',)
         """
-        changes = _fields(given)
-        fields: dict[str, Any] = dict(vars(self))
-        for option in (each for each in given if each in _APART):
-            named = [changes[option]] if option in _SINGLE else [_column(each) for each in changes[option]]
-            for other in _APART[option] - set(_SINGLE):
-                fields[other] = _without(fields[other], named)
-        for option, new in changes.items():
-            if isinstance(new, tuple) and option != "group":
-                new = (*_without(fields[option], [_column(each) for each in new]), *new)
-            fields[option] = new
-        return Recipe(**fields)
+        plain = {**self.to_plain(), **given}
+        if "columns" in given:
+            columns = {name: each.to_plain() for name, each in self.columns.items()}
+            for name, fields_of in given["columns"].items():
+                own = fields_of.to_plain() if isinstance(fields_of, Column) else fields_of
+                columns[name] = _changed_column(columns.get(name, {}), own)
+            plain["columns"] = columns
+        changed = replace(Recipe.from_plain({**plain, "drop": ()}), drop=())
+        drop = [*self.drop, *Recipe.from_plain({"drop": given.get("drop", ())}).drop]
+        kept = [name for name in drop if name in given.get("drop", ()) or not changed.roles_of(name)]
+        return replace(changed, drop=tuple(dict.fromkeys(kept)))
 
     def to_plain(self) -> dict[str, Any]:
         """Return what differs from the defaults as texts, lists and dictionaries, as TOML and JSON hold."""
-        plain: dict[str, Any] = {}
-        for each in dataclasses.fields(self):
-            value = getattr(self, each.name)
-            if value == each.default:
-                continue
-            if each.name in ("na", "not_na"):
-                value = {name: [text for other, text in value if other == name] for name, _ in value}
-            elif each.name == "bounds":
-                value = {name: [low, high] for name, low, high in self.bounds}
-            elif each.name in ("date", "thousands", "decimal"):
-                value = dict(value)
-            elif isinstance(value, tuple):
-                value = list(value)
-            plain[each.name] = value
-        return plain
+        plain = without_defaults(self)
+        if self.columns:
+            plain["columns"] = {name: each.to_plain() for name, each in self.columns.items()}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> Recipe:
-        """Return a recipe from plain values: lists of names; values by column as dictionaries.
-
-        A text stands for a list of one; "na", "not_na", "thousands" and "decimal" may be given for all
-        columns at once.
+        """Return a recipe from plain values; a text stands for a list of one.
 
         Raises:
-            SettingError: an unknown option, or a value of another kind.
+            SettingError: an unknown field, or a value of another type.
 
-        >>> Recipe.from_plain({"na": "-999", "decimal": {"lab": "comma"}}).decimal_of("lab")
+        >>> Recipe.from_plain({"na": -999, "columns": {"lab": {"decimal": ","}}}).decimal_of("lab")
         ','
         """
-        return cls(**_fields(content))
+        table = {name: value for name, value in content.items() if name != "columns"}
+        check_fields(table, {each.name for each in fields(cls)} - {"columns"}, "[table]")
+        return replace(read_part(cls, table, "[table]"), columns=content.get("columns", {}))
+
+    @classmethod
+    def of(cls, recipe: Recipe | str | os.PathLike[str] | None, options: Mapping[str, Any]) -> Recipe:
+        """Return a recipe, or that of a file run.toml, with options that override it."""
+        if recipe is None or isinstance(recipe, Recipe):
+            return (recipe or cls()).with_changes(options)
+        return cls.read(recipe).with_changes(options)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Recipe:
-        """Read a recipe from a TOML file, as `equidp inspect --out` writes it.
+        """Read [table] and [column.NAME] of a file run.toml, as `equidp inspect --out` writes it.
 
         Raises:
             DataError: the file cannot be read, or not as TOML.
@@ -368,32 +329,56 @@ class Recipe:
         try:
             content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise DataError(f"recipe {os.fspath(path)!r} {toml_failure(error)}.") from error
-        try:
-            return cls.from_plain(content)
-        except SettingError as error:
-            raise SettingError(f"recipe {os.fspath(path)!r}: {error}") from error
+            raise DataError(f"config {os.fspath(path)!r} {toml_failure(error)}.") from error
+        table = {name: value for name, value in content.get("table", {}).items() if name not in BESIDE}
+        return cls.from_plain({**table, "columns": content.get("column", {})})
 
 
-def _fields(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a recipe from plain values."""
-    known = [each.name for each in dataclasses.fields(Recipe)]
-    for option in content:
-        if option == "encoding":
-            raise SettingError(
-                f"unknown option in a recipe 'encoding' ({content[option]!r}); write charset for the file's "
-                "characters, and give --encoding to a command for the columns.",
-                field="encoding",
-            )
-        if option not in known:
-            raise unknown_name("option in a recipe", option, known)
-    return {option: parse_option(option, value) for option, value in content.items()}
+BESIDE = ("data", "binning")
+"""Fields of [table] in run.toml that are no part of a recipe."""
+_ROLES = ("target", "group", "person", "weight")
 
 
-def _column(each: Any) -> str:
-    """The column of a name, or of a value by column."""
-    return cast(str, each if isinstance(each, str) else each[0])
+def toml_key(name: str) -> str:
+    """Return the name of a column as TOML has it.
+
+    >>> print(toml_key("zip"), toml_key("Hb, g/dL"))
+    zip "Hb, g/dL"
+    """
+    return tomlkit.key(name).as_string()
 
 
-def _without(values: Iterable[Any], columns: Sequence[str]) -> tuple[Any, ...]:
-    return tuple(each for each in values if _column(each) not in columns)
+def toml_value(value: Any) -> str:
+    """Return a plain value as TOML."""
+    written: str = tomlkit.item(value).as_string()
+    return written
+
+
+def _column(name: str, given: Any) -> Column:
+    if isinstance(given, Column):
+        return given
+    return read_part(Column, given, f"[column.{toml_key(name)}]")
+
+
+def _changed_column(column: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of a column with others over them; a new kind ends what goes with another alone."""
+    if "kind" in given or "format" in given:
+        kind = given.get("kind", DATE)
+        ended = {"format"} | ({"fold"} if kind != TEXT else {"range"})
+        column = {name: value for name, value in column.items() if name not in ended | {"kind"}}
+    return {**column, **given}
+
+
+def _check_marks(decimal: str | None, thousands: str | None) -> None:
+    for name, mark, known in (
+        ("decimal", decimal, DECIMAL_MARKS),
+        ("thousands", thousands, THOUSANDS_MARKS),
+    ):
+        if mark is not None and mark not in known:
+            listed = " ".join(map(toml_value, known))
+            raise SettingError(f"{name} = {mark!r}; expected one of {listed}.", field=name)
+    if decimal is not None and decimal == thousands:
+        raise SettingError(f"thousands and decimal are both {decimal!r}; change one.", field="thousands")
+
+
+_UNSAID = Column()

@@ -3,10 +3,9 @@
 To use one beside a training run: plan it, pay for it, draw it once, and keep what came out.
 
 1. `event = equidp.accounting.planned.release_event(epsilon, delta)`, from public numbers.
-2. `plan.resolve(..., also_spent=((event, 1),))`, so that the noise of training leaves room for it.
-3. `ledger.spend(event)`, or `budget.ledger(ledger).spend(event)`, before the rows are read for it: once for
-   each draw, also for a second one of equal noise.
-4. `private_counts(..., noise_multiplier=event.noise_multiplier)`, or another function of this module.
+2. `Plan(releases=(Charge(event),))`, so that the noise of training leaves room for it.
+3. `ledger.release(run, "counts", event.noise, draw)`, with a function `draw(noise)` that reads the rows, by
+   `private_counts(..., noise_multiplier=noise)` or another function of this module: once for each draw.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ import torch
 
 from equidp._validate import check_number, check_whole
 from equidp.errors import DataError, SettingError
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.event import Event
 from equidp.kernel.noise import Randomness
-from equidp.kernel.noisy_sum import noisy, private_sum
+from equidp.kernel.noisy_sum import add_noise, private_sum
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
@@ -69,7 +68,7 @@ class Release:
 
     def __init__(self, noise_multiplier: float, randomness: Randomness) -> None:
         check_number("(0, inf)", noise_multiplier=noise_multiplier)
-        self.event = StepEvent(1.0, noise_multiplier)
+        self.event = Event(1.0, noise_multiplier)
         self._randomness = randomness
         self._left = 1.0
 
@@ -92,9 +91,9 @@ class Release:
         deviation = self._multiplier(share) * math.sqrt(columns)
         inside = (codes >= 0) & (codes < cells)
         places = (codes + cells * np.arange(columns))[inside]
-        exact = np.bincount(places, minlength=columns * cells).astype(np.float64)
-        released = noisy([torch.from_numpy(exact)], deviation, self._randomness)
-        return Noisy(released.numpy().reshape(columns, cells), deviation)
+        counts = torch.from_numpy(np.bincount(places, minlength=columns * cells).astype(np.float64))
+        add_noise([counts], deviation, self._randomness, 1.0)
+        return Noisy(counts.numpy().reshape(columns, cells), deviation)
 
     def sums(self, rows: Floats, *, bound: float, share: float) -> Noisy:
         """Sum rows, [n, d], each scaled to norm <= bound, which is S; returns [d]."""
@@ -112,14 +111,14 @@ class Release:
         if share > self._left + 1e-9:
             raise SettingError(f"share={share:g}, but only {self._left:g} of this release is left.")
         self._left -= share
-        return self.event.noise_multiplier / math.sqrt(share)
+        return self.event.noise / math.sqrt(share)
 
 
 def private_counts(codes: Codes, cells: int, *, noise_multiplier: float, randomness: Randomness) -> Floats:
     """Counts of each class or group with noise, at least 0.
 
     Formal guarantee: one row, added or removed, changes one count by 1, so this is a Gaussian mechanism of
-    this noise multiplier, without sampling. Charge `StepEvent(1.0, noise_multiplier)` before; n is public,
+    this noise multiplier, without sampling. Charge `Event(1.0, noise_multiplier)` before; n is public,
     and so is the number of cells.
 
     Args:
@@ -175,7 +174,7 @@ def private_quantile(
     standard deviation 4 sigma, which is how many rows the share is off by.
 
     Formal guarantee: one row, added or removed, changes each count by at most 1, so all of them together are
-    a Gaussian mechanism of this noise multiplier, without sampling. Charge `StepEvent(1.0, noise_multiplier)`
+    a Gaussian mechanism of this noise multiplier, without sampling. Charge `Event(1.0, noise_multiplier)`
     before; a model that made the values must be charged for too.
 
     | case | outcome |

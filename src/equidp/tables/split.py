@@ -7,16 +7,15 @@ of the file, the order of its columns and rows that differ from a row leave its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
 
 from equidp._extras import require_extra
-from equidp.errors import DataError
 from equidp.tables.cells import MISSING
-from equidp.tables.columns import Table, blocks
+from equidp.tables.columns import blocks
 
 with require_extra("tables"):
     import pandas as pd
@@ -28,7 +27,7 @@ _BLOCK = 2**16
 _BYTES = 16
 
 
-def draw_rows(table: Table | pd.DataFrame, seed: int) -> npt.NDArray[np.float64]:
+def draw_rows(table: pd.DataFrame, seed: int) -> npt.NDArray[np.float64]:
     """Return a number in [0, 1) for each row, [n].
 
     Equal rows have draws of their own, as the first, second, ... of them. Memory beyond the result: 8 bytes a
@@ -68,7 +67,7 @@ def _count_earlier(digests: Bits) -> Codes:
     return earlier
 
 
-def _digests(table: Table | pd.DataFrame, places: Codes, seed: int) -> Iterator[tuple[int, Bits]]:
+def _digests(table: pd.DataFrame, places: Codes, seed: int) -> Iterator[tuple[int, Bits]]:
     """Yield digests of 128 bits, [block, 2], of these rows, after the place of the first in `places`."""
     names = sorted(table.columns, key=str)
     start = blake2b(repr((seed, [str(name) for name in names])).encode(), digest_size=_BYTES)
@@ -105,28 +104,17 @@ def _cell_bytes(column: pd.Series) -> npt.NDArray[np.uint8]:
     return text_bytes
 
 
-def rows_by_content(
-    drawn: npt.NDArray[np.float64], groups: Codes, group_names: Sequence[str], test_share: float, seed: int
-) -> tuple[Codes, Codes]:
+def rows_by_content(drawn: npt.NDArray[np.float64], groups: Codes, test_share: float) -> tuple[Codes, Codes]:
     """Return rows to train on and rows to test on, by their `draw_rows` from the seed and each row's content.
 
     Rows with a draw below `test_share` are tested on; in a group without any, the row with the lowest draw
-    is. So one more row in the file adds at most one row to the training set and removes none: what holds for
-    training sets that differ in one example holds for files that differ in one row. Equal rows have draws of
-    their own, as the first, second, ... of them.
-
-    Raises:
-        DataError: a group would have no row to train on.
+    is, even where it is the only row. So one more row in the file adds at most one row to the training set
+    and removes none: what holds for training sets that differ in one example holds for files that differ in
+    one row. Equal rows have draws of their own, as the first, second, ... of them.
     """
     tested = drawn < test_share
-    for group, name in enumerate(group_names):
+    for group in np.unique(groups):
         members = np.flatnonzero(groups == group)
         if not tested[members].any():
             tested[members[drawn[members].argmin()]] = True
-        elif tested[members].all():
-            raise DataError(
-                f"no row of group {name!r}, which has {len(members)}, falls into the training set. Merge it "
-                f"with another group, or change the seed or test_share={test_share:g}.",
-                field="group",
-            )
     return np.flatnonzero(~tested), np.flatnonzero(tested)

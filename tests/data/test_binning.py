@@ -1,4 +1,4 @@
-"""Encodings of columns as an option of a source: given, chosen by a plan, trained on and predicted by."""
+"""Binnings of columns as an option of a source: given, chosen by a plan, trained on and predicted by."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from equidp.comparison.compare import prepare
 from equidp.comparison.plan import ComparisonPlan
 from equidp.data import SOURCES, Recipe, open_source
 from equidp.data.census import Census, Preparation
-from equidp.data.table import add_encoding, encoding_of, split_and_encode, with_encoding, with_private_noise
+from equidp.data.table import add_binning, binning_of, split_and_encode, with_binning, with_private_noise
 from equidp.errors import SettingError
 from equidp.runs.begin import begin
 from equidp.runs.config import RunData, TrainConfig
@@ -39,8 +39,8 @@ def path(tmp_path_factory):
     return file
 
 
-def opened(path, encoding=None):
-    return open_source(str(path), **ROLES, encoding=encoding)
+def opened(path, binning=None):
+    return open_source(str(path), **ROLES, binning=binning)
 
 
 def test_a_source_encodes_its_columns_as_it_was_given(path):
@@ -60,7 +60,7 @@ def test_weights_of_blocks_suit_the_number_of_people_where_they_have_several_row
     table = pd.read_csv(path)
     table.assign(id=np.arange(600) // 3).to_csv(tmp_path / "visits.csv", index=False)
     recipe = Recipe(target="income", group=("sex",), missing="category", person="id", rows_per_person=3)
-    source = open_source(str(tmp_path / "visits.csv"), recipe=recipe, encoding="cut")
+    source = open_source(str(tmp_path / "visits.csv"), recipe=recipe, binning="cut")
     split, encoder = split_and_encode(source, 0)
     assert encoder.examples == len(split.train) < 200
     assert split_and_encode(with_private_noise(source, 0.5), 0)[1].examples == len(split.train)
@@ -80,7 +80,7 @@ def test_a_census_is_cut_with_its_public_codes():
     codes = Preparation(
         ("age",), {"sex": ("0", "1", "2")}, ("high", "1"), ("sex", "1"), ("no", "yes"), "made up"
     )
-    census = Census("made up", codes, lambda: rows.astype(str), encoding="cut:4")
+    census = Census("made up", codes, lambda: rows.astype(str), binning="cut:4")
     split, encoder = split_and_encode(census, 0)
     assert [column.width for column in encoder.columns] == [5, 3]
     assert encoder.examples == len(split.train)
@@ -101,20 +101,20 @@ def test_a_run_on_a_named_table_keeps_its_encoder_and_shows_effects_with_public_
     )
     monkeypatch.setitem(SOURCES, "made-up", Census("made-up", codes, lambda: rows.astype(str)))
     plan = equidp.Plan(model="logistic", batch_size=100, epochs=1, learning_rate=1.0, noise_multiplier=1.0)
-    config = TrainConfig(RunData("made-up", encoding="cut:4"), "dpsgd", plan)
+    config = TrainConfig(RunData("made-up", binning="cut:4"), plan.with_changes(method="dpsgd"))
     begin(prepare_run(config), tmp_path / "run")
     train(tmp_path / "run")
     kept = open_run(tmp_path / "run")
     assert kept.encoder == split_and_encode(kept.config.data.source(), 0)[1]
     assert {each.column: each.public for each in kept.effects()} == {"age": False, "sex": True}
-    assert "Effect of each column" in (tmp_path / "run" / "card.md").read_text()
+    assert "Effect of each column" in (tmp_path / "run" / "share" / "card.md").read_text()
 
 
 def test_edges_and_ranges_of_a_census_come_from_rows_and_its_codes_do_not():
     rows = pd.DataFrame({"age": np.arange(80) % 60, "sex": ["0", "1"] * 40, "high": ["0"] * 40 + ["1"] * 40})
     codes = Preparation(("age",), {"sex": ("0", "1")}, ("high", "1"), ("sex", "1"), ("no", "yes"), "made up")
-    for encoding in (None, "cut:4"):
-        census = Census("made up", codes, lambda: rows.astype(str), encoding=encoding)
+    for binning in (None, "cut:4"):
+        census = Census("made up", codes, lambda: rows.astype(str), binning=binning)
         encoder = split_and_encode(census, 0)[1]
         assert "age" in encoder.notes()[0]
         assert TableEncoder.from_json(encoder.to_json()) == encoder
@@ -123,19 +123,19 @@ def test_edges_and_ranges_of_a_census_come_from_rows_and_its_codes_do_not():
 
 def test_an_encoding_is_for_tables(path):
     for name in ("digits", "mnist"):
-        with raises_field(SettingError, "encoding"):
-            open_source(name, encoding="cut")
-    with raises_field(SettingError, "encoding", "latin-1"):
+        with raises_field(SettingError, "binning"):
+            open_source(name, binning="cut")
+    with raises_field(SettingError, "binning", "latin-1"):
         opened(path, "latin-1")
 
 
 def test_a_chosen_encoding_is_a_source_s_own_unless_one_was_given(path):
     plain, images = opened(path), open_source("digits")
-    chosen = ChosenPlan(equidp.Plan(), encoding="cut:4,16")
-    assert chosen.source(plain) == with_encoding(plain, "cut:4,16")
+    chosen = ChosenPlan(equidp.Plan(), binning="cut:4,16")
+    assert chosen.source(plain) == with_binning(plain, "cut:4,16")
     assert chosen.source(opened(path, "standard")) == opened(path, "standard")
     assert chosen.source(images) is images
-    assert add_encoding(plain, "standard") is plain  # it is not read twice
+    assert add_binning(plain, "standard") is plain  # it is not read twice
 
 
 def test_a_plan_names_the_encoding_and_its_origin(path):
@@ -146,32 +146,33 @@ def test_a_plan_names_the_encoding_and_its_origin(path):
     ):
         source = opened(path, given)
         chosen = choose_plan(source, source.split(0).train, 0, of_plan)
-        assert chosen.encoding == found
-        assert chosen.origin("encoding") == origin
+        assert chosen.binning == found
+        assert chosen.origin("binning") == origin
     digits = open_source("digits")
-    assert choose_plan(digits, digits.split(0).train, 0, {}).encoding is None
+    assert choose_plan(digits, digits.split(0).train, 0, {}).binning is None
 
 
 @pytest.mark.soak
 def test_a_run_keeps_its_encoding_and_predicts_by_it(path, tmp_path):
-    data = RunData(str(path), opened(path).recipe, encoding="cut")
+    data = RunData(str(path), opened(path).recipe, binning="cut")
     plan = equidp.Plan(model="logistic", batch_size=100, epochs=1, learning_rate=1.0, noise_multiplier=1.0)
-    config = TrainConfig(data, "dpsgd", plan)
+    config = TrainConfig(data, plan.with_changes(method="dpsgd"))
     assert TrainConfig.from_plain(config.to_plain()) == config
     begin(prepare_run(config), tmp_path / "run")
     train(tmp_path / "run")
     kept = open_run(tmp_path / "run")
     assert {each.column for each in kept.effects()} == {"age", "job", "pay"}
     for card in ("card.html", "card.md"):
-        assert "Effect of each column" in (tmp_path / "run" / card).read_text()
+        assert "Effect of each column" in (tmp_path / "run" / "share" / card).read_text()
     encoder = split_and_encode(opened(path, "cut"), 0)[1]
     assert kept.encoder == encoder
     table = pd.read_csv(path).drop(columns="age")
     table.to_csv(tmp_path / "new.csv", index=False)
-    with pytest.warns(equidp.errors.DataWarning, match="age"):
-        found = kept.inputs(tmp_path / "new.csv")
+    with pytest.raises(equidp.errors.DataError, match="age"):
+        kept.inputs(tmp_path / "new.csv")
+    found = kept.inputs(tmp_path / "new.csv", lacking=("age",))
     assert torch.equal(found, encoder.encode(table.assign(age=np.nan)))
-    assert {row.name: row.value for row in config.setting_rows(config.resolve(480))}["encoding"] == "cut"
+    assert {row.name: row.value for row in config.setting_rows(config.plan.resolve(480))}["binning"] == "cut"
 
 
 @pytest.mark.soak
@@ -180,8 +181,8 @@ def test_comparisons_train_on_the_encoding_and_boosted_trees_on_numbers(path, tm
         ["dpsgd"], seeds=[0], epsilons=[3.0], plan=equidp.Plan(batch_size=100, epochs=1, delta=1e-4)
     )
     prepared = prepare(opened(path, "cut"), asked, directory=tmp_path)
-    assert {encoding_of(cell.source) for cell in prepared.cells} == {"cut"}
-    assert {encoding_of(trees.source) for trees in prepared.trees} == {"standard"}
+    assert {binning_of(cell.source) for cell in prepared.cells} == {"cut"}
+    assert {binning_of(trees.source) for trees in prepared.trees} == {"standard"}
 
 
 @pytest.mark.soak
@@ -195,9 +196,12 @@ def test_groups_are_inputs_on_request_and_are_needed_to_predict_then(path, tmp_p
     assert any("sex" in note and "inputs" in note for note in split.notes)
     assert "sex" not in {column.name for column in split_and_encode(opened(path), 0)[1].columns}
     plan = equidp.Plan(model="logistic", batch_size=100, epochs=1, learning_rate=1.0, noise_multiplier=1.0)
-    begin(prepare_run(TrainConfig(RunData(str(path), recipe), "dpsgd", plan)), tmp_path / "run")
+    begin(
+        prepare_run(TrainConfig(RunData(str(path), recipe), plan.with_changes(method="dpsgd"))),
+        tmp_path / "run",
+    )
     train(tmp_path / "run")
-    assert "may predict differently by group" in (tmp_path / "run" / "card.md").read_text()
+    assert "may predict differently by group" in (tmp_path / "run" / "share" / "card.md").read_text()
     kept = open_run(tmp_path / "run")
     assert kept.inputs(path).shape == (600, encoder.width)
     assert len(kept.read_grouped(path)) == 600
