@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+
+import equidp
+from equidp.cli.result import print_result
+from equidp.evaluation.evaluation import evaluate
+from equidp.training.run import Run
+from support.command import QUICK
+
+TRAIN = ("train", "patients.csv", "--target", "ill", "--group", "region")
+PLAN = ("--batch-size", "60", "--delta", "1e-4", *QUICK)
 
 
 @pytest.fixture(scope="module")
@@ -25,31 +36,26 @@ def place(tmp_path_factory):
 def run(place, command):
     equidp = partial(command, cwd=place)
     if not (place / "run").exists():
-        code, _, err = equidp("train", "patients.csv", "--target", "ill", "--group", "region",
-                              "--epochs", "4", "--batch-size", "60", "--noise-multiplier", "2",
-                              "--accountant", "rdp", "--delta", "1e-4", "--out", "run")  # fmt: skip
+        code, _, err = equidp(*TRAIN, *PLAN, "--epochs", "4", "--noise-multiplier", "2", "--out", "run")
         assert code == 0, err
     return equidp
 
 
 @pytest.mark.soak
-def test_the_terminal_and_json_show_metrics_by_group_and_what_accuracy_hides(run, place):
+def test_the_first_line_says_whether_the_model_is_any_good_and_the_rest_is_short(run, place):
     code, out, err = run("evaluate", "run", "--json", "found.json")
     assert code == 0, err
-    for part in (
-        "AUC",
-        "average precision",
-        "Brier score",
-        "predicted, %",
-        "happened, %",
-        "no better than one",
-    ):
-        assert part in out, part
-    assert "Positive class: 'yes', predicted where it is the more probable class" in " ".join(out.split())
+    words = " ".join(out.split())
+    assert re.match(r"(Better|No better) than a coin \(0\.5\): AUC 0\.\d+ \(.*\); epsilon [\d.]+\.", words)
+    assert "which finds" in words  # recall, as a class is rare
+    assert "predicted %" in words
+    assert "happened %" in words
+    assert out.count("\n") <= 25
     content = json.loads((place / "found.json").read_text())
     assert content["better_than_a_constant_prediction"] is False
     assert {row["metric"] for row in content["values"]} >= {"auc", "brier", "calibration"}
     assert {row["group"] for row in content["calibration"]} == {"north", "south", "all"}
+    assert "always predicting 'no'" in " ".join(run("evaluate", "run", "--metric", "accuracy")[1].split())
 
 
 @pytest.mark.soak
@@ -82,9 +88,8 @@ def test_reliability_is_shown_by_group_and_risk(run):
 @pytest.mark.soak
 def test_a_runs_own_cut_and_metric_are_those_of_evaluate_and_predict(run, place):
     if not (place / "cut").exists():
-        code, _, err = run("train", "patients.csv", "--target", "ill", "--group", "region", "--epochs", "4",
-                           "--batch-size", "60", "--noise-multiplier", "2", "--accountant", "rdp", "--delta",
-                           "1e-4", "--out", "cut", "--threshold", "0.03", "--metric", "auc")  # fmt: skip
+        plan = [*PLAN, "--epochs", "4", "--noise-multiplier", "0.5"]
+        code, _, err = run(*TRAIN, *plan, "--threshold", "0.03", "--metric", "auc", "--out", "cut")
         assert code == 0, err
     assert run("evaluate", "cut", "--json", "found.json")[0] == 0
     content = json.loads((place / "found.json").read_text())
@@ -94,17 +99,15 @@ def test_a_runs_own_cut_and_metric_are_those_of_evaluate_and_predict(run, place)
         answers = pd.read_csv(place / "answers.csv")
         clear = (answers["p(yes)"] - threshold).abs() > 1e-5
         assert ((answers["prediction"] == "yes") == (answers["p(yes)"] >= threshold))[clear].all()
-    assert "AUC: 0." in (place / "cut" / "card.md").read_text()
+    assert "AUC on " in (place / "cut" / "share" / "card.md").read_text()
 
 
 @pytest.mark.soak
 def test_a_base_rate_is_counted_privately_paid_for_and_kept_as_the_runs_threshold(run, place):
-    code, _, err = run("train", "patients.csv", "--target", "ill", "--group", "region", "--epochs", "2",
-                       "--batch-size", "60", "--epsilon", "3", "--accountant", "rdp", "--delta", "1e-4",
-                       "--set", "counts_share=0.2", "--threshold", "base-rate",
-                       "--out", "counted")  # fmt: skip
+    plan = [*PLAN, "--epochs", "2", "--epsilon", "3", "--set", "privacy.counts_share=0.2"]
+    code, _, err = run(*TRAIN, *plan, "--threshold", "base-rate", "--out", "counted")
     assert code == 0, err
-    counts = json.loads((place / "counted" / "class-counts.json").read_text())
+    counts = json.loads((place / "counted" / "share" / "class-counts.json").read_text())
     assert run("evaluate", "counted", "--json", "counted.json")[0] == 0
     content = json.loads((place / "counted.json").read_text())
     assert content["threshold"] == pytest.approx(counts["yes"] / sum(counts.values()))
@@ -114,12 +117,11 @@ def test_a_base_rate_is_counted_privately_paid_for_and_kept_as_the_runs_threshol
 
 @pytest.mark.soak
 def test_training_refuses_a_metric_or_class_that_the_data_lacks_before_it_spends(run, place):
-    asked = ("train", "patients.csv", "--target", "ill", "--group", "region", "--noise-multiplier", "2")
     for options, message in (
-        (("--positive", "ill"), "unknown positive class 'ill'"),
+        (("--positive", "ill"), "positive class 'ill'"),
         (("--metric", "aucc"), "Did you mean 'auc'"),
     ):
-        code, _, err = run(*asked, "--out", "refused", *options)
+        code, _, err = run(*TRAIN, "--noise-multiplier", "2", "--out", "refused", *options)
         assert code == 2
         assert message in " ".join(err.split())
         assert not (place / "refused").exists()
@@ -133,10 +135,10 @@ def test_training_refuses_a_metric_or_class_that_the_data_lacks_before_it_spends
         (("--metric", "own_metrics:F1"), "unknown metric 'own_metrics:F1'"),
         (("--threshold", "1.5"), "threshold=1.5; expected a number in [0, 1]"),
         (("--threshold", "half"), "expected a number in [0, 1], or base-rate"),
-        (("--threshold", "base-rate"), "needs --base-rate, a public number"),
+        (("--threshold", "base-rate"), "needs base_rate, a public number"),
         (("--threshold", "base-rate", "--base-rate", "2"), "base_rate=2.0; expected a number in (0, 1)"),
         (("--base-rate", "0.1"), "give that too"),
-        (("--positive", "ill"), "unknown positive class 'ill'"),
+        (("--positive", "ill"), "positive class 'ill'"),
     ],
 )
 def test_bad_input_ends_with_what_to_do(run, options, message):
@@ -144,3 +146,43 @@ def test_bad_input_ends_with_what_to_do(run, options, message):
     assert code == 2
     assert message in " ".join(err.split())
     assert "Traceback" not in err
+
+
+def evaluate_risks(risks, targets, groups, names, **asked):
+    """The evaluation of a model that gives these risks of "yes", [n]."""
+    from torch import nn
+
+    logits = torch.tensor(np.log(risks) - np.log1p(-np.asarray(risks)), dtype=torch.float32)
+    inputs = torch.stack([torch.zeros_like(logits), logits], dim=1)
+    test = equidp.GroupedDataset(
+        inputs, torch.as_tensor(targets), torch.as_tensor(groups), names, ("no", "yes")
+    )
+    return evaluate(nn.Identity(), test, **asked)
+
+
+def test_groups_for_which_a_model_is_worse_or_no_better_than_chance_are_named(capsys):
+    generator = np.random.default_rng(0)
+    groups = np.repeat([0, 1, 2], 1000)
+    targets = (generator.random(3000) < np.where(np.arange(3000) % 10 < 1, 0.6, 0.02)).astype(int)
+    told = np.where(np.arange(3000) % 10 < 1, 0.6, 0.02)
+    risks = np.where(groups == 2, generator.permutation(told), told)  # of the last group it knows nothing
+    run = Run(None, (), 1e-5, None, "pld")
+    found = evaluate_risks(risks, targets, groups, ("a", "b", "c"))
+    print_result(run, found)
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("Better than a coin (0.5): AUC 0.")
+    assert "Clearly worse for c." in said
+    assert "Not clearly better than a coin for c." in said
+    print_result(run, found, "accuracy")
+    assert "better than always predicting 'no' (9" in capsys.readouterr().out
+    many = evaluate_risks(risks, targets, np.arange(3000) % 30, tuple(f"g{at}" for at in range(30)))
+    print_result(run, many)
+    said = capsys.readouterr().out
+    assert said.count("\n") <= 25
+    assert "more groups are on the card" in said
+
+
+def test_a_model_of_which_nothing_can_be_shown_is_said_to_be_one(capsys):
+    found = evaluate_risks([0.1, 0.2, 0.3, 0.9], [0, 0, 0, 1], [0, 0, 1, 1], ("a", "b"))
+    print_result(Run(None, (), 1e-5, None, "pld"), found.withholding())
+    assert "too few people" in capsys.readouterr().out

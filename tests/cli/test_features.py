@@ -8,7 +8,7 @@ from functools import partial
 import pandas as pd
 import pytest
 
-PLAN = ("--batch-size", "40", "--epochs", "0.2", "--noise-multiplier", "2", "--accountant", "rdp")
+PLAN = ("--batch-size", "40", "--epochs", "0.2", "--noise-multiplier", "2", "--set", "privacy.accountant=rdp")
 
 
 @pytest.fixture
@@ -21,13 +21,13 @@ def run(command, tmp_path, monkeypatch):
 @pytest.mark.soak
 def test_a_run_applies_its_features_again(run, tmp_path):
     assert run("train", "digits", "--features", "scattering", *PLAN, "--out", "run")[0] == 0
-    config = json.loads((tmp_path / "run" / "config.json").read_text())["config"]
+    config = json.loads((tmp_path / "run" / "private" / "config.json").read_text())["config"]
     assert config["data"]["features"] == "scattering"
-    card = (tmp_path / "run" / "card.md").read_text()
+    card = (tmp_path / "run" / "share" / "card.md").read_text()
     assert "digits, scattering" in card
     assert "features of each example alone (scattering, Apache-2.0, " in card
     code, out, _ = run("evaluate", "run")
-    assert (code, "test examples" in out) == (0, True)
+    assert (code, "Model card: " in out) == (0, True)
     assert run("predict", "run", "--out", "p.csv")[0] == 0
     assert len(pd.read_csv(tmp_path / "p.csv")) == 450
 
@@ -47,17 +47,25 @@ def test_a_run_applies_its_features_again(run, tmp_path):
                 "scattering",
                 *PLAN,
                 "--set",
-                "augmentation=shift",
+                "training.augmentation=shift",
                 "--dry-run",
             ),
             "varies pixels",
         ),
         (
-            ("compare", "digits", "--features", "scattering", "--set", "augmentation=flip", "--dry-run"),
+            (
+                "compare",
+                "digits",
+                "--features",
+                "scattering",
+                "--set",
+                "training.augmentation=flip",
+                "--dry-run",
+            ),
             "varies pixels",
         ),
         (("compare", "adult", "--features", "scattering", "--seeds", "1"), "'adult' is a table"),
-        (("inspect", "people.csv", "--features", "scattering"), "--features are for images"),
+        (("inspect", "people.csv", "--features", "scattering"), "is given by --set training.features"),
     ],
     ids=lambda each: each[0] if isinstance(each, tuple) else "",
 )

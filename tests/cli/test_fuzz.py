@@ -66,10 +66,10 @@ ENCODINGS = (*["utf-8"] * 8, "utf-8-sig", "utf-16", "latin-1", "cp1252")
 OPTIONS = (
     (),
     ("--missing", "category"),
-    ("--bounds", "age=0:100"),
+    ("--set", "column.age.range=[0, 100]"),
     ("--drop", "job"),
     ("--group", "job,sex"),
-    ("--test-share", "0.5"),
+    ("--set", "table.test_share=0.5"),
     ("--target", "age"),
     ("--group", "age"),
 )
@@ -205,7 +205,7 @@ def test_odd_tables(monkeypatch, examples):
             (folder / "odd.csv").write_bytes(content)
             code, out, err = invoke(
                 "train", str(folder / "odd.csv"), "--target", "income", "--group", "sex", *options,
-                "--method", method, "--accountant", "rdp", "--batch-size", "5",
+                "--method", method, "--set", "privacy.accountant=rdp", "--batch-size", "5",
                 "--epochs", "1", "--out", str(folder / "run"),
                 *(("--noise-multiplier", "2") if method != "sgd" else ()),
             )  # fmt: skip
@@ -214,7 +214,7 @@ def test_odd_tables(monkeypatch, examples):
             left = {path.name for path in folder.iterdir()} - {"odd.csv"}
             if code == 0:
                 assert left == {"run"}
-                assert "\n# Model card" in (folder / "run" / "card.md").read_text()
+                assert "\n# Prediction of income" in next((folder / "run").rglob("card.md")).read_text()
             else:
                 assert err.startswith("error: ")
                 assert (out, left) == ("", set())

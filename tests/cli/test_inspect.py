@@ -9,7 +9,9 @@ import pandas as pd
 import pytest
 
 from equidp.data import Recipe
-from support.command import equidp_here as equidp
+from support.command import QUICK, equidp_here as equidp
+
+NOISE = ("--noise-multiplier", "2", "--epochs", "1", *QUICK)
 
 
 def patients(start: int, rows: int = 240) -> pd.DataFrame:
@@ -43,7 +45,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def inspected(folder):
     labels = ("--target", "ill", "--group", "sex")
-    files = ("--out", "recipe.toml", "--json", "report.json")
+    files = ("--out", "run.toml", "--json", "report.json")
     return equidp("inspect", "patients.csv.gz", *labels, *files, cwd=folder)
 
 
@@ -52,29 +54,29 @@ def test_the_report_names_each_option_and_says_that_it_stays_in_the_house(inspec
     assert inspected.returncode == 0, inspected.stderr
     for part in (
         "240 rows, 7 columns. Separator ;  Charset cp1252",
-        "--date admitted=%d.%m.%Y",
-        "--na Alter=-999",
-        "--thousands 'Einkommen €=point'",
-        "--categorical plz",
+        '[column.admitted] format = "%d.%m.%Y"',
+        '[column.Alter] missing = ["-999"]',
+        '[column."Einkommen €"] thousands = ".", decimal = ","',
+        '[column.plz] kind = "text"',
         "Groups by sex: männlich 50.0%, weiblich 50.0%.",
         "patient_id is another in each row. Epsilon is promised to a row",
         "it is confidential",
     ):
         assert part in inspected.stdout
-    assert "Recipe: recipe.toml" in inspected.stderr
-    assert "equidp train patients.csv.gz --recipe recipe.toml --epsilon 3 --out run" in inspected.stderr
-    again = equidp("inspect", "patients.csv.gz", "--out", "recipe.toml", cwd=folder)
-    assert (again.returncode, "'recipe.toml' exists" in again.stderr) == (2, True)
+    assert "Written: run.toml" in inspected.stderr
+    assert "equidp train patients.csv.gz --config run.toml --epsilon 3 --out run" in inspected.stderr
+    again = equidp("inspect", "patients.csv.gz", "--out", "run.toml", cwd=folder)
+    assert (again.returncode, "'run.toml' exists" in again.stderr) == (2, True)
     report = json.loads((folder / "report.json").read_text())
     assert report["recipe"]["sep"] == ";"
-    assert {"says": "names people", "flag": "--drop patient_id"} in report["columns"][0]["findings"]
+    assert [each["lines"] for each in report["columns"][0]["findings"]] == ['[table] drop = ["patient_id"]']
 
 
 @pytest.mark.soak
 def test_one_recipe_leads_from_the_raw_file_to_predictions_for_new_ones(inspected, folder):
     assert inspected.returncode == 0
-    noise = ("--noise-multiplier", "2", "--epochs", "1", "--batch-size", "40", "--accountant", "rdp")
-    recipe = ("--recipe", "recipe.toml")
+    noise = [*NOISE, "--batch-size", "40"]
+    recipe = ("--config", "run.toml")
     trained = equidp("train", "patients.csv.gz", *recipe, *noise, "--out", "run", cwd=folder)
     assert trained.returncode == 0, trained.stderr
     predicted = equidp("predict", "run", "new.csv", "--keep", "patient_id", "--out", "p.csv", cwd=folder)
@@ -83,19 +85,19 @@ def test_one_recipe_leads_from_the_raw_file_to_predictions_for_new_ones(inspecte
     evaluated = equidp("evaluate", "run", "others.csv", cwd=folder)
     assert evaluated.returncode == 0, evaluated.stderr
     assert "weiblich" in evaluated.stdout
-    kept = json.loads((folder / "run" / "config.json").read_text())["config"]["data"]["recipe"]
+    kept = json.loads((folder / "run" / "private" / "config.json").read_text())["config"]["data"]["recipe"]
     assert kept["charset"] == "cp1252"
 
 
 @pytest.mark.soak
 def test_slips_end_with_exit_code_2_and_what_to_do(folder, inspected):
-    wrong = (folder / "recipe.toml").read_text().replace("admitted", "admited")
+    wrong = (folder / "run.toml").read_text().replace("admitted", "admited")
     (folder / "wrong.toml").write_text(wrong)
     for arguments, message in (
         (("inspect", "patients.csv.gz", "--target", "il"), "in target 'il'. Did you mean 'ill'?"),
         (("inspect", "nowhere.csv"), "there is no file 'nowhere.csv'"),
         (
-            ("train", "patients.csv.gz", "--recipe", "wrong.toml", "--epsilon", "3", "--out", "r"),
+            ("train", "patients.csv.gz", "--config", "wrong.toml", "--epsilon", "3", "--out", "r"),
             "'admitted'",
         ),
     ):
@@ -110,8 +112,8 @@ def test_a_column_of_people_is_in_the_recipe_with_a_public_number_of_rows(tmp_pa
     table = pd.DataFrame({"age": range(90), "sex": ["F", "M"] * 45, "ill": ["yes", "no", "no"] * 30})
     table.assign(who=[f"p{row // 6}" for row in range(90)]).to_csv(tmp_path / "visits.csv", index=False)
     asked = ("inspect", "visits.csv", "--target", "ill", "--group", "sex", "--person", "who")
-    assert command(*asked, "--out", "recipe.toml", cwd=tmp_path)[0] == 0
-    recipe = Recipe.read(tmp_path / "recipe.toml")
+    assert command(*asked, "--out", "run.toml", cwd=tmp_path)[0] == 0
+    recipe = Recipe.read(tmp_path / "run.toml")
     assert (recipe.person, recipe.rows_per_person) == ("who", 4)
     assert "who" not in recipe.drop
     assert command(*asked, "--rows-per-person", "2", "--out", "two.toml", cwd=tmp_path)[0] == 0
@@ -130,20 +132,20 @@ def test_people_with_several_rows_are_who_the_printed_command_protects(name, ids
     table.assign(sex=["F", "F", "M", "M", "F", "F"] * 15, ill=["yes", "no", "no"] * 30).to_csv(
         tmp_path / "visits.csv", index=False
     )
-    asked = ("inspect", "visits.csv", "--target", "ill", "--group", "sex", "--out", "recipe.toml")
+    asked = ("inspect", "visits.csv", "--target", "ill", "--group", "sex", "--out", "run.toml")
     code, out, error = command(*asked, cwd=tmp_path)
     assert code == 0
-    assert f"--person {name} --rows-per-person 4" in " ".join(out.split())
+    assert f'[table] person = "{name}", rows_per_person = 4' in " ".join(out.split())
     assert "Epsilon is promised to each of them" in " ".join(out.split())
-    recipe = Recipe.read(tmp_path / "recipe.toml")
+    recipe = Recipe.read(tmp_path / "run.toml")
     assert (recipe.person, recipe.rows_per_person, recipe.drop) == (name, 4, ())
-    assert f'person = "{name}"  # names people' in (tmp_path / "recipe.toml").read_text()
-    printed = "equidp train visits.csv --recipe recipe.toml --epsilon 3 --out run"
+    assert f'person = "{name}"  # seems to name people' in (tmp_path / "run.toml").read_text()
+    printed = "equidp train visits.csv --config run.toml --epsilon 3 --out run"
     assert printed in error
-    noise = ("--noise-multiplier", "2", "--epochs", "1", "--batch-size", "10", "--accountant", "rdp")
+    noise = [*NOISE, "--batch-size", "10"]
     given = printed.replace("--epsilon 3 ", "").split()[1:]
     assert command(*given, *noise, cwd=tmp_path)[0] == 0
-    assert "person" in (tmp_path / "run" / "card.md").read_text()
+    assert "person" in (tmp_path / "run" / "share" / "card.md").read_text()
 
 
 def test_a_recipe_that_was_written_is_named_and_not_proposed(tmp_path, command):
@@ -151,21 +153,21 @@ def test_a_recipe_that_was_written_is_named_and_not_proposed(tmp_path, command):
     table.to_csv(tmp_path / "visits.csv", index=False)
     asked = ("inspect", "visits.csv", "--target", "ill", "--group", "sex")
     _, out, _ = command(*asked, cwd=tmp_path)
-    assert "With a recipe of this (--out recipe.toml), the table" in out
+    assert "With these lines (--out run.toml), the table" in out
     _, out, _ = command(*asked, "--out", "own.toml", cwd=tmp_path)
-    assert "With the recipe in own.toml, the table" in out
+    assert "With the lines in own.toml, the table" in out
     assert "--out" not in out
 
 
 def test_a_table_that_cannot_be_used_yet_is_not_said_to_be_ready(tmp_path, command):
-    """Until a group of one row is merged with another, no command is proposed."""
-    table = pd.DataFrame({"age": range(90), "sex": ["F", "M"] * 45, "ill": ["yes", "no", "no"] * 30})
+    """A target of one class leads to no command, and groups of few rows are said."""
+    table = pd.DataFrame({"age": range(90), "sex": ["F", "M"] * 45, "ill": "no"})
     table.loc[3, "sex"] = "unknown"
     table.to_csv(tmp_path / "visits.csv", index=False)
-    asked = ("inspect", "visits.csv", "--target", "ill", "--group", "sex", "--out", "recipe.toml")
+    asked = ("inspect", "visits.csv", "--target", "ill", "--group", "sex", "--out", "run.toml")
     code, out, error = command(*asked, cwd=tmp_path)
     assert code == 0
-    assert "sex: 1 group of fewer than 20 rows: merge with others" in out
+    assert "sex: has 1 group of fewer than 20 rows each, in 1 row" in out
     assert "Not enough to train on yet" in error
     assert "equidp train" not in error
 
@@ -176,7 +178,6 @@ def test_a_file_that_is_not_there_is_named_whatever_option_gave_it(tmp_path, com
     for arguments in (
         ("inspect", "absent.csv"),
         ("train", "absent.csv", *train[2:]),
-        (*train, "--recipe", "absent.toml"),
         (*train, "--config", "absent.toml"),
     ):
         code, _, error = command(*arguments, cwd=tmp_path)

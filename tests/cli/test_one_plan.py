@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import fields, replace
+import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from equidp.accounting.target import Target
 from equidp.advice.advise import AUTO
 from equidp.cli import train as train_module
 from equidp.cli.compare import compare_command
-from equidp.cli.options import MoreSettings, PlanOptions
-from equidp.cli.releases import ReleaseOptions
-from equidp.cli.settings import settable
+from equidp.cli.options import PlanOptions, TableOptions
 from equidp.comparison import compare as compare_module
 from equidp.comparison.plan import ComparisonPlan
 from equidp.data import Recipe
@@ -25,6 +23,8 @@ from equidp.policies.setting import settings_of
 from equidp.runs.begin import begin
 from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.prepare import prepare
+from equidp.runs.run_file import fields_of
+from equidp.runs.session import Session
 from equidp.runs.train import train
 from equidp.training.plan import Plan
 from support.command import people
@@ -36,6 +36,7 @@ OTHER = {
     "delta": 1e-3, "momentum": 0.4, "weight_decay": 0.02, "optimizer": "adam", "schedule": "constant",
     "average": "ema", "average_share": 0.4, "views": 2, "augmentation": "flip",
     "class_weight": "low=1,high=3",
+    "steps": 40, "sample_rate": 0.2, "workers": 1, "physical_batch_size": 16,
     "rates": "*=0.5", "bound_shares": "*=0.5", "epsilon_by_group": "*=2", "protect_by": "scaling",
     "clipping_bound": 3.5, "statistics_ratio": 4.0, "smoothing": 0.5, "max_ratio": 5.0, "slope_penalty": 0.3,
     "boundary_penalty": 0.3, "min_count": 7.0, "strict_bound": 60.0, "initial_bound": 7.0,
@@ -66,11 +67,12 @@ def data(people):
 
 def plan_of_training(data, given, method, settings):
     """Plan that `equidp train` works out."""
-    target = Target() if "noise_multiplier" in given else Target(EPSILON)
-    wanted = TrainConfig(data, "dpsgd" if method == AUTO else method, Plan().with_changes(given), target)
-    config, _, _ = train_module._choose_plan(wanted, given, settings, method)
+    level = {} if "noise_multiplier" in given else {"epsilon": EPSILON}
+    plan = Plan(method="dpsgd" if method == AUTO else method).with_changes({**given, **level})
+    wanted = TrainConfig(data, plan)
+    config = Session(wanted, given, method, settings).choose().config
     train = config.data.source().split(data.seed).train
-    return config.resolve(len(train), train.group_names).settings
+    return config.plan.resolve(len(train), train.group_names).settings
 
 
 def plan_of_comparison(data, given, method, settings, folder):
@@ -95,12 +97,15 @@ def result_of(plan, *given):
 
 
 def test_both_commands_have_the_same_options_of_the_plan_and_of_methods():
-    options = {each.name for each in fields(PlanOptions)} | {"clipping_bound", *settable()}
+    options = {*fields_of("privacy"), *fields_of("training")}
     of_methods = {each.name for name in METHODS for each in settings_of(method_named(name).policy)}
-    assert set(OTHER) == options & (Plan.names() | of_methods)  # other tests load methods of their own
+    apart = {"method", "epsilon", "risk", "accountant", "loss"}
+    assert (
+        set(OTHER) == options & (Plan.names() | of_methods) - apart
+    )  # other tests load methods of their own
     for command in (train_module.train_command, compare_command):
         defaults = {type(each.default) for each in inspect.signature(command).parameters.values()}
-        assert {PlanOptions, MoreSettings} <= defaults
+        assert {PlanOptions, TableOptions} <= defaults
 
 
 @pytest.mark.parametrize("name", ["people", pytest.param("digits", marks=pytest.mark.soak)])
@@ -157,10 +162,10 @@ def test_the_price_of_a_comparison_is_the_difference_of_runs_of_training(visits,
     costs = comparison.costs()
     compared = costs[costs["method"] == "dpsgd"].pivot(index="seed", columns="group", values="privacy_cost")
     reached = {}
-    for method, target in (("sgd", Target()), ("dpsgd", Target(1.0))):
+    for method, epsilon in (("sgd", None), ("dpsgd", 1.0)):
         for seed in range(5):
-            wanted = TrainConfig(replace(visits, seed=seed), method, Plan(), target)
-            config, _, _ = train_module._choose_plan(wanted, {}, "recommended", method)
+            wanted = TrainConfig(replace(visits, seed=seed), Plan(method=method, epsilon=epsilon))
+            config = Session(wanted, {}, method).choose().config
             folder = tmp_path / f"{method}-{seed}"
             _, found = train(folder, prepared=begin(prepare(config), folder))
             reached[method, seed] = found.groups.set_index("group")["accuracy"]
@@ -183,31 +188,25 @@ def test_weights_by_counted_classes_act_alike_in_both_commands(people, command, 
         "--class-weight",
         "balanced",
         "--set",
-        "counts_share=0.3",
+        "privacy.counts_share=0.3",
     )
     one, only = ("--methods", "dpsgd", "--seeds", "1", "--jobs", "1"), ("--dry-run",)
     noise = []
     for options in (given, given[:7]):
         _, trained, _ = command("train", *options, "--method", "dpsgd", *only, cwd=people)
         _, compared, _ = command("compare", *options, *one, *only, cwd=people)
-        noise.append(rows(trained)["noise multiplier"])
-        assert rows(compared)["noise multiplier (dpsgd)"] == noise[-1]
+        noise.append(float(re.search(r"noise multiplier ([\d.]+)\.", trained)[1]))
+        assert float(rows(compared)["noise multiplier (dpsgd)"][0]) == pytest.approx(noise[-1], rel=1e-3)
     assert noise[0] != noise[1]  # the release is paid for
 
     def train(plan, train, **others):
-        weights.append((plan.policy.private, others["class_weight"]))
+        weights.append((plan.policy.private, plan.plan.class_weights))
         raise SettingError("the trainer was made")
 
     weights: list[tuple[bool, dict[str, float]]] = []
     monkeypatch.setattr("equidp.comparison.cells.build", train)
     command("compare", *given, *one, cwd=people)
     assert weights[0][1]["high"] > weights[0][1]["low"] > 0
-
-
-def test_releases_are_options_of_both_commands():
-    for function in (train_module.train_command, compare_command):
-        defaults = {type(each.default) for each in inspect.signature(function).parameters.values()}
-        assert ReleaseOptions in defaults
 
 
 TABLE = ("people.csv", "--target", "income", "--group", "sex")
@@ -219,6 +218,12 @@ def rows(text: str) -> dict[str, tuple[str, str]]:
         [cell.strip() for cell in line.strip().split("  ") if cell.strip()] for line in text.splitlines()
     ]
     return {row[0]: (row[1], row[2]) for row in cells if len(row) == 3}
+
+
+def values(text: str) -> dict[str, tuple[str, str]]:
+    """Field -> value and reason, of the run.toml that --dry-run prints."""
+    found = re.findall(r"^(\w+) = (.*?)(?: # (.*))?$", text, re.MULTILINE)
+    return {name.replace("_", " "): (value.strip('"'), why) for name, value, why in found}
 
 
 @pytest.mark.soak
@@ -238,15 +243,19 @@ def test_options_act_on_auto_in_a_comparison(people, command):
 
 @pytest.mark.soak
 def test_a_dry_run_prints_the_whole_plan_with_origins_in_both_commands(people, command):
-    given = ("--epsilon", "2", "--set", "weight_decay=0.01", "--dry-run")
+    given = ("--epsilon", "2", "--set", "training.weight_decay=0.01", "--dry-run")
     _, trained, _ = command("train", *TABLE, *given, cwd=people)
     _, compared, _ = command("compare", *TABLE, *given, "--methods", "auto", "--seeds", "1", cwd=people)
+    options = {each.name.replace("_", " ") for each in Plan.options() if each.metadata["listed"]}
+    assert {*options, "epsilon", "features"} <= {name.partition(" (")[0] for name in rows(compared)}
     own = {name.removesuffix(" (dpsgd)"): row for name, row in rows(compared).items()}
-    assert rows(trained).items() <= own.items()
-    options = {each.name.replace("_", " ") for each in Plan.options()}
-    assert {*options, "epsilon", "features", "clipping bound"} <= rows(trained).keys()
-    assert rows(trained)["weight decay"] == ("0.01", "asked")
-    assert rows(trained)["noise multiplier"][1] == "target"
+    words = {"given": "asked", "by": "rule", "default": "default"}
+    for name, (value, why) in values(trained).items():
+        if name in own and name != "method":
+            assert (own[name][0].rstrip("0"), own[name][1]) == (value.rstrip(".0"), words[why.split()[0]]), (
+                name
+            )
+    assert values(trained)["weight decay"] == ("0.01", "given")
 
 
 @pytest.mark.parametrize("command_name", ["train", "compare"])
@@ -272,7 +281,7 @@ def test_published_settings_are_refused_for_auto_in_training(tmp_path, command):
 def test_a_published_weight_decay_is_marked_and_taken_on_request_alone(command, tmp_path):
     given = ("digits", "--method", "dpsgd", "--dry-run")
     _, published, _ = command("train", *given, "--settings", "published", cwd=tmp_path)
-    assert rows(published)["noise multiplier"] == ("2", "dataset")
-    assert rows(published)["learning rate"] == ("2", "dataset")
+    assert values(published)["noise multiplier"] == ("2.0", "of the dataset")
+    assert values(published)["learning rate"] == ("2.0", "of the dataset")
     _, recommended, _ = command("train", *given, "--epsilon", "3", cwd=tmp_path)
-    assert rows(recommended)["learning rate"] == ("1", "rule")
+    assert values(recommended)["learning rate"][0] == "1.0"

@@ -2,50 +2,53 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from itertools import pairwise
 
 import pytest
 from cyclopts import RepeatArgumentError
 
 from equidp.cli.app import app
-from equidp.cli.options import parse_bounds
-from equidp.cli.train import _read_notes
+from equidp.cli.options import given_fields
+from equidp.cli.settings import parse_set, read_run
 from equidp.data import Recipe
 from equidp.errors import SettingError
 from support.command import people  # noqa: F401 -- a fixture
 from support.errors import raises_field
 
 FILE = (
-    "--target income --group sex,job --drop id --missing category --bounds age=0:100 --test-share 0.3"
-    " --categorical zip --numeric bmi --date born=dayfirst,seen --na none,bmi=x --sep ; --charset latin-1"
-    " --thousands point --decimal comma"
+    "--target income --group sex,job --drop id --missing category --set column.age.range=[0,100]"
+    " --set table.test_share=0.3 --set column.zip.kind=text --set column.bmi.missing=x"
+    " --set column.born.format=dayfirst --set table.na=-999 --set table.sep=; --set table.thousands=."
+    " --set table.decimal=,"
 )
 PLAN = "--model mlp --epochs 2 --batch-size 64 --learning-rate 0.1"
-BUDGET = "--budget b.ledger --budget-epsilon 3 --budget-delta 1e-6"
-RELEASE = "--individual --set release_epsilon=0.2"
+LEDGER = "--ledger b.ledger --ledger-epsilon 3 --ledger-delta 1e-6"
+RELEASE = "--preprocessing private --set privacy.individual=true --set privacy.release_epsilon=0.2"
 ONCE = {
-    "train": f"people.csv --out run {FILE} {PLAN} {BUDGET} {RELEASE}"
+    "train": f"people.csv --out run {FILE} {PLAN} {LEDGER} {RELEASE}"
     " --method dpsgd-f --epsilon 3 --delta 1e-5 --noise-multiplier 1.1"
-    " --set momentum=0.9 --set weight_decay=0.01 --clipping-bound 0.5 --set smoothing=0.9"
-    " --set initial_bound=10 --seed 3 --set engine=functional --accountant rdp --set beyond_budget=stop"
-    " --set checkpoint_seconds=5 --dry-run --card-notes notes.txt",
+    " --set training.momentum=0.9 --set training.weight_decay=0.01 --clipping-bound 0.5"
+    " --set training.smoothing=0.9"
+    " --set training.initial_bound=10 --seed 3 --set training.engine=functional"
+    " --set training.checkpoint_seconds=5 --dry-run",
     "compare": f"--data people.csv {FILE} {PLAN} {RELEASE} --methods sgd,dpsgd --seeds 2 --epsilon 1,3"
-    " --noise-multiplier 1.1 --delta 1e-5 --clipping-bound 0.5 --set smoothing=0.9 --set initial_bound=10 "
-    "--gap-tolerance 0.1"
-    " --report r.html --json r.json --directory runs --jobs 1 --engine ghost --include-sensitive --diagnose"
-    " --diagnose-every 10 --diagnose-groups a,b",
-    "inspect": "people.csv --recipe r.toml --target income --group sex --person id --out r --json f.json",
+    " --noise-multiplier 1.1 --delta 1e-5 --clipping-bound 0.5"
+    " --set training.smoothing=0.9 --set training.initial_bound=10 --gap-tolerance 0.1"
+    " --report r.html --json r.json --directory runs --jobs 1 --include-sensitive --diagnose"
+    " --set training.engine=ghost --diagnose-every 10 --diagnose-groups a,b",
+    "inspect": "people.csv --config r.toml --target income --group sex --person id --out r --json f.json",
     "account": "--examples 60000 --batch-size 256 --epochs 60 --steps 10 --noise-multiplier 0.8 --epsilon 3"
     " --delta 1e-6 --method dpsgd-f --accountant rdp-classic",
     "methods": "--json",
     "evaluate": "run others.csv --baseline run-sgd --level 0.9 --json figures.json",
     "predict": "run new.csv --keep id,since --out p.csv",
-    "ledger show": "run --delta 1e-6",
+    "verify": "run --json checks.json",
 }
 """What each command took when its options were still written by hand."""
 LISTS = {
-    *("--group", "--drop", "--categorical", "--numeric", "--date", "--na", "--methods", "--diagnose-groups"),
-    *("--keep", "--set"),
+    *("--group", "--drop", "--methods", "--diagnose-groups", "--keep", "--set"),
 }
 """Options whose values may be given one by one."""
 
@@ -72,35 +75,67 @@ def test_every_option_is_in_the_help(command, tmp_path, monkeypatch, capsys):
     assert "Examples:" in text
 
 
-def test_options_of_a_run_that_continues_parse():
-    assert parsed("train --resume run --previous")["resumed"].previous
+@pytest.mark.soak
+def test_the_help_of_training_is_two_screens_in_the_order_of_a_persons_questions(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    app(["train", "--help"], result_action="return_value")
+    text = capsys.readouterr().out
+    assert text.count("\n") <= 100
+    assert len(re.findall(r"^│ (?:DATA )?--[a-z]", text, re.MULTILINE)) <= 35
+    panels = re.findall(r"─ ([A-Z][a-z ]+) ─", text)
+    assert panels == ["Data", "What to predict", "For whom", "Privacy", "Training", "The run"]
+
+
+def test_settings_of_a_users_method_that_a_file_names_are_given_by_set(tmp_path, monkeypatch):
+    """Also where nothing has imported its module before."""
+    lines = [
+        "from dataclasses import dataclass",
+        "import equidp",
+        "@dataclass(frozen=True)",
+        "class Third(equidp.Policy):",
+        "    third_of_it: float = 0.5",
+        "    def bound(self, state, group):",
+        "        return 3 * self.third_of_it",
+    ]
+    (tmp_path / "third_of_a_bound.py").write_text("\n".join(lines))
+    (tmp_path / "run.toml").write_text('[training]\nmethod = "third_of_a_bound:Third"\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    run = read_run(tmp_path / "run.toml", ["training.third_of_it=0.25"], {})
+    assert run.options == {"third_of_it": 0.25}
+    del sys.modules["third_of_a_bound"]
 
 
 def test_values_arrive_as_they_were_typed():
     given = parsed(f"train {ONCE['train']}")
     assert given["table"].group == ("sex", "job")
-    assert given["table"].whole() == Recipe(
+    assert given_fields(given["table"]) == {
+        "target": "income",
+        "group": ("sex", "job"),
+        "drop": ("id",),
+        "missing": "category",
+    }
+    assert read_run(None, given["set_fields"], given_fields(given["table"])).recipe == Recipe(
         target="income",
         group=("sex", "job"),
         drop=("id",),
         missing="category",
-        bounds=(("age", 0.0, 100.0),),
         test_share=0.3,
-        categorical=("zip",),
-        numeric=("bmi",),
-        date=(("born", "dayfirst"), ("seen", "iso")),
-        na=(("*", "none"), ("bmi", "x")),
-        thousands=(("*", "."),),
-        decimal=(("*", ","),),
+        na="-999",
+        thousands=".",
+        decimal=",",
         sep=";",
-        charset="latin-1",
+        columns={
+            "age": {"range": (0, 100)},
+            "zip": {"kind": "text"},
+            "bmi": {"missing": "x"},
+            "born": {"format": "dayfirst"},
+        },
     )
-    for typed in ("--na -999,age=-1", "--na=-999 --na age=-1"):
-        assert parsed(f"inspect p.csv {typed}")["table"].whole().na == (("*", "-999"), ("age", "-1"))
-    assert parsed("inspect p.csv --thousands ,")["table"].whole().thousands == (("*", ","),)
     assert given["plan"].learning_rate == 0.1
-    assert "smoothing=0.9" in given["settings"].set
-    assert given["privacy"].target({}).epsilon == 3.0
+    assert "training.smoothing=0.9" in given["set_fields"]
+    assert given_fields(given["target"]) == {"epsilon": 3.0}
     given = parsed(f"compare {ONCE['compare']}")
     assert given["wanted"].epsilons == (1.0, 3.0)
     assert given["wanted"].methods == ("sgd", "dpsgd")
@@ -132,17 +167,12 @@ COMPARE = "compare people.csv --target income --group sex"
     ("typed", "toml", "message"),
     [
         (f"{TRAIN} --seed 1.5", "", "expected a whole number"),
-        (TRAIN, "batch_size = 100.7", "expected a whole number"),
-        (f"{TRAIN} --group-as-input=maybe", "", "--group-as-input is 'maybe'; expected true or false"),
+        (TRAIN, "[training]\nbatch_size = 100.7", "expected a whole number"),
         (f"{COMPARE} --jobs 0", "", "jobs=0; expected a whole number >= 1"),
-        (TRAIN, '[train]\nmethod = "sgd"', "Unknown option"),
-        (COMPARE, 'methods = ["dpsgdf"]', "dpsgdf"),
-        (f"{TRAIN} --epsilon 4", "", "--epsilon is given twice; give it once"),
-        (f"{TRAIN} --decimal a=comma --decimal b=comma", "", "--decimal is given twice; give it once"),
-        (f"{TRAIN} --bounds a=0:1 --bounds b=0:1", "", "--bounds is given twice"),
-        (f"{TRAIN} --thousands a=comma --thousands b=point", "", "--thousands is given twice"),
-        (f"{TRAIN} --class-weight no=2 --class-weight yes=8", "", "--class-weight is given twice"),
-        ("ledger show", "", "equidp ledger show needs FILE"),
+        (TRAIN, '[train]\nmethod = "sgd"', "unknown section 'train'. Did you mean 'training'?"),
+        (f"{TRAIN} --epsilon 4", "", "--epsilon specified multiple times"),
+        (f"{TRAIN} --class-weight no=2 --class-weight yes=8", "", "--class-weight specified multiple times"),
+        ("verify", "", "parameter RUN requires an argument"),
     ],
 )
 def test_what_a_parser_might_pass_over_is_refused(people, command, typed, toml, message):  # noqa: F811
@@ -152,34 +182,59 @@ def test_what_a_parser_might_pass_over_is_refused(people, command, typed, toml, 
     assert message in err
 
 
-def test_notes_for_a_card_are_text_of_a_file(tmp_path):
-    path = tmp_path / "notes.txt"
-    for content in (None, b"", b"\xff\xfe\x00", b"a" * 30_000):
-        if content is not None:
-            path.write_bytes(content)
-        with raises_field(SettingError, "--card-notes"):
-            _read_notes(path)
-    path.write_text("Purpose: beds.\n\nWho answers: ward 3.")
-    assert _read_notes(path) == path.read_text()
-
-
-def test_bounds_are_ranges_by_column():
-    assert parse_bounds("age=0:100, hours=-1.5:99") == {"age": (0.0, 100.0), "hours": (-1.5, 99.0)}
-    assert parse_bounds("") == {}
-    with raises_field(SettingError, "bounds"):
-        parse_bounds("age=0:1,age=0:2")
-    for wrong in ("age", "age=5", "age=9:1", "=0:1", "age=0:inf", "age=a:b", "age=0:1:2"):
-        with raises_field(SettingError, "bounds"):
-            parse_bounds(wrong)
-
-
-@pytest.mark.parametrize("option", ["--person", "--weight", "--bounds", "--thousands", "--method", "--model"])
-def test_an_empty_text_is_no_value(option, tmp_path):
+@pytest.mark.parametrize("option", ["--person", "--method", "--model"])
+def test_an_empty_text_is_no_value(option):
     """A variable that a script leaves unset would drop a promise, such as whom epsilon protects."""
-    (tmp_path / "given.toml").write_text(f'{option[2:]} = ""')
-    for given in ((option, ""), (f"{option}=",), ("--config", str(tmp_path / "given.toml"))):
+    for given in ((option, ""), (f"{option}=",)):
         with raises_field(SettingError, option):
             app.parse_args(["train", "people.csv", *given], print_error=False, exit_on_error=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("training.momentum=0.9", ("training", {"momentum": 0.9}, "")),
+        ("training.momentum = 0", ("training", {"momentum": 0.0}, "")),
+        ("training.batch-size=64", ("training", {"batch_size": 64}, "")),
+        ("training.class_weight=no=1,yes=8", ("training", {"class_weight": "no=1,yes=8"}, "")),
+        ("training.class_weight={no = 1, yes = 8}", ("training", {"class_weight": {"no": 1, "yes": 8}}, "")),
+        ("table.sep=;", ("table", {"sep": ";"}, "")),
+        ('table.sep="\\t"', ("table", {"sep": "\t"}, "")),
+        ('table.group=["a", "b"]', ("table", {"group": ("a", "b")}, "")),
+        ("table.crossed=true", ("table", {"crossed": True}, "")),
+        ("column.zip.kind=text", ("column", {"kind": "text"}, "zip")),
+        ("column.age.missing=-999", ("column", {"missing": ("-999",)}, "age")),
+        ("column.age.missing=007", ("column", {"missing": ("007",)}, "age")),
+        ('column.age.missing=["a", "b"]', ("column", {"missing": ("a", "b")}, "age")),
+        ("column.Hb, g/dL.range=[0, 20.5]", ("column", {"range": (0, 20.5)}, "Hb, g/dL")),
+        ('column."a.b".decimal=,', ("column", {"decimal": ","}, "a.b")),
+        ("column.a=b.kind=number", ("column", {"kind": "number"}, "a=b")),
+        ("column.a.format=%d.%m.%Y|iso", ("column", {"format": "%d.%m.%Y|iso"}, "a")),
+        ("card.review_date=2027-01-31", ("card", {"review_date": "2027-01-31"}, "")),
+    ],
+)
+def test_a_field_of_run_toml_is_set_by_its_section_and_name(text, found):
+    assert parse_set(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "said"),
+    [
+        ("momentum=0.9", "--set", "such as training.momentum=..."),
+        ("training.momentum", "--set", "expected section.field=value"),
+        ("training.momentun=0.9", "field in [training]", "Did you mean 'momentum'"),
+        ("trainnig.momentum=0.9", "section", "Did you mean 'training'"),
+        ("column.a.knd=text", "field in [column.a]", "Did you mean 'kind'"),
+        ("column.a.kind=txt", "kind", "[column.a] kind = 'txt'; expected 'number' or 'text' or 'date'."),
+        ("column.a.range=5", "range", "[column.a] range = 5; expected [low, high]."),
+        ("training.momentum=fast", "momentum", "[training] momentum = 'fast'; expected a number."),
+        ("training.batch_size=1.5", "batch_size", "expected a whole number"),
+        ("table.crossed=1", "crossed", "expected true or false"),
+    ],
+)
+def test_a_field_that_cannot_be_set_is_named_with_what_was_expected(text, field, said):
+    with raises_field(SettingError, field, said):
+        parse_set(text)
 
 
 @pytest.mark.parametrize(
@@ -187,6 +242,7 @@ def test_an_empty_text_is_no_value(option, tmp_path):
     [
         ("train p.csv --epsilonn 3", " Did you mean --epsilon?"),
         ("train p.csv --batch_siz=3", " Did you mean --batch-size?"),
+        ("train p.csv --momentum 3", ""),
         ("evaluate run --epsilon 3", ""),
         ("predict run --target x", ""),
     ],
@@ -195,20 +251,6 @@ def test_an_unknown_option_is_compared_by_its_words(command, tmp_path, typed, cl
     """Not by the dashes that all have: --json is not what --epsilon meant."""
     code, _, err = command(*typed.split(), cwd=tmp_path)
     assert (code, " Did you mean" in err, closest in err) == (2, bool(closest), True)
-
-
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "--date a=iso,a=dayfirst",
-        "--date a --date a=iso",
-        "--decimal a=comma,a=point",
-        "--thousands comma,point",
-    ],
-)
-def test_a_column_is_written_in_one_way(typed):
-    with raises_field(SettingError, "date" if "date" in typed else "marks"):
-        parsed(f"train p.csv {typed}")["table"].whole()
 
 
 def test_what_help_says_of_an_option_is_one_paragraph(command, people):  # noqa: F811

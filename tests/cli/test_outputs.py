@@ -15,9 +15,9 @@ from support.command import equidp_here, people  # noqa: F401
 from support.odd_places import made
 
 TABLE = ("people.csv", "--target", "income", "--group", "sex")
-QUICK = ("--accountant", "rdp", "--epochs", "1", "--batch-size", "50", "--noise-multiplier", "3")
+QUICK = ("--set", "privacy.accountant=rdp", "--epochs", "1", "--batch-size", "50", "--noise-multiplier", "3")
 ALONE = ("--seeds", "1", "--jobs", "1", "--methods", "dpsgd", *QUICK[2:])
-NEW_BUDGET = ("--budget-epsilon", "9", "--budget-delta", "1e-3", "--budget")
+NEW_LEDGER = ("--ledger-epsilon", "9", "--ledger-delta", "1e-3", "--ledger")
 COMMANDS = {
     "predict --out": ("predict", "run", "people.csv", "--out"),
     "evaluate --json": ("evaluate", "run", "--json"),
@@ -30,18 +30,12 @@ COMMANDS = {
 """Option that names a file to write -> the command up to it."""
 FOLDERS = {
     "train --out": ("train", *TABLE, *QUICK, "--out"),
-    "evaluate --figures": ("evaluate", "run", "--figures"),
-    "compare --figures": ("compare", *TABLE, *ALONE, "--figures"),
     "compare --directory": ("compare", *TABLE, *ALONE, "--directory"),
 }
 BUDGETS = {
-    "train --budget": ("train", *TABLE, *QUICK, "--out", "new", *NEW_BUDGET),
+    "train --ledger": ("train", *TABLE, *QUICK, "--out", "new", *NEW_LEDGER),
 }
-FILE_OF_FOLDER = {
-    "train --out": "card.md",
-    "evaluate --figures": "accuracies.pdf",
-    "compare --figures": "costs.pdf",
-}
+FILE_OF_FOLDER = {"train --out": "share/card.md"}
 ODD_NAMES = (".", "", "./", "new/", "nowhere/new", "run", "people.csv/new", "people.csv", "x" * 300)
 
 
@@ -96,7 +90,7 @@ def test_what_no_file_can_be_written_to_is_refused(folder, option, kind):
     ("option", "place"),
     [
         *(("predict --out", place) for place in ODD_NAMES),
-        *(("train --budget", place) for place in ODD_NAMES if place != "new/"),
+        *(("train --ledger", place) for place in ODD_NAMES if place != "new/"),
         *((option, ODD_NAMES[place]) for place, option in enumerate([*COMMANDS][1:], start=-1)),
     ],
 )
@@ -136,12 +130,10 @@ def test_two_outputs_in_one_place_are_refused(folder):
 def test_what_a_command_reads_is_kept(folder, trained):
     for command in (("evaluate", "run", "--json"), ("predict", "run", "--out")):
         refused(command, "people.csv", trained)  # which the run names
-    (folder / "recipe.toml").write_text('target = "income"\ngroup = ["sex"]\n')
-    (folder / "options.toml").write_text("seeds = 1\n")
+    (folder / "run.toml").write_text('[table]\ntarget = "income"\ngroup = ["sex"]\n')
     for option in ("compare --json", "compare --report"):
-        for read in (("--recipe", "recipe.toml"), ("--config", "options.toml")):
-            name, *others = COMMANDS[option]
-            refused((name, *read, *others), read[1], folder)
+        name, *others = COMMANDS[option]
+        refused((name, "--config", "run.toml", *others), "run.toml", folder)
 
 
 ODD_PLACES = ("link", "-odd name's\n")
@@ -177,7 +169,7 @@ def test_every_output_is_written_and_what_stands_there_stays(folder, option, kin
     ("option", "place"),
     [
         *((option, "new/under/") for option in FILE_OF_FOLDER),
-        *(("evaluate --figures", place) for place in (".", "./", "link", "dangling", "a b", "-odd name's\n")),
+        *(("train --out", place) for place in ("link", "dangling", "a b", "-odd name's\n")),
     ],
 )
 def test_every_folder_is_filled_where_it_is_named(folder, option, place):
@@ -196,8 +188,7 @@ def test_every_folder_is_filled_where_it_is_named(folder, option, place):
 @pytest.mark.parametrize("name", ["run 1 (new)", "it's", "-run", "a\nb", "$HOME"])
 def test_lines_to_go_on_with_are_taken_by_a_shell(folder, name):
     (folder / "run").rename(folder / name)
-    for finished in ("model.safetensors", "files.sha256", "card.md", "card.html"):
-        (folder / name / finished).unlink()
+    shutil.rmtree(folder / name / "share")
     for command in (("evaluate",), ("predict",)):
         said = equidp_here(*command, "--", name, cwd=folder).stderr
         line = said[said.index("\nequidp ") + 1 :]
@@ -210,11 +201,10 @@ def test_lines_to_go_on_with_are_taken_by_a_shell(folder, name):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("option", ["--config", "--recipe"])
-def test_a_file_of_options_may_be_a_pipe(folder, option):
-    content = 'group = ["sex"]\ntarget = "income"\n' + ("epochs = 3\n" if option == "--config" else "")
+def test_a_file_of_options_may_be_a_pipe(folder):
+    content = '[table]\ngroup = ["sex"]\ntarget = "income"\n[training]\nepochs = 3\n'
     made(folder / "pipe", "pipe")
     threading.Thread(target=partial((folder / "pipe").write_text, content)).start()
-    command = ("train", "people.csv", option, "pipe", "--dry-run", *QUICK)
+    command = ("train", "people.csv", "--config", "pipe", "--dry-run", *QUICK)
     done = equidp_here(*command, cwd=folder)
     assert done.returncode == 0, done.stderr

@@ -1,16 +1,16 @@
-"""Commands read and encode a table once, by the encoding that they train on."""
+"""Commands read and encode a table once, by the binning that they train on."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
-import equidp.cli.train as train_module
 import equidp.comparison.compare as compare_module
-from equidp import Plan, Target
+from equidp import Plan
 from equidp.comparison.plan import ComparisonPlan
 from equidp.data import Recipe
 from equidp.data.table import TableSource, Unencoded
 from equidp.runs.config import RunData, TrainConfig
+from equidp.runs.session import Session
 
 CLASSES = Recipe(target="income", group=("sex",))
 
@@ -28,25 +28,25 @@ def path(tmp_path_factory):
 
 @pytest.fixture
 def read(monkeypatch):
-    """Lists of the encoding of each reading, and, of each encoding of rows, whether it cuts columns."""
-    readings, encodings = [], []
+    """Lists of the binning of each reading, and, of each binning of rows, whether it cuts columns."""
+    readings, binnings = [], []
     split_rows, encode_split = TableSource.split_rows, Unencoded.encode_split
 
     def count_reading(source, seed):
-        readings.append(source.encoding or "standard")
+        readings.append(source.binning or "standard")
         return split_rows(source, seed)
 
     def count_encoding(rows, encoder, notes):
-        encodings.append(encoder.examples is not None)
+        binnings.append(encoder.examples is not None)
         return encode_split(rows, encoder, notes)
 
     monkeypatch.setattr(TableSource, "split_rows", count_reading)
     monkeypatch.setattr(Unencoded, "encode_split", count_encoding)
-    return readings, encodings
+    return readings, binnings
 
 
 @pytest.mark.parametrize(
-    ("recipe", "given", "encoding", "taken"),
+    ("recipe", "given", "binning", "taken"),
     [
         (CLASSES, {}, None, "cut"),
         (CLASSES, {}, "cut:8", "cut:8"),
@@ -54,13 +54,15 @@ def read(monkeypatch):
         (CLASSES, {}, "standard", "standard"),
     ],
 )
-def test_training_reads_a_table_once(recipe, given, encoding, taken, path, read):
-    data = RunData(path, recipe, encoding=encoding)
-    wanted = TrainConfig(data, "dpsgd", Plan().with_changes(given), Target(3.0, accountant="rdp"))
-    config, loaded, _ = train_module._choose_plan(wanted, given, "recommended", "dpsgd")
+def test_training_reads_a_table_once(recipe, given, binning, taken, path, read):
+    data = RunData(path, recipe, binning=binning)
+    wanted = TrainConfig(
+        data, Plan().with_changes(given).with_changes(method="dpsgd", epsilon=3.0, accountant="rdp")
+    )
+    config, loaded, *_ = Session(wanted, given, "dpsgd").choose()
     assert loaded is not None
     assert read == ([taken], [taken != "standard"])
-    assert config.data.encoding == taken
+    assert config.data.binning == taken
 
 
 def test_a_comparison_reads_a_table_once_for_each_seed(path, read, monkeypatch, tmp_path):

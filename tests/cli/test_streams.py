@@ -11,34 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from support.command import people  # noqa: F401
+from support.command import QUICK, people  # noqa: F401
 
 TABLE = ("people.csv", "--target", "income", "--group", "sex")
-TRAIN = (
-    "train",
-    *TABLE,
-    "--accountant",
-    "rdp",
-    "--epochs",
-    "1",
-    "--batch-size",
-    "50",
-    "--noise-multiplier",
-    "3",
-)
-ACCOUNT = (
-    "account",
-    "--examples",
-    "1000",
-    "--batch-size",
-    "100",
-    "--epochs",
-    "1",
-    "--epsilon",
-    "3",
-    "--accountant",
-    "rdp",
-)
+PLAN = ("--noise-multiplier", "3", "--epochs", "1", "--batch-size", "50", *QUICK)
+TRAIN = ("train", *TABLE, *PLAN)
+SMALL = ("--examples", "1000", "--batch-size", "100", "--epochs", "1")
+ACCOUNT = ("account", *SMALL, "--epsilon", "3", "--accountant", "rdp")
 
 
 def shell(line: str, *arguments: str, cwd, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -65,9 +44,9 @@ def test_a_training_that_cannot_print_is_finished_or_goes_on(people, tmp_path, l
     assert ("No space left on device" in done.stderr) == ("full" in line)
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
-    if not (tmp_path / "run" / "files.sha256").is_file():
+    if not (tmp_path / "run" / "share" / "SHA256SUMS").is_file():
         assert shell('"$@"', "train", "--resume", "run", cwd=tmp_path).returncode == 0
-    assert (tmp_path / "run" / "files.sha256").is_file()
+    assert (tmp_path / "run" / "share" / "SHA256SUMS").is_file()
 
 
 @pytest.mark.soak

@@ -5,10 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
-from equidp.evaluation.blind_spots import BlindSpots, RiskOff, calibration_table, risks_off
+from equidp.data.dataset import GroupedDataset
+from equidp.evaluation.blind_spots import BlindSpots
+from equidp.evaluation.calibration import RiskOff, calibration_table, risks_off
+from equidp.evaluation.groups import parts_of
 from equidp.evaluation.metrics import METRICS
-from equidp.evaluation.predictions import Predictions
+from equidp.evaluation.predictions import Decision, Predictions
+from equidp.evaluation.small_cells import SmallCells
 
 NAMES = ("well", "ill", "dead")
 
@@ -26,11 +31,17 @@ def test_what_accuracy_hides_is_found():
     assert not find([0, 1, 2] * 20, np.tile(np.eye(3), (20, 1)))
 
 
-def risks(predicted: float, observed: float, n: int = 1000, shown=("a", "b", "all")) -> tuple[RiskOff, ...]:
-    targets = np.zeros(n, dtype=np.int64)
-    targets[: round(n * observed)] = 1
-    found = predictions(targets, np.tile([1 - predicted, predicted], (n, 1)), NAMES[:2], 1)
-    return risks_off(calibration_table(found, np.arange(n) % 2, ("a", "b"), 0.95), shown)
+def calibration(targets: torch.Tensor, shares: list[float], names=NAMES[:2]) -> pd.DataFrame:
+    """Of a model that predicts these shares for every example."""
+    n = len(targets)
+    test = GroupedDataset(torch.zeros(n, 1), targets, torch.arange(n) % 2, ("a", "b"), names)
+    outputs = torch.tensor(shares, dtype=torch.float64).log().expand(n, -1)
+    return calibration_table(parts_of(test, outputs, None, Decision(), SmallCells()), 0.95)
+
+
+def risks(predicted: float, observed: float, *hidden: str) -> tuple[RiskOff, ...]:
+    targets = (torch.arange(1000) < round(1000 * observed)).long()
+    return risks_off(calibration(targets, [1 - predicted, predicted]), SmallCells({"": hidden}))
 
 
 @pytest.mark.parametrize(
@@ -51,10 +62,8 @@ def test_risks_are_off_where_they_differ_by_a_fifth_and_by_more_than_chance(pred
 
 
 def test_a_group_that_is_not_shown_is_not_spoken_of():
-    assert [each.group for each in risks(0.3, 0.04, 1000, shown=("b", "all"))] == ["all", "b"]
+    assert [each.group for each in risks(0.3, 0.04, "a")] == ["all", "b"]
 
 
 def test_models_of_more_classes_have_no_risks():
-    found = Predictions(np.array([0, 1, 2]), np.eye(3), NAMES)
-    assert calibration_table(found, np.zeros(3), ("a",), 0.95).empty
-    assert isinstance(calibration_table(found, np.zeros(3), ("a",), 0.95), pd.DataFrame)
+    assert calibration(torch.tensor([0, 1, 2]), [0.2, 0.3, 0.5], NAMES).empty

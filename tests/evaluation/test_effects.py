@@ -15,11 +15,11 @@ from equidp.report.effects import effect_blocks, part_text
 from equidp.report.plots.effects import curves
 from equidp.report.plots.style import PAGE
 from equidp.tables.encode import TableEncoder
-from equidp.tables.intervals import Encoding
+from equidp.tables.intervals import Binning
 from equidp.tables.private_encode import private_encoder
 from equidp.tables.release import Release
 
-CUT = Encoding.parse("cut")
+CUT = Binning.parse("cut")
 N = 500
 
 
@@ -113,7 +113,7 @@ def test_an_interval_whose_ends_have_one_text_is_about_that_number():
 def test_each_class_has_a_curve_that_the_legend_shows(classes):
     names, edges = [f"class {place}" for place in range(classes)], (0.5, 1.5)
     values = np.linspace(-1, 1, 3 * classes).reshape(3, classes)
-    figure = curves([Effect("age", values, edges, (), missing=False, public=True)], names, PAGE)
+    figure = curves([Effect("age", values, edges, (), missing=False, public=True)], names, (), PAGE)
     steps = [(to_hex(each.get_edgecolor()), each.get_linestyle()) for each in figure.axes[0].patches]
     shown = [(each.get_color().lower(), each.get_linestyle()) for each in figure.legends[0].get_lines()]
     assert len(set(steps)) == len({colour for colour, _ in steps}) == len(steps) == classes

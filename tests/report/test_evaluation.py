@@ -9,13 +9,16 @@ import torch
 from torch import nn
 
 import equidp
-from equidp.evaluation.blind_spots import BlindSpots, RiskOff
+from equidp.display import Table
+from equidp.evaluation.blind_spots import BlindSpots
+from equidp.evaluation.calibration import RiskOff
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.report.evaluation import (
     blind_spot_sentences,
+    evaluation_blocks,
     gap_sentences,
-    measure_sentences,
     risk_sentences,
+    summary_sentence,
 )
 from equidp.training.run import RunFacts
 from support.toy import make_trainer, toy
@@ -35,10 +38,11 @@ def test_a_private_run_is_told_of_clipping():
     assert "lengths of gradients" in text
 
 
-def test_where_nothing_was_clipped_clipping_is_no_cause():
-    text = said(ALL, policy=equidp.SGD())
-    assert "Nothing was clipped" in text
+@pytest.mark.parametrize("off", [ALL, NORTH])
+def test_where_nothing_was_clipped_clipping_is_no_cause(off):
+    text = said(off, policy=equidp.SGD())
     assert "shift" not in text
+    assert "bound" not in text
 
 
 @pytest.mark.parametrize("policy", [equidp.DPSGD(), equidp.SGD()])
@@ -55,7 +59,7 @@ def test_weights_of_classes_are_named_as_the_cause():
 def test_a_run_knows_what_shifts_its_risks():
     facts = make_trainer(epochs=1).fit().facts
     assert (facts.policy.private, facts.class_weighted) == (True, False)
-    plain = make_trainer(epochs=1, policy=equidp.SGD(), noise_multiplier=None)
+    plain = make_trainer(epochs=1, method=equidp.SGD(), noise_multiplier=None)
     assert plain.fit().facts.policy.private is False
     weighted = equidp.losses.Loss(nn.CrossEntropyLoss(reduction="none"), torch.tensor([1.0, 2.0]))
     assert make_trainer(epochs=1, loss=weighted).fit().facts.class_weighted
@@ -82,12 +86,32 @@ def test_no_fairness_is_stated_of_a_model_whose_metrics_say_nothing_about_it(uni
     assert (gap_sentences(found) == []) == uninformative
 
 
-def test_a_metric_that_no_group_has_is_said_once():
-    """Groups that are classes have no balanced accuracy."""
+def test_a_threshold_that_was_given_is_not_advised_again():
+    """By a low threshold accuracy is low on purpose, so it is not held against the model."""
+    found = evaluate(nn.Linear(5, 2), toy())
+    spots = replace(found.blind_spots, uninformative=True, ranking_auc=0.7)
+    found = replace(found, blind_spots=spots, threshold=0.07)
+    text = " ".join([*blind_spot_sentences(found), summary_sentence(found)])
+    assert "threshold" not in text
+    assert "constant prediction" not in text
+    assert summary_sentence(found).startswith("AUC on 300 test examples")
+    assert gap_sentences(found)
+
+
+def test_one_metric_a_table_and_the_same_groups_in_each():
+    found = evaluate(nn.Linear(5, 2), toy())
+    tables = [each for each in evaluation_blocks(found, RunFacts()) if isinstance(each, Table)]
+    heads = [table.columns[-1].heading for table in tables]
+    assert heads == ["accuracy, %", "AUC", "recall, %", "happened, %"]
+    for table in tables:
+        assert {str(row[0]) for row in table.rows} == {"a", "b", "all"}
+
+
+def test_a_value_that_is_not_defined_is_a_dash():
+    """Groups that are classes have no AUC."""
     inputs = torch.randn(60, 3)
     groups = (inputs[:, 0] > 0).long()
     classes = equidp.GroupedDataset(inputs, groups, groups, ("a", "b"), ("no", "yes"))
-    found = evaluate(nn.Linear(3, 2), classes)
-    assert any(
-        "balanced accuracy" in each and "of any single group: " in each for each in measure_sentences(found)
-    )
+    found = evaluate(nn.Linear(3, 2), classes, metric="auc")
+    first = next(each for each in evaluation_blocks(found, RunFacts()) if isinstance(each, Table))
+    assert [row[-1] for row in first.rows[:2]] == ["–", "–"]

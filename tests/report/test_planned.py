@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from equidp.accounting.planned import account
 from equidp.kernel.epsilon import epsilon
-from equidp.report.planned import planned_sentences
+from equidp.report.guarantee import planned_sentences
+from equidp.training.plan import account
 
 
 @pytest.mark.soak
 def test_the_lines_name_every_accountants_epsilon_and_the_event():
-    planned = account(1000, 50, epochs=3, noise_multiplier=1.5, delta=1e-4)
+    planned = account(1000, batch_size=50, epochs=3, noise_multiplier=1.5, delta=1e-4)
     text = "\n".join(planned_sentences(planned))
     for name in ("pld", "rdp", "rdp-classic"):
         value = epsilon([(planned.event, 60)], 1e-4, name)
@@ -21,5 +21,7 @@ def test_the_lines_name_every_accountants_epsilon_and_the_event():
 
 
 def test_a_small_epsilon_is_not_shown_as_none():
-    words = " ".join(planned_sentences(account(1000, 10, steps=1, noise_multiplier=1e4, delta=1e-9)))
+    words = " ".join(
+        planned_sentences(account(1000, batch_size=10, steps=1, noise_multiplier=1e4, delta=1e-9))
+    )
     assert "epsilon 0.0000 " not in words

@@ -15,7 +15,7 @@ app = command(
     "equidp account --examples 60000 --batch-size 256 --epochs 60 \\\n      --noise-multiplier 0.8",
     "equidp account --examples 36177 --batch-size 256 --epochs 20 --epsilon 3 \\\n      --method dpsgd-f",
     "equidp account --examples 36177 --batch-size 256 --epochs 20 \\\n      --epsilon-by-group rare=1,*=3",
-    "equidp account --examples 60000 --batch-size 256 --epochs 60 \\\n      --risk tpr=0.05@0.01 "
+    "equidp account --examples 60000 --batch-size 256 --epochs 60 \\\n      --risk 0.05,0.01 "
     "--rows-per-person 1,2,4",
 )
 
@@ -23,7 +23,7 @@ app = command(
 @Parameter(name="*")
 @dataclass(frozen=True)
 class PlannedOptions:
-    """A plan: arguments of `equidp.accounting.planned.account`."""
+    """A plan: fields of `equidp.Plan`."""
 
     num_examples: Annotated[int, Parameter(name="--examples")]
     """Number of training examples."""
@@ -35,9 +35,9 @@ class PlannedOptions:
     """Number of private steps."""
     noise_multiplier: float | None = None
     """Noise to work out epsilon from."""
-    target_epsilon: Annotated[float | None, Parameter(name="--epsilon")] = None
+    epsilon: float | None = None
     """Target epsilon to work out the noise from."""
-    risk: Risk = None
+    risk: Risk = ()
     delta: Delta = None
     method: Method = "dpsgd"
     accountant: Accountant = "pld"
@@ -62,12 +62,12 @@ def account_command(
 ) -> None:
     """Work out epsilon and risk from noise, or noise from epsilon or risk, for a plan. No data is touched."""
     # Loaded here, so that help and errors in options do not wait for it.
-    from equidp.accounting.planned import account
     from equidp.accounting.risk import RiskTarget
     from equidp.accounting.rows import checked_rows
-    from equidp.report.planned import planned_sentences
+    from equidp.report.guarantee import planned_sentences
+    from equidp.training.plan import account
 
     rows = [checked_rows(each) for each in rows_per_person]
-    risk = None if planned.risk is None else RiskTarget.parse(planned.risk)
-    for line in planned_sentences(account(**{**vars(planned), "risk": risk}), rows):
+    options = {**vars(planned), "risk": RiskTarget.of(*planned.risk)}
+    for line in planned_sentences(account(**options), rows):
         print(line)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Group, Parameter
 
 from equidp._files import check_folder, check_outputs, command_line
 from equidp._validate import check_whole
-from equidp.advice.chosen_plan import RECOMMENDED
-from equidp.cli import metrics, options, releases
+from equidp.advice.advise import AUTO
+from equidp.cli import options
 from equidp.cli.app import command
 from equidp.cli.messages import progress_bar, say, stoppable
-from equidp.cli.settings import changes
+from equidp.cli.settings import read_run
 from equidp.comparison.compare import Counts, PreparedComparison, prepare, run_comparison
 from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan, Search
 from equidp.comparison.result import check_ending
@@ -25,13 +24,13 @@ from equidp.comparison.sweep import parse_sweep
 from equidp.comparison.tune import FINALISTS, SettingSearch
 from equidp.diagnostics import DiagnosisPlan
 from equidp.errors import SettingError
-from equidp.evaluation.predictions import Decision
+from equidp.policies.methods import ignored_sentences
 from equidp.report.advice import advice_sentences
 from equidp.report.comparison import print_comparison, write_report
 from equidp.report.diagnosis import sensitive_findings
-from equidp.report.figures import save_figures
 from equidp.report.plan import plan_table
-from equidp.runs.releases import CountsRelease, IndividualRelease, PreprocessingRelease
+from equidp.runs.comparison import comparison_plan
+from equidp.runs.run_file import RunFile
 
 app = command(
     "compare",
@@ -40,7 +39,7 @@ app = command(
     "equidp compare people.csv --target income --group sex --epsilon 1,3,8 \\\n      --report report.html",
     "equidp compare adult --methods dpsgd,my_module:MyPolicy --sweep clipping_bound=0.5,1,2",
     "equidp compare adult --methods dpsgd,my_module:MyPolicy --tune 8 --against dpsgd",
-    "equidp compare --individual --report report.html",
+    "equidp compare --set privacy.individual=true --report report.html",
 )
 
 
@@ -53,7 +52,7 @@ class ComparisonOptions:
     """Methods to compare, with commas; also user-defined (my_module:MyPolicy); auto: as in equidp train."""
     seeds: int = 5
     """Number of runs of each method."""
-    settings: options.Settings = RECOMMENDED
+    settings: options.Settings | None = None
     epsilons: Annotated[tuple[float, ...], Parameter(name="--epsilon")] = ()
     """Target epsilon, which the noise is calibrated to; several, with commas, show the trade-off. Default: 3,
     or the published noise."""
@@ -62,11 +61,10 @@ class ComparisonOptions:
     combinations."""
     gap_tolerance: float = 0.05
     """Largest gap in privacy cost that counts as equal, in the metric: 0.05 is 5 points of accuracy."""
-    metric: metrics.Metric = "accuracy"
+    metric: options.Metric | None = None
     baseline: Search = "best"
     """Models without privacy that costs are measured against: best: of several settings for each model, and
     boosted trees on a table; plan: plain SGD by the plan alone."""
-    engine: options.Engine = "ghost"
     against: str | None = None
     """Private method among --methods with which each other one is compared seed by seed: differences with
     intervals and corrected p values."""
@@ -74,9 +72,11 @@ class ComparisonOptions:
     """Number of settings to try for each method, the same random ones for all; they are chosen on a part held
     out of training. Settings that are given stay as they are."""
 
-    def plan(self, given: Mapping[str, Any]) -> ComparisonPlan:
-        """Return the plan of the comparison that these options ask for; `given` are settings of training."""
-        return ComparisonPlan(**{**vars(self), "sweep": parse_sweep(self.sweep), "changes": given})
+    def plan(self, run: RunFile, diagnosis: DiagnosisPlan | None) -> ComparisonPlan:
+        """Return the plan of the comparison that these options, and those of its runs, ask for."""
+        of_runs = ("settings", "metric")
+        own = {name: value for name, value in vars(self).items() if name not in of_runs}
+        return comparison_plan(run, **{**own, "sweep": parse_sweep(self.sweep), "diagnosis": diagnosis})
 
 
 @Parameter(name="*")
@@ -98,21 +98,18 @@ class ResultOptions:
 
     report: Annotated[Path | None, Parameter(converter=options.file_name)] = None
     """Write an HTML report to this file."""
-    figures: options.Figures = None
     tables: Annotated[Path | None, Parameter(name="--table", converter=options.file_name)] = None
     """Write tables of means and intervals to this file, in Markdown (.md)."""
     json_file: options.JsonFile = None
     include_sensitive: bool = False
-    """Add the groups' true epsilons to the report, and figures of raw data to --figures; do not share."""
+    """Add the groups' true epsilons to the report; do not share it."""
 
-    def check(self, *, individual: bool, diagnose: bool) -> None:
-        """Refuse sensitive figures where there would be none."""
-        reported = individual and self.report is not None
-        pictured = (individual or diagnose) and self.figures is not None
-        if self.include_sensitive and not (reported or pictured):
+    def check(self, *, individual: bool) -> None:
+        """Refuse sensitive values where there would be none."""
+        if self.include_sensitive and not (individual and self.report is not None):
             raise SettingError(
-                "--include-sensitive is for reports and figures of individual privacy, and for figures of "
-                "a diagnosis; give --individual with --report, or --individual or --diagnose with --figures."
+                "--include-sensitive is for reports of individual privacy; give --report and --set "
+                "privacy.individual=true."
             )
 
 
@@ -141,16 +138,15 @@ class DiagnosisOptions:
 
 @app.default
 def compare_command(
-    data: options.Data = "digits",
+    data: options.Data | None = None,
     *,
     wanted: ComparisonOptions = ComparisonOptions(),
     place: PlaceOptions = PlaceOptions(),
     config: options.Config = None,
     table: options.TableOptions = options.TableOptions(),
+    inputs: options.InputOptions = options.InputOptions(),
     plan: options.PlanOptions = options.PlanOptions(),
-    settings: options.MoreSettings = options.MoreSettings(),
-    decision: metrics.DecisionOptions = metrics.DecisionOptions(),
-    release: releases.ReleaseOptions = releases.ReleaseOptions(),
+    set_fields: options.Set = (),
     results: ResultOptions = ResultOptions(),
     diagnosis: DiagnosisOptions = DiagnosisOptions(),
     dry_run: Annotated[
@@ -163,31 +159,20 @@ def compare_command(
     The models are for choosing a method, not for release.
     """
     report, json_file = results.report, results.json_file
-    changed = changes(plan, settings, wanted.methods, releases.COSTS)
-    released = releases.take_releases(release, changed, base_rate_threshold=decision.at_counted_rate)
-    preprocessing = next((each for each in released if isinstance(each, PreprocessingRelease)), None)
-    counts = next((each for each in released if isinstance(each, CountsRelease)), None)
-    individual = next((each for each in released if isinstance(each, IndividualRelease)), None)
-    results.check(individual=individual is not None, diagnose=diagnosis.diagnose)
+    given = options.given_fields(table, inputs, plan, settings=wanted.settings, metric=wanted.metric)
+    run = read_run(config, set_fields, given, wanted.methods)
+    options.check_noise(wanted.epsilons, run.options)
+    asked = wanted.plan(run, diagnosis.plan())
+    if named := [method for method in wanted.methods if method != AUTO]:
+        for sentence in ignored_sentences(asked.changes, named):
+            say(sentence)
+    results.check(individual=asked.release_epsilon is not None)
     if results.tables is not None:
         check_ending(results.tables)
     outputs = {"--report": report, "--json": json_file, "--table": results.tables}
-    check_outputs(outputs, data, config, table.recipe)
-    for folder in (results.figures, place.directory):
-        if folder is not None:
-            check_folder(folder)
-    options.check_noise(wanted.epsilons, changed)
-    source = table.open(data)
-    asked = replace(
-        wanted.plan(changed),
-        decision=decision.decision_to_train(Decision(table.whole().positive)),
-        base_rate_threshold=decision.at_counted_rate,
-        release_epsilon=None if individual is None else individual.release_epsilon,
-        diagnosis=diagnosis.plan(),
-        preprocessing_share=None if preprocessing is None else preprocessing.preprocessing_share,
-        counts_share=None if counts is None else counts.counts_share,
-        balanced=counts is not None and counts.balanced,
-    )
+    check_outputs(outputs, data, config)
+    check_folder(place.directory)
+    source = run.run_data(data or run.table.get("data", "digits")).source()
     if place.jobs is not None:
         check_whole(1, jobs=place.jobs)
     if dry_run:
@@ -217,12 +202,10 @@ def compare_command(
             write_report(comparison, report, include_sensitive=results.include_sensitive)
         if results.tables is not None:
             comparison.write_tables(results.tables)
-        if results.figures is not None:
-            save_figures(comparison, results.figures, include_sensitive=results.include_sensitive)
         print_comparison(comparison)  # last: its reader may close the pipe
         for sentence in sensitive_findings(comparison):
             print(sentence)
-        for name, path in (("Report", report), ("Figures", results.figures), ("Tables", results.tables)):
+        for name, path in (("Report", report), ("Tables", results.tables)):
             if path is not None:
                 say(f"{name}: {path.resolve()}")
 

@@ -1,10 +1,9 @@
-"""`equidp inspect`: everything about a table at once, and a recipe for it."""
+"""`equidp inspect`: everything about a table at once, and run.toml for it."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,9 +15,10 @@ from equidp._files import check_outputs, command_line, write_whole
 from equidp.cli import options
 from equidp.cli.app import command
 from equidp.cli.messages import say
+from equidp.cli.settings import read_run
 from equidp.display import Column, Table
 from equidp.errors import SettingError, count_text
-from equidp.tables.checks import RARE_ROWS
+from equidp.runs.run_file import RunFile
 from equidp.tables.findings import USUAL_ROWS_PER_PERSON
 from equidp.tables.inspect import (
     PRIVACY_NOTE,
@@ -27,14 +27,17 @@ from equidp.tables.inspect import (
     inspect_table,
     recipe_toml,
 )
+from equidp.tables.parse import RARE_ROWS
 from equidp.tables.read import is_parquet
 
 app = command(
     "inspect",
     "equidp inspect patients.csv",
-    "equidp inspect patients.csv --target readmitted --group region --out recipe.toml",
-    "equidp compare patients.csv --recipe recipe.toml --epsilon 3",
+    "equidp inspect patients.csv --target readmitted --group region --out run.toml",
+    "equidp compare patients.csv --config run.toml --epsilon 3",
 )
+
+_MOST_SIGNALS = 5
 
 
 @app.default
@@ -44,26 +47,23 @@ def inspect_command(
     *,
     out: Annotated[
         Path | None,
-        Parameter(help="Write a recipe for the table to this TOML file.", converter=options.file_name),
+        Parameter(help="Write the table's part of run.toml to this file.", converter=options.file_name),
     ] = None,
     json_file: options.JsonFile = None,
     config: options.Config = None,
     table: options.TableOptions = options.TableOptions(),
+    set_fields: options.Set = (),
 ) -> None:
-    """Show what is in a table before it is used, each with the option that settles it, and write a recipe.
+    """Show what is in a table before it is used, each with the line that settles it, and write run.toml.
 
     Reads the whole table without privacy, finds separator and charset, and prints no cell of a row.
     """
-    check_outputs({"--out": out, "--json": json_file}, file, config, table.recipe)
+    check_outputs({"--out": out, "--json": json_file}, file, config)
     if out is not None and out.is_file():
         raise SettingError(f"{str(out)!r} exists, perhaps edited by hand; remove it, or choose another name.")
-    if table.features is not None:
-        raise SettingError("--features are for images; equidp inspect reads tables. Leave them out.")
-    if table.encoding is not None:
-        raise SettingError("--encoding is for training; equidp inspect reads tables. Leave it out.")
-    if table.person is not None and table.rows_per_person is None:
-        table = replace(table, rows_per_person=USUAL_ROWS_PER_PERSON)
-    report = inspect_table(file, table.whole())
+    given = read_run(config, set_fields, options.given_fields(table))
+    people = {"rows_per_person": USUAL_ROWS_PER_PERSON} if given.table.get("person") is not None else {}
+    report = inspect_table(file, RunFile(table={**people, **given.table}, column=given.column).recipe)
     if json_file is not None:
         write_whole(json_file, (json.dumps(report.to_plain(), indent=2, ensure_ascii=False) + "\n"))
     if out is not None:
@@ -71,10 +71,10 @@ def inspect_command(
     _print(report, out)
     if out is not None:
         usable = report.recipe.target and report.recipe.group and not report.problems
-        say(f"Recipe: {out}")
+        say(f"Written: {out}")
         say("Look through it, then:" if usable else "Not enough to train on yet, for the reasons above.")
         if usable:
-            say(command_line("equidp", "train", file, "--recipe", out, "--epsilon", 3, "--out", "run"))
+            say(command_line("equidp", "train", file, "--config", out, "--epsilon", 3, "--out", "run"))
 
 
 def _print(report: TableReport, out: Path | None) -> None:
@@ -87,7 +87,7 @@ def _print(report: TableReport, out: Path | None) -> None:
     Table(columns, [_row(column, report) for column in report.columns]).print(console, lines=False)
     lines = [line for column in report.columns for line in _finding_lines(column, console.width)]
     if lines:
-        console.print("\n[bold]To know, and the option that settles it[/]")
+        console.print("\n[bold]Findings, and the lines of run.toml that settle them[/]")
     for line in lines:
         console.print(f"  {line}", soft_wrap=True)
     console.print()
@@ -97,20 +97,20 @@ def _print(report: TableReport, out: Path | None) -> None:
 
 
 def _row(column: ColumnReport, report: TableReport) -> tuple[str, ...]:
-    roles = [option for option in ("target", "group") if column.name in report.recipe.columns(option)]
+    roles = [option for option in ("target", "group") if column.name in report.recipe.columns_of(option)]
     holds = f"{column.kind}, {column.span}" if column.span else column.kind
     share = f"{100 * column.missing / max(1, report.rows):.1f}%" if column.missing else ""
     return " ".join([column.name, *map("({})".format, roles)]), holds, share, f"{column.distinct:,}"
 
 
 def _finding_lines(column: ColumnReport, width: int) -> list[str]:
-    """A line for each finding; an option that does not fit into it stands below."""
+    """A line for each finding; what settles it stands below where it does not fit into it."""
     lines = []
-    for says, flag in column.lines():
+    for says, settles in column.lines():
         plain = f"  {column.name}: {says}  "
         line = f"[bold]{escape(column.name)}[/]: {escape(says)}"
-        between = "  " if len(plain) + len(flag) <= width else "\n      "
-        lines.append(f"{line}{between}[cyan]{escape(flag)}[/]" if flag else line)
+        between = "  " if len(plain) + len(settles) <= width else "\n      "
+        lines.append(f"{line}{between}[cyan]{escape(settles)}[/]" if settles else line)
     return lines
 
 
@@ -122,19 +122,22 @@ def _conclusion_lines(report: TableReport, out: Path | None) -> list[str]:
             "for both."
         ]
     if not report.problems:
-        recipe = f"the recipe in {out}" if out else "a recipe of this (--out recipe.toml)"
-        return [f"With {recipe}, the table can be used as it is."]
+        lines = f"the lines in {out}" if out else "these lines (--out run.toml)"
+        return [f"With {lines}, the table can be used as it is."]
     reasons = count_text(len(report.problems), "reason")
-    first = f"With these options the table cannot be used yet, for {reasons}:"
+    first = f"With these lines the table cannot be used yet, for {reasons}:"
     return [first, *(f"- {problem}" for problem in report.problems)]
 
 
 def _sentences(report: TableReport) -> list[str]:
-    """Sentences about classes, groups and people."""
-    found = []
+    """Sentences about copies of rows, signals of columns, classes, groups and people."""
+    found = [*report.notes]
+    if report.signals:
+        told = ", ".join(f"{each.column} {each.auc:.3f}" for each in report.signals[:_MOST_SIGNALS])
+        found.append(f"What a column tells of {report.recipe.target} alone (AUC): {told}.")
     for column in report.columns:
         for option, kind in (("target", "Classes"), ("group", "Groups")):
-            if column.name in report.recipe.columns(option):
+            if column.name in report.recipe.columns_of(option):
                 shares = [f"{name} {100 * rows / report.rows:.1f}%" for name, rows in column.names]
                 if column.missing:
                     shares.append(f"without a value {100 * column.missing / report.rows:.1f}%")

@@ -1,7 +1,8 @@
-"""Messages of commands to a person, on standard error beside the results."""
+"""The process of a command: messages on standard error, how it is stopped, its memory, and torchrun's."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -10,14 +11,24 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rich.console import Console
 from rich.markup import escape
 
-from equidp.cli.process import rank, wait_for_the_first
 from equidp.errors import ApproximationWarning, CacheWarning, DataWarning, PrivacyWarning, TrainingStopped
 
+if TYPE_CHECKING:
+    import torch
+
+PATIENCE = 30.0
+"""Seconds that a process which failed waits for the first to say what is wrong: torchrun ends all as soon as
+one has ended."""
+_MEMORY = (
+    ("MALLOC_MMAP_THRESHOLD_", -3, (2**31 - 1, 2**25)),  # older versions refuse more than 32 MiB
+    ("MALLOC_TRIM_THRESHOLD_", -1, (2**31 - 1,)),
+)
+"""Environment variables of glibc, its numbers for them, and bytes."""
 _console = Console(stderr=True)
 
 Progress = Callable[[int, int], None]
@@ -36,7 +47,8 @@ def _print(text: str, heading: str) -> None:
 
 def fail(text: str) -> NoReturn:
     """End the command with one message and exit code 2; of several processes, the first says it."""
-    wait_for_the_first()
+    if rank():
+        time.sleep(PATIENCE)
     _print(text, f"[bold red]{f'process {rank()}: ' if rank() else ''}error:[/] ")
     sys.exit(2)
 
@@ -132,3 +144,39 @@ def progress_bar() -> Iterator[Progress]:
     with rich.Progress(*columns, console=_console, transient=True) as progress:
         task = progress.add_task("training", total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def keep_freed_memory() -> None:
+    """Keep memory that a step freed for the next one, in this process and those it starts.
+
+    By default the C library returns it to the operating system, and asks for it again page by page: a quarter
+    of the time of a step for a model of some size. Only a program may decide otherwise, so the command line
+    does it and the library does not. Environment variables that are set stay as they are.
+    """
+    tell = getattr(ctypes.CDLL(None), "mallopt", None)
+    if tell is None:
+        return
+    for name, number, sizes in _MEMORY:
+        if name not in os.environ and (taken := next((size for size in sizes if tell(number, size)), None)):
+            os.environ[name] = str(taken)
+
+
+def rank() -> int:
+    """Return the number of this process among those that torchrun started; 0 where there is one."""
+    return int(os.environ.get("RANK", "0")) if "TORCHELASTIC_RUN_ID" in os.environ else 0
+
+
+@contextmanager
+def several_processes(device: torch.device) -> Iterator[None]:
+    """Join the processes that torchrun started; sums on CUDA devices travel by NCCL, others by Gloo."""
+    import torch.distributed as dist
+
+    if not dist.is_torchelastic_launched():
+        yield
+        return
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()

@@ -17,11 +17,11 @@ else:  # completes to names, and takes import paths
 BOUNDED_HELP = "How gradients are bounded: a method (see equidp methods), or my_module:MyPolicy."
 _DELTA_HELP = "Delta of all together; default: a tenth of 1 / n, rounded down to a power of ten."
 _RISK_HELP = (
-    "What no membership attack may exceed, to work out the noise from: tpr=0.05@0.01 (5% of members found at "
-    "a false-positive rate of 1%), advantage=0.1 or auc=0.6."
+    "In place of epsilon, a bound on membership attacks: an advantage, 0.1, or a true-positive rate and its "
+    "false-positive rate, 0.05,0.01."
 )
 
 Method = Annotated[MethodName, Parameter(help=BOUNDED_HELP)]
 Accountant = Annotated[str, Parameter(help="How epsilon is worked out.", choices=ACCOUNTANTS)]
 Delta = Annotated[float | None, Parameter(help=_DELTA_HELP)]
-Risk = Annotated[str | None, Parameter(help=_RISK_HELP)]
+Risk = Annotated[tuple[float, ...], Parameter(help=_RISK_HELP)]

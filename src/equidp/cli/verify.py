@@ -1,4 +1,4 @@
-"""`equidp verify`: whether a run's files agree, and its card states the epsilon that they give."""
+"""`equidp verify`: whether a run's files agree and give the epsilon on its card, or what a ledger says."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ from equidp.cli import options
 from equidp.cli.app import command
 from equidp.display import Column, Table, shown_epsilon
 from equidp.errors import count_text
-from equidp.runs import layout
-from equidp.runs.verify import Check, verify_run
+from equidp.ledger.ledger import Ledger
+from equidp.report.guarantee import ledger_lines
+from equidp.runs.folder import CARD, MODEL, RUN
+from equidp.runs.verify import Check, verify
 
-app = command("verify", "equidp verify run", "equidp verify run --json checks.json")
+app = command(
+    "verify", "equidp verify run", "equidp verify run --json checks.json", "equidp verify people.ledger"
+)
 
 
 @app.default
 def verify_command(
     run: Annotated[
-        Path, Parameter(help="A folder that equidp train made, or a copy of its shareable files.")
+        Path, Parameter(help="A folder that equidp train made, a copy of its share/, or a ledger's file.")
     ],
     /,
     *,
@@ -33,10 +37,14 @@ def verify_command(
 ) -> None:
     """Check a finished run: checksums, ledger, epsilon by dp_accounting alone, and the kernel's code.
 
-    It loads no code and no weights of the folder. The exit code is 1 if a check fails.
+    It loads no code and no weights of the folder. The exit code is 1 if a check fails. Of a ledger it prints
+    what each run spent, what that adds up to, and the line of dp_accounting that gives the same.
     """
     check_outputs({"--json": json_file}, run)
-    verified = verify_run(run)
+    if run.is_file():
+        print(f"{run}:", *ledger_lines(Ledger.read(run)), sep="\n")
+        return
+    verified = verify(run)
     checks = verified.checks
     if json_file is not None:
         listed = [
@@ -57,8 +65,7 @@ def verify_command(
             print(title)
             for line in lines:
                 print(f"- {line}")
-    failed = [each.name for each in checks if each.passed is False]
-    if failed:
+    if failed := verified.failed:
         print(f"{count_text(len(failed), 'check')} failed: {', '.join(failed)}.")
         sys.exit(1)
 
@@ -68,7 +75,7 @@ _OPEN = "What no file can show:"
 _UNSEEN = (
     "that this code ran as it is: equidp.audit_step measures a lower bound on epsilon;",
     "that the files were not all rewritten: compare the card's checksum with one that was noted elsewhere;",
-    "that no other run read the same data: equidp ledger show has what one budget holds.",
+    "that no other run read the same data: a ledger has the runs that were given it.",
 )
 
 
@@ -88,17 +95,9 @@ def _files_sentence(check: Check) -> str:
 
 def _card_sentence(check: Check) -> str:
     if not check.found["card"]:
-        return f"{layout.CARD} is not there."
-    wrong = [
-        {"weights": layout.MODEL, "ledger": "the last line of the ledger"}[name]
-        for name, named in check.found.items()
-        if not named
-    ]
-    if wrong:
-        return f"{layout.CARD} does not name the checksum of {', '.join(wrong)}."
-    return f"{layout.CARD} names the checksums of the weights" + (
-        " and of the ledger's last line." if "ledger" in check.found else "."
-    )
+        return f"{CARD} is not there."
+    names = "names" if check.passed else "does not name"
+    return f"{CARD} {names} the checksum of {MODEL}."
 
 
 def _ledger_sentence(check: Check) -> str:
@@ -106,14 +105,13 @@ def _ledger_sentence(check: Check) -> str:
     if check.passed is None:
         return "these files are a copy without the ledger."
     if not check.passed:
-        return str(found["error"])
-    ahead = f"; {count_text(found['paid_ahead'], 'step')} charged ahead count in full" * bool(
-        found["paid_ahead"]
-    )
-    torn = "; the last line is torn" * found["torn"]
+        return str(found.get("error", f"{CARD} does not name its last line of run {found.get('run')}."))
+    limit = "" if found["limit"] is None else f" of a limit of {found['limit'][0]:g}"
     return (
-        f"{count_text(found['lines'], 'line')} by {count_text(found['processes'], 'session')}, whole; "
-        f"last checksum {found['last']}{ahead}{torn}."
+        f"whole, with {count_text(found['runs'], 'run')}; this one is {found['run']}, up to checksum "
+        f"{found['last']}. All steps together: epsilon {found['epsilon']:.6g}{limit} at delta "
+        f"{found['delta']:g}, by Renyi divergences of order {found['order']:g}; "
+        f"dp_accounting gives the same by {found['code']}."
     )
 
 
@@ -122,45 +120,38 @@ def _entries_sentence(check: Check) -> str:
     releases = f", and releases: {', '.join(found['releases'])}" if found["releases"] else ""
     spent = f"{count_text(found['steps'], 'step')}{releases}; the plan had {found['planned']:,}."
     if check.passed is None:
-        return f"Settings say {spent}"
+        return f"{RUN} says {spent}"
     if check.passed:
-        return f"Settings and ledger say {spent}"
-    return f"Settings say {spent} The ledger says something else."
+        return f"{RUN} and ledger say {spent}"
+    return f"{RUN} says {spent} The ledger says something else."
 
 
 def _epsilon_sentence(check: Check) -> str:
     found = check.found
-    recomputed = found["recomputed"]
+    recomputed, epsilon, delta = found["recomputed"], found["epsilon"], found["delta"]
+    stated = ", ".join(f"({each:g}, {at:g})" for each, at in found["statements"]) or "no guarantee"
     if math.isinf(recomputed):
-        says = "states no guarantee" if found["stated"] is None else f"states epsilon {found['stated']:g}"
-        return f"No noise: no epsilon follows, and the card {says}."
-    if found["stated"] is None:
-        return f"The card states no epsilon; {recomputed:.6g} follows at delta {found['delta']:g}."
-    if len(found["statements"]) > 1:
-        pairs = ", ".join(f"({epsilon:g}, {delta:g})" for epsilon, delta in found["statements"])
-        return f"The card states several guarantees: {pairs}; dp_accounting gives {recomputed:.6g}."
-    if found["planned_delta"] is None or f"{found['planned_delta']:g}" != f"{found['delta']:g}":
-        return f"The card states delta {found['delta']:g}, and settings {found['planned_delta']}."
+        return f"No noise: no epsilon follows, and the card states {stated}."
     by = "" if found["accountant"] == "pld" else f" ({found['accountant']})"
-    return (
-        f"dp_accounting gives {recomputed:.6g} at delta {found['delta']:g}; the card states "
-        f"{found['stated']:g}{by}."
-    )
+    says = "no epsilon" if epsilon is None else f"{epsilon:.6g}{by}"
+    return f"dp_accounting gives {recomputed:.6g} at delta {delta:g}; {RUN} says {says}, the card {stated}."
 
 
 def _target_sentence(check: Check) -> str:
     found = check.found
     if found["asked"] is None:
         return "the run had no target epsilon."
-    if found["stated"] is None:
-        return f"the target was {found['asked']:g}; the card states no epsilon."
-    return f"the target was {shown_epsilon(found['asked']):g}; the card states {found['stated']:g}."
+    if found["epsilon"] is None:
+        return f"the target was {found['asked']:g}; the run has no epsilon."
+    return (
+        f"the target was {shown_epsilon(found['asked']):g}; the run has {shown_epsilon(found['epsilon']):g}."
+    )
 
 
 def _delta_sentence(check: Check) -> str:
     found = check.found
-    if found["delta"] is None:
-        return "the card states no delta."
+    if check.passed is None:
+        return "the run has no epsilon, and so no delta."
     beside = "below" if check.passed else "not below"
     return f"delta {found['delta']:g} is {beside} 1/n, n = {found['examples']:,}."
 

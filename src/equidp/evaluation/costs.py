@@ -18,7 +18,7 @@ from scipy import stats
 from equidp._extras import require_extra
 from equidp._validate import check_number
 from equidp.data.dataset import ALL
-from equidp.errors import DataError, SettingError
+from equidp.errors import DataError
 from equidp.evaluation.baselines import baseline_names, informative, judge_baselines
 from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metrics import METRICS, Metric
@@ -102,21 +102,20 @@ def group_gaps(costs: pd.DataFrame) -> pd.DataFrame:
     """Return the gaps between groups in each run, for every pair and the largest.
 
     Returns:
-        Columns method, setting, seed, pair ("a | b", or "largest"), cost_gap = |pi_a - pi_b| and
-        risk_gap = |R_a - R_b|, of privacy costs pi and excessive risks R; NaN where a group has none.
+        Columns method, setting, seed, pair ("a | b", or "largest") and cost_gap = |pi_a - pi_b|, of privacy
+        costs pi; NaN where a group has none.
     """
     rows = []
     for run, part in costs[costs["group"] != ALL].groupby(RUN, sort=False):
-        values = part.set_index("group")[["privacy_cost", "excessive_risk"]]
+        values = part.set_index("group")["privacy_cost"]
         pairs = [
-            (f"{a} | {b}", *(values.loc[a] - values.loc[b]).abs())
-            for a, b in itertools.combinations(values.index, 2)
+            (f"{a} | {b}", abs(values[a] - values[b])) for a, b in itertools.combinations(values.index, 2)
         ]
         if not pairs:
             raise DataError(f"run {run} has one group; gaps need two.", field="results")
-        largest = ("largest", *(np.fmax.reduce([pair[at] for pair in pairs]) for at in (1, 2)))
-        rows += [(*run, *pair) for pair in [*pairs, largest]]
-    return pd.DataFrame(rows, columns=[*RUN, "pair", "cost_gap", "risk_gap"])
+        pairs.append(("largest", np.fmax.reduce([gap for _, gap in pairs])))
+        rows += [(*run, *pair) for pair in pairs]
+    return pd.DataFrame(rows, columns=[*RUN, "pair", "cost_gap"])
 
 
 def check_gap_tolerance(gap_tolerance: float) -> None:
@@ -205,34 +204,19 @@ def _verdict(low: float, high: float, gap_tolerance: float, tells: bool, serves:
     return EXCEEDS_TOLERANCE if low > gap_tolerance else INCONCLUSIVE
 
 
-def wilcoxon_table(
-    costs: pd.DataFrame, baseline: str = "sgd", pair: tuple[str, str] | None = None
-) -> pd.DataFrame:
-    """Test whether a method has a smaller gap, by one-sided Wilcoxon signed ranks over seeds.
+def wilcoxon_table(costs: pd.DataFrame, baseline: str = "sgd") -> pd.DataFrame:
+    """Test whether a method has a smaller largest gap, by one-sided Wilcoxon signed ranks over seeds.
 
-    Esipova et al. use the same test.
-
-    Args:
-        costs: from `privacy_costs`.
-        baseline: left out, since its gap is 0 by definition.
-        pair: two groups whose gap is compared; None: the largest gap of each run.
+    Esipova et al. use the same test. The baseline is left out, since its gap is 0 by definition.
 
     Returns:
         Columns method, setting, other, other_setting, p (of "method's gap is not smaller than other's"),
         seeds, and smallest_possible_p = 2^-seeds: no result can be more significant.
     """
-    name = "largest" if pair is None else " | ".join(pair)
-    gaps = group_gaps(costs[costs["method"] != baseline])
-    if pair is not None and not (gaps["pair"] == name).any():
-        name = " | ".join(reversed(pair))
-    chosen = gaps[gaps["pair"] == name]
-    if chosen.empty and len(gaps):
-        raise SettingError(
-            f"pair={pair}: no such groups; known pairs: {', '.join(sorted(set(gaps['pair'])))}."
-        )
+    gaps = group_gaps(costs[costs["method"] != baseline]).query("pair == 'largest'")
     series = {
         key: part.set_index("seed")["cost_gap"].sort_index()
-        for key, part in chosen.groupby(["method", "setting"], sort=False)
+        for key, part in gaps.groupby(["method", "setting"], sort=False)
     }
     rows = []
     for (one, gaps_one), (other, gaps_other) in itertools.permutations(series.items(), 2):

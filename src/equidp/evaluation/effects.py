@@ -1,32 +1,26 @@
-"""Effects of columns: what each interval, or text, of a column adds to the output of an additive model.
+"""Effects of columns: what each interval, or text, of a column adds to the output of a linear model.
 
 They follow from the released weights alone, so they cost no privacy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from equidp._extras import require_extra
-from equidp.evaluation.predictions import predict
+from equidp.engines.model import call_model, device_of, one_tensor, preserve_modes
 from equidp.tables.encode import Categories, HashedCategories, Intervals, TableEncoder
 
 with require_extra("tables"):
     import pandas as pd
 
 Floats = npt.NDArray[np.float64]
-Part = tuple[tuple[int, ...], tuple[float, ...]]
-"""Places of the inputs of an interval or a text that are not zero, and their values before the scale."""
-
-_BLOCK = 1024
-"""Rows of inputs that a model is called on at a time."""
 _TRIED = 16
 """Rows on which a model is tried: effects have to add up to its outputs."""
 
@@ -73,7 +67,7 @@ class Effect:
 def column_effects(
     encoder: TableEncoder, model: nn.Module, num_classes: int, positive: int | None = None
 ) -> tuple[Effect, ...]:
-    """Return the effect of each column, the largest spread first; empty unless the model is additive.
+    """Return the effect of each column, the largest spread first; empty unless the model is linear.
 
     Args:
         encoder: that cuts the columns; another one has no effects.
@@ -83,109 +77,65 @@ def column_effects(
 
     Example:
         >>> import pandas as pd
-        >>> from equidp.tables.intervals import ENCODINGS
+        >>> from equidp.tables.intervals import BINNINGS
         >>> table = pd.DataFrame({"age": [20.0, 30.0, 40.0, 50.0]})
-        >>> encoder = TableEncoder.fit(table, np.arange(4), {"age": (0, 80)}, "refuse", ENCODINGS["cut"])
+        >>> encoder = TableEncoder.fit(table, np.arange(4), {"age": (0, 80)}, "refuse", BINNINGS["cut"])
         >>> model = nn.Linear(encoder.width, 2)
         >>> effect = column_effects(encoder, model, 2)[0]
         >>> effect.column, effect.values.shape, effect.edges[:3]
         ('age', (16, 1), (5.0, 10.0, 15.0))
     """
-    if encoder.examples is None or not encoder.columns:
+    weights = None if encoder.examples is None or not encoder.columns else _weights(model, encoder.width)
+    if weights is None:
         return ()
-    parts, start = [], 0
+    weights *= encoder.scales[:, None]
+    if num_classes == 2:
+        yes = 1 if positive is None else positive
+        weights = weights[:, [yes]] - weights[:, [1 - yes]]
+    else:
+        weights = weights - weights.mean(axis=1, keepdims=True)
+    found, start = [], 0
     for column in encoder.columns:
-        parts.append([(tuple(start + at for at in places), values) for places, values in _parts_of(column)])
+        own = weights[start : start + column.width]
         start += column.width
-    rows = [part for of_column in parts for part in of_column]
-    outputs = _outputs(model, rows, encoder)
-    nothing, outputs = outputs[0], outputs[1:] - outputs[0]
-    by_column = np.split(outputs, np.cumsum([len(each) for each in parts])[:-1])
-    if not _adds_up(model, encoder, parts, by_column, nothing):
-        return ()
-    found = [
-        _effect(column, _in_logits(added, num_classes, positive), encoder.private)
-        for column, added in zip(encoder.columns, by_column, strict=True)
-        if len(added)
-    ]
+        if column.width:
+            found.append(_effect(column, own, encoder.private))
     return tuple(sorted(found, key=lambda effect: -effect.spread))
 
 
-def _parts_of(column: Any) -> list[Part]:
-    """Inputs of each part of a column: of an interval, those of its lowest number."""
-    if not isinstance(column, Intervals):
-        return [((place,), (1.0,)) for place in range(column.width)]
-    lowest = [-np.inf, *_edges_of(column), *([np.nan] if column.flagged else [])]  # of each part
-    inputs = np.zeros((len(lowest), column.width), dtype=np.float32)
-    column.write(pd.Series(lowest), inputs)
-    places = [np.flatnonzero(each) for each in inputs]
-    return [(tuple(at.tolist()), tuple(each[at].tolist())) for at, each in zip(places, inputs, strict=True)]
+def _weights(model: nn.Module, width: int) -> Floats | None:
+    """Return the weights of a linear model, [inputs, outputs]; None: another one, or it diverged."""
+    device = device_of(model)
+
+    def outputs(inputs: Tensor) -> Tensor:
+        return one_tensor(call_model(model, inputs.to(device)))
+
+    with preserve_modes(model):
+        model.eval()
+        weights = torch.autograd.functional.jacobian(lambda row: outputs(row[None])[0], torch.zeros(width)).T
+        tried = torch.randn(_TRIED, width, generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            found, nothing = outputs(tried).cpu(), outputs(torch.zeros(1, width)).cpu()
+    size = max(1e-6, float(found.abs().max()))
+    linear = torch.allclose(found, nothing + tried @ weights.cpu(), rtol=0, atol=1e-3 * size)
+    return weights.cpu().double().numpy() if linear and bool(torch.isfinite(weights).all()) else None
 
 
-def _edges_of(column: Intervals) -> tuple[float, ...]:
-    """Edges of all resolutions together."""
-    return tuple(sorted({edge for each in column.edges for edge in each}))
-
-
-def _outputs(model: nn.Module, rows: Sequence[Part], encoder: TableEncoder) -> Floats:
-    """Outputs of the model for inputs that are all zero, then for rows with these inputs, scaled."""
-    found = []
-    whole: list[Part] = [((), ()), *rows]
-    scales = torch.from_numpy(encoder.scales)
-    for start in range(0, len(whole), _BLOCK):
-        part = whole[start : start + _BLOCK]
-        inputs = torch.zeros(len(part), encoder.width)
-        for row, (places, values) in enumerate(part):
-            inputs[row, list(places)] = torch.tensor(values)
-        inputs *= scales
-        found.append(predict(model, inputs).double().cpu().numpy())
-    outputs = np.concatenate(found)
-    return outputs.reshape(len(outputs), -1)
-
-
-def _adds_up(
-    model: nn.Module,
-    encoder: TableEncoder,
-    parts: Sequence[Sequence[Part]],
-    added: Sequence[Floats],
-    nothing: Floats,
-) -> bool:
-    """Return whether effects add up to the model's outputs on made-up rows."""
-    rng = np.random.default_rng(0)
-    rows, sums = [], []
-    for _ in range(_TRIED):
-        drawn = [int(rng.integers(len(each))) if each else -1 for each in parts]
-        chosen = [(each[at], more[at]) for each, more, at in zip(parts, added, drawn, strict=True) if at >= 0]
-        inputs = [each for each, _ in chosen]
-        rows.append((sum((at for at, _ in inputs), ()), sum((values for _, values in inputs), ())))
-        sums.append(nothing + sum(more for _, more in chosen))
-    found = _outputs(model, rows, encoder)[1:]
-    size = max(1e-6, *(float(np.abs(each).max(initial=0.0)) for each in added), float(np.abs(nothing).max()))
-    return bool(np.isfinite(found).all() and np.allclose(found, np.array(sums), rtol=0, atol=1e-3 * size))
-
-
-def _in_logits(added: Floats, num_classes: int, positive: int | None) -> Floats:
-    """Return what parts add to log odds of two classes, or to logits beside their mean."""
-    if num_classes == 2:
-        yes = 1 if positive is None else positive
-        return added[:, [yes]] - added[:, [1 - yes]]
-    centred: Floats = added - added.mean(axis=1, keepdims=True)
-    return centred
-
-
-def _effect(column: Any, added: Floats, private: bool) -> Effect:
-    cut, missing = isinstance(column, Intervals), isinstance(column, Intervals) and column.flagged
-    known = added[:-1] if missing else added
+def _effect(column: Any, weights: Floats, private: bool) -> Effect:
+    """Effect of a column whose inputs have these weights, [inputs, outputs]."""
+    edges: tuple[float, ...] | None = None
     texts: tuple[str, ...] = ()
-    if isinstance(column, Categories):
+    missing = False
+    if isinstance(column, Intervals):
+        edges, missing = tuple(sorted({edge for each in column.edges for edge in each})), column.flagged
+        lowest = [-np.inf, *edges, *([np.nan] if missing else [])]  # of each part
+        inputs = np.zeros((len(lowest), column.width), dtype=np.float32)
+        column.write(pd.Series(lowest), inputs)
+        weights = inputs @ weights
+    elif isinstance(column, Categories):
         texts = column.values
     elif isinstance(column, HashedCategories):
         texts = tuple(f"cell {cell}" for cell in column.cells)
-    return Effect(
-        column.name,
-        added - known.mean(axis=0),
-        _edges_of(column) if cut else None,
-        texts,
-        missing,
-        private or getattr(column, "public", False),
-    )
+    known = weights[:-1] if missing else weights
+    public = private or getattr(column, "public", False)
+    return Effect(column.name, weights - known.mean(axis=0), edges, texts, missing, public)

@@ -10,49 +10,50 @@ from torch import Tensor, nn
 
 from equidp._extras import require_extra
 from equidp._provenance import values_digest
-from equidp.data.dataset import ALL, GroupedDataset
+from equidp.data.dataset import GroupedDataset
 from equidp.data.shared_rows import RowDigests
-from equidp.evaluation.blind_spots import (
-    BlindSpots,
-    RiskOff,
-    calibration_table,
-    reliability_table,
-    risks_off,
-)
+from equidp.evaluation.blind_spots import BlindSpots
+from equidp.evaluation.calibration import RiskOff, calibration_table, reliability_table, risks_off
 from equidp.evaluation.groups import (
+    accuracy_table,
     check_outputs,
-    group_intervals,
-    group_values,
+    fairness_gaps,
+    measure_values,
     paired_costs,
+    parts_of,
     recalls,
-    selection_rates,
 )
 from equidp.evaluation.intervals import check_level
 from equidp.evaluation.metrics import METRICS, Metric, metric_for
-from equidp.evaluation.predictions import Decision, Predictions, predict
+from equidp.evaluation.predictions import Decision, predict
 from equidp.evaluation.small_cells import SmallCells, count_people, people_of
-from equidp.kernel.processes import ALONE, Processes
 
 with require_extra("tables"):
     import pandas as pd
 
+RARE = 0.1
+"""Share of examples below which a class is rare."""
+_TABLES = ("groups", "values", "recalls", "costs", "calibration", "reliability")
+
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Metrics of a model on a test set, with intervals over its examples; tables end with group "all".
+    """Metrics of a model on a test set, with intervals over its examples.
+
+    Tables have a row for each group, with the name of its grouping, and end with group "all" of grouping "".
 
     Attributes:
-        groups: accuracy and loss by group (`group_intervals`).
+        groupings: names of the groupings, such as columns that are each shown alone; "": not known.
+        groups: accuracy and loss by group (`accuracy_table`).
+        values: each metric by group (`measure_values`).
         recalls: recall by group and class; empty where accuracy says it already (`recalls`).
-        rates: how often each group is predicted class 1 (`selection_rates`); empty unless there are two
-            classes.
         costs: what privacy cost each group (`paired_costs`); None without a baseline.
-        blind_spots: findings on what the metric hides; None without examples.
-        level: of the intervals.
-        values: each metric by group: group, count, metric, value, low, high, and why it is not defined.
         calibration: mean predicted risk beside what happened, by group (`calibration_table`).
         reliability: the same by predicted risk (`reliability_table`), without groups of few people.
+        all_gaps: parity and odds differences by grouping (`fairness_gaps`).
         risks_off: where mean predicted risks are off (`risks_off`), without groups of few people.
+        blind_spots: findings on what the metric hides; None without examples.
+        level: of the intervals.
         metric: the metric of costs and blind spots.
         positive: the name of the positive class; "" unless there are two classes.
         threshold: predicted risk from which on it is predicted; None: the most probable class is.
@@ -62,17 +63,18 @@ class Evaluation:
         weights, rows: digests of the model's values and of the test rows, by which a card knows them.
     """
 
-    groups: pd.DataFrame
-    recalls: pd.DataFrame
-    rates: pd.DataFrame
-    costs: pd.DataFrame | None
-    blind_spots: BlindSpots | None
     level: float
+    metric: Metric = METRICS["accuracy"]
+    groupings: tuple[str, ...] = ("",)
+    groups: pd.DataFrame = field(default_factory=pd.DataFrame)
     values: pd.DataFrame = field(default_factory=pd.DataFrame)
+    recalls: pd.DataFrame = field(default_factory=pd.DataFrame)
+    costs: pd.DataFrame | None = None
     calibration: pd.DataFrame = field(default_factory=pd.DataFrame)
     reliability: pd.DataFrame = field(default_factory=pd.DataFrame)
+    all_gaps: dict[str, dict[str, float]] = field(default_factory=dict)
     risks_off: tuple[RiskOff, ...] = ()
-    metric: Metric = METRICS["accuracy"]
+    blind_spots: BlindSpots | None = None
     positive: str = ""
     threshold: float | None = None
     people: int | None = None
@@ -87,25 +89,38 @@ class Evaluation:
         return self.blind_spots is None or not self.blind_spots.uninformative
 
     @property
+    def has_rare_class(self) -> bool:
+        """True where one of two classes has less than a tenth of the examples.
+
+        Accuracy says little then: see AUC and recall in `values`, and `calibration`.
+        """
+        spots = self.blind_spots
+        return bool(self.positive) and spots is not None and 1 - spots.constant_value < RARE
+
+    @property
     def gaps(self) -> dict[str, float]:
         """Demographic parity and equalised odds differences between groups, without groups of few people.
 
         Empty unless there are two classes and two groups left, and where each group has examples of one class
-        only.
+        only; and of several groupings, each of which has its own (`by_grouping`).
         """
-        if self.rates.empty:
-            return {}
-        rates = self.rates[~self.rates["group"].isin(self.small.groups)]
-        if len(rates) < 2 or not ((rates["positives"] > 0) & (rates["positives"] < rates["count"])).any():
-            return {}
-        differences = {
-            name: float(rates[name].max() - rates[name].min())
-            for name in ("selection_rate", "true_positive_rate", "false_positive_rate")
-        }
-        return {
-            "demographic_parity_difference": differences.pop("selection_rate"),
-            "equalized_odds_difference": max(differences.values()),
-        }
+        return self.all_gaps.get(self.groupings[0], {}) if len(self.groupings) == 1 else {}
+
+    def by_grouping(self) -> tuple[Evaluation, ...]:
+        """Return the evaluation of each grouping alone, whose tables hold its groups and "all"."""
+        return tuple(map(self._within, self.groupings)) if len(self.groupings) > 1 else (self,)
+
+    def _within(self, name: str) -> Evaluation:
+        tables = {each: table for each in _TABLES if (table := getattr(self, each)) is not None}
+        hidden = {name: self.small.by_grouping[name]} if name in self.small.by_grouping else {}
+        return replace(
+            self,
+            groupings=(name,),
+            **{each: table if table.empty else _rows_of(table, name) for each, table in tables.items()},
+            risks_off=tuple(each for each in self.risks_off if each.grouping in ("", name)),
+            small=replace(self.small, by_grouping=hidden),
+            rest=None if self.rest is None else self.rest._within(name),
+        )
 
     def withholding(self) -> Evaluation:
         """Return the evaluation without the examples of groups and classes of few people, to be given away.
@@ -117,21 +132,28 @@ class Evaluation:
 
     def plain(self) -> dict[str, Any]:
         """Return plain values for JSON: the tables by name, the gaps, and how they were measured."""
-        tables = {
-            "metrics": self.groups,
-            "values": self.values,
-            "recalls": self.recalls,
-            "calibration": self.calibration,
-            "reliability": self.reliability,
-        }
+        tables = {"metrics": self.groups, **{name: getattr(self, name) for name in ("values", "recalls")}}
+        tables |= {"calibration": self.calibration, "reliability": self.reliability}
         if self.costs is not None:
             tables["costs"] = self.costs
         records = {name: json.loads(table.to_json(orient="records")) for name, table in tables.items()}
-        measured = {"metric": self.metric.name, "better_than_a_constant_prediction": self.useful}
-        spots = {"blind_spots": None if self.blind_spots is None else asdict(self.blind_spots)}
-        decision = {"positive": self.positive, "threshold": self.threshold}
-        not_shown = {"not_shown": list(self.small.groups), "classes_not_shown": list(self.small.classes)}
-        return {**records, "gaps": self.gaps, **measured, **decision, **not_shown, **spots}
+        small = self.small
+        return {
+            **records,
+            "gaps": self.all_gaps if len(self.groupings) > 1 else self.gaps,
+            "metric": self.metric.name,
+            "better_than_a_constant_prediction": self.useful,
+            "positive": self.positive,
+            "threshold": self.threshold,
+            "not_shown": list(small.groups),
+            "combinations_not_shown": list(small.combinations),
+            "classes_not_shown": list(small.classes),
+            "blind_spots": None if self.blind_spots is None else asdict(self.blind_spots),
+        }
+
+
+def _rows_of(table: pd.DataFrame, grouping: str) -> pd.DataFrame:
+    return table[table["grouping"].isin(("", grouping))].reset_index(drop=True)
 
 
 def evaluate(
@@ -142,7 +164,6 @@ def evaluate(
     baseline: nn.Module | None = None,
     metric: str | Metric | None = None,
     decision: Decision = Decision(),
-    processes: Processes = ALONE,
 ) -> Evaluation:
     """Evaluate a trained model, which gives one logit per class.
 
@@ -151,10 +172,8 @@ def evaluate(
         test: examples that it was not trained on.
         level: of the intervals.
         baseline: a model trained without privacy on the same data, to show what privacy cost.
-        metric: what cost and the comparison with a constant prediction are about (`metric_named`); None:
-            accuracy.
+        metric: what cost and the comparison with a constant prediction are about; None: accuracy.
         decision: of two classes, which is the positive one, and from which risk on it is predicted.
-        processes: that predict a part each; all of them call this.
 
     Raises:
         DataError: outputs of another shape.
@@ -177,54 +196,52 @@ def evaluate(
     metric = metric_for(metric, test.class_names)
     decision.index(test.class_names)
     test = test.to("cpu")
-    outputs = predict(model, test.inputs, processes)
-    check_outputs(outputs, test)
-    other = None if baseline is None else predict(baseline, test.inputs, processes)
+    outputs = predict(model, test.inputs)
+    check_outputs(outputs, test.targets)
+    base = None if baseline is None else predict(baseline, test.inputs)
     small = SmallCells.of(test)
-    found = replace(
-        _evaluate_outputs(outputs, other, test, level, metric, decision, small),
-        weights=values_digest(model),
-        rows=test.row_digests,
-    )
-    if small == SmallCells():
-        return found
-    left, rest = small.left_in(test), small.without(test)
-    theirs = None if other is None else other[left]
-    return replace(found, rest=_evaluate_outputs(outputs[left], theirs, rest, level, metric, decision, small))
+
+    def evaluated(hidden: SmallCells) -> Evaluation:
+        return _evaluate(test, outputs, base, level, metric, decision, small, hidden)
+
+    rest = None if small == SmallCells() else evaluated(small)
+    whole = evaluated(SmallCells())
+    return replace(whole, rest=rest, weights=values_digest(model), rows=test.row_digests)
 
 
-def _evaluate_outputs(
-    outputs: Tensor,
-    other: Tensor | None,
+def _evaluate(
     test: GroupedDataset,
+    outputs: Tensor,
+    base: Tensor | None,
     level: float,
     metric: Metric,
     decision: Decision,
     small: SmallCells,
+    hidden: SmallCells,
 ) -> Evaluation:
-    """Evaluate outputs, and the outputs of a baseline, on a test set."""
-    if not len(test):
-        nothing = pd.DataFrame()
-        return Evaluation(nothing, nothing, nothing, None, None, level, metric=metric, small=small)
-    found = Predictions.of(outputs, test.targets, test.class_names, decision)
-    shown = [each for each in METRICS.values() if found.task in each.tasks]
-    grouped, people = (test.groups.numpy(), test.group_names), people_of(test)
-    calibration = calibration_table(found, *grouped, level)
-    named = [name for name in test.group_names if name not in small.groups]
+    """Evaluate outputs, and those of a baseline, on a test set without its hidden cells."""
+    parts = parts_of(test, outputs, base, decision, hidden)
+    whole, names = parts[-1], tuple(each.name for each in test.shown_groupings)
+    if not len(whole.found):
+        return Evaluation(level, metric, names, small=small)
+    known = [each for each in METRICS.values() if whole.found.task in each.tasks]
+    values = measure_values(parts, list(dict.fromkeys([*known, metric])), level)
+    calibration, people = calibration_table(parts, level), people_of(test)
     return Evaluation(
-        groups=group_intervals(outputs, test, level, decision),
-        recalls=recalls(outputs, test, level, other, decision),
-        rates=selection_rates(outputs, test, decision),
-        costs=None if other is None else paired_costs(outputs, other, test, level, metric, decision),
-        blind_spots=BlindSpots.of(found, metric, level),
-        level=level,
-        values=group_values(found, *grouped, list(dict.fromkeys([*shown, metric])), level),
+        level,
+        metric,
+        names,
+        groups=accuracy_table(parts, values, level),
+        values=values,
+        recalls=recalls(parts, level),
+        all_gaps=fairness_gaps(parts, small),
+        costs=None if base is None else paired_costs(parts, level, metric),
         calibration=calibration,
-        reliability=reliability_table(found, *grouped, level, people, named),
-        risks_off=risks_off(calibration, [*named, ALL]),
-        metric=metric,
-        positive=found.positive_name,
+        reliability=reliability_table(parts, people, level, small),
+        risks_off=risks_off(calibration, small),
+        blind_spots=BlindSpots.of(whole.found, metric, level),
+        positive=whole.found.positive_name,
         threshold=decision.threshold,
-        people=None if test.people is None else count_people(people),
+        people=None if test.people is None else count_people(people[whole.members]),
         small=small,
     )

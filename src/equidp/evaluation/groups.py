@@ -1,17 +1,17 @@
-"""Metrics of one model by group of a test set, with intervals over its examples.
+"""Metrics of one model for each part of a test set: each group, and all of it.
 
-Outputs are logits, [n, classes]. Tables have one row a group and then one for group "all". Intervals, at
-`level`, speak of the test examples as a sample, not of what another training run would give.
+Tables have one row a group and then one for group "all". Intervals, at `level`, speak of the test examples as
+a sample, not of what another training run would give.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -19,19 +19,19 @@ from equidp._extras import require_extra
 from equidp.data.dataset import ALL, GroupedDataset
 from equidp.errors import DataError, shape_text
 from equidp.evaluation.intervals import Floats, Interval, mean_interval, paired_interval, wilson
-from equidp.evaluation.metrics import (
-    METRICS,
-    Metric,
-    measure_with_interval,
-    metric_cost,
-)
+from equidp.evaluation.metrics import Metric, measure_with_interval, metric_cost
 from equidp.evaluation.predictions import Decision, Predictions
+from equidp.evaluation.small_cells import SmallCells
 
 with require_extra("tables"):
     import pandas as pd
-    from fairlearn.metrics import false_positive_rate, selection_rate, true_positive_rate
 
 Bools = npt.NDArray[np.bool_]
+
+
+def by_group(groups: npt.NDArray[np.int64], names: Sequence[str]) -> list[tuple[str, Bools]]:
+    """Return each group's name and which examples are in it, [n]; then "all"."""
+    return [*((name, groups == at) for at, name in enumerate(names)), (ALL, np.ones(len(groups), dtype=bool))]
 
 
 def group_metrics(
@@ -40,16 +40,15 @@ def group_metrics(
     """Return group, count, accuracy and loss (cross-entropy); NaN for a group without examples.
 
     Args:
-        outputs: [n, classes].
+        outputs: logits, [n, classes].
         targets, groups: [n].
         group_names: one per group.
 
     Raises:
         DataError: outputs of another shape.
     """
-    _check_logits(outputs, targets)
-    correct = (outputs.argmax(dim=1) == targets).double()
-    losses = cross_entropy(outputs.double(), targets, reduction="none")
+    check_outputs(outputs, targets)
+    correct, losses = (outputs.argmax(dim=1) == targets).double(), losses_of(outputs, targets)
     rows = []
     for name, members in by_group(groups.numpy(), group_names):
         accuracy, loss = float(correct[members].mean()), float(losses[members].mean())
@@ -58,16 +57,12 @@ def group_metrics(
 
 
 def metrics_of(outputs: Tensor, test: GroupedDataset) -> pd.DataFrame:
-    """Return group, count, accuracy and loss of a model's outputs, [n, classes]."""
+    """Return group, count, accuracy and loss of a model's logits, [n, classes]."""
     return group_metrics(outputs, test.targets, test.groups, test.group_names)
 
 
-def check_outputs(outputs: Tensor, test: GroupedDataset) -> None:
-    """Raise unless outputs have a logit for each class."""
-    _check_logits(outputs, test.targets)
-
-
-def _check_logits(outputs: Tensor, targets: Tensor) -> None:
+def check_outputs(outputs: Tensor, targets: Tensor) -> None:
+    """Raise a DataError unless outputs have a logit for each class."""
     classes = max(int(targets.max()) + 1 if len(targets) else 1, 2)
     if outputs.dim() != 2 or outputs.shape[1] < classes:
         raise DataError(
@@ -78,147 +73,190 @@ def _check_logits(outputs: Tensor, targets: Tensor) -> None:
         )
 
 
-def group_intervals(
-    outputs: Tensor, test: GroupedDataset, level: float, decision: Decision = Decision()
-) -> pd.DataFrame:
-    """Return group, count, accuracy (Wilson's interval) and loss (Student's), each with _low and _high."""
-    correct, losses = _correct(outputs, test, decision), _losses(outputs, test)
-    rows = []
-    for name, members in by_group(test.groups.numpy(), test.group_names):
-        accuracy = wilson(int(correct[members].sum()), int(members.sum()), level)
-        loss = mean_interval(losses[members], level, (0.0, np.inf))
-        rows.append(_row(members, {"accuracy": accuracy, "loss": loss}, group=name))
-    return pd.DataFrame(rows)
+def losses_of(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the cross-entropy of each example, [n] float64."""
+    return cross_entropy(outputs.double(), targets, reduction="none")
 
 
-def group_values(
-    found: Predictions,
-    groups: npt.NDArray[np.int64],
-    group_names: Sequence[str],
-    metrics: Sequence[Metric],
-    level: float,
-) -> pd.DataFrame:
-    """Return group, count, metric, value, low, high, and reason: why it is not defined."""
-    rows = []
-    for name, members in by_group(groups, group_names):
-        part = found.take(members)
-        for metric in metrics:
-            measured = measure_with_interval(metric, part, level)._asdict()
-            rows.append({"group": name, "count": len(part), "metric": metric.name, **measured})
-    return pd.DataFrame(rows)
+class Predicted(NamedTuple):
+    """What a model predicts of some examples, and the cross-entropy of each."""
+
+    found: Predictions
+    losses: Floats
 
 
-def paired_costs(
-    outputs: Tensor,
-    baseline: Tensor,
-    test: GroupedDataset,
-    level: float,
-    metric: Metric = METRICS["accuracy"],
-    decision: Decision = Decision(),
-) -> pd.DataFrame:
-    """Return what a model loses against `baseline`, the outputs of one trained without privacy.
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Test examples that a row of each table is about, and what a model and a baseline predict of them.
+
+    Attributes:
+        grouping: name of the grouping; "" of all.
+        group: name of its group, or "all".
+        members: which examples they are, [n].
+        model, base: what either predicts; None: there is no baseline.
+    """
+
+    grouping: str
+    group: str
+    members: Bools
+    model: Predicted
+    base: Predicted | None = None
+
+    @property
+    def found(self) -> Predictions:
+        """Return what the model predicts."""
+        return self.model.found
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """Return the first columns of its row."""
+        return {"grouping": self.grouping, "group": self.group, "count": len(self.found)}
+
+    @property
+    def classes(self) -> int:
+        """Return how many classes occur."""
+        return int((self.found.counts > 0).sum())
+
+
+def parts_of(
+    test: GroupedDataset, outputs: Tensor, base: Tensor | None, decision: Decision, small: SmallCells
+) -> list[Part]:
+    """Return the parts of a test set that are shown, without its small cells; all of it is the last.
+
+    `base` are the outputs of a baseline.
+    """
+    left, labels = small.left_in(test), test.groups
+    chosen = [
+        (each.name, name, left & (each.codes(labels).numpy() == at))
+        for each in test.shown_groupings
+        for at, name in enumerate(each.groups)
+        if not small.hides(each.name, name)
+    ]
+    models = [
+        (
+            Predictions.of(each, test.targets, test.class_names, decision),
+            losses_of(each, test.targets).numpy(),
+        )
+        for each in (outputs, base)
+        if each is not None
+    ]
+    parts = []
+    for grouping, group, members in [*chosen, ("", ALL, left)]:
+        predicted = [Predicted(found.take(members), losses[members]) for found, losses in models]
+        parts.append(Part(grouping, group, members, *predicted))
+    return parts
+
+
+def measure_values(parts: Sequence[Part], metrics: Sequence[Metric], level: float) -> pd.DataFrame:
+    """Return grouping, group, count, metric, value, low, high, and reason: why it is not defined."""
+    return pd.DataFrame(
+        [
+            {
+                **part.head,
+                "metric": metric.name,
+                **measure_with_interval(metric, part.found, level)._asdict(),
+            }
+            for part in parts
+            for metric in metrics
+        ]
+    )
+
+
+def accuracy_table(parts: Sequence[Part], values: pd.DataFrame, level: float) -> pd.DataFrame:
+    """Return grouping, group, count, accuracy, as in `values`, and loss (Student's interval), each with _low
+    and _high."""
+    accuracies = values[values["metric"] == "accuracy"][["value", "low", "high"]].to_numpy()
+    return pd.DataFrame(
+        [
+            {
+                **part.head,
+                **_ends("accuracy", tuple(accuracy)),
+                **_ends("loss", mean_interval(part.model.losses, level, (0.0, np.inf))),
+            }
+            for part, accuracy in zip(parts, accuracies, strict=True)
+        ]
+    )
+
+
+def paired_costs(parts: Sequence[Part], level: float, metric: Metric) -> pd.DataFrame:
+    """Return what a model loses against a baseline that was trained without privacy.
 
     Returns:
-        group, count, privacy_cost (what the metric loses; of accuracy: Xu et al.) and excessive_risk (loss
-        gained, Tran et al.; Student's interval), each with _low and _high, of the differences example by
-        example. A metric that no single example has gets percentiles over resamples of the examples.
+        grouping, group, count, privacy_cost (what the metric loses; of accuracy: Xu et al.) and
+        excessive_risk (loss gained, Tran et al.; Student's interval), each with _low and _high, of the
+        differences example by example. A metric that no single example has gets percentiles over resamples of
+        the examples.
     """
-    ours, theirs = (
-        Predictions.of(each, test.targets, test.class_names, decision) for each in (outputs, baseline)
+    return pd.DataFrame(
+        [
+            {
+                **part.head,
+                **_ends("privacy_cost", metric_cost(metric, part.found, part.base.found, level)),
+                **_ends("excessive_risk", mean_interval(part.model.losses - part.base.losses, level)),
+            }
+            for part in parts
+            if part.base is not None
+        ]
     )
-    gained = _losses(outputs, test) - _losses(baseline, test)
-    rows = []
-    for name, members in by_group(test.groups.numpy(), test.group_names):
-        cost = metric_cost(metric, ours.take(members), theirs.take(members), level)
-        risk = mean_interval(gained[members], level)
-        rows.append(_row(members, {"privacy_cost": cost, "excessive_risk": risk}, group=name))
-    return pd.DataFrame(rows)
 
 
-def recalls(
-    outputs: Tensor,
-    test: GroupedDataset,
-    level: float,
-    baseline: Tensor | None = None,
-    decision: Decision = Decision(),
-) -> pd.DataFrame:
+def recalls(parts: Sequence[Part], level: float) -> pd.DataFrame:
     """Return the share of each class's examples that the model finds: accuracy can hide that it finds none.
 
     Returns:
-        group, class, count, recall (Wilson's interval), and with the outputs of a baseline recall_cost
-        (recall lost; Agresti and Min's interval), each with _low and _high, for classes with examples. No
-        rows where each group has examples of one class only: its accuracy is that class's recall.
+        grouping, group, count, class, recall (Wilson's interval), and with a baseline recall_cost (recall
+        lost; Agresti and Min's interval), each with _low and _high, for classes with examples. No rows of a
+        grouping whose groups have examples of one class only: accuracy is that class's recall.
     """
-    pairs = torch.stack([test.groups, test.targets]).unique(dim=1)
-    if pairs.shape[1] == len(pairs[0].unique()):
-        return pd.DataFrame()
-    correct, classes = _correct(outputs, test, decision), test.targets.numpy()
-    missed = None if baseline is None else _correct(baseline, test, decision) - correct
+    telling = {part.grouping for part in parts[:-1] if part.classes > 1}
     rows = []
-    for group, of_group in by_group(test.groups.numpy(), test.group_names):
-        for index, name in enumerate(test.class_names):
-            members = of_group & (classes == index)
+    for part in parts:
+        if not telling or part.grouping not in {*telling, ""}:
+            continue
+        correct = _correct(part.found)
+        for index, name in enumerate(part.found.class_names):
+            members = part.found.targets == index
             if not members.any():
                 continue
-            measured = {"recall": wilson(int(correct[members].sum()), int(members.sum()), level)}
-            if missed is not None:
-                measured["recall_cost"] = paired_interval(missed[members], level)
-            rows.append(_row(members, measured, **{"group": group, "class": name}))
+            row = {**part.head, "class": name, "count": int(members.sum())}
+            row |= _ends("recall", wilson(int(correct[members].sum()), int(members.sum()), level))
+            if part.base is not None:
+                missed = _correct(part.base.found)[members] - correct[members]
+                row |= _ends("recall_cost", paired_interval(missed, level))
+            rows.append(row)
     return pd.DataFrame(rows)
 
 
-def selection_rates(outputs: Tensor, test: GroupedDataset, decision: Decision = Decision()) -> pd.DataFrame:
-    """Return how often a model of two classes predicts class 1, by fairlearn.
+def fairness_gaps(parts: Sequence[Part], small: SmallCells) -> dict[str, dict[str, float]]:
+    """Return demographic parity and equalised odds differences between the groups of each grouping.
 
-    Returns:
-        group, count, positives (examples of class 1), selection_rate, true_positive_rate and
-        false_positive_rate (0 where there is no example), for groups with examples and without "all". No rows
-        unless there are two classes.
+    They are of predictions of class 1, without groups of few people. A grouping is left out unless there are
+    two classes and two groups, and where each group has examples of one class only.
     """
-    if test.num_classes != 2 or not len(test):
-        return pd.DataFrame()
-    truth = test.targets.numpy()
-    predicted = Predictions.of(outputs, test.targets, test.class_names, decision).predicted
-    rates = {
-        "selection_rate": selection_rate,
-        "true_positive_rate": true_positive_rate,
-        "false_positive_rate": false_positive_rate,
-    }
-    rows = []
-    for name, members in by_group(test.groups.numpy(), test.group_names):
-        if name != ALL and members.any():  # fairlearn's MetricFrame does the same, row by row
-            given = truth[members], predicted[members]
-            counts = {"group": name, "count": len(given[0]), "positives": int(given[0].sum())}
-            rows.append({**counts, **{rate: float(of(*given)) for rate, of in rates.items()}})
-    return pd.DataFrame(rows)
+    rates: dict[str, list[list[float]]] = {}
+    telling = set()
+    for part in parts[:-1]:
+        found = part.found
+        if len(found) and len(found.class_names) == 2 and not small.hides(part.grouping, part.group):
+            truth, predicted = found.targets == 1, found.predicted == 1
+            odds = [predicted[of].sum() / max(1, of.sum()) for of in (truth, ~truth)]
+            rates.setdefault(part.grouping, []).append([predicted.mean(), *odds])
+            telling |= {part.grouping} if part.classes == 2 else set()
+    gaps = {}
+    for grouping, of_groups in rates.items():
+        if grouping in telling and len(of_groups) > 1:
+            selection, *odds = np.ptp(of_groups, axis=0).tolist()
+            gaps[grouping] = {
+                "demographic_parity_difference": selection,
+                "equalized_odds_difference": max(odds),
+            }
+    return gaps
 
 
-def most_frequent(targets: Tensor, class_names: Sequence[str]) -> tuple[str, float]:
-    """Return the class of most of these targets, [n], and its share of them."""
-    counts = torch.bincount(targets, minlength=len(class_names))
-    return class_names[int(counts.argmax())], float(counts.max()) / len(targets)
+def _ends(name: str, interval: Interval) -> dict[str, float]:
+    return {f"{name}{end}": value for end, value in zip(("", "_low", "_high"), interval, strict=True)}
 
 
-def _row(members: Bools, measured: dict[str, Interval], **names: str) -> dict[str, Any]:
-    ends = {
-        f"{name}{end}": value
-        for name, values in measured.items()
-        for end, value in zip(("", "_low", "_high"), values, strict=True)
-    }
-    return {**names, "count": int(members.sum()), **ends}
-
-
-def by_group(groups: npt.NDArray[np.int64], names: Sequence[str]) -> list[tuple[str, Bools]]:
-    """Return each group's name and which examples are in it, [n]; then "all"."""
-    return [*((name, groups == at) for at, name in enumerate(names)), (ALL, np.ones(len(groups), dtype=bool))]
-
-
-def _correct(outputs: Tensor, test: GroupedDataset, decision: Decision) -> Floats:
-    predicted = Predictions.of(outputs, test.targets, test.class_names, decision).predicted
-    correct: Floats = (predicted == test.targets.numpy()).astype(np.float64)
+def _correct(found: Predictions) -> Floats:
+    correct: Floats = (found.predicted == found.targets).astype(np.float64)
     return correct
-
-
-def _losses(outputs: Tensor, test: GroupedDataset) -> Floats:
-    losses: Floats = cross_entropy(outputs.double(), test.targets, reduction="none").numpy()
-    return losses

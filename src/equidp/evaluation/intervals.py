@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -55,12 +54,8 @@ def wilson(successes: int, count: int, level: float) -> Interval:
     """Return a share and Wilson's interval (1927), which holds for few examples too."""
     if not count:
         return np.nan, np.nan, np.nan
-    share, z = successes / count, float(special.ndtri((1 + level) / 2))
-    whole = 2 * (count + z**2)
-    centre = (2 * count * share + z**2) / whole
-    half = z / whole * math.sqrt(4 * count * share * (1 - share) + z**2)
-    low = 0.0 if successes == 0 else centre - half
-    return share, low, 1.0 if successes == count else centre + half
+    low, high = stats.binomtest(successes, count).proportion_ci(level, "wilson")
+    return successes / count, float(low), float(high)
 
 
 def paired_interval(differences: Floats, level: float) -> Interval:
@@ -100,6 +95,7 @@ def auc(hits: npt.NDArray[np.int64], scores: Floats, level: float) -> Interval:
     Args:
         hits: 1 for positive examples and 0 for others, [n], with at least two of each.
         scores: of the examples, [n]; ties count half.
+        level: of the interval.
     """
     ranks = stats.rankdata(scores)
     parts = []

@@ -32,6 +32,7 @@ with require_extra("tables"):
         roc_auc_score,
     )
 
+Ends = tuple[float, float]
 _RESAMPLES = 200
 
 
@@ -215,226 +216,193 @@ def metric_cost(metric: Metric, ours: Predictions, theirs: Predictions, level: f
     return between(better, level)
 
 
-def metric_named(metric: str | Metric | Any) -> Metric:
-    """Return a metric of the table by its name, or a user-defined one.
-
-    Args:
-        metric: a name from `METRICS`, a `Metric`, or an object with its name, function, higher_is_better and
-            range.
-
-    Raises:
-        SettingError: no such name, or an object that lacks one of these.
-    """
+def metric_named(metric: str | Metric) -> Metric:
+    """Return a metric of the table by its name, or the given one; a SettingError without such a metric."""
     if isinstance(metric, Metric):
         return metric
-    if isinstance(metric, str):
-        if metric not in METRICS:
-            raise unknown_name("metric", metric, METRICS)
-        return METRICS[metric]
-    if not _is_metric(metric):
-        raise SettingError(f"metric={metric!r}; expected an equidp.Metric, with {', '.join(_NEEDED)}.")
-    return Metric(*(getattr(metric, name) for name in _NEEDED))
+    if not isinstance(metric, str):
+        raise SettingError(f"metric={metric!r}; expected a name, or an equidp.Metric.", field="metric")
+    if metric not in METRICS:
+        raise unknown_name("metric", metric, METRICS)
+    return METRICS[metric]
 
 
 _BEST_IF_INFORMED = ("accuracy", "balanced_accuracy", "auc", "average_precision", "log_loss", "brier")
-_NEEDED = ("name", "function", "higher_is_better", "range")
 
 
-def _is_metric(thing: object) -> bool:
-    return all(hasattr(thing, name) for name in _NEEDED)
-
-
-def check_task(metric: Metric, class_names: Sequence[str]) -> None:
-    """Raise a SettingError unless the metric is for so many classes; say which are."""
-    task = task_of(class_names)
-    if task not in metric.tasks:
-        others = ", ".join(name for name, each in METRICS.items() if task in each.tasks)
-        wanted = "classes" if "multiclass" in metric.tasks else "two classes"
-        raise SettingError(
-            f"metric {metric.name!r} is for {wanted}, and the target has {len(class_names)} classes; choose "
-            f"one of {others}."
-        )
-
-
-def metric_for(metric: str | Metric | Any | None, class_names: Sequence[str]) -> Metric:
-    """Return a metric by its name, or a user-defined one; None: accuracy.
+def metric_for(metric: str | Metric | None, class_names: Sequence[str]) -> Metric:
+    """Return a metric for so many classes by its name, or the given one; None: accuracy.
 
     Raises:
-        SettingError: no such metric, or one that the task has not.
+        SettingError: no such metric, or one that the task has not; it says which are.
     """
-    chosen = metric_named("accuracy" if metric is None else metric)
-    check_task(chosen, class_names)
+    chosen, task = metric_named("accuracy" if metric is None else metric), task_of(class_names)
+    if task not in chosen.tasks:
+        others = ", ".join(name for name, each in METRICS.items() if task in each.tasks)
+        wanted = "classes" if "multiclass" in chosen.tasks else "two classes"
+        raise SettingError(
+            f"metric {chosen.name!r} is for {wanted}, and the target has {len(class_names)} classes; choose "
+            f"one of {others}."
+        )
     return chosen
 
 
-def _accuracy(predictions: Predictions) -> float:
-    return float(accuracy_score(predictions.targets, predictions.predicted))
-
-
-def _correct(predictions: Predictions) -> Floats:
-    correct: Floats = (predictions.predicted == predictions.targets).astype(np.float64)
+def _correct(found: Predictions) -> Floats:
+    correct: Floats = (found.predicted == found.targets).astype(np.float64)
     return correct
 
 
-def _balanced_accuracy(predictions: Predictions) -> float:
-    _check_both_classes(predictions)
-    return float(balanced_accuracy_score(predictions.targets, predictions.predicted))
-
-
-def _balanced_interval(predictions: Predictions, level: float) -> tuple[float, float]:
-    correct = _correct(predictions)
-    recalls = [
-        intervals.wilson(int(correct[predictions.targets == each].sum()), int(count), level)
-        for each, count in enumerate(predictions.counts)
-        if count
-    ]
-    return intervals.mean_of_shares(recalls)
-
-
-def _auc(predictions: Predictions) -> float:
-    _check_both_classes(predictions)
-    return float(roc_auc_score(predictions.hits, predictions.risks))
-
-
-def _average_precision(predictions: Predictions) -> float:
-    _check_both_classes(predictions)
-    return float(average_precision_score(predictions.hits, predictions.risks))
-
-
-def _log_loss(predictions: Predictions) -> float:
-    return float(
-        log_loss(predictions.targets, predictions.probabilities, labels=range(len(predictions.class_names)))
-    )
-
-
-def _log_losses(predictions: Predictions) -> Floats:
-    chosen = predictions.probabilities[np.arange(len(predictions)), predictions.targets]
+def _log_losses(found: Predictions) -> Floats:
+    chosen = found.probabilities[np.arange(len(found)), found.targets]
     losses: Floats = -np.log(np.maximum(chosen, np.finfo(np.float64).eps))  # scikit-learn's smallest
     return losses
 
 
-def _brier(predictions: Predictions) -> float:
-    labels = range(len(predictions.class_names))
-    if predictions.task == "binary":
-        return float(brier_score_loss(predictions.targets, predictions.probabilities[:, 1], labels=labels))
-    return float(
-        brier_score_loss(predictions.targets, predictions.probabilities, labels=labels, scale_by_half=True)
-    )
-
-
-def _squares(predictions: Predictions) -> Floats:
-    true = np.eye(len(predictions.class_names))[predictions.targets]
-    squares: Floats = ((predictions.probabilities - true) ** 2).sum(axis=1) / 2
+def _squares(found: Predictions) -> Floats:
+    true = np.eye(len(found.class_names))[found.targets]
+    squares: Floats = ((found.probabilities - true) ** 2).sum(axis=1) / 2
     return squares
 
 
-def _recall(predictions: Predictions) -> float:
-    if not predictions.hits.any():
-        raise ValueError(f"no example is of class {predictions.positive_name!r}")
-    return float(recall_score(predictions.hits, predictions.predicted_positive))
+def _accuracy(found: Predictions) -> float:
+    return float(accuracy_score(found.targets, found.predicted))
 
 
-def _precision(predictions: Predictions) -> float:
-    if not predictions.predicted_positive.any():
-        raise ValueError(f"the model predicts {predictions.positive_name!r} for none")
-    return float(precision_score(predictions.hits, predictions.predicted_positive))
+def _balanced_accuracy(found: Predictions) -> float:
+    _check_both_classes(found)
+    return float(balanced_accuracy_score(found.targets, found.predicted))
 
 
-def _calibration(predictions: Predictions) -> float:
-    return abs(float(predictions.risks.mean() - predictions.hits.mean()))
+def _auc(found: Predictions) -> float:
+    _check_both_classes(found)
+    return float(roc_auc_score(found.hits, found.risks))
 
 
-def _calibration_interval(predictions: Predictions, level: float) -> tuple[float, float]:
-    """From Wilson's of the observed share, which knows that none in a few examples is not none at all."""
-    _, low, high = intervals.wilson(int(predictions.hits.sum()), len(predictions), level)
-    ends = low - predictions.risks.mean(), high - predictions.risks.mean()
-    return 0.0 if ends[0] <= 0 <= ends[1] else min(map(abs, ends)), max(map(abs, ends))
+def _average_precision(found: Predictions) -> float:
+    _check_both_classes(found)
+    return float(average_precision_score(found.hits, found.risks))
 
 
-def _share_interval(
-    of: Callable[[Predictions], Any], among: Callable[[Predictions], Any] | None = None
-) -> Callable[[Predictions, float], tuple[float, float]]:
-    def ends(predictions: Predictions, level: float) -> tuple[float, float]:
-        counted = of(predictions) if among is None else of(predictions)[among(predictions) == 1]
-        _, low, high = intervals.wilson(int(counted.sum()), len(counted), level)
-        return low, high
-
-    return ends
+def _log_loss(found: Predictions) -> float:
+    return float(log_loss(found.targets, found.probabilities, labels=range(len(found.class_names))))
 
 
-def _hits(predictions: Predictions) -> Any:
-    return predictions.hits
+def _brier(found: Predictions) -> float:
+    labels, shares = range(len(found.class_names)), found.probabilities
+    if found.task == "binary":
+        return float(brier_score_loss(found.targets, shares[:, 1], labels=labels))
+    return float(brier_score_loss(found.targets, shares, labels=labels, scale_by_half=True))
 
 
-def _predicted_positive(predictions: Predictions) -> Any:
-    return predictions.predicted_positive
+def _recall(found: Predictions) -> float:
+    if not found.hits.any():
+        raise ValueError(f"no example is of class {found.positive_name!r}")
+    return float(recall_score(found.hits, found.predicted_positive))
 
 
-def _mean_interval(
-    of: Callable[[Predictions], Floats],
-) -> Callable[[Predictions, float], tuple[float, float]]:
-    """Student's, with the degrees of freedom of the rarer of two classes, on which a mean of losses hangs."""
-
-    def ends(predictions: Predictions, level: float) -> tuple[float, float]:
-        rarer = _rarer_count(predictions) if predictions.task == "binary" else len(predictions)
-        _, low, high = intervals.mean_interval(of(predictions), level, freedom=rarer - 1)
-        return low, high
-
-    return ends
+def _precision(found: Predictions) -> float:
+    if not found.predicted_positive.any():
+        raise ValueError(f"the model predicts {found.positive_name!r} for none")
+    return float(precision_score(found.hits, found.predicted_positive))
 
 
-def _score_interval(
-    of: Callable[[Any, Any, float], Interval],
-) -> Callable[[Predictions, float], tuple[float, float]]:
-    def ends(predictions: Predictions, level: float) -> tuple[float, float]:
-        _rarer_count(predictions)
-        _, low, high = of(predictions.hits, predictions.risks, level)
-        return low, high
-
-    return ends
+def _calibration(found: Predictions) -> float:
+    return abs(float(found.risks.mean() - found.hits.mean()))
 
 
-def _check_both_classes(predictions: Predictions) -> None:
-    if (predictions.counts > 0).sum() < 2:
+def _check_both_classes(found: Predictions) -> None:
+    if (found.counts > 0).sum() < 2:
         raise ValueError("all examples are of one class")
 
 
-def _rarer_count(predictions: Predictions) -> int:
+def _rarer_count(found: Predictions) -> int:
     """Number of examples of the rarer of two classes; ValueError: too few for an interval."""
-    rarer = int(predictions.counts.min())
+    rarer = int(found.counts.min())
     if rarer < intervals.FEWEST_OF_A_CLASS:
-        name = predictions.class_names[int(predictions.counts.argmin())]
+        name = found.class_names[int(found.counts.argmin())]
         raise ValueError(
             f"there are {rarer} examples of class {name!r}, fewer than {intervals.FEWEST_OF_A_CLASS}"
         )
     return rarer
 
 
+def _share_ends(counted: npt.NDArray[Any], level: float) -> Ends:
+    return intervals.wilson(int(counted.sum()), len(counted), level)[1:]
+
+
+def _balanced_ends(found: Predictions, level: float) -> Ends:
+    correct = _correct(found)
+    of_classes = [correct[found.targets == each] for each in np.unique(found.targets)]
+    return intervals.mean_of_shares(
+        [intervals.wilson(int(each.sum()), len(each), level) for each in of_classes]
+    )
+
+
+def _mean_ends(of: Callable[[Predictions], Floats]) -> Callable[[Predictions, float], Ends]:
+    """Student's, with the degrees of freedom of the rarer of two classes, on which a mean of losses hangs."""
+
+    def ends(found: Predictions, level: float) -> Ends:
+        rarer = _rarer_count(found) if found.task == "binary" else len(found)
+        return intervals.mean_interval(of(found), level, freedom=rarer - 1)[1:]
+
+    return ends
+
+
+def _score_ends(of: Callable[[Any, Any, float], Interval]) -> Callable[[Predictions, float], Ends]:
+    def ends(found: Predictions, level: float) -> Ends:
+        _rarer_count(found)
+        return of(found.hits, found.risks, level)[1:]
+
+    return ends
+
+
+def _calibration_ends(found: Predictions, level: float) -> Ends:
+    """From Wilson's of the observed share, which knows that none in a few examples is not none at all."""
+    low, high = (float(end - found.risks.mean()) for end in _share_ends(found.hits, level))
+    return 0.0 if low <= 0 <= high else min(abs(low), abs(high)), max(abs(low), abs(high))
+
+
 _SHARE, _TWO = (0.0, 1.0), ("binary",)
 _TABLE = (
-    Metric("accuracy", _accuracy, True, _SHARE, interval=_share_interval(_correct), per_example=_correct),
-    Metric("balanced_accuracy", _balanced_accuracy, True, _SHARE, interval=_balanced_interval),
-    Metric("auc", _auc, True, _SHARE, _TWO, _score_interval(intervals.auc)),
     Metric(
-        "average_precision",
-        _average_precision,
+        "accuracy",
+        _accuracy,
         True,
         _SHARE,
-        _TWO,
-        _score_interval(intervals.average_precision),
+        interval=lambda found, level: _share_ends(_correct(found), level),
+        per_example=_correct,
+    ),
+    Metric("balanced_accuracy", _balanced_accuracy, True, _SHARE, interval=_balanced_ends),
+    Metric("auc", _auc, True, _SHARE, _TWO, _score_ends(intervals.auc)),
+    Metric(
+        "average_precision", _average_precision, True, _SHARE, _TWO, _score_ends(intervals.average_precision)
     ),
     Metric(
         "log_loss",
         _log_loss,
         False,
         (0.0, np.inf),
-        interval=_mean_interval(_log_losses),
+        interval=_mean_ends(_log_losses),
         per_example=_log_losses,
     ),
-    Metric("brier", _brier, False, _SHARE, interval=_mean_interval(_squares), per_example=_squares),
-    Metric("recall", _recall, True, _SHARE, _TWO, _share_interval(_predicted_positive, among=_hits)),
-    Metric("precision", _precision, True, _SHARE, _TWO, _share_interval(_hits, among=_predicted_positive)),
-    Metric("calibration", _calibration, False, _SHARE, _TWO, _calibration_interval),
+    Metric("brier", _brier, False, _SHARE, interval=_mean_ends(_squares), per_example=_squares),
+    Metric(
+        "recall",
+        _recall,
+        True,
+        _SHARE,
+        _TWO,
+        lambda found, level: _share_ends(found.predicted_positive[found.hits == 1], level),
+    ),
+    Metric(
+        "precision",
+        _precision,
+        True,
+        _SHARE,
+        _TWO,
+        lambda found, level: _share_ends(found.hits[found.predicted_positive == 1], level),
+    ),
+    Metric("calibration", _calibration, False, _SHARE, _TWO, _calibration_ends),
 )
 METRICS = {metric.name: metric for metric in _TABLE}
 """Name -> metric. Accuracies, recall and precision are of the predicted classes, and so of the threshold.

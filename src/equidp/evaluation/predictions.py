@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from equidp._validate import check_number, unknown_name
-from equidp.engines.model import call_for_tensor, device_of
+from equidp.engines.model import call_model, device_of, one_tensor, preserve_modes
 from equidp.errors import SettingError
 from equidp.evaluation.intervals import Floats
-from equidp.kernel.inputs import Inputs, count_in, in_parts, moved_to, taken
-from equidp.kernel.processes import ALONE, Processes
+from equidp.kernel.inputs import Inputs, in_parts, moved_to
 from equidp.tables.positive import named_positive
 
 Codes = npt.NDArray[np.int64]
@@ -217,31 +216,19 @@ def has_diverged(model: nn.Module) -> bool:
     return not all(torch.isfinite(parameter).all() for parameter in model.parameters())
 
 
-def predict(
-    model: nn.Module, inputs: Inputs, processes: Processes = ALONE, *, together: bool = True
-) -> Tensor:
+def predict(model: nn.Module, inputs: Inputs, *, together: bool = True) -> Tensor:
     """Return the model's outputs in evaluation mode, [n, ...], on the CPU; in chunks, to bound memory.
 
     Of a model that returns a mapping, as those of `transformers` do, the `logits`.
 
     Args:
-        model: the same in all processes.
+        model: that predicts.
         inputs: n examples.
-        processes: that predict a part each and get the outputs of all; fewer examples than processes are
-            predicted by each of them.
         together: whether the model is given many examples at a time; False: each alone, for a release of
             predictions by a model that no trial has shown to keep examples apart.
     """
-    if 1 < processes.count <= (number := count_in(inputs)):
-        return processes.gather_shards(
-            predict(model, taken(inputs, processes.shard(number)), together=together), number
-        )
-    was_training = model.training
     device = device_of(model)
-    model.eval()
-    try:
-        with torch.no_grad():
-            chunks = in_parts(inputs, _CHUNK if together else 1) or [inputs]
-            return torch.cat([call_for_tensor(model, moved_to(chunk, device)).cpu() for chunk in chunks])
-    finally:
-        model.train(was_training)
+    with preserve_modes(model), torch.no_grad():
+        model.eval()
+        chunks = in_parts(inputs, _CHUNK if together else 1) or [inputs]
+        return torch.cat([one_tensor(call_model(model, moved_to(chunk, device))).cpu() for chunk in chunks])

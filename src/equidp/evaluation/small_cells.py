@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import final
 
 import numpy as np
 import numpy.typing as npt
-import torch
+from scipy import optimize
 
 from equidp.data.dataset import GroupedDataset
 
@@ -23,82 +24,153 @@ Bools = npt.NDArray[np.bool_]
 class SmallCells:
     """Groups and classes of a test set whose examples count in no metric that is given to others.
 
-    Guarantee: of the examples that are left, all together, each group, each class and each class of a group
-    are of at least `FEWEST` people, or of nobody; of two classes, each group has as many of both. What is
-    left out is in no metric, neither of a group nor of all, so no difference between metrics is about it.
+    Guarantee: of the examples that are left, all together, each group of each grouping, each class and each
+    class of a group are of at least `FEWEST` people, or of nobody; of two classes, each group has as many of
+    both. No sum or difference of these numbers is about fewer. What is left out is in no metric, neither of a
+    group nor of all, so no difference between metrics is about it.
 
     | case | what is left out |
     | --- | --- |
     | a group of few people, or two classes and few of one of them, also none | the group |
     | more classes, and few of one of them, but not none | the group |
-    | each group is of one class, such as where groups are the classes | groups of few people alone |
+    | each group of a grouping is of one class, as where groups are classes | groups of few people alone |
+    | several groupings, whose numbers give a combination of few people | the combination |
     | more classes, and few of one of them in all that is left | the class |
     | few people are left, or two classes and few of one of them | everything |
 
     Attributes:
-        tiny: groups of few people.
-        groups: those, and others that are left out, in the order of the test set's groups.
+        by_grouping: names of the groups that are left out, in order, by their grouping's name.
+        combinations: names of groups of the test set that combine groups, and are left out.
         classes: that are left out.
         everything: whether nothing is left.
     """
 
-    tiny: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
+    by_grouping: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    combinations: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     everything: bool = False
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the groups that are left out, of all groupings."""
+        return tuple(name for names in self.by_grouping.values() for name in names)
+
+    def hides(self, grouping: str, group: str) -> bool:
+        """Return whether a group is left out."""
+        return group in self.by_grouping.get(grouping, ())
 
     @classmethod
     def of(cls, test: GroupedDataset) -> SmallCells:
         """Return those of a test set of single rows; people are counted once, whatever their rows."""
-        groups, people = test.groups.numpy(), people_of(test)
-        targets = test.targets.numpy()
-        pairs = np.unique(np.stack([groups, targets]), axis=1)
-        by_class = test.num_classes > 1 and pairs.shape[1] > len(np.unique(pairs[0]))
-        least = 0 if test.num_classes == 2 else 1  # people of a class that are few; of two classes also none
-        tiny = [code for code in range(test.num_groups) if count_people(people[groups == code]) < FEWEST]
-        left = ~np.isin(groups, tiny)
-        groups_out, classes_out = set(tiny), set[int]()
+        targets, people = test.targets.numpy(), people_of(test)
+        shown = [_Shown(each.codes(test.groups).numpy(), len(each.groups)) for each in test.shown_groupings]
+        tellings = [each.tells_classes(targets) for each in shown]
+        hidden = [set(np.flatnonzero(each.count(people) < FEWEST).tolist()) for each in shown]
+        classes, combinations = set[int](), set[int]()
+        left = np.ones(len(test), dtype=bool)
+        two = test.num_classes == 2
         while True:
+            for each, out in zip(shown, hidden, strict=True):
+                left &= ~np.isin(each.codes, list(out))
             before = left.sum()
-            if test.num_classes > 2:
-                sizes = {
-                    code: count_people(people[left & (targets == code)]) for code in range(test.num_classes)
-                }
-                classes_out |= {code for code, size in sizes.items() if 0 < size < FEWEST}
-                left &= ~np.isin(targets, list(classes_out))
-            for code in set(range(test.num_groups)) - groups_out:
-                members = left & (groups == code)
-                sizes = {
-                    each: count_people(people[members & (targets == each)])
-                    for each in range(test.num_classes)
-                }
-                few_of_a_class = by_class and any(least <= size < FEWEST for size in sizes.values())
-                if count_people(people[members]) < FEWEST or few_of_a_class:
-                    groups_out.add(code)
-            left &= ~np.isin(groups, list(groups_out))
-            if left.sum() == before:
-                break
-        two = [count_people(people[left & (targets == code)]) for code in range(test.num_classes)]
+            if not two:
+                sizes = _count_people(targets[left], people[left], test.num_classes)
+                classes |= {code for code, size in enumerate(sizes) if 0 < size < FEWEST}
+                left &= ~np.isin(targets, list(classes))
+            for each, out, telling in zip(shown, hidden, tellings, strict=True):
+                few = each.count(people, left) < FEWEST
+                for code in range(test.num_classes) if telling else ():
+                    of_class = each.count(people, left & (targets == code))
+                    few |= (of_class < FEWEST) & ((of_class > 0) | two)
+                out |= set(np.flatnonzero(few).tolist())
+            if left.sum() == before and not any(
+                np.isin(each.codes[left], list(out)).any() for each, out in zip(shown, hidden, strict=True)
+            ):
+                given = _given_away(shown, test.groups.numpy(), targets, people, left)
+                if not given:
+                    break
+                combinations |= given
+                left &= ~np.isin(test.groups.numpy(), list(given))
+        of_classes = _count_people(targets[left], people[left], test.num_classes)
         return cls(
-            tuple(test.group_names[code] for code in tiny),
-            tuple(test.group_names[code] for code in sorted(groups_out)),
-            tuple(test.class_names[code] for code in sorted(classes_out)),
-            count_people(people[left]) < FEWEST or (test.num_classes == 2 and min(two) < FEWEST),
+            {
+                each.name: tuple(each.groups[code] for code in sorted(out))
+                for each, out in zip(test.shown_groupings, hidden, strict=True)
+                if out
+            },
+            tuple(test.group_names[code] for code in sorted(combinations)),
+            tuple(test.class_names[code] for code in sorted(classes)),
+            count_people(people[left]) < FEWEST or (two and min(of_classes) < FEWEST),
         )
 
-    def left_in(self, test: GroupedDataset) -> torch.Tensor:
-        """Return the indices of the examples of the test set that count in metrics for others."""
-        kept = ~np.isin(test.groups.numpy(), [test.group_names.index(name) for name in self.groups])
-        if self.classes:
-            kept &= ~np.isin(test.targets.numpy(), [test.class_names.index(name) for name in self.classes])
-        return torch.from_numpy(np.flatnonzero(kept & (not self.everything)))
+    def left_in(self, test: GroupedDataset) -> Bools:
+        """Return which examples of the test set count in metrics for others, [n]."""
+        kept = np.full(len(test), not self.everything)
+        for each in test.shown_groupings:
+            hidden = [each.groups.index(name) for name in self.by_grouping.get(each.name, ())]
+            kept &= ~np.isin(each.codes(test.groups).numpy(), hidden)
+        kept &= ~np.isin(test.groups.numpy(), [test.group_names.index(name) for name in self.combinations])
+        kept &= ~np.isin(test.targets.numpy(), [test.class_names.index(name) for name in self.classes])
+        return kept
 
-    def without(self, test: GroupedDataset) -> GroupedDataset:
-        """Return the test set with the examples of `left_in` and their groups alone."""
-        rest = test.subset(self.left_in(test))
-        names = [name for name in test.group_names if name not in self.groups]
-        codes = torch.tensor([names.index(name) if name in names else -1 for name in test.group_names])
-        return replace(rest, groups=codes[rest.groups], group_names=tuple(names))
+
+@dataclass(frozen=True)
+class _Shown:
+    """A grouping of test examples: the code of each one's group, [n], and the number of groups."""
+
+    codes: Codes
+    size: int
+
+    def count(self, people: Codes, among: Bools | slice = slice(None)) -> Codes:
+        """Return the number of people of each group among some examples."""
+        return _count_people(self.codes[among], people[among], self.size)
+
+    def tells_classes(self, targets: Codes) -> bool:
+        """Return whether some group has several classes, so that its classes say more than the group."""
+        pairs = np.unique(np.stack([self.codes, targets]), axis=1)
+        return bool(pairs.shape[1] > len(np.unique(pairs[0])))
+
+
+def _given_away(
+    shown: Sequence[_Shown], labels: Codes, targets: Codes, people: Codes, left: Bools
+) -> set[int]:
+    """Return combinations of few people whose number follows from those of the groups; none of one grouping.
+
+    By class, it looks for sums and differences of the groups' numbers that are about combinations of few
+    people alone, about some of them once and about others not at all, and about fewer than `FEWEST` together.
+    """
+    found = set[int]()
+    for code in np.unique(targets[left]) if len(shown) > 1 else ():
+        rows = np.flatnonzero(left & (targets == code))
+        occurring, first, place = np.unique(labels[rows], return_index=True, return_inverse=True)
+        few = _count_people(place, people[rows], len(occurring)) < FEWEST
+        if not few.any():
+            continue
+        sums = np.concatenate([each.codes[rows[first]] == np.arange(each.size)[:, None] for each in shown])
+        pairs = np.unique(np.stack([place, people[rows]]), axis=1)
+        _, person, times = np.unique(pairs[1], return_inverse=True, return_counts=True)
+        sizes = np.bincount(pairs[0], 1 / times[person])  # of each one's combinations together, a person is 1
+        chosen, weights = (np.append(each, np.zeros(len(sums))) for each in (np.ones(len(sizes)), sizes))
+        equal = np.hstack([-np.eye(len(sizes)), sums.T])  # a combination is chosen as often as sums count it
+        result = optimize.milp(
+            weights,
+            integrality=chosen,
+            bounds=optimize.Bounds(np.where(chosen, 0, -np.inf), np.append(few, np.full(len(sums), np.inf))),
+            constraints=[
+                optimize.LinearConstraint(equal, 0, 0),
+                optimize.LinearConstraint(chosen, 1, np.inf),
+                optimize.LinearConstraint(weights, 0, FEWEST - 1e-6),
+            ],
+        )
+        if result.x is not None:
+            found |= set(occurring[result.x[: len(sizes)] > 0.5].tolist())
+    return found
+
+
+def few_people_groups(test: GroupedDataset) -> set[str]:
+    """Return the names of a test set's groups of few people."""
+    sizes = _count_people(test.groups.numpy(), people_of(test), test.num_groups)
+    return {name for name, size in zip(test.group_names, sizes, strict=True) if size < FEWEST}
 
 
 def people_of(test: GroupedDataset) -> Codes:
@@ -110,3 +182,9 @@ def people_of(test: GroupedDataset) -> Codes:
 def count_people(people: Codes) -> int:
     """Return how many people there are among these."""
     return len(np.unique(people))
+
+
+def _count_people(codes: Codes, people: Codes, size: int) -> Codes:
+    """Return the number of people of each code, [size]."""
+    pairs = np.unique(np.stack([codes, people]), axis=1)
+    return np.bincount(pairs[0], minlength=size)

@@ -1,34 +1,30 @@
-"""Model card: what was trained, what is guaranteed, what it does to each group, and how to check it."""
+"""Model card: what is predicted, what is guaranteed, what it does to each group, and how to check it."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, final
 
 from equidp._files import check_writable, write_whole
 from equidp._provenance import kernel_digest, values_digest, versions, weights_digest
 from equidp._validate import checked_path, unknown_name
-from equidp.accounting import run_event
-from equidp.accounting.planned import COUNTS, PREPROCESSING, default_delta
-from equidp.accounting.replacement import replacement_epsilon
+from equidp.accounting.planned import COUNTS, PREPROCESSING, costliest_mechanism, default_delta
 from equidp.accounting.risk import value_names
 from equidp.advice.chosen_plan import SettingRow
 from equidp.data.dataset import GroupedDataset
 from equidp.data.shared_rows import RowDigests
 from equidp.data.views import Views
-from equidp.display import Column, Table
+from equidp.display import Column, Noted, Table, shown_epsilon
 from equidp.errors import DataError, SettingError, count_text
 from equidp.evaluation.effects import Effect
 from equidp.evaluation.evaluation import Evaluation, evaluate
-from equidp.evaluation.small_cells import FEWEST
-from equidp.kernel.epsilon import costliest_entries, epsilon
-from equidp.kernel.ledger import Event, GroupedStepEvent, ReleaseEvent
+from equidp.kernel.epsilon import epsilon
+from equidp.kernel.event import STEP
 from equidp.report.document import (
     Block,
     Callout,
@@ -38,33 +34,37 @@ from equidp.report.document import (
     Heading,
     Listing,
     Paragraph,
+    Tile,
+    Tiles,
     paragraphs,
 )
 from equidp.report.effects import effect_blocks
-from equidp.report.evaluation import (
-    blind_spot_sentences,
-    gap_sentences,
-    groups_table,
-    interval_sentence,
-    measure_sentences,
-    metrics_table,
-    risk_sentences,
-    summary_sentence,
-    withheld_sentences,
-)
-from equidp.report.figures import risk_figure
+from equidp.report.evaluation import evaluation_blocks, metric_tile, summary_sentence
 from equidp.report.format import facts_table, number, upper
 from equidp.report.guarantee import (
-    attack_risk_sentences,
-    files_to_review,
+    EXCLUSIONS,
+    Guarantee,
     guarantee_sentences,
-    privacy_unit,
-    several_rows_sentence,
+    owner_sentence,
+    per_thousand,
+    replacement_text,
+    risk_sentence,
 )
-from equidp.report.plan import plan_blocks
-from equidp.training.initial_weights import FRESH, Start, count_trained_on
+from equidp.report.plan import plan_table
+from equidp.report.review import files_to_review
+from equidp.training.initial_weights import FRESH, count_trained_on
 from equidp.training.run import Run, RunFacts
 
+STATEMENTS = {
+    "intended_use": "intended use",
+    "not_intended_for": "not intended for",
+    "group_reason": "why the group columns were needed",
+    "group_deletion": "when the group columns are deleted",
+    "contact": "who answers for the model",
+    "review_date": "date of review",
+    "runs_tried": "number of runs tried on these data",
+}
+"""Names of statements that the people who answer for a model make -> their headings on the card."""
 _RISKS = value_names()
 _WEIGHTS_HASH = "weights (SHA-256 of names and bytes of the state, in its order)"
 _KERNEL_HASH = "equidp/kernel/*.py (SHA-256)"
@@ -72,36 +72,53 @@ _RANDOMNESS = {
     "SystemRandomness": "the operating system",
     "SeededRandomness": "a seed: for research only",
 }
-_LIMITS = (
-    "The guarantee covers this training run. Other runs on the same data, and settings chosen by looking at "
-    "their results, spend more.",
-    "The number of examples or people, the names of groups and classes, and all settings count as public.",
-    "Every metric is over at least {fewest}, and with two classes over as many of each. Smaller groups count "
-    "in no metric, so that no difference between two metrics reveals them. Evaluations of files that overlap "
-    "can still differ by a few people.",
-    "Metrics are exact for the test examples, which the guarantee does not cover. Intervals account for the "
-    "number of test examples only, not for the variation between training runs.{rows}",
-    "Noisy sums are rounded to about a thousandth of their noise, so the gaps between floating-point numbers "
-    "could reveal something only beyond 8 standard deviations of noise. Timing and memory of the machine are "
-    "not covered.",
-    "What holds for the test examples may not hold for people unlike them.",
-)
-_ROWS_OF_PEOPLE = (
-    " They assume independent test examples, and are too narrow where the rows of one person are alike."
+_SIZES_HIDDEN = (
+    "The number of training examples of each group is not shown: the guarantee would not cover it."
 )
 
 
-def cost_sentence(method: str) -> str:
-    """Sentence on what a private run does not measure, the costs of its model and of privacy, and what does.
+@final
+@dataclass(frozen=True)
+class CardContent:
+    """What a card says about its run.
 
-    >>> cost_sentence("dpsgd").rpartition("equidp ")[2]
-    'compare DATA --methods dpsgd.'
+    Attributes:
+        title: what is predicted.
+        data: name of the data.
+        evaluation: of the model on examples that were held out; None: the card has no metrics.
+        notes: sentences on how the data was prepared, and what epsilon does not cover (`DataSplit.notes`).
+        statements: of the people who answer for the model, by a name in `STATEMENTS`.
+        remarks: paragraphs of theirs.
+        columns: facts about the columns and the test examples, by name.
+        settings: further settings, by name.
+        released: individual privacy that was released, by name. It cost privacy, so the run must count it.
+        too_noisy: groups whose released values are hidden by their noise.
+        group_risks: by group, `Risk.values_by_name` of `IndividualReport.group_risks`.
+        together: sentence on what all runs in the ledger have spent.
+        hashes: checksum of the weights' file by what it is of; empty: of the weights in memory.
+        audited: source files behind the guarantee of releases, by name.
+        plan: every setting with its origin; empty: the card lists the settings of the run.
+        effects: of the columns of a table.
+        dates: names of the columns that hold days since 1 January 2000.
     """
-    return (
-        "What the model and privacy cost each group is not measured here: that takes models without privacy "
-        "of the same rows. Where these may be read without privacy, such as public or test data, the same "
-        f"options show it by equidp compare DATA --methods {method}."
-    )
+
+    title: str = ""
+    data: str = ""
+    evaluation: Evaluation | None = None
+    notes: Sequence[str] = ()
+    statements: Mapping[str, object] = field(default_factory=dict)
+    remarks: str = ""
+    columns: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
+    released: Mapping[str, float | Noted] = field(default_factory=dict)
+    too_noisy: Sequence[str] = ()
+    group_risks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    together: str = ""
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    audited: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    plan: Sequence[SettingRow] = ()
+    effects: Sequence[Effect] = ()
+    dates: Sequence[str] = ()
 
 
 def write_card(
@@ -110,17 +127,11 @@ def write_card(
     test: GroupedDataset | None = None,
     evaluation: Evaluation | None = None,
     data: str = "",
+    title: str = "",
     notes: Sequence[str] = (),
+    statements: Mapping[str, object] | None = None,
     released: Mapping[str, float] | None = None,
     group_risks: Mapping[str, Mapping[str, float]] | None = None,
-    details: Mapping[str, Any] | None = None,
-    composition: str = "",
-    hashes: Mapping[str, str] | None = None,
-    too_noisy: Sequence[str] = (),
-    remarks: str = "",
-    audited: Mapping[str, Sequence[str]] | None = None,
-    plan: Sequence[SettingRow] = (),
-    effects: Sequence[Effect] = (),
 ) -> None:
     """Write the model card of a run: what the model is, what it guarantees, and what it does to each group.
 
@@ -130,23 +141,17 @@ def write_card(
         test: examples that metrics by group are computed on, held out; None: the card has no metrics.
         evaluation: of the model on a test set, if the caller has it already; then `test` can be left out.
         data: name of the data.
+        title: what is predicted.
         notes: sentences on how the data was prepared, and what epsilon does not cover (`DataSplit.notes`).
+        statements: of the people who answer for the model: intended_use, not_intended_for, group_reason,
+            group_deletion, contact, review_date or runs_tried. The card names those that are missing.
         released: individual privacy that was released, by name, such as the mean of
             `IndividualReport.release_mean`. It cost privacy, so take the run after it: `trainer.run()`.
         group_risks: by group, `Risk.values_by_name` of `IndividualReport.group_risks`.
-        details: further plain values, listed with the settings.
-        composition: a sentence on what this run and others in one budget have spent together; "" without a
-            budget.
-        hashes: checksum of the weights' file by what it is of; None: of the weights in memory.
-        too_noisy: groups whose released values say nothing beside their noise.
-        remarks: what the people who answer for the model say of purpose, access or retention: paragraphs.
-        audited: source files behind the guarantee of releases, by name.
-        plan: every setting with its origin; empty: the card lists the settings of the run without origins.
-        effects: of the columns of a table, from `equidp.evaluation.effects.column_effects`.
 
     Raises:
-        SettingError: another ending, a path that cannot be written, releases that the run does not count, or
-            risks of groups that it does not have.
+        SettingError: another ending, a path that cannot be written, an unknown statement, releases that the
+            run does not count, or risks of groups that it does not have.
         DataError: the test set is no GroupedDataset, has other classes than the training data, or shares
             rows with it.
 
@@ -157,14 +162,33 @@ def write_card(
         >>> train, test = data.subset(torch.arange(40)), data.subset(torch.arange(40, 80))
         >>> model = torch.nn.Linear(3, 2)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        >>> trainer = equidp.Trainer(model, optimizer, train, policy=equidp.DPSGD(), batch_size=10, epochs=1,
+        >>> trainer = equidp.Trainer(model, optimizer, train, batch_size=10, epochs=1,
         ...                          noise_multiplier=1.0, delta=1e-3)
         >>> run = trainer.fit()
         >>> path = getfixture("tmp_path") / "card.md"
-        >>> equidp.write_card(run, path, test=test, data="made up")
-        >>> "# Model card: made up" in path.read_text()
+        >>> equidp.write_card(run, path, test=test, title="Churn within a month")
+        >>> "# Churn within a month" in path.read_text()
         True
     """
+    if test is not None:
+        run.check_test(test)
+        _check_held_out(run, test.row_digests, "test")
+        if evaluation is None:
+            evaluation = evaluate(run.model, test)
+    content = CardContent(
+        title=title,
+        data=data,
+        evaluation=evaluation,
+        notes=notes,
+        statements=statements or {},
+        released=released or {},
+        group_risks=group_risks or {},
+    )
+    write_content(run, content, *paths)
+
+
+def write_content(run: Run, content: CardContent, *paths: str | os.PathLike[str]) -> None:
+    """Write a card of this content; see `write_card`."""
     targets = [checked_path(path=path) for path in paths]
     for target in targets:
         if target.suffix.lower() not in (".html", ".md"):
@@ -173,74 +197,213 @@ def write_card(
                 field="path",
             )
         check_writable(target)
-    if test is not None:
-        run.check_test(test)
-        _check_held_out(run, test.row_digests, "test")
-    if evaluation is not None:
-        _check_evaluation(evaluation, run)
-    if released:
-        _check_paid_for(released, run)
-    _check_group_risks(group_risks or {}, run)
-    if evaluation is None and test is not None:
-        evaluation = evaluate(run.model, test)
-    found = None if evaluation is None else evaluation.withholding()
-    spent, facts, version = run.epsilon(), run.facts, versions()["equidp"]
-    paid = [event.name for event, _ in run.entries if isinstance(event, ReleaseEvent)]
-    files = files_to_review(run, paid, in_budget=bool(composition), further=audited)
-    public = {
-        "Dataset": data,
-        "Groups": "; ".join(facts.groups or (() if test is None else test.group_names)),
-        "Classes": "; ".join(facts.classes or (() if test is None else test.class_names)),
-    }
-    settings = {
-        **_settings(facts, with_plan=not plan),
-        **(details or {}),
-        **versions(),
-        _KERNEL_HASH: kernel_digest(),
-        **(hashes or {_WEIGHTS_HASH: weights_digest(run.model)}),
-    }
-    document = Document(
-        f"Model card: {data}" if data else "Model card",
-        [
-            Paragraph(f"Made {datetime.now(UTC):%Y-%m-%d} by equidp {version}.", small=True),
-            Paragraph(summary_sentence(found)),
-            _guarantee(run, composition),
-            *_evaluation(found, facts),
-            *effect_blocks(effects, facts.classes, "" if found is None else found.positive),
-            *_data(public, notes),
-            *_numbers(run, spent, files, version),
-            *_individual(released or {}, too_noisy, group_risks or {}),
-            Heading("Limits"),
-            Listing(_limits(run, found)),
-            *_remarks(remarks),
-            *(plan_blocks(plan) if plan else []),
-            Heading("Settings, versions and hashes"),
-            Facts(facts_table(settings)),
-        ],
-    )
+    _check_content(run, content)
+    found = None if content.evaluation is None else content.evaluation.withholding()
+    document = _document(run, replace(content, evaluation=found))
     for target in targets:
         page = target.suffix.lower() == ".html"
-        text = document.to_html() if page else _front_matter(found, spent) + document.to_markdown()
+        text = document.to_html() if page else _front_matter(found, run) + document.to_markdown()
         write_whole(target, text)
 
 
-def _front_matter(found: Evaluation | None, spent: float) -> str:
+def _document(run: Run, content: CardContent) -> Document:
+    """Return the card as blocks; metrics of few people are withheld already."""
+    guarantee, found, facts = Guarantee.of(run), content.evaluation, run.facts
+    title = content.title or (f"Model card: {content.data}" if content.data else "Model card")
+    made = f"Model card, written {datetime.now(UTC):%Y-%m-%d} by equidp {versions()['equidp']}."
+    return Document(
+        title,
+        [
+            Paragraph(made, small=True),
+            _tiles(guarantee, found),
+            Paragraph(summary_sentence(found)),
+            _guarantee_box(run, guarantee, content.together),
+            *_statements(content),
+            *evaluation_blocks(found, facts),
+            *_privacy_by_group(guarantee, content),
+            *effect_blocks(
+                content.effects, facts.classes, "" if found is None else found.positive, content.dates
+            ),
+            *_data(run, guarantee, content),
+            *_numbers(run, guarantee, content),
+            *_settings(run, content),
+        ],
+    )
+
+
+def _tiles(guarantee: Guarantee, found: Evaluation | None) -> Tiles:
+    """The three figures that a reader looks for first."""
+    each = "each training example" if guarantee.unit == "example" else "each person"
+    if guarantee.private:
+        spent = Tile(
+            f"{shown_epsilon(guarantee.epsilon):g}", f"epsilon, at delta {guarantee.delta:g}", f"for {each}"
+        )
+    else:
+        spent = Tile("none", "privacy guarantee", "trained without noise")
+    tiles = [spent, metric_tile(found)]
+    if guarantee.examples is not None:
+        who = "people" if guarantee.unit == "person" else "examples"
+        tiles.append(Tile(f"{guarantee.examples:,}", f"{who} trained on", ""))
+    return Tiles(tiles)
+
+
+def _guarantee_box(run: Run, guarantee: Guarantee, together: str) -> Callout:
+    """The guarantee in words; what the ledger has spent follows its first sentence."""
+    headline, *further = guarantee_sentences(guarantee)
+    sentences = [headline, *filter(None, [together]), *further]
+    if guarantee.private:
+        sentences.append(risk_sentence(run.risk(), guarantee.units))
+    return Callout([Heading("Guarantee"), *paragraphs(sentences)], warning=not guarantee.private)
+
+
+def _statements(content: CardContent) -> Iterator[Block]:
+    """What the people who answer for the model say, and which statements are missing."""
+    stated = {
+        label: str(value)
+        for name, label in STATEMENTS.items()
+        if (value := content.statements.get(name)) not in (None, "")
+    }
+    remarks = [" ".join(each.split()) for each in content.remarks.split("\n\n") if each.strip()]
+    missing = [label for label in STATEMENTS.values() if label not in stated]
+    yield Heading("Use and responsibility")
+    if stated:
+        yield Facts(facts_table(stated))
+    yield from paragraphs(remarks)
+    if stated or remarks:
+        yield Paragraph(
+            "Stated by the people who answer for this model; equidp checks none of it.", small=True
+        )
+    if missing:
+        yield Paragraph(f"Not stated: {', '.join(missing)}.", small=True)
+
+
+def _privacy_by_group(guarantee: Guarantee, content: CardContent) -> Iterator[Block]:
+    """Attack risk of each group, beside its metrics, and released values; nothing where none differ."""
+    risks, released = content.group_risks, content.released
+    if not (risks or released or content.too_noisy or guarantee.by_group):
+        return
+    yield Heading("Privacy by group")
+    if guarantee.by_group:
+        columns = [Column("group", "name"), Column("epsilon at most", show=upper)]
+        yield Table(columns, [*guarantee.by_group.items()])
+    if len({tuple(values.items()) for values in risks.values()}) == 1:
+        low, high, advantage = (next(iter(risks.values()))[name] for name in _RISKS)
+        yield Paragraph(
+            "By the bounds that the method released, an attack on a member of any group finds at most "
+            f"{per_thousand(low)} of 1,000 members at 0.1% false positives and {per_thousand(high)} at 1%. "
+            f"Its advantage is at most {upper(advantage)}."
+        )
+    elif risks:
+        heads = ("found at 0.1% false positives", "found at 1%", "advantage")
+        columns = [Column("group", "name"), *(Column(head, show=upper) for head in heads)]
+        yield Paragraph(
+            "The largest share of a group's members that any attack finds, by the bounds that the method "
+            "released:"
+        )
+        yield Table(columns, [(name, *(each[risk] for risk in _RISKS)) for name, each in risks.items()])
+    if released:
+        yield Paragraph("Released with noise, and counted in epsilon:")
+        yield Table([Column("released", "name"), Column("value", show="{:.2g}".format)], [*released.items()])
+    if content.too_noisy:
+        yield Paragraph(f"No released value of {'; '.join(content.too_noisy)}: too few people for its noise.")
+
+
+def _data(run: Run, guarantee: Guarantee, content: CardContent) -> list[Block]:
+    """What was trained on, and what no epsilon was charged for."""
+    facts = {
+        "data": content.data,
+        "groups": "; ".join(run.facts.groups),
+        "classes": "; ".join(run.facts.classes),
+        **content.columns,
+    }
+    exclusions = [EXCLUSIONS[name] for name in guarantee.exclusions]
+    return [
+        Heading("Data, and what epsilon does not cover"),
+        Facts(facts_table({name: value for name, value in facts.items() if value})),
+        Listing([*content.notes, owner_sentence(guarantee, run), *exclusions, _SIZES_HIDDEN]),
+    ]
+
+
+def _numbers(run: Run, guarantee: Guarantee, content: CardContent) -> Iterator[Block]:
+    """Parameters of the guarantee, code that recomputes epsilon, and files that an auditor reads."""
+    yield Heading("For reviewers: the guarantee in numbers")
+    yield Facts(facts_table(_parameters(run, guarantee), "parameter"))
+    if guarantee.private:
+        yield Paragraph("To recompute epsilon with dp-accounting alone:")
+        yield Code(_recomputing_code(run))
+    paid = [event.name for event, _ in run.entries if event.name != STEP]
+    yield Paragraph(
+        f"The guarantee rests on these files of src/equidp/ in version {versions()['equidp']}; "
+        "docs/guarantees.md lists the assumptions behind them."
+    )
+    yield Facts(facts_table(files_to_review(run, paid, further=content.audited), "for", "files"))
+    if guarantee.private:
+        yield Callout(
+            [
+                Heading("For an expert determination under HIPAA, 45 CFR 164.514(b)(1)", 3),
+                Paragraph(
+                    "This card is not the determination. An expert determines whether the risk of "
+                    "identifying a person is very small for the recipients to be expected, and documents "
+                    "method and result. For that, the card gives the bounds on any attack, what was "
+                    "released, what epsilon does not cover, and the smallest group that a metric is about."
+                ),
+            ]
+        )
+
+
+def _settings(run: Run, content: CardContent) -> Iterator[Block]:
+    """Settings with their origins, versions and hashes, each once."""
+    yield Heading("Settings, versions and hashes")
+    chosen = [row for row in content.plan if row.origin != "default"]
+    if chosen:
+        yield plan_table(chosen)
+        yield Paragraph("All other settings have their defaults; run.json lists them.", small=True)
+    yield Facts(
+        facts_table(
+            {
+                **_run_settings(run.facts, with_plan=not chosen),
+                **content.settings,
+                **versions(),
+                _KERNEL_HASH: kernel_digest(),
+                **(content.hashes or {_WEIGHTS_HASH: weights_digest(run.model)}),
+            }
+        )
+    )
+
+
+def _front_matter(found: Evaluation | None, run: Run) -> str:
     """Return YAML that hosts of models, such as Hugging Face, read; the publisher sets the licence."""
-    tags = ["- pytorch", "- fairness", *(["- differential-privacy"] if math.isfinite(spent) else [])]
+    private = math.isfinite(run.epsilon())
+    tags = ["- pytorch", "- fairness", *(["- differential-privacy"] if private else [])]
     metrics = [] if found is None else ["metrics:", f"- {json.dumps(found.metric.name)}"]
     lines = ["license: unknown", "library_name: equidp", "tags:", *tags, *metrics]
     return "\n".join(["---", *lines, "---", "", ""])
 
 
-def _check_evaluation(evaluation: Evaluation, run: Run) -> None:
-    """Refuse an evaluation of another model, or on the training data."""
-    if evaluation.weights and evaluation.weights != values_digest(run.model):
-        raise DataError(
-            "the evaluation is of other weights than the run's: of another model, or of this one before it "
-            "was trained further. Evaluate the run's model, or give its test set.",
-            field="evaluation",
-        )
-    _check_held_out(run, evaluation.rows, "evaluation")
+def _check_content(run: Run, content: CardContent) -> None:
+    """Refuse another model's evaluation, unknown statements, releases not paid for, and unknown groups."""
+    if (evaluation := content.evaluation) is not None:
+        if evaluation.weights and evaluation.weights != values_digest(run.model):
+            raise DataError(
+                "the evaluation is of other weights than the run's: of another model, or of this one before "
+                "it was trained further. Evaluate the run's model, or give its test set.",
+                field="evaluation",
+            )
+        _check_held_out(run, evaluation.rows, "evaluation")
+    for name in content.statements:
+        if name not in STATEMENTS:
+            raise unknown_name("statement", name, STATEMENTS)
+    if content.released:
+        _check_paid_for(content.released, run)
+    for name, values in content.group_risks.items():
+        if run.facts.groups and name not in run.facts.groups:
+            raise unknown_name("group", name, run.facts.groups)
+        if not isinstance(values, Mapping) or {*values} != {*_RISKS}:
+            raise SettingError(
+                f"group_risks of {name!r} are {values!r}; expected {', '.join(_RISKS)}: "
+                "risk.values_by_name() of IndividualReport.group_risks().",
+                field="group_risks",
+            )
 
 
 def _check_held_out(run: Run, rows: RowDigests | None, field: str) -> None:
@@ -256,237 +419,84 @@ def _check_held_out(run: Run, rows: RowDigests | None, field: str) -> None:
         )
 
 
-def _guarantee(run: Run, composition: str) -> Callout:
-    """The guarantee in words; `composition` follows its first sentence."""
-    headline, *further = guarantee_sentences(run)
-    sentences = [headline, *filter(None, [composition]), *further, *attack_risk_sentences(run)]
-    return Callout([Heading("Guarantee"), *paragraphs(sentences)], warning=math.isinf(run.epsilon()))
-
-
-def _evaluation(found: Evaluation | None, facts: RunFacts) -> Iterator[Block]:
-    """Metrics by group, and what they hide and withhold."""
-    yield Heading("Evaluation by group")
-    if found is None:
-        yield Paragraph("No test set was given.")
-        return
-    yield from paragraphs(withheld_sentences(found), small=True)
-    if not found.groups.empty:
-        yield groups_table(found.groups)
-        yield Paragraph(interval_sentence(found), small=True)
-        risks = risk_figure(found)
-        if risks is not None:
-            yield risks
-        if not found.recalls.empty:
-            yield Heading("Recall: share of each class's examples that the model finds", 3)
-            yield groups_table(found.recalls)
-        metrics = metrics_table(found)
-        if metrics is not None:
-            yield Heading("Ranking, predicted classes and predicted risks", 3)
-            yield metrics
-            yield from paragraphs(measure_sentences(found), small=True)
-    yield from paragraphs([*blind_spot_sentences(found), *risk_sentences(found, facts)])
-    yield from paragraphs(gap_sentences(found))
-
-
-def _data(public: Mapping[str, str], notes: Sequence[str]) -> list[Block]:
-    """Public facts on the data, and notes on how it was prepared."""
-    hidden = "The number of training examples of each group is not shown: the guarantee would not cover it."
-    known = [f"{name}: {value}" for name, value in public.items() if value]
-    return [Heading("Data"), Listing([*known, hidden, *notes])]
-
-
-def _numbers(run: Run, spent: float, files: Mapping[str, str], version: str) -> Iterator[Block]:
-    """Parameters of the guarantee, code that recomputes epsilon, and files that an auditor reads."""
-    yield Heading("The guarantee in numbers")
-    yield Facts(facts_table(_parameters(run, spent), "parameter"))
-    if math.isfinite(spent):
-        yield Paragraph("To recompute epsilon with dp-accounting alone:")
-        yield Code(_recomputing_code(run))
-    yield Paragraph(
-        f"For an audit: the guarantee of this run rests on these files of src/equidp/ in version {version}. "
-        "docs/guarantees.md lists the assumptions behind them."
-    )
-    yield Facts(facts_table(files, "for", "files"))
-
-
-def _individual(
-    released: Mapping[str, float],
-    too_noisy: Sequence[str],
-    group_risks: Mapping[str, Mapping[str, float]],
-) -> Iterator[Block]:
-    """Released values on the privacy of groups' examples, and bounds on attacks on members of each group."""
-    yield Heading("Individual privacy")
-    if released:
-        yield Paragraph("Released with noise, and charged to the guarantee above:")
-        yield Listing([f"{name}: {value:.4g}" for name, value in released.items()])
-    else:
-        yield Paragraph(
-            "Nothing was released about the privacy of single examples or groups; every example has at least "
-            "the guarantee above."
-        )
-    if too_noisy:
-        yield Paragraph(
-            f"No released value of {'; '.join(too_noisy)}: too few people for the noise of the release."
-        )
-    if group_risks:
-        yield Paragraph(
-            "Bounds on what any attack achieves against a member of each group, from the clipping bounds "
-            "that the method released during this training:"
-        )
-        yield _group_risk_table(group_risks)
-
-
-def _limits(run: Run, found: Evaluation | None) -> list[str]:
-    """Limits of the guarantee and of the metrics."""
-    by_person = found is not None and found.people is not None
-    fewest = f"{FEWEST} {'people' if by_person else 'test examples'}"
-    rows = _ROWS_OF_PEOPLE if by_person else ""
-    return [several_rows_sentence(run), *(each.format(fewest=fewest, rows=rows) for each in _LIMITS)]
-
-
-def _remarks(remarks: str) -> list[Block]:
-    """Paragraphs that the people responsible for the model wrote; empty without any."""
-    texts = [" ".join(each.split()) for each in remarks.split("\n\n") if each.strip()]
-    if not texts:
-        return []
-    return [
-        Heading("Notes of the people responsible for this model"),
-        Paragraph("Given with --card-notes; equidp checks nothing here.", small=True),
-        *paragraphs(texts),
-    ]
-
-
-def _check_group_risks(group_risks: Mapping[str, Mapping[str, float]], run: Run) -> None:
-    """Refuse risks of groups that the run does not have, or others than a report gives."""
-    unknown = [name for name in group_risks if run.facts.groups and name not in run.facts.groups]
-    if unknown:
-        raise unknown_name("group", unknown[0], run.facts.groups)
-    for name, values in group_risks.items():
-        if not isinstance(values, Mapping) or {*values} != {*_RISKS}:
-            raise SettingError(
-                f"group_risks of {name!r} are {values!r}; expected {', '.join(_RISKS)}: "
-                "risk.values_by_name() of IndividualReport.group_risks().",
-                field="group_risks",
-            )
-
-
-def _check_paid_for(released: Mapping[str, float], run: Run) -> None:
-    """Check that the run counts a release beside its steps, at sample rate 1, and not one of another kind."""
-    others = (PREPROCESSING, COUNTS)
-    if not any(
-        getattr(event, "sample_rate", 0) == 1
-        and event != run.facts.event
-        and getattr(event, "name", "") not in others
-        for event, _ in run.entries
-    ):
+def _check_paid_for(released: Mapping[str, float | Noted], run: Run) -> None:
+    """Check that the run counts a release other than its steps, at sample rate 1, and of the right kind."""
+    others = (STEP, PREPROCESSING, COUNTS)
+    if not any(event.rate == 1 and event.name not in others for event, _ in run.spent):
         raise SettingError(
             f"released={dict(released)}; expected a run that counts this release, and this one was made "
             "before it. Write the card of trainer.run()."
         )
 
 
-def _start_text(start: Start) -> str:
-    """Origin of the initial weights, for the table of parameters."""
-    if start.weights == FRESH:
-        return "fresh: independent of the data"
-    return "given; if they were trained on this data, the epsilon of that training must be added"
-
-
-def _settings(facts: RunFacts, *, with_plan: bool) -> dict[str, Any]:
-    """Known facts of a run, as names and values; with or without the options of its plan."""
-    labelled = {each.metadata["label"]: each.name for each in fields(facts) if "label" in each.metadata}
-    settings = {label: getattr(facts, name) for label, name in labelled.items()}
-    settings["randomness"] = _RANDOMNESS.get(facts.randomness, f"given to the trainer: {facts.randomness}")
+def _run_settings(facts: RunFacts, *, with_plan: bool) -> dict[str, Any]:
+    """Return known facts about a run by name; with or without what its plan says."""
+    settings: dict[str, Any] = {
+        "gradient engine": facts.engine,
+        "randomness": _RANDOMNESS.get(facts.randomness, f"given to the trainer: {facts.randomness}"),
+    }
     if facts.views != Views():
         settings["views of each image"] = f"{facts.views.count}, by {facts.views.augmentation}"
-    of_plan = facts.plan.card_options if with_plan and facts.plan is not None else {}
-    of_method = facts.method
-    if facts.rows is not None:
-        of_method["people in the training data"] = settings.pop("training examples")
-    whole = {**of_method, **settings, **{label: _option_text(value) for label, value in of_plan.items()}}
-    return {name: value for name, value in whole.items() if value not in (None, "")}
+    if with_plan:
+        labelled = {each.metadata["label"]: each.name for each in fields(facts) if "label" in each.metadata}
+        of_run = {label: getattr(facts, name) for label, name in labelled.items()}
+        of_plan = {} if facts.plan is None else facts.plan.card_options
+        settings = {**facts.method, **of_run, **settings, **of_plan}
+    return {
+        name: ", ".join(f"{key} {each:g}" for key, each in value.items())
+        if isinstance(value, Mapping)
+        else value
+        for name, value in settings.items()
+        if value not in (None, "")
+    }
 
 
-def _option_text(value: Any) -> Any:
-    """Value of an option of training as the card has it: numbers by name as one text."""
-    if not isinstance(value, Mapping):
-        return value
-    return ", ".join(f"{name} {number:g}" for name, number in value.items())
-
-
-def _group_risk_table(risks: Mapping[str, Mapping[str, float]]) -> Table:
-    heads = ("true-positive rate at .1% false positives", "at 1%", "advantage", "AUC")
-    columns = [Column("group", "name"), *(Column(head, show=upper) for head in heads)]
-    return Table(columns, [(name, *(values[each] for each in _RISKS)) for name, values in risks.items()])
-
-
-def _parameters(run: Run, spent: float) -> list[tuple[str, str]]:
+def _parameters(run: Run, guarantee: Guarantee) -> list[tuple[str, str]]:
+    unit, spent = guarantee.unit, guarantee.epsilon
+    fresh = run.facts.start.weights == FRESH
     rows = [
-        ("epsilon", number(spent) if math.isinf(spent) else f"{spent:.6g} ({run.accountant})"),
-        *_planned_epsilon(run, spent),
-        *_epsilon_of_groups(run),
-        ("delta", _delta_text(run)),
-        ("neighbouring datasets", f"differ by one {privacy_unit(run.facts)}, added or removed"),
-        (f"one {privacy_unit(run.facts)} replaced by another", _replacement_text(run, spent)),
-        ("initial weights", _start_text(run.facts.start)),
-        ("sampling", f"Poisson: each {privacy_unit(run.facts)} joins each step's sample independently"),
+        ("epsilon", f"{spent:.6g} ({run.accountant})" if guarantee.private else number(spent)),
+        *_epsilon_of_steps_taken(run),
+        *((f"epsilon of group {name}", f"{each:.6g}") for name, each in guarantee.by_group.items()),
+        ("delta", _delta_text(guarantee)),
+        ("neighbouring datasets", f"differ by one {unit}, added or removed"),
+        (f"one {unit} replaced by another", replacement_text(guarantee)),
+        ("initial weights", "fresh: independent of the data" if fresh else "given to the trainer"),
+        ("sampling", f"Poisson: each {unit} joins each step's sample independently"),
     ]
-    if math.isfinite(spent):
+    if guarantee.private:
         others = [name for name in ("pld", "rdp") if name != run.accountant]
         rows += [(f"epsilon by {name}", f"{epsilon(run.entries, run.delta, name):.6g}") for name in others]
-    counts: Counter[Event] = Counter()
-    for event, steps in run.entries:
-        counts[event] += steps
-    for event, steps in counts.items():
-        what = count_text(steps, "step")
-        if isinstance(event, ReleaseEvent):
-            what = f"{count_text(steps, 'release')} of {event.name}"
-        rows.append((what, str(event)))
+    for event, steps in guarantee.releases:
+        release = f"{count_text(steps, 'release')} of {event.name}"
+        rows.append((count_text(steps, STEP) if event.name == STEP else release, str(event)))
     return rows
 
 
-def _epsilon_of_groups(run: Run) -> list[tuple[str, str]]:
-    """Epsilon of each group, of a run whose rates or bounds differ by it; empty for others."""
-    if not any(isinstance(event, GroupedStepEvent) for event, _ in run.entries):
+def _epsilon_of_steps_taken(run: Run) -> list[tuple[str, str]]:
+    """Epsilon of the steps that a run took before it ended early; empty for others."""
+    if not run.not_taken or math.isinf(run.epsilon()):
         return []
-    return [(f"epsilon of group {name}", f"{found:.6g}") for name, found in run.epsilon_by_group().items()]
-
-
-def _planned_epsilon(run: Run, spent: float) -> list[tuple[str, str]]:
-    """Epsilon of the whole plan, of a run that ended before it; empty for others."""
-    left = run.facts.steps_left
-    if not left or math.isinf(spent):
-        return []
-    why = f"with the {count_text(left, 'step')} not taken; promised where results decided when to end"
-    return [("epsilon of the whole plan", f"{run.planned_epsilon():.6g}: {why}")]
-
-
-def _delta_text(run: Run) -> str:
-    """Delta and the rule that chose it, if known."""
-    examples = run.facts.num_examples
-    if examples is None:
-        return f"{run.delta:g}"
-    usual = run.delta == default_delta(examples)
-    chosen = "a tenth of 1/n, rounded down to a power of ten" if usual else "set for this run"
-    unit = privacy_unit(run.facts)
-    return (
-        f"{run.delta:g}: {chosen}, where n = {examples:,}. Publishing one {unit} whole, drawn at random, "
-        f"would be private at delta 1/n = {1 / examples:.2g}"
+    taken, planned = (
+        sum(count for event, count in entries if event.name == STEP) for entries in (run.spent, run.entries)
     )
+    why = f"for {taken:,} of {count_text(planned, STEP)}; holds only if no result decided when to stop"
+    return [("epsilon of the steps taken", f"{run.epsilon_of_steps_taken():.6g}: {why}")]
 
 
-def _replacement_text(run: Run, spent: float) -> str:
-    """Text on epsilon for the replacement of one example or person."""
-    if math.isinf(spent):
-        return "no guarantee"
-    found = replacement_epsilon(run.entries, run.delta, run.accountant)
-    shown = f"epsilon at most {upper(found)}" if math.isfinite(found) else "no epsilon below 1,200 is known"
-    return f"{shown} at the same delta, as removing one and adding one"
+def _delta_text(guarantee: Guarantee) -> str:
+    """Delta and the rule that chose it, if known."""
+    delta, examples = guarantee.delta, guarantee.examples
+    if examples is None:
+        return f"{delta:g}"
+    usual = delta == default_delta(examples)
+    chosen = "a tenth of 1/n, rounded down to a power of ten" if usual else "set for this run"
+    return f"{delta:g}: {chosen}, where n = {examples:,}"
 
 
 def _recomputing_code(run: Run) -> str:
     """Python that recomputes epsilon with dp-accounting alone."""
-    event = run_event(costliest_entries(run.entries, run.delta, "pld"))  # of the group, for this accountant
+    event = costliest_mechanism(run.entries, run.delta)
     return (
         "from dp_accounting import ComposedDpEvent, GaussianDpEvent, PoissonSampledDpEvent, "
         "SelfComposedDpEvent\n"

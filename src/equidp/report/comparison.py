@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from rich.console import Console
 from rich.markup import escape
@@ -20,7 +19,7 @@ from equidp.comparison.result import (
 )
 from equidp.comparison.sweep import Kind
 from equidp.data.dataset import ALL
-from equidp.display import Cell, Column, Interval, Table
+from equidp.display import Cell, Column, Table
 from equidp.errors import count_text
 from equidp.report import words
 from equidp.report.diagnosis import diagnosis_blocks
@@ -41,7 +40,7 @@ from equidp.report.plan import plan_blocks
 from equidp.report.plots import PLOTS
 from equidp.report.plots.style import draw_plots
 from equidp.report.summary import Detail, Summary, summarise
-from equidp.report.tuning import chosen_table, tuning_blocks, tuning_sentences
+from equidp.report.tuning import chosen_table, tuning_blocks
 
 
 def write_report(
@@ -180,7 +179,7 @@ def _facts_table(setup: Setup) -> Table:
 
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
-    """Print findings, one row per method, metrics by group and method, then which method to take.
+    """Print findings, one row per method, and which method to take; the page has the metrics by group.
 
     Args:
         comparison: from `equidp.compare`.
@@ -208,13 +207,8 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
         highlight=False,
         style="dim",
     )
-    for sentence in [*words.auto_sentences(setup), *words.test_sentences(summary)]:
+    for sentence in words.auto_sentences(setup):
         console.print(escape(sentence), highlight=False, style="dim")
-    for sentence in words.protection_sentences(summary):
-        console.print(escape(sentence), highlight=False)
-    if summary.has_model_cost:
-        console.print()
-        _without_intervals(overall_costs_table(comparison)).print(console)
     if setup.against:
         console.print()
         differences_table(comparison).print(console, split=True)
@@ -223,35 +217,15 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     if comparison.tuning is not None:
         console.print()
         chosen_table(summary, comparison.tuning).print(console)
-        for sentence in tuning_sentences(summary, comparison.tuning):
-            console.print(escape(sentence), highlight=False, style="dim")
-    for detail in summary.details:
-        console.print()
-        table = detail_table(summary, detail, summary.kinds_of(detail.column))
-        _means_alone(table).print(console, split=True)
     if summary.individual:
         cost = number(comparison.individual["release_epsilon"].iloc[0])
         console.print(
             f"\nmean epsilon of a group's examples, released at epsilon {cost} a run", highlight=False
         )
-        _means_alone(individual_table(summary)).print(console, split=True)
+        individual_table(summary).print(console, split=True)
     console.print("\nWhich method to take", style="bold")
     for sentence in words.recommendation_sentences(summary):
         console.print(escape(sentence), highlight=False)
-
-
-def _means_alone(table: Table) -> Table:
-    """Table of one row's name and size in one column, without intervals; the page has the intervals."""
-    name, size, *measured = table.columns
-    rows = [[f"{group} ({size.show(count)})", *cells] for group, count, *cells in table.rows]
-    columns = [Column("group (in training)", name.kind), *measured]
-    total = str(rows[-1][0]) if table.total else ""
-    return _without_intervals(Table(columns, rows, table.caption, table.notes, total))
-
-
-def _without_intervals(table: Table) -> Table:
-    rows = [[cell[0] if isinstance(cell, Interval) else cell for cell in row] for row in table.rows]
-    return replace(table, rows=rows)
 
 
 def overview_table(summary: Summary) -> Table:

@@ -1,6 +1,6 @@
 """Diagnosis of a comparison: findings that its standard errors support, and a section of the report.
 
-Everything in it is sensitive. docs/diagnostics.md has the rules of the findings.
+Everything in it is sensitive. docs/why-groups.md has the rules of the findings.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from equidp.comparison.result import Comparison
 from equidp.display import Cell, Column, Noted, Table, measured_number
 from equidp.report.document import Block, Callout, Heading, Paragraph, paragraphs
 from equidp.report.format import capitalise, number
-from equidp.report.plots import DIAGNOSIS_PLOTS
-from equidp.report.plots.style import draw_plots
 from equidp.report.summary import Summary, by_kind
 
 with require_extra("tables"):
@@ -75,10 +73,9 @@ def diagnosis_blocks(summary: Summary) -> Iterator[Block]:
     yield Paragraph(
         "Excess risk: what clipping and noise add to a group's mean training loss in one step, to second "
         "order. Averages over the diagnosed steps; differences within two standard errors are not "
-        "mentioned. Plots: means over batches and seeds, at the diagnosed steps.",
+        "mentioned.",
         small=True,
     )
-    yield from draw_plots(DIAGNOSIS_PLOTS.values(), summary)
     for kind, part in parts.items():
         bounds = bound_sentences(pairs[kind]) if kind in pairs else []
         for table in (_risk_table(kind.label, part), _gradient_table(kind.label, part, bounds)):

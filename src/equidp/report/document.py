@@ -70,6 +70,30 @@ class Facts:
 
 @final
 @dataclass(frozen=True)
+class Tile:
+    """A large figure.
+
+    Attributes:
+        figure: such as "3".
+        label: what it is.
+        note: in small print; "" for none.
+    """
+
+    figure: str
+    label: str
+    note: str = ""
+
+
+@final
+@dataclass(frozen=True)
+class Tiles:
+    """Large figures side by side."""
+
+    tiles: Sequence[Tile]
+
+
+@final
+@dataclass(frozen=True)
 class Callout:
     """Blocks that HTML sets apart from the text around them, in the colour of warnings on request."""
 
@@ -77,7 +101,7 @@ class Callout:
     warning: bool = False
 
 
-Block = Heading | Paragraph | Listing | Code | Table | Facts | Drawn | Callout
+Block = Heading | Paragraph | Listing | Code | Table | Facts | Drawn | Tiles | Callout
 """Block of a document. Markdown leaves out figures (`Drawn`): their numbers are in tables too."""
 
 
@@ -147,6 +171,14 @@ def _block_html(block: Block) -> Markup:
             return Markup("<figure><figcaption>{}</figcaption>{}</figure>").format(
                 _joined_html(caption), figure_element(block)
             )
+        case Tiles():
+            tiles = Markup("\n").join(
+                Markup("<li><b>{}</b> {} <small>{}</small></li>").format(
+                    *map(unbroken, (each.figure, each.label, each.note))
+                )
+                for each in block.tiles
+            )
+            return Markup('<ul class="tiles">\n{}\n</ul>').format(tiles)
         case Callout():
             return Markup('<section class="callout{}">\n{}\n</section>').format(
                 " warning" if block.warning else "", _joined_html(block.blocks)
@@ -175,6 +207,9 @@ def _block_markdown(block: Block) -> str:
             return _block_markdown(block.table)
         case Drawn():
             return ""
+        case Tiles():
+            lines = (" ".join(filter(None, (each.figure, each.label, each.note))) for each in block.tiles)
+            return "\n".join(f"- {markdown_text(line)}" for line in lines)
         case Callout():
             return _joined_markdown(block.blocks)
         case _:

@@ -1,123 +1,208 @@
-"""Evaluation of one model by group: tables, and sentences on what they hide and withhold."""
+"""Evaluation of one model by group: blocks of a card, and sentences on what metrics hide and withhold."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-
 from equidp._extras import require_extra
 from equidp.data.dataset import ALL
-from equidp.display import Cell, Column, Interval, Table, measured_number, points
+from equidp.display import Cell, Column, Interval, Table, points
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.metrics import METRICS, Metric
 from equidp.evaluation.small_cells import FEWEST, SmallCells
-from equidp.report.format import capitalise, metric_text, unit, whole_number
+from equidp.report.document import Block, Heading, Paragraph, Tile, paragraphs
+from equidp.report.format import capitalise, metric_text, whole_number
 from equidp.training.run import RunFacts
 
 with require_extra("tables"):
     import pandas as pd
 
-LARGER_BOUND = "A larger clipping bound or a larger epsilon can bring them in line."
-_UNEXPLAINED = ("accuracy", "log_loss", "recall", "calibration")
-"""Metrics that are undefined for groups without examples alone, or that other tables show."""
-_HEADINGS: dict[str, tuple[str, Callable[[float], str]]] = {
-    "accuracy": ("accuracy, %", points),
-    "loss": ("loss", measured_number),
-    "recall": ("recall, %", points),
-    "recall_cost": ("recall lost, points", points),
-    "excessive_risk": ("excessive risk, loss", measured_number),
-}
-_BARS = ("accuracy", "recall")
-_NO_INTERVAL = "no interval: "
-_MOST_REASONS = 4
-_MOST_RECALLS = 40
-_MOST_NAMED = 3
+_MOST_RECALLS, _MOST_NAMED = 40, 4
+_INTERVALS = (
+    "Beside numbers: {level:.0%} intervals over the test examples{of_people}. They do not show the variation "
+    "between training runs, and people unlike the test examples may fare differently. Every metric is over "
+    "at least {fewest}{of_class}."
+)
 
 
-def print_evaluation(found: Evaluation, facts: RunFacts) -> None:
-    """Print metrics by group and what they hide; withhold metrics of few people before."""
-    if not found.groups.empty:
-        print_groups(found.groups)
-        if not found.recalls.empty:
-            of_all = found.recalls["group"] == ALL
-            print_groups(found.recalls if len(found.recalls) <= _MOST_RECALLS else found.recalls[of_all])
-        print_metrics(found)
-    for sentence in (*withheld_sentences(found), *blind_spot_sentences(found), *risk_sentences(found, facts)):
-        print(sentence)
+def shown_metric(found: Evaluation) -> Metric:
+    """Return the metric that a reader should see first.
 
-
-def print_groups(rows: pd.DataFrame, metric: Metric = METRICS["accuracy"]) -> None:
-    """Print a row per group, or per group and class, of a table of an `Evaluation`; see `groups_table`."""
-    groups_table(rows, metric).print(split=True)
-
-
-def print_metrics(found: Evaluation) -> None:
-    """Print the metrics other than accuracy and loss by group, in tables that fit, and how to read them."""
-    console, table = Console(), metrics_table(found)
-    if table is not None:
-        table.print(console, split=True)
-    for sentence in measure_sentences(found):
-        console.print(escape(sentence), highlight=False, style="dim")
-
-
-def groups_table(rows: pd.DataFrame, metric: Metric = METRICS["accuracy"]) -> Table:
-    """Table with a row per group, or per group and class, with each value present and its interval.
-
-    Args:
-        rows: a table of an `Evaluation`.
-        metric: the metric of privacy_cost.
+    It is that of the evaluation, but AUC in place of accuracy where one of two classes is rare or a threshold
+    was given: a low threshold costs accuracy.
     """
-    headings: dict[str, tuple[str, Callable[[float], str]]] = {
-        **_HEADINGS,
-        "privacy_cost": (f"privacy cost, {unit(metric)}", partial(metric_text, metric)),
-    }
-    names = [name for name in ("group", "class") if name in rows]
-    present = {name: texts for name, texts in headings.items() if name in rows}
+    if found.metric.name != "accuracy" or found.calibration.empty:
+        return found.metric
+    return METRICS["auc"] if found.threshold is not None or found.has_rare_class else found.metric
+
+
+def values_of(found: Evaluation, metric: Metric) -> dict[str, Interval]:
+    """Return the metric of each group and of all examples, with its interval, where it is defined."""
+    rows = found.values[(found.values["metric"] == metric.name) & found.values["value"].notna()]
+    return {row.group: Interval(row.value, row.low, row.high) for row in rows.itertuples()}
+
+
+def metric_tile(found: Evaluation | None) -> Tile:
+    """Return the main metric over all test examples as a large figure."""
+    if found is None or found.groups.empty:
+        return Tile("–", "not evaluated", "")
+    metric = shown_metric(found)
+    value = values_of(found, metric).get(ALL, Interval(math.nan))
+    text, low, high = (metric_text(metric, each) for each in value)
+    between = "" if math.isnan(value.low) else f"{low} to {high}"
+    return Tile(f"{text}{'%' if metric.percent else ''}", metric.label, between)
+
+
+def summary_sentence(found: Evaluation | None) -> str:
+    """Return the head of a card in sentences: the main metric overall, and for whom it is low."""
+    if found is None:
+        return "No test set was given, so the card says nothing about accuracy."
+    if found.groups.empty:
+        return "The test set holds too few people, or too few of a class, to show metrics."
+    metric = shown_metric(found)
+    values = values_of(found, metric)
+    of_all = values.pop(ALL, Interval(math.nan))
+    tested = f"{found.groups.set_index('group').at[ALL, 'count']:,} test examples"
+    tested += "" if found.people is None else f" of {found.people:,} people"
+    sentences = [f"{capitalise(metric.label)} on {tested}: {interval_text(metric, of_all)}"]
+    ranked = sorted(values, key=lambda name: metric.sign * values[name].value)
+    if ranked and values[ranked[0]].value == values[ranked[-1]].value:
+        sentences[0] += ", the same in every group"
+    elif ranked:
+        worst, best = (f"{name}, {interval_text(metric, values[name])}" for name in (ranked[0], ranked[-1]))
+        sentences.append(f"Worst for group {worst}, best for {best}")
+    if by_chance := _no_better(found, metric, values):
+        than = "a coin" if metric.name == "auc" else "the most frequent class"
+        sentences.append(f"Not clearly better than {than} for {_names(by_chance)}")
+    if _says_nothing(found):
+        sentences.append(f"By {found.metric.label} the model is no better than one constant prediction")
+    return ". ".join(sentences) + "."
+
+
+def interval_text(metric: Metric, value: Interval) -> str:
+    """Return a value of a metric with its unit, and its interval where there is one.
+
+    >>> interval_text(METRICS["accuracy"], Interval(0.9, 0.88, 0.92))
+    '90.0% (88.0 to 92.0)'
+    """
+    shown, sign = partial(metric_text, metric), "%" if metric.percent else ""
+    between = "" if math.isnan(value.low) else f" ({shown(value.low)} to {shown(value.high)})"
+    return f"{shown(value.value)}{sign}{between}"
+
+
+def _names(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _no_better(found: Evaluation, metric: Metric, values: Mapping[str, Interval]) -> list[str]:
+    """Groups for which the model is not clearly better than a prediction that knows nothing."""
+    chances = chances_of(found, metric)
+    return [name for name, value in values.items() if name in chances and value.low <= chances[name]]
+
+
+def chances_of(found: Evaluation, metric: Metric) -> dict[str, float]:
+    """Return what a prediction that knows nothing reaches in each group and overall, where it is known."""
+    if metric.name == "auc":
+        return dict.fromkeys(found.groups["group"], 0.5)
+    if metric.name != "accuracy" or found.recalls.empty:
+        return {}
+    counts = found.recalls.groupby("group")["count"]
+    return dict(counts.max() / counts.sum())
+
+
+def _says_nothing(found: Evaluation) -> bool:
+    """Return whether the model is no better than a constant prediction by a metric that should tell."""
+    low_threshold = found.threshold is not None and found.metric.name == "accuracy"
+    return not found.useful and not low_threshold
+
+
+def evaluation_blocks(found: Evaluation | None, facts: RunFacts) -> Iterator[Block]:
+    """Return metrics by group, one a table, and what they hide and withhold."""
+    yield Heading("Evaluation by group")
+    if found is None:
+        yield Paragraph("No test set was given.")
+        return
+    yield from paragraphs(withheld_sentences(found), small=True)
+    if not found.groups.empty:
+        for part in found.by_grouping():
+            yield from _grouping_blocks(part)
+        of_people = "; the rows of one person are alike, so they are too narrow" if found.people else ""
+        fewest = f"{FEWEST} {'people' if found.people else 'test examples'}"
+        of_class = ", and as many of each class" if found.positive else ""
+        note = _INTERVALS.format(level=found.level, of_people=of_people, fewest=fewest, of_class=of_class)
+        yield from paragraphs([*measure_sentences(found), note], small=True)
+    yield from paragraphs([*blind_spot_sentences(found), *risk_sentences(found, facts)])
+
+
+def _grouping_blocks(found: Evaluation) -> Iterator[Block]:
+    """Tables of one way to group the test examples."""
+    name = found.groupings[0] or "group"
+    main = shown_metric(found)
+    metrics = [main, METRICS["accuracy"], *([] if found.calibration.empty else [METRICS["auc"]])]
+    for metric in dict.fromkeys(metrics):
+        if values := values_of(found, metric):
+            yield Heading(f"{capitalise(metric.label)} by {name}", 3)
+            yield _metric_table(found, metric, values, name)
+    if not found.recalls.empty:
+        of_all = found.recalls["group"] == ALL
+        yield Heading(f"Recall by {name}: share of each class's examples that the model finds", 3)
+        yield _recall_table(
+            found.recalls if len(found.recalls) <= _MOST_RECALLS else found.recalls[of_all], name
+        )
+    if not found.calibration.empty:
+        from equidp.report.plots.calibration import draw_calibration
+
+        if (drawn := draw_calibration(found)) is not None:
+            yield drawn
+        yield _calibration_table(found, name)
+    yield from paragraphs(gap_sentences(found))
+
+
+def _metric_table(found: Evaluation, metric: Metric, values: Mapping[str, Interval], name: str) -> Table:
     columns = [
-        *(Column(name, "name") for name in names),
+        Column(name, "name"),
         Column("test examples", show=whole_number),
-        *(Column(head, show=show, bar=name in _BARS) for name, (head, show) in present.items()),
+        Column(metric.heading, show=partial(metric_text, metric), bar=metric.percent),
+    ]
+    counts = found.groups.set_index("group")["count"]
+    rows: list[list[Cell]] = [
+        [str(group), int(count), values.get(str(group), "–")] for group, count in counts.items()
+    ]
+    return Table(columns, rows, total=ALL)
+
+
+def _recall_table(rows: pd.DataFrame, name: str) -> Table:
+    columns = [
+        *(Column(head, "name") for head in (name, "class")),
+        Column("test examples", show=whole_number),
+        Column("recall, %", show=points, bar=True),
     ]
     cells = [
-        [*(str(row[name]) for name in names), row["count"], *(_interval(row, name) for name in present)]
+        (str(row["group"]), str(row["class"]), row["count"], _interval(row, "recall"))
         for row in rows.to_dict("records")
     ]
     return Table(columns, cells, total=ALL)
 
 
-def metrics_table(found: Evaluation) -> Table | None:
-    """Table of the metrics that other tables leave out, and of predicted and observed risk; None without any.
-
-    Groups are down; a metric that is defined for no group is left out.
-    """
-    columns = [Column("group", "name")]
-    rows: dict[str, list[Cell]] = {str(name): [str(name)] for name in found.groups["group"]}
-    table = found.values
-    listed = [] if table.empty else [name for name in table["metric"].unique() if name not in _UNEXPLAINED]
-    for name in listed:
-        metric = METRICS.get(name, found.metric)
-        values = table[(table["metric"] == name) & table["value"].notna()].set_index("group")
-        if not values.empty:
-            columns.append(Column(metric.heading, show=partial(metric_text, metric)))
-            for group, row in rows.items():
-                row.append(
-                    Interval(*values.loc[group, ["value", "low", "high"]]) if group in values.index else "–"
-                )
-    if not found.calibration.empty:
-        risks = found.calibration.set_index("group").to_dict("index")
-        columns += [Column("predicted, %", show=points), Column("happened, %", show=points)]
-        for group, row in rows.items():
-            risk = risks.get(group)
-            row += ["–", "–"] if risk is None else [risk["mean_predicted"], _interval(risk, "observed")]
-    return Table(columns, list(rows.values()), total=ALL) if len(columns) > 1 else None
+def _calibration_table(found: Evaluation, name: str) -> Table:
+    columns = [
+        Column(name, "name"),
+        Column("predicted, %", show=points),
+        Column("happened, %", show=points),
+    ]
+    rows = [
+        (str(row["group"]), row["mean_predicted"], _interval(row, "observed"))
+        for row in found.calibration.to_dict("records")
+    ]
+    return Table(columns, rows, total=ALL)
 
 
 def reliability_table(found: Evaluation) -> Table:
-    """Table of mean predicted and observed risk, by group and predicted risk."""
+    """Return the table of mean predicted and observed risk, by group and predicted risk."""
     columns = (
         Column("group", "name"),
         Column("risk, %"),
@@ -142,76 +227,21 @@ def _interval(row: Mapping[Any, Any], name: str) -> Interval:
     return Interval(row[name], row[f"{name}_low"], row[f"{name}_high"])
 
 
-def summary_sentence(found: Evaluation | None) -> str:
-    """Sentences for the head of a card: the main metric overall, and of the worst and the best group."""
-    if found is None:
-        return "No test set was given, so the card says nothing about accuracy."
-    if found.groups.empty:
-        return "The test set holds too few people, or too few of a class, to show metrics."
-    rows = found.groups.set_index("group")
-    tested = f"{rows.at[ALL, 'count']:,} test examples"
-    if found.people is not None:
-        tested += f" of {found.people:,} people"
-    overall = f"Accuracy on {tested}: {points(rows.at[ALL, 'accuracy'])}%"
-    of_groups = rows["accuracy"].drop(ALL).dropna()
-    lowest, highest = of_groups.min(), of_groups.max()
-    if of_groups.empty:
-        shown = f"{overall}."
-    elif lowest == highest:
-        shown = f"{overall}, the same in every group."
-    else:
-        shown = (
-            f"{overall}. Lowest for group {of_groups.idxmin()}, {points(lowest)}%, highest for "
-            f"{of_groups.idxmax()}, {points(highest)}%."
-        )
-    return shown + _metric_sentence(found)
-
-
-def _metric_sentence(found: Evaluation) -> str:
-    """The overall metric where it is not accuracy, or that the model is no better than a constant."""
-    if found.values.empty:
-        return ""
-    if not found.useful:
-        return f" By {found.metric.label} the model is no better than one constant prediction."
-    rows = found.values.set_index(["group", "metric"])
-    if found.metric.name == "accuracy" or (ALL, found.metric.name) not in rows.index:
-        return ""
-    row = rows.loc[(ALL, found.metric.name)]
-    value, low, high = (metric_text(found.metric, row[name]) for name in ("value", "low", "high"))
-    return f" {capitalise(found.metric.label)}: {value} ({low} to {high})."
-
-
 def measure_sentences(found: Evaluation) -> list[str]:
-    """Sentences on the positive class, the risk from which on it is predicted, and undefined metrics."""
-    sentences = []
-    if found.positive:
-        where = (
-            "where it is the more probable class"
-            if found.threshold is None
-            else f"from a predicted risk of {found.threshold:.3g} on"
-        )
-        sentences.append(
-            f"Positive class: {found.positive!r}, predicted {where} (--positive, --threshold). Predicted and "
-            "happened: its mean predicted probability, and its share."
-        )
-    table = found.values
-    missing = table if table.empty else table[(table["reason"] != "") & ~table["metric"].isin(_UNEXPLAINED)]
-    for reason, rows in [] if missing.empty else missing.groupby("reason", sort=False):
-        labels = ", ".join(METRICS.get(name, found.metric).label for name in rows["metric"].unique())
-        lacking_it = set(rows["group"])
-        groups = [f"group {name}" for name in rows["group"].unique() if name != ALL]
-        if len(groups) > 1 and lacking_it >= set(table["group"]) - {ALL}:
-            groups = ["any single group"]
-        groups = (["all examples"] if ALL in lacking_it else []) + groups
-        lacking = "interval of " if str(reason).startswith(_NO_INTERVAL) else ""
-        why = str(reason).removeprefix(_NO_INTERVAL)
-        sentences.append(f"No {lacking}{labels} of {', '.join(groups)}: {why}.")
-    return sentences[: _MOST_REASONS + 1]
+    """Return what the positive class is, and the probability from which on it is predicted."""
+    if not found.positive:
+        return []
+    where = (
+        "if it is the more probable class"
+        if found.threshold is None
+        else f"from a probability of {found.threshold:.3g} on"
+    )
+    return [f"Positive class: {found.positive!r}, predicted {where}."]
 
 
-def withheld_sentences(found: Evaluation | None) -> list[str]:
-    """Sentences on groups and classes that an evaluation withholds, and why."""
-    if found is None or found.small == SmallCells():
+def withheld_sentences(found: Evaluation) -> list[str]:
+    """Return which groups and classes an evaluation withholds, and why."""
+    if found.small == SmallCells():
         return []
     small, who = found.small, "test examples" if found.people is None else "people"
     if small.everything:
@@ -223,45 +253,39 @@ def withheld_sentences(found: Evaluation | None) -> list[str]:
             f"Left out of all metrics, including the totals: {'; '.join(small.groups)}. Each of these "
             f"groups has fewer than {FEWEST} {who}, or fewer than {FEWEST} of a class."
         )
+    if small.combinations:
+        sentences.append(f"Combinations left out in the same way: {'; '.join(small.combinations)}.")
     if small.classes:
         sentences.append(f"Classes left out in the same way: {'; '.join(small.classes)}.")
     return sentences
 
 
-def interval_sentence(found: Evaluation) -> str:
-    """Sentence on the intervals of the table of groups."""
-    intervals = f"Beside numbers: {found.level:.0%} intervals over the test examples,"
-    of_recall = "" if found.recalls.empty else " and recall"
-    return f"{intervals} Wilson's for accuracy{of_recall}, Student's for loss."
-
-
 def gap_sentences(found: Evaluation) -> list[str]:
-    """Sentences on the fairness differences of an evaluation; none of a model that is uninformative."""
-    if found.blind_spots is not None and found.blind_spots.uninformative:
+    """Return the fairness differences of an evaluation; none of a model that is uninformative."""
+    if _says_nothing(found):
         return []
-    return [
-        f"{capitalise(name.replace('_', ' '))}: {points(value)} points." for name, value in found.gaps.items()
-    ]
+    texts = [f"{name.replace('_', ' ')}: {points(value)} points" for name, value in found.gaps.items()]
+    return [f"{capitalise('; '.join(texts))}."] if texts else []
 
 
 def blind_spot_sentences(found: Evaluation) -> list[str]:
-    """Sentences on what the metric of an evaluation hides; empty without examples."""
+    """Return what the metric of an evaluation hides; empty without examples."""
     spots = found.blind_spots
     if spots is None:
         return []
     sentences = [
         f"Always predicting {spots.constant_class!r} would be correct for "
-        f"{100 * spots.constant_value:.1f}% of the test examples."
+        f"{points(spots.constant_value)}% of the test examples."
     ]
     if spots.never_predicted:
         names = ", ".join(map(repr, spots.never_predicted))
         sentences.append(f"The model predicts {names} for none of them.")
-    if spots.uninformative:
+    if _says_nothing(found):
         ranking = ""
         if spots.ranking_auc is not None:
             ranking = (
                 f" Its ranking is informative (AUC {spots.ranking_auc:.3f}): judge it by --metric auc, and "
-                f"predict {found.positive!r} from a lower risk on (--threshold)."
+                f"predict {found.positive!r} from a lower probability on (--threshold)."
             )
         sentences.append(
             f"By {found.metric.label} the model is no better than one constant prediction, so its metrics by "
@@ -271,35 +295,45 @@ def blind_spot_sentences(found: Evaluation) -> list[str]:
 
 
 def risk_sentences(found: Evaluation, facts: RunFacts) -> list[str]:
-    """Sentences on wrong predicted risks, and on what corrects them in this run; empty without any."""
+    """Return where predicted probabilities are off, and what corrects them in this run; empty without any."""
     if not found.risks_off:
         return []
     texts = {
-        each.group: f"{100 * each.predicted:.1f}% predicted where {100 * each.observed:.1f}% happened"
+        each.group: f"{points(each.predicted)}% predicted where {points(each.observed)}% happened"
         for each in found.risks_off
     }
     overall = [texts.pop(ALL)] if ALL in texts else []
     named = [f"group {name}: {text}" for name, text in texts.items()][:_MOST_NAMED]
     listed = "; ".join([*overall, *named])
-    remedy = _risk_remedy(facts, bool(overall))
+    clips = facts.policy is not None and facts.policy.private
+    remedy = risk_remedy(weighs_classes=facts.class_weighted, clips=clips, overall=bool(overall))
     return [f"Predicted risks of {found.positive!r} are off: {listed}. {remedy}"]
 
 
-def _risk_remedy(facts: RunFacts, overall: bool) -> str:
-    if facts.class_weighted:
+def risk_remedy(*, weighs_classes: bool, clips: bool, overall: bool) -> str:
+    """Return what shifts predicted probabilities in a run, and what corrects them.
+
+    Args:
+        weighs_classes: whether its losses are weighted by class.
+        clips: whether it bounds gradients.
+        overall: whether they are off over all test examples, not only in some groups.
+    """
+    if weighs_classes:
         return (
             "This run weighs classes, which shifts predicted risks towards the rarer class; without "
             "--class-weight they are not shifted."
         )
-    if not overall:
+    if overall and clips:
         return (
-            "Over all test examples together they are not, so a correction that all groups share, such as "
-            "a larger clipping bound, does not help; inputs that distinguish these groups can."
+            "Bounding the lengths of gradients can shift risks. A larger clipping bound or a larger epsilon "
+            "can bring them in line."
         )
-    private = facts.policy is not None and facts.policy.private
-    if private:
-        return f"Bounding the lengths of gradients can shift risks. {LARGER_BOUND}"
-    return "Nothing was clipped, and no noise was added: test examples may differ from training examples."
+    if overall:
+        return "Nothing was clipped, and no noise was added: test examples may differ from training examples."
+    return (
+        "Over all test examples together they are not, so a correction that all groups share does not help. "
+        "Inputs that distinguish these groups can, such as the group columns, if group_as_input is not set."
+    )
 
 
 def split_noisy_means(

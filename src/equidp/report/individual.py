@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
+from equidp.data.dataset import ALL
 from equidp.display import Cell, Column, Noted, Table, measured_number
 from equidp.report.document import Block, Callout, Heading, Paragraph, paragraphs
 from equidp.report.format import number, upper, whole_number
-from equidp.report.plots import INDIVIDUAL_PLOTS
-from equidp.report.plots.style import draw_plots
 from equidp.report.summary import Summary
+
+_ERRORS = 2
+"""Standard errors on each side of a released mean."""
 
 
 def individual_blocks(summary: Summary, *, include_sensitive: bool) -> Iterator[Block]:
@@ -20,25 +24,25 @@ def individual_blocks(summary: Summary, *, include_sensitive: bool) -> Iterator[
         return
     yield Heading("The privacy of each group's examples")
     yield from paragraphs(_sentences(summary))
-    yield from draw_plots([INDIVIDUAL_PLOTS["released"]], summary)
+    yield Heading("Mean epsilon of a group's examples, released with noise", 3)
     yield individual_table(summary)
+    yield Paragraph("Beside numbers: standard error of the noise.", small=True)
     if any((part["group_epsilon"] < part["epsilon"] * (1 - 1e-9)).any() for part in found.values()):
         yield Heading("The most that a member of a group can have", 3)
         yield Paragraph(
             "A method with a bound for each group holds its members to an epsilon below the run's. This "
-            "follows from released values and costs nothing. Small print: the bound as a share of the "
-            "largest, times the run's epsilon, as papers read it; no guarantee.",
+            "follows from released values and costs nothing.",
             small=True,
         )
-        yield individual_table(summary, "group_epsilon", lambda row: number(row.linear_group_epsilon))
+        yield individual_table(summary, "group_epsilon", lambda row: "")
     if include_sensitive:
         warning = (
             "Sensitive: the values of this section follow from raw training data. With them, this page must "
             "not be shared."
         )
-        yield Heading("True epsilons of each group's examples")
+        yield Heading("Mean epsilon of a group's examples, true values")
         yield Callout([Paragraph(warning)], warning=True)
-        yield from draw_plots([INDIVIDUAL_PLOTS["sensitive_epsilon"]], summary)
+        yield Paragraph("Beside numbers: median, and the value that 95% are below.", small=True)
         yield individual_table(
             summary,
             "sensitive_mean",
@@ -54,20 +58,34 @@ def individual_table(
     Args:
         summary: with individual privacy.
         column: of `Summary.individual`; by default the released mean, with its standard error.
-        note: small print of a row of `Summary.individual`; None: the standard error.
+        note: small print of a row of `Summary.individual`, "" for none; None: the standard error.
     """
     note = note or (lambda row: f"± {measured_number(row.standard_error)}")
-    rows: list[list[Cell]] = [
-        [group, summary.sizes()[group], *(Noted(row[column], note(row)) for row in found)]
-        for group in summary.setup.data.group_names
-        for found in [[part.loc[group] for part in summary.individual.values()]]
-    ]
+    rows: list[list[Cell]] = []
+    for group in summary.setup.data.group_names:
+        row: list[Cell] = [group, summary.sizes()[group]]
+        for part in summary.individual.values():
+            value, text = part.loc[group, column], note(part.loc[group])
+            row.append(Noted(value, text) if text else value)
+        rows.append(row)
     columns = [
         Column("group", "name"),
         Column("in training", show=whole_number),
         *(Column(kind.label, show=measured_number) for kind in summary.individual),
     ]
     return Table(columns, rows)
+
+
+def too_noisy(summary: Summary) -> list[str]:
+    """Return the kinds of run whose released means differ between no two groups by more than their noise."""
+    noisy = []
+    for kind, part in summary.individual.items():
+        groups = part.drop(index=ALL, errors="ignore")
+        means, noise = groups["released_mean"].to_numpy(), _ERRORS * groups["standard_error"].to_numpy()
+        gaps = np.abs(np.subtract.outer(means, means))
+        if not (gaps > np.hypot.outer(noise, noise)).any():
+            noisy.append(kind.label)
+    return noisy
 
 
 def _sentences(summary: Summary) -> list[str]:

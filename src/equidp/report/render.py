@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 
 from equidp.display import Table
 
-_MOST_COLUMNS = 4
+_MOST_COLUMNS = 3
 """Columns of a table that fit on a phone."""
 
 
@@ -55,8 +55,8 @@ def _whole_numbers(html: str) -> str:
 
 
 def table_element(table: Table, heads: bool = True) -> Markup:
-    """Element of a table that scrolls sideways on a narrow screen; `heads`: as `Table.to_html` has it."""
-    many = " many" if len(table.columns) > _MOST_COLUMNS else ""
+    """Element of a table, whose rows become cards on a narrow screen; `heads`: as `Table.to_html` has it."""
+    many = " facts" if not heads else " many" if len(table.columns) > _MOST_COLUMNS else ""
     html = Markup(_whole_numbers(str(table.to_html(heads=heads))))
     return Markup('<div class="scroll{}">{}</div>').format(many, html)
 

@@ -26,9 +26,10 @@ def tuning_blocks(summary: Summary) -> Iterator[Block]:
 
 
 def tuning_sentences(summary: Summary, tuning: Tuning) -> list[str]:
-    """Return sentences on the search: how it chose, what it drew from, and what it did not draw."""
+    """Return sentences on the search: how it chose, and what it drew from."""
     first, *others = tuning.seeds
-    sentences = [
+    kept = "; ".join(f"{name}: {_settings_text(own)}" for name, own in tuning.untuned.items() if own)
+    return [
         f"Up to {tuning.draws} settings of each method were tried: the plan's own, and random multiples of "
         "them that are the same for all methods. Each was trained on four fifths of the training set of seed "
         f"{first} and judged on the other fifth; the best {FINALISTS} also on seeds "
@@ -40,17 +41,8 @@ def tuning_sentences(summary: Summary, tuning: Tuning) -> list[str]:
         "Choosing settings reads the training data, and epsilon does not cover it: this is for research on "
         "methods, not for a model that is released.",
         f"Drawn: {_ranges_text(tuning)}.",
+        *([f"Not drawn, so as they are: {kept}."] if kept else []),
     ]
-    if tuning.fixed:
-        sentences.append(f"Not drawn, since they were given: {', '.join(tuning.fixed)}.")
-    kept = {name: own for name, own in tuning.untuned.items() if own}
-    if kept:
-        listed = "; ".join(f"{name}: {_settings_text(own)}" for name, own in kept.items())
-        sentences.append(
-            f"Settings of methods that were not drawn keep their values: {listed}. A range in the metadata "
-            "of a field, under tune, has them drawn too."
-        )
-    return sentences
 
 
 def _ranges_text(tuning: Tuning) -> str:

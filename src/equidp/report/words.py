@@ -14,7 +14,7 @@ from equidp.comparison.sweep import BY_GROUP, EQUAL, PROTECTION, Kind, label_of
 from equidp.data.dataset import ALL
 from equidp.display import points
 from equidp.evaluation.baselines import Judgement
-from equidp.evaluation.blind_spots import RISKS_OFF
+from equidp.evaluation.calibration import RISKS_OFF
 from equidp.evaluation.costs import (
     EPSILON_OF_GROUP,
     EXCEEDS_TOLERANCE,
@@ -28,10 +28,10 @@ from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metrics import Metric
 from equidp.evaluation.small_cells import FEWEST
 from equidp.policies.table import STANDARD
-from equidp.report.evaluation import LARGER_BOUND
+from equidp.report.evaluation import risk_remedy
 from equidp.report.format import amount, capitalise, unit
-from equidp.report.guarantee import LARGER_EPSILON, epsilons_differ
-from equidp.report.plots.accuracy_and_epsilon import ERRORS, too_noisy
+from equidp.report.guarantee import EXCLUSIONS, LARGER_EPSILON, compared_sentences, epsilons_differ
+from equidp.report.individual import too_noisy
 from equidp.report.summary import Summary, by_kind
 
 with require_extra("tables"):
@@ -41,12 +41,10 @@ _FEW_TESTS = 30
 _TOO_LITTLE = 0.005
 """A difference in cost that is not worth a sentence."""
 _MOST_NAMED = 4
-_MOST_SETTINGS = 4
-"""Largest number of settings, such as epsilons, that each get all sentences."""
 
 
 def finding_sentences(summary: Summary) -> list[str]:
-    """Findings of a comparison, in a few sentences; with several settings, such as epsilons, for each.
+    """Findings of a comparison, in a few sentences; with several settings, a verdict on each.
 
     A group is named as the one that loses most, or a method as narrowing the gap, only if the interval over
     seeds of that difference lies on one side of 0; otherwise the sentence says that it does not. One seed
@@ -59,7 +57,7 @@ def finding_sentences(summary: Summary) -> list[str]:
     costs = [] if sentences else _model_cost_sentences(summary)
     sentences += _other_class_sentences(summary.setup) + (costs if summary.has_model_cost else [])
     for setting in settings:
-        said = _setting_sentences(summary, setting, brief=len(settings) > _MOST_SETTINGS)
+        said = _setting_sentences(summary, setting, brief=len(settings) > 1)
         at = f"At {setting.replace('=', ' ')}: " if len(settings) > 1 else ""
         sentences += [at + each for each in said]
     sentences += [] if summary.has_model_cost else costs
@@ -77,8 +75,7 @@ def _setting_sentences(summary: Summary, setting: str, *, brief: bool) -> list[s
     if brief:
         return [holds]
     standard = STANDARD if STANDARD in verdicts else next(iter(verdicts))
-    lead = _costliest_group_sentence(summary, Kind(standard, setting)).removesuffix(".")
-    sentences = [f"{lead}{_cheapest_method_clause(summary, standard, setting, list(verdicts))}."]
+    sentences = [_costliest_group_sentence(summary, Kind(standard, setting))]
     if len(verdicts) > 1:
         gaps = group_gaps(summary.costs).query("pair == 'largest' and setting == @setting")
         table = gaps.pivot(index="seed", columns="method", values="cost_gap")[list(verdicts)]
@@ -199,12 +196,8 @@ def _risk_sentences(summary: Summary) -> list[str]:
     if not said:
         return []
     setup = summary.setup
-    if setup.training.plan.plan.class_weight:
-        what = "These runs weigh classes, which shifts risks towards the rarer one; leave out --class-weight."
-    elif private:
-        what = f"Bounding the lengths of gradients can shift those of private runs. {LARGER_BOUND}"
-    else:
-        what = "Test examples may differ from training examples."
+    weighs = bool(setup.training.plan.plan.class_weight)
+    what = risk_remedy(weighs_classes=weighs, clips=private, overall=True)
     return [
         f"Predicted risks of {setup.positive!r} are off: {points(rows['observed'].mean())}% happened, and on "
         f"average {', '.join(said)} were predicted. {what}"
@@ -213,17 +206,13 @@ def _risk_sentences(summary: Summary) -> list[str]:
 
 def _noise_sentences(summary: Summary) -> list[str]:
     """Warning on methods whose released mean epsilons differ by no more than the release's noise."""
-    noisy = []
-    for kind, part in summary.individual.items():
-        groups = part.drop(index=ALL, errors="ignore")
-        if too_noisy(groups["released_mean"], ERRORS * groups["standard_error"]):
-            noisy.append(kind.label)
+    noisy = too_noisy(summary)
     if not noisy:
         return []
     cost = next(iter(summary.individual.values()))["release_epsilon"].iloc[0]
     return [
-        f"The released mean epsilons of {', '.join(noisy)} are too noisy to compare groups: noise alone "
-        f"explains how they differ. A release_epsilon above {cost:g} (--set), or larger groups, would help."
+        f"The released mean epsilons of {', '.join(noisy)} are too noisy to compare groups. A "
+        f"release_epsilon above {cost:g} (--set), or larger groups, would help."
     ]
 
 
@@ -278,41 +267,10 @@ def _costliest_group_sentence(summary: Summary, kind: Kind) -> str:
     )
 
 
-def _cheapest_method_clause(summary: Summary, standard: str, setting: str, methods: list[str]) -> str:
-    """Clause on the method under which the group with the largest epsilon under the standard clearly pays
-    least."""
-    costs = summary.costs[summary.costs["group"] != ALL]
-    by_standard = costs[(costs["method"] == standard) & (costs["setting"] == setting)]
-    means = by_standard.groupby("group")["privacy_cost"].mean()
-    if means.isna().all():
-        return ""
-    worst = means.idxmax()
-    of_worst = costs[(costs["setting"] == setting) & (costs["group"] == worst)]
-    table = of_worst.pivot(index="seed", columns="method", values="privacy_cost")[methods]
-    best = table.mean().idxmin()
-    less = (table[standard] - table[best]).dropna()
-    _, low, _ = mean_interval(less.to_list(), summary.setup.level)
-    if not (low > 0 and less.mean() > _TOO_LITTLE):
-        return ""
-    left = table[best].mean()
-    cost = amount(summary.metric, left) if left > 0 else "nothing"
-    return f"; {best}{_auto_text(summary.setup, best)} costs it {cost}"
-
-
 def auto_sentences(setup: Setup) -> list[str]:
     """Sentence on the method that "auto" was compared as; empty where it was not, or has a row of its own."""
     taken = setup.training.auto_takes
     return [f"{AUTO} takes {taken}: see its row."] if taken else []
-
-
-def _auto_text(setup: Setup, method: str) -> str:
-    """Method and settings behind "auto", in brackets; "" for other methods."""
-    chosen = setup.training.by_method.get(AUTO)
-    if method != AUTO or chosen is None:
-        return ""
-    features = "" if chosen["features"] is None else f" on {chosen['features']} features"
-    parts = f"{chosen['policy']}{features}, {chosen['batch_size']} examples a step"
-    return f" ({parts}, no more epsilon)"
 
 
 def _gap_sentence(gaps: pd.DataFrame, standard: str, summary: Summary) -> str:
@@ -467,50 +425,33 @@ def protection_sentences(summary: Summary) -> list[str]:
 
 def guarantee_sentences(summary: Summary) -> list[str]:
     """Sentences on the meaning of epsilon and delta for the private runs of a comparison."""
-    rows = [row for row in summary.overview if row.kind in summary.private_kinds]
-    listed = ", ".join(f"{row.kind.label} {row.epsilon:.3f}" for row in rows)
+    epsilons = {row.kind.label: row.epsilon for row in summary.overview if row.kind in summary.private_kinds}
     return [
-        "Unit: one training example. Two datasets are neighbours if one has one example more. With and "
-        "without any one example, a private model's weights, and anything computed from them, have almost "
-        "the same distribution: probabilities of outcomes differ by at most a factor e^epsilon, up to a "
-        f"probability of delta = {summary.setup.training.plan.delta:g}.",
-        f"Epsilon of each private run: {listed} (tight accounting by privacy loss distributions).",
-        f"{_steps_text(summary.setup)}{_other_seeds_text(summary.setup)}. Statistics that a method reads "
-        "privately are accounted for jointly with the gradients of the same sample.",
+        *compared_sentences(epsilons, summary.setup.training.plan.delta),
+        f"{_steps_text(summary.setup)} Statistics that a method reads privately are accounted for jointly "
+        "with the gradients of the same sample.",
         "Noise and samples of a comparison come from seeds, so that all methods get the same samples. That "
-        "is for research: train a model for release with randomness from the operating system, the default "
-        "of equidp's Trainer.",
+        "is for research: a model for release needs randomness from the operating system, the default of "
+        "equidp's Trainer.",
     ]
 
 
 def _steps_text(setup: Setup) -> str:
-    plan, of = setup.training.plan, f"each of the {setup.data.num_train:,} training examples"
-    if setup.steps_differ:
-        own = f"a Poisson sample that contains {of} with the run's own probability"
-        return f"It holds for a run's own number of steps, each on {own}"
-    sample = f"a Poisson sample that contains {of} with probability {plan.sample_rate:.4g}"
-    return f"It holds for {plan.steps:,} steps, each on {sample}"
-
-
-def _other_seeds_text(setup: Setup) -> str:
-    sizes = setup.num_train_by_seed
-    if min(sizes) == max(sizes):
-        return ""
-    return (
-        f" (for seed {setup.seeds[0]}; seeds train on {min(sizes):,} to {max(sizes):,} rows, and each is "
-        "accounted for with its own number)"
-    )
+    """Sentence on the steps that epsilon is of, and on the number of rows where it differs by seed."""
+    plan, sizes = setup.training.plan, setup.num_train_by_seed
+    steps = "a run's own number of steps" if setup.steps_differ else f"{plan.steps:,} steps"
+    rate = "the run's own probability" if setup.steps_differ else f"probability {plan.sample_rate:.4g}"
+    rows = f"{min(sizes):,}"
+    if min(sizes) != max(sizes):
+        rows += f" to {max(sizes):,}, by seed,"
+    return f"Epsilon is of {steps}, each on a Poisson sample of the {rows} training examples with {rate}."
 
 
 def exclusion_sentences(setup: Setup) -> list[str]:
     """Sentences on what the guarantee does not cover, with the notes on how the data was prepared."""
     return [
-        f"This page: it shows results of training without privacy ({setup.baseline}).",
-        "Several runs together: each private run on the same data spends its own epsilon, and choosing "
-        "between runs by their results spends the sum.",
-        "The choice of settings (learning rate, clipping bound, epochs), if it was made by looking at this "
-        "data.",
-        "The test examples: accuracy, loss and gradient values on this page are measured on them.",
-        "The number of training examples, and the number and names of groups, which count as public.",
+        f"This page: it shows results of training without privacy ({setup.baseline}) on test examples.",
+        EXCLUSIONS["other runs"],
+        EXCLUSIONS["public facts"],
         *setup.data.notes,
     ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -25,6 +26,7 @@ with require_extra("report"):
     from matplotlib.lines import Line2D
 
 MOST_PANELS = 12
+_MOST_DECIMALS = 7
 _BLUE = Look("#0B5C93")
 CLASS_LOOKS = (
     *(Look("#0072B2", "o", "-"), Look("#D55E00", "s", "--"), Look("#009E73", "^", "-.")),
@@ -36,8 +38,10 @@ _MOST_TEXTS = 12
 """Texts of a column up to which each is named below the axis."""
 
 
-def curves(effects: Sequence[Effect], classes: Sequence[str], layout: Layout) -> Figure | None:
-    """Draw the effects of the first dozen columns, on one scale."""
+def curves(
+    effects: Sequence[Effect], classes: Sequence[str], dates: Collection[str], layout: Layout
+) -> Figure | None:
+    """Draw the effects of the first dozen columns, on one scale; `dates`: columns of days since 2000."""
     shown = effects[:MOST_PANELS]
     looks = _class_looks(classes) if len(classes) > 2 else {"": _BLUE}
     figure, axes = titled_panels([each.column for each in shown], layout, "", "adds", shared=False)
@@ -45,7 +49,7 @@ def curves(effects: Sequence[Effect], classes: Sequence[str], layout: Layout) ->
     high = max(float(each.values.max()) for each in shown)
     room = 0.06 * max(high - low, 1e-6)
     for place, (panel, effect) in enumerate(zip(axes, shown, strict=True)):
-        _draw_panel(panel, effect, list(looks.values()))
+        _draw_panel(panel, effect, list(looks.values()), is_date=effect.column in dates)
         panel.set_ylim(low - room, high + room)
         panel.tick_params(labelleft=place % min(layout.columns, len(shown)) == 0)
     if len(looks) > 1:
@@ -67,7 +71,7 @@ def _class_looks(classes: Sequence[str]) -> dict[str, Look]:
     }
 
 
-def _draw_panel(panel: Axes, effect: Effect, looks: Sequence[Look]) -> None:
+def _draw_panel(panel: Axes, effect: Effect, looks: Sequence[Look], *, is_date: bool) -> None:
     """Draw the curve of each output; a part for missing numbers is a point behind it."""
     panel.axhline(0, color=INK, linewidth=0.6, linestyle=":")
     known = effect.known
@@ -82,7 +86,7 @@ def _draw_panel(panel: Axes, effect: Effect, looks: Sequence[Look]) -> None:
         if effect.missing:
             place = [count + 0.5], effect.values[-1:, output]
             panel.plot(*place, look.marker, color=look.colour, markersize=4)
-    ticks, labels = _ticks(effect)
+    ticks, labels = _ticks(effect, is_date=is_date)
     if effect.missing:
         ticks, labels = [*ticks, count + 0.5], [*labels, "missing"]
     panel.set_xticks(ticks, labels, rotation=45, ha="right", rotation_mode="anchor")
@@ -90,7 +94,7 @@ def _draw_panel(panel: Axes, effect: Effect, looks: Sequence[Look]) -> None:
     panel.grid(axis="x", visible=False)
 
 
-def _ticks(effect: Effect) -> tuple[list[float], list[str]]:
+def _ticks(effect: Effect, *, is_date: bool) -> tuple[list[float], list[str]]:
     """Places and texts below the axis: some edges, or the texts; their numbers where these are not public."""
     count = len(effect.known)
     if effect.edges is None:
@@ -102,16 +106,27 @@ def _ticks(effect: Effect) -> tuple[list[float], list[str]]:
     if not effect.public:
         return [0.0, count - 1.0][: min(count, 2)], ["lowest", "highest"][: min(count, 2)]
     places = np.unique(np.linspace(0, len(effect.edges) - 1, min(4, len(effect.edges))).round().astype(int))
-    return [place + 0.5 for place in places.tolist()], [number_text(effect.edges[place]) for place in places]
+    texts = edge_texts(effect.edges, is_date=is_date)
+    return [place + 0.5 for place in places.tolist()], [texts[place] for place in places]
 
 
-def number_text(value: float) -> str:
-    """Text of an edge: four digits, without an exponent below ten million; 0 below a ten-millionth.
+def edge_texts(edges: Sequence[float], *, is_date: bool = False) -> list[str]:
+    """Return the texts of rising edges; dates as dates.
 
-    >>> number_text(65536.0), number_text(0.012345), number_text(-2.5), number_text(5e-8)
-    ('65,540', '0.01235', '-2.5', '0')
+    Rounding moves none by more than a twentieth of the narrowest interval, so whole numbers stay whole.
+
+    >>> edge_texts([5.0, 10.0, 65536.0]), edge_texts([0.012345, 0.013]), edge_texts([2.188, 2.5])
+    (['5', '10', '65,536'], ['0.01234', '0.01300'], ['2.2', '2.5'])
+    >>> edge_texts([-33650.0, 0.4], is_date=True)
+    ['1907-11-15', '2000-01-01']
     """
-    if abs(value) < 1e-7:
-        return "0"
-    digits = f"{value:.4g}"
-    return f"{float(digits):,.0f}" if 1000 <= abs(value) < 1e7 else digits
+    if is_date:
+        first = np.datetime64("2000-01-01")
+        return [str((first + np.timedelta64(math.floor(edge), "D")).item()) for edge in edges]
+    found = np.asarray(edges)
+    least = np.diff(found).min(initial=np.inf) / 20
+    for decimals in range(_MOST_DECIMALS):
+        rounded = found.round(decimals) + 0.0
+        if np.abs(rounded - found).max(initial=0.0) <= least:
+            return [f"{edge:,.{decimals}f}" for edge in rounded]
+    return [f"{edge:.4g}" if abs(edge) > 1e-7 else "0" for edge in edges]

@@ -1,7 +1,7 @@
 """Plots: their colours, markers and sizes, and their drawing for a page and a paper's column.
 
-No colour is used for both a method and a group. Markers and line styles repeat the distinction, for
-colour-blind readers and prints in grey. Text stays text, and legends are outside the axes.
+Markers repeat what colours say, for colour-blind readers and prints in grey. Text stays text, and legends are
+outside the axes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ with require_extra("report"):
 
 
 class Look(NamedTuple):
-    """Look of a method or group: a colour, a marker of points, a style of lines."""
+    """Look of a method, a class or a group: a colour, a marker of points, a style of lines."""
 
     colour: str
     marker: str = "o"
@@ -51,15 +51,6 @@ LOOKS = (
     *(Look("#14AEBF", "<"), Look("#3D5A66", "H"), Look("#B5179E", "*"), Look("#93B53C", "p")),
 )
 """Looks of private methods."""
-GROUP_LOOKS = (
-    *(Look("#C2185B"), Look("#6A4FC4", line="--"), Look("#E58AC8", line="-."), Look("#9A6FA0", line=":")),
-    *(Look("#C2185B", line=":"), Look("#6A4FC4", line="-.")),
-)
-"""Looks of the groups that are named, pinks and purples; the first group is the one to look at."""
-OTHER_GROUPS = Look("#BBAFC4")
-"""Look of all other groups."""
-MOST_COLOURED = 4
-"""Up to this many groups, each has a colour."""
 SETTING_MARKERS = "os^DvPX<>*"
 
 
@@ -87,17 +78,6 @@ def method_looks(names: Iterable[str]) -> dict[str, Look]:
         if name == BASELINE:
             looks[name] = PLAIN_LOOK
     return {name: looks[name] for name in names}
-
-
-def group_looks(
-    names: Sequence[str], sizes: Mapping[str, int], highlighted: Sequence[str] = ()
-) -> dict[str, Look]:
-    """Look of each of a few groups; of many, only the smallest and the highlighted groups have their own."""
-    if len(names) <= MOST_COLOURED:
-        return dict(zip(names, GROUP_LOOKS, strict=False))
-    smallest = min(names, key=lambda name: sizes[name])
-    chosen = list(dict.fromkeys([smallest, *highlighted]))[: len(GROUP_LOOKS)]
-    return {name: GROUP_LOOKS[chosen.index(name)] if name in chosen else OTHER_GROUPS for name in names}
 
 
 Floats = npt.NDArray[np.float64]
@@ -152,7 +132,7 @@ class Layout:
         return number * 1.45 * self.font / 72
 
 
-PAGE, COLUMN = Layout(8.2, 10), Layout(3.4, 8)
+PAGE, COLUMN = Layout(5.2, 9), Layout(3.4, 8)
 """Layouts of a page on a screen, and of a column of a paper."""
 
 
@@ -185,22 +165,6 @@ def saved(figure: Figure, kind: str) -> bytes:
 def empty_figure(layout: Layout, height: float) -> Figure:
     """Make a figure of the layout's width with room for labels and for a legend outside its axes."""
     return Figure(figsize=(layout.width, height), layout="constrained")
-
-
-def panels(
-    kinds: Sequence[Kind], layout: Layout, x: str, y: str, groups: Mapping[str, Look]
-) -> tuple[Figure, list[Axes]]:
-    """Make a figure with a panel per kind of run, on one scale, and a legend of groups.
-
-    Args:
-        kinds: one per panel.
-        layout: determines the number of panels in a row.
-        x, y: labels of the axes.
-        groups: their looks.
-    """
-    figure, axes = titled_panels([kind.label for kind in kinds], layout, x, y)
-    group_legend(figure, groups, layout)
-    return figure, axes
 
 
 def titled_panels(
@@ -270,19 +234,6 @@ def short(name: str, letters: int = 36) -> str:
 def wrapped(name: str, letters: int) -> str:
     """Break a name into at most two lines of `letters` letters."""
     return short("\n".join(textwrap.wrap(name, letters, max_lines=2, placeholder="…")), 2 * letters + 1)
-
-
-def group_legend(figure: Figure, groups: Mapping[str, Look], layout: Layout) -> None:
-    """Add a legend of the groups with their own look."""
-    letters = layout.letters(0.8)
-    entries: dict[str, Artist] = {
-        short(f"group {name}", letters): Line2D([], [], color=look.colour, linestyle=look.line, linewidth=2)
-        for name, look in groups.items()
-        if look != OTHER_GROUPS
-    }
-    if len(entries) < len(groups):
-        entries["other groups"] = Line2D([], [], color=OTHER_GROUPS.colour)
-    legend(figure, entries, layout)
 
 
 class Plot(NamedTuple):

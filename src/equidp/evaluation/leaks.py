@@ -1,0 +1,40 @@
+"""Columns that carry a model whose ranking is too good to be true: often noted after the outcome."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import nn
+
+from equidp.data.dataset import GroupedDataset
+from equidp.evaluation.predictions import Decision, Predictions, predict
+from equidp.tables.encode import TableEncoder
+from equidp.tables.signals import area
+
+RARELY_TRUE = 0.95
+"""AUC above which a model of people is rarely honest."""
+_MOST_ROWS = 10_000
+
+
+def find_carriers(model: nn.Module, encoder: TableEncoder, test: GroupedDataset) -> list[tuple[str, float]]:
+    """Return each column with the AUC of the model by it alone, the largest first.
+
+    All other inputs are then those of the mean test example, so that of two columns that tell the same, each
+    is found.
+
+    Args:
+        model: of two classes.
+        encoder: of its inputs.
+        test: examples of both classes.
+    """
+    rows = np.random.default_rng(0).permutation(len(test))[:_MOST_ROWS]
+    inputs, targets = test.one_tensor[rows].cpu(), test.targets[rows].cpu()
+    mean = inputs.mean(dim=0, keepdim=True)
+    found, start = [], 0
+    for column in encoder.columns:
+        own = slice(start, start + column.width)
+        alone = mean.repeat(len(inputs), 1)
+        alone[:, own] = inputs[:, own]
+        predicted = Predictions.of(predict(model, alone), targets, test.class_names, Decision())
+        found.append((column.name, area(predicted.risks, predicted.hits == 1)))
+        start += column.width
+    return sorted(found, key=lambda each: -each[1])
