@@ -41,7 +41,6 @@ if os.environ.get("EQUIDP_DOCS_ONLINE"):  # inventories of other projects are on
         "python": ("https://docs.python.org/3", None),
         "torch": ("https://docs.pytorch.org/docs/stable", None),
         "sklearn": ("https://scikit-learn.org/stable", None),
-        "fairlearn": ("https://fairlearn.org/main", None),
     }
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 exclude_patterns = ["_build", "_site", "tutorials", "README.md"]

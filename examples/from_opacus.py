@@ -1,8 +1,7 @@
-"""Moves from Opacus, line by line: the same logistic regression, once with each.
+"""Trains the same logistic regression with Opacus and with equidp.
 
-What changes: no PrivacyEngine wraps model, optimizer and loader; the trainer takes all three. Batches are
-Poisson samples in both. The loss is per example, so it does not average. Each example has a group; give all
-the same one if there are none.
+In equidp, no PrivacyEngine wraps model, optimizer and loader: `Trainer` takes the model, the optimizer and
+the dataset. Batches are Poisson samples in both. The loss gives one number per example. Groups are optional.
 
 Run: python examples/from_opacus.py (needs Opacus)
 """
@@ -56,14 +55,14 @@ def with_equidp(train: equidp.GroupedDataset) -> tuple[nn.Module, float]:
         optimizer,
         train,  # in memory, or any map-style Dataset of (input, target, group)
         batch_size=BATCH_SIZE,  # of the DataLoader
-        target_epsilon=EPSILON,  # or noise_multiplier
+        epsilon=EPSILON,  # or noise_multiplier
         delta=DELTA,  # target_delta
         epochs=EPOCHS,
-        policy=equidp.DPSGD(clipping_bound=BOUND),  # max_grad_norm; another policy is another method
+        method=equidp.DPSGD(clipping_bound=BOUND),  # max_grad_norm; another policy is another method
         loss=nn.CrossEntropyLoss(reduction="none"),  # one loss per example
     )
-    for batch in trainer.batches():  # the two loops; trainer.fit() does the same
-        trainer.step(batch)  # zero_grad, backward and optimizer.step
+    while trainer.step():  # the two loops: zero_grad, backward and optimizer.step
+        pass  # trainer.fit() does the same
     return model, trainer.run().epsilon()  # get_epsilon
 
 

@@ -1,4 +1,4 @@
-"""Fine-tunes the last layer alone: the body learns from public data, the head from private data.
+"""Fine-tunes only the last layer: the body learns from public data, the head from private data.
 
 Frozen parameters have no gradient to clip and get no noise, so a small head needs far less epsilon than the
 whole network.
@@ -42,10 +42,10 @@ def main() -> equidp.Run:
         model,
         torch.optim.SGD(head.parameters(), lr=0.5),
         private,
-        policy=equidp.Automatic(clipping_bound=1.0),
+        method=equidp.Automatic(clipping_bound=1.0),
         batch_size=128,
         steps=100,
-        target_epsilon=2.0,
+        epsilon=2.0,
         delta=1e-4,
     )
     run = trainer.fit()

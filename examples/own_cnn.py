@@ -47,10 +47,10 @@ def main() -> equidp.Run:
         model,
         optimizer,
         split.train,
-        policy=equidp.DPSGD(clipping_bound=1.0),
+        method=equidp.DPSGD(clipping_bound=1.0),
         batch_size=256,
         steps=steps,
-        target_epsilon=8.0,
+        epsilon=8.0,
         delta=1e-4,
         scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps),
         callbacks=[Watch(split.test)],  # or equidp.ProgressBar()

@@ -1,4 +1,4 @@
-"""A training loop of your own: the trainer draws batches, and your code runs between the private steps.
+"""A training loop of your own: your code runs between the private steps.
 
 Run: python examples/own_loop.py
 """
@@ -19,28 +19,21 @@ def main() -> equidp.Run:
         model,
         torch.optim.SGD(model.parameters(), lr=0.5),
         split.train,
-        policy=equidp.GlobalAdapt(clipping_bound=1.0, initial_bound=5.0),
+        method=equidp.GlobalAdapt(clipping_bound=1.0, initial_bound=5.0),
         batch_size=256,
         epochs=20,
-        noise_multiplier=1.5,
+        epsilon=4.0,
         delta=1e-4,
     )
-    model.train()
-    for batch in trainer.batches():  # Poisson samples, whose sizes vary and must stay private.
-        trainer.step(batch)  # Norms, weights, noise, optimizer; charged to trainer.ledger.
+    while trainer.step():  # Draws a Poisson sample, charges it, adds noise and steps the optimizer.
         if trainer.steps_done % 24 == 0:
             spent = trainer.epsilon_so_far(trainer.steps_done)
             bound = trainer.policy_state.bound
             print(f"step {trainer.steps_done}: epsilon at most {spent:.3f}, Z {bound:.2f}")
-        if trainer.epsilon_so_far(min(trainer.steps_done + 1, trainer.steps)) > 4.0:
-            break  # Before the step that would exceed it; `target_epsilon` plans for all steps instead.
     model.eval()
     run = trainer.run()
     print(run.metrics(split.test).round(3).to_string(index=False))
-    print(
-        f"epsilon {run.epsilon():.3f} at delta {run.delta:g} after {trainer.steps_done} of "
-        f"{trainer.steps} steps"
-    )
+    print(f"epsilon {run.epsilon():.3f} at delta {run.delta:g} after {trainer.steps_done} steps")
     return run
 
 

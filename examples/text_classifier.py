@@ -81,10 +81,10 @@ def main() -> equidp.Run:
         model,
         torch.optim.SGD(model.parameters(), lr=2.0),
         train,
-        policy=equidp.DPSGDFCode(clipping_bound=1.0, smoothing=0.9),
+        method=equidp.DPSGDFCode(clipping_bound=1.0, smoothing=0.9),
         batch_size=300,
         epochs=15,
-        target_epsilon=4.0,
+        epsilon=4.0,
         delta=1e-5,
     )
     run = trainer.fit()

@@ -22,6 +22,18 @@ TABLES = {
     "METRICS": "Table of metrics: name -> :class:`equidp.Metric`. Add metrics of your own as to a dict.",
 }
 """Description of public names that are neither classes nor functions; one that lacks it fails the build."""
+TOPICS = {
+    "Runs on disk": "runs",
+    "Training": "training engines",
+    "Data": "data tables",
+    "Methods": "policies kernel",
+    "Accounting and ledgers": "accounting ledger",
+    "Evaluation, cards and tables of results": "evaluation report display estimator",
+    "Comparison": "comparison",
+    "Individual privacy, diagnostics and audits": "individual diagnostics audit",
+    "Errors": "errors",
+}
+"""Topic of the API's page -> packages of its names; a test finds a package that has none."""
 _SECTIONS = ("Args", "Attributes", "Example", "Raises", "Returns")
 PAPERS = Path(__file__).parents[2] / "papers"
 
@@ -49,8 +61,8 @@ def describe_commands() -> str:
     """Return the page of the command line, from the options of each command."""
     parts = [
         "# Command line",
-        "Each command has `--help`. Options that several commands share act alike in all of them, and every "
-        "option is a key of the TOML file of `--config`, where a table `[set]` holds what `--set` gives.",
+        "Each command has `--help`. Options that several commands share act alike in all of them. `--config` "
+        "takes [run.toml](../tables.md), and `--set` any field of it.",
         *(_describe_command(name) for name in COMMANDS),
     ]
     return "\n\n".join(parts)
@@ -104,28 +116,20 @@ def describe_datasets() -> str:
 
 
 def describe_names() -> str:
-    """Return the page of the public names, in reStructuredText for autodoc."""
-    kinds: dict[str, list[str]] = {"Classes": [], "Functions": [], "Errors and warnings": [], "Tables": []}
-    for name in equidp.__all__:
-        kinds[_kind(getattr(equidp, name))].append(name)
+    """Return the page of the public names by topic, in reStructuredText for autodoc."""
     parts = [
-        "Public names, one by one",
-        "========================",
+        "Python API",
+        "==========",
         "",
         "Names of ``import equidp``, each with its arguments, errors and an example.",
         "",
     ]
-    for kind, found in kinds.items():
-        parts += [kind, "-" * len(kind), ""]
-        for name in found:
-            parts += _directive(name)
+    for topic, packages in TOPICS.items():
+        parts += [topic, "-" * len(topic), ""]
+        for name in equidp.__all__:
+            if equidp._HOME[name].partition(".")[0] in packages.split():
+                parts += _directive(name)
     return "\n".join(parts)
-
-
-def _kind(value: object) -> str:
-    if inspect.isclass(value):
-        return "Errors and warnings" if issubclass(value, BaseException) else "Classes"
-    return "Functions" if callable(value) else "Tables"
 
 
 def _directive(name: str) -> Iterable[str]:

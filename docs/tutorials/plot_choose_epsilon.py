@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import equidp
-from equidp.accounting.planned import account
+from equidp.training.plan import account
 
 # %%
 # Public or past data first
@@ -48,7 +48,7 @@ rates = tuple(np.logspace(-3, -0.01, 25))
 figure, panel = plt.subplots(figsize=(5.6, 3.4), layout="constrained")
 colors = ("#56B4E9", "#0072B2", "#D55E00", "#000000")
 for epsilon, color, marker in zip(EPSILONS, colors, "osv^", strict=True):
-    risk = account(4000, 256, epochs=20, target_epsilon=epsilon, delta=1e-5).risk(rates)
+    risk = account(4000, batch_size=256, epochs=20, epsilon=epsilon, delta=1e-5).risk(rates)
     panel.loglog(
         rates, risk.true_positive_rates, color=color, marker=marker, ms=3, label=f"epsilon {epsilon:g}"
     )
@@ -111,10 +111,10 @@ for epsilon in (3.0, 8.0):
 # %%
 # How much of its epsilon each group used
 # ---------------------------------------
-# Epsilon is the same for all, and holds for everyone. Few examples use all of it: ``IndividualAccountant``
-# adds up what each example's own gradients could reveal. The accounts of single examples are private;
-# ``release_by_group`` publishes the mean of each group, with noise, for a further epsilon that the ledger
-# is charged.
+# Epsilon is the same for all, and holds for everyone. Few examples use all of it: ``Individual``
+# has the run add up what each example's own gradients could reveal. The accounts of single examples are
+# private; ``release_by_group`` publishes the mean of each group, with noise, for a further epsilon that the
+# ledger is charged.
 
 data = equidp.GroupedDataset(
     torch.tensor(X, dtype=torch.float32),
@@ -125,20 +125,19 @@ data = equidp.GroupedDataset(
 )
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))
-accountant = equidp.IndividualAccountant(per_epoch=1)
 trainer = equidp.Trainer(
     model,
     torch.optim.SGD(model.parameters(), lr=0.5),
     data,
-    policy=equidp.DPSGD(clipping_bound=4.0),
+    method=equidp.DPSGD(clipping_bound=4.0),
     batch_size=256,
     epochs=20,
-    target_epsilon=3.0,
+    epsilon=3.0,
     delta=1e-5,
-    callbacks=[accountant],
+    individual=equidp.Individual(per_epoch=1),
 )
 run = trainer.fit()
-released = accountant.report(trainer).release_by_group(epsilon=0.3, delta=1e-6)
+released = trainer.individual_report().release_by_group(epsilon=0.3, delta=1e-6)
 print(released)
 print(f"epsilon of everyone: {run.epsilon():.2f}, and with the release {trainer.run().epsilon():.2f}")
 

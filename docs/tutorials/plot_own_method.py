@@ -93,7 +93,7 @@ warnings.simplefilter("ignore", equidp.errors.CacheWarning)  # a page has no fil
 comparison = equidp.compare(
     source,
     methods=["dpsgd", LowerForFirst()],
-    epsilons=[2.0],
+    epsilon=2.0,
     plan=equidp.Plan(batch_size=256, epochs=4, learning_rate=0.5),
     tune=4,
     seeds=5,

@@ -65,13 +65,13 @@ print(visits.head().to_string())
 # %%
 # Look before training
 # --------------------
-# ``inspect`` reads the table, says what is to be known about it, and writes a recipe, by which the other
+# ``inspect`` reads the table, says what is to be known about it, and writes run.toml, by which the other
 # commands read the table. ``--person`` names the column that says whose each row is: epsilon is then
 # promised to a patient, not to a visit.
 
 print(
     run_command(
-        "equidp inspect visits.csv --target readmitted --group region --person patient --out recipe.toml"
+        "equidp inspect visits.csv --target readmitted --group region --person patient --out run.toml"
     )
 )
 
@@ -84,7 +84,8 @@ print(
 # seed: figures differ a little each time this page is built.
 
 run_command(
-    "equidp train visits.csv --recipe recipe.toml --epsilon 3 --bounds age=18:100,pressure=80:200 --out run"
+    "equidp train visits.csv --config run.toml --epsilon 3 --out run --set column.age.range=[18,100]"
+    " --set column.pressure.range=[80,200]"
 )
 print(run_command("equidp evaluate run --metric auc --threshold 0.25 --json evaluation.json"))
 
@@ -112,7 +113,7 @@ plt.show()
 # %%
 # The model card
 # --------------
-# ``run/card.html`` goes with the model: the guarantee, accuracy by group, limits, versions. This is the
+# ``run/share/card.html`` goes with the model: the guarantee, accuracy by group, limits, versions. This is the
 # card of the run above.
 
 
@@ -127,17 +128,26 @@ class Page:
         return f'<iframe srcdoc="{content}" title="Model card" class="card-of-a-run"></iframe>'
 
 
-Page(folder / "run" / "card.html")
+Page(folder / "run" / "share" / "card.html")
 
 # %%
 # Check and share
 # ---------------
-# ``verify`` compares files, ledger and epsilon; ``SHARING.txt`` lists which files may go to whom.
+# ``verify`` compares files, ledger and epsilon. Give away ``run/share/``, and keep ``run/private/``.
 
 print(run_command("equidp verify run"))
-print((folder / "run" / "SHARING.txt").read_text()[:400], "...")
+print(*sorted(path.name for path in (folder / "run" / "share").iterdir()), sep="\n")
+
+# %%
+# Predict
+# -------
+# New visits need the columns that the model reads; region and outcome may be missing.
+
+visits.drop(columns=["region", "readmitted"]).head(20).to_csv(folder / "june.csv", index=False)
+print(run_command("equidp predict run june.csv --threshold 0.25 --out predictions.csv"))
+print((folder / "predictions.csv").read_text().splitlines()[:3])
 
 # %%
 # Next: what privacy cost each region, with models that are not private beside it: ``equidp compare
-# visits.csv --recipe recipe.toml --epsilon 3 --report report.html``. It reads the rows without privacy, so
+# visits.csv --config run.toml --epsilon 3 --report report.html``. It reads the rows without privacy, so
 # its page is for you, not for publication.

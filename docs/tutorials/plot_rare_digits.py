@@ -29,7 +29,7 @@ folder = tempfile.mkdtemp()  # keeps finished runs, so that a stopped comparison
 # its images are found.
 
 EPSILON = 8.0
-common = {"seeds": 3, "epsilons": [EPSILON], "baseline": "plan", "directory": folder, "jobs": 1}
+common = {"seeds": 3, "epsilon": EPSILON, "baseline": "plan", "directory": folder, "jobs": 1}
 pixels = equidp.compare("digits", methods=["dpsgd"], settings="published", **common)
 features = equidp.compare("digits", methods=["dpsgd", "prototypes"], **common)
 
@@ -73,7 +73,7 @@ plt.show()
 # smaller one, noise is longer than a sum of 13 images:
 
 for epsilon in (1.0, 3.0):
-    small = equidp.compare("digits", methods=["prototypes"], **(common | {"epsilons": [epsilon]}))
+    small = equidp.compare("digits", methods=["prototypes"], **(common | {"epsilon": epsilon}))
     found = accuracy_by_digit(small, "prototypes")["mean"]
     print(f"epsilon {epsilon:g}: {found['8']:.0f}% of the eights, {found['all']:.0f}% of all digits")
 

@@ -32,11 +32,11 @@ train, test = data.subset(torch.arange(4000)), data.subset(torch.arange(4000, 60
 # %%
 # A private and a non-private model
 # ---------------------------------
-# Noise follows from ``target_epsilon``: enough for all steps that are planned. ``SGD`` is the same training
+# Noise follows from ``epsilon``: enough for all steps that are planned. ``SGD`` is the same training
 # without clipping and noise. ``EpochRecorder`` measures each group on the test data after each epoch.
 
 
-def train_model(policy, **privacy):
+def train_model(method, **privacy):
     """Train a fresh network; return the run, and its test metrics by epoch and group."""
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(10, 32), torch.nn.Tanh(), torch.nn.Linear(32, 2))
@@ -45,7 +45,7 @@ def train_model(policy, **privacy):
         model,
         torch.optim.SGD(model.parameters(), lr=1.0),
         train,
-        policy=policy,
+        method=method,
         batch_size=200,
         epochs=20,
         delta=1e-5,
@@ -55,7 +55,7 @@ def train_model(policy, **privacy):
     return trainer.fit(), record.table()
 
 
-private, by_epoch = train_model(equidp.DPSGD(clipping_bound=1.0), target_epsilon=2.0)
+private, by_epoch = train_model(equidp.DPSGD(clipping_bound=1.0), epsilon=2.0)
 plain, plain_by_epoch = train_model(equidp.SGD())
 print(f"epsilon {private.epsilon():.2f} at delta {private.delta:g}, after {private.facts.steps} steps")
 print(private.metrics(test).round(3).to_string(index=False))
@@ -91,8 +91,7 @@ plt.show()
 #
 # A loop of your own
 # ------------------
-# ``Trainer.fit`` is short for this loop. Your code may run between steps; each batch takes one step, which
-# draws noise and is charged.
+# ``Trainer.fit`` is short for this loop. Your code runs after each step that was taken.
 
 torch.manual_seed(1)
 model = torch.nn.Linear(10, 2)
@@ -100,17 +99,16 @@ trainer = equidp.Trainer(
     model,
     torch.optim.SGD(model.parameters(), lr=1.0),
     train,
-    policy=equidp.DPSGD(clipping_bound=1.0),
+    method=equidp.DPSGD(clipping_bound=1.0),
     batch_size=200,
     epochs=5,
-    target_epsilon=1.0,
+    epsilon=1.0,
     delta=1e-5,
 )
-with trainer.open_loop():
-    for batch in trainer.batches():
-        trainer.step(batch)
-        if trainer.steps_done % 25 == 0:
-            print(f"step {trainer.steps_done}: epsilon {trainer.epsilon_so_far(trainer.steps_done):.2f}")
+for epoch in trainer.epochs():
+    for step in epoch:
+        if step.number % 25 == 0:
+            print(f"step {step.number}: epsilon {step.epsilon:.2f}")
 print(f"epsilon {trainer.run().epsilon():.2f}")
 
 # %%
