@@ -3,7 +3,7 @@
     python benchmarks/kills.py --runs 20
     python benchmarks/kills.py --releases
 
-The second makes 72 kills, forks and copies of runs with releases, for rows and for people, on two budgets.
+The second makes 72 kills, forks and copies of runs with releases, for rows and for people, in two ledgers.
 What is killed and checked is in tests/support/kills.py and kills_of_releases.py; the test suite does a few.
 """
 
@@ -47,7 +47,7 @@ def main() -> None:
         f"ledgers that recorded fewer steps than had drawn noise: {tally.understated}; torn last lines: "
         f"{tally.torn}"
     )
-    print(f"completed runs that their budget was not charged for in full: {tally.uncharged}")
+    print(f"completed runs whose card says fewer steps than their ledger: {tally.uncharged}")
     print(f"unreadable checkpoints: {tally.unreadable}")
     print(f"histories that did not count their checkpoint's steps: {tally.miscounted}; left: {tally.left}")
     print(f"steps that drew noise: {tally.drawn:,}; steps counted: {tally.counted:,}")

@@ -94,8 +94,8 @@ def _resident() -> float:
 
 def train(path: Path, folder: Path, batch_size: int, epochs: int) -> None:
     stages = Stages()
+
     import equidp
-    from equidp.accounting.target import Target
     from equidp.data import Recipe
     from equidp.runs.begin import begin
     from equidp.runs.config import RunData, TrainConfig
@@ -110,7 +110,9 @@ def train(path: Path, folder: Path, batch_size: int, epochs: int) -> None:
     stages.ends("import")
     recipe = Recipe(target="ill", group=("sex", "region"))
     plan = Plan(model="logistic", batch_size=batch_size, epochs=epochs, learning_rate=1.0)
-    prepared = prepare(TrainConfig(RunData(str(path), recipe), "dpsgd-f", plan, Target(1.0)))
+    prepared = prepare(
+        TrainConfig(RunData(str(path), recipe), plan.with_changes(method="dpsgd-f", epsilon=1.0))
+    )
     stages.ends("preparation")
     train_run_folder = begin(prepared, folder)
     stages.ends("folder of the run")

@@ -4,11 +4,11 @@
     python benchmarks/neighbours.py --alike [--device cuda]
 
 Each pair is a batch and the same batch with one example removed, through the whole private step without
-noise: models of every kind of layer rule, both engines, float32 and float64, one part or many, batches of 1
-to 10^6 examples in random order, values that are normal, equal, of very different sizes, cancelling,
-infinite, or made so that sums in float32 round differently on the two sides. Prints the largest move over the
-sensitivity by kind of model, and exits with 1 if one is above 1 + ROUNDING (`equidp.kernel.bounding`), which
-noise is scaled for.
+noise: models of every kind of layer rule, both engines, float32 and float64, one part or many, labels that
+may use the whole sensitivity or a share of it, batches of 1 to 10^6 examples in random order, values that are
+normal, equal, of very different sizes, cancelling, infinite, or made so that sums in float32 round
+differently on the two sides. Prints the largest move over the sensitivity by kind of model, and exits with 1
+if one is above 1 + ROUNDING (`equidp.kernel.bounding`), which noise is scaled for.
 
 With --alike: how far the clipped gradients of a batch move when another example leaves it, which is 0 if the
 library that multiplies matrices computes a row alike whatever rows are beside it; for the models of
@@ -34,9 +34,10 @@ from equidp import DPSGD, PSAC, Automatic
 from equidp.engines import make_engine
 from equidp.kernel import step as step_module
 from equidp.kernel.bounding import ROUNDING
-from equidp.kernel.ledger import MemoryLedger, StepEvent
+from equidp.kernel.event import SMALLEST_SHARE, Event, Share
 from equidp.kernel.noise import SeededRandomness
 from equidp.kernel.step import PrivateStep
+from equidp.policies.weights import sensitivity_of
 from equidp.training.device import chosen_device
 
 FEATURES = 8
@@ -167,7 +168,8 @@ def total(step: PrivateStep, inputs: Tensor, targets: Tensor, groups: Tensor) ->
 
 
 def move(generator: np.random.Generator, model_name: str, size: int, device: torch.device) -> float:
-    """How far one example moves the sum of a random batch, over the sensitivity."""
+    """Return the distance that one example moves the sum of a random batch, over its label's share of the
+    sensitivity."""
     torch.manual_seed(int(generator.integers(2**31)))
     dtype = torch.float64 if generator.random() < 0.2 else torch.float32
     model = MODELS[model_name]().to(device, dtype)
@@ -176,14 +178,16 @@ def move(generator: np.random.Generator, model_name: str, size: int, device: tor
     # Many examples go in few parts, so that a batch of 10^6 is done within seconds.
     smallest = max(1, size // 20)
     part = None if generator.random() < 0.5 else int(generator.integers(smallest, max(2, size) + 1))
+    shares = [1.0, 1.0] if generator.random() < 0.5 else generator.uniform(SMALLEST_SHARE, 1, 2).tolist()
+    labels = tuple(Share(name, 0.5, share) for name, share in zip("ab", shares, strict=True))
+    event = Event(rate=0.5, noise=1.0, shares=() if min(shares) == 1 else labels)
     step = PrivateStep(
         make_engine(engine, model, nn.CrossEntropyLoss(reduction="none")),
         policy,
         list(model.parameters()),
-        event=StepEvent(sample_rate=0.5, noise_multiplier=1.0),
+        event=event,
         expected_batch_size=float(size),
         num_groups=2,
-        ledger=MemoryLedger(),
         randomness=SeededRandomness(0),
         physical_batch_size=part,
     )
@@ -197,7 +201,8 @@ def move(generator: np.random.Generator, model_name: str, size: int, device: tor
     others = torch.arange(size, device=device) != place
     with_one = total(step, inputs, targets, groups)
     without = total(step, inputs[others], targets[others], groups[others])
-    return float((with_one - without).norm()) / float(policy.sensitivity(step.state))
+    allowed = shares[int(groups[place])] * sensitivity_of(policy, step.state, step.num_groups)
+    return float((with_one - without).norm()) / allowed
 
 
 def size_of(generator: np.random.Generator, large: bool) -> int:
@@ -220,9 +225,9 @@ def print_alike(device: torch.device) -> int:
                 with torch.autocast(device.type, torch.bfloat16, enabled=coarse):
                     whole = engine(inputs, targets)
                     weights = torch.where(others, 1 / whole.norms.detach(), 0.0)
-                    beside = whole.sum_gradients(weights)
+                    beside = whole.sums(weights)
                     alone = engine(inputs[others], targets[others])
-                    without = alone.sum_gradients(1 / alone.norms.detach())
+                    without = alone.sums(1 / alone.norms.detach())
                 moves.append(math.hypot(*(float((beside[each] - without[each]).norm()) for each in beside)))
             kind = "bfloat16" if coarse else "float32"
             print(f"{subject.name}, {kind}: {max(moves):.1e} S", flush=True)

@@ -42,7 +42,7 @@ SIZES = {
 
 
 class Logits(nn.Module):
-    """What Opacus can be given: one tensor in, one tensor out."""
+    """Model in the form that Opacus takes: one tensor in, one tensor out."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -8,7 +8,6 @@ Needs as many cores as processes. Sums travel by Gloo over this machine's own ne
 from __future__ import annotations
 
 import argparse
-import itertools
 import multiprocessing
 import os
 import sys
@@ -50,18 +49,17 @@ def serve(pipe: Connection, name: str, rank: int, count: int, threads: int, stor
         model,
         torch.optim.SGD(model.parameters(), lr=0.01),
         data,
-        policy=equidp.DPSGDF(),
+        method=equidp.DPSGDF(),
         batch_size=subject.batch_size,
         steps=10**7,
         noise_multiplier=1.0,
         delta=1e-5,
     )
-    batches = trainer.batches()
     pipe.send(sum(each.numel() for each in model.parameters()))
     while steps := pipe.recv():
         began = time.perf_counter()
-        for batch in itertools.islice(batches, steps):
-            trainer.step(batch)
+        for _ in range(steps):
+            trainer.step()
         pipe.send(time.perf_counter() - began)
     os._exit(0)
 

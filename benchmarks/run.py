@@ -27,7 +27,7 @@ from epochs import epochs
 from measure import peak_bytes, step_seconds, where_time_goes
 from subjects import SUBJECTS
 
-from equidp.cli.process import keep_freed_memory
+from equidp.cli.messages import keep_freed_memory
 from equidp.training.device import chosen_device
 
 OURS, PLAIN = "equidp ghost, dpsgd", "plain SGD"
@@ -137,7 +137,7 @@ def _heading(device: torch.device, returning: bool) -> str:
         f"{packages}. Whole steps on one batch, noise and optimizer included; contenders take turns; "
         "medians, and medians of ratios within a turn. Freed memory "
         f"{'goes back to the operating system' if returning else 'is kept for the next step'} "
-        "(`equidp.cli.process`). Memory is the "
+        "(`equidp.cli.messages`). Memory is the "
         "most that tensors take during a step, model and batch included."
     )
 

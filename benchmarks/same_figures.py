@@ -34,9 +34,12 @@ from typing import NamedTuple
 HERE = Path(__file__).parents[1]
 KEPT = Path(__file__).with_name("figures.json")
 ALL_METHODS = "sgd,dpsgd,dpsgd-f,dpsgd-f-code,naive,global,global-adapt,quantile,automatic,psac"
-PLAIN = ("--learning-rate", "0.1", "--clipping-bound", "1", "--set", "schedule=constant")
+PLAIN = ("--learning-rate", "0.1", "--clipping-bound", "1", "--set", "training.schedule=constant")
 """Settings of the csv: the defaults of `equidp.Plan`."""
-ENCODINGS = {"csv": ("--encoding", "standard", "--model", "logistic"), "cut": ("--encoding", "cut")}
+BINNINGS = {
+    "csv": ("--set", "table.binning=standard", "--model", "logistic"),
+    "cut": ("--set", "table.binning=cut"),
+}
 """Options of each name of the csv."""
 COLUMNS = ("accuracy", "loss", "count")
 
@@ -72,12 +75,12 @@ def compare_checkouts(before: Path, after: Path, names: list[str], methods: str,
 def figures(
     tree: Path, name: str, methods: str, epochs: float, folder: Path
 ) -> dict[Cell, tuple[float, ...]]:
-    """What `equidp compare` of a checkout finds: accuracy and loss of each method and group."""
+    """Return accuracy and loss of each method and group, as `equidp compare` of a checkout finds them."""
     work = Path(tempfile.mkdtemp(dir=folder))
     table = ["csv.csv", "--target", "income", "--group", "sex", "--batch-size", "60"]
     chooses = (tree / "src" / "equidp" / "advice" / "chosen_plan.py").exists()  # else settings are published
-    data = [*table, *(PLAIN if chooses else ()), *ENCODINGS[name]] if name in ENCODINGS else [name]
-    data += ["--settings", "published"] if chooses and name not in ENCODINGS else []
+    data = [*table, *(PLAIN if chooses else ()), *BINNINGS[name]] if name in BINNINGS else [name]
+    data += ["--settings", "published"] if chooses and name not in BINNINGS else []
     write_table(work / "csv.csv")
     command = [
         *(sys.executable, "-m", "equidp", "compare", *data, "--methods", methods, "--seeds", "1"),
@@ -131,7 +134,7 @@ def is_close(before: tuple[float, ...] | None, now: tuple[float, ...] | None) ->
 
 def _small_figures() -> dict[Cell, tuple[float, ...]]:
     with tempfile.TemporaryDirectory() as folder:
-        found = [figures(HERE, name, ALL_METHODS, 1, Path(folder)) for name in (*ENCODINGS, "digits")]
+        found = [figures(HERE, name, ALL_METHODS, 1, Path(folder)) for name in (*BINNINGS, "digits")]
     return {cell: values for each in found for cell, values in each.items()}
 
 

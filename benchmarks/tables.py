@@ -118,7 +118,7 @@ def _predict_by_equidp(train: pd.DataFrame, test: pd.DataFrame, table: Table, ep
         test.to_csv(paths[1], index=False)
         command = [sys.executable, "-m", "equidp"]
         options = [f"--target={table.target}", f"--group={table.group}", "--missing=category"]
-        options += ["--test-share=0.01", f"--epsilon={epsilon}", f"--out={paths[2]}"]
+        options += ["--set=table.test_share=0.01", f"--epsilon={epsilon}", f"--out={paths[2]}"]
         for arguments in (
             ["train", str(paths[0]), *options],
             ["predict", str(paths[2]), str(paths[1]), f"--out={paths[3]}"],

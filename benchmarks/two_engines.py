@@ -42,9 +42,9 @@ def figures(name: str, method: str, seed: int, plan: Plan, dtype: torch.dtype, e
     torch.set_num_threads(1)
     data = split(open_source(name), seed)
     train, test = in_dtype(data.train, dtype), in_dtype(data.test, dtype)
-    own = plan.resolve(method, len(train))
+    own = plan.for_method(method).resolve(len(train))
     own = replace(own, plan=replace(own.plan, model=partial(_model, own.plan.model, dtype)))
-    run = build(own, train, seed=seed, secure=False, engine=engine).fit()
+    run = build(own, train, weights_seed=seed, seed=seed, engine=engine).fit()
     return run.metrics(test).set_index("group")
 
 
@@ -69,7 +69,7 @@ def compared(name: str, method: str, seed: int, plan: Plan, dtype: torch.dtype) 
 
 
 CHANGED = {"digits": {"model": "small-cnn"}}
-"""Of the plans, so that convolutions are among what is compared."""
+"""Changes of plans by data, so that convolutions are compared too."""
 
 
 def compare_engines(names: list[str], seeds: int, epochs: float | None, out: Path) -> None:

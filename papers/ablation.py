@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from equidp import DataSource, GroupedDataset, Plan, Policy, SettingError, Views, default_plan
+from equidp import DataSource, GroupedDataset, Plan, Policy, SettingError, default_plan
 from equidp.accounting.planned import Schedule
 from equidp.comparison.cells import Cell, Progress, one_at_a_time, split, split_facts
 from equidp.comparison.workers import Workers, spread
@@ -110,8 +110,8 @@ def _cell(source: DataSource, method: str, plan: Plan | None, engine: str, devic
     if method_named(method).policy.loss_terms:
         raise SettingError(f"method {method!r} adds terms to losses, which are no error of clipping.")
     plan = (default_plan(source) if plan is None else plan).with_changes({"noise_multiplier": 0.0})
-    Views(plan.views, plan.augmentation).refuse("an ablation needs")
-    resolved = plan.resolve(method, split_facts(source, seed).num_train)
+    plan.image_views.refuse("an ablation needs")
+    resolved = plan.for_method(method).resolve(split_facts(source, seed).num_train)
     return Cell(source, resolved, "", math.nan, seed, engine, device)
 
 

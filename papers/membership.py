@@ -115,7 +115,7 @@ def sensitive_attack_table(
 
 def _at_most(risk: Risk | None) -> dict[str, float]:
     """Return upper bounds on all attacks, by the names of the figures; NaN where none is known."""
-    names = ("success_rate", "auc", *(f"tpr_at_{100 * rate:g}%_fpr" for rate in FALSE_POSITIVE_RATES))
+    names = ("success_rate", *(f"tpr_at_{100 * rate:g}%_fpr" for rate in FALSE_POSITIVE_RATES))
     found = {} if risk is None else {**risk.values_by_name(), "success_rate": (1 + risk.advantage) / 2}
     return {f"{name}_at_most": found.get(name, np.nan) for name in names}
 

@@ -26,7 +26,7 @@ def trained(device, method="dpsgd-f", train=None, **settings):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2)).to(device)
     sigma = 1.0 if policy.private else 0.0
-    given = {"epochs": None, "steps": 4, "noise_multiplier": sigma, "secure": False, "seed": 3, **settings}
+    given = {"epochs": None, "steps": 4, "noise_multiplier": sigma, "seed": 3, **settings}
     trainer = make_trainer(train, policy, model, **given)
     with exact_products(device):  # CUDA's default is TF32
         trainer.fit()
@@ -55,12 +55,13 @@ def test_data_and_model_may_be_on_two_devices(device, physical):
         assert_same(mixed, trained(CPU, physical_batch_size=physical))
 
 
-@pytest.mark.parametrize("make", [equidp.IndividualAccountant, equidp.IndividualClipping])
-def test_individual_epsilons_are_the_same(make, device):
-    found = []
-    for place in (device, CPU):
-        accountant = make(interval=2)
-        found.append(accountant.report(trained(place, callbacks=[accountant])).sensitive_epsilons)
+@pytest.mark.parametrize("clipping", [False, True])
+def test_individual_epsilons_are_the_same(clipping, device):
+    individual = equidp.Individual(2, clipping=clipping)
+    found = [
+        trained(place, individual=individual).individual_report().sensitive_epsilons
+        for place in (device, CPU)
+    ]
     np.testing.assert_allclose(*found, rtol=0.02)  # a share may round to the next cell of the grid
 
 
@@ -111,7 +112,7 @@ def test_commands_take_a_device(command, tmp_path, device):
     (tmp_path / "people.csv").write_text("\n".join(["a,b,answer,group", *lines]))
     table = ["people.csv", "--target", "answer", "--group", "group", "--epochs", "1", "--batch-size", "64"]
     for arguments in (
-        ["train", *table, "--epsilon", "3", "--individual", "--out", "run"],
+        ["train", *table, "--epsilon", "3", "--set", "privacy.individual=true", "--out", "run"],
         ["evaluate", "run"],
         ["predict", "run", "people.csv", "--out", "predictions.csv"],
         ["compare", *table, "--seeds", "1", "--methods", "dpsgd-f", "--jobs", "1"],

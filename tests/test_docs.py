@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import sys
@@ -12,7 +13,7 @@ import joblib
 import pytest
 
 from equidp.cli import main
-from equidp.ledger.format import read_ledger
+from equidp.ledger.ledger import Ledger
 from equidp.policies.table import METHODS
 from support.command import equidp
 
@@ -26,12 +27,23 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "papers").glob("*.md")),
 ]
+
+
+def blocks_of(page: Path) -> list[str]:
+    """Return a page's blocks of Python; one that imports nothing continues the block above it."""
+    blocks: list[str] = []
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+        if re.match(r"(import|from) ", block):
+            blocks.append(block)
+        else:
+            blocks[-1] += f"\n\n{block}"
+    return blocks
+
+
 BLOCKS = [
     pytest.param(block, id=f"{page.stem}-{index}", marks=SOAK[: any(word in block for word in SLOW)])
     for page in PAGES
-    for index, block in enumerate(
-        re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
-    )
+    for index, block in enumerate(blocks_of(page))
     if "Protocol" not in block and "(ABC)" not in block
 ]
 
@@ -58,10 +70,14 @@ def test_python_blocks_run(block, kept_runs, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tmp_path.as_uri())
     if "my_methods" in block:
         write_my_methods(tmp_path, monkeypatch)
+    if '"visits.csv"' in block and 'to_csv("visits.csv"' not in block:
+        exec(compile(TABLE_OF_VISITS, "table", "exec", dont_inherit=True), {})
     # A block may add a method of its own (a copy of METHODS would lose rows); comparisons need no processes.
-    with patch.dict(METHODS._rows), joblib.parallel_config(n_jobs=1):
+    with patch.dict(METHODS), joblib.parallel_config(n_jobs=1):
         exec(compile(block, "block", "exec", dont_inherit=True), {"__name__": "block"})
 
+
+TABLE_OF_VISITS = next(block for each in BLOCKS if 'to_csv("visits.csv"' in (block := each.values[0]))
 
 OWN_METHOD = (ROOT / "docs" / "own-method.md").read_text()
 
@@ -101,6 +117,22 @@ def anchors_of(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", each).replace(" ", "-") for each in shown}
 
 
+def texts_of(folder: Path) -> str:
+    """Return all strings of the code, each on a line; gaps stand for what an f-string fills in."""
+    nodes = (node for path in folder.rglob("*.py") for node in ast.walk(ast.parse(path.read_text())))
+    return "\n".join(
+        node.value for node in nodes if isinstance(node, ast.Constant) and type(node.value) is str
+    )
+
+
+def test_the_page_of_errors_quotes_messages_of_the_code():
+    tables = (ROOT / "docs" / "faq.md").read_text().partition("## Questions")[0]
+    rows = [line.split("|")[1] for line in tables.splitlines() if line.startswith("| `")]
+    texts = texts_of(ROOT / "src" / "equidp").lower()
+    assert len(rows) >= 25
+    assert [part for row in rows for part in re.findall("`([^`]+)`", row) if part.lower() not in texts] == []
+
+
 @pytest.mark.parametrize(
     "page",
     [*PAGES, *(page for page in sorted(ROOT.glob("*.md")) if page not in PAGES)],
@@ -130,6 +162,6 @@ def test_the_tour_goes_from_a_csv_to_a_card_in_one_command(real_data, tmp_path, 
     with pytest.raises(SystemExit) as end:
         main()
     assert not end.value.code
-    assert "differentially private" in (tmp_path / "run" / "card.html").read_text()
-    ((_, steps),) = read_ledger(tmp_path / "run" / "ledger").entries
+    assert "differentially private" in (tmp_path / "run" / "share" / "card.html").read_text()
+    ((_, steps),) = Ledger.read(tmp_path / "run" / "private" / "ledger").entries()
     assert steps < 3000

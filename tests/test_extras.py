@@ -24,10 +24,10 @@ OF_EXTRAS = sorted({package for packages in EXTRAS.values() for package in packa
 CORE = (
     *("equidp.training.trainer", "equidp.training.checkpoint", "equidp.training.progress"),
     *("equidp.training.averages", "equidp.training.optimizers"),
-    *("equidp.data.dataset", "equidp.data.views", "equidp.accounting.budget", "equidp.ledger.file"),
+    *("equidp.data.dataset", "equidp.data.views", "equidp.ledger.ledger"),
     *("equidp.policies.checks", "equidp.policies.methods", "equidp.engines"),
-    *("equidp.distributed.group", "equidp.models", "equidp.display", "equidp.extend"),
-    *("equidp.cli.app", "equidp.cli.account", "equidp.cli.methods", "equidp.cli.ledger"),
+    *("equidp.kernel.processes", "equidp.models", "equidp.display", "equidp.extend"),
+    *("equidp.cli.app", "equidp.cli.account", "equidp.cli.methods"),
 )
 """Modules of what the core promises; they and all that they import need no extra."""
 COMMANDS = sorted(app.EXTRAS)
@@ -87,7 +87,7 @@ def test_modules_of_the_core_import_no_package_of_an_extra():
             elif top and (extra or name.partition(".")[0] in OF_EXTRAS):
                 found.append(f"{module} imports {name}")
     assert len(seen) > len(CORE)
-    assert found == []
+    assert found == [], found
 
 
 WITH_TORCH = "triton"
@@ -106,7 +106,7 @@ def test_packages_that_the_core_does_not_bring_are_imported_under_their_extra():
             fits = package in EXTRAS[extra] if extra else bool(known & core)
             if package not in {*sys.stdlib_module_names, WITH_TORCH} and not fits:
                 found.append(f"{file.relative_to(ROOT)} imports {name} under {extra or 'no extra'}")
-    assert found == []
+    assert found == [], found
 
 
 def requirements(extra: str) -> set[str]:
@@ -153,25 +153,6 @@ def test_all_missing_extras_are_named_at_once(monkeypatch):
         check_extras({"report": EXTRAS["report"], "hf": ("transformers",), "tables": EXTRAS["tables"]})
 
 
-@pytest.mark.parametrize(
-    ("line", "extras"),
-    [
-        ("methods", []),
-        ("evaluate run", ["tables"]),
-        ("train a.csv --epsilon 3", ["report"]),
-        ("train mnist --features=efficientnet-lite0@112", ["report", "features"]),
-    ],
-)
-def test_options_of_a_command_line_say_which_extras_it_needs(line, extras):
-    assert list(app.needed_packages(line.split())) == extras
-
-
-def test_options_in_a_file_need_their_extras_too(tmp_path):
-    (tmp_path / "train.toml").write_text('features = "efficientnet-lite0"')
-    needed = app.needed_packages(["train", "mnist", "--config", str(tmp_path / "train.toml")])
-    assert list(needed) == ["report", "features"]
-
-
 def run(code: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """A fresh process without the packages of any extra."""
     command = [sys.executable, "-c", BLOCKED + code, *arguments]
@@ -179,9 +160,10 @@ def run(code: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[st
 
 
 def test_the_trainer_of_the_readme_needs_no_extra(tmp_path):
-    (example,) = re.findall(
+    examples = re.findall(
         r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
     )
+    (example,) = (each for each in examples if "equidp.Trainer(" in each)
     done = run(example, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert 0 < float(done.stdout.split()[0]) <= 4
@@ -214,14 +196,8 @@ for name in {names}:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("arguments", [["methods"], ["methods", "dpsgd-f"], ["ledger", "show", "ledger"]])
+@pytest.mark.parametrize("arguments", [["methods"], ["methods", "dpsgd-f"]])
 def test_commands_of_the_core_need_no_extra(arguments, tmp_path):
-    import equidp
-    from equidp.kernel.ledger import StepEvent
-
-    with equidp.LedgerFile(tmp_path / "ledger") as ledger:
-        ledger.expect(StepEvent(1.0, 0.1), 1)
-        ledger.spend(StepEvent(1.0, 0.1))
     done = run("from equidp.cli import main; main()", *arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout
@@ -239,10 +215,9 @@ def test_commands_without_their_extra_name_it_and_fail(name, tmp_path):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("arguments", [["--help", "train"], ["--show-completion", "--shell", "bash"]])
-def test_help_and_completion_of_commands_without_their_extra_name_it_and_fail(arguments, tmp_path):
+def test_help_of_a_command_without_its_extra_names_it_and_fails(tmp_path):
     """The command does not come first here: its module is loaded while the line is parsed."""
-    done = run("from equidp.cli import main; main()", *arguments, cwd=tmp_path)
+    done = run("from equidp.cli import main; main()", "--help", "train", cwd=tmp_path)
     assert done.returncode == 2
     assert "pip install 'equidp[" in done.stderr
     assert "Traceback" not in done.stderr
@@ -274,7 +249,7 @@ def lightning(): import equidp.integrations.lightning
 PARTS = {
     "tables": [
         lambda: equidp.PrivateClassifier, lambda: equidp.EpochRecorder, lambda: equidp.diagnose,
-        lambda: equidp.IndividualAccountant, lambda: equidp.by_person, lambda: equidp.audit_step,
+        lambda: equidp.IndividualReport, lambda: equidp.by_person, lambda: equidp.audit_step,
         lambda: equidp.compare, lambda: equidp.METRICS,
     ],
     "features": [features],

@@ -40,7 +40,9 @@ def test_patients_get_a_card_and_a_run_that_verifies(tmp_path, monkeypatch):
     recall = left["found"][left["found"]["metric"] == "recall"].set_index("group")["value"]
     assert recall["all"] > 0.4
     assert 0.72 < (left["visits"]["readmitted"] == "no").mean() < 0.8
-    assert "differentially private" in left["Page"](left["folder"] / "run" / "card.html")._repr_html_()
+    assert (
+        "differentially private" in left["Page"](left["folder"] / "run" / "share" / "card.html")._repr_html_()
+    )
 
 
 @pytest.mark.soak

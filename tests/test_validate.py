@@ -67,11 +67,19 @@ def test_an_unknown_name_gives_the_closest_and_all_known_ones():
     assert str(unknown_name("engine", None, ["ghost"])) == "unknown engine None. Known: ghost."
 
 
+def test_of_many_names_an_error_gives_the_closest_three_and_where_they_are_listed():
+    known = [*map(str, range(100)), "epochs"]
+    assert str(unknown_name("option", "epoch", known, "equidp.Plan")) == (
+        "unknown option 'epoch'. Did you mean 'epochs'? 101 are known. equidp.Plan lists them."
+    )
+    assert str(unknown_name("column", "x", known)) == "unknown column 'x'. 101 are known."
+
+
 @pytest.mark.parametrize("given", [3, b"run", object(), True])
 def test_a_path_that_is_no_text_and_no_path_is_refused(given):
     """A number would be taken for an open file."""
     makers = {
-        "path": [equidp.LedgerFile, lambda path: equidp.PrivacyBudget(path, epsilon=1.0, delta=1e-5)],
+        "path": [equidp.Ledger, equidp.Ledger.read],
         "folder": [equidp.Checkpoints],
     }
     for field, makes in makers.items():

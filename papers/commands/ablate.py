@@ -12,7 +12,7 @@ from equidp import Column, Table, default_plan
 from equidp.cli import options
 from equidp.cli.app import command
 from equidp.cli.messages import progress_bar, stoppable
-from equidp.cli.settings import changes
+from equidp.cli.settings import read_run
 from equidp.extend import check_outputs, write_whole
 from papers.ablation import ERRORS, ablate, ablation_summary
 
@@ -36,17 +36,18 @@ def ablate_command(
     device: options.Device = "cpu",
     config: options.Config = None,
     table: options.TableOptions = options.TableOptions(),
-    plan: options.NoiselessPlanOptions = options.NoiselessPlanOptions(),
-    settings: options.MoreSettings = options.MoreSettings(),
+    plan: options.PlanOptions = options.PlanOptions(),
+    set_fields: options.Set = (),
 ) -> None:
     """Train without noise and with one error of clipping at a time: magnitude, direction, both, none.
 
     Shows which error hurts a group more over a whole training (Esipova et al., Table 1).
     No run is private.
     """
-    check_outputs({"--json": json_file}, data, config, table.recipe)
-    source = table.open(data)
-    changed = default_plan(source).with_changes(changes(plan, settings, [method]))
+    check_outputs({"--json": json_file}, data, config)
+    run = read_run(config, set_fields, options.given_fields(table, plan), [method])
+    source = run.run_data(data).source()
+    changed = default_plan(source).with_changes(run.options)
     with stoppable("stopped. No run of an ablation is kept."), progress_bar() as on_progress:
         figures = ablate(
             source,

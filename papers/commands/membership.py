@@ -19,7 +19,7 @@ from equidp.comparison.cells import split
 from equidp.data import open_source
 from equidp.data.dataset import ALL
 from equidp.extend import check_outputs
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.event import Event
 from equidp.kernel.policy import statistics_noise
 from equidp.training.build import build
 from papers.membership import sensitive_membership_inference
@@ -61,8 +61,8 @@ def membership_command(
     tables = []
     for method in methods:
         # The target model is trained on half of the data.
-        half = plan.resolve(method, (len(train_data) + 1) // 2)
-        event = StepEvent(
+        half = plan.for_method(method).resolve((len(train_data) + 1) // 2)
+        event = Event(
             half.sample_rate, half.noise_multiplier, statistics_noise(half.policy, half.noise_multiplier)
         )
         risks = {ALL: Risk.of([(event, half.steps)])}
@@ -72,9 +72,10 @@ def membership_command(
         tables.append(table.assign(method=method))
         print(f"\n{method}: {shadow_models} shadow models, members: half of {len(train_data):,} examples")
         for row in table.to_dict("records"):
+            known = row if row["group"] == ALL else {}
             shown = "  ".join(
                 f"{name} {row[name]:.3f} ({row[name + '_low']:.3f} to {row[name + '_high']:.3f})"
-                + (f", at most {row[name + '_at_most']:.3f}" if row["group"] == ALL else "")
+                + (f", at most {row[f'{name}_at_most']:.3f}" if f"{name}_at_most" in known else "")
                 for name in FIGURES
             )
             print(f"{row['attack']:15s} {row['group']:5s} {shown}", flush=True)
@@ -83,4 +84,4 @@ def membership_command(
 
 def _train(method: str, plan: Plan, data: GroupedDataset, seed: int) -> nn.Module:
     torch.set_num_threads(1)
-    return build(plan.resolve(method, len(data)), data, seed=seed, secure=False).fit().model
+    return build(plan.for_method(method).resolve(len(data)), data, weights_seed=seed, seed=seed).fit().model

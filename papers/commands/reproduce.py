@@ -14,7 +14,7 @@ from equidp import Column, Table
 from equidp.cli import options
 from equidp.cli.app import command
 from equidp.cli.messages import fail, progress_bar, say, stoppable
-from equidp.cli.options import parse_counts
+from equidp.errors import SettingError
 from equidp.extend import check_folder, check_outputs, write_whole
 from equidp.training.progress import duration
 from papers.reproduction.page import WORDS, based_on, in_words, results_page
@@ -141,3 +141,20 @@ def _show(judged: Judged) -> None:
     off = [each for each in judged.differences if each.differs]
     if judged.differences:
         print(f"{len(judged.differences) - len(off)} of {len(judged.differences)} printed figures agree.")
+
+
+def parse_counts(text: str) -> dict[str, int]:
+    """Return the number of each name.
+
+    >>> parse_counts("mnist=1, adult=3")
+    {'mnist': 1, 'adult': 3}
+    """
+    counts: dict[str, int] = {}
+    for part in text.split(",") if text else ():
+        name, _, count = (each.strip() for each in part.partition("="))
+        if not (name and count.isdecimal()) or name in counts:
+            raise SettingError(
+                f"{part!r} in {text!r}; expected name=number, each name once, such as mnist=1."
+            )
+        counts[name] = int(count)
+    return counts

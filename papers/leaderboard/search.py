@@ -21,10 +21,8 @@ from equidp import (
     DataSource,
     Decision,
     Plan,
-    Target,
     default_plan,
 )
-from equidp.accounting.cache import remembered
 from equidp.comparison.cells import Cell, CellResult, split, split_facts, train_all
 from equidp.comparison.compare import with_metrics
 from equidp.comparison.workers import Workers, spread
@@ -70,10 +68,11 @@ class PendingRun:
         """The comparison's own cell of this run."""
         source = validation_part(source) if self.kind is None else source
         size = split_facts(source, self.seed).num_train
-        plan = self.plan.resolve(self.method, size, Target(self.epsilon))
+        plan = self.plan.for_method(self.method).with_changes(epsilon=self.epsilon)
+        resolved = plan.with_usual_noise().resolve(size)
         target = math.nan if self.epsilon is None else self.epsilon
         release = RELEASE_EPSILON if self.account else None
-        return Cell(source, plan, "", target, self.seed, "ghost", release_epsilon=release, curves=False)
+        return Cell(source, resolved, "", target, self.seed, "ghost", release_epsilon=release, curves=False)
 
 
 class Stopped(Exception):
@@ -195,8 +194,7 @@ class Runner:
             if time.monotonic() > self.ends:
                 raise Stopped
             began, some = time.monotonic(), missing[start : start + CHUNK * self.jobs]
-            with remembered(self.folder):
-                cells = [each.cell(self.source) for each in some]
+            cells = [each.cell(self.source) for each in some]
             place = partial(spread, workers=Workers.of(self.jobs, len(cells)))
             found = train_all(cells, self.folder, place, None)
             for each, cell, result in zip(some, cells, found, strict=True):

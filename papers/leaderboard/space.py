@@ -107,22 +107,26 @@ class Contest:
         """
         plan, policy = Plan(delta=self.delta).with_changes(settings), make_policy(method, settings)
         methods = f"{BASELINE},{STANDARD}" if method == BASELINE else method  # no comparison is of SGD alone
-        given: dict[str, Any] = {"methods": methods, "features": self.features, "epsilon": epsilon}
-        given |= {"seeds": len(self.reported), "baseline": "plan"}
+        asked: dict[str, Any] = {"methods": methods, "features": self.features, "epsilon": epsilon}
+        asked |= {"seeds": len(self.reported), "baseline": "plan"}
         if self.features is None:  # recommended settings of images would bring features
-            given["settings"] = "published"
-        given |= {each.name: getattr(plan, each.name) for each in Plan.options()}
+            asked["settings"] = "published"
+        # Noise follows from epsilon.
+        left_out = {"method", "epsilon", "accountant", "noise_multiplier", "protect_by", "workers"}
+        given = {each.name: getattr(plan, each.name) for each in Plan.options() if each.name not in left_out}
         given |= {each.name: getattr(policy, each.name) for each in fields(policy)}  # type: ignore[arg-type]
-        del given["noise_multiplier"], given["protect_by"]  # noise follows from epsilon; all groups are equal
-        texts = {name: str(value).removesuffix(".0") for name, value in given.items() if value is not None}
-        options = (typed_setting(name, text) for name, text in texts.items())
+        options = [f"--{name} {_plain(value)}" for name, value in asked.items() if value is not None]
+        options += [typed_setting(name, _plain(value)) for name, value in given.items() if value is not None]
         return " ".join(["equidp compare", self.source, *options])
+
+
+def _plain(value: object) -> str:
+    return str(value).removesuffix(".0")
 
 
 def _is_tuned(name: str) -> bool:
     """Return whether a method trains by the settings that are drawn, on two groups or more."""
-    row = METHODS.row(name)
-    return name != BASELINE and not METHODS[name].policy.loss_terms and (row is None or not row.options)
+    return name != BASELINE and not METHODS[name].policy.loss_terms and not METHODS[name].options
 
 
 PRIVATE = tuple(filter(_is_tuned, METHODS))

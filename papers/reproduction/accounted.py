@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from abc import abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from io import BytesIO
 from pathlib import Path
 from typing import Any, final
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +23,8 @@ from equidp import (
     Checkpoints,
     DataSplit,
     GroupedDataset,
-    IndividualAccountant,
-    IndividualClipping,
-    LedgerFile,
+    Individual,
+    Ledger,
     Plan,
     Trainer,
     default_plan,
@@ -38,15 +34,11 @@ from equidp.comparison.cells import split
 from equidp.data import open_source
 from equidp.data.dataset import ALL
 from equidp.engines import dataset_norms
-from equidp.errors import CheckpointError
 from equidp.evaluation.predictions import predict
-from equidp.extend import write_whole
+from equidp.individual.accounts import cells_of, current_shares, shares_on_grid
 from equidp.individual.epsilons import individual_epsilons
-from equidp.individual.histories import Histories
-from equidp.individual.step_counts import current_shares
-from equidp.kernel.ledger import MemoryLedger, StepEvent
+from equidp.kernel.event import Event
 from equidp.training.build import build
-from equidp.training.checkpoint import SENSITIVE, KeptCallback
 from papers.membership import sensitive_attack_table
 from papers.reproduction.item import COLUMNS, Request
 
@@ -83,7 +75,7 @@ class Accounted:
         longest_step: learning rate times clipping bound; None: the plan's learning rate.
         features: of the images, a name from `equidp.data.features.FEATURES`; None: pixels.
         clipped: whether examples are clipped at the norms that they are accounted at.
-        per_epoch: how often all norms are taken in an epoch; without `clipped`, norms are those of draws too.
+        per_epoch: how often all norms are taken in an epoch.
         held: examples whose norms are taken in every step, for their exact epsilons.
         attacked: whether membership is inferred from losses too.
         quick_epochs: of the short form.
@@ -98,7 +90,7 @@ class Accounted:
     longest_step: float | None = None
     features: str | None = None
     clipped: bool = False
-    per_epoch: float = 0.1
+    per_epoch: float = 1.0
     held: int = 0
     attacked: bool = False
     quick_epochs: float = 1
@@ -128,26 +120,20 @@ class Accounted:
         if self.longest_step is not None:
             bound = plan.method_settings["clipping_bound"]
             plan = plan.with_changes({"learning_rate": self.longest_step / bound})
-        account: IndividualAccountant | IndividualClipping | None = None
+        individual = None
         if self.method != "sgd":
-            account = (
-                IndividualClipping(per_epoch=self.per_epoch)
-                if self.clipped
-                else IndividualAccountant("sampled", per_epoch=self.per_epoch)
-            )
+            individual = Individual(per_epoch=self.per_epoch, clipping=self.clipped)
         held, medians = HeldExamples(data.train, self.held, COMPARED), MedianNorms(data.train)
+        watching: list[Callback] = [medians, *([held] if individual and self.held else [])]
         checkpoints = Checkpoints(folder, how_to_resume="the same command")
-        callbacks: list[Callback] = [medians, checkpoints]
-        if account is not None:
-            callbacks = [account, medians, *([held] if self.held else []), checkpoints]
         folder.mkdir(parents=True, exist_ok=True)
-        with LedgerFile(folder / "ledger") as ledger:
+        with Ledger(folder / "ledger") as ledger:
             trainer = build(
-                plan.resolve(self.method, len(data.train)), data.train, seed=seed, secure=False,
-                callbacks=callbacks, ledger=ledger,
+                plan.for_method(self.method).resolve(len(data.train)), data.train,
+                weights_seed=seed, seed=seed, callbacks=[*watching, checkpoints],
+                individual=individual, ledger=ledger,
             )  # fmt: skip
-            if any(folder.glob("checkpoint-*.pt")):
-                checkpoints.restore(trainer)
+            checkpoints.restore(trainer, missing_ok=True)
             run = trainer.fit()
         metrics = run.metrics(data.test)
         rows = _Rows(self.method, seed)
@@ -158,27 +144,22 @@ class Accounted:
         losses = trainer.loss(predict(trainer.model, data.train.inputs), data.train.targets).detach()
         if self.attacked:
             self._attack(rows, trainer, data, losses)
-        if account is not None:
-            self._account(rows, trainer, account, losses, held if self.held else None)
+        if individual is not None:
+            self._account(rows, trainer, losses, held if self.held else None)
         return pd.DataFrame(rows.rows)
 
     def _median(self, plan: Plan, data: DataSplit, seed: int) -> float:
-        trainer = build(plan.resolve(self.method, len(data.train)), data.train, seed=seed, secure=False)
+        trainer = build(
+            plan.for_method(self.method).resolve(len(data.train)), data.train, weights_seed=seed, seed=seed
+        )
         chosen = torch.from_numpy(np.random.default_rng(seed).permutation(len(data.train))[:_INITIAL])
         few = data.train.subset(chosen)
         norms = dataset_norms(trainer.engine, few.inputs, few.targets)
         return float(norms.median())
 
-    def _account(
-        self,
-        rows: _Rows,
-        trainer: Trainer,
-        account: IndividualAccountant | IndividualClipping,
-        losses: Tensor,
-        held: HeldExamples | None,
-    ) -> None:
+    def _account(self, rows: _Rows, trainer: Trainer, losses: Tensor, held: HeldExamples | None) -> None:
         # Public data: releases cost nothing.
-        report = replace(account.report(trainer, accountant=_ACCOUNTANT), ledger=MemoryLedger())
+        report = replace(trainer.individual_report(accountant=_ACCOUNTANT), ledger=Ledger())
         own = report.sensitive_epsilons
         rows.add("epsilon", ALL, report.largest)
         for group in report.sensitive_by_group().to_dict("records"):
@@ -186,7 +167,7 @@ class Accounted:
         rows.add("share at the worst case", ALL, float((own >= _AT_WORST * report.largest).mean()))
         for share in np.linspace(0, 1, 41):
             rows.add("quantile of epsilon", ALL, float(np.quantile(own, share)), at=float(share))
-        rows.add("correlation with log loss", ALL, report.sensitive_loss_correlation(losses))
+        rows.add("correlation with log loss", ALL, loss_correlation(own, losses))
         for place in np.random.default_rng(0).permutation(len(own))[:_POINTS]:
             rows.add("final loss", ALL, max(1e-6, float(losses[place])), at=float(place))
             rows.add("epsilon of an example", ALL, float(own[place]), at=float(place))
@@ -202,10 +183,10 @@ class Accounted:
         rows.add("mean error of releases", ALL, float(np.abs(errors).mean()))
         if held is not None:
             at = trainer.event, trainer.delta, _ACCOUNTANT
-            exact = individual_epsilons(held.exact, *at)
+            exact = individual_epsilons(held.exact, held.grid, *at)
             estimates = {ALL: own[held.indices.numpy()]} | {
-                passes(often): individual_epsilons(histories, *at)
-                for often, histories in held.estimates.items()
+                passes(often): individual_epsilons(counts, held.grid, *at)
+                for often, counts in held.estimates.items()
             }
             for place, value in enumerate(exact[:_POINTS]):
                 rows.add("exact epsilon", ALL, float(value), at=float(place))
@@ -248,8 +229,6 @@ class _Rows:
         self.rows.append({**self._names, "group": group, "quantity": quantity, "at": at, "value": value})
 
 
-Arrays = dict[str, npt.NDArray[Any]]
-_NAME = f"{SENSITIVE}watched-"
 _PART = 128
 """Examples that are measured at a time."""
 _MEDIAN_OF = 200
@@ -258,41 +237,8 @@ COMPARED = (0.5, 3.0)
 """Passes an epoch of the estimates that are compared with exact values, beside the run's own."""
 
 
-class _KeptArrays(KeptCallback):
-    """A callback whose state is a few arrays, in a file for each checkpoint."""
-
-    @abstractmethod
-    def _arrays(self) -> Arrays:
-        """The state after the steps so far."""
-
-    @abstractmethod
-    def _put_back(self, arrays: Mapping[str, npt.NDArray[Any]], lost: int) -> None:
-        """Set the state; `lost` steps were spent after it."""
-
-    def save(self, trainer: Trainer, folder: Path, number: int, checkpoint: str) -> None:
-        file = BytesIO()
-        np.savez(file, allow_pickle=False, steps=trainer.steps_done, **self._arrays())
-        write_whole(folder / f"{_NAME}{number}-{checkpoint}.npz", file.getvalue())
-
-    def restore(self, trainer: Trainer, folder: Path, number: int, checkpoint: str) -> None:
-        path = folder / f"{_NAME}{number}-{checkpoint}.npz"
-        try:
-            with np.load(path) as arrays:
-                self._put_back(arrays, trainer.steps_done - int(arrays["steps"]))
-        except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
-            raise CheckpointError(
-                f"{str(path)!r} is missing or damaged ({error}); delete {str(folder)!r}, and the run begins "
-                "from the start."
-            ) from error
-
-    def drop(self, folder: Path, number: int, checkpoints: Collection[str]) -> None:
-        for path in folder.glob(f"{_NAME}{number}-*.npz"):
-            if path.stem.removeprefix(f"{_NAME}{number}-") not in checkpoints:
-                path.unlink(missing_ok=True)
-
-
 @final
-class HeldExamples(_KeptArrays):
+class HeldExamples(Callback):
     """Exact histories of a few examples, and those from norms taken less often: estimates (Yu et al., 3.3).
 
     Args:
@@ -302,7 +248,10 @@ class HeldExamples(_KeptArrays):
 
     Attributes:
         indices: of the examples, [count].
+        grid: shares of the sensitivity, [cells].
     """
+
+    grid = shares_on_grid(0.01)
 
     def __init__(self, data: GroupedDataset, count: int, per_epoch: tuple[float, ...] = ()) -> None:
         self.indices = torch.from_numpy(
@@ -311,28 +260,30 @@ class HeldExamples(_KeptArrays):
         self._data = data.subset(self.indices)
         self._groups = self._data.groups.numpy()
         self._per_epoch = per_epoch
-        self._histories = [Histories(len(self.indices)) for _ in (None, *per_epoch)]
-        self._norms = [np.empty(0) for _ in self._histories]
+        self._counts = np.zeros((1 + len(per_epoch), len(self.indices), len(self.grid)), dtype=np.uint32)
+        self._norms = [np.empty(0) for _ in self._counts]
 
     @property
-    def exact(self) -> Histories:
-        """From norms that are taken before every step."""
-        return self._histories[0]
+    def exact(self) -> npt.NDArray[Any]:
+        """Steps of each example in each cell, from norms that are taken before every step."""
+        return np.asarray(self._counts[0])
 
     @property
-    def estimates(self) -> dict[float, Histories]:
-        """From norms that are taken so many times an epoch."""
-        return dict(zip(self._per_epoch, self._histories[1:], strict=True))
+    def estimates(self) -> dict[float, npt.NDArray[Any]]:
+        """The same from norms that are taken so many times an epoch."""
+        return dict(zip(self._per_epoch, self._counts[1:], strict=True))
 
     def before_training(self, trainer: Trainer) -> None:
+        self._counts[:, :, -1] += trainer.steps_done - int(self._counts[0, 0].sum())  # lost ones
         self._every = [1, *(max(1, round(1 / (trainer.sample_rate * each))) for each in self._per_epoch)]
         if not len(self._norms[0]):
-            self._norms = [self._take_norms(trainer)] * len(self._histories)
+            self._norms = [self._take_norms(trainer)] * len(self._counts)
 
     def after_step(self, trainer: Trainer) -> None:
-        for norms, histories in zip(self._norms, self._histories, strict=True):
-            shares = current_shares(trainer.policy, trainer.policy_state, norms, self._groups)
-            histories.add(histories.cells(shares))
+        for norms, counts in zip(self._norms, self._counts, strict=True):
+            many = trainer.num_groups or 1
+            shares = current_shares(trainer.policy, trainer.policy_state, norms, self._groups, many)
+            counts[np.arange(len(counts)), cells_of(shares, self.grid)] += 1
         now = self._take_norms(trainer)
         self._norms = [
             norms if trainer.steps_done % every else now
@@ -343,19 +294,15 @@ class HeldExamples(_KeptArrays):
         norms = dataset_norms(trainer.engine, self._data.inputs, self._data.targets, _PART)
         return np.asarray(norms.double())
 
-    def _arrays(self) -> Arrays:
-        counts = [histories.counts for histories in self._histories]
-        return {"norms": np.stack(self._norms), "counts": np.stack(counts)}
+    def sensitive_state_dict(self) -> dict[str, npt.NDArray[Any]]:
+        return {"norms": np.stack(self._norms), "counts": self._counts}
 
-    def _put_back(self, arrays: Mapping[str, npt.NDArray[Any]], lost: int) -> None:
-        self._norms = list(arrays["norms"])
-        for histories, counts in zip(self._histories, arrays["counts"], strict=True):
-            histories.restore_table([counts], 1)
-            histories.add_worst(lost)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._norms, self._counts = list(state["norms"]), state["counts"]
 
 
 @final
-class MedianNorms(_KeptArrays):
+class MedianNorms(Callback):
     """The median gradient norm of a sample of each group, after each epoch.
 
     Attributes:
@@ -375,13 +322,22 @@ class MedianNorms(_KeptArrays):
                 norms = dataset_norms(trainer.engine, few.inputs, few.targets, _PART)
                 self.rows.append((float(round(trainer.epoch)), name, float(norms.median())))
 
-    def _arrays(self) -> Arrays:
-        epochs, groups, medians = zip(*self.rows, strict=True) if self.rows else ((), (), ())
-        return {"epochs": np.array(epochs), "groups": np.array(groups, str), "medians": np.array(medians)}
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self.rows}
 
-    def _put_back(self, arrays: Mapping[str, npt.NDArray[Any]], lost: int) -> None:
-        columns = (arrays[name].tolist() for name in ("epochs", "groups", "medians"))
-        self.rows = list(zip(*columns, strict=True))
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.rows = [*map(tuple, state["rows"])]
+
+
+def loss_correlation(epsilons: npt.NDArray[np.float64], losses: Tensor) -> float:
+    """Correlation of epsilons with log losses, [n] each (Yu et al., Figure 5); NaN where one is constant.
+
+    A loss of less than 1.2e-7 counts as that, the least that single precision tells from 0.
+    """
+    logs = losses.detach().double().clamp_min(torch.finfo(torch.float32).eps).log().cpu().numpy()
+    if np.ptp(logs) == 0 or np.ptp(epsilons) == 0:
+        return float("nan")
+    return float(np.corrcoef(epsilons, logs)[0, 1])
 
 
 def passes(per_epoch: float) -> str:
@@ -440,18 +396,19 @@ class AccountingCosts:
         return np.minimum(randomness.lognormal(-0.5, 0.6, self.examples), 1.0)
 
     def _measure_rounded(self, seed: int) -> dict[str, float]:
-        histories, randomness, taken = Histories(self.examples), np.random.default_rng(seed), 0.0
+        randomness, taken, grid = np.random.default_rng(seed), 0.0, shares_on_grid(0.01)
+        counts = np.zeros((self.examples, len(grid)), dtype=np.uint32)
         for _ in range(self.passes):
             shares = self._shares(randomness)
             began = time.perf_counter()
-            histories.add(histories.cells(shares), self.steps)
+            counts[np.arange(self.examples), cells_of(shares, grid)] += self.steps
             taken += time.perf_counter() - began
         began = time.perf_counter()
         noise = self.noise_multiplier * (1 + seed / 1000)  # divergences of the seed before are remembered
-        event = StepEvent(self.batch_size / self.examples, noise)
-        individual_epsilons(histories, event, _COST_DELTA, "rdp")
+        event = Event(self.batch_size / self.examples, noise)
+        individual_epsilons(counts, grid, event, _COST_DELTA, "rdp")
         seconds = taken + time.perf_counter() - began
-        return {"computations": float(len(histories.shares) - 1), "seconds": seconds}
+        return {"computations": float(len(grid) - 1), "seconds": seconds}
 
     def _measure_exact(self, seed: int) -> dict[str, float]:
         shares = self._shares(np.random.default_rng(seed))[:_TIMED]

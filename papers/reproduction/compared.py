@@ -83,8 +83,9 @@ class Compared:
             jobs=request.jobs,
             device=request.device,
             on_progress=request.on_progress,
+            diagnose=self.diagnosis or False,
+            individual=self.individual,
             release_epsilon=RELEASE if self.individual else None,
-            diagnosis=self.diagnosis,
             baseline="plan",
         )
         parts = [*self._final(comparison), *self._epochs(comparison), *self._further(comparison)]
@@ -109,7 +110,7 @@ class Compared:
         parts = long(followed, [name for name in self.by_epoch if name != "epsilon"])
         if "epsilon" in self.by_epoch:  # of the run, and so the same for all groups
             one = followed[followed["group"] == followed["group"].iloc[0]]
-            parts += long(one.assign(group=ALL), ["epsilon"])
+            parts += long(one.assign(group=ALL, epsilon=one["epsilon_of_steps_taken"]), ["epsilon"])
         if self.last:
             latest = epochs["epoch"] == epochs.groupby(["method", "seed", "setting"])["epoch"].transform(
                 "max"

@@ -14,8 +14,6 @@ from matplotlib.patches import Patch
 
 from equidp.data.dataset import ALL
 from equidp.report.plots.style import (
-    GROUP_LOOKS,
-    OTHER_GROUPS,
     Layout,
     Look,
     legend,
@@ -25,6 +23,13 @@ from equidp.report.plots.style import (
     wrapped,
 )
 
+GROUP_LOOKS = (
+    *(Look("#C2185B"), Look("#6A4FC4", line="--"), Look("#E58AC8", line="-."), Look("#9A6FA0", line=":")),
+    *(Look("#C2185B", line=":"), Look("#6A4FC4", line="-.")),
+)
+"""Looks of groups, pinks and purples, which no method has; the first group is the one to look at."""
+OTHER_GROUPS = Look("#BBAFC4")
+"""Look of all other groups."""
 _LONGEST_BARS = 6
 """Up to this many groups are set apart by their names beneath the bars."""
 

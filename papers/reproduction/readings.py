@@ -29,14 +29,13 @@ from equidp.comparison.cells import split_facts
 from equidp.data import open_source
 from equidp.data.dataset import ALL
 from equidp.engines import make_engine
-from equidp.engines.measurement import MeasuredBatch
 from equidp.evaluation.groups import group_metrics
 from equidp.evaluation.predictions import predict
 from equidp.extend import check_number, check_whole, unknown_name, write_whole
-from equidp.kernel.bounding import capped_weights, each_alone, example_rows
+from equidp.kernel.bounding import capped_weights, each_alone, example_rows, group_bounds
 from equidp.kernel.engine import Engine, Measured, Sums
 from equidp.kernel.epsilon import epsilon
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.event import Event
 from equidp.kernel.noise import Randomness, SeededRandomness
 from equidp.kernel.noisy_sum import join_sums, parameter_blocks, release, split_sums
 from equidp.kernel.policy import statistics_noise
@@ -258,7 +257,7 @@ def worth(
 
     def spent(noise: float) -> float:
         drawn = (1.0, passes) if reading.shuffled else (rate, steps)
-        return epsilon([(StepEvent(drawn[0], noise, statistics_noise), drawn[1])], delta)
+        return epsilon([(Event(drawn[0], noise, statistics_noise), drawn[1])], delta)
 
     if (reading.present_groups or reading.bounds_as_weights) and largest_bound > 1:
         reason = "the scale of the noise tells which groups are in a batch"
@@ -314,6 +313,7 @@ class Learner:
         self, model: nn.Module, policy: Policy, reading: Reading, planned: Planned, *, num_groups: int
     ) -> None:
         self.model, self.policy, self.reading, self.planned = model, policy, reading, planned
+        self.num_groups = num_groups
         self.parameters = list(model.parameters())
         self.optimizer = torch.optim.SGD(
             self.parameters,
@@ -353,14 +353,14 @@ class Learner:
         sums: Sums = {}
         for each in measured:
             weights = self._weights(each.norms.detach(), groups, bounds)
-            sums.update(each.sum_gradients(weights))
+            sums.update(each.sums(weights))
         self._add_noise(sums, len(groups), bounds, randomness)
         self.optimizer.step()
         return norms
 
     def _measure(self, engine: Engine, part: list[nn.Parameter], inputs: Tensor, targets: Tensor) -> Measured:
         if not len(targets):
-            return MeasuredBatch(torch.zeros(0), lambda weights: {})
+            return Measured(torch.zeros(0), None, lambda weights: {})
         with self._only(part):
             return engine(inputs, targets)
 
@@ -389,9 +389,8 @@ class Learner:
 
     def _bounds(self, groups: Tensor) -> Tensor:
         """Bounds that noise is scaled to, [groups]: of all, or of those in the batch and 0 for others."""
-        bounds = torch.tensor([self.policy.sensitivity(self.state)])
-        if self.policy.needs_groups:
-            bounds = self.policy.released(self.state)["clipping_bound"]
+        bounds = group_bounds(self.policy, self.state, self.num_groups).float()
+        bounds = bounds if self.policy.needs_groups else bounds[:1]
         if len(bounds) == 1 or not (self.reading.present_groups or self.reading.bounds_as_weights):
             return bounds
         present = torch.bincount(groups, minlength=len(bounds)) > 0
@@ -402,7 +401,9 @@ class Learner:
         share = self.reading.layer_bound or 1.0
         seen = norms / share  # a norm of share C is clipped as C is
         weights = each_alone(self.policy.weight, self.state, seen, groups) if len(norms) else norms
-        weights = capped_weights(weights, seen, self.policy.sensitivity(self.state))
+        weights = capped_weights(
+            weights, seen, float(group_bounds(self.policy, self.state, self.num_groups).max())
+        )
         if self.reading.bounds_as_weights and len(bounds) > 1:
             weights = weights * (bounds / bounds.mean())[groups].to(weights)
         return weights
@@ -521,7 +522,7 @@ class ReadingStudy:
     def _epsilon(self, name: str, seed: int) -> dict[str, Any]:
         """Epsilon of the runs of a reading, as changes of a row; infinite where nothing is proven."""
         examples = split_facts(open_source(self.data), seed).num_train
-        resolved = default_plan(self.data).resolve(self.method, examples)
+        resolved = default_plan(self.data).for_method(self.method).resolve(examples)
         planned = Planned(
             examples, resolved.plan.batch_size, resolved.noise_multiplier, resolved.learning_rate
         )
@@ -588,7 +589,7 @@ def learner_of(study: ReadingStudy, train: GroupedDataset, seed: int) -> Learner
     """The learner of a study's first reading: the published settings of its data, changed by the reading."""
     reading = READINGS[study.readings[0]]
     plan = default_plan(study.data).with_changes({"epochs": study.epochs})
-    resolved = plan.resolve(study.method, len(train))
+    resolved = plan.for_method(study.method).resolve(len(train))
     model = build_model(
         resolved.plan.factory, train.input_shape, train.num_classes, seed + 1000 * reading.other_weights
     )

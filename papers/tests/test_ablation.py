@@ -17,7 +17,9 @@ from papers.ablation import ERRORS, ablate, ablation_summary
 from support.errors import raises_field
 from support.toy import toy
 
-PLAN = Plan("logistic", learning_rate=0.5, batch_size=40, epochs=3, method_settings={"clipping_bound": 0.2})
+PLAN = Plan(
+    model="logistic", learning_rate=0.5, batch_size=40, epochs=3, method_settings={"clipping_bound": 0.2}
+)
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,11 @@ def test_no_error_is_plain_sgd_and_both_are_dpsgd_without_noise(tmp_path):
             model,
             torch.optim.SGD(model.parameters(), lr=0.5),
             data.train,
-            policy=policy,
+            method=policy,
             batch_size=40,
             epochs=3,
             delta=1e-4,
             noise_multiplier=0.0,
-            secure=False,
             seed=3,
         )
         expected = trainer.fit().metrics(data.test)["loss"].to_list()

@@ -1,4 +1,4 @@
-"""Papers are written with public names of equidp alone: those at its top, and those of docs/reference.md."""
+"""Papers are written with public names of equidp alone: those at its top, and those of docs/extending.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import equidp
 
 PAPERS = Path(__file__).parents[1]
-REFERENCE = (PAPERS.parent / "docs" / "reference.md").read_text(encoding="utf-8")
+REFERENCE = (PAPERS.parent / "docs" / "extending.md").read_text(encoding="utf-8")
 PUBLIC = {
     module: set(re.findall(r"`(\w+)`", names))
     for module, names in re.findall(r"^\| `(equidp[\w.]*)` \| (.*?) \|", REFERENCE, re.MULTILINE)

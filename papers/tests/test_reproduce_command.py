@@ -53,7 +53,7 @@ def test_the_full_form_has_all_its_seeds_however_long_it_takes(tmp_path):
     [
         ((), "needs one of: the name of an item, --list, --page FILE"),
         (("xu-table-9", "--list"), "needs one of"),
-        (("xu-tabel-1",), "Did you mean 'xu-table-1'?"),
+        (("xu-tabel-1",), "Did you mean 'xu-table-1'"),
         (("xu-table-9", "--seeds", "0"), "seeds=0"),
         (("xu-table-9", "--device", "cuda:77"), "device 'cuda:77'"),
         (("xu-table-9", "--hours", "-1"), "hours=-1"),

@@ -25,8 +25,8 @@ PLAN = (
     "1",
     "--noise-multiplier",
     "2",
-    "--accountant",
-    "rdp",
+    "--set",
+    "privacy.accountant=rdp",
     "--out",
     "run",
 )
@@ -48,7 +48,7 @@ def _faces(tmp_path, monkeypatch):
 def test_a_run_keeps_target_and_groups(command, tmp_path):
     code, _, err = command(*TRAIN, *PLAN, cwd=tmp_path)
     assert code == 0, err
-    card = (tmp_path / "run" / "card.md").read_text()
+    card = (tmp_path / "run" / "share" / "card.md").read_text()
     assert "under-30" in card
     assert "female" in card
     code, out, err = command("evaluate", "run", "--trust-code", cwd=tmp_path)

@@ -1,10 +1,7 @@
-from equidp.accounting.budget import PrivacyBudget as PrivacyBudget
 from equidp.accounting.risk import Risk as Risk, RiskTarget as RiskTarget
-from equidp.accounting.target import Target as Target
 from equidp.audit import (
     audit_step as audit_step,
 )
-from equidp.comparison.compare import compare as compare
 from equidp.comparison.result import Comparison as Comparison
 from equidp.data.dataset import (
     DataSource as DataSource,
@@ -12,7 +9,6 @@ from equidp.data.dataset import (
     GroupedDataset as GroupedDataset,
 )
 from equidp.data.people import by_person as by_person
-from equidp.data.views import Views as Views
 from equidp.diagnostics import (
     DiagnosisPlan as DiagnosisPlan,
     Diagnostics as Diagnostics,
@@ -32,42 +28,45 @@ from equidp.errors import (
 from equidp.estimator import PrivateClassifier as PrivateClassifier
 from equidp.evaluation.metrics import METRICS as METRICS, Metric as Metric
 from equidp.evaluation.predictions import Decision as Decision, Predictions as Predictions
-from equidp.individual import (
-    IndividualAccountant as IndividualAccountant,
-    IndividualClipping as IndividualClipping,
-    IndividualReport as IndividualReport,
-)
+from equidp.individual.report import IndividualReport as IndividualReport
+from equidp.individual.settings import Individual as Individual
 from equidp.kernel.noisy_sum import private_sum as private_sum
 from equidp.kernel.policy import NoState as NoState, Policy as Policy, Setting as Setting
-from equidp.ledger.file import LedgerFile as LedgerFile
-from equidp.policies import (
-    DPSGD as DPSGD,
-    DPSGDF as DPSGDF,
-    PSAC as PSAC,
-    SGD as SGD,
-    Automatic as Automatic,
-    DPSGDFCode as DPSGDFCode,
-    FairLens as FairLens,
-    Global as Global,
-    GlobalAdapt as GlobalAdapt,
-    Naive as Naive,
-    Prototypes as Prototypes,
-    Quantile as Quantile,
-    QuantileBounded as QuantileBounded,
-    SoftAdaClip as SoftAdaClip,
-    check_policy as check_policy,
-)
+from equidp.ledger.ledger import Ledger as Ledger
+from equidp.policies.automatic import Automatic as Automatic
+from equidp.policies.checks import check_policy as check_policy
+from equidp.policies.dpsgd import DPSGD as DPSGD
+from equidp.policies.dpsgd_f import DPSGDF as DPSGDF, DPSGDFCode as DPSGDFCode
+from equidp.policies.fairlens import FairLens as FairLens
+from equidp.policies.global_ import Global as Global
+from equidp.policies.global_adapt import GlobalAdapt as GlobalAdapt
+from equidp.policies.naive import Naive as Naive
+from equidp.policies.prototypes import Prototypes as Prototypes
+from equidp.policies.psac import PSAC as PSAC
+from equidp.policies.quantile import Quantile as Quantile, QuantileBounded as QuantileBounded
+from equidp.policies.sgd import SGD as SGD
+from equidp.policies.softadaclip import SoftAdaClip as SoftAdaClip
 from equidp.policies.table import METHODS as METHODS, Method as Method
 from equidp.report.audit import print_audit as print_audit
 from equidp.report.card import write_card as write_card
 from equidp.report.comparison import print_comparison as print_comparison, write_report as write_report
-from equidp.report.figures import plot as plot, save_figures as save_figures
-from equidp.training.averages import WeightAverage as WeightAverage
+from equidp.report.figures import plot as plot
+from equidp.runs.comparison import compare as compare
+from equidp.runs.saved import open_run as open_run
+from equidp.runs.session import train as train
+from equidp.runs.verify import verify as verify
+from equidp.tables.inspect import inspect as inspect
 from equidp.training.checkpoint import Checkpoints as Checkpoints
 from equidp.training.optimizers import PrivateAdam as PrivateAdam
-from equidp.training.plan import Plan as Plan, default_plan as default_plan
+from equidp.training.plan import (
+    Plan as Plan,
+    account as account,
+    default_plan as default_plan,
+)
 from equidp.training.progress import LogReleases as LogReleases, ProgressBar as ProgressBar
 from equidp.training.record import EpochRecorder as EpochRecorder, RunRecord as RunRecord
+from equidp.training.release import Release as Release
+from equidp.training.resolved import ResolvedPlan as ResolvedPlan
 from equidp.training.run import Run as Run
 from equidp.training.trainer import Callback as Callback, Trainer as Trainer
 

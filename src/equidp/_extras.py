@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from equidp.errors import MissingExtraError
 
-_TABLES = ("pandas", "pyarrow", "sklearn", "fairlearn", "joblib", "pooch", "requests", "safetensors")
+_TABLES = ("pandas", "pyarrow", "sklearn", "joblib", "pooch", "requests", "safetensors")
 
 EXTRAS: dict[str, tuple[str, ...]] = {
     "tables": _TABLES,

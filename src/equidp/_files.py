@@ -12,12 +12,14 @@ import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import IO
 
 from equidp.errors import SettingError
 
 Name = str | os.PathLike[str]
+_in_command = ContextVar("in_command", default=False)
 
 
 def check_writable(path: Name, *needed: Name | None) -> None:
@@ -161,6 +163,21 @@ def toml_failure(error: OSError | ValueError) -> str:
     if isinstance(error, OSError):
         return f"cannot be read: {error.strerror or error}; check the path"
     return f"cannot be read as TOML: {error}"
+
+
+@contextmanager
+def within_command() -> Iterator[None]:
+    """Let messages name commands, as of one that was typed; outside, they name calls."""
+    token = _in_command.set(True)
+    try:
+        yield
+    finally:
+        _in_command.reset(token)
+
+
+def is_command() -> bool:
+    """Return True within a command that was typed."""
+    return _in_command.get()
 
 
 def command_line(*words: object) -> str:

@@ -20,21 +20,30 @@ if TYPE_CHECKING:
 
 MOST_WEIGHT = 1e6
 """Beyond this, products with losses leave float32's range soon; all that counts is how weights compare."""
+_MOST_LISTED = 20
+"""Names that an error lists."""
 
 
-def unknown_name(kind: str, given: object, known: Iterable[str]) -> SettingError:
-    """Return an error that lists the known names and the closest one to what was given.
+def unknown_name(kind: str, given: object, known: Iterable[str], listed_in: str = "") -> SettingError:
+    """Return an error with the closest known names to what was given, and all of them where they are few.
+
+    Args:
+        kind: of the name.
+        given: what was given.
+        known: names.
+        listed_in: where many names are listed, such as "equidp methods".
 
     >>> raise unknown_name("method", "dpsgf", ["sgd", "dpsgd"])
     Traceback (most recent call last):
     equidp.errors.SettingError: unknown method 'dpsgf'. Did you mean 'dpsgd'? Known: dpsgd, sgd.
     """
     names = sorted(known)
-    close = difflib.get_close_matches(str(given), names, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    return SettingError(
-        f"unknown {kind} {given!r}.{hint} Known: {', '.join(names)}.", field=kind.partition(" (")[0]
-    )
+    few = len(names) <= _MOST_LISTED
+    close = difflib.get_close_matches(str(given), names, n=1 if few else 3)
+    hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+    where = f" {listed_in} lists them." if listed_in else ""
+    listed = f" Known: {', '.join(names)}." if few else f" {len(names)} are known.{where}"
+    return SettingError(f"unknown {kind} {given!r}.{hint}{listed}", field=kind.partition(" (")[0])
 
 
 def names(text: str) -> list[str]:

@@ -196,7 +196,9 @@ class Table:
         """
         headings = Markup().join(
             Markup("<th{}>{}</th>{}").format(
-                _html_class(column.kind, ""), column.heading, Markup("<th></th>" if column.bar else "")
+                _html_class(column.kind, ""),
+                column.heading,
+                Markup('<th class="left barred">0 to 100</th>' if column.bar else ""),
             )
             for column in self.columns
         )
@@ -317,8 +319,10 @@ def _html_cell(column: Column, cell: Cell) -> Markup:
     if column.names_row:
         return Markup("<th>{}</th>").format(value)
     small = Markup(" <small>{}</small>").format(note) if note else ""
-    bar = Markup("<td>{}</td>").format(_html_bar(column.heading, cell)) if column.bar else ""
-    return Markup("<td{}>{}{}</td>{}").format(_html_class(column.kind, value), value, small, bar)
+    bar = Markup('<td class="barred">{}</td>').format(_html_bar(column.heading, cell)) if column.bar else ""
+    head = Markup(' data-head="{}"').format(column.heading)
+    content = Markup("<span>{}{}</span>").format(value, small) if small else value
+    return Markup("<td{}{}>{}</td>{}").format(_html_class(column.kind, value), head, content, bar)
 
 
 def _html_bar(name: str, cell: Cell) -> Markup:

@@ -90,9 +90,8 @@ class BudgetError(EquidpError):
     """A step would spend more privacy than is allowed, or cannot be recorded.
 
     >>> import equidp
-    >>> from equidp.kernel.ledger import StepEvent
-    >>> budget = equidp.PrivacyBudget(epsilon=1.0, delta=1e-5, accountant="rdp")
-    >>> budget.check(StepEvent(1.0, 0.1), 1)  # doctest: +ELLIPSIS
+    >>> from equidp.kernel.event import Event
+    >>> equidp.Ledger(limit=(1.0, 1e-5)).check(Event(1.0, 0.1), 1)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     equidp.errors.BudgetError: the plan of 1 steps ...
     """

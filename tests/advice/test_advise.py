@@ -29,7 +29,9 @@ def made_up(num_examples, *shape):
 @given(st.integers(2, 3000))
 def test_a_choice_can_be_trained_on_however_few_examples_there_are(num_examples):
     choice = advise(made_up(num_examples, 3))
-    resolved = choice.plan(Plan(noise_multiplier=2.0, delta=1e-6)).resolve(choice.method, num_examples)
+    resolved = (
+        choice.plan(Plan(noise_multiplier=2.0, delta=1e-6)).for_method(choice.method).resolve(num_examples)
+    )
     assert 0 < resolved.sample_rate <= 1
     assert resolved.steps >= 1
 
@@ -124,7 +126,7 @@ def test_auto_spends_what_dp_sgd_spends_by_the_plan_of_a_comparison(tmp_path):
 @pytest.mark.soak
 def test_auto_meets_each_target_of_a_comparison(tmp_path):
     plan = Plan(epochs=1, delta=1e-4)
-    asked = {"seeds": 1, "plan": plan, "directory": tmp_path, "jobs": 1, "epsilons": [1.0, 8.0]}
+    asked = {"seeds": 1, "plan": plan, "directory": tmp_path, "jobs": 1, "epsilon": [1.0, 8.0]}
     comparison = equidp.compare("digits", methods=[AUTO], **asked)
     spent = comparison.results.query("method == 'auto'").groupby("target_epsilon")["epsilon"].first()
     assert spent.to_list() == pytest.approx([1.0, 8.0], rel=0.01)
@@ -176,15 +178,13 @@ def test_reasons_for_people_are_on_the_gradients_of_people():
 
 def test_normalised_features_have_the_learning_rate_at_which_noise_moves_logits_by_one_deviation():
     vectors = made_up(20_000, 12)
-    small, large = (
-        advise(vectors, equidp.Target(each), features="efficientnet-lite0") for each in (0.5, 3.0)
-    )
+    small, large = (advise(vectors, {"epsilon": each}, features="efficientnet-lite0") for each in (0.5, 3.0))
     assert (small.features, small.settings["clipping_bound"]) == ("efficientnet-lite0", 1.4)
     assert small.settings["learning_rate"] < large.settings["learning_rate"] <= 10
     assert advise(vectors).settings["learning_rate"] == 10
     assert "deviation of 1" in " ".join(advice_sentences(small))
     with raises_field(SettingError, "epsilon"):
-        advise(made_up(50, 12), equidp.Target(0.02), features="efficientnet-lite0")
+        advise(made_up(50, 12), {"epsilon": 0.02}, features="efficientnet-lite0")
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def settings_of(num_examples, epsilon):
 
 
 def advised(num_examples, epsilon, given=None, **changes):
-    return advise(made_up(num_examples, **changes), equidp.Target(epsilon), given, CUT)
+    return advise(made_up(num_examples, **changes), {"epsilon": epsilon}, given, CUT)
 
 
 def way(settings, num_examples):
@@ -66,7 +66,7 @@ def test_settings_can_be_trained_by_and_stay_within_bounds(count, epsilon):
     advice = settings_of(count, epsilon)
     assert 0 < advice.settings["learning_rate"] <= 10
     assert 0.5 < advice.settings["clipping_bound"] < 2
-    resolved = advice.plan(Plan()).resolve(advice.method, count)
+    resolved = advice.plan(Plan()).for_method(advice.method).with_usual_noise().resolve(count)
     assert 0 < resolved.sample_rate <= 1
     assert resolved.steps >= 60
 
@@ -83,16 +83,16 @@ def test_noise_moves_predictions_by_the_deviation_that_the_rule_states():
     rows[:, 0] = 1.0
     targets = torch.arange(count) % 2
     data = equidp.GroupedDataset(rows, targets, targets, ("a", "b"), ("n", "y"))
-    advice = advise(data, equidp.Target(1.0), {}, CUT)
-    plan = advice.plan(Plan()).resolve("dpsgd", count, equidp.Target(1.0, accountant="rdp"))
+    advice = advise(data, {"epsilon": 1.0}, {}, CUT)
+    plan = advice.plan(Plan()).with_changes(epsilon=1.0, accountant="rdp").resolve(count)
     model = torch.nn.Sequential(torch.nn.Linear(width, 2, bias=False))
     torch.nn.init.zeros_(model[0].weight)
     own = plan.settings
     optimizer = torch.optim.SGD(model.parameters(), lr=own["learning_rate"], momentum=own["momentum"])
     trainer = Trainer(
-        model, optimizer, data, policy=plan.policy, batch_size=own["batch_size"], steps=plan.steps,
-        noise_multiplier=plan.noise_multiplier, delta=plan.delta, scheduler=own["schedule"],
-        average=equidp.WeightAverage(own["average"], own["average_share"]),
+        model, optimizer, data, method=plan.policy, batch_size=own["batch_size"], steps=plan.steps,
+        noise_multiplier=plan.noise_multiplier, delta=plan.delta, schedule=own["schedule"],
+        average=own["average"], average_share=own["average_share"],
     )  # fmt: skip
     weights = trainer.fit().model[0].weight.detach()[:, 1:]
     moved = weights[1] - weights[0]
@@ -104,8 +104,7 @@ def test_given_settings_are_what_the_learning_rate_suits():
     assert shorter["clipping_bound"] == 0.6
     assert shorter["learning_rate"] == pytest.approx(2 * longer["learning_rate"], rel=0.01)
     noisier, quieter = (
-        advise(made_up(6_000), equidp.Target(), {"noise_multiplier": noise}, CUT).settings
-        for noise in (8.0, 4.0)
+        advise(made_up(6_000), {}, {"noise_multiplier": noise}, CUT).settings for noise in (8.0, 4.0)
     )
     assert quieter["learning_rate"] == pytest.approx(2 * noisier["learning_rate"], rel=0.01)
 
@@ -118,7 +117,7 @@ def test_the_bound_of_people_is_that_of_a_row():
         targets=rows.targets[:, None].expand(500, 4),
     )
     assert people.rows == 4
-    assert advise(people, equidp.Target(3.0), {}, CUT).settings["clipping_bound"] == 1.2
+    assert advise(people, {"epsilon": 3.0}, {}, CUT).settings["clipping_bound"] == 1.2
 
 
 @pytest.mark.parametrize(("count", "epsilon"), [(50, 0.5), (30, 1.0)])
@@ -150,13 +149,13 @@ def table(tmp_path):
 def test_a_table_is_cut_unless_a_model_or_an_encoding_is_given(table):
     train = table.split(0).train
     chosen = choose_plan(table, train, 0, {})
-    assert (chosen.encoding, chosen.plan.model, chosen.origin("encoding")) == (CUT, "additive", RULE)
-    assert choose_plan(table, train, 0, {"model": "mlp"}).encoding == "standard"
-    assert choose_plan(table, train, 0, {}, swept=("model",)).encoding == "standard"
-    scaled = dataclasses.replace(table, encoding="standard")
+    assert (chosen.binning, chosen.plan.model, chosen.origin("binning")) == (CUT, "additive", RULE)
+    assert choose_plan(table, train, 0, {"model": "mlp"}).binning == "standard"
+    assert choose_plan(table, train, 0, {}, swept=("model",)).binning == "standard"
+    scaled = dataclasses.replace(table, binning="standard")
     assert choose_plan(scaled, train, 0, {}).plan.model == "logistic"
-    finer = dataclasses.replace(table, encoding="cut:8")
-    assert (choose_plan(finer, train, 0, {}).encoding, choose_plan(finer, train, 0, {}).plan.model) == (
+    finer = dataclasses.replace(table, binning="cut:8")
+    assert (choose_plan(finer, train, 0, {}).binning, choose_plan(finer, train, 0, {}).plan.model) == (
         "cut:8", "additive",
     )  # fmt: skip
 
@@ -170,7 +169,7 @@ def test_all_examples_may_be_one_batch():
 def test_a_method_that_fixes_its_settings_is_neither_refused_nor_explained_by_those_of_the_rule(table):
     train = table.split(0).train.subset(torch.arange(40))
     with pytest.raises(SettingError):
-        choose_plan(table, train, 0, {}, target=equidp.Target(0.5))
-    chosen = choose_plan(table, train, 0, {}, target=equidp.Target(0.5), method="prototypes")
+        choose_plan(table, train, 0, {}, level={"epsilon": 0.5})
+    chosen = choose_plan(table, train, 0, {}, level={"epsilon": 0.5}, method="prototypes")
     assert chosen.advice.settings["model"] == "prototypes"
     assert not {"cut columns", "noise in logits"} & {reason.name for reason in chosen.advice.reasons}

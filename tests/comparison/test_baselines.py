@@ -146,7 +146,7 @@ def test_trees_read_inputs_before_fixed_features():
     assert source_of_trees(WithFeatures(Squares(), double), 0) == Squares()
 
 
-PLAN = Plan("logistic", learning_rate=0.5, batch_size=60, epochs=2, delta=1e-4)
+PLAN = Plan(model="logistic", learning_rate=0.5, batch_size=60, epochs=2, delta=1e-4)
 
 
 def planned(sweep=None, *, plan: Plan = PLAN, searched: bool = True) -> BaselinePlan:
@@ -164,7 +164,7 @@ def test_candidates_have_multiples_of_the_rate_and_the_first_is_the_plans():
     assert RATES[0] == 1.0
     assert min(RATES) < 1 < max(RATES)
     first = planned().candidates(300)[0].resolve(300)
-    assert first.settings == PLAN.resolve("sgd", 300).settings
+    assert first.settings == PLAN.for_method("sgd").resolve(300).settings
     by_steps = planned(plan=replace(PLAN, learning_rate=None))
     assert rates(by_steps) == pytest.approx([factor * 10**-0.5 for factor in RATES])
     assert rates(planned(searched=False)) == [0.5]
@@ -398,7 +398,7 @@ def test_a_dry_run_counts_candidates_once_baselines_and_boosted_trees(tmp_path):
 
 
 def compared(tmp_path, **given) -> equidp.Comparison:
-    asked = {"methods": ["dpsgd"], "seeds": 2, "plan": PLAN, "epsilons": [3.0], "jobs": 1}
+    asked = {"methods": ["dpsgd"], "seeds": 2, "plan": PLAN, "epsilon": 3.0, "jobs": 1}
     return equidp.compare(Squares(), directory=tmp_path, **{**asked, **given})
 
 

@@ -17,7 +17,7 @@ from support.errors import raises_field
 
 
 def cells(*seeds) -> list[Cell]:
-    return [Cell(Toy(), PLAN.resolve("dpsgd", 160), "", math.nan, seed, "ghost") for seed in seeds]
+    return [Cell(Toy(), PLAN.with_usual_noise().resolve(160), "", math.nan, seed, "ghost") for seed in seeds]
 
 
 def result(call) -> tuple:

@@ -18,8 +18,8 @@ GROUPS = {"epsilon_by_group": {"8": 1.0, "*": 3.0}}
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     place = tmp_path_factory.mktemp("runs")
-    given = {"methods": ["dpsgd"], "seeds": 1, "epsilons": [3.0], "baseline": "plan", "jobs": 1}
-    return equidp.compare("digits", plan=PLAN, changes=GROUPS, directory=place, **given)
+    given = {"methods": ["dpsgd"], "seeds": 1, "epsilon": 3.0, "baseline": "plan", "jobs": 1}
+    return equidp.compare("digits", plan=PLAN, directory=place, **GROUPS, **given)
 
 
 @pytest.mark.soak
@@ -55,10 +55,10 @@ def test_a_report_shows_the_epsilon_of_each_group(found):
 def test_runs_with_equal_groups_keep_their_keys():
     """Stored runs of before are found again, and those by group are others."""
     source = open_source("digits")
-    target = equidp.Target(3.0, accountant="rdp")
 
     def key(plan):
-        resolved = plan.resolve("dpsgd", 1000, target, group_names=tuple("0123456789"))
+        plan = plan.with_changes(epsilon=3.0, accountant="rdp", epsilon_by_group=plan.epsilon_by_group)
+        resolved = plan.resolve(1000, tuple("0123456789"))
         return Cell(source, resolved, "", 3.0, 0, "ghost").key
 
     alike, by_hand = key(PLAN), key(PLAN.with_changes({"rates": {"8": 0.5}}))
@@ -68,4 +68,4 @@ def test_runs_with_equal_groups_keep_their_keys():
 
 def test_the_baseline_treats_groups_equally():
     plan = PLAN.with_changes({"rates": {"8": 2.0}})
-    assert plan.resolve("sgd", 1000).settings == PLAN.resolve("sgd", 1000).settings
+    assert plan.for_method("sgd").resolve(1000).settings == PLAN.for_method("sgd").resolve(1000).settings

@@ -90,7 +90,7 @@ def test_costs_of_a_loss_are_what_it_gained(asked, nothing_is_trained):
 @pytest.mark.soak
 def test_a_metric_of_ones_own_and_a_cut_take_the_same_runs(asked, nothing_is_trained):
     f1 = equidp.Metric("f1", lambda found: f1_score(found.hits, found.predicted_positive), True, (0, 1))
-    found = equidp.compare(**asked, metric=f1, decision=Decision("yes", 0.1))
+    found = equidp.compare(**asked, metric=f1, positive="yes", threshold=0.1)
     assert found.results["f1"].between(0, 1).all()
     assert found.results.loc[found.results["method"] == "sgd", "f1"].max() > 0.1
     assert (found.setup.positive, found.setup.threshold) == ("yes", 0.1)
@@ -99,8 +99,8 @@ def test_a_metric_of_ones_own_and_a_cut_take_the_same_runs(asked, nothing_is_tra
 
 @pytest.mark.soak
 def test_a_threshold_at_the_base_rate_is_by_the_counts_of_each_run(asked, tmp_path):
-    given = {**asked, "directory": tmp_path, "seeds": 1, "epsilons": [3.0], "base_rate_threshold": True}
-    found = equidp.compare(**given, counts_share=0.3)
+    given = {**asked, "directory": tmp_path, "seeds": 1, "epsilon": 3.0, "counts_share": 0.3}
+    found = equidp.compare(**given, threshold="base-rate")
     rows = found.results.set_index(["method", "group"])
     train = asked["data"].split(0).train
     exact = float((train.targets == 1).double().mean())
@@ -110,12 +110,11 @@ def test_a_threshold_at_the_base_rate_is_by_the_counts_of_each_run(asked, tmp_pa
     assert noisy == pytest.approx(exact, abs=0.05)
     assert (found.setup.threshold, found.setup.base_rate_threshold) == (None, True)
     # The same predictions at a public threshold have the same metrics: each run has its own.
-    public = {**given, "base_rate_threshold": False, "counts_share": 0.3}
     for method, threshold in (("sgd", exact), ("dpsgd", noisy)):
-        by_number = equidp.compare(**public, decision=Decision(None, threshold))
+        by_number = equidp.compare(**given, threshold=threshold)
         again = by_number.results.set_index(["method", "group"])
         assert again.loc[(method, ALL), "recall"] == rows.loc[(method, ALL), "recall"]
-    by_class = equidp.compare(**public).results.set_index(["method", "group"])
+    by_class = equidp.compare(**given).results.set_index(["method", "group"])
     assert by_class.loc[("sgd", ALL), "recall"] < rows.loc[("sgd", ALL), "recall"]
 
 
@@ -124,13 +123,9 @@ def test_a_threshold_is_refused_before_anything_is_trained_where_it_cannot_be(as
     asked = {**asked, "directory": tmp_path}
     digits = {"methods": ["dpsgd"], "seeds": 1, "directory": tmp_path}
     for given, field in (
-        ({**asked, "base_rate_threshold": True}, "counts_share"),
-        (
-            {**asked, "epsilons": [3.0], "base_rate_threshold": True, "decision": Decision(None, 0.1)},
-            "base_rate_threshold",
-        ),
-        ({**digits, "base_rate_threshold": True}, "threshold"),
-        ({**digits, "decision": Decision(None, 0.1)}, "threshold"),
+        ({**asked, "threshold": "base-rate"}, "counts_share"),
+        ({**digits, "threshold": "base-rate"}, "threshold"),
+        ({**digits, "threshold": 0.1}, "threshold"),
     ):
         with raises_field(SettingError, field):
             equidp.compare(**given)
@@ -166,7 +161,7 @@ def test_a_metric_that_cannot_compare_the_groups_is_refused_before_anything_is_t
     asked = {**asked, "directory": tmp_path}
     for given, field in (
         ({"metric": "aucc"}, "metric"),
-        ({"decision": Decision("ill")}, "positive class"),
+        ({"positive": "ill"}, "positive class"),
         ({"metric": equidp.Metric("odd", lambda found: found.odd, True, (0, 1))}, "metric"),
     ):
         with raises_field(SettingError, field):

@@ -17,7 +17,8 @@ import equidp
 from equidp.comparison.sweep import named_methods
 from equidp.digest import code_digest, object_digest
 from equidp.errors import DataError, PolicyError, SettingError
-from equidp.training.plan import Plan, ResolvedPlan
+from equidp.training.plan import Plan
+from equidp.training.resolved import ResolvedPlan
 from support.errors import raises_field
 
 HELPER = """
@@ -40,14 +41,14 @@ from own_lab import helper
 class Soft(equidp.Policy):
     """Weighs by bound / (norm + softness)."""
 
-    bound: float = 1.0
+    longest: float = 1.0
     softness: float = 0.5
 
     def weight(self, state, norm, group):
-        return helper.scale() * self.bound / (norm + self.softness)
+        return helper.scale() * self.longest / (norm + self.softness)
 
     def sensitivity(self, state):
-        return self.bound
+        return self.longest
 
 
 tight = Soft(0.25)
@@ -89,18 +90,18 @@ class Empty:
 
 @dataclass
 class Thawed(equidp.Policy):
-    bound: float = 1.0
+    longest: float = 1.0
 
     def weight(self, state, norm, group):
         return norm
 
     def sensitivity(self, state):
-        return self.bound
+        return self.longest
 
 
 @dataclass(frozen=True)
 class Abstract(equidp.Policy):
-    bound: float = 1.0
+    longest: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ def own(name: str) -> Any:
 
 
 def own_plan() -> Plan:
-    return Plan("own_lab.method:make_model", batch_size=40, epochs=2, delta=1e-4, loss=own("smooth"))
+    return Plan(model="own_lab.method:make_model", batch_size=40, epochs=2, delta=1e-4, loss=own("smooth"))
 
 
 def figures(**settings) -> dict[str, tuple[float, float]]:
@@ -233,11 +234,11 @@ import equidp
 
 @dataclass(frozen=True)
 class Halved(equidp.Policy):
-    bound: float = 1.0
+    longest: float = 1.0
     def weight(self, state, norm, group):
-        return (self.bound / norm).clamp(max=SHARE)
+        return (self.longest / norm).clamp(max=SHARE)
     def sensitivity(self, state):
-        return self.bound
+        return self.longest
 
 SHARE = 1.0
 
@@ -245,7 +246,7 @@ def make_model(shape, classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
 
 if __name__ == "__main__":
-    plan = equidp.Plan(make_model, batch_size=300, epochs=1)
+    plan = equidp.Plan(model=make_model, batch_size=300, epochs=1)
     comparison = equidp.compare("digits", methods=[Halved(), Halved(0.5)], seeds=1, plan=plan, jobs=2)
     print(sorted(set(comparison.results["method"])))
 """
@@ -255,21 +256,21 @@ if __name__ == "__main__":
 def test_objects_of_a_notebook_reach_worker_processes(tmp_path):
     (tmp_path / "notebook.py").write_text(NOTEBOOK)
     done = subprocess.run([sys.executable, "notebook.py"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.stdout == "['Halved bound=0.5', 'Halved bound=1', 'sgd']\n", done.stderr
+    assert done.stdout == "['Halved longest=0.5', 'Halved longest=1', 'sgd']\n", done.stderr
 
 
 @dataclass(frozen=True)
 class Lower(equidp.Policy):
     """Clips at a public bound."""
 
-    bound: float = 1.0
+    longest: float = 1.0
     share: float = 0.5
 
     def weight(self, state, norm, group):
-        return (self.share * self.bound / norm).clamp(max=1.0)
+        return (self.share * self.longest / norm).clamp(max=1.0)
 
     def sensitivity(self, state):
-        return self.share * self.bound
+        return self.share * self.longest
 
 
 @pytest.mark.soak
@@ -283,18 +284,18 @@ def test_objects_of_one_class_are_methods_of_their_own(lab, tmp_path):
     names = (
         "sgd",
         "dpsgd",
-        "Lower bound=1, share=0.5",
-        "Lower bound=2, share=0.25",
-        "Lower bound=2, share=0.5",
+        "Lower longest=1, share=0.5",
+        "Lower longest=2, share=0.25",
+        "Lower longest=2, share=0.5",
     )
     assert comparison.setup.methods == names
-    assert comparison.setup.training.method_settings["Lower bound=2, share=0.25"] == {
-        "bound": 2.0,
+    assert comparison.setup.training.method_settings["Lower longest=2, share=0.25"] == {
+        "longest": 2.0,
         "share": 0.25,
     }
     equidp.write_report(comparison, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
-    assert all(text in page for text in ("Lower bound=2, share=0.25", "own_lab.method:make_model", "f1"))
+    assert all(text in page for text in ("Lower longest=2, share=0.25", "own_lab.method:make_model", "f1"))
 
 
 def test_methods_have_clear_names_that_differ():
@@ -303,8 +304,8 @@ def test_methods_have_clear_names_that_differ():
     assert list(named_methods(given)) == [
         "sgd",
         "Lower",
-        "Lower bound=1, share=0.5",
-        "Lower bound=1, share=0.5 #2",
+        "Lower longest=1, share=0.5",
+        "Lower longest=1, share=0.5 #2",
         "dpsgd clipping_bound=2",
         "dpsgd",
     ]
@@ -313,19 +314,24 @@ def test_methods_have_clear_names_that_differ():
 def test_settings_of_a_plan_reach_a_class_by_path_and_not_a_policy_that_was_made(lab):
     equidp.METHODS  # noqa: B018
     plan = Plan()
-    assert plan.policy("own_lab.method:Soft").bound == 1.0
-    plan = Plan(method_settings={"bound": 3.0, "softness": 0.1})
-    assert (plan.policy("own_lab.method:Soft").bound, plan.policy("own_lab.method:tight").bound) == (
+    assert plan.for_method("own_lab.method:Soft").policy.longest == 1.0
+    plan = Plan(method_settings={"longest": 3.0, "softness": 0.1})
+    assert (
+        plan.for_method("own_lab.method:Soft").policy.longest,
+        plan.for_method("own_lab.method:tight").policy.longest,
+    ) == (
         3.0,
         0.25,
     )
-    own = Plan(by_method={"own_lab.method:Soft": {"bound": 4.0, "epochs": 3}})
-    resolved = own.resolve("own_lab.method:Soft", 1000)
-    assert (resolved.policy.bound, resolved.plan.epochs) == (4.0, 3)
+    own = Plan(by_method={"own_lab.method:Soft": {"longest": 4.0, "epochs": 3}})
+    resolved = own.for_method("own_lab.method:Soft").with_usual_noise().resolve(1000)
+    assert (resolved.policy.longest, resolved.plan.epochs) == (4.0, 3)
 
 
 def test_a_resolved_plan_of_own_parts_is_read_back(lab):
-    resolved = replace(own_plan(), loss=None).resolve("own_lab.method:Soft", 160)
+    resolved = (
+        replace(own_plan(), loss=None).for_method("own_lab.method:Soft").with_usual_noise().resolve(160)
+    )
     assert ResolvedPlan.from_plain(resolved.to_plain()) == resolved
 
 
@@ -348,9 +354,9 @@ def toy_arrays():
         ({"methods": ["own_lab.methods:Soft"]}, SettingError, "method", "no module 'own_lab.methods'"),
         ({"methods": ["own_lab.method:smooth"]}, SettingError, "method", "of type function"),
         ({"methods": ["own_lab.method:Thawed"]}, PolicyError, "method", "Thawed is not a frozen dataclass"),
-        ({"methods": ["own_lab.method:Abstract"]}, PolicyError, "method", "lacks sensitivity, weight"),
+        ({"methods": ["own_lab.method:Abstract"]}, PolicyError, "method", "lacks bound"),
         ({"methods": ["own_lab.method:Needy"]}, SettingError, "method", "no default for limit"),
-        ({"methods": ["own_lab.method:Greedy"]}, PolicyError, "weight", "above its sensitivity 1.0"),
+        ({"methods": ["own_lab.method:Greedy"]}, PolicyError, "weight", "bound 1.0"),
         ({"methods": [3]}, SettingError, "method", "3"),
         (
             {"plan": {"model": "own_lab.method:make_modle"}},

@@ -45,9 +45,17 @@ def prepared_by(source, asked) -> PreparedComparison:
     return prepare(source, ComparisonPlan(**plan), directory=asked["directory"])
 
 
+def compared(source, asked) -> equidp.Comparison:
+    """The comparison by arguments of `prepared_by`."""
+    given = {name: value for name, value in asked.items() if name not in ("epsilons", "preprocessing_share")}
+    if (share := asked["preprocessing_share"]) is not None:
+        given |= {"preprocessing": "private", "preprocessing_share": share}
+    return equidp.compare(source, epsilon=asked["epsilons"], **given)
+
+
 @pytest.mark.soak
 def test_each_private_run_meets_its_epsilon_with_preprocessing(source, asked):
-    comparison = equidp.compare(source, **asked)
+    comparison = compared(source, asked)
     spent = comparison.results.set_index("method")["epsilon"]
     assert 2.99 < spent["dpsgd"].iloc[0] <= 3.0
     assert np.isinf(spent["sgd"].iloc[0])
@@ -65,7 +73,7 @@ def test_the_share_is_part_of_what_a_run_is_kept_under(source, asked):
     exact, private = ({cell.method: cell for cell in each}["dpsgd"] for each in cells[:2])
     assert private.plan.noise_multiplier > exact.plan.noise_multiplier
     (event,) = releases_of(private.source)
-    assert private.trainer(private.source.split(0)).ledger.entries == ((event, 1),)
+    assert private.trainer(private.source.split(0)).entries == ((event, 1),)
 
 
 @pytest.mark.soak
@@ -80,27 +88,27 @@ def test_a_seed_draws_the_same_preprocessing_again(source, asked):
 )
 def test_a_share_of_nothing_is_refused(source, asked, changed, field):
     with raises_field(SettingError, field):
-        equidp.compare(source, **{**asked, **changed})
+        compared(source, {**asked, **changed})
 
 
 def test_data_without_preprocessing_is_refused(asked):
     with raises_field(SettingError, "preprocessing_share", "'digits'"):
-        equidp.compare("digits", **asked)
+        compared("digits", asked)
 
 
 @pytest.mark.soak
 def test_a_source_with_private_noise_of_its_own_is_charged_and_its_note_says_where(source, asked):
     own = with_private_noise(source, 3.0)
     given = {**asked, "preprocessing_share": None}
-    comparison = equidp.compare(own, **given)
+    comparison = compared(own, given)
     spent = comparison.results.set_index("method")["epsilon"]
     assert 2.99 < spent["dpsgd"].iloc[0] <= 3.0
     private = {cell.method: cell for cell in prepared_by(own, given).cells}["dpsgd"]
     exact = {cell.method: cell for cell in prepared_by(source, given).cells}["dpsgd"]
-    assert private.trainer(own.split(0)).ledger.entries == ((releases_of(own)[0], 1),)
+    assert private.trainer(own.split(0)).entries == ((releases_of(own)[0], 1),)
     assert private.plan.noise_multiplier > exact.plan.noise_multiplier
     (note,) = own.split(0).notes
     assert "The epsilon of a comparison counts that; that of another training on this split does not" in note
     assert note in comparison.setup.data.notes
     with raises_field(SettingError, "preprocessing_share", "already"):
-        equidp.compare(own, **asked)
+        compared(own, asked)

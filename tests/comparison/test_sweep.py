@@ -132,7 +132,7 @@ def test_a_report_states_steps_and_sample_rate_only_where_all_runs_have_them(tmp
     equidp.write_report(comparison, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     same = how == "same"
-    assert ("It holds for 3 steps" in page and "with probability 0.3333" in page) == same
+    assert ("Epsilon is of 3 steps" in page and "with probability 0.3333" in page) == same
     assert ("a run&#39;s own number of steps" in page) != same
     assert ("<th>sample rate</th>" in page) == same
     assert ("30, 60" in page) == (how == "swept")

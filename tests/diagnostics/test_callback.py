@@ -20,7 +20,7 @@ LITTLE = Effort(batches=2, trace_vectors=2, eigenvalue_products=2, curvature_exa
 
 
 def watched(diagnostics, policy=None, **settings):
-    return make_trainer(policy=policy, secure=False, seed=1, callbacks=[diagnostics], **settings)
+    return make_trainer(method=policy, seed=1, callbacks=[diagnostics], **settings)
 
 
 def quiet(every=4, groups=None, **settings) -> Diagnostics:
@@ -75,8 +75,7 @@ def test_watching_does_not_change_training(policy):
         model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 2))
         trainer = make_trainer(
             model=model,
-            policy=policy,
-            secure=False,
+            method=policy,
             seed=1,
             steps=6,
             epochs=None,
@@ -129,7 +128,7 @@ def test_a_second_run_is_refused_since_its_steps_would_be_taken_for_those_of_the
     other = watched(diagnostics, steps=2, epochs=None)
     with raises_field(SettingError, "trainer"):
         other.fit()
-    assert other.ledger.entries == ()
+    assert other.entries == ()
 
 
 def test_what_cannot_be_diagnosed_is_refused_before_it_costs():
@@ -146,9 +145,8 @@ def test_what_cannot_be_diagnosed_is_refused_before_it_costs():
         with raises_field(error, field):
             trainer.fit()
         assert trainer.steps_done == 0
-    trainer = watched(quiet())
-    trainer.callbacks = (equidp.IndividualClipping(interval=1), quiet())
-    with raises_field(SettingError, "callbacks"):
+    trainer = watched(quiet(), individual=equidp.Individual(1, clipping=True))
+    with raises_field(SettingError, "individual"):
         trainer.fit()
     trainer = watched(quiet())
     trainer.optimizer = in_two_groups(trainer.model)

@@ -8,31 +8,24 @@ import torch
 from hypothesis import given, strategies as st
 from scipy import stats
 
-from equidp.distributed.group import processes_here
 from equidp.errors import SettingError
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
-from equidp.kernel.processes import Alone
+from equidp.kernel.processes import Processes
 from equidp.kernel.sampling import PoissonSampler
 from equidp.policies.table import METHODS
+from equidp.training.processes import processes_here
 from support import several
 from support.errors import raises_field
 from support.processes import together
-
-
-def one_of(rank: int, count: int) -> Alone:
-    """A process that talks to nobody."""
-    process = Alone()
-    process.rank, process.count = rank, count
-    return process
 
 
 @given(st.integers(1, 500), st.integers(1, 40))
 def test_shards_are_disjoint_and_together_all_examples(n, count):
     if count > n:
         with raises_field(SettingError, "processes", count, n):
-            one_of(0, count).shard(n)
+            Processes(0, count).shard(n)
         return
-    shards = [range(n)[one_of(rank, count).shard(n)] for rank in range(count)]
+    shards = [range(n)[Processes(rank, count).shard(n)] for rank in range(count)]
     assert [index for shard in shards for index in shard] == list(range(n))
     assert max(map(len, shards)) - min(map(len, shards)) <= 1
 
@@ -44,7 +37,8 @@ def test_samples_of_all_processes_are_one_poisson_sample(count):
     n, q, steps = 91, 0.2, 4000
     taken = np.zeros((steps, n))
     for rank in range(count):
-        for step, sample in enumerate(PoissonSampler(n, q, steps, SystemRandomness(), one_of(rank, count))):
+        sampler = PoissonSampler(n, q, steps, SystemRandomness(), Processes(rank, count))
+        for step, sample in enumerate(sampler):
             taken[step, sample.numpy()] += 1
     assert taken.max() == 1
     variance, sizes = n * q * (1 - q), taken.sum(axis=1)
@@ -56,11 +50,11 @@ def test_samples_of_all_processes_are_one_poisson_sample(count):
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_seed_gives_one_sample_whatever_the_number_of_processes(count):
-    def samples(*processes: Alone) -> list[list[torch.Tensor]]:
+    def samples(*processes: Processes) -> list[list[torch.Tensor]]:
         return [list(PoissonSampler(100, 0.1, 70, SeededRandomness(1), each)) for each in processes]
 
-    (whole,) = samples(Alone())
-    parts = samples(*(one_of(rank, count) for rank in range(count)))
+    (whole,) = samples(Processes())
+    parts = samples(*(Processes(rank, count) for rank in range(count)))
     assert all(torch.equal(torch.cat(part), one) for *part, one in zip(*parts, whole, strict=True))
 
 
@@ -157,23 +151,41 @@ def test_noise_covers_a_process_that_claims_another_sensitivity():
 def test_messages_are_as_long_whatever_is_in_the_samples():
     for found in together(2, several.sent_sizes, [[0, 0], [5, 0], [0, 5], [90, 3]]):
         assert all(messages == found[0] for messages in found)
-        assert sum(found[0]) == 8 + 2 * 6 * 8 + 2 * 7 * 8 + 8 + 8  # to pay, 6 statistics, 7 numbers, who asks
-
-
-@pytest.mark.soak
-def test_where_a_process_fails_the_others_stop_and_the_step_is_charged():
-    first, second = together(2, several.failing, "engine")
-    assert first[0] == 3
-    assert first[1].startswith("ProcessError: another process of this training ended")
-    assert second == (3, "OSError: the disk is gone", False)
-    assert not first[2]
+        assert sum(found[0]) == 2 * 6 * 8 + 2 * 7 * 8  # 6 statistics, 7 numbers
 
 
 @pytest.mark.soak
 def test_where_the_first_cannot_pay_nobody_draws():
-    first, second = together(2, several.failing, "ledger")
+    first, second = together(2, several.failing)
     assert first[:2] == (3, "BudgetError: no more")
     assert second[:2] == (3, "ProcessError: the first process stopped; its own message says why.")
+
+
+@pytest.mark.soak
+def test_the_first_decides_event_ledger_and_weights():
+    """Whatever the others were given; a ledger of theirs would count nothing."""
+    (first, start), (second, other_start) = together(2, several.resolved)
+    assert first == second
+    assert torch.equal(start, other_start)
+
+
+@pytest.mark.soak
+def test_a_plan_that_the_first_refuses_is_refused_by_all():
+    first, second = together(2, several.refused)
+    assert first.startswith("SettingError")
+    assert second == "ProcessError: the first process stopped; its own message says why."
+
+
+@pytest.mark.soak
+def test_all_stop_at_the_step_where_the_first_is_asked_to():
+    assert together(2, several.stopped, (9, 40)) == [(9, "TrainingStopped"), (9, "ProcessError")]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("rank", "taken"), [(0, (4, 4)), (1, (8, 0))])
+def test_the_first_ends_the_run_of_all_without_an_error(rank, taken):
+    """Released figures are alike in all, so that another need not decide."""
+    assert together(2, several.ended, rank) == [taken, taken]
 
 
 def test_alone_without_a_group(monkeypatch):

@@ -36,10 +36,10 @@ import torch
 from torch import Tensor, nn
 
 import equidp
-from equidp.accounting.planned import account
 from equidp.data import Recipe, open_source
 from equidp.errors import DataWarning, EquidpError
-from support.odd_tables import ODD, Odd, save
+from equidp.training.plan import account
+from support.odd_tables import ODD, Odd, save, stated
 from support.processes import together
 
 Result = dict[str, Any]
@@ -115,12 +115,11 @@ def settings_of(method: str, data: str, way: str = "plain") -> dict[str, Any]:
     policy = equidp.METHODS[method].policy()
     names = rows_of(data).group_names
     given: dict[str, Any] = {
-        "policy": policy,
+        "method": policy,
         "noise_multiplier": 1.0 if policy.private else 0.0,
         "delta": 1e-5,
         "steps": STEPS,
         "batch_size": BATCH,
-        "secure": False,
         "seed": 5,
     }
     if way == "rates":
@@ -130,7 +129,7 @@ def settings_of(method: str, data: str, way: str = "plain") -> dict[str, Any]:
     if way == "parts":
         given["physical_batch_size"] = 7
     if way == "individual clipping":
-        given["callbacks"] = [equidp.IndividualClipping(per_epoch=3)]
+        given["individual"] = equidp.Individual(per_epoch=3, clipping=True)
     return given
 
 
@@ -141,8 +140,26 @@ def trainer_of(method: str, data: str, way: str = "plain", **more: Any) -> equid
     return equidp.Trainer(model, optimizer, rows, **settings_of(method, data, way) | more)
 
 
+def as_golden(event: Any) -> tuple[str, dict[str, Any]]:
+    """Class and fields by which golden values name an event."""
+    if type(event).__name__ != "Event":  # of a commit that had these classes
+        return type(event).__name__, asdict(event)
+    found = {"sample_rate": event.rate, "noise_multiplier": event.noise}
+    found["statistics_noise"] = event.statistics_noise
+    if event.name != "step":
+        return "ReleaseEvent", {**found, "name": event.name, "id": ""}
+    if not event.shares:
+        return "StepEvent", found
+    shares = [
+        {"name": each.label, "sample_rate": each.rate, "bound_share": each.bound, "row_share": each.row}
+        for each in event.shares
+    ]
+    return "GroupedStepEvent", {**found, "by_group": shares}
+
+
 def entries_of(run: Any) -> list[Any]:
-    return [[type(event).__name__, rounded(asdict(event)), count] for event, count in run.entries]
+    events = [(*as_golden(event), count) for event, count in run.entries]
+    return [[name, rounded(fields), count] for name, fields, count in events]
 
 
 def spent_of(run: Any) -> dict[str, Any]:
@@ -168,9 +185,8 @@ def fitted(method: str, data: str, way: str) -> Result:
 
 def in_own_loop(method: str, data: str) -> Result:
     trainer = trainer_of(method, data)
-    with trainer.open_loop():
-        for batch in trainer.batches():
-            trainer.step(batch)
+    while trainer.step():
+        pass
     return result_of(trainer.run(), trainer)
 
 
@@ -199,7 +215,7 @@ def killed_and_resumed(method: str, data: str) -> Result:
         def make(kill: bool) -> equidp.Trainer:
             kept = equidp.Checkpoints(f"{folder}/kept", seconds=1e9)
             callbacks = [kept, *([_Save(kept), _Kill()] if kill else [])]
-            return trainer_of(method, data, ledger=equidp.LedgerFile(f"{folder}/ledger"), callbacks=callbacks)
+            return trainer_of(method, data, ledger=equidp.Ledger(f"{folder}/ledger"), callbacks=callbacks)
 
         child = os.fork()
         if not child:
@@ -242,13 +258,14 @@ def with_transformers(method: str, data: str) -> Result:
         {"x": rows.inputs[place].flatten().tolist(), "labels": int(rows.targets[place]), "g": int(group)}
         for place, group in enumerate(rows.groups.tolist())
     ]
-    names = ("policy", "delta", "noise_multiplier", "secure", "seed")
-    groups = {"num_groups": rows.num_groups, "group_column": "g"}
+    plan = equidp.Plan(**{name: given[name] for name in ("method", "delta", "noise_multiplier")})
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         trainer = PrivateTrainer(
             privacy=Privacy(
-                **{name: given[name] for name in names},
-                **groups,
+                plan,
+                seed=given["seed"],
+                group_names=rows.group_names,
+                group_column="g",
                 loss=nn.CrossEntropyLoss(reduction="none"),
             ),
             model=_ForTransformers(model_of(rows)),
@@ -293,10 +310,9 @@ def with_lightning(method: str, data: str) -> Result:
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), lr=0.2)
 
-    names = ("policy", "delta", "noise_multiplier", "secure", "seed")
-    private = {name: given[name] for name in names if name != "noise_multiplier" or given["policy"].private}
+    private = {name: given[name] for name in ("method", "delta", "noise_multiplier", "seed")}
     columns = rows.inputs.flatten(1), rows.targets, rows.groups
-    private |= {"num_groups": rows.num_groups, "group": lambda item: int(item[2])}
+    private |= {"group_names": rows.group_names, "group": lambda item: int(item[2])}
     strategy = PrivateStrategy(**private)
     loader = torch.utils.data.DataLoader(
         torch.utils.data.TensorDataset(*columns), batch_size=BATCH, shuffle=True
@@ -356,18 +372,18 @@ def trajectories() -> dict[str, Callable[[], Result]]:
 
 PLANS: dict[str, dict[str, Any]] = {
     "noise": {"noise_multiplier": 1.0, "epochs": 20},
-    "epsilon": {"target_epsilon": 3.0, "epochs": 20},
-    "small epsilon": {"target_epsilon": 0.5, "epochs": 5, "delta": 1e-6},
-    "steps": {"target_epsilon": 8.0, "steps": 500},
-    "renyi": {"target_epsilon": 2.0, "epochs": 10, "accountant": "rdp"},
-    "statistics": {"target_epsilon": 3.0, "epochs": 20, "method": "dpsgd-f"},
+    "epsilon": {"epsilon": 3.0, "epochs": 20},
+    "small epsilon": {"epsilon": 0.5, "epochs": 5, "delta": 1e-6},
+    "steps": {"epsilon": 8.0, "steps": 500},
+    "renyi": {"epsilon": 2.0, "epochs": 10, "accountant": "rdp"},
+    "statistics": {"epsilon": 3.0, "epochs": 20, "method": "dpsgd-f"},
     "statistics, renyi": {
         "noise_multiplier": 0.8,
         "steps": 900,
         "method": "global-adapt",
         "accountant": "rdp",
     },
-    "rates": {"target_epsilon": 3.0, "epochs": 20, "rates": {"rare": 2.0, "*": 1.0}, "accountant": "rdp"},
+    "rates": {"epsilon": 3.0, "epochs": 20, "rates": {"rare": 2.0, "*": 1.0}, "accountant": "rdp"},
     "bounds": {"noise_multiplier": 1.2, "steps": 300, "bound_shares": {"rare": 0.5}, "accountant": "rdp"},
     "budgets by rates": {"epochs": 10, "epsilon_by_group": {"rare": 1.0, "*": 3.0}, "accountant": "rdp"},
     "budgets by bounds": {
@@ -383,10 +399,10 @@ PLANS: dict[str, dict[str, Any]] = {
 
 def planned(given: Mapping[str, Any]) -> Result:
     given = dict(given)
-    plan = account(5000, given.pop("batch", 250), **given)
+    plan = account(5000, batch_size=given.pop("batch", 250), **given)
     found = {
         "steps": plan.steps,
-        "event": [type(plan.event).__name__, rounded(asdict(plan.event))],
+        "event": rounded(as_golden(plan.event)),
         "delta": plan.delta,
         "epsilon": {name: plan.epsilon(name) for name in ("pld", "rdp")},
     }
@@ -414,7 +430,7 @@ def read_odd(odd: Odd, ending: str) -> Result:
         found: dict[str, Any] = {}
         try:
             split, encoder = split_and_encode(
-                open_source(str(path), recipe=roles.with_changes(odd.recipe)), 0
+                open_source(str(path), recipe=roles.with_changes(stated(odd.recipe))), 0
             )
             found["split"] = split.digest()
             found["groups"] = list(split.train.group_names)
@@ -425,11 +441,11 @@ def read_odd(odd: Odd, ending: str) -> Result:
             found["refused"] = type(error).__name__
         found["warnings"] = sum(issubclass(each.category, DataWarning) for each in said)
         try:
-            report = inspect_table(path, roles.with_changes(odd.recipe))
+            report = inspect_table(path, roles.with_changes(stated(odd.recipe)))
             found["findings"] = {
-                column.name: sorted({each.kind.name for each in column.findings})
-                for column in report.columns
-                if column.findings
+                column.name: sorted(kinds)
+                for column in report.columns  # what a column tells of the target has tests of its own
+                if (kinds := {each.kind.name for each in column.findings} - {"LEAK"})
             }
         except EquidpError as error:
             found["inspect refused"] = type(error).__name__
@@ -450,15 +466,23 @@ SHORT = ("--epochs", "4", "--batch-size", "64")
 RUNS: dict[str, tuple[str, ...]] = {
     "row": ("--epsilon", "3"),
     "row, noise given": ("--noise-multiplier", "2", "--method", "dpsgd", *SHORT),
-    "row, renyi": ("--epsilon", "2", "--accountant", "rdp", "--method", "dpsgd-f", *SHORT),
+    "row, renyi": ("--epsilon", "2", "--set", "privacy.accountant=rdp", "--method", "dpsgd-f", *SHORT),
     "row, adam and average": ("--epsilon", "3", "--set", "optimizer=adam", "--set", "average=ema"),
     "row, bounds": ("--epsilon", "3", "--bounds", "age=18:90", "--encoding", "cut"),
     "person": ("--epsilon", "3", "--person", "id", "--rows-per-person", "3"),
     "private preprocessing": ("--epsilon", "3", "--preprocessing", "private"),
     "class counts": ("--epsilon", "3", "--class-weight", "balanced"),
-    "rates by group": ("--noise-multiplier", "2", "--method", "dpsgd", *SHORT, "--rates", "F=1.5"),
-    "individual epsilons": ("--epsilon", "3", "--individual"),
-    "budget": ("--epsilon", "1", "--budget", "b.ledger", "--budget-epsilon", "3", "--budget-delta", "1e-4"),
+    "rates by group": (
+        "--noise-multiplier",
+        "2",
+        "--method",
+        "dpsgd",
+        *SHORT,
+        "--set",
+        "privacy.rates=F=1.5",
+    ),
+    "individual epsilons": ("--epsilon", "3", "--set", "privacy.individual=true"),
+    "budget": ("--epsilon", "1", "--ledger", "b.ledger", "--ledger-epsilon", "3", "--ledger-delta", "1e-4"),
     "stopped half way": ("--epsilon", "3", "--method", "dpsgd", *SHORT),
     "no privacy": ("--method", "sgd", *SHORT),
 }
@@ -497,13 +521,21 @@ def system_from_a_seed() -> Iterable[None]:
         os.urandom = before
 
 
-def command(*arguments: str) -> tuple[int, str]:
-    """Exit code and standard output of `equidp`, run here; 069d3a7c had an option for what --set gives."""
-    from equidp.cli import main, settings
+_OF_RUN_TOML = {
+    "optimizer=adam": "training.optimizer=adam",
+    "average=ema": "training.average=ema",
+    "--bounds": "--set",
+    "age=18:90": "column.age.range=[18, 90]",
+    "--encoding": "--set",
+    "cut": "table.binning=cut",
+}
 
-    if not hasattr(settings, "settable"):
-        pairs = zip(("", *arguments), arguments, strict=False)
-        arguments = tuple(f"--{each}" if name == "--set" else each for name, each in pairs if each != "--set")
+
+def command(*arguments: str) -> tuple[int, str]:
+    """Exit code and standard output of `equidp`, run here; run.toml has what 069d3a7c had options for."""
+    from equidp.cli import main
+
+    arguments = tuple(_OF_RUN_TOML.get(each, each) for each in arguments)
 
     out, errors, before = io.StringIO(), io.StringIO(), sys.argv
     sys.argv = ["equidp", *arguments]
@@ -595,10 +627,24 @@ def _recomputed() -> Any:
     """Entries of the run, and their epsilon by the copy of recompute.py in this folder."""
     from tests.golden import recompute
 
-    entries, delta = recompute.read_entries("run")
+    with tempfile.TemporaryDirectory() as folder:
+        settings = json.loads(next(Path("run").rglob("run.json")).read_text())
+        settings["entries"] = [[_golden_record(event), count] for event, count in settings["entries"]]
+        (Path(folder) / "settings.json").write_text(json.dumps(settings))
+        entries, delta = recompute.read_entries(folder)
     epsilon = recompute.recompute_epsilon(entries, delta)
     plain = [[[word, {**step, "id": ""}], count] for event, count in entries for word, step in event.items()]
     return {"entries": plain, "delta": delta, "epsilon": f"{epsilon:.9g}"}
+
+
+def _golden_record(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Record of an event in the form that the copy of recompute.py reads."""
+    if "rate" not in record:  # of a commit that wrote this form
+        return record
+    from equidp.kernel.event import Event
+
+    name, fields = as_golden(Event.of_record(record))
+    return {{"StepEvent": "spend", "GroupedStepEvent": "grouped", "ReleaseEvent": "release"}[name]: fields}
 
 
 def runs() -> dict[str, Callable[[], Result]]:
@@ -616,13 +662,16 @@ COMPARISONS: dict[str, dict[str, Any]] = {
 
 def compared(given: Mapping[str, Any]) -> Result:
     with tempfile.TemporaryDirectory() as folder:
+        words = {"epsilons": "epsilon"}
+        asked = {words.get(name, name): value for name, value in given.items() if name != "changes"}
         found = equidp.compare(
             "digits",
             methods=["dpsgd", "dpsgd-f", "quantile"],
             seeds=2,
             directory=folder,
             jobs=1,
-            **given,
+            **asked,
+            **given["changes"],
         )
         costs = found.costs()
         text = costs.to_csv(float_format="%.12g")
@@ -661,10 +710,9 @@ def diagnosed(method: str) -> Result:
 
 
 def accounted(method: str, **given: Any) -> Result:
-    accountant = equidp.IndividualAccountant(**given)
-    trainer = trainer_of(method, "digits", callbacks=[accountant])
+    trainer = trainer_of(method, "digits", individual=equidp.Individual(**given))
     trainer.fit()
-    report = accountant.report(trainer)
+    report = trainer.individual_report()
     table = report.sensitive_by_group()
     numbers = table.select_dtypes("number").fillna(0.0).to_numpy().flatten()
     return {

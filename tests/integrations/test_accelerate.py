@@ -47,14 +47,13 @@ def trained(prepare, folder: Path, stop: int = 0) -> equidp.Run:
     model, optimizer = prepare(model, torch.optim.AdamW(model.parameters(), lr=0.1))
     folder.mkdir(exist_ok=True)
     checkpoints = equidp.Checkpoints(str(folder), seconds=0)
-    with equidp.LedgerFile(str(folder / "ledger")) as ledger:
+    with equidp.Ledger(str(folder / "ledger")) as ledger:
         trainer = equidp.Trainer(
             model, optimizer, TensorDataset(inputs, (inputs[:, 0] > 0).long()),
-            policy=equidp.Quantile(), batch_size=16, steps=6, noise_multiplier=1.0, delta=1e-3,
-            secure=False, seed=1, ledger=ledger, callbacks=[checkpoints, Stop(stop)],
+            method=equidp.Quantile(), batch_size=16, steps=6, noise_multiplier=1.0, delta=1e-3,
+            seed=1, ledger=ledger, callbacks=[checkpoints, Stop(stop)],
         )  # fmt: skip
-        if trainer.steps_done:
-            checkpoints.restore(trainer)
+        checkpoints.restore(trainer, missing_ok=True)
         return trainer.fit()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 COARSE_BINS, FINE_BINS = 1e-3, 1e-4
 
 
@@ -13,6 +15,6 @@ def round_privacy_losses(width: float) -> None:
     if width == epsilon.FINE:
         return
     epsilon.FINE = width
-    epsilon.ACCOUNTANTS["pld"] = epsilon.pld_epsilon(width)
-    for each in (epsilon._with_accountant, calibrate_noise.__wrapped__, calibrate_noise_to_risk.__wrapped__):
+    epsilon.ACCOUNTANTS["pld"] = partial(epsilon.pld_epsilon, interval=width)
+    for each in (epsilon._epsilon, calibrate_noise, calibrate_noise_to_risk):
         each.cache_clear()

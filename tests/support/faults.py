@@ -12,11 +12,12 @@ import torch
 from torch import nn
 
 import equidp
-import equidp.kernel.loop
 import equidp.kernel.noisy_sum
+import equidp.kernel.run
 import equidp.kernel.step
-from equidp.kernel.loop import PrivateLoop
+from equidp.kernel.bounding import group_bounds
 from equidp.kernel.noise import SeededRandomness
+from equidp.kernel.run import PrivateRun
 from equidp.kernel.sampling import PoissonSampler
 from equidp.kernel.step import PrivateStep
 
@@ -36,13 +37,13 @@ def sensitivity_over_groups_present(monkeypatch: pytest.MonkeyPatch) -> None:
     """As published code takes it."""
     call = PrivateStep.__call__
 
-    def seeing(self: PrivateStep, inputs: Any, targets: Any, groups: Any, *others: Any) -> None:
+    def seeing(self: PrivateStep, inputs: Any, targets: Any, groups: Any, *others: Any) -> Any:
         self.present = groups.unique()  # type: ignore[attr-defined]
-        call(self, inputs, targets, groups, *others)
+        return call(self, inputs, targets, groups, *others)
 
     def over_present(self: PrivateStep) -> float:
-        present = getattr(self, "present", slice(None))  # a rehearsal has no batch
-        return float(self.policy.released(self.state)["clipping_bound"][present].max())
+        present = getattr(self, "present", slice(None))  # none when it is made
+        return float(group_bounds(self.policy, self.state, self.num_groups)[present].max())
 
     monkeypatch.setattr(PrivateStep, "__call__", seeing)
     monkeypatch.setattr(PrivateStep, "_sensitivity", over_present)
@@ -51,25 +52,27 @@ def sensitivity_over_groups_present(monkeypatch: pytest.MonkeyPatch) -> None:
 def division_by_the_realised_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
     call = PrivateStep.__call__
 
-    def realised(self: PrivateStep, inputs: Any, targets: Any, groups: Any, *others: Any) -> None:
+    def realised(self: PrivateStep, inputs: Any, targets: Any, groups: Any, *others: Any) -> Any:
         self.expected_batch_size = float(max(1, len(groups)))
-        call(self, inputs, targets, groups, *others)
+        return call(self, inputs, targets, groups, *others)
 
     monkeypatch.setattr(PrivateStep, "__call__", realised)
 
 
 def sample_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two steps on each sample, of which one is charged."""
-    take = PrivateLoop.take
+    next_sample, held = PrivateRun._next_sample, []
 
-    def twice(self: PrivateLoop, batch: Any) -> None:
-        take(self, batch)
-        self._note_sample(batch)
-        with pytest.MonkeyPatch.context() as free:
-            free.setattr(self.private_step.ledger, "spend", lambda event: None)
-            take(self, batch)
+    def again(self: PrivateRun) -> Any:
+        if held:
+            return held[0]
+        held.append(next_sample(self))
+        self.step()
+        return held.pop()
 
-    monkeypatch.setattr(PrivateLoop, "take", twice)
+    pay = PrivateRun._pay
+    monkeypatch.setattr(PrivateRun, "_next_sample", again)
+    monkeypatch.setattr(PrivateRun, "_pay", lambda self: True if held else pay(self))
 
 
 def statistics_without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +127,18 @@ class _Shuffled(PoissonSampler):
 
 
 def batches_that_are_not_poisson_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(equidp.kernel.loop, "PoissonSampler", _Shuffled)
+    monkeypatch.setattr(equidp.kernel.run, "PoissonSampler", _Shuffled)
+
+
+def groups_drawn_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All at the largest rate."""
+    block = PoissonSampler._block
+
+    def block_without_labels(self: PoissonSampler, steps: int) -> Any:
+        self._labels = None
+        return block(self, steps)
+
+    monkeypatch.setattr(PoissonSampler, "_block", block_without_labels)
 
 
 def noise_changed(change: Callable[[list[torch.Tensor], int], None]) -> Plant:
@@ -303,7 +317,7 @@ def _alike(n: int, groups: int = 1) -> equidp.GroupedDataset:
 
 
 def _plan(batch_size: int) -> equidp.Plan:
-    return equidp.Plan(lambda shape, classes: nn.Linear(shape[0], classes), batch_size=batch_size)
+    return equidp.Plan(model=lambda shape, classes: nn.Linear(shape[0], classes), batch_size=batch_size)
 
 
 ONE_STEP = {"train": _alike(24), "plan": _plan(24)}

@@ -8,13 +8,13 @@ depends on how fast the machine is. After each kill:
 - the last checkpoint is whole, and the histories of single examples beside it count its steps, each of them
   once for everyone;
 
-and every run completes, with no more steps than planned but for blocks that were paid for ahead. All runs
-share a budget, which is put back to an older copy after some kills; once a run is complete, the budget counts
-at least what the run's ledger does.
+and every run completes, with no more steps than planned but for blocks that were paid for ahead. Every second
+run is in a ledger that all of them share, the others in one of their own.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -27,16 +27,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from equidp.accounting.target import Target
-from equidp.individual.histories import Histories
-from equidp.individual.history_files import HistoryFiles
+import numpy as np
+
 from equidp.kernel.epsilon import epsilon
-from equidp.kernel.ledger import run_of
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.kernel.step import PrivateStep
-from equidp.ledger.format import read_ledger
+from equidp.ledger.ledger import Ledger
 from equidp.runs.begin import begin
-from equidp.runs.config import BudgetFile, Execution, RunData, TrainConfig
+from equidp.runs.config import DatasetLedger, Execution, RunData, TrainConfig
+from equidp.runs.folder import RunFolder
 from equidp.runs.prepare import prepare
 from equidp.runs.releases import IndividualRelease
 from equidp.runs.saved import open_run
@@ -81,7 +80,7 @@ class Tally:
         kills: processes killed while they ran, by kind of moment.
         completed: runs that got to their end.
         understated: kills after which the ledger told of fewer steps than had drawn noise. Must stay 0.
-        uncharged: completed runs whose ledger counts more steps than their budget was charged. Must stay 0.
+        uncharged: completed runs whose card says fewer steps than the ledger. Must stay 0.
         unreadable: kills after which no checkpoint could be read. Must stay 0.
         miscounted: kills after which some example's history did not count the checkpoint's steps. Must stay
             0.
@@ -122,7 +121,6 @@ def kill_over_and_over(
         run = folder / f"run-{number}"
         prepared = prepare(config_of_run(number, folder, epochs))
         begin(prepared, run)
-        copy = {path: path.read_bytes() for path in folder.glob("budget*")}
         kinds = [
             kind for _ in range(-(-kills // len(KINDS))) for kind in moments.sample(list(KINDS), len(KINDS))
         ]
@@ -130,23 +128,20 @@ def kill_over_and_over(
             moment = None if kind is None else Moment(kind, moments.randint(1, KINDS[kind]))
             if _trained(run, moment, tally):
                 break
-            if moments.random() < 0.5:
-                for path, content in copy.items():
-                    path.write_bytes(content)
         check_complete(run, prepared.trainer.steps, tally)
     return tally
 
 
 def config_of_run(number: int, folder: Path, epochs: float) -> TrainConfig:
-    """Configuration of a run on scikit-learn's digits, by one method after the other, on one budget."""
+    """Configuration of a run on scikit-learn's digits, by one method after the other."""
     changes = {"model": "logistic", "epochs": epochs, "batch_size": 256, "noise_multiplier": 4.0}
     return TrainConfig(
         RunData("digits"),
-        METHODS[number % 3],
-        default_plan("digits").with_changes(changes),
-        Target(accountant="rdp"),
-        BudgetFile(folder / "budget", epsilon=1e3, delta=1e-5),
-        releases=(IndividualRelease(0.1),),
+        default_plan("digits")
+        .with_changes(changes)
+        .with_changes(method=METHODS[number % 3], accountant="rdp", releases=(IndividualRelease(0.1),))
+        .with_usual_noise(),
+        DatasetLedger(folder / "shared", epsilon=1e3, delta=1e-5) if number % 2 else None,
         execution=Execution(checkpoint_seconds=0.0),
     )
 
@@ -187,8 +182,10 @@ def prepare_child(run: Path, moment: Moment | None) -> None:
         if moment is not None and (kind, seen[kind]) == moment:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    ledger = ledger_of(run)
+
     def is_ledger(file: int) -> bool:
-        return (run / "ledger").exists() and os.path.samestat(os.fstat(file), os.stat(run / "ledger"))
+        return ledger.exists() and os.path.samestat(os.fstat(file), os.stat(ledger))
 
     def counted_write(file: int, content: bytes) -> int:
         if not is_ledger(file):
@@ -206,7 +203,7 @@ def prepare_child(run: Path, moment: Moment | None) -> None:
             happened("synced line")
 
     def counted_replace(source: Any, target: Any) -> None:
-        starts = {"checkpoint-": "checkpoint", "sensitive-histories-": "histories"}
+        starts = {"checkpoint-": "checkpoint", "individual-": "histories"}
         kinds = [kind for start, kind in starts.items() if Path(target).name.startswith(start)]
         for kind in kinds:
             happened(f"unnamed {kind}")
@@ -244,17 +241,28 @@ def _drawn(run: Path) -> int:
     return (run / "draws").stat().st_size if (run / "draws").exists() else 0
 
 
+def ledger_of(run: Path) -> Path:
+    """The ledger of a run, its own or the one that runs share."""
+    kept = RunFolder(run).read_settings()[0].ledger
+    return run / "private" / "ledger" if kept is None else kept.path
+
+
+def counted_steps(run: Path) -> int:
+    """Steps and releases that the ledger counts of a run."""
+    entries = Ledger.read(ledger_of(run)).entries(RunFolder(run).read_settings()[2]["run"])
+    return sum(count for _, count in entries)
+
+
 def check_killed(run: Path, tally: Tally) -> None:
-    if not (run / "ledger").exists() or not (run / "ledger").read_bytes().count(b"\n"):
+    ledger = ledger_of(run)
+    if not ledger.exists() or not ledger.read_bytes().count(b"\n"):
         tally.understated += _drawn(run) > 0
         return
-    content = read_ledger(run / "ledger")
-    tally.torn += bool(content.torn)
-    counted = sum(block.steps for block in content.blocks)
-    tally.understated += counted < _drawn(run)
+    tally.torn += not ledger.read_bytes().endswith(b"\n")
+    tally.understated += counted_steps(run) < _drawn(run)
     if _drawn(run):
         try:
-            steps = Checkpoints(run).steps_kept()
+            steps = Checkpoints(run / "private").steps_kept()
         except Exception:
             tally.unreadable += 1
         else:
@@ -263,26 +271,19 @@ def check_killed(run: Path, tally: Tally) -> None:
 
 def _counts_steps(run: Path, steps: int) -> bool:
     """Whether every example's history beside the last checkpoint counts so many steps."""
-    files = HistoryFiles(run, 0)
-    found = files.load(max(run.glob("checkpoint-*")).stem)
-    assert found is not None
-    facts, (everyone, _, _, _, _, rows, table) = found
-    histories = Histories(len(rows))
-    files.load_parts(facts["parts"], histories)
-    histories.everyone = everyone
-    histories.add_period(rows, table)
-    return facts["steps"] == steps and bool((histories.counts.sum(axis=1) == steps).all())
+    last = max(run.glob("private/checkpoint-*")).stem.removeprefix("checkpoint-")
+    with np.load(run / "private" / "sensitive" / f"individual-{last}.npz") as saved:
+        counted = json.loads(str(saved["facts"]))["steps"]
+        return counted == steps and bool((saved["counts"].sum(axis=1) == steps).all())
 
 
 def check_complete(run: Path, planned: int, tally: Tally) -> None:
     kept = open_run(run).run
     counted = sum(steps for _, steps in kept.entries)
     assert planned <= counted
-    content, own = read_ledger(run.parent / "budget"), read_ledger(run / "ledger").facts["id"]
-    charged = sum(block.steps for block in content.blocks if run_of(block.session) == own)
-    tally.uncharged += charged < counted
-    assert (run / "card.html").exists()
-    tally.left += any(run.glob("*sensitive-*"))
+    tally.uncharged += counted < counted_steps(run)
+    assert (run / "share" / "card.html").exists()
+    tally.left += any(run.rglob("*sensitive*"))
     tally.completed += 1
     tally.counted += counted
     tally.drawn += _drawn(run)

@@ -1,8 +1,8 @@
-"""Kills, forks and copies of runs that release more than their steps, on one budget, and checks after each.
+"""Kills, forks and copies of runs that release more than their steps, in one ledger, and checks after each.
 
-Every draw of noise leaves a letter in two files beforehand, one beside the run and one beside the budget, so
-that what was drawn is counted apart from the product. After each event, the run's ledger and the budget count
-at least as many steps and releases of each name as were drawn.
+Every draw of noise leaves a letter in two files beforehand, one beside the run and one beside the ledger, so
+that what was drawn is counted apart from the product. After each event, the ledger counts at least as many
+steps and releases of each name as were drawn, of the run and in all.
 
 | event | what happens |
 | --- | --- |
@@ -10,9 +10,8 @@ at least as many steps and releases of each name as were drawn.
 | "paid" | a process kills itself after it paid for a release, before it is drawn |
 | "drawn" | the same after it was drawn, before it is kept |
 | "copied" | the folder of a stopped run is copied, and both go on to their end |
-| "forked" | a process forks between a payment and its draw, and both try to draw and go on |
-| "together" | two processes begin runs on the same budget at once |
-| "restored" | the budget is put back to an older copy, and the run goes on |
+| "forked" | a process forks before a step or a release, and both try to take it and to go on |
+| "together" | two processes begin runs in the same ledger at once |
 """
 
 from __future__ import annotations
@@ -33,23 +32,23 @@ import numpy as np
 import pandas as pd
 import torch
 
-from equidp.accounting.cache import remembered
-from equidp.accounting.target import Target
-from equidp.data import Recipe, class_counts
+from equidp.data import class_counts
 from equidp.errors import BudgetError
 from equidp.individual import report
 from equidp.kernel.epsilon import epsilon
-from equidp.kernel.ledger import Ledger, Payment, ReleaseEvent
 from equidp.kernel.noise import SystemRandomness
+from equidp.kernel.run import PrivateRun
 from equidp.kernel.step import PrivateStep
-from equidp.ledger.format import read_ledger
-from equidp.runs import begin as beginning, layout, train as training
-from equidp.runs.config import BudgetFile, Execution, RunData, TrainConfig
+from equidp.ledger.ledger import Ledger
+from equidp.runs import begin as beginning, train as training
+from equidp.runs.config import DatasetLedger, Execution, RunData, TrainConfig
+from equidp.runs.folder import RELEASED, RunFolder
 from equidp.runs.prepare import prepare
 from equidp.runs.releases import CountsRelease, IndividualRelease, PreprocessingRelease, preprocessing
+from equidp.tables.recipe import Column, Recipe
 from equidp.training.plan import Plan
 
-EVENTS = {"killed": 24, "paid": 10, "drawn": 10, "copied": 12, "forked": 6, "together": 5, "restored": 5}
+EVENTS = {"killed": 24, "paid": 10, "drawn": 10, "copied": 12, "forked": 6, "together": 10}
 """Event -> how many of 72."""
 STEP, _LAST = "step", "individual privacy"
 _LETTERS = {
@@ -67,10 +66,10 @@ class Tally:
 
     Attributes:
         events: by kind.
-        checks: comparisons of a ledger or a budget with what was drawn.
-        understated: those in which a ledger or a budget counted less. Must stay 0.
+        checks: comparisons of a ledger with what was drawn.
+        understated: those in which the ledger counted less. Must stay 0.
         completed: runs that got to their end.
-        drawn, counted: in all runs together, by name: what was drawn, and what the budget counts.
+        drawn, counted: in all runs together, by name: what was drawn, and what the ledgers count.
         epsilon_drawn, epsilon_counted: of the same.
         of_people: runs whose examples are people.
     """
@@ -90,7 +89,7 @@ def release_over_and_over(folder: Path, events: dict[str, int] | None = None, se
     """Make all events, in an order that follows from the seed, each on a run of its own.
 
     Args:
-        folder: where runs, and a budget for rows and one for people, are kept.
+        folder: where runs, and a ledger for rows and one for people, are kept.
         events: event -> how many; None: `EVENTS`.
         seed: of the order, and of random moments.
     """
@@ -104,14 +103,14 @@ def release_over_and_over(folder: Path, events: dict[str, int] | None = None, se
         tally.of_people += people
         tally.events[event] += 1
         _Story(folder, f"run-{number}", people, tally, chances).happen(event)
-    for budget in folder.glob("budget-*.ledger"):
-        entries, drawn = read_ledger(budget).entries, _drawn(Path(f"{budget}.draws"))
+    for ledger in folder.glob("shared-*.ledger"):
+        entries, drawn = Ledger.read(ledger).entries(), _drawn(Path(f"{ledger}.draws"))
         tally.drawn += drawn
         for event, count in entries:
-            tally.counted[_name(event)] += count
+            tally.counted[event.name] += count
         taken = []
         for event, count in entries:  # steps and noise are the same in all runs
-            taken.append((event, min(count, drawn[_name(event)])))
+            taken.append((event, min(count, drawn[event.name])))
         tally.epsilon_counted += epsilon(entries, 1e-5, "rdp")
         tally.epsilon_drawn += epsilon(taken, 1e-5, "rdp")
     return tally
@@ -122,7 +121,7 @@ class _Story:
 
     def __init__(self, folder: Path, name: str, people: bool, tally: Tally, chances: random.Random) -> None:
         self.folder, self.run, self.people = folder, folder / name, people
-        self.budget = folder / f"budget-{'people' if people else 'rows'}.ledger"
+        self.ledger = folder / f"shared-{'people' if people else 'rows'}.ledger"
         self.tally, self.chances = tally, chances
 
     def happen(self, event: str) -> None:
@@ -156,15 +155,6 @@ class _Story:
         self._check(self.run), self._check(other)
         self._complete(other)
 
-    def _restored(self) -> None:
-        self._go_on(self.run, die=("steps", STEP))
-        older = {path: path.read_bytes() for path in self.folder.glob(f"{self.budget.name}*")}
-        self._go_on(self.run, die=("paid", _LAST))
-        for path, content in older.items():
-            if not path.name.endswith(".draws"):
-                path.write_bytes(content)
-        self._complete(self.run)  # which charges what the run spent since
-
     def _go_on(self, run: Path, *, kill_after: float | None = None, **moment: Any) -> bool:
         child = self._start(run, **moment)
         if kill_after is not None:
@@ -180,7 +170,7 @@ class _Story:
                 break
         error = run.with_name(f"{run.name}.error")
         told = error.read_text() if error.exists() else ""
-        assert (run / layout.MANIFEST).exists(), f"{run} was not completed: {told}"
+        assert RunFolder(run).is_finished, f"{run} was not completed: {told}"
         self.tally.completed += 1
 
     def _start(self, run: Path, **moment: Any) -> int:
@@ -189,7 +179,7 @@ class _Story:
             return child
         code = 1
         try:
-            with _watched(run, self.budget, **moment), remembered(self.folder):
+            with _watched(run, self.ledger, **moment):
                 self._train(run)
             code = 0
         except BudgetError as error:
@@ -202,24 +192,26 @@ class _Story:
             os._exit(code)
 
     def _train(self, run: Path) -> None:
-        if not (run / layout.CONFIG).exists():
+        if not RunFolder(run).has_begun:
             who: dict[str, Any] = {"person": "id", "rows_per_person": 3} if self.people else {}
-            bounds = (("age", 0.0, 100.0),) + (() if self.people else (("id", 0.0, 100.0),))
+            columns = dict.fromkeys(("age",) if self.people else ("age", "id"), Column(range=(0.0, 100.0)))
             config = TrainConfig(
                 RunData(
                     str(run.parent / "visits.csv"),
-                    Recipe(target="ill", group=("sex",), bounds=bounds, **who),
+                    Recipe(target="ill", group=("sex",), columns=columns, **who),
                 ),
-                "dpsgd",
-                Plan(batch_size=1, epochs=6.0, delta=1e-5, model="logistic"),
-                Target(3.0, accountant="rdp"),
-                BudgetFile(self.budget, epsilon=1e4, delta=1e-5),
+                Plan(batch_size=1, epochs=6.0, delta=1e-5, model="logistic").with_changes(
+                    method="dpsgd",
+                    epsilon=3.0,
+                    accountant="rdp",
+                    releases=(
+                        PreprocessingRelease(0.1),
+                        CountsRelease(0.1, balanced=True),
+                        IndividualRelease(0.2),
+                    ),
+                ),
+                DatasetLedger(self.ledger, epsilon=1e4, delta=1e-5),
                 execution=Execution(checkpoint_seconds=0.0),
-                releases=(
-                    PreprocessingRelease(0.1),
-                    CountsRelease(0.1, balanced=True),
-                    IndividualRelease(0.2),
-                ),
             )
             train = config.load()[0].train
             plan = replace(
@@ -229,23 +221,23 @@ class _Story:
         training.train(run)
 
     def _check(self, run: Path) -> None:
-        """Ledger and budget count at least what was drawn."""
-        for ledger, draws in (
-            (run / layout.LEDGER, run / "draws"),
-            (self.budget, Path(f"{self.budget}.draws")),
+        """The ledger counts at least what was drawn, of this run with its copies and of all runs."""
+        if not self.ledger.exists():
+            return
+        own = RunFolder(run).read_settings()[2]["run"] if RunFolder(run).has_begun else None
+        ledger = Ledger.read(self.ledger)
+        for entries, draws in (
+            (ledger.entries(own) if own else (), run / "draws"),
+            (ledger.entries(), Path(f"{self.ledger}.draws")),
         ):
             drawn = _drawn(draws)
             if not drawn:
                 continue
             counted: Counter[str] = Counter()
-            for event, count in read_ledger(ledger).entries:
-                counted[_name(event)] += count
+            for event, count in entries:
+                counted[event.name] += count
             self.tally.checks += 1
             self.tally.understated += bool(drawn - counted)
-
-
-def _name(event: Any) -> str:
-    return event.name if isinstance(event, ReleaseEvent) else STEP
 
 
 def _drawn(path: Path) -> Counter[str]:
@@ -257,7 +249,7 @@ def _drawn(path: Path) -> Counter[str]:
 @contextmanager
 def _watched(
     run: Path,
-    budget: Path,
+    ledger: Path,
     die: tuple[str, str] | None = None,
     fork_at: str | None = None,
 ) -> Iterator[None]:
@@ -265,7 +257,7 @@ def _watched(
     kept_for_later: list[str] = []  # drawn before the folder is there
 
     def tell(name: str) -> None:
-        for path in (Path(f"{budget}.draws"), run / "draws"):
+        for path in (Path(f"{ledger}.draws"), run / "draws"):
             if path.parent.exists():
                 with path.open("a") as file:
                     file.write(_LETTERS[name])
@@ -284,23 +276,26 @@ def _watched(
             if child:
                 os.waitpid(child, 0)
 
-    pay, put = Ledger.pay, os.replace
+    release, put = Ledger.release, os.replace
 
-    def watched_pay(self: Ledger, name: str, noise: float) -> Payment:
-        payment = pay(self, name, noise)
-        happened("paid", name)
+    def watched_release(self: Ledger, run: str, name: str, noise: float, draw: Callable[[float], Any]) -> Any:
         fork(name)
-        return payment
+
+        def watched_draw(noise: float) -> Any:
+            happened("paid", name)
+            return draw(noise)
+
+        return release(self, run, name, noise, watched_draw)
 
     def watched_replace(source: Any, target: Any) -> None:
-        if Path(target).name == layout.RELEASED:
+        if Path(target).name == RELEASED:
             happened("drawn", _LAST)
         put(source, target)
         if Path(target) == run and kept_for_later:
             (run / "draws").write_text("".join(_LETTERS[name] for name in kept_for_later))
             kept_for_later.clear()
 
-    Ledger.pay, os.replace = watched_pay, watched_replace  # type: ignore[method-assign]
+    Ledger.release, os.replace = watched_release, watched_replace  # type: ignore[method-assign]
     _before_noise(tell, happened, fork)
     yield
 
@@ -312,7 +307,6 @@ def _before_noise(
     step, normal, in_step, taken = PrivateStep.__call__, SystemRandomness.normal, [False], [0]
 
     def watched_step(self: PrivateStep, *args: Any, **kwargs: Any) -> Any:
-        fork(STEP)
         in_step[0] = True
         return step(self, *args, **kwargs)
 
@@ -325,6 +319,13 @@ def _before_noise(
                 happened("steps", STEP)
         return normal(self, *args, **kwargs)
 
+    take = PrivateRun.step
+
+    def watched_take(self: PrivateRun) -> bool:
+        fork(STEP)
+        return take(self)
+
+    PrivateRun.step = watched_take  # type: ignore[method-assign]
     PrivateStep.__call__ = watched_step  # type: ignore[method-assign]
     SystemRandomness.normal = watched_normal  # type: ignore[method-assign]
 

@@ -68,7 +68,7 @@ def made_up(
             notes=("A note on preparation.",),
         ),
         TrainingFacts(
-            Plan(batch_size=64, epochs=5, delta=1e-5).resolve("sgd", 640),
+            Plan(batch_size=64, epochs=5, delta=1e-5).for_method("sgd").resolve(640),
             noise_multipliers={"dpsgd": 1.0},
             method_settings={"dpsgd": {"clipping_bound": 1.0}},
         ),

@@ -55,6 +55,31 @@ class Odd:
     numbers: tuple[float, ...] | None = None
 
 
+def stated(neutral: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a recipe for what an `Odd` states of columns by meaning."""
+    plain = {name: value for name, value in neutral.items() if name not in _OF_COLUMN}
+    columns: dict[str, dict[str, Any]] = {}
+    for meaning, field_of in _OF_COLUMN.items():
+        value = neutral.get(meaning, {})
+        by_name = value if isinstance(value, dict) else dict.fromkeys(value, _IMPLIED.get(meaning))
+        for name, each in by_name.items():
+            columns.setdefault(name, {})[field_of] = each
+    return {**plain, "columns": columns} if columns else plain
+
+
+_OF_COLUMN = {
+    "categorical": "kind",
+    "numeric": "kind",
+    "date": "format",
+    "fold": "fold",
+    "na": "missing",
+    "not_na": "known",
+    "decimal": "decimal",
+    "thousands": "thousands",
+    "bounds": "range",
+}
+_IMPLIED = {"categorical": "text", "numeric": "number", "date": "iso", "fold": True}
+
 GROUP = {"group": ["x"]}
 CATEGORY = {"missing": "category"}
 LONG = ("20240101000001", "20240101000002", "30240101000001")
@@ -74,12 +99,12 @@ ODD = {
     "codes of 17 digits are groups": Odd(
         turns(*LONGER),
         recipe=GROUP,
-        says=("'x' holds whole numbers of more than 15 digits", "--categorical"),
+        says=("'x' holds whole numbers of more than 15 digits", 'kind = "text"'),
         names=LONGER,
     ),
     "codes of 17 digits are categories": Odd(
         turns(*LONGER),
-        says=("'x' holds whole numbers of more than 15 digits in 120 rows", "--numeric"),
+        says=("'x' holds whole numbers of more than 15 digits in 120 rows", 'kind = "number"'),
         inputs=3,
     ),
     "codes of 17 digits are numbers": Odd(turns(*LONGER), recipe={"numeric": ["x"]}, inputs=1),
@@ -120,7 +145,7 @@ ODD = {
     "versions": Odd(
         turns("1.1", "1.10", "1.2"),
         recipe=GROUP,
-        says=("'x' writes one number in several ways", "--categorical"),
+        says=("'x' writes one number in several ways", 'kind = "text"'),
         names=("1.1", "1.2"),
     ),
     "versions, stated": Odd(
@@ -128,37 +153,37 @@ ODD = {
     ),
     "1 and 1.0": Odd(
         turns("1", "2", "1.0"),
-        says=("in 40 rows, the first in row 3", "--categorical 'x'"),
+        says=("in 40 rows, the first in row 3", '[column.x] kind = "text"'),
         numbers=(1, 2, 1),
         inputs=1,
     ),
     "leading zeros": Odd(
-        turns("01", "02", "11"), says=("leading zeros", "--categorical"), numbers=(1, 2, 11)
+        turns("01", "02", "11"), says=("leading zeros", 'kind = "text"'), numbers=(1, 2, 11)
     ),
     "leading zeros before a point": Odd(
         turns("01.5", "2", "1.5"), says=("leading zeros",), numbers=(1.5, 2, 1.5)
     ),
     "codes such as 3E2": Odd(
         turns("3E2", "1E5", "2E4", "7"),
-        says=("'x' holds numbers written as 3E2", "90 rows", "--categorical"),
+        says=("'x' holds numbers written as 3E2", "90 rows", 'kind = "text"'),
         inputs=1,
     ),
-    "codes such as +49": Odd(turns("+49", "+33"), says=("written as 3E2 or +49", "--categorical"), inputs=1),
+    "codes such as +49": Odd(turns("+49", "+33"), says=("written as 3E2 or +49", 'kind = "text"'), inputs=1),
     "codes such as 3E2, stated": Odd(turns("3E2", "300"), recipe={"categorical": ["x"]}, inputs=2),
     "numbers with powers": Odd(turns("1.5e-05", "2.5e-05", "1e+20", "2.5e+17"), refused=("beyond 1e+18",)),
     # dates
-    "dates": Odd(DAYS, refused=("'x' holds dates", "(--date 'x')", "--categorical")),
+    "dates": Odd(DAYS, refused=("'x' holds dates", '([column.x] kind = "date")', 'kind = "text"')),
     "dates as classes": Odd(
         turns(*DAYS[:2]),
         recipe={"target": "x", "drop": ["ill"]},
-        refused=("'x' holds dates", "--categorical"),
+        refused=("'x' holds dates", 'kind = "text"'),
     ),
     "dates as classes, stated": Odd(
         turns(*DAYS[:2]),
         recipe={"target": "x", "drop": ["ill"], "categorical": ["x"]},
         names=tuple(sorted(DAYS[:2])),
     ),
-    "dates as groups": Odd(turns(*DAYS[:2]), recipe=GROUP, refused=("'x' holds dates", "--categorical")),
+    "dates as groups": Odd(turns(*DAYS[:2]), recipe=GROUP, refused=("'x' holds dates", 'kind = "text"')),
     "dates as weights": Odd(DAYS, recipe={"weight": "x"}, refused=("'x' holds dates", "name another")),
     "lists as classes": Odd(
         turns([1], [2]),
@@ -188,7 +213,7 @@ ODD = {
         {"date": {"x": "dayfirst"}},
         numbers=tuple(SINCE),
     ),
-    "dates in two orders": Odd(MIXED, refused=("'x' holds dates", "(--date 'x=dayfirst')")),
+    "dates in two orders": Odd(MIXED, refused=("'x' holds dates", '([column.x] format = "iso|%d.%m.%Y")')),
     "dates in two orders, dayfirst": Odd(MIXED, recipe={"date": {"x": "dayfirst"}}, numbers=tuple(SINCE)),
     "dates in two orders, each stated": Odd(
         MIXED, recipe={"date": {"x": "%d.%m.%Y|%Y-%m-%d"}}, numbers=tuple(SINCE), inputs=1
@@ -197,7 +222,7 @@ ODD = {
         [day.replace("-", "/") for day in DAYS], recipe={"date": {"x": "dayfirst"}}, numbers=tuple(SINCE)
     ),
     "dates of the month first": Odd(
-        [f"{day[5:7]}/{day[8:]}/{day[:4]}" for day in DAYS], refused=("(--date 'x=monthfirst')",)
+        [f"{day[5:7]}/{day[8:]}/{day[:4]}" for day in DAYS], refused=('([column.x] format = "%m/%d/%Y")',)
     ),
     "dates that a stated order does not have": Odd(
         [*GERMAN[:-1], "12.31.2024"],
@@ -212,7 +237,7 @@ ODD = {
     ),
     "dates of two digits, not stated": Odd(
         [f"{day[8:]}.{day[5:7]}.{day[2:4]}" for day in DAYS],
-        says=("'x' holds dates, taken as", "--date 'x=%d.%m.%y'"),
+        says=("'x' holds dates, taken as", '[column.x] format = "%d.%m.%y"'),
     ),
     "a word where a date is to be": Odd(
         [*DAYS[:-1], "now"],
@@ -223,13 +248,13 @@ ODD = {
     "a date for none": Odd(
         ["9999-12-31" if row % 3 == 0 else DAYS[row] for row in range(N)],
         recipe={"date": ["x"]},
-        says=("'x' holds the date 9999-12-31 in 40 of 120 rows", "--na 'x=9999-12-31'"),
+        says=("'x' holds the date 9999-12-31 in 40 of 120 rows", '[column.x] missing = ["9999-12-31"]'),
         inputs=1,
     ),
     "a date for none, german": Odd(
         ["01.01.1900" if row % 3 == 0 else GERMAN[row] for row in range(N)],
         recipe={"date": {"x": "%d.%m.%Y"}},
-        says=("'x' holds the date 1900-01-01 in 40 of 120 rows", "--na 'x=1900-01-01'"),
+        says=("'x' holds the date 1900-01-01 in 40 of 120 rows", '[column.x] missing = ["1900-01-01"]'),
     ),
     "a date for none, stated": Odd(
         ["01.01.1900" if row % 3 == 0 else GERMAN[row] for row in range(N)],
@@ -248,7 +273,7 @@ ODD = {
     "durations by type": Odd(
         turns(datetime.timedelta(hours=36), datetime.timedelta(days=1)),
         pa.duration("ms"),
-        refused=("holds durations", "--date 'x=duration'"),
+        refused=("holds durations", '[column.x] format = "duration"'),
     ),
     "durations by type, stated": Odd(
         turns(datetime.timedelta(hours=36), datetime.timedelta(days=1)),
@@ -257,7 +282,7 @@ ODD = {
         numbers=(1.5, 1.0),
     ),
     "durations as texts": Odd(
-        turns("1 days 12:00:00", "1 days"), refused=("holds durations", "--date 'x=duration'")
+        turns("1 days 12:00:00", "1 days"), refused=("holds durations", '[column.x] format = "duration"')
     ),
     "durations as texts, stated": Odd(
         turns("1 days 12:00:00", "1 days"), recipe={"date": {"x": "duration"}}, numbers=(1.5, 1.0)
@@ -268,7 +293,7 @@ ODD = {
     "NA beside nothing": Odd(
         turns("NA", "EU", None),
         recipe={**GROUP, **CATEGORY},
-        says=("'x' holds 'NA' in 40 rows", "--not-na 'x=NA'"),
+        says=("'x' holds 'NA' in 40 rows", '[column.x] known = ["NA"]'),
         names=("EU", "missing"),
     ),
     "NA is a group": Odd(
@@ -285,12 +310,14 @@ ODD = {
     "None and nan as texts": Odd(
         turns("None", "nan", "a"), recipe=CATEGORY, says=("'None' in 40 rows and 'nan' in 40 rows",), inputs=2
     ),
-    "NA refused": Odd(turns("NA", "EU"), refused=("60 of 120 rows have missing values", "--not-na 'x=NA'")),
+    "NA refused": Odd(
+        turns("NA", "EU"), refused=("60 of 120 rows have missing values", '[column.x] known = ["NA"]')
+    ),
     "NA among numbers": Odd(turns("NA", "1", "2.5"), recipe=CATEGORY, inputs=2),
     "a text that says missing": Odd(
         turns("missing", "a", None),
         recipe=CATEGORY,
-        says=("the text 'missing' in 40 rows", "--na 'x=missing'"),
+        says=("the text 'missing' in 40 rows", '[column.x] missing = ["missing"]'),
         inputs=2,
     ),
     "whole numbers by type with missing ones": Odd(
@@ -331,11 +358,11 @@ ODD = {
     # amounts
     "thirds after a comma": Odd(
         turns("0,125", "0,250", "12,375"),
-        says=("numbers with decimal commas", "--decimal 'x=comma'"),
+        says=("numbers with decimal commas", '[column.x] decimal = ","'),
         inputs=3,
     ),
     "percent after a comma": Odd(
-        turns("0,125 %", "0,250 %", "12,375 %"), says=("--numeric 'x' --decimal 'x=comma'",), inputs=3
+        turns("0,125 %", "0,250 %", "12,375 %"), says=('[column.x] kind = "number", decimal = ","',), inputs=3
     ),
     "thirds after a point, with points for thousands": Odd(
         turns("0.125", "1.250", "12.375", "8.125"),
@@ -345,7 +372,11 @@ ODD = {
     ),
     "dollars": Odd(
         [f"${1000 + row:,}.00" for row in range(N)],
-        says=("'x' holds numbers with marks", "120 of its 120", "--numeric 'x' --thousands 'x=comma'"),
+        says=(
+            "'x' holds numbers with marks",
+            "120 of its 120",
+            '[column.x] kind = "number", thousands = ","',
+        ),
     ),
     "dollars, stated": Odd(
         [f"${1000 + row:,}.50" for row in range(N)],
@@ -359,7 +390,8 @@ ODD = {
         numbers=(1000.5, 2000.5),
     ),
     "percent": Odd(
-        [f"{row / 8:.3f}%" for row in range(N)], says=("'x' holds numbers with marks", "--numeric 'x'")
+        [f"{row / 8:.3f}%" for row in range(N)],
+        says=("'x' holds numbers with marks", '[column.x] kind = "number"'),
     ),
     "percent, stated": Odd(
         [f"{row / 8:.3f}%" for row in range(N)], recipe={"numeric": ["x"]}, numbers=(0, 0.125)
@@ -377,7 +409,8 @@ ODD = {
         numbers=(5, 7),
     ),
     "units": Odd(
-        [f"{50 + row % 40} kg" for row in range(N)], says=("'x' holds numbers with marks", "--numeric 'x'")
+        [f"{50 + row % 40} kg" for row in range(N)],
+        says=("'x' holds numbers with marks", '[column.x] kind = "number"'),
     ),
     "units, stated": Odd(
         [f"{50 + row} kg" for row in range(N)], recipe={"numeric": ["x"]}, numbers=(50, 51), inputs=1
@@ -390,11 +423,11 @@ ODD = {
     ),
     "times of day": Odd(
         [f"{row // 60:02d}:{row % 60:02d}" for row in range(N)],
-        says=("'x' holds times of day", "--date 'x=%H:%M'"),
+        says=("'x' holds times of day", '[column.x] format = "%H:%M"'),
     ),
     "brackets": Odd(
         [f"({row % 40})" if row % 2 else str(row % 40) for row in range(N)],
-        says=("'x' holds numbers with marks", "--numeric 'x'"),
+        says=("'x' holds numbers with marks", '[column.x] kind = "number"'),
     ),
     "brackets, stated": Odd(
         [f"({row % 40})" if row % 2 else str(row % 40) for row in range(N)],
@@ -405,7 +438,7 @@ ODD = {
     "U+2212": Odd(turns("\u22125", "7"), numbers=(-5, 7), inputs=1),
     "errors of a spreadsheet": Odd(
         ["#DIV/0!" if row % 9 == 0 else str(row % 60) for row in range(N)],
-        says=("'x' holds '#DIV/0!' in 14 rows, among numbers", "--na 'x=#DIV/0!'"),
+        says=("'x' holds '#DIV/0!' in 14 rows, among numbers", '[column.x] missing = ["#DIV/0!"]'),
     ),
     "errors of a spreadsheet, stated": Odd(
         ["#DIV/0!" if row % 9 == 0 else str(row % 60) for row in range(N)],
@@ -420,19 +453,19 @@ ODD = {
     ),
     "values below a limit": Odd(
         [f"<{row}" if row % 4 == 0 else str(row) for row in range(N)],
-        says=("'x' holds numbers, but 30 of its 120 values are not", "--numeric 'x'"),
+        says=("'x' holds numbers, but 30 of its 120 values are not", '[column.x] kind = "number"'),
     ),
     # spellings
     "groups in two spellings": Odd(
         turns("north", "North", "south"),
         recipe=GROUP,
-        says=("'x' has 3 different values", "or 2 if capitals", "--fold 'x'"),
+        says=("'x' has 3 different values", "or 2 if capitals", "[column.x] fold = true"),
         names=("North", "north", "south"),
     ),
     "groups that differ in marks without width": Odd(
         turns("north", "north\u200b", "so\u00aduth", "south"),
         recipe=GROUP,
-        says=("or 2 if capitals", "--fold 'x'"),
+        says=("or 2 if capitals", "[column.x] fold = true"),
     ),
     "groups in two spellings, the same": Odd(
         turns("north", "North ", "south"), recipe={**GROUP, "fold": ["x"]}, names=("north", "south")
@@ -440,7 +473,7 @@ ODD = {
     "a person in three spellings": Odd(
         [f"{'pP'[row % 2]}{row // 4:0{2 + row % 4 // 2}d}" for row in range(N)],
         recipe={"person": "x", "rows_per_person": 4},
-        says=("person 'x' has 120 different values", "or 30 if capitals", "--fold 'x'"),
+        says=("person 'x' has 120 different values", "or 30 if capitals", "[column.x] fold = true"),
     ),
     "a person in three spellings, the same": Odd(
         [f"{'pP'[row % 2]}{row // 4:0{2 + row % 4 // 2}d}" for row in range(N)],

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from equidp.engines import make_engine
 from equidp.engines.model import call_model, exact_products
-from equidp.kernel.engine import Engine, LossFunction, Sums
+from equidp.kernel.engine import Engine, LossFunction, Measured, Sums
 from equidp.kernel.inputs import Inputs, moved_to, taken, tensors
 
 DEVICE = os.environ.get("EQUIDP_TEST_DEVICE", "cpu")
@@ -86,7 +86,7 @@ def _assert_exact(
     made = make_engine(engine, model, loss) if isinstance(engine, str) else engine(model, loss)
     for _ in range(2):  # a second batch may be measured otherwise, by what the first showed
         measured = made(inputs, targets)
-        sums, norms = measured.sum_gradients(weights), measured.norms
+        sums, norms = measured.sums(weights), measured.norms
         _assert_near(model, sums, norms, oracle, weights, tolerance)
 
 
@@ -103,3 +103,10 @@ def _assert_near(
 
 def drawn(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64)
+
+
+def add_gradients(measured: Measured, weights: Tensor) -> None:
+    """Add sum_i weights[i] * gradient_i to p.grad, created where missing."""
+    for parameter, total in measured.sums(weights).items():
+        total = total.to(parameter)
+        parameter.grad = total if parameter.grad is None else parameter.grad + total

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from equidp.accounting.planned import release_event
-from equidp.kernel.ledger import ReleaseEvent
+from equidp.kernel.event import Event
 
 
-def paid_for(name: str, epsilon: float, delta: float) -> ReleaseEvent:
+def paid_for(name: str, epsilon: float, delta: float) -> Event:
     """The event of a release that costs (epsilon, delta) alone."""
-    return ReleaseEvent(1.0, release_event(epsilon, delta).noise_multiplier, name=name)
+    return Event(1.0, release_event(epsilon, delta).noise, name=name)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 import equidp
-from equidp.distributed.group import processes_here
 from equidp.errors import EquidpError
-from equidp.kernel.ledger import MemoryLedger, StepEvent
+from equidp.kernel.event import Event
 from equidp.kernel.noise import Randomness, SeededRandomness, SystemRandomness
 from equidp.kernel.policy import NoState, Policy, Setting, statistics_noise
 from equidp.kernel.step import PrivateStep
+from equidp.ledger.ledger import Ledger
 from equidp.policies.table import METHODS
+from equidp.training.processes import processes_here
 from support.given_gradients import GivenGradients
 from support.policies import POLICIES
 from support.toy import make_trainer, toy
@@ -33,8 +33,8 @@ def trained(methods: tuple[str, ...] = tuple(METHODS), **settings: Any) -> dict[
     for name in methods:
         policy = METHODS[name].policy()
         noise = {"noise_multiplier": 0.7 if policy.private else 0.0}
-        given = {"secure": False, "seed": 3, "steps": 6, "epochs": None, **noise, **settings}
-        trainer = make_trainer(policy=policy, model=_model(), **given)
+        given = {"seed": 3, "steps": 6, "epochs": None, **noise, **settings}
+        trainer = make_trainer(method=policy, model=_model(), **given)
         run = trainer.fit()
         weights = torch.cat([each.detach().flatten() for each in run.model.parameters()])
         found[name] = weights, tuple(trainer.policy_state), run.entries
@@ -43,7 +43,7 @@ def trained(methods: tuple[str, ...] = tuple(METHODS), **settings: Any) -> dict[
 
 def averaged() -> dict[str, Any]:
     """`trained` with a schedule and an average."""
-    return trained(("dpsgd",), scheduler="cosine", average=equidp.WeightAverage("tail", 0.5))
+    return trained(("dpsgd",), schedule="cosine", average="tail", average_share=0.5)
 
 
 def of_people() -> dict[str, Any]:
@@ -60,8 +60,9 @@ def in_views() -> Tensor:
     )
     model = nn.Sequential(nn.Flatten(), nn.Linear(40, 2))
     nn.init.zeros_(model[1].weight)
-    views = equidp.Views(3, "flip-shift")
-    trainer = make_trainer(images, model=model, views=views, secure=False, seed=3, steps=6, epochs=None)
+    trainer = make_trainer(
+        images, model=model, views=3, augmentation="flip-shift", seed=3, steps=6, epochs=None
+    )
     return trainer.fit().model[1].weight.detach()
 
 
@@ -82,10 +83,9 @@ def step_of(
         GivenGradients(parameter),
         policy,
         [parameter],
-        event=StepEvent(0.1, sigma, statistics_noise(policy, sigma)),
+        event=Event(0.1, sigma, statistics_noise(policy, sigma)),
         expected_batch_size=b,
         num_groups=groups,
-        ledger=MemoryLedger(),
         randomness=randomness,
         processes=processes_here(),
     )
@@ -96,8 +96,7 @@ def noisy_steps(steps: int = 4) -> Tensor:
     step = step_of(equidp.DPSGD(2.0), SystemRandomness(), WIDTH, sigma=3.0)
     found = []
     for _ in range(steps):
-        step(torch.empty(0, WIDTH), torch.empty(0), torch.empty(0, dtype=torch.int64))
-        found.append(step.parameters[0].grad.clone())
+        found += step(torch.empty(0, WIDTH), torch.empty(0), torch.empty(0, dtype=torch.int64))
     return torch.stack(found)
 
 
@@ -118,10 +117,10 @@ def moved(batches: list[tuple[list[Tensor], list[Tensor]]]) -> dict[str, list[tu
     for name, policy in POLICIES.items():
         for gradients, groups in batches:
             step = step_of(policy, _NoNoise(0), 4, sigma=1e-9, b=1.0)
-            step._update_state = lambda *_: None  # type: ignore[method-assign]  # as if it released the same
-            mine = gradients[rank]
-            step(mine, torch.zeros(len(mine)), groups[rank])
-            found.setdefault(name, []).append((step.parameters[0].grad.clone(), step._sensitivity()))
+            step._release_statistics = lambda parts, _: [None] * len(parts)  # type: ignore[method-assign]
+            mine = gradients[rank]  # as if it released the same
+            (total,) = step(mine, torch.zeros(len(mine)), groups[rank])
+            found.setdefault(name, []).append((total, step._sensitivity()))
     return found
 
 
@@ -143,10 +142,8 @@ def moved_by_a_stranger() -> Tensor:
     """The sum where one process has one example of norm 1e9 and claims a thousand times the sensitivity."""
     step = step_of(Disagreeing(), _NoNoise(0), 4, sigma=1e-9, b=1.0)
     gradients = 1e9 * torch.ones(processes_here().rank, 4)
-    step(gradients, torch.zeros(len(gradients)), torch.zeros(len(gradients), dtype=torch.int64))
-    grad = step.parameters[0].grad
-    assert grad is not None
-    return grad
+    (total,) = step(gradients, torch.zeros(len(gradients)), torch.zeros(len(gradients), dtype=torch.int64))
+    return total
 
 
 def sent_sizes(sizes: list[list[int]]) -> list[list[int]]:
@@ -173,174 +170,53 @@ def sent_sizes(sizes: list[list[int]]) -> list[list[int]]:
     return found
 
 
-def failing(where: str) -> tuple[int, str, bool]:
-    """(steps that the ledger counts, what was raised, whether gradients are left) where process 1 fails."""
-    rank = processes_here().rank
-    trainer = make_trainer(secure=True, steps=20, epochs=None)
-    engine = trainer._step.engine
-
-    def broken(*batch: Any) -> Any:
-        if rank == 1 and trainer.steps_done == 3:
-            raise OSError("the disk is gone")
-        return engine(*batch)
-
-    def refused(event: StepEvent) -> None:
-        if trainer.steps_done == 3:
-            raise equidp.BudgetError("no more")
-        MemoryLedger.spend(trainer.ledger, event)  # type: ignore[arg-type]
-
-    if where == "engine":
-        trainer._step.engine = broken
-    elif rank == 0:
-        trainer.ledger.spend = refused  # type: ignore[method-assign]
-    try:
-        for batch in trainer.batches():
-            trainer.step(batch)
-    except (EquidpError, OSError) as error:
-        left = any(parameter.grad is not None for parameter in trainer.model.parameters())
-        return trainer.steps_done, f"{type(error).__name__}: {error}", left
-    raise AssertionError("nothing failed")
-
-
-def with_a_wrong_row(rows: list[Any]) -> tuple[int, str]:
-    """(steps that the ledger counts, type of error) where rows of a list are not of one form."""
-    ledger = MemoryLedger() if processes_here().first else None
-    try:
-        make_trainer(rows, steps=5, epochs=None, ledger=ledger)
-    except EquidpError as error:
-        return 0 if ledger is None else ledger.steps, type(error).__name__
-    raise AssertionError("nothing failed")
-
-
-class Rows(Dataset):
-    """Rows of the toy data in an order of one's own."""
-
-    def __init__(self, order: Tensor) -> None:
-        self.order, self.data = order, toy()
-
-    def __len__(self) -> int:
-        return len(self.order)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        at = self.order[index]
-        return self.data.one_tensor[at], self.data.targets[at]
-
-
-def hinge(outputs: Tensor, targets: Tensor) -> Tensor:
-    return nn.functional.multi_margin_loss(outputs, targets, reduction="none")
-
-
-def optimised(learning_rate: float) -> dict[str, Any]:
-    model = nn.Linear(5, 2)
-    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=learning_rate)}
-
-
-def frozen(rank: int) -> nn.Module:
-    """Another layer is frozen in each process."""
-    model = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5), nn.Linear(5, 2))
-    model[min(rank, 1)].requires_grad_(False)
-    return model
-
-
-class Float(nn.Module):
-    """Numbers of 32 bits."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs.float()
-
-
-def toy_of_16_bits() -> equidp.GroupedDataset:
-    data = toy()
-    return replace(data, inputs=data.one_tensor.to(torch.bfloat16))
-
-
-def failing_elsewhere(where: str) -> tuple[str, str]:
-    """The error where process 1 fails outside a step and goes on; and that of a Trainer made afterwards."""
-    rank = processes_here().rank
+def failing() -> tuple[int, str]:
+    """(steps that the ledger counts, what was raised) where process 0 cannot pay for the fourth step."""
     trainer = make_trainer(steps=20, epochs=None)
 
-    class Fails(equidp.Callback):
-        def after_step(self, trainer: equidp.Trainer) -> None:
-            if where == "callback" and rank == 1 and trainer.steps_done == 3:
-                raise OSError("the disk is gone")
+    def refused(*charged: Any) -> None:
+        if trainer.steps_done == 3:
+            raise equidp.BudgetError("no more")
+        Ledger.charge(trainer.ledger, *charged)
 
-    trainer.callbacks = (Fails(),)
-    if where == "optimizer" and rank == 1:
-        trainer.optimizer.register_step_pre_hook(_interrupted)
+    if processes_here().first:
+        trainer.ledger.charge = refused  # type: ignore[method-assign]
     try:
-        if where == "skip":
-            for batch in trainer.batches():
-                if not (rank == 1 and trainer.steps_done == 3):
-                    trainer.step(batch)
-        else:
-            trainer.fit()
-        first = ""
-    except BaseException as error:
-        first = f"{type(error).__name__}: {error}"
-    try:
-        if rank == 1:
-            make_trainer()
+        trainer.fit()
     except EquidpError as error:
-        return first, f"{type(error).__name__}: {error}"
-    return first, ""
+        return trainer.steps_done, f"{type(error).__name__}: {error}"
+    raise AssertionError("nothing failed")
 
 
-def _interrupted(*_: Any) -> None:
-    raise KeyboardInterrupt
-
-
-def disagreeing(names: list[str]) -> list[str]:
-    """The error, for each name, where processes are given something else; "" where there is none."""
+def resolved() -> tuple[Any, Tensor]:
+    """(event, steps done) and first weights of Trainers that are given other plans, ledgers and weights."""
     rank = processes_here().rank
-    different: dict[str, dict[str, Any]] = {
-        "seed": {"secure": False, "seed": min(rank, 1)},
-        "batch size": {"batch_size": 30 + rank},
-        "data": {"train": toy(300, seed=rank)},
-        "model": {"model": nn.Linear(5, 2, bias=bool(rank))},
-        "examples": {"train": toy(2), "batch_size": 1, "noise_multiplier": 5.0, "delta": 0.1},
-        "ledger": {"ledger": MemoryLedger()},
-        "policy": {"policy": equidp.DPSGD(1.0 + rank)},
-        "learning rate": optimised(0.1 + rank),
-        "frozen": {"model": frozen(rank)},
-        "schedule": {"scheduler": ("linear", "cosine")[min(rank, 1)]},
-        "average": {"average": equidp.WeightAverage("ema", (1 + rank) / 8)},
-        "loss": {"loss": (hinge, nn.CrossEntropyLoss(reduction="none"))[min(rank, 1)]},
-        "order": {"train": Rows(torch.randperm(300, generator=torch.Generator().manual_seed(rank)))},
-        "data of 16 bits": {"train": toy_of_16_bits(), "model": nn.Sequential(Float(), nn.Linear(5, 2))},
-    }
-    found = []
-    for name in names:
-        try:
-            make_trainer(**different[name])
-            found.append("")
-        except EquidpError as error:
-            found.append(f"{type(error).__name__}: {error}")
-    return found
+    torch.manual_seed(rank)
+    model, event = nn.Linear(5, 2), make_trainer(noise_multiplier=1.0).event
+    ledger = Ledger()
+    for _ in range(2 + rank):
+        ledger.charge("a", event)
+    trainer = equidp.Trainer(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        toy(),
+        method=equidp.DPSGD(),
+        batch_size=30,
+        steps=20,
+        noise_multiplier=1.0 + rank,
+        delta=1e-4,
+        ledger=(ledger, "a"),
+    )
+    return (trainer.event, trainer.steps_done), model.weight.detach().clone()
 
 
-def attaching_elsewhere() -> str:
-    """The error where process 1 gives its Trainer a ledger; "" where there is none."""
-    trainer = make_trainer()
+def refused() -> str:
+    """The error of a plan with larger samples than there are examples."""
     try:
-        trainer.attach(MemoryLedger() if processes_here().rank == 1 else None)
+        make_trainer(batch_size=400)
     except EquidpError as error:
         return f"{type(error).__name__}: {error}"
     return ""
-
-
-def attaching_on_first() -> tuple[int, int, bool]:
-    """Steps that a ledger holds that process 0 gives later, then after `fit`; whether others are refused."""
-    trainer = make_trainer(steps=4, epochs=None)
-    held = MemoryLedger(((trainer.event, 2),)) if processes_here().first else None
-    trainer.attach(held)
-    before = trainer.steps_done
-    trainer.fit()
-    after = trainer.steps_done
-    try:
-        trainer.attach(held)
-    except EquidpError:
-        return before, after, True
-    return before, after, False
 
 
 def stopped(at: tuple[int, int]) -> tuple[int, str]:
@@ -372,27 +248,8 @@ def ended(rank: int) -> tuple[int, int]:
                 trainer.stop()
 
     trainer.callbacks = (Stop(),)
-    facts = trainer.fit().facts
-    return facts.steps, facts.steps_left
-
-
-def started_apart() -> tuple[Tensor, Tensor]:
-    """The weights of a Trainer's model before and after it was made, where each process has its own."""
-    torch.manual_seed(processes_here().rank)
-    model = nn.Linear(5, 2)
-    before = model.weight.detach().clone()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    equidp.Trainer(
-        model,
-        optimizer,
-        toy(),
-        policy=equidp.DPSGD(),
-        batch_size=30,
-        steps=2,
-        noise_multiplier=1.0,
-        delta=1e-4,
-    )
-    return before, model.weight.detach().clone()
+    run = trainer.fit()
+    return run.facts.steps, sum(count for _, count in run.not_taken)
 
 
 def trained_for_two_blocks() -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,15 @@ import torch
 from torch import nn
 
 import equidp
-from equidp.distributed.group import processes_here
 from equidp.errors import EquidpError
 from equidp.evaluation.predictions import predict
+from equidp.training.processes import processes_here
 from support.toy import make_trainer, toy
 
-ACCOUNTANTS: dict[str, Callable[[], Any]] = {
-    "exact": lambda: equidp.IndividualAccountant(interval=1, grid=0.05),
-    "held": lambda: equidp.IndividualAccountant(interval=4, grid=0.05),
-    "clipping": lambda: equidp.IndividualClipping(interval=4, grid=0.05),
+SETTINGS = {
+    "exact": equidp.Individual(1, grid=0.05),
+    "held": equidp.Individual(4, grid=0.05),
+    "clipping": equidp.Individual(4, clipping=True, grid=0.05),
 }
 STEPS = 15
 
@@ -35,40 +34,39 @@ class _Stop(equidp.Callback):
 
 
 def _trainer(*callbacks: equidp.Callback, **settings: Any) -> equidp.Trainer:
-    given = {"policy": equidp.DPSGDF(0.5), "secure": False, "seed": 2, "steps": STEPS, "epochs": None}
+    given = {"method": equidp.DPSGDF(0.5), "seed": 2, "steps": STEPS, "epochs": None}
     return make_trainer(callbacks=callbacks, **{**given, **settings})
 
 
 def accounted() -> dict[str, tuple[Any, ...]]:
-    """Accountant -> (steps by example and cell, by group and cell, weights) in the first process."""
+    """Setting -> (steps by example and cell, by group and cell, weights) in the first process."""
     found = {}
-    for name, make in ACCOUNTANTS.items():
-        accountant = make()
-        trainer = _trainer(accountant)
+    for name, individual in SETTINGS.items():
+        trainer = _trainer(individual=individual)
         trainer.fit()
         if processes_here().first:
             weights = torch.cat([each.detach().flatten() for each in trainer.model.parameters()])
-            found[name] = _counts(accountant), accountant._counts.group_histories.counts, weights
+            found[name] = _counts(trainer), trainer.individual.group_counts, weights
     return found
 
 
 def resumed(folder: Path, until: int) -> dict[str, tuple[int, Any]]:
-    """Accountant -> (steps lost, steps by example and cell as restored) of runs that go on to a step, and
+    """Setting -> (steps lost, steps by example and cell as restored) of runs that go on to a step, and
     stop."""
     return {name: _resumed(folder / name, name, until) for name in ("exact", "held")}
 
 
 def _resumed(folder: Path, name: str, until: int) -> tuple[int, Any]:
     folder.mkdir(exist_ok=True)
-    first = processes_here().first
-    accountant, checkpoints = ACCOUNTANTS[name](), equidp.Checkpoints(folder)
-    ledger = equidp.LedgerFile(folder / "ledger") if first else None
-    trainer = _trainer(accountant, _Stop(until), checkpoints, ledger=ledger)
+    first, resumes = processes_here().first, any(folder.glob("checkpoint-*"))
+    checkpoints = equidp.Checkpoints(folder)
+    ledger = equidp.Ledger(folder / "ledger") if first else None
+    trainer = _trainer(_Stop(until), checkpoints, ledger=ledger, individual=SETTINGS[name])
     lost, counts = 0, None
-    if trainer.steps_done:
+    if resumes:
         lost = checkpoints.restore(trainer)
         if first:
-            counts = _counts(accountant)
+            counts = _counts(trainer)
     with suppress(equidp.errors.TrainingStopped, EquidpError):
         trainer.fit()
     if ledger is not None:
@@ -76,27 +74,21 @@ def _resumed(folder: Path, name: str, until: int) -> tuple[int, Any]:
     return lost, counts
 
 
-def _counts(accountant: Any) -> Any:
-    accountant._counts.settle()
-    return accountant._counts.histories.counts.astype(np.int64)
+def _counts(trainer: equidp.Trainer) -> Any:
+    assert trainer.individual is not None
+    trainer.individual.settle()
+    return trainer.individual.counts.astype(np.int64)
 
 
-def refused() -> tuple[str, str]:
-    """Return the error of sampled norms, after which the group is left, and the field of that of a report."""
-    accountant = ACCOUNTANTS["held"]()
-    trainer = _trainer(accountant)
+def refused() -> str:
+    """Return the field of the error of a report, which the first process alone makes."""
+    trainer = _trainer(individual=SETTINGS["held"])
     trainer.fit()
     try:
-        accountant.report(trainer, accountant="rdp")
-        report = ""
+        trainer.individual_report(accountant="rdp")
     except EquidpError as error:
-        report = error.field
-    try:
-        _trainer(equidp.IndividualAccountant("sampled")).fit()
-        sampled = ""
-    except EquidpError as error:
-        sampled = str(error)
-    return sampled, report
+        return error.field
+    return ""
 
 
 def everything() -> tuple[Any, ...]:
@@ -115,8 +107,8 @@ def watched() -> tuple[Any, Any, Any]:
     data = toy(61)
     recorder = equidp.EpochRecorder(record, toy(33, seed=1))
     _trainer(diagnosis, recorder, model=model, train=data, batch_size=10, delta=1e-3).fit()
-    outputs = predict(model, data.inputs[:7], processes_here())
-    one = predict(model, data.inputs[:1], processes_here())
+    outputs = predict(model, data.inputs[:7])
+    one = predict(model, data.inputs[:1])
     tables = diagnosis.diagnosis
     figures = [each.select_dtypes("number") for each in (tables.sensitive_groups, tables.sensitive_pairs)]
     return torch.cat([outputs, one]), record.table().select_dtypes("number"), figures

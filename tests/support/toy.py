@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import equidp
+from equidp.kernel.run import Batch
 
 
 def toy(n: int = 300, seed: int = 0) -> equidp.GroupedDataset:
@@ -21,14 +22,38 @@ def toy(n: int = 300, seed: int = 0) -> equidp.GroupedDataset:
     return equidp.GroupedDataset(inputs, targets, torch.arange(n) % 2, ("a", "b"), ("no", "yes"))
 
 
-def make_trainer(train=None, policy=None, model=None, optimizer=None, **settings) -> equidp.Trainer:
+class StopAt(equidp.Callback):
+    """Ends training after a number of steps, as on the strength of a result."""
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def after_step(self, trainer):
+        if trainer.steps_done == self.steps:
+            trainer.stop()
+
+
+def make_trainer(train=None, method=None, model=None, optimizer=None, **settings) -> equidp.Trainer:
     torch.manual_seed(0)
     model = nn.Linear(5, 2) if model is None else model
     given = {"batch_size": 30, "epochs": 2, "noise_multiplier": 1.0, "delta": 1e-5, **settings}
+    given["method"] = method or equidp.DPSGD(1.0)
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.5)
-    return equidp.Trainer(
-        model, optimizer, toy() if train is None else train, policy=policy or equidp.DPSGD(1.0), **given
-    )
+    return equidp.Trainer(model, optimizer, toy() if train is None else train, **given)
+
+
+def note_samples(trainer: equidp.Trainer) -> list[Batch]:
+    """Return a list that gets each sample that the trainer reads from now on."""
+    seen: list[Batch] = []
+    load = trainer._run._load
+
+    def noting(samples):
+        for batch in load(samples):
+            seen.append(batch)
+            yield batch
+
+    trainer._run._load = noting
+    return seen
 
 
 @dataclass(frozen=True)

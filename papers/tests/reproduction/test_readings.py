@@ -81,12 +81,11 @@ def test_with_no_choice_changed_an_epoch_is_the_trainers(policy):
         theirs,
         torch.optim.SGD(theirs.parameters(), lr=0.5, weight_decay=0.1),
         data,
-        policy=policy,
+        method=policy,
         batch_size=30,
         epochs=1,
         noise_multiplier=noise,
         delta=1e-5,
-        secure=False,
         seed=3,
     )
     trainer.fit()

@@ -311,7 +311,7 @@ def test_a_stopped_run_goes_on_from_its_checkpoint(tmp_path):
     with patch.object(HeldExamples, "after_step", stop_run):
         with pytest.raises(TrainingStopped, match="the same command"):
             study.rows(request)
-        (kept,) = tmp_path.glob("*-study/sensitive-watched-2-checkpoint-000000005-*.npz")
+        (kept,) = tmp_path.glob("*-study/sensitive/HeldExamples-000000005-*.npz")
         whole = kept.read_bytes()
         kept.write_bytes(whole[:100])
         with pytest.raises(CheckpointError, match="damaged"):
@@ -319,8 +319,8 @@ def test_a_stopped_run_goes_on_from_its_checkpoint(tmp_path):
         kept.write_bytes(whole)
         rows, _ = study.rows(request)
     assert steps == [*range(1, len(steps) + 1)]
-    for histories in (seen[-1].exact, *seen[-1].estimates.values()):
-        assert set(histories.counts.sum(axis=1)) == {len(steps)}
+    for counts in (seen[-1].exact, *seen[-1].estimates.values()):
+        assert set(counts.sum(axis=1)) == {len(steps)}
     assert sorted(set(rows[rows["quantity"] == "median norm"]["at"])) == [1, 2]
     assert not list(tmp_path.glob("*-study"))
 

@@ -14,20 +14,16 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from equidp.accounting.planned import checked_schedule, default_delta
-from equidp.accounting.target import Target
 from equidp.data.dataset import DataSource, GroupedDataset
 from equidp.data.features import WithFeatures
 from equidp.data.scattering import SMALLEST, number_of_features
 from equidp.display import Column, Table
 from equidp.errors import SettingError
-from equidp.kernel.epsilon import checked_delta
-from equidp.kernel.ledger import StepEvent
 from equidp.policies.methods import MethodLike, fixed_options, method_named, name_of
 from equidp.policies.setting import settings_of
 from equidp.policies.table import STANDARD
-from equidp.tables.intervals import Encoding
-from equidp.training.averages import WeightAverage
+from equidp.tables.intervals import Binning
+from equidp.training.averages import count_left_out
 from equidp.training.optimizers import SCHEDULES
 from equidp.training.plan import Plan
 
@@ -122,7 +118,7 @@ class Advice:
         method: a name from `METHODS`.
         features: a name from `FEATURES`; None: inputs as they are.
         settings: fields of `Plan` and settings of the method, by name; empty: the user's plan.
-        encoding: of the columns of a table; None: as they are encoded.
+        binning: of the columns of a table; None: as they are encoded.
         reasons: for each choice; none on settings that the user gave.
 
     Example:
@@ -136,7 +132,7 @@ class Advice:
     features: str | None
     settings: Mapping[str, Any]
     reasons: tuple[Reason, ...]
-    encoding: str | None = None
+    binning: str | None = None
 
     def with_settings(self, given: Mapping[str, Any], features: str | None, method: MethodLike) -> Advice:
         """Return the advice with the user's settings, features and method, and the reasons that still hold.
@@ -183,33 +179,33 @@ def settings_text(settings: Mapping[str, Any]) -> str:
 
 def advise(
     train: GroupedDataset,
-    target: Target = Target(DEFAULT_EPSILON),
+    level: Mapping[str, Any] = {"epsilon": DEFAULT_EPSILON},
     given: Mapping[str, Any] | None = None,
-    encoding: str | None = None,
+    binning: str | None = None,
     features: str | None = None,
 ) -> Advice:
     """Return method and settings for a kind of data: the shape of an input and the number of examples.
 
     Args:
         train: training data.
-        target: privacy of the run; open: noise is the given `noise_multiplier`.
+        level: epsilon or risk of the run; empty: noise is the given `noise_multiplier`.
         given: settings that the user gives, by name, which the learning rate suits.
-        encoding: of the columns that the run trains on; None: the data has no columns.
+        binning: of the columns that the run trains on; None: the data has no columns.
         features: that the inputs are, where these have norm 1 (`normalised_features`); None: other inputs.
 
     Raises:
         SettingError: a linear model would learn nothing from so few examples at so small a budget.
     """
     inputs = train.inputs
-    cuts = Encoding.parse(encoding).cuts
+    cuts = Binning.parse(binning).cuts
     if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
         return _without_results("inputs of several tensors, or of whole numbers")
     if train.rows is None and len(train.input_shape) == 3 and min(train.input_shape[1:]) >= SMALLEST:
         return _advise_images(len(train), train.input_shape)
     if cuts:
-        return _advise_unit_rows(len(train), target, given or {}, _CLASSES, encoding=encoding)
+        return _advise_unit_rows(len(train), level, given or {}, _CLASSES, binning=binning)
     if features is not None:
-        return _advise_unit_rows(len(train), target, given or {}, _FEATURES, features=features)
+        return _advise_unit_rows(len(train), level, given or {}, _FEATURES, features=features)
     return _advise_table(len(train), train.rows)
 
 
@@ -283,11 +279,11 @@ def _advise_table(num_examples: int, rows: int | None) -> Advice:
 
 def _advise_unit_rows(
     num_examples: int,
-    target: Target,
+    level: Mapping[str, Any],
     given: Mapping[str, Any],
     rows: _UnitRows,
     *,
-    encoding: str | None = None,
+    binning: str | None = None,
     features: str | None = None,
 ) -> Advice:
     """Return settings for a linear model of rows of norm about 1, of examples of one row or of several.
@@ -301,16 +297,13 @@ def _advise_unit_rows(
     batch = int(given.get("batch_size", _batch_size(num_examples))) or num_examples
     epochs = float(given.get("epochs", _epochs(num_examples, batch)))
     bound = float(given.get("clipping_bound", rows.bound))
-    delta = given.get("delta")
-    rate, steps = checked_schedule(num_examples, batch, epochs=epochs)
-    sigma = replace(target, accountant="rdp").noise_multiplier(
-        checked_delta(default_delta(num_examples) if delta is None else delta), StepEvent(rate, 1.0), steps
-    )
-    if sigma is None:
-        sigma = float(given.get("noise_multiplier", Plan.noise_multiplier))
-    schedule, average = "cosine", WeightAverage("tail", _TAIL)
-    rates, noise = _sums_of_rates(schedule, average, steps)
-    noise *= math.sqrt(rows.weights) * sigma * bound / (rate * num_examples)
+    asked = {name: given[name] for name in ("delta", "noise_multiplier", "steps") if name in given}
+    plan = Plan(batch_size=batch, epochs=epochs).with_changes(asked).with_changes(level, accountant="rdp")
+    resolved = plan.with_usual_noise().resolve(num_examples)
+    rate, steps = resolved.sample_rate, resolved.steps
+    schedule, average = "cosine", "tail"
+    rates, noise = _sums_of_rates(schedule, count_left_out(average, _TAIL, steps), steps)
+    noise *= math.sqrt(rows.weights) * resolved.noise_multiplier * bound / (rate * num_examples)
     learning_rate = rows.largest_rate
     if noise:
         learning_rate = min(learning_rate, rows.noise / noise)
@@ -331,29 +324,28 @@ def _advise_unit_rows(
         "epochs": int(epochs) if epochs == int(epochs) else epochs,
         "momentum": _MOMENTUM,
         "schedule": schedule,
-        "average": average.kind,
-        "average_share": average.share,
+        "average": average,
+        "average_share": _TAIL,
     }
     model, bounded, noisy, short = rows.reasons
     reasons = [
-        Reason(model, ("encoding", "model", "features")),
-        Reason(bounded, ("clipping_bound", "model", "features", "encoding"), (bound, 1 - bound / 2)),
+        Reason(model, ("binning", "model", "features")),
+        Reason(bounded, ("clipping_bound", "model", "features", "binning"), (bound, 1 - bound / 2)),
         _LARGE_SAMPLES,
-        Reason(noisy, ("method", "features", "encoding", *settings), (rows.noise,)),
+        Reason(noisy, ("method", "features", "binning", *settings), (rows.noise,)),
     ]
     if way < rows.short_way:
-        reasons.append(Reason(short, ("learning_rate", "encoding"), (num_examples, way, rows.short_way)))
-    return Advice(STANDARD, features, settings, tuple(reasons), encoding=encoding)
+        reasons.append(Reason(short, ("learning_rate", "binning"), (num_examples, way, rows.short_way)))
+    return Advice(STANDARD, features, settings, tuple(reasons), binning=binning)
 
 
-def _sums_of_rates(schedule: str, average: WeightAverage, steps: int) -> tuple[float, float]:
+def _sums_of_rates(schedule: str, left_out: int, steps: int) -> tuple[float, float]:
     """Sum of the learning rates of all steps, and root of the sum of squares of what each gradient moves.
 
     Both are over 1 - momentum, for a first rate of 1. A gradient moves the average of the weights by the
     rates of its step and of later ones, as momentum repeats it, each as often as weights after it are in the
     average.
     """
-    left_out = average.count_left_out(steps)
     rates = [SCHEDULES[schedule](step / steps) / (1 - _MOMENTUM) for step in range(steps)]
     moved, squares = 0.0, 0.0
     for step in reversed(range(steps)):

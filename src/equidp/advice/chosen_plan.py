@@ -7,17 +7,17 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, final
 
 from equidp._validate import unknown_name
-from equidp.accounting.target import Target
 from equidp.advice.advise import AUTO, DEFAULT_EPSILON, Advice, advise, images_of, normalised_features
 from equidp.data.dataset import DataSource, GroupedDataset
 from equidp.data.features import WithFeatures, add_features
 from equidp.data.published import Settings, published_settings
-from equidp.data.table import ColumnSource, add_encoding
+from equidp.data.table import ColumnSource, add_binning
 from equidp.errors import SettingError
 from equidp.policies.methods import MethodLike, fixed_options
 from equidp.policies.table import STANDARD
-from equidp.tables.intervals import CUT, STANDARD as STANDARD_ENCODING
-from equidp.training.plan import Plan, ResolvedPlan, default_plan
+from equidp.tables.intervals import CUT, STANDARD as STANDARD_BINNING
+from equidp.training.plan import Plan, default_plan
+from equidp.training.resolved import ResolvedPlan
 
 RECOMMENDED, PUBLISHED = "recommended", "published"
 SETTINGS = {
@@ -44,9 +44,9 @@ class ChosenPlan:
         plan: how to train.
         method: that "auto" stands for.
         features: that are trained on; None: inputs as they are.
-        encoding: of the columns of a table, as `equidp.tables.intervals.Encoding.parse` reads it, such as
+        binning: of the columns of a table, as `equidp.tables.intervals.Binning.parse` reads it, such as
             "cut:4,16"; None: the data has no columns. What chooses it (a rule, say) sets it here, with its
-            origin in `origins["encoding"]`; `source` makes the source of it, and the command line and
+            origin in `origins["binning"]`; `source` makes the source of it, and the command line and
             comparisons train on that source.
         origins: setting -> its origin.
         otherwise: origin of all other settings.
@@ -56,14 +56,14 @@ class ChosenPlan:
     plan: Plan
     method: str = STANDARD
     features: str | None = None
-    encoding: str | None = None
+    binning: str | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
     otherwise: str = DEFAULT
     advice: Advice | None = None
 
     def source(self, given: DataSource) -> DataSource:
-        """Source with the features as inputs, or with the encoding of columns; what `given` has stays."""
-        return add_encoding(add_features(given, self.features), self.encoding)
+        """Source with the features as inputs, or with the binning of columns; what `given` has stays."""
+        return add_binning(add_features(given, self.features), self.binning)
 
     def origin(self, name: str, method: str = "") -> str:
         """Origin of a setting, as a method has it."""
@@ -83,11 +83,11 @@ def choose_plan(
     *,
     method: MethodLike = AUTO,
     swept: Collection[str] = (),
-    target: Target = Target(DEFAULT_EPSILON),
+    level: Mapping[str, Any] = {"epsilon": DEFAULT_EPSILON},
 ) -> ChosenPlan:
     """Choose the settings of runs on data: recommended or published ones, with the user's over them.
 
-    It reads shapes and the number of examples alone. Columns are cut unless another encoding or a model is
+    It reads shapes and the number of examples alone. Columns are cut unless another binning or a model is
     given.
 
     Args:
@@ -98,7 +98,7 @@ def choose_plan(
         settings: a name from `SETTINGS`.
         method: to train by; "auto": the recommended one.
         swept: names of settings that the user compares values of.
-        target: privacy of the runs; of several, the strictest.
+        level: epsilon or risk of the runs, by name; of several, the strictest.
 
     Raises:
         SettingError: published settings of data that has none; too few examples for the target.
@@ -120,13 +120,13 @@ def choose_plan(
     if settings != RECOMMENDED:
         raise unknown_name("settings", settings, SETTINGS)
     # before rules compute with what was given
-    Plan().with_changes(given).policy("dpsgd" if method == AUTO else method)
+    _ = Plan().with_changes(given).for_method(STANDARD if method == AUTO else method).policy
     own_model = "model" in {*given, *swept}
-    encoding = encoding_to_train_on(source, own_model=own_model)
+    binning = binning_to_train_on(source, own_model=own_model)
     of_method = {} if method == AUTO else fixed_options(method)
     known = {**{name: published[name] for name in ("delta",) if name in published}, **given, **of_method}
     features = normalised_features(source)
-    advice = advise(images_of(source, seed) or train, target, known, encoding, features)
+    advice = advise(images_of(source, seed) or train, level, known, binning, features)
     own_inputs = isinstance(source, WithFeatures) or own_model
     features = advice.features
     if own_inputs:
@@ -140,10 +140,10 @@ def choose_plan(
     origins = _origins(plan, given, advice.settings, of_dataset)
     origins |= {"features": ASKED if isinstance(source, WithFeatures) else RULE if features else DEFAULT}
     if isinstance(source, ColumnSource):
-        by_default = DEFAULT if advice.encoding is None else RULE
-        origins["encoding"] = by_default if source.encoding is None else ASKED
+        by_default = DEFAULT if advice.binning is None else RULE
+        origins["binning"] = by_default if source.binning is None else ASKED
     taken = advice.with_settings(given, features, advice.method if method == AUTO else method)
-    return ChosenPlan(plan, advice.method, features, encoding, origins, advice=taken)
+    return ChosenPlan(plan, advice.method, features, binning, origins, advice=taken)
 
 
 def source_to_read(
@@ -153,24 +153,24 @@ def source_to_read(
     *,
     swept: Collection[str] = (),
 ) -> DataSource:
-    """Return the source with the encoding that `choose_plan` takes, so that rows are read and encoded once.
+    """Return the source with the binning that `choose_plan` takes, so that rows are read and encoded once.
 
-    The encoding follows from the source, and from the names of the settings that the user gives, alone.
+    The binning follows from the source, and from the names of the settings that the user gives, alone.
     Arguments as in `choose_plan`.
 
     >>> from equidp.data import open_source
     >>> adult = open_source("adult")
-    >>> source_to_read(adult, {}).encoding, source_to_read(adult, {"model": "mlp"}).encoding
+    >>> source_to_read(adult, {}).binning, source_to_read(adult, {"model": "mlp"}).binning
     ('cut', None)
     """
     if settings != RECOMMENDED:
         return source
     own_model = "model" in {*given, *swept}
-    return add_encoding(source, encoding_to_train_on(source, own_model=own_model))
+    return add_binning(source, binning_to_train_on(source, own_model=own_model))
 
 
-def encoding_to_train_on(source: DataSource, *, own_model: bool) -> str | None:
-    """Return the encoding of a source's columns: its own, or cut for the recommended model.
+def binning_to_train_on(source: DataSource, *, own_model: bool) -> str | None:
+    """Return the binning of a source's columns: its own, or cut for the recommended model.
 
     Args:
         source: of the data; None is returned for one without columns.
@@ -178,7 +178,7 @@ def encoding_to_train_on(source: DataSource, *, own_model: bool) -> str | None:
     """
     if not isinstance(source, ColumnSource):
         return None
-    return source.encoding or (STANDARD_ENCODING if own_model else CUT)
+    return source.binning or (STANDARD_BINNING if own_model else CUT)
 
 
 def check_published(source: DataSource) -> None:
@@ -251,8 +251,13 @@ def setting_rows(
     found: dict[str, dict[str, tuple[list[Any], str]]] = {}
     for run in runs:
         resolved = run.resolved
-        options = {each.name: resolved.settings[each.name] for each in Plan.options()}
-        columns = {} if run.chosen.encoding is None else {"encoding": run.chosen.encoding}
+        settings, changed = resolved.settings, resolved.plan.changed_options
+        options = {
+            each.name: settings[each.name]
+            for each in Plan.options()
+            if each.metadata["listed"] or each.name in changed.keys() - {"method", "epsilon"}
+        }
+        columns = {} if run.chosen.binning is None else {"binning": run.chosen.binning}
         inputs = {"features": run.chosen.features, **columns}
         values = {**inputs, **options, **asdict(resolved.policy)}  # type: ignore[call-overload]
         if not resolved.policy.private:

@@ -38,17 +38,24 @@ from equidp.comparison.cells import (
 )
 from equidp.comparison.sweep import Variant, label_of
 from equidp.data.class_counts import balanced_class_weights, count_classes
-from equidp.data.dataset import ALL, DataSource, DataSplit, GroupedDataset
+from equidp.data.dataset import ALL, DataSource, DataSplit
 from equidp.data.features import WithFeatures
-from equidp.data.table import encoding_of, with_encoding
+from equidp.data.table import binning_of, with_binning
 from equidp.data.targets import weights_of_classes
-from equidp.engines.units import by_row
 from equidp.evaluation.intervals import Floats
 from equidp.evaluation.metrics import Metric, measure_metric
+from equidp.evaluation.reference import (
+    FEWEST_TO_STOP_BY,
+    MOST_TREES,
+    TREES_WITHOUT_STOPPING,
+    fit_trees,
+    single_rows,
+)
 from equidp.policies.table import BASELINE
 from equidp.store import FIGURES, key_of
 from equidp.tables.intervals import STANDARD
-from equidp.training.plan import Plan, ResolvedPlan
+from equidp.training.plan import Plan
+from equidp.training.resolved import ResolvedPlan
 
 with require_extra("tables"):
     import pandas as pd
@@ -60,10 +67,6 @@ _NEAR = 2.0
 """Factor from another rate within which a multiple is not tried, with the same settings otherwise."""
 BOOSTING = "boosted trees"
 """Name of boosted trees among the methods of a comparison."""
-_MOST_TREES = 1000
-_TREES_WITHOUT_STOPPING = 100
-_FEWEST_TO_STOP_BY = 20
-"""Examples of the rarest class from which on a tenth of all is held out to stop by."""
 
 
 @final
@@ -71,9 +74,7 @@ _FEWEST_TO_STOP_BY = 20
 class BoostedTrees:
     """One training of gradient-boosted trees, without privacy, on the training rows of a split.
 
-    They are scikit-learn's `HistGradientBoostingClassifier` on the columns that networks read. A tenth of the
-    rows is held out, and trees are added until its loss no longer falls; with fewer than 20 rows of a class
-    there are 100 trees.
+    They are those of `fit_trees` on the columns that networks read.
 
     Attributes:
         source: where the split of `seed` comes from.
@@ -106,7 +107,7 @@ class BoostedTrees:
     def key(self) -> str:
         """Key of the results: equal for equal data, settings and code."""
         weights = None if self.class_weight is None else dict(self.class_weight)
-        settings: list[Any] = [_MOST_TREES, _TREES_WITHOUT_STOPPING, _FEWEST_TO_STOP_BY, weights, self.seed]
+        settings: list[Any] = [MOST_TREES, TREES_WITHOUT_STOPPING, FEWEST_TO_STOP_BY, weights, self.seed]
         settings += ["balanced"] if self.balanced else []
         return key_of(self.method, *settings, split_facts(self.source, self.seed), FIGURES, versions())
 
@@ -124,20 +125,14 @@ class BoostedTrees:
 
     def _fit(self, data: DataSplit) -> HistGradientBoostingClassifier:
         """Fit trees to the training rows."""
-        rows, targets, weights = _single_rows(data.train)
-        stops = int(np.bincount(targets)[np.unique(targets)].min()) >= _FEWEST_TO_STOP_BY
-        trees = HistGradientBoostingClassifier(
-            max_iter=_MOST_TREES if stops else _TREES_WITHOUT_STOPPING,
-            early_stopping=stops,
-            random_state=self.seed,
-        )
+        rows, targets, weights = single_rows(data.train)
         of_classes = self.class_weight
         if self.balanced:
             of_classes = balanced_class_weights(count_classes(data.train), 0.0)
         if of_classes is not None:
             by_class = np.array([of_classes.get(name, 1.0) for name in data.train.class_names])
             weights = by_class[targets] * (1.0 if weights is None else weights)
-        return trees.fit(rows, targets, sample_weight=weights)
+        return fit_trees(rows, targets, weights, seed=self.seed)
 
 
 def source_of_trees(source: DataSource, seed: int) -> DataSource | None:
@@ -154,18 +149,7 @@ def source_of_trees(source: DataSource, seed: int) -> DataSource | None:
     one = isinstance(data.inputs, Tensor) and data.inputs.is_floating_point()
     if not one or len(data.input_shape) != 1:
         return None
-    return source if encoding_of(source) is None else with_encoding(source, STANDARD)
-
-
-def _single_rows(train: GroupedDataset) -> tuple[Floats, np.ndarray, Floats | None]:
-    """Inputs [n, d], targets [n] and weights [n] of the rows, also of people with several rows each."""
-    inputs, targets, weights = train.one_tensor, train.targets, train.weights
-    if train.rows is not None:
-        inputs, targets, weights = by_row((inputs, targets, weights))
-        present = weights > 0
-        inputs, targets, weights = inputs[present], targets[present], weights[present]
-    own = None if weights is None else weights.double().cpu().numpy()
-    return inputs.cpu().numpy(), targets.cpu().numpy(), own
+    return source if binning_of(source) is None else with_binning(source, STANDARD)
 
 
 class ModelClass(NamedTuple):
@@ -200,8 +184,9 @@ class Candidate:
 
     def resolve(self, num_train: int) -> ResolvedPlan:
         """Return the plan of the baseline for `num_train` examples."""
-        found = self.plan.resolve(BASELINE, num_train)
-        return replace(found, learning_rate=self.factor * found.learning_rate)
+        found = self.plan.for_method(BASELINE).resolve(num_train)
+        rate = self.factor * found.learning_rate
+        return replace(found, learning_rate=rate, plan=replace(found.plan, learning_rate=rate))
 
 
 @dataclass(frozen=True)
@@ -246,8 +231,8 @@ class BaselinePlan:
                 parts["model"] = each.model
             if each.source != self.source:
                 read = each.source
-                if (encoding := encoding_of(read)) is not None:
-                    parts["encoding"] = encoding
+                if (binning := binning_of(read)) is not None:
+                    parts["binning"] = binning
                 else:
                     parts["features"] = read.label if isinstance(read, WithFeatures) else read.name
             name = label_of(parts) if len(found) > 1 else ""
@@ -261,7 +246,7 @@ class BaselinePlan:
         Args:
             num_train: training examples, by which equal settings are found.
         """
-        by_plan = self.plan.for_method(BASELINE)
+        by_plan = replace(self.plan.for_method(BASELINE), method_settings={})
         if not self.searched:
             return [Candidate(self.source, by_plan)]
         options = {each.name for each in Plan.options()}
@@ -273,7 +258,7 @@ class BaselinePlan:
             plans[_class_of(variant, read)].append((shared, not options.isdisjoint(variant.swept)))
         found: list[Candidate] = []
         for kind, ((first, _), *others) in plans.items():
-            usual, rates = first.resolve(BASELINE, num_train).settings, dict[str, list[float]]()
+            usual, rates = first.for_method(BASELINE).resolve(num_train).settings, dict[str, list[float]]()
             tried = [(first, factor) for factor in RATES]
             tried += [(plan, rate) for plan, swept in others for rate in ((1.0,) if swept else RATES)]
             for plan, factor in tried:

@@ -39,14 +39,15 @@ from equidp.errors import ApproximationWarning, DataError, DataWarning
 from equidp.evaluation.costs import EPSILON_OF_GROUP
 from equidp.evaluation.groups import metrics_of
 from equidp.evaluation.predictions import Decision, Predictions, base_rate_decision, predict
-from equidp.individual import IndividualAccountant
-from equidp.kernel.ledger import GroupedStepEvent, MemoryLedger
+from equidp.individual import Individual
+from equidp.kernel.event import Entries
 from equidp.kernel.noise import SeededRandomness
+from equidp.ledger.ledger import Ledger
 from equidp.store import FIGURES, Claim, Entry, Store, key_of
 from equidp.training.build import build
 from equidp.training.device import chosen_device
-from equidp.training.plan import GROUP_OPTIONS, ResolvedPlan
 from equidp.training.record import EpochRecorder, RunRecord
+from equidp.training.resolved import ResolvedPlan
 from equidp.training.trainer import Callback, Trainer
 
 with require_extra("tables"):
@@ -61,8 +62,6 @@ Spread = Callable[[Callable[..., Any], Iterable[Call]], Iterable[tuple[str, Any]
 _COUNTS = 31  # of a seed's streams: apart from those of samples, training noise and preprocessing
 _PAUSE = 1.0
 """Seconds between checks of runs that another process trains."""
-_NAMES = ("method", "model", "loss")
-"""Plan fields excluded from the key of a stored run: names of what other fields and digests determine."""
 
 
 class Training(Protocol):
@@ -173,9 +172,7 @@ class Cell:
     @property
     def key(self) -> str | None:
         """Key of the run's results: equal for equal data, settings and code; None for code without source."""
-        plan = {name: value for name, value in self.plan.settings.items() if name not in _NAMES}
-        if self.plan.rates is None and self.plan.bound_shares is None:  # keys of runs stored before them
-            plan = {name: value for name, value in plan.items() if name not in GROUP_OPTIONS}
+        plan = self.plan.key_parts
         code = part_digests(self.plan)
         if None in code.values():
             return None
@@ -186,10 +183,10 @@ class Cell:
         released = [asdict(event) for event in releases_of(self.source)]
         return key_of(*facts, split_facts(self.source, self.seed), released, FIGURES, versions())
 
-    def ledger(self) -> MemoryLedger:
-        """Ledger that counts the releases of the split, and that of the counts of classes."""
-        released = [*releases_of(self.source), *counts_events(self.counts_noise)]
-        return MemoryLedger(tuple((event, 1) for event in released))
+    @property
+    def released(self) -> Entries:
+        """Releases beside the steps: the split's preprocessing, and counts of classes."""
+        return tuple((event, 1) for event in (*releases_of(self.source), *counts_events(self.counts_noise)))
 
     def class_weights(self, train: GroupedDataset) -> Mapping[str, float] | None:
         """Weights of the classes' losses: the plan's, or by their counts."""
@@ -199,19 +196,26 @@ class Cell:
         return balanced_class_weights(count_by_seed(train, noise, self.seed), noise)
 
     def trainer(
-        self, data: DataSplit, callbacks: Sequence[Callback] = (), ledger: MemoryLedger | None = None
+        self,
+        data: DataSplit,
+        callbacks: Sequence[Callback] = (),
+        individual: Individual | None = None,
     ) -> Trainer:
         """Trainer of the run, checked; no step is spent yet."""
+        ledger = Ledger(unit=data.train.unit)
+        run = ledger.new_run(seeded=True)
+        for event, _ in self.released:
+            ledger.charge(run, event)
         return build(
-            self.plan,
+            self.plan.with_class_weight(self.class_weights(data.train)),
             data.train,
+            weights_seed=self.seed,
             seed=self.seed,
-            class_weight=self.class_weights(data.train),
-            secure=False,
             device=chosen_device(self.device),
             engine=self.engine,
             callbacks=callbacks,
-            ledger=self.ledger() if ledger is None else ledger,
+            individual=individual,
+            ledger=(ledger, run),
         )
 
     def train(self, data: DataSplit) -> CellResult:
@@ -492,39 +496,36 @@ def _train(cell: Cell, data: DataSplit) -> CellResult:
     callbacks: list[Callback] = [EpochRecorder(record, data.test)] if cell.curves else []
     if cell.diagnosis is not None:
         callbacks.append(Diagnostics.of(cell.diagnosis, record=record, announce=lambda cost: None))
-    accountant = None if cell.release_epsilon is None else IndividualAccountant(per_epoch=1)
-    if accountant is not None:
-        callbacks.append(accountant)
-    trainer = cell.trainer(data, callbacks, cell.ledger())
+    individual = None if cell.release_epsilon is None else Individual(per_epoch=1)
+    trainer = cell.trainer(data, callbacks, individual)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ApproximationWarning)  # said before the first run
         run = trainer.fit()
     spent = {"epsilon": run.epsilon(), "epsilon_rdp": run.epsilon(accountant="rdp")}
     tables = record.settings.get(RECORD_KEY, {})
     results = run.metrics(data.test).assign(**spent)
-    if isinstance(trainer.event, GroupedStepEvent):
+    if trainer.event.shares:
         own = {**run.epsilon_by_group(), ALL: spent["epsilon"]}
         results[EPSILON_OF_GROUP] = results["group"].map(own)
     return CellResult(
         results=results,
         epochs=record.table(),
-        individual=pd.DataFrame() if accountant is None else _individual(cell, trainer, accountant),
+        individual=pd.DataFrame() if individual is None else _individual(cell, trainer),
         diagnosis={name: pd.DataFrame(rows) for name, rows in tables.items()},
         outputs=predict(run.model, data.test.inputs).numpy(),
         seconds=time.perf_counter() - began,
     )
 
 
-def _individual(cell: Cell, trainer: Trainer, accountant: IndividualAccountant) -> pd.DataFrame:
+def _individual(cell: Cell, trainer: Trainer) -> pd.DataFrame:
     """Epsilons of each group's examples: released with noise, by its bound, and true (sensitive_)."""
     assert cell.release_epsilon is not None
-    report = accountant.report(trainer)
+    report = trainer.individual_report()
     raw = report.sensitive_by_group().set_index("group")[["mean", "median", "q95"]]
     released = report.release_by_group(cell.release_epsilon, trainer.delta)
     table = released[["group", "mean", "standard_error"]].rename(columns={"mean": "released_mean"})
     return table.assign(
         group_epsilon=report.group_epsilons,
-        linear_group_epsilon=report.linear_group_epsilons,
         epsilon=report.largest,
         release_epsilon=cell.release_epsilon,
         epsilon_with_release=trainer.run().epsilon(),

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from equidp.accounting.planned import default_delta
-from equidp.accounting.target import Target
 from equidp.advice.advise import AUTO, DEFAULT_EPSILON, SHARED
 from equidp.advice.chosen_plan import ASKED, RECOMMENDED, ChosenPlan, choose_plan
 from equidp.comparison.plan import ComparisonPlan
@@ -109,20 +108,20 @@ def choose_plans(
         SettingError: published settings of data that has none.
     """
     swept, changes, automatic = tuple(asked.sweep), dict(asked.changes), None
-    target = Target(min(asked.target_epsilons, default=DEFAULT_EPSILON))
+    level: dict[str, Any] = {"epsilon": min(asked.target_epsilons, default=DEFAULT_EPSILON)}
     if not asked.target_epsilons and "noise_multiplier" in changes:
-        target = Target()
+        level = {}
     if asked.plan is not None:
         shared = ChosenPlan(asked.plan.with_changes(changes), otherwise=ASKED)
     else:
-        shared = choose_plan(source, train, seed, changes, asked.settings, swept=swept, target=target)
+        shared = choose_plan(source, train, seed, changes, asked.settings, swept=swept, level=level)
     shared = _with_delta(shared, num_examples)
     recommended = asked.plan is None and asked.settings == RECOMMENDED
     if AUTO in asked.methods and not recommended:
         of_plan = {name: getattr(shared.plan, name) for name in SHARED}
         of_plan = {name: value for name, value in of_plan.items() if value != getattr(Plan, name)}
         given = {**of_plan, **changes}
-        automatic = _with_delta(choose_plan(source, train, seed, given, target=target), num_examples)
+        automatic = _with_delta(choose_plan(source, train, seed, given, level=level), num_examples)
     epsilons = tuple(asked.target_epsilons)
     if recommended and not epsilons and "noise_multiplier" not in {*changes, *swept}:
         epsilons = (DEFAULT_EPSILON,)

@@ -1,4 +1,4 @@
-"""Comparison of methods over seeds: `compare`, and `prepare`, which checks its runs before any is trained."""
+"""Comparison of methods over seeds: its runs, all checked before any is trained, and their results as one."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ import torch
 from equidp._extras import require_extra
 from equidp._provenance import versions
 from equidp._validate import check_whole
-from equidp.accounting import calibrate_noise
-from equidp.accounting.cache import epsilon, remembered
-from equidp.accounting.planned import share_noise
+from equidp.accounting.planned import release_event, share_noise
+from equidp.accounting.rows import epsilon
 from equidp.advice.advise import AUTO
 from equidp.advice.chosen_plan import (
     ASKED,
     DEFAULT,
-    RECOMMENDED,
     ChosenRun,
     SettingRow,
     setting_rows,
@@ -53,33 +51,30 @@ from equidp.comparison.cells import (
     train_all,
 )
 from equidp.comparison.choice import ComparisonChoice, choose_plans
-from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan, Search
+from equidp.comparison.plan import ComparisonPlan
 from equidp.comparison.result import Comparison, DataFacts, Setup, TrainingFacts
-from equidp.comparison.sweep import Kind, Sweep, Variant
-from equidp.comparison.tune import PLAIN, SettingSearch, Tuning, TuningPlan, tuning_seeds
+from equidp.comparison.sweep import Kind, Variant
+from equidp.comparison.tune import PLAIN, SettingSearch, Tuning, tuning_seeds
 from equidp.comparison.workers import Workers, spread
 from equidp.data import open_source
 from equidp.data.class_counts import check_balanced
 from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
 from equidp.data.features import WithFeatures, check_not_varied
-from equidp.data.table import COUNTS_SHARE, encoding_of, releases_of, with_private_noise
-from equidp.data.views import Views
-from equidp.diagnostics import Diagnosis, DiagnosisPlan, Diagnostics
+from equidp.data.table import COUNTS_SHARE, binning_of, releases_of, with_private_noise
+from equidp.diagnostics import Diagnosis, Diagnostics
 from equidp.errors import ApproximationWarning, CacheWarning, DataError, PrivacyWarning, SettingError
-from equidp.evaluation.blind_spots import calibration_table
 from equidp.evaluation.costs import EPSILON_OF_GROUP
-from equidp.evaluation.groups import by_group, most_frequent
+from equidp.evaluation.groups import by_group
 from equidp.evaluation.metrics import (
     METRICS,
     Metric,
-    check_task,
     measure_metric,
+    metric_for,
     tells_something,
 )
 from equidp.evaluation.predictions import Decision, Predictions, check_base_rate
-from equidp.evaluation.small_cells import SmallCells
-from equidp.kernel.ledger import Event
-from equidp.policies.methods import MethodLike
+from equidp.evaluation.small_cells import few_people_groups
+from equidp.kernel.event import EventCounts
 from equidp.policies.table import BASELINE
 from equidp.store import Store
 from equidp.training.device import chosen_device
@@ -87,144 +82,6 @@ from equidp.training.plan import Plan
 
 with require_extra("tables"):
     import pandas as pd
-
-
-def compare(
-    data: str | DataSource = "digits",
-    *,
-    methods: Sequence[MethodLike] = DEFAULT_METHODS,
-    seeds: int | Sequence[int] = 5,
-    settings: str = RECOMMENDED,
-    changes: Mapping[str, Any] | None = None,
-    plan: Plan | None = None,
-    epsilons: Sequence[float] = (),
-    sweep: Sweep | None = None,
-    gap_tolerance: float = 0.05,
-    level: float = 0.95,
-    metric: str | Metric = "accuracy",
-    decision: Decision = Decision(),
-    base_rate_threshold: bool = False,
-    engine: str = "ghost",
-    directory: str | os.PathLike[str] = "equidp-runs",
-    jobs: int | None = None,
-    device: str = "cpu",
-    on_progress: Progress | None = None,
-    command: str = "",
-    release_epsilon: float | None = None,
-    diagnosis: DiagnosisPlan | None = None,
-    preprocessing_share: float | None = None,
-    counts_share: float | None = None,
-    balanced: bool = False,
-    against: str | None = None,
-    baseline: Search = "best",
-    tune: int | TuningPlan | None = None,
-    fresh: bool = False,
-) -> Comparison:
-    """Train one model several ways, private and not, and measure what privacy cost each group.
-
-    Runs of one seed share the split, the initial weights and the sampled batches. Samples and noise come from
-    seeds: this is for choosing a method, and the models are not for release.
-
-    Args:
-        data: a name from `equidp.data.SOURCES`, a path to a table, or your own source, also by import
-            path.
-        methods: names from `equidp.METHODS`, import paths such as "my_module:MyPolicy", and your own
-            policies; plain SGD is always among them, as the baseline. "auto" is the recommended method. Where
-            `settings` or `plan` give the others other settings, "auto" is a method of its own by the
-            recommended ones, at each of `epsilons`; without any, at the epsilon that DP-SGD spends by the
-            plan.
-        seeds: how many seeds (0, 1, ...), or which.
-        settings: what all methods train by: "recommended", as `equidp train` takes them for this kind of
-            data, or "published", those of a named dataset (`default_plan`).
-        changes: settings of the plan and of methods by name, over these.
-        plan: how to train, in place of `settings`.
-        epsilons: target epsilons; noise is calibrated to each of them; empty: the plan's noise multiplier, or
-            epsilon 3 where settings are recommended and no noise multiplier is given.
-        sweep: settings of the plan and of methods, by name -> values to compare; several settings: every
-            combination. The baseline is trained by each combination of those that it has, too.
-        gap_tolerance: largest gap in privacy cost that counts as equal (Xu et al.: 0.05).
-        level: of the confidence intervals.
-        metric: the metric of cost, gap, tolerance and tests (`equidp.evaluation.metrics.metric_named`). Every
-            run keeps its predictions on the test set, so another metric or decision trains nothing again.
-        decision: of two classes, the positive one, and the predicted risk from which on it is predicted.
-        base_rate_threshold: of two classes, predict the positive one from its share of the training examples
-            on: as each private run releases its counts (`counts_share`), and exact without privacy.
-        engine: name of the gradient engine.
-        directory: finished runs are kept here, and taken from here if data, settings and code are the same.
-        jobs: processes; None: one per core, or the number from `joblib.parallel_config`, whose backend may
-            also be a cluster.
-        device: where to train: "cpu", "cuda", "cuda:1", "mps"; or "auto", the first of cuda, mps and cpu that
-            is there. Stored runs of another device are taken: results differ by rounding alone.
-        on_progress: called with (steps done, steps in all) of the runs that train together, after each of
-            them: of each stage of tuning, of the baselines' candidates, and of the rest.
-        command: the command that made the comparison, for the report.
-        release_epsilon: account for each training example of the private runs (its norm is taken once an
-            epoch), and release the mean epsilon of each group at this epsilon and the run's delta; None:
-            no accounting and no release.
-        diagnosis: what to diagnose of the private runs, and when; None: nothing.
-        preprocessing_share: of each epsilon, for private preprocessing of the private runs, in (0, 1); None:
-            exact preprocessing, which epsilon does not cover.
-        counts_share: of each epsilon, for a release of the number of training examples of each class of the
-            private runs, in (0, 1); None: classes are not counted, or for 0.02 where `balanced` or
-            `base_rate_threshold` needs it.
-        balanced: weigh the losses of each class by one over its count: as it is released of private runs,
-            and exact of training without privacy.
-        against: name of a private method among `methods`, with which each other one is compared seed by seed
-            (`Comparison.differences`); None: no such table.
-        baseline: "best": plain SGD is tried at several multiples of the learning rate, by each combination
-            of shared settings, and for each model and features that private runs have, on the first seed; a
-            private run is measured against the best of its own model, which is trained on all seeds. Boosted
-            trees read a table too, so that costs have two parts: of the model, and of privacy. "plan": the
-            only baseline is plain SGD by the plan, as in published results.
-        tune: how many settings of each method are tried: the plan's own, and random ones, of which methods
-            share the same multiples. Each is chosen on a part held out of training, on other seeds than
-            `seeds`, by the loss of the group that loses most (`equidp.comparison.tune`). None: all methods
-            train by the plan.
-        fresh: train again the runs that are kept in `directory`.
-
-    Raises:
-        SettingError, DataError, ModelError: before anything is trained.
-
-    Example:
-        >>> import equidp
-        >>> plan, place = equidp.Plan(batch_size=128, epochs=1), getfixture("tmp_path")
-        >>> comparison = equidp.compare(methods=["dpsgd"], seeds=1, plan=plan, directory=place, jobs=1)
-        >>> sorted(comparison.costs()["method"].unique())
-        ['dpsgd', 'sgd']
-    """
-    asked = ComparisonPlan(
-        methods=methods,
-        seeds=seeds,
-        settings=settings,
-        changes=changes or {},
-        plan=plan,
-        epsilons=epsilons,
-        sweep=sweep or {},
-        gap_tolerance=gap_tolerance,
-        level=level,
-        metric=metric,
-        decision=decision,
-        base_rate_threshold=base_rate_threshold,
-        engine=engine,
-        release_epsilon=release_epsilon,
-        diagnosis=diagnosis,
-        preprocessing_share=preprocessing_share,
-        counts_share=counts_share,
-        balanced=balanced,
-        against=against,
-        baseline=baseline,
-        tune=tune,
-    )
-    return run_comparison(
-        data,
-        asked,
-        directory=directory,
-        jobs=jobs,
-        device=device,
-        on_progress=on_progress,
-        command=command,
-        fresh=fresh,
-    )
 
 
 def run_comparison(
@@ -333,7 +190,7 @@ class PlannedKind(NamedTuple):
     label: str
     steps: int
     noise_multiplier: float
-    entries: tuple[tuple[Event, int], ...]
+    entries: EventCounts
     delta: float
 
     @property
@@ -407,7 +264,7 @@ class PreparedComparison:
         tuned = {} if self.tuning is None else self.tuning.settings
         of_baseline = tuned.get(PLAIN, {})
         plan = choice.shared.plan.with_changes(of_baseline)
-        baseline = plan.resolve(BASELINE, next(iter(self.sizes.values())))
+        baseline = plan.for_method(BASELINE).resolve(next(iter(self.sizes.values())))
         runs = [ChosenRun(choice.shared, baseline, False, tuple(of_baseline))]
         runs += [
             ChosenRun(
@@ -478,51 +335,49 @@ def prepare(
     # Absolute, since worker processes outlive a comparison and stay where the first one was.
     folder = Path(directory).absolute()
     Store(folder).check()
-    with remembered(folder):
-        if asked.release_epsilon is not None:  # refuse one that no noise can meet
-            calibrate_noise(asked.release_epsilon, plan.delta, 1.0, 1)
-        search, kept_trials = _setting_search(asked, source, plan, variants), 0
-        if search is not None and tuning is None:
-            tuning, kept_trials = search.read_kept(folder)
-        if tuning is not None:
-            variants = [tuning.apply(variant) for variant in variants]
-        private = [
-            (variant, choice.of(variant.name).source(source))
-            for variant in variants
-            if variant.name != BASELINE
-        ]
-        of_baseline = next(variant.plan for variant in variants if variant.name == BASELINE)
-        baselines = BaselinePlan(of_baseline, source, private, searched=asked.baseline == "best")
-        candidates = baselines.candidates(next(iter(sizes.values())))
-        search_of_baselines = _baseline_search(candidates, choice, sizes, device)
-        cells = _private_cells(private, baselines, choice, sizes, train.group_names, device)
-        if share is not None:
-            data_split = replace(data_split, notes=_private_notes(cells))
-        _warn_of_unknown_code([*search_of_baselines.first, *cells])
-        trees: tuple[BoostedTrees, ...] = ()
-        if baselines.searched and (scaled := source_of_trees(source, next(iter(sizes)))) is not None:
-            weights = plan.class_weights, asked.balanced
-            trees = tuple(BoostedTrees(scaled, seed, *weights) for seed in sizes)
-        first = zip(candidates, search_of_baselines.first, strict=True)
-        to_build = [cell for candidate, cell in first if candidate.factor == RATES[0]]
-        to_build += [cell for cell in cells if cell.seed == cells[0].seed]
-        return PreparedComparison(
-            source,
-            data_split,
-            choice,
-            tuple(cells),
-            search_of_baselines,
-            sizes,
-            folder,
-            choice.swept,
-            metric,
-            kinds=_build_each(to_build, data_split),
-            trees=trees,
-            other_classes=baselines.other_classes,
-            search=search,
-            tuning=tuning,
-            kept_trials=kept_trials,
-        )
+    if asked.release_epsilon is not None:  # refuse one that no noise can meet
+        assert plan.delta is not None
+        release_event(asked.release_epsilon, plan.delta)
+    search, kept_trials = _setting_search(asked, source, plan, variants), 0
+    if search is not None and tuning is None:
+        tuning, kept_trials = search.read_kept(folder)
+    if tuning is not None:
+        variants = [tuning.apply(variant) for variant in variants]
+    private = [
+        (variant, choice.of(variant.name).source(source)) for variant in variants if variant.name != BASELINE
+    ]
+    of_baseline = next(variant.plan for variant in variants if variant.name == BASELINE)
+    baselines = BaselinePlan(of_baseline, source, private, searched=asked.baseline == "best")
+    candidates = baselines.candidates(next(iter(sizes.values())))
+    search_of_baselines = _baseline_search(candidates, choice, sizes, device)
+    cells = _private_cells(private, baselines, choice, sizes, train.group_names, device)
+    if share is not None:
+        data_split = replace(data_split, notes=_private_notes(cells))
+    _warn_of_unknown_code([*search_of_baselines.first, *cells])
+    trees: tuple[BoostedTrees, ...] = ()
+    if baselines.searched and (scaled := source_of_trees(source, next(iter(sizes)))) is not None:
+        weights = plan.class_weights, asked.balanced
+        trees = tuple(BoostedTrees(scaled, seed, *weights) for seed in sizes)
+    first = zip(candidates, search_of_baselines.first, strict=True)
+    to_build = [cell for candidate, cell in first if candidate.factor == RATES[0]]
+    to_build += [cell for cell in cells if cell.seed == cells[0].seed]
+    return PreparedComparison(
+        source,
+        data_split,
+        choice,
+        tuple(cells),
+        search_of_baselines,
+        sizes,
+        folder,
+        choice.swept,
+        metric,
+        kinds=_build_each(to_build, data_split),
+        trees=trees,
+        other_classes=baselines.other_classes,
+        search=search,
+        tuning=tuning,
+        kept_trials=kept_trials,
+    )
 
 
 def _setting_search(
@@ -587,9 +442,12 @@ def _private_cells(
     for seed, size in sizes.items():
         for variant, source in private:
             own = _preprocess_source(source, variant, plan, asked.preprocessing_share)
-            resolved = variant.resolve(size, releases_of(own), group_names)
+            released = asked.release_epsilon if variant.plan.groups.budgets else None
+            assert variant.plan.delta is not None
+            beside = () if released is None else (release_event(released, variant.plan.delta),)
+            resolved = variant.resolve(size, (*releases_of(own), *beside), group_names)
             if isinstance(own, WithFeatures):
-                check_not_varied(own.label, Views(resolved.plan.views, resolved.plan.augmentation))
+                check_not_varied(own.label, resolved.plan.image_views)
             is_private = resolved.policy.private
             target = variant.epsilon if choice.epsilons else None
             cells.append(
@@ -627,14 +485,14 @@ def with_metrics(
     """
     metrics = list(dict.fromkeys([*(each for each in METRICS.values() if found.task in each.tasks), metric]))
     parts = dict(by_group(test.groups.numpy(), test.group_names))
-    risks = calibration_table(found, test.groups.numpy(), test.group_names, level)
-    risks = risks if risks.empty else risks.set_index("group")[["mean_predicted", "observed"]]
-    informative, tiny = tells_something(metric, found, level), SmallCells.of(test).tiny
+    informative, tiny = tells_something(metric, found, level), few_people_groups(test)
     filled = []
     for row in rows:
         part = found.take(parts[row["group"]])
         values = {each.name: measure_metric(each, part)[0] for each in metrics}
-        shares = risks.loc[row["group"]].to_dict() if row["group"] in risks.index else {}
+        shares = {}
+        if len(part) and part.positive is not None:
+            shares = {"mean_predicted": float(part.risks.mean()), "observed": float(part.hits.mean())}
         few = {"few_people": row["group"] in tiny}
         filled.append({**row, **values, **shares, "informative": informative, **few})
     return filled
@@ -647,7 +505,7 @@ def check_metric(metric: Metric, decision: Decision, test: GroupedDataset) -> No
         SettingError: the task has no such metric or positive class, the metric fails, or it is not defined in
             two groups.
     """
-    check_task(metric, test.class_names)
+    metric_for(metric, test.class_names)
     decision.index(test.class_names)
     shares = np.random.default_rng(0).dirichlet(np.ones(test.num_classes), len(test))
     outputs = torch.from_numpy(np.log(shares))  # of a made-up model
@@ -718,7 +576,7 @@ def _private_notes(cells: Sequence[Cell]) -> tuple[str, ...]:
 
 def _exact_split(cell: Cell, data: DataSplit) -> DataSplit:
     """Split that a cell trains on, preprocessed exactly: its own inputs if it has some; otherwise `data`."""
-    if encoding_of(cell.source) is not None:
+    if binning_of(cell.source) is not None:
         return split(replace(cell.source, private_noise=None), cell.seed)  # type: ignore[type-var]
     return split(cell.source, cell.seed) if isinstance(cell.source, WithFeatures) else data
 
@@ -731,7 +589,7 @@ def _build_each(cells: Sequence[Cell], data: DataSplit) -> tuple[PlannedKind, ..
             warnings.simplefilter("once", category)
         for cell in cells:
             trainer = cell.trainer(_exact_split(cell, data))
-            entries = (*trainer.ledger.entries, (trainer.event, trainer.steps))
+            entries = (*trainer.entries, (trainer.event, trainer.steps))
             label, noise = Kind(cell.method, cell.setting).label, trainer.noise_multiplier
             planned.append(PlannedKind(label, cell.plan.steps, noise, entries, trainer.delta))
             if cell.diagnosis is not None:
@@ -750,6 +608,8 @@ def _join_diagnoses(trained: Sequence[tuple[Cell, CellResult]]) -> Diagnosis:
 
 
 def _data_facts(source: DataSource, data: DataSplit) -> DataFacts:
+    counts = torch.bincount(data.test.targets, minlength=data.test.num_classes)
+    largest = data.test.class_names[int(counts.argmax())], float(counts.max()) / len(data.test)
     return DataFacts(
         name=source.name,
         num_train=len(data.train),
@@ -757,7 +617,7 @@ def _data_facts(source: DataSource, data: DataSplit) -> DataFacts:
         class_names=tuple(data.train.class_names),
         train_group_sizes=tuple(data.train.group_sizes().tolist()),
         test_group_sizes=tuple(data.test.group_sizes().tolist()),
-        most_frequent_class=most_frequent(data.test.targets, data.test.class_names),
+        most_frequent_class=largest,
         notes=tuple(data.notes),
         highlighted_groups=source.highlighted_groups,
     )
@@ -772,7 +632,9 @@ def _training_facts(prepared: PreparedComparison) -> TrainingFacts:
     chosen = {} if prepared.tuning is None else prepared.tuning.settings
     tuned = {" ".join(kind).strip(): found for kind, found in chosen.items() if found}
     return TrainingFacts(
-        plan=replace(choice.shared.plan, by_method={}).resolve(BASELINE, next(iter(prepared.sizes.values()))),
+        plan=replace(choice.shared.plan, by_method={})
+        .for_method(BASELINE)
+        .resolve(next(iter(prepared.sizes.values()))),
         noise_multipliers={
             f"{cell.method} {cell.setting}".strip(): cell.plan.noise_multiplier
             for cell in cells

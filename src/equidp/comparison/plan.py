@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, final, get_args
 
 from equidp._validate import check_number, unknown_name
-from equidp.accounting.groups import GroupSettings
 from equidp.advice.advise import AUTO
 from equidp.advice.chosen_plan import RECOMMENDED, SETTINGS
 from equidp.comparison.cells import DecisionRule
@@ -52,7 +51,7 @@ class ComparisonPlan:
     metric: str | Metric = "accuracy"
     decision: Decision = Decision()
     base_rate_threshold: bool = False
-    engine: str = "ghost"
+    engine: str = "auto"
     release_epsilon: float | None = None
     diagnosis: DiagnosisPlan | None = None
     preprocessing_share: float | None = None
@@ -116,11 +115,12 @@ class ComparisonPlan:
 
     @property
     def target_epsilons(self) -> list[float]:
-        """Each target epsilon once, or the largest budget of groups; empty: none was given."""
-        if not self.epsilons and "epsilon_by_group" in self.changes:
-            groups = GroupSettings.of(None, None, self.changes["epsilon_by_group"])
-            return [epsilon] if (epsilon := groups.run_epsilon(None)) is not None else []
-        return list(dict.fromkeys(self.epsilons))
+        """Each target epsilon once, or that of the plan, or the largest budget of groups; empty: none was
+        given."""
+        if self.epsilons:
+            return list(dict.fromkeys(self.epsilons))
+        epsilon = (self.plan or Plan()).with_changes(self.changes).run_epsilon
+        return [] if epsilon is None else [epsilon]
 
     @property
     def policies(self) -> Mapping[str, MethodLike]:

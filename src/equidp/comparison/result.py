@@ -28,7 +28,7 @@ from equidp.evaluation.costs import equal_cost, privacy_costs, summary
 from equidp.evaluation.differences import GAP, OVERALL, WORST_GROUP, paired_differences
 from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metrics import METRICS, Metric
-from equidp.training.plan import ResolvedPlan
+from equidp.training.resolved import ResolvedPlan
 
 with require_extra("tables"):
     import pandas as pd

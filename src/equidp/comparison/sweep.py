@@ -9,11 +9,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from equidp._validate import names, unknown_name
-from equidp.accounting.target import Target
 from equidp.advice.advise import AUTO
 from equidp.errors import SettingError
-from equidp.kernel.epsilon import epsilon as epsilon_of
-from equidp.kernel.ledger import StepEvent
+from equidp.kernel.event import Event
 from equidp.kernel.policy import Policy
 from equidp.policies.methods import (
     MethodLike,
@@ -24,7 +22,9 @@ from equidp.policies.methods import (
     name_of,
 )
 from equidp.policies.table import BASELINE, STANDARD
-from equidp.training.plan import Plan, ResolvedPlan
+from equidp.training.plan import Plan
+from equidp.training.release import Charge
+from equidp.training.resolved import ResolvedPlan
 
 Sweep = Mapping[str, Sequence[Any]]
 """Name of a setting of the plan or of methods -> its values; several settings: every combination."""
@@ -33,6 +33,12 @@ _NOT_SWEPT = {
     "epsilon": "give several to epsilons (--epsilon 1,3)",
     "seed": "give several to seeds",
     "method": "give several to methods",
+    "risk": "give several to epsilons (--epsilon 1,3)",
+    "accountant": "epsilons are compared by one accountant",
+    "sample_rate": "sweep batch_size",
+    "workers": "results do not depend on it",
+    "physical_batch_size": "results do not depend on it",
+    "releases": "they are objects",
     "delta": "epsilons are compared at one delta, the plan's (--delta)",
     "loss": "compare one loss at a time: the values of two are on two scales",
     "class_weight": "it is a table",
@@ -85,20 +91,22 @@ class Variant:
         return Kind(self.name, self.setting)
 
     def resolve(
-        self, num_train: int, releases: Sequence[StepEvent] = (), group_names: Sequence[str] = ()
+        self, num_train: int, releases: Sequence[Event] = (), group_names: Sequence[str] = ()
     ) -> ResolvedPlan:
         """Return the plan for `num_train` examples in these groups, by the method's name; epsilon covers the
         releases and the counts of classes too."""
-        spent = tuple((event, 1) for event in (*releases, *counts_events(self.counts_noise)))
-        resolved = self.plan.resolve(
-            self.method, num_train, Target(self.epsilon), also_spent=spent, group_names=group_names
-        )
-        return replace(resolved, method=self.name)
+        charges = tuple(map(Charge, (*releases, *counts_events(self.counts_noise))))
+        plan = self.plan.for_method(self.method)
+        # Other processes may not know the name of the method, nor those of its settings.
+        plan = replace(plan, method=plan.policy, method_settings={}, releases=charges)
+        if self.epsilon is not None:
+            plan = plan.with_changes(epsilon=self.epsilon)
+        return replace(plan.with_usual_noise().resolve(num_train, group_names), method=self.name)
 
 
-def counts_events(noise_multiplier: float | None) -> tuple[StepEvent, ...]:
+def counts_events(noise_multiplier: float | None) -> tuple[Event, ...]:
     """Release of the counts of classes with this noise; none without noise."""
-    return (StepEvent(1.0, noise_multiplier),) if noise_multiplier else ()
+    return (Event(1.0, noise_multiplier),) if noise_multiplier else ()
 
 
 def named_methods(methods: Sequence[MethodLike]) -> dict[str, MethodLike]:
@@ -222,10 +230,10 @@ def automatic_variants(
         epsilons: targets.
         num_train: examples that the plan's epsilon is computed for.
     """
-    policy = own.policy(method)
+    own = own.for_method(method)
+    policy = own.policy
     if not epsilons:
-        standard = plan.resolve(STANDARD, num_train)
-        spent = epsilon_of([(standard.step_event(), standard.steps)], standard.delta)
+        spent = plan.for_method(STANDARD).with_usual_noise().resolve(num_train).epsilon("pld")
         return [Variant(AUTO, policy, own, spent, "", {})]
     shown = {epsilon: label_of({"epsilon": epsilon}) if len(epsilons) > 1 else "" for epsilon in epsilons}
     return [Variant(AUTO, policy, own, epsilon, label, {}) for epsilon, label in shown.items()]

@@ -36,7 +36,7 @@ from equidp.data.validation import validation_part
 from equidp.errors import SettingError
 from equidp.evaluation.groups import by_group
 from equidp.evaluation.metrics import Metric, measure_metric
-from equidp.evaluation.small_cells import SmallCells
+from equidp.evaluation.small_cells import few_people_groups
 from equidp.kernel.policy import Policy
 from equidp.policies.methods import fixed_options, found_policy, method_named
 from equidp.policies.ranges import Log, OneOf, Range, declared_ranges, round_digits
@@ -144,16 +144,16 @@ def drawn_settings(
         fixed: names of settings that keep their values.
         num_train: number of examples to train on, the largest batch.
     """
-    own = plan.for_method(method)
-    own = replace(own, batch_size=own.batch_size or num_train)
+    own = plan.for_method(method).for_examples(num_train)
     if not number:
         return {} if own.batch_size <= num_train else {"batch_size": num_train}
     shared = np.random.default_rng([DRAWS_SEED, number])
     beside = np.random.default_rng([DRAWS_SEED, number, 1])
     values = {name: each.draw(shared) for name, each in SHARED.items()}
-    ranges, policy = tuned_settings(method, fixed), plan.policy(method)
+    ranges, policy = tuned_settings(method, fixed), own.policy
     changes: dict[str, Any] = {name: values[name] for name in CHOICES if name in ranges}
-    batch, epochs = own.batch_size, own.epochs
+    batch = own.batch_size
+    epochs = (own.steps or 0) * batch / num_train if own.epochs is None else own.epochs
     if "batch_size" in ranges:
         batch = changes["batch_size"] = max(1, min(num_train, round(values["batch_size"] * batch)))
     if "epochs" in ranges:
@@ -344,7 +344,7 @@ class SettingSearch:
     def _values(self, cell: Cell, result: CellResult) -> Values:
         """Metric of a run by group and for all, without groups of few people."""
         test = split(cell.source, cell.seed).test
-        found, tiny = result.predictions(test, self.decision.decision_of(cell)), SmallCells.of(test).tiny
+        found, tiny = result.predictions(test, self.decision.decision_of(cell)), few_people_groups(test)
         values: dict[str, float] = {}
         for name, members in by_group(test.groups.numpy(), test.group_names):
             if name not in tiny:

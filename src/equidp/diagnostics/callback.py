@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,7 +20,6 @@ from equidp.diagnostics.measure import Step
 from equidp.engines.model import in_evaluation_mode
 from equidp.engines.units import reader_of
 from equidp.errors import ApproximationWarning, SettingError
-from equidp.individual.accountant import IndividualClipping, training_data
 from equidp.training.record import RunRecord
 from equidp.training.trainer import Callback, Trainer
 
@@ -85,7 +84,7 @@ class Diagnostics(Callback):
         >>> little = equidp.Effort(batches=2, trace_vectors=2, eigenvalue_products=2)
         >>> watch = equidp.Diagnostics(every=2, effort=little, announce=lambda text: None)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        >>> trainer = equidp.Trainer(model, optimizer, data, policy=equidp.DPSGD(), batch_size=5, steps=4,
+        >>> trainer = equidp.Trainer(model, optimizer, data, batch_size=5, steps=4,
         ...                          noise_multiplier=1.0, delta=0.01, callbacks=[watch])
         >>> run = trainer.fit()
         >>> watch.diagnosis.sensitive_groups[["step", "group"]].values.tolist()
@@ -136,11 +135,11 @@ class Diagnostics(Callback):
         """
         data = _data(trainer)
         check_clips(_step(trainer))
-        if any(isinstance(callback, IndividualClipping) for callback in trainer.callbacks):
+        if trainer.individual is not None and trainer.individual.settings.clipping:
             raise SettingError(
-                "diagnostics weigh gradients as the policy does, and do not know the limits of "
-                "IndividualClipping; diagnose a run without it.",
-                field="callbacks",
+                "diagnostics weigh gradients as the policy does, and do not know the limits of individual "
+                "clipping; diagnose a run without it.",
+                field="individual",
             )
         chosen_groups(data, self.plan.groups)
         warn_of_kinks(_subject(trainer), data)
@@ -153,7 +152,7 @@ class Diagnostics(Callback):
         )
 
     def before_training(self, trainer: Trainer) -> None:
-        run = trainer.ledger.run_id
+        run = trainer.run_id
         if self._run not in ("", run):
             raise SettingError(
                 f"the trainer is of run {run}, and these tables are of run {self._run}; give each run a "
@@ -161,26 +160,34 @@ class Diagnostics(Callback):
                 field="trainer",
             )
         self._run = run
-        if trainer.steps_done not in {row["step"] for row in self._groups}:
+        if trainer.processes.first and trainer.steps_done not in {row["step"] for row in self._groups}:
             self.check(trainer)
             self._diagnose(trainer)
 
     def after_step(self, trainer: Trainer) -> None:
-        if trainer.steps_done % self.plan.every == 0 and trainer.steps_done < trainer.steps:
+        first = trainer.processes.first
+        if first and trainer.steps_done % self.plan.every == 0 and trainer.steps_done < trainer.steps:
             self._diagnose(trainer)
 
     def _diagnose(self, trainer: Trainer) -> None:
         data, done = _data(trainer), trainer.steps_done
         chosen = chosen_groups(data, self.plan.groups)
-        subject = replace(_subject(trainer), processes=trainer.processes)
-        found = diagnose_step(subject, data, _step(trainer), chosen, self.plan.effort, self._seed + done)
+        subject, step = _subject(trainer), _step(trainer)
+        found = diagnose_step(subject, data, step, chosen, self.plan.effort, self._seed + done)
         when = {"step": done, "epoch": trainer.epoch}
         for rows, table in ((self._groups, found.sensitive_groups), (self._pairs, found.sensitive_pairs)):
             rows.extend({**when, **row} for row in table.to_dict("records"))
 
 
 def _data(trainer: Trainer) -> GroupedDataset:
-    return training_data(trainer, "diagnostics need")
+    trainer.views.refuse("diagnostics need")
+    if not isinstance(trainer.train, GroupedDataset):
+        raise SettingError(
+            "diagnostics need the training data in memory, as a GroupedDataset; got "
+            f"{type(trainer.train).__name__}.",
+            field="train",
+        )
+    return trainer.train
 
 
 def _subject(trainer: Trainer) -> Subject:

@@ -25,7 +25,8 @@ from equidp.engines.model import in_evaluation_mode
 from equidp.engines.units import reader_of
 from equidp.errors import ApproximationWarning, DataError, ModelError, SettingError
 from equidp.kernel.engine import LossFunction
-from equidp.kernel.policy import Policy, Setting, check_settings
+from equidp.kernel.policy import Policy, Setting
+from equidp.policies.checks import check_settings
 
 with require_extra("tables"):
     import pandas as pd
@@ -38,7 +39,7 @@ class Diagnosis:
     """Where the disparity of one step comes from. Computed from raw training data: never release it.
 
     Attributes:
-        sensitive_groups: one row per group; docs/diagnostics.md explains the columns, `_se` marks standard
+        sensitive_groups: one row per group; docs/why-groups.md explains the columns, `_se` marks standard
             errors.
         sensitive_pairs: one row per ordered pair of groups: how their excess risks differ, and bounds on
             that.
@@ -122,7 +123,7 @@ def diagnose(
     if policy_state is None:
         setting = Setting(data.num_groups, float(batch_size), noise_multiplier, len(subject.zeros()))
         policy_state = policy.init(setting)
-    step = Step(policy, policy_state, learning_rate, noise_multiplier, batch_size)
+    step = Step(policy, policy_state, learning_rate, noise_multiplier, batch_size, data.num_groups)
     check_clips(step)
     warn_of_kinks(subject, data)
     return diagnose_step(subject, data, step, chosen, effort or Effort(), seed)

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from equidp.data.dataset import GroupedDataset
 from equidp.engines.model import call_model, device_of, flat, flat_sums
 from equidp.kernel.bounding import example_context, measured_terms
-from equidp.kernel.engine import Engine, LossFunction, Measured, measure
+from equidp.kernel.engine import Engine, LossFunction, Measured
 from equidp.kernel.inputs import Inputs, moved_to, taken
 from equidp.kernel.noise import to_double
 from equidp.kernel.policy import Policy
-from equidp.kernel.processes import ALONE, Processes
 from equidp.policies.weights import step_weights
 
 
@@ -29,14 +28,12 @@ class Subject:
         loss: (outputs, targets) -> losses [batch].
         engine: of this model and loss.
         chunk_size: examples at a time; bounds memory and changes nothing else.
-        processes: that share the examples: each reads its own, and `total` adds what they found.
     """
 
     model: nn.Module
     loss: LossFunction
     engine: Engine
     chunk_size: int = 256
-    processes: Processes = ALONE
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -44,23 +41,12 @@ class Subject:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def chunks(self, data: GroupedDataset, members: Tensor) -> Iterator[tuple[Any, ...]]:
-        """Yield inputs, targets, groups and indices of this process' examples, in chunks, on the model's
-        device."""
+        """Yield inputs, targets, groups and indices of examples, in chunks, on the model's device."""
         device, targets = device_of(self.model), data.trained_targets
-        for which in self.share_of(members).split(self.chunk_size):
+        for which in members.split(self.chunk_size):
             if len(which):
                 columns = taken((data.inputs, targets, data.groups), which)
                 yield moved_to((*columns, which), device)
-
-    def share_of(self, members: Tensor) -> Tensor:
-        """Return this process' part of some examples, by their indices, [members]; it may be empty."""
-        rank, count = self.processes.rank, self.processes.count
-        return members[len(members) * rank // count : len(members) * (rank + 1) // count]
-
-    def total(self, *sums: Tensor) -> None:
-        """Replace sums over this process' examples by sums over all examples, in place, in every process."""
-        self.processes.sum_on_first(sums)
-        self.processes.copy_from_first(sums)
 
     def zeros(self) -> Tensor:
         """Return a flat vector of zeros, [parameters]."""
@@ -76,7 +62,7 @@ class Subject:
 
         def measured_chunk() -> Measured:
             context = () if policy is None else example_context(policy, state, chunk[2])
-            return measure(self.engine, chunk[0], chunk[1], context)
+            return self.engine(chunk[0], chunk[1], *context)
 
         for chunk in self.chunks(data, members):
             measured = measured_chunk()
@@ -91,7 +77,7 @@ class Subject:
 
     def sum_gradients(self, measured: Measured, weights: Tensor) -> Tensor:
         """Return sum_i weights[i] * gradient_i of measured examples, [parameters]."""
-        return flat_sums(measured.sum_gradients(weights), self.parameters)
+        return flat_sums(measured.sums(weights), self.parameters)
 
     def plain_sum(self, inputs: Inputs, targets: Tensor) -> Tensor:
         """Return the sum of one chunk's gradients, by an ordinary backward pass, [parameters]."""
@@ -155,7 +141,7 @@ def batch_gradients(
     mean, clipped = subject.zeros(), subject.zeros()
     for measured, (inputs, targets, groups, _) in subject.measure_chunks(data, sample, policy, state):
         norms, _ = measured_terms(policy, measured)
-        clipped += subject.sum_gradients(measured, step_weights(policy, state, norms, groups))
+        weights = step_weights(policy, state, norms, groups, data.num_groups)
+        clipped += subject.sum_gradients(measured, weights)
         mean += subject.plain_sum(inputs, targets)
-    subject.total(mean, clipped)
     return BatchGradients(mean / expected_batch_size, clipped / expected_batch_size)

@@ -25,7 +25,7 @@ from equidp.errors import DataError
 from equidp.kernel.noise import SeededRandomness, to_double
 from equidp.kernel.policy import Policy
 from equidp.kernel.sampling import PoissonSampler
-from equidp.policies.weights import share_clipped, step_weights
+from equidp.policies.weights import sensitivity_of, share_clipped, step_weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +37,7 @@ class Step:
         learning_rate: eta.
         noise_multiplier: sigma.
         batch_size: b, expected.
+        num_groups: K.
     """
 
     policy: Policy
@@ -44,11 +45,12 @@ class Step:
     learning_rate: float
     noise_multiplier: float
     batch_size: float
+    num_groups: int = 1
 
     @property
     def sensitivity(self) -> float:
         """S, under the state."""
-        return float(self.policy.sensitivity(self.state))
+        return sensitivity_of(self.policy, self.state, self.num_groups)
 
     @property
     def laplace_epsilon(self) -> float:
@@ -96,17 +98,14 @@ def view_group(
         order = torch.randperm(len(everyone), generator=generator)[: effort.gradient_examples]
         members = everyone[order.to(everyone.device)]
     total, loss = subject.zeros(), torch.zeros(1, dtype=torch.float64)
-    mine = subject.share_of(members)
     precision = torch.promote_types(total.dtype, torch.float32)
-    known = torch.full((len(mine),), math.nan, dtype=precision, device=total.device)
+    known = torch.full((len(members),), math.nan, dtype=precision, device=total.device)
     for measured, (inputs, targets, _, which) in subject.measure_chunks(data, members):
         norms = measured.norms.detach()
         total += subject.sum_gradients(measured, torch.ones_like(norms))
         with torch.no_grad():
             loss += to_double(subject.loss(call_model(subject.model, inputs), targets)).sum().cpu()
-        known[torch.isin(mine, which.to(mine.device)).to(known.device)] = norms.to(precision)
-    subject.total(total, loss)
-    known = subject.processes.gather_shards(known, len(members))
+        known[torch.isin(members, which.to(members.device)).to(known.device)] = norms.to(precision)
     finite = torch.isfinite(known)
     if not finite.any():
         raise DataError(
@@ -116,7 +115,7 @@ def view_group(
         )
     norms = known[finite]
     groups = torch.full_like(norms, group, dtype=torch.int64)
-    weights = step_weights(step.policy, step.state, norms, groups)
+    weights = step_weights(step.policy, step.state, norms, groups, data.num_groups)
     left_out = members[~finite.to(members.device)]
     return GroupView(
         name=data.group_names[group],
@@ -127,7 +126,7 @@ def view_group(
         loss=float(loss) / len(norms),
         norms=norms,
         weights=weights,
-        share_clipped=share_clipped(step.policy, step.state, weights, groups),
+        share_clipped=share_clipped(step.policy, step.state, weights, groups, data.num_groups),
         not_finite=len(left_out),
     )
 

@@ -19,18 +19,19 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from equidp._extras import require_extra
 from equidp._provenance import weights_digest
-from equidp.accounting.budget import PrivacyBudget
-from equidp.accounting.planned import Schedule, checked_schedule
+from equidp.accounting.planned import Schedule
+from equidp.engines.model import device_of, preserve_modes
 from equidp.errors import CheckpointError, DataError, ModelError, SettingError, TrainingWarning
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import moved_to
-from equidp.kernel.ledger import Ledger
-from equidp.kernel.policy import Policy
-from equidp.ledger.file import LedgerFile
+from equidp.ledger.ledger import Ledger
+from equidp.training.assemble import has_repeats
 from equidp.training.optimizers import restore_scheduler
+from equidp.training.plan import Plan
 from equidp.training.run import Run
 from equidp.training.trainer import Trainer
 
@@ -49,36 +50,29 @@ _IGNORED = -100
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Privacy:
     """Settings of a `PrivateTrainer` that `TrainingArguments` have no place for, as of `equidp.Trainer`.
 
     Attributes:
-        policy: the method.
-        delta: of the whole run.
-        target_epsilon, noise_multiplier: what the noise is calibrated to, or sigma; one of the two.
+        plan: method, epsilon or noise, delta and accountant; batch size, epochs or steps are those of
+            `TrainingArguments`.
         loss: (logits, labels) -> losses [batch]; None: that of the model's task (`task_loss`).
-        engine, accountant: names of an engine and an accountant.
-        secure, seed: draw samples and noise from the operating system; or, for research, from a seed.
-        num_groups, group_column: K, and the column of a row that says its group, from 0; None: no groups.
+        engine: name of an engine.
+        seed: None: samples and noise come from the operating system; a number, for research: from it.
+        group_names, group_column: the groups, and the column of a row that says its group, from 0; None: no
+            groups.
         ledger: where steps are recorded; None: the file `_ledger` in `output_dir`.
-        budget: what all runs on this data together may spend.
         examples: a few public rows to try the model on, in the form of `train_dataset`'s.
     """
 
-    policy: Policy
-    delta: float
-    target_epsilon: float | None = None
-    noise_multiplier: float | None = None
+    plan: Plan
     loss: LossFunction | None = None
-    engine: str = "ghost"
-    accountant: str = "pld"
-    secure: bool = True
+    engine: str = "auto"
     seed: int | None = None
-    num_groups: int | None = None
+    group_names: tuple[str, ...] = ()
     group_column: str | None = None
     ledger: Ledger | None = None
-    budget: PrivacyBudget | None = None
     examples: list[Any] | None = None
 
 
@@ -114,7 +108,7 @@ class PrivateTrainer(transformers.Trainer):
         ...     tempfile.mkdtemp(), per_device_train_batch_size=16, max_steps=2, report_to=[],
         ...     disable_tqdm=True, save_strategy="no", logging_strategy="no")
         >>> trainer = PrivateTrainer(
-        ...     privacy=Privacy(policy=equidp.DPSGD(), noise_multiplier=2.0, delta=1e-3),
+        ...     privacy=Privacy(equidp.Plan(noise_multiplier=2.0, delta=1e-3)),
         ...     model=transformers.BertForSequenceClassification(config), args=args, train_dataset=rows)
         >>> trainer.train().global_step, trainer.run().epsilon() < 2
         {'epsilon': ...}
@@ -139,7 +133,7 @@ class PrivateTrainer(transformers.Trainer):
     ) -> None:
         if not isinstance(privacy, Privacy):
             raise SettingError(
-                f"privacy={privacy!r}; expected Privacy(policy=..., delta=...) of "
+                f"privacy={privacy!r}; expected Privacy(equidp.Plan(epsilon=3)), say, of "
                 "equidp.integrations.hugging_face."
             )
         check_arguments(args)
@@ -165,7 +159,7 @@ class PrivateTrainer(transformers.Trainer):
         )
         self.privacy = privacy
         self.private_trainer: Trainer | None = None
-        self._opened: LedgerFile | None = None
+        self._opened: Ledger | None = None
 
     def run(self) -> Run:
         """Return the private run so far: the model and what it spent.
@@ -214,7 +208,7 @@ class PrivateTrainer(transformers.Trainer):
         self, resume_from_checkpoint: str | None, ignore_keys_for_eval: list[str] | None
     ) -> Any:
         private = self._make_private_trainer(resume_from_checkpoint)
-        schedule = Schedule(private.sample_rate, private.planned_steps)
+        schedule = Schedule(private.sample_rate, private.steps)
         epochs = math.ceil(round(schedule.steps * schedule.sample_rate, 6))
         in_an_epoch = max(1, round(1 / private.sample_rate))
         self._init_training_state(private.steps, in_an_epoch, epochs, resume_from_checkpoint, None)
@@ -230,8 +224,7 @@ class PrivateTrainer(transformers.Trainer):
 
         hook = private.optimizer.register_step_pre_hook(before_optimizer)
         try:
-            with private.open_loop():
-                self._take_steps(private, schedule, ignore_keys_for_eval)
+            self._take_steps(private, schedule, ignore_keys_for_eval)
         finally:
             hook.remove()
         return self._end_training(private, before)
@@ -245,13 +238,12 @@ class PrivateTrainer(transformers.Trainer):
         if args.eval_on_start:
             self._evaluate(None, ignore_keys_for_eval, skip_scheduler=True)
         begins = True
-        for batch in private.batches():
+        while private.steps_done < private.steps and not self.control.should_training_stop:
             if begins:
                 self.control = call.on_epoch_begin(args, self.state, self.control)
             self.control = call.on_step_begin(args, self.state, self.control)
-            private.model.train()
             with self.compute_loss_context_manager() if args.bf16 else nullcontext():
-                private.step(batch)
+                private.step()
             self.control = call.on_optimizer_step(args, self.state, self.control)
             private.optimizer.zero_grad()
             self.state.global_step, self.state.epoch = private.steps_done, private.epoch
@@ -261,15 +253,12 @@ class PrivateTrainer(transformers.Trainer):
             if begins or self.control.should_training_stop or private.steps_done == private.steps:
                 self.control = call.on_epoch_end(args, self.state, self.control)
                 self._log_save_evaluate(private, ignore_keys_for_eval)
-            if self.control.should_training_stop:
-                private.stop()
 
     def _log_save_evaluate(self, private: Trainer, ignore_keys_for_eval: list[str] | None) -> None:
         """Log released values alone; evaluate and save where it is due."""
         if self.control.should_log and self.state.global_step > self._globalstep_last_logged:
             self._globalstep_last_logged = self.state.global_step
-            spent = private.epsilon_so_far(private.steps_done)
-            self.log({"epsilon": spent, "learning_rate": self._get_learning_rate()})
+            self.log({**private.epsilons(), "learning_rate": self._get_learning_rate()})
             self.control.should_log = False
         if self.control.should_evaluate:
             metrics = self._evaluate(None, ignore_keys_for_eval)
@@ -286,8 +275,8 @@ class PrivateTrainer(transformers.Trainer):
         """End callbacks, load the best model, and warn of a training that taught nothing."""
         run = private.run()
         metrics = {"epsilon": run.epsilon(), "delta": run.delta, "private_steps": float(private.steps_done)}
-        if run.facts.steps_left:
-            metrics["planned_epsilon"] = run.planned_epsilon()
+        if run.not_taken:
+            metrics["epsilon_of_steps_taken"] = run.epsilon_of_steps_taken()
         self.log(dict(metrics))
         moved = weights_digest(private.model) != before
         finite = all(bool(each.isfinite().all()) for each in private.model.parameters())
@@ -322,52 +311,35 @@ class PrivateTrainer(transformers.Trainer):
         collate = RowCollator(
             self._get_collator_with_removed_columns(self.data_collator), labels[0], privacy.group_column
         )
-        batch_size = args.per_device_train_batch_size * args.gradient_accumulation_steps
-        planned = checked_schedule(
-            len(train),
-            batch_size,
-            epochs=None if args.max_steps > 0 else args.num_train_epochs,
-            steps=args.max_steps if args.max_steps > 0 else None,
+        if privacy.group_names:
+            train = _RowsInGroups(train, privacy.group_names)
+        several = args.gradient_accumulation_steps > 1
+        plan = privacy.plan.with_changes(
+            {"steps": args.max_steps} if args.max_steps > 0 else {"epochs": args.num_train_epochs},
+            batch_size=args.per_device_train_batch_size * args.gradient_accumulation_steps,
+            physical_batch_size=args.per_device_train_batch_size if several else None,
         )
+        resolved = plan.resolve(len(train))
         if self._created_lr_scheduler:
             self.lr_scheduler, self._created_lr_scheduler = None, False
-        self.create_optimizer_and_scheduler(planned.steps)
+        self.create_optimizer_and_scheduler(resolved.steps)
         assert self.optimizer is not None
         with naming_the_collator():
             private = Trainer(
                 model,
                 self.optimizer,
                 train,
-                policy=privacy.policy,
-                batch_size=batch_size,
-                physical_batch_size=args.per_device_train_batch_size
-                if args.gradient_accumulation_steps > 1
-                else None,
-                steps=planned.steps,
-                delta=privacy.delta,
-                target_epsilon=privacy.target_epsilon,
-                noise_multiplier=privacy.noise_multiplier,
-                num_groups=privacy.num_groups,
+                resolved,
                 loss=privacy.loss or checked_task_loss(model, collate, train[0]),
                 engine=privacy.engine,
-                accountant=privacy.accountant,
-                secure=privacy.secure,
                 seed=privacy.seed,
                 scheduler=self.lr_scheduler,
                 ledger=self._open_ledger(),
-                budget=privacy.budget,
                 examples=privacy.examples,
                 collate=collate,
             )
         if checkpoint is not None:
             self._restore(private, Path(checkpoint))
-        elif private.steps_done:
-            raise SettingError(
-                f"the ledger holds {private.steps_done} steps of an earlier training, and this one begins "
-                "again; expected an empty one. Call train(resume_from_checkpoint=True), or give another "
-                "output_dir.",
-                field="ledger",
-            )
         self.private_trainer = private
         return private
 
@@ -377,13 +349,11 @@ class PrivateTrainer(transformers.Trainer):
         return Path(self.args.output_dir)
 
     def _open_ledger(self) -> Ledger:
-        """Ledger of the run; one that this trainer opened before is opened again, for it may be closed."""
+        """Ledger of the run; one that is opened here is closed when `train` ends."""
         if self.privacy.ledger is not None:
             return self.privacy.ledger
-        if self._opened is not None:
-            self._opened.close()
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._opened = LedgerFile(self._folder / LEDGER)
+        self._opened = Ledger(self._folder / LEDGER)
         return self._opened
 
     def _restore(self, private: Trainer, folder: Path) -> None:
@@ -412,6 +382,20 @@ class PrivateTrainer(transformers.Trainer):
         folder.mkdir(parents=True, exist_ok=True)
         torch.save(self.private_trainer.state(), folder / STATE)
         super()._save_checkpoint(model, trial)
+
+
+@final
+class _RowsInGroups(Dataset[Any]):
+    """Rows of a dataset, with the names of their groups."""
+
+    def __init__(self, rows: Any, group_names: tuple[str, ...]) -> None:
+        self._rows, self.group_names, self.repeats_rows = rows, group_names, has_repeats(rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, place: int) -> Any:
+        return self._rows[place]
 
 
 @final
@@ -491,12 +475,10 @@ def checked_task_loss(model: nn.Module, collate: RowCollator, row: Any) -> LossF
     config = getattr(base, "config", None)
     causal = getattr(base, "loss_function", None) is ForCausalLMLoss
     loss = task_loss(base, shifts=causal and not getattr(config, "is_encoder_decoder", False))
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    inputs, labels, *_ = moved_to(collate([row]), device)
+    inputs, labels, *_ = moved_to(collate([row]), device_of(model))
     called: Any = model
-    was_training = model.training
     try:
-        with torch.no_grad():
+        with preserve_modes(model), torch.no_grad():
             outputs = called.eval()(**inputs, labels=labels)
             own, ours = float(outputs.loss), float(loss(outputs.logits, labels)[0])
     except Exception as error:
@@ -506,8 +488,6 @@ def checked_task_loss(model: nn.Module, collate: RowCollator, row: Any) -> LossF
             "for each row.",
             field="loss",
         ) from error
-    finally:
-        model.train(was_training)
     if not math.isclose(own, ours, rel_tol=_LOSSES_DIFFER, abs_tol=_LOSSES_DIFFER):
         raise ModelError(
             f"{type(base).__name__} computes another loss than equidp knows for its task. Give "

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
@@ -21,18 +21,15 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler
 
 from equidp._extras import require_extra
-from equidp.accounting.budget import PrivacyBudget
 from equidp.accounting.planned import Schedule
-from equidp.data.collation import as_tuples
 from equidp.engines.model import in_evaluation_mode
 from equidp.errors import CheckpointError, DataError, SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.inputs import Inputs, map_tensors
-from equidp.kernel.ledger import Ledger
-from equidp.kernel.loop import Batch
-from equidp.kernel.policy import Policy
-from equidp.ledger.file import LedgerFile
+from equidp.ledger.ledger import Ledger
 from equidp.training.assemble import has_repeats
+from equidp.training.collation import as_tuples
+from equidp.training.plan import Plan, plan_of
 from equidp.training.run import Run
 from equidp.training.trainer import Trainer
 
@@ -58,21 +55,21 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
     `forward` and that loss are taken instead, by an engine that takes batches, which is faster for most
     models.
 
-    Epsilon is logged as `epsilon`. Hooks and callbacks get the number of a sample, from 1, in place of its
-    rows.
+    Logged are `epsilon`, of the whole plan, which holds also where Lightning's `EarlyStopping` ends the run,
+    and `epsilon_of_steps_taken`, so far, which holds only if no result decides when to stop. Hooks and
+    callbacks get the number of a sample, from 1, in place of its rows.
 
     Args:
-        policy: the method.
-        delta: of the whole run.
-        target_epsilon, noise_multiplier: what the noise is calibrated to, or sigma; one of the two.
+        plan: method, epsilon or noise, delta and more; batch size and steps are those of the DataLoader and
+            the Trainer. None: `options` make it.
         loss: (outputs of `forward`, targets) -> losses [batch], of rows (inputs, target); None: the loss that
             `training_step` gives.
         engine: name of an engine, where `loss` is given.
-        physical_batch_size: the most rows in the engine at a time.
-        num_groups, group: K, and a function from an item of the dataset to the number of its group.
-        accountant, secure, seed, augment, examples, budget: see `equidp.Trainer`.
+        group_names, group: the groups, and a function from an item of the dataset to the number of its group.
+        seed, augment, examples: see `equidp.Trainer`.
         ledger: where steps are recorded; None: the file `_ledger` in the Trainer's `default_root_dir`.
         device: to train on; None: that of the Trainer's accelerator.
+        options: fields of `equidp.Plan`, in place of a plan.
 
     Attributes:
         private_trainer: the `equidp.Trainer` of the run, once `fit` was called.
@@ -93,7 +90,7 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
         ...     def configure_optimizers(self):
         ...         return torch.optim.SGD(self.parameters(), lr=0.1)
         >>> rows = TensorDataset(torch.randn(64, 3), torch.arange(64) % 2)
-        >>> strategy = PrivateStrategy(policy=equidp.DPSGD(), noise_multiplier=2.0, delta=1e-3)
+        >>> strategy = PrivateStrategy(noise_multiplier=2.0, delta=1e-3)
         >>> trainer = lightning.Trainer(
         ...     strategy=strategy, max_epochs=1, default_root_dir=tempfile.mkdtemp(), accelerator="cpu",
         ...     logger=False, enable_progress_bar=False, enable_model_summary=False,
@@ -107,48 +104,34 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
 
     def __init__(
         self,
+        plan: Plan | None = None,
         *,
-        policy: Policy,
-        delta: float,
-        target_epsilon: float | None = None,
-        noise_multiplier: float | None = None,
         loss: LossFunction | None = None,
-        engine: str = "ghost",
-        physical_batch_size: int | None = None,
-        num_groups: int | None = None,
+        engine: str = "auto",
+        group_names: tuple[str, ...] = (),
         group: Callable[[Any], int] | None = None,
-        accountant: str = "pld",
-        secure: bool = True,
         seed: int | None = None,
         augment: Callable[[Inputs], Inputs] | None = None,
         examples: tuple[Inputs, Tensor] | None = None,
         ledger: Ledger | None = None,
-        budget: PrivacyBudget | None = None,
         device: str | torch.device | None = None,
+        **options: Any,
     ) -> None:
         super().__init__()
+        self._plan = plan_of(options) if plan is None else plan.with_changes(options)
         self._device = None if device is None else torch.device(device)
-        self._loss, self._ledger, self._group = loss, ledger, group
+        self._loss, self._ledger, self._group, self._group_names = loss, ledger, group, group_names
         self._settings: dict[str, Any] = {
-            "policy": policy,
-            "delta": delta,
-            "target_epsilon": target_epsilon,
-            "noise_multiplier": noise_multiplier,
             "engine": "functional" if loss is None else engine,
-            "physical_batch_size": physical_batch_size,
-            "num_groups": num_groups,
-            "accountant": accountant,
-            "secure": secure,
             "seed": seed,
             "augment": augment,
             "examples": examples,
-            "budget": budget,
         }
         self.private_trainer: Trainer | None = None
-        self._samples: PoissonSamples | None = None
+        self._samples: Samples | None = None
         self._own: OwnStep | None = None
-        self._opened: LedgerFile | None = None
-        self._loop = ExitStack()
+        self._opened: Ledger | None = None
+        self._hook: Any = None
         self._fits = False
         self._loaded: Mapping[str, Any] | None = None
 
@@ -181,7 +164,7 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
         super().setup(trainer)
 
     def process_dataloader(self, dataloader: object) -> object:
-        """Return Poisson samples of the training rows; other loaders as they are."""
+        """Return numbers of Poisson samples in place of training rows; other loaders as they are."""
         trainer = self.lightning_module.trainer
         if not (self._fits and trainer.training):
             return dataloader
@@ -189,15 +172,14 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
             raise _more_than_a_loader()
         checked = checked_loader(dataloader)
         self.private_trainer = private = self._make_private_trainer(trainer, checked)
-        self._samples = PoissonSamples(private, steps_of_epoch(checked), trainer)
+        self._samples = Samples(private, steps_of_epoch(checked), trainer)
         return self._samples
 
     def on_train_start(self) -> None:
-        """Open the loop around the steps, of one DataLoader."""
+        """Refuse several DataLoaders, and call hooks before the optimizer steps."""
         assert self.private_trainer is not None
         if self.lightning_module.trainer.train_dataloader is not self._samples:
             raise _more_than_a_loader()
-        self._loop.enter_context(self.private_trainer.open_loop())
         module, optimizer = self.lightning_module, self.private_trainer.optimizer
 
         def before_optimizer(*_: Any) -> None:
@@ -206,24 +188,24 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
                     callback.on_before_optimizer_step(module.trainer, module, optimizer)
                 module.on_before_optimizer_step(optimizer)
 
-        self._loop.callback(optimizer.register_step_pre_hook(before_optimizer).remove)
+        self._hook = optimizer.register_step_pre_hook(before_optimizer)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """Take one private step, of the optimizer too, and log what is released."""
-        private, samples = self.private_trainer, self._samples
+        private = self.private_trainer
         assert private is not None
-        assert samples is not None
         _, *place = (*args, *kwargs.values())
         if self._own is not None:
             self._own.batch_idx = place[0] if place else 0
         with self.precision_plugin.train_step_context(), logging_refused(self.lightning_module):
-            private.step(samples.drawn_sample())
+            private.step()
         done, module = private.steps_done, self.lightning_module
         shown = {"on_step": True, "on_epoch": False, "prog_bar": True, "batch_size": 1}
         if not done % module.trainer.log_every_n_steps or Schedule(
             private.sample_rate, private.steps
         ).ends_epoch(done):
-            module.log("epsilon", private.epsilon_so_far(done), **shown)
+            for name, value in private.epsilons().items():
+                module.log(name, value, **shown)
         return torch.tensor(float("nan"), device=self.root_device)
 
     def backward(self, closure_loss: Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> Tensor:
@@ -247,12 +229,14 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
         return loaded
 
     def on_train_end(self) -> None:
-        """Close the loop around the steps."""
-        self._loop.close()
+        """Give back what the ledger paid ahead."""
+        assert self.private_trainer is not None
+        self.private_trainer.ledger.settle()
 
     def teardown(self) -> None:
-        """Close the loop and the ledger, also after an error."""
-        self._loop.close()
+        """Close what `fit` opened, also after an error."""
+        if self._hook is not None:
+            self._hook.remove()
         self._loaded = None
         if self._opened is not None:
             self._opened.close()
@@ -263,11 +247,11 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
         module, (optimizer,) = self.lightning_module, self.optimizers
         rows: Dataset[Any]
         if self._loss is None:
-            rows = items = Items(loader, self._group)
+            rows = items = Items(loader, self._group, self._group_names)
             self._own = OwnStep(module, items.spec)
             check_training_step(self._own, items.zeros)
         else:
-            rows, self._own = Pairs(loader, self._group), None
+            rows, self._own = Pairs(loader, self._group, self._group_names), None
         held = optimizer.state_dict() if self._loaded is not None else None
         optimizer.state.clear()  # that of a checkpoint is of private steps, and comes back
         with logging_refused(module):  # the trial runs forward and loss
@@ -275,22 +259,18 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
                 module if self._own is None else self._own,
                 optimizer,
                 rows,
-                batch_size=loader.batch_size or 0,
-                steps=planned_steps(trainer, loader),
+                self._plan.with_changes(
+                    batch_size=loader.batch_size,
+                    steps=planned_steps(trainer, loader),
+                    workers=loader.num_workers,
+                ),
                 loss=own_losses if self._loss is None else self._loss,
-                workers=loader.num_workers,
                 ledger=self._open_ledger(trainer),
                 **self._settings,
             )
         if held is not None:
             optimizer.load_state_dict(held)
             self._restore(private)
-        elif private.steps_done:
-            raise SettingError(
-                f"the ledger holds {private.steps_done} steps of an earlier training, and this one begins "
-                "again; expected an empty one. Give fit(ckpt_path=...), or another default_root_dir.",
-                field="ledger",
-            )
         return private
 
     def _open_ledger(self, trainer: Any) -> Ledger:
@@ -298,7 +278,7 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
             return self._ledger
         folder = Path(trainer.default_root_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        self._opened = LedgerFile(folder / LEDGER)
+        self._opened = Ledger(folder / LEDGER)
         return self._opened
 
     def _restore(self, private: Trainer) -> None:
@@ -415,7 +395,11 @@ def check_training_step(own: OwnStep, row: tuple[Tensor, ...]) -> None:
 class _Rows(Dataset[Any]):
     """Rows of a DataLoader's dataset, each through its `collate_fn` alone."""
 
-    def __init__(self, loader: DataLoader[Any], group: Callable[[Any], int] | None) -> None:
+    def __init__(
+        self, loader: DataLoader[Any], group: Callable[[Any], int] | None, group_names: tuple[str, ...]
+    ) -> None:
+        if group_names:
+            self.group_names = group_names
         self._items: Any = loader.dataset
         self.repeats_rows = has_repeats(loader.dataset)
         self._collate, self._group = loader.collate_fn, group
@@ -507,39 +491,28 @@ class Pairs(_Rows):
 
 
 @final
-class PoissonSamples:
-    """Poisson samples in place of the batches of a DataLoader, each drawn when the loop asks for it.
-
-    The loop gets the number of a sample, from 1: hooks and callbacks, which may log, get what the loop gets.
+class Samples:
+    """Numbers of Poisson samples, from 1, in place of the batches of a DataLoader: hooks and callbacks, which
+    may log, get what the loop gets.
 
     Args:
-        private: draws them.
+        private: takes their steps.
         per_epoch: samples of an epoch.
         trainer: of Lightning, which is asked to stop where no step is left.
     """
 
     def __init__(self, private: Trainer, per_epoch: int, trainer: Any) -> None:
         self._private, self._per_epoch, self._trainer = private, per_epoch, trainer
-        self._batches: Iterator[Batch] | None = None
-        self._drawn: Batch | None = None
 
     def __len__(self) -> int:
         return self._per_epoch
 
     def __iter__(self) -> Iterator[Tensor]:
         for _ in range(self._per_epoch):
-            if self._batches is None:
-                self._batches = self._private.batches()
-            self._drawn = next(self._batches, None)
-            if self._drawn is None:
+            if self._private.steps_done >= self._private.steps:
                 self._trainer.should_stop = True
                 return
-            yield torch.tensor(self._private.steps_done)
-
-    def drawn_sample(self) -> Batch:
-        """Return the sample that was drawn last, for its step."""
-        assert self._drawn is not None
-        return self._drawn
+            yield torch.tensor(self._private.steps_done + 1)
 
 
 def steps_of_epoch(loader: DataLoader[Any]) -> int:
@@ -623,7 +596,7 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "overfit_batches": ((0.0,), "samples are Poisson samples; set max_steps"),
     "fast_dev_run": ((False, 0), "its steps spend privacy like others; set max_steps=1"),
     "reload_dataloaders_every_n_epochs": ((0,), "rows stay as they are while they are trained on"),
-    "min_steps": ((None,), "a run may end before, where steps were lost or a budget is spent"),
+    "min_steps": ((None,), "a run may end before, where steps were lost or a limit is reached"),
     "precision": (
         ("32-true", "bf16-mixed", "64-true"),
         "sums are too coarse in it; use bf16-mixed",
