@@ -46,7 +46,7 @@ from equidp.ledger.ledger import Ledger
 from equidp.store import FIGURES, Claim, Entry, Store, key_of
 from equidp.training.build import build
 from equidp.training.device import chosen_device
-from equidp.training.record import EpochRecorder, RunRecord
+from equidp.training.record import EpochRecorder, RunRecord, Watch
 from equidp.training.resolved import ResolvedPlan
 from equidp.training.trainer import Callback, Trainer
 
@@ -126,6 +126,7 @@ class Cell:
         counts_noise: noise multiplier of a release of the counts of each class; 0: exact counts, of training
             without privacy; None: classes are not counted.
         balanced: weigh the losses of each class by one over its count.
+        callbacks: what the run records beside its results; each has a table.
     """
 
     source: DataSource
@@ -142,6 +143,7 @@ class Cell:
     baseline: str = ""
     counts_noise: float | None = None
     balanced: bool = False
+    callbacks: tuple[Watch, ...] = ()
 
     @property
     def names(self) -> dict[str, Any]:
@@ -180,6 +182,7 @@ class Cell:
         facts = [plan, code, self.seed, self.engine, self.release_epsilon, diagnosis, self.curves]
         if self.counts_noise is not None:
             facts += [self.counts_noise, self.balanced]
+        facts += [[type(each).__name__, asdict(each)] for each in self.callbacks]  # type: ignore[call-overload]
         released = [asdict(event) for event in releases_of(self.source)]
         return key_of(*facts, split_facts(self.source, self.seed), released, FIGURES, versions())
 
@@ -386,6 +389,7 @@ class CellResult:
         diagnosis: tables of the diagnosis by name, if requested.
         outputs: of the model on the test set, [n, outputs].
         seconds: of training.
+        tables: of the callbacks of the cell, by name.
     """
 
     results: pd.DataFrame
@@ -394,6 +398,7 @@ class CellResult:
     diagnosis: Mapping[str, pd.DataFrame]
     outputs: npt.NDArray[Any]
     seconds: float
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
     @classmethod
     def of_shares(
@@ -424,16 +429,19 @@ class CellResult:
         """Write the results as an entry of a store."""
         tables = {name: getattr(self, name) for name in _TABLES}
         diagnosis = {f"{_DIAGNOSIS}{name}": table for name, table in self.diagnosis.items()}
-        parts = {**tables, **diagnosis, "outputs": self.outputs}
-        return claim.put(parts, {"seconds": self.seconds, "diagnosis": list(self.diagnosis)}, what=what)
+        watched = {f"{_WATCHED}{name}": table for name, table in self.tables.items()}
+        parts = {**tables, **diagnosis, **watched, "outputs": self.outputs}
+        facts = {"seconds": self.seconds, "diagnosis": list(self.diagnosis), "tables": list(self.tables)}
+        return claim.put(parts, facts, what=what)
 
     @classmethod
     def read(cls, entry: Entry) -> CellResult:
         """Read results that `keep` wrote; outputs are read where they are used."""
         tables = {name: entry.table(name) for name in _TABLES}
         diagnosis = {name: entry.table(f"{_DIAGNOSIS}{name}") for name in entry.facts["diagnosis"]}
-        outputs = entry.array("outputs", mapped=True)
-        return cls(**tables, diagnosis=diagnosis, outputs=outputs, seconds=entry.facts["seconds"])
+        watched = {name: entry.table(f"{_WATCHED}{name}") for name in entry.facts.get("tables", ())}
+        outputs, seconds = entry.array("outputs", mapped=True), entry.facts["seconds"]
+        return cls(**tables, diagnosis=diagnosis, outputs=outputs, seconds=seconds, tables=watched)
 
     def predictions(self, test: GroupedDataset, decision: Decision) -> Predictions:
         """Predictions of the run on its test set."""
@@ -458,7 +466,7 @@ def is_kept(training: Training, folder: Path) -> bool:
 
 
 _TABLES = ("results", "epochs", "individual")
-_DIAGNOSIS = "diagnosis-"
+_DIAGNOSIS, _WATCHED = "diagnosis-", "watched-"
 
 
 _ONE_AT_A_TIME = threading.Lock()
@@ -497,7 +505,9 @@ def _train(cell: Cell, data: DataSplit) -> CellResult:
     if cell.diagnosis is not None:
         callbacks.append(Diagnostics.of(cell.diagnosis, record=record, announce=lambda cost: None))
     individual = None if cell.release_epsilon is None else Individual(per_epoch=1)
-    trainer = cell.trainer(data, callbacks, individual)
+    watched = {each.name: each.callback(data) for each in cell.callbacks}
+    counted = individual or next((each.individual for each in watched.values() if each.individual), None)
+    trainer = cell.trainer(data, [*callbacks, *watched.values()], counted)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ApproximationWarning)  # said before the first run
         run = trainer.fit()
@@ -514,6 +524,7 @@ def _train(cell: Cell, data: DataSplit) -> CellResult:
         diagnosis={name: pd.DataFrame(rows) for name, rows in tables.items()},
         outputs=predict(run.model, data.test.inputs).numpy(),
         seconds=time.perf_counter() - began,
+        tables={name: each.table(trainer) for name, each in watched.items()},
     )
 
 

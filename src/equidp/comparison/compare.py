@@ -127,7 +127,12 @@ def _join_results(
     )
 
     def join_runs(table: str) -> pd.DataFrame:
-        rows = ((cell, row) for cell, run in trained for row in getattr(run, table).to_dict("records"))
+        nothing = pd.DataFrame()
+        tables = [
+            (cell, run.tables[table] if table in run.tables else getattr(run, table, nothing))
+            for cell, run in trained
+        ]
+        rows = ((cell, row) for cell, found in tables for row in found.to_dict("records"))
         return keep_chosen(pd.DataFrame([{**cell.names, **row} for cell, row in rows]), baselines)
 
     return Comparison(
@@ -140,6 +145,7 @@ def _join_results(
         sensitive_diagnosis=None if asked.diagnosis is None else _join_diagnoses(trained),
         seconds=sum(run.seconds for _, run in runs),
         tuning=prepared.tuning,
+        tables={each.name: join_runs(each.name) for each in asked.callbacks},
     )
 
 
@@ -411,6 +417,7 @@ def _baseline_search(
                 baseline=each.name,
                 counts_noise=0.0 if asked.balanced else None,
                 balanced=asked.balanced,
+                callbacks=tuple(watch for watch in asked.callbacks if not watch.private_only),
             )
             for seed, size in sizes.items()
         )
@@ -465,6 +472,7 @@ def _private_cells(
                     baseline=baselines.name_of(variant, source),
                     counts_noise=variant.counts_noise,
                     balanced=variant.balanced,
+                    callbacks=tuple(each for each in asked.callbacks if is_private or not each.private_only),
                 )
             )
     return cells
@@ -588,7 +596,12 @@ def _build_each(cells: Sequence[Cell], data: DataSplit) -> tuple[PlannedKind, ..
         for category in (PrivacyWarning, ApproximationWarning):
             warnings.simplefilter("once", category)
         for cell in cells:
-            trainer = cell.trainer(_exact_split(cell, data))
+            own = _exact_split(cell, data)
+            watching = [each.callback(own) for each in cell.callbacks]
+            individual = next((each.individual for each in watching if each.individual), None)
+            trainer = cell.trainer(own, individual=individual)
+            for each in watching:
+                each.check(trainer)
             entries = (*trainer.entries, (trainer.event, trainer.steps))
             label, noise = Kind(cell.method, cell.setting).label, trainer.noise_multiplier
             planned.append(PlannedKind(label, cell.plan.steps, noise, entries, trainer.delta))

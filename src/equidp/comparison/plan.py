@@ -21,6 +21,7 @@ from equidp.evaluation.predictions import Decision
 from equidp.policies.methods import MethodLike
 from equidp.policies.table import BASELINE
 from equidp.training.plan import Plan, checked_seeds
+from equidp.training.record import Watch
 
 Search = Literal["best", "plan"]
 """Baselines of a comparison: the best of several candidates, or plain SGD by the plan alone."""
@@ -35,7 +36,7 @@ class ComparisonPlan:
     Attributes:
         methods, seeds, plan, epsilons, sweep, gap_tolerance, level, metric, decision, base_rate_threshold,
             engine, release_epsilon, diagnosis, preprocessing_share, counts_share, balanced, settings,
-            changes, against, baseline, tune: see `equidp.compare`.
+            changes, against, baseline, tune, callbacks: see `equidp.compare`.
 
     Raises:
         SettingError, PolicyError: a value that no comparison can have.
@@ -62,6 +63,7 @@ class ComparisonPlan:
     against: str | None = None
     baseline: Search = "best"
     tune: int | TuningPlan | None = None
+    callbacks: tuple[Watch, ...] = ()
 
     def __post_init__(self) -> None:
         check_level(self.level)

@@ -199,6 +199,8 @@ class Comparison:
         metric: the metric of costs, gaps and verdicts.
         seconds: sum over all runs; stored runs count with the seconds of their training.
         tuning: how the settings of each method were chosen; None where all trained by the plan.
+        tables: what the callbacks of the runs recorded, by name; those called "sensitive_..." must not be
+            shared.
 
     Example:
         >>> import equidp
@@ -224,6 +226,7 @@ class Comparison:
     metric: Metric = METRICS["accuracy"]
     seconds: float = 0.0
     tuning: Tuning | None = None
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
     @cached_property
     def _costs(self) -> pd.DataFrame:

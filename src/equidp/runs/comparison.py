@@ -23,6 +23,7 @@ from equidp.runs.config import Execution
 from equidp.runs.releases import take_releases
 from equidp.runs.run_file import LISTED_IN, RunFile, fields_of, load_methods
 from equidp.training.plan import Plan, check_option_names
+from equidp.training.record import Watch
 
 _OF_ONE_RUN = {"method", "seed", "ledger", "ledger_epsilon", "ledger_delta", "checkpoint_seconds"}
 """Fields of run.toml that a comparison of many runs passes over."""
@@ -43,6 +44,7 @@ def compare(
     gap_tolerance: float = 0.05,
     level: float = 0.95,
     diagnose: bool | DiagnosisPlan = False,
+    callbacks: Sequence[Watch] = (),
     config: str | os.PathLike[str] | None = None,
     columns: Mapping[str, Any] | None = None,
     directory: str | os.PathLike[str] = "equidp-runs",
@@ -87,6 +89,7 @@ def compare(
         gap_tolerance: largest gap in privacy cost that counts as equal (Xu et al.: 0.05).
         level: of the confidence intervals.
         diagnose: find out where the disparity of the private runs comes from; a `DiagnosisPlan` says when.
+        callbacks: what each run records beside its results, as tables of the comparison.
         config: run.toml, the file of all options; those that are given here are over it.
         columns: what cells of a column mean, by name: fields of `Column`, such as {"kind": "text"}.
         directory: finished runs are kept here, and taken from here if data, settings and code are the same.
@@ -118,6 +121,7 @@ def compare(
         run,
         epsilons=(epsilon,) if isinstance(epsilon, int | float) else tuple(epsilon),
         diagnosis=DiagnosisPlan() if diagnose is True else diagnose or None,
+        callbacks=tuple(callbacks),
         methods=methods,
         seeds=seeds,
         metric=metric,

@@ -1,4 +1,7 @@
-"""RunRecord: a table of results of a run. EpochRecorder: appends metrics of each group by epoch."""
+"""RunRecord: a table of results of a run. EpochRecorder: appends metrics of each group by epoch.
+
+Watch: what each run of a comparison records beside its results, by a TableCallback.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,20 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from equidp._extras import require_extra
 from equidp._files import write_whole
-from equidp.data.dataset import GroupedDataset
+from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.engines.model import device_of
 from equidp.engines.units import as_units
 from equidp.errors import DataError
 from equidp.evaluation.groups import check_outputs, metrics_of
 from equidp.evaluation.predictions import predict
+from equidp.individual.settings import Individual
 from equidp.kernel.bounding import example_context, measured_terms
 from equidp.kernel.inputs import moved_to, taken
 from equidp.losses import Loss
@@ -28,6 +32,44 @@ from equidp.training.trainer import Callback, Trainer
 
 with require_extra("tables"):
     import pandas as pd
+
+
+class TableCallback(Callback):
+    """Callback of one run of a comparison; its table is kept with the results of the run.
+
+    Attributes:
+        individual: how the run is to account for single examples; None: this needs no such account.
+    """
+
+    individual: Individual | None = None
+
+    def check(self, trainer: Trainer) -> None:
+        """Raise a SettingError where it cannot record this run; called before any run is trained."""
+
+    def table(self, trainer: Trainer) -> pd.DataFrame:
+        """Return the table; called once after training."""
+        raise NotImplementedError
+
+
+class Watch(Protocol):
+    """What each run of a comparison records: a frozen dataclass, whose values are part of the key of a run.
+
+    `equidp.compare(callbacks=[watch])` makes a fresh callback for each run, and joins their tables as
+    `Comparison.tables[name]`, with the columns method, setting and seed before the others.
+
+    Attributes:
+        name: of the table; "sensitive_..." where it follows from raw training data and must not be shared.
+        private_only: True where runs without privacy have no such table.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def private_only(self) -> bool: ...
+
+    def callback(self, data: DataSplit) -> TableCallback:
+        """Return a callback for one run on this split."""
 
 
 class RunRecord:
