@@ -66,12 +66,12 @@ class GhostEngine:
                     field="loss",
                 )
             with full_precision(losses.device):
-                calls = tape.backward(losses)
-        with full_precision(losses.device):
-            for call in calls:
-                if call.pending is not None:
-                    call.take(call.pending())
-            backward = _Backward(calls, batch, losses.device)
+                with torch.enable_grad():
+                    calls = tape.backward(losses)
+                for call in calls:
+                    if call.pending is not None:
+                        call.take(call.pending())
+                backward = _Backward(calls, batch, losses.device)
         return Measured(backward.norms.clone(), None, backward.sum_gradients)
 
     def _losses(self, tape: Tape, inputs: Inputs, targets: Inputs) -> Tensor:

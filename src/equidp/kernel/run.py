@@ -152,16 +152,17 @@ class PrivateRun:
             groups = self._groups[indices.cpu()].to(torch.int64)
         device = self.private_step.parameters[0].device
         inputs, targets, groups, indices = moved_to((inputs, targets, groups, indices), device)
-        before = {name: buffer.detach().clone() for name, buffer in self.model.named_buffers()}
+        buffers, parameters = _tensors_of(self.model)
+        before = {name: buffer.detach().clone() for name, buffer in buffers.items()}
         done = self.steps_done
         if self._check is not None and len(groups) and not done & (done - 1):
             with restore_generators(device):
                 self._check(inputs, targets)
-        changes = {name: count_changes(each) for name, each in self.model.named_parameters()}
+        changes = {name: count_changes(each) for name, each in parameters.items()}
         means = self.private_step(inputs, targets, groups, indices)
-        now = dict(self.model.named_buffers())
-        changed = [name for name in now if name not in before or not same(now[name], before[name])]
-        changed += [n for n, each in self.model.named_parameters() if count_changes(each) != changes.get(n)]
+        buffers, parameters = _tensors_of(self.model)
+        changed = [name for name in buffers if name not in before or not same(buffers[name], before[name])]
+        changed += [name for name, each in parameters.items() if count_changes(each) != changes.get(name)]
         if changed:
             raise ModelError(
                 f"{changed[0]} of the model changed in a private step: it carries data past the noise into "
@@ -204,3 +205,15 @@ class PrivateRun:
                 "those that were trained then; make a new Trainer.",
                 field="parameters",
             )
+
+
+def _tensors_of(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Buffers and parameters by name; those of a module that is reached by several names once."""
+    buffers: dict[str, Tensor] = {}
+    parameters: dict[str, Tensor] = {}
+    for path, module in model.named_modules():
+        for tensors, by_name in ((module._buffers, buffers), (module._parameters, parameters)):
+            for name, each in tensors.items():
+                if each is not None:
+                    by_name[f"{path}.{name}" if path else name] = each
+    return buffers, parameters

@@ -291,7 +291,11 @@ class Ledger:
 
     def count(self, run: str, event: Event) -> int:
         """Return the number of these events that a run has spent."""
-        return dict(self.entries(run)).get(event, 0)
+        with self._lock:
+            count, block = self._counts.get(run, {}).get(event, 0), self._ahead
+            if block is not None and (block.run, block.event) == (run, event):
+                count -= block.left
+        return count
 
     @property
     def order(self) -> float:
